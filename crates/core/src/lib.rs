@@ -1,0 +1,13 @@
+//! hither-core: everything that is decided, nothing that is done.
+//!
+//! Machine descriptions, ids and sets, the Opium device layout, the belief about a machine
+//! (`snapshot`), the policies, the plan they produce, the engine that wraps them, and the
+//! memory-timing model that the lab's emulator and the simulator share. No I/O, no clock,
+//! no threads, no environment: time and data are arguments.
+#![forbid(unsafe_code)]
+
+pub mod ids;
+pub mod machine;
+pub mod opium;
+pub mod set;
+pub mod timing;

@@ -1,0 +1,327 @@
+//! Layout of the Opium device: the pages that the lab's plugin and the guest share.
+//!
+//! The device is QEMU's `ivshmem-plain` (PCI 1af4:1110); the guest maps its BAR 2 through the
+//! sysfs file `resource2`, the plugin maps the same memory. After the Opium card of the IBM
+//! ccNUMA work (filters, granularity 32 B to 2 MB, 512K counters, secondary counters,
+//! threshold). Everything is little-endian; every field is naturally aligned and accessed whole.
+//! *P* marks fields that the plugin writes and the guest reads, *G* the reverse.
+//!
+//! ```text
+//! 0x000000  header      P   4 KiB   identity, sizes, clock
+//! 0x001000  control     G   4 KiB   sampling, filters, read positions
+//! 0x002000  vcpus       P   16 x 2 KiB counters of one vCPU each
+//! 0x00a000  nodes       P   8 x 64 B
+//! 0x00a400  links       P   64 x 64 B
+//! 0x00c000  windows     P   16 x 1 KiB measuring windows
+//! 0x010000  fired       P   64 KiB  one bit per base counter
+//! 0x020000  secondary   P   16 x 8 x u64
+//! 0x100000  rings       P   16 x 512 KiB sample rings
+//! 0x1000000 counters    P   512K x 8 x u32, one per region and requesting node
+//! 0x2000000 end (32 MiB)
+//! ```
+//!
+//! The pages are priced as private-cache hits: a real sampling buffer is cached local memory.
+
+/// First eight bytes of the header: `HITHEROP`.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
+/// Version of this layout. A reader refuses any other.
+pub const VERSION: u32 = 1;
+/// PCI vendor of `ivshmem-plain`.
+pub const PCI_VENDOR: u16 = 0x1af4;
+/// PCI device of `ivshmem-plain`.
+pub const PCI_DEVICE: u16 = 0x1110;
+/// Size of the whole device in bytes.
+pub const SIZE: usize = 0x200_0000;
+
+/// Most vCPUs.
+pub const MAX_VCPUS: usize = 16;
+/// Most nodes.
+pub const MAX_NODES: usize = 8;
+/// Most directed links.
+pub const MAX_LINKS: usize = 64;
+/// Base filters, and as many secondary counters sets.
+pub const FILTERS: usize = 16;
+/// Measuring windows.
+pub const WINDOWS: usize = 16;
+/// Base counters per requesting node.
+pub const COUNTERS: usize = 512 * 1024;
+
+/// Header fields, at offset 0. *P*
+pub mod header {
+    /// u64 [`super::MAGIC`], written last.
+    pub const MAGIC: usize = 0;
+    /// u32 [`super::VERSION`].
+    pub const VERSION: usize = 8;
+    /// u32 vCPUs.
+    pub const VCPU_COUNT: usize = 12;
+    /// u32 nodes (positions of the machine file's list).
+    pub const NODE_COUNT: usize = 16;
+    /// u32 directed links.
+    pub const LINK_COUNT: usize = 20;
+    /// u32 bytes per cache line.
+    pub const LINE_BYTES: usize = 24;
+    /// u32 largest skew between running vCPUs that was allowed, in ns.
+    pub const SKEW_LIMIT_NS: usize = 28;
+    /// u64 modelled time in ns (the slowest running vCPU).
+    pub const TIME_NS: usize = 32;
+    /// u64 largest skew seen at a synchronisation, in ns.
+    pub const MAX_SKEW_NS: usize = 40;
+    /// u64 times a waiting vCPU was let go beyond the skew limit so as not to deadlock.
+    pub const SKEW_BREAKS: usize = 48;
+    /// u32 x 8: the kernel's number of each node position.
+    pub const NODE_IDS: usize = 64;
+    /// u8 x 16: node position of each vCPU.
+    pub const VCPU_NODES: usize = 96;
+}
+
+/// Control fields. *G*
+pub mod control {
+    /// Offset of the control page.
+    pub const BASE: usize = 0x1000;
+    /// u32: one sample per this many memory fills of a vCPU; 0 turns sampling off.
+    pub const SAMPLE_PERIOD: usize = BASE;
+    /// u32: bit 0 leaves out kernel accesses, bit 1 leaves out stream (prefetch) fills.
+    pub const SAMPLE_SKIP: usize = BASE + 4;
+    /// u32: a change of this number makes the plugin read the filters and clear the counters of
+    /// those whose `CLEAR` flag is set.
+    pub const FILTER_SEQ: usize = BASE + 8;
+    /// u64 x 16: samples that the reader has consumed, per vCPU.
+    pub const RING_TAIL: usize = BASE + 0x80;
+    /// 16 filters of 64 bytes.
+    pub const FILTERS: usize = BASE + 0x200;
+}
+
+/// One filter: 64 bytes at `control::FILTERS + 64 * index`. *G*
+pub mod filter {
+    /// u32 flags, below.
+    pub const FLAGS: usize = 0;
+    /// u32 log2 of the granularity in bytes: line size to 21.
+    pub const SHIFT: usize = 4;
+    /// u64 first physical address.
+    pub const START: usize = 8;
+    /// u64 end (exclusive).
+    pub const END: usize = 16;
+    /// u32 first counter.
+    pub const BASE_COUNTER: usize = 24;
+    /// u32 count at which a counter fires; 0 never.
+    pub const THRESHOLD: usize = 28;
+    /// u32: flags of the secondary count that shadows this filter (reads/writes bits), 0 none.
+    pub const SECONDARY: usize = 32;
+    /// Flag: the filter counts.
+    pub const ENABLED: u32 = 1;
+    /// Flag: count reads.
+    pub const READS: u32 = 2;
+    /// Flag: count writes.
+    pub const WRITES: u32 = 4;
+    /// Flag: clear this filter's counters when it is read.
+    pub const CLEAR: u32 = 8;
+}
+
+/// Counters of one vCPU: 2 KiB at `vcpu::BASE + vcpu::STRIDE * index`; all u64. *P*
+pub mod vcpu {
+    /// Offset of the first block.
+    pub const BASE: usize = 0x2000;
+    /// Bytes per block.
+    pub const STRIDE: usize = 0x800;
+    /// Instructions in user mode.
+    pub const INSTRUCTIONS_USER: usize = 0;
+    /// Instructions in kernel mode.
+    pub const INSTRUCTIONS_KERNEL: usize = 8;
+    /// Floating-point operations (user mode; an operation on n lanes counts n).
+    pub const FLOPS: usize = 16;
+    /// Modelled time of this vCPU in ns.
+    pub const TIME_NS: usize = 24;
+    /// Time lost to memory, in ns.
+    pub const STALL_NS: usize = 32;
+    /// Sum of latencies of demand misses to memory, in ns.
+    pub const LATENCY_SUM_NS: usize = 40;
+    /// Demand misses in that sum.
+    pub const DEMAND_MISSES: usize = 48;
+    /// Misses that depended on an earlier miss.
+    pub const DEPENDENT_MISSES: usize = 56;
+    /// TLB misses.
+    pub const TLB_MISSES: usize = 64;
+    /// System calls.
+    pub const SYSCALLS: usize = 72;
+    /// Exceptions (page faults).
+    pub const EXCEPTIONS: usize = 80;
+    /// Interrupts.
+    pub const INTERRUPTS: usize = 88;
+    /// Page-table switches.
+    pub const PAGE_TABLE_SWITCHES: usize = 96;
+    /// Single-page flushes.
+    pub const INVLPGS: usize = 104;
+    /// Lines taken from another cache that had modified them.
+    pub const TRANSFERS: usize = 112;
+    /// Stores that invalidated clean copies elsewhere.
+    pub const INVALIDATIONS: usize = 120;
+    /// Hits in the last-level cache.
+    pub const LLC_HITS: usize = 128;
+    /// Inter-processor interrupts sent.
+    pub const IPIS: usize = 136;
+    /// Halts ended by an interrupt.
+    pub const WAKEUPS: usize = 144;
+    /// Samples written to the ring since boot (its head).
+    pub const RING_HEAD: usize = 152;
+    /// Samples lost because the ring was full.
+    pub const RING_LOST: usize = 160;
+    /// Device accesses.
+    pub const DEVICE_ACCESSES: usize = 168;
+    /// Time spent halted, in ns.
+    pub const IDLE_NS: usize = 176;
+    /// Private-cache misses (fills from last-level cache, other caches or memory).
+    pub const PRIVATE_MISSES: usize = 184;
+    /// Memory fills, demand and prefetch, `[8 nodes]` each, for: user read, user write, kernel
+    /// read, kernel write (a write is a fill for a store).
+    pub const FILLS: usize = 256;
+    /// Fills of those four kinds that a stream brought (prefetch), same shape.
+    pub const STREAM_FILLS: usize = 512;
+    /// Lines written back or written past the caches, `[8 nodes]`.
+    pub const WRITE_BACKS: usize = 768;
+
+    /// Offset of a fill counter within a block. `kind`: see [`FILLS`].
+    #[must_use]
+    pub const fn fills(kind: usize, node: usize) -> usize {
+        FILLS + (kind * super::MAX_NODES + node) * 8
+    }
+
+    /// Offset of a stream-fill counter within a block.
+    #[must_use]
+    pub const fn stream_fills(kind: usize, node: usize) -> usize {
+        STREAM_FILLS + (kind * super::MAX_NODES + node) * 8
+    }
+
+    /// Offset of a write-back counter within a block.
+    #[must_use]
+    pub const fn write_backs(node: usize) -> usize {
+        WRITE_BACKS + node * 8
+    }
+}
+
+/// State of one node: 64 bytes at `node::BASE + 64 * position`. *P*
+pub mod node {
+    /// Offset of the first.
+    pub const BASE: usize = 0xa000;
+    /// u64 bytes read from this memory since boot.
+    pub const READ_BYTES: usize = 0;
+    /// u64 bytes written to it.
+    pub const WRITE_BYTES: usize = 8;
+    /// u32 recent utilisation in parts per million.
+    pub const UTILISATION_PPM: usize = 16;
+    /// u32 present capacity in MB/s.
+    pub const CAPACITY_MBS: usize = 20;
+    /// u64 sum over time of the utilisation, in ppm * us (differences give the mean).
+    pub const UTILISATION_INTEGRAL: usize = 24;
+}
+
+/// State of one link: 64 bytes at `link::BASE + 64 * position`. *P*
+pub mod link {
+    /// Offset of the first.
+    pub const BASE: usize = 0xa400;
+    /// u64 bytes on the wire since boot, headers included.
+    pub const BYTES: usize = 0;
+    /// u32 recent utilisation in parts per million.
+    pub const UTILISATION_PPM: usize = 16;
+    /// u32 capacity in MB/s.
+    pub const CAPACITY_MBS: usize = 20;
+    /// u64 sum over time of the utilisation, in ppm * us.
+    pub const UTILISATION_INTEGRAL: usize = 24;
+}
+
+/// One measuring window: 1 KiB at `window::BASE + window::STRIDE * id`. A marker opens and
+/// closes it; totals add up over openings. *P*
+pub mod window {
+    /// Offset of the first.
+    pub const BASE: usize = 0xc000;
+    /// Bytes per window.
+    pub const STRIDE: usize = 0x400;
+    /// u64 times opened.
+    pub const OPENED: usize = 0;
+    /// u64 times closed; open while less than `OPENED`.
+    pub const CLOSED: usize = 8;
+    /// u64 modelled ns between, of the vCPU that marked.
+    pub const TIME_NS: usize = 16;
+    /// The sum over vCPUs of the first 1000 bytes of their blocks would not fit, so a window
+    /// keeps these: u64 instructions, user and kernel.
+    pub const INSTRUCTIONS: usize = 24;
+    /// u64 TLB misses.
+    pub const TLB_MISSES: usize = 32;
+    /// u64 stall ns.
+    pub const STALL_NS: usize = 40;
+    /// u64 latency sum ns.
+    pub const LATENCY_SUM_NS: usize = 48;
+    /// u64 demand misses.
+    pub const DEMAND_MISSES: usize = 56;
+    /// u64 transfers.
+    pub const TRANSFERS: usize = 64;
+    /// u64 last-level hits.
+    pub const LLC_HITS: usize = 72;
+    /// u64 floating-point operations.
+    pub const FLOPS: usize = 80;
+    /// u64 x 8 user read fills by memory node.
+    pub const USER_READ_FILLS: usize = 128;
+    /// u64 x 8 user write fills by memory node.
+    pub const USER_WRITE_FILLS: usize = 192;
+    /// u64 x 8 write-backs by memory node.
+    pub const WRITE_BACKS: usize = 256;
+    /// u64 x 8 user fills served by the requester's own node.
+    pub const USER_LOCAL_FILLS: usize = 320;
+}
+
+/// Fired bits: bit `i & 63` of u64 `i >> 6`. *P*
+pub const FIRED: usize = 0x1_0000;
+/// Secondary counts: u64 `[filter][requesting node]`. *P*
+pub const SECONDARY: usize = 0x2_0000;
+
+/// Sample rings. *P*
+pub mod ring {
+    /// Offset of the first ring.
+    pub const BASE: usize = 0x10_0000;
+    /// Samples per ring: a power of two.
+    pub const CAPACITY: usize = 16_384;
+    /// Bytes per sample.
+    pub const SAMPLE_BYTES: usize = 32;
+    /// Bytes per ring.
+    pub const STRIDE: usize = CAPACITY * SAMPLE_BYTES;
+    /// u64 virtual address.
+    pub const VADDR: usize = 0;
+    /// u64 physical address.
+    pub const PADDR: usize = 8;
+    /// u64 modelled time in ns.
+    pub const TIME_NS: usize = 16;
+    /// u32 latency in ns (a stream fill has the time it cost).
+    pub const LATENCY_NS: usize = 24;
+    /// u8 position of the memory node.
+    pub const NODE: usize = 28;
+    /// u8 flags, below.
+    pub const FLAGS: usize = 29;
+    /// Flag: a store.
+    pub const WRITE: u8 = 1;
+    /// Flag: kernel mode.
+    pub const KERNEL: u8 = 2;
+    /// Flag: brought by a stream.
+    pub const STREAM: u8 = 4;
+}
+
+/// Base counters: u32 `[counter][8 requesting nodes]`. *P*
+pub const COUNTER_BASE: usize = 0x100_0000;
+
+/// Markers: `nop dword ptr [rax + imm32]` (0f 1f 80 imm32), a no-operation on every x86-64 CPU,
+/// seen by the plugin at translation. `imm32 = MARKER_MAGIC | window << 4 | what`.
+pub const MARKER_MAGIC: u32 = 0x4f50_4900;
+/// `what`: open the window.
+pub const MARKER_OPEN: u32 = 1;
+/// `what`: close the window.
+pub const MARKER_CLOSE: u32 = 2;
+
+const _: () = {
+    assert!(vcpu::BASE + MAX_VCPUS * vcpu::STRIDE <= node::BASE);
+    assert!(vcpu::write_backs(MAX_NODES) <= vcpu::STRIDE);
+    assert!(node::BASE + MAX_NODES * 64 <= link::BASE);
+    assert!(link::BASE + MAX_LINKS * 64 <= window::BASE);
+    assert!(window::BASE + WINDOWS * window::STRIDE <= FIRED);
+    assert!(FIRED + COUNTERS / 8 <= SECONDARY);
+    assert!(SECONDARY + FILTERS * MAX_NODES * 8 <= ring::BASE);
+    assert!(ring::BASE + MAX_VCPUS * ring::STRIDE <= COUNTER_BASE);
+    assert!(COUNTER_BASE + COUNTERS * MAX_NODES * 4 <= SIZE);
+};
