@@ -8,6 +8,9 @@
 
 pub mod ids;
 pub mod machine;
+pub mod metrics;
 pub mod opium;
+pub mod plan;
 pub mod set;
+pub mod snapshot;
 pub mod timing;

@@ -1,0 +1,115 @@
+//! The words of the measurements as pure functions.
+//!
+//! Definitions after Carrefour (section "NUMA performance"), made exact: imbalance uses the
+//! *sample* standard deviation, as the authors' code does, so that all traffic on one of four
+//! nodes reads 200 % and on one of two nodes 141 %.
+
+/// Share of fills that the requester's own node served, 0..=1; `None` without any fill.
+#[must_use]
+pub fn local_access_ratio(local_count: u64, all_count: u64) -> Option<f64> {
+    (all_count > 0).then(|| local_count as f64 / all_count as f64)
+}
+
+/// Sample standard deviation over mean: 0 is even, the square root of the count is all on one.
+/// `None` for fewer than two values, or where their sum is not above zero.
+#[must_use]
+pub fn imbalance(values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    if values.len() < 2 || !mean.is_finite() || mean <= 0.0 {
+        return None;
+    }
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    Some((squares / (count - 1.0)).sqrt() / mean)
+}
+
+/// Memory fills per us (MAPTU); `None` for an empty interval.
+#[must_use]
+pub fn accesses_per_us(fill_count: u64, interval_us: u64) -> Option<f64> {
+    (interval_us > 0).then(|| fill_count as f64 / interval_us as f64)
+}
+
+/// Mean latency of demand misses in ns; `None` without a miss.
+#[must_use]
+pub fn mean_latency_ns(latency_sum_ns: u64, miss_count: u64) -> Option<f64> {
+    (miss_count > 0).then(|| latency_sum_ns as f64 / miss_count as f64)
+}
+
+/// Last-level misses per 1000 instructions; `None` without an instruction.
+#[must_use]
+pub fn misses_per_kilo_instruction(miss_count: u64, instruction_count: u64) -> Option<f64> {
+    (instruction_count > 0).then(|| miss_count as f64 * 1000.0 / instruction_count as f64)
+}
+
+/// Instructions per cycle; `None` without a cycle.
+#[must_use]
+pub fn instructions_per_cycle(instruction_count: u64, busy_ns: u64, ghz: f64) -> Option<f64> {
+    let cycles = busy_ns as f64 * ghz;
+    (cycles > 0.0).then(|| instruction_count as f64 / cycles)
+}
+
+/// Share of reads among accesses; `None` without any.
+#[must_use]
+pub fn read_share(read_count: u64, write_count: u64) -> Option<f64> {
+    let all = read_count + write_count;
+    (all > 0).then(|| read_count as f64 / all as f64)
+}
+
+/// Each value's share of the sum; all zero where the sum is not above zero.
+#[must_use]
+pub fn shares(values: &[f64]) -> Vec<f64> {
+    let sum: f64 = values.iter().sum();
+    let scale = if sum.is_finite() && sum > 0.0 {
+        1.0 / sum
+    } else {
+        0.0
+    };
+    values.iter().map(|value| value * scale).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn imbalance_by_hand() {
+        // One of four: mean 1, deviations 3,-1,-1,-1, squares 12, /3 = 4, root 2: 200 %.
+        assert_eq!(imbalance(&[4.0, 0.0, 0.0, 0.0]), Some(2.0));
+        // One of two: mean 1, deviations 1,-1, squares 2, /1 = 2, root 1.414: 141 %.
+        assert!((imbalance(&[2.0, 0.0]).unwrap() - 2f64.sqrt()).abs() < 1e-12);
+        // 3,5: mean 4, squares 2, /1, root 1.414, over 4: 35.4 %.
+        assert!((imbalance(&[3.0, 5.0]).unwrap() - 2f64.sqrt() / 4.0).abs() < 1e-12);
+        assert_eq!(imbalance(&[7.0, 7.0, 7.0]), Some(0.0));
+        assert_eq!(imbalance(&[7.0]), None);
+        assert_eq!(imbalance(&[0.0, 0.0]), None);
+        assert_eq!(imbalance(&[]), None);
+        assert_eq!(imbalance(&[f64::NAN, 1.0]), None);
+    }
+
+    #[test]
+    fn ratios_by_hand() {
+        assert_eq!(local_access_ratio(25, 100), Some(0.25));
+        assert_eq!(local_access_ratio(0, 0), None);
+        // 5 million fills in 100 ms are 50 per us.
+        assert_eq!(accesses_per_us(5_000_000, 100_000), Some(50.0));
+        assert_eq!(accesses_per_us(1, 0), None);
+        assert_eq!(mean_latency_ns(1197, 3), Some(399.0));
+        assert_eq!(misses_per_kilo_instruction(1685, 100_000), Some(16.85));
+        // 100 instructions in 150 ns at 2 GHz = 300 cycles.
+        assert_eq!(instructions_per_cycle(100, 150, 2.0), Some(1.0 / 3.0));
+        assert_eq!(read_share(95, 5), Some(0.95));
+        assert_eq!(shares(&[1.0, 3.0]), [0.25, 0.75]);
+        assert_eq!(shares(&[0.0, 0.0]), [0.0, 0.0]);
+    }
+
+    proptest! {
+        #[test]
+        fn imbalance_is_between_even_and_all_on_one(values in proptest::collection::vec(0.0f64..1e9, 2..9)) {
+            if let Some(got) = imbalance(&values) {
+                prop_assert!(got >= 0.0);
+                prop_assert!(got <= (values.len() as f64).sqrt() + 1e-9);
+            }
+        }
+    }
+}

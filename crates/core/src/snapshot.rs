@@ -1,0 +1,431 @@
+//! The belief about a machine at one instant: a policy's only view of the world.
+//!
+//! A snapshot is built by the trackers (or a simulator), never changed afterwards, and handed to
+//! `Engine::step`. Every figure that somebody had to measure
+//! carries its [`Evidence`]: who measured it, what it was estimated from, or why it is unknown.
+//!
+//! Units: time in us, sizes in bytes, latencies in ns, ratios and shares as fractions of 1
+//! (`0.25` is 25 %), imbalance as a fraction too (`2.0` is 200 %). Pages are 4 KiB base pages,
+//! named by their virtual page number (address >> 12) in their process.
+//!
+//! Arrays over nodes go by *position* in [`Snapshot::nodes`]; a [`NodeId`] is the kernel's
+//! number, may be sparse, and is never an index.
+
+use crate::ids::{NodeId, Pid};
+use crate::metrics;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+
+/// Bytes of a base page.
+pub const PAGE_BYTES: u64 = 4096;
+/// Base pages of a 2 MiB huge page.
+pub const HUGE_PAGES: u64 = 512;
+
+/// A figure and what it rests on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Evidence<T> {
+    /// Counted or timed by a tracker.
+    Measured {
+        /// The figure.
+        value: T,
+        /// The tracker and its counter, such as `opium fill counters`.
+        by: Cow<'static, str>,
+    },
+    /// Derived from something else.
+    Estimated {
+        /// The figure.
+        value: T,
+        /// What it was derived from, such as `1 sample per 500 fills`.
+        from: Cow<'static, str>,
+    },
+    /// Nobody knows.
+    Unknown {
+        /// Why, and what would tell: a sentence for a person.
+        why: Cow<'static, str>,
+    },
+}
+
+impl<T> Evidence<T> {
+    /// A measured figure.
+    pub fn measured(value: T, by: impl Into<Cow<'static, str>>) -> Self {
+        Self::Measured {
+            value,
+            by: by.into(),
+        }
+    }
+
+    /// An estimated figure.
+    pub fn estimated(value: T, from: impl Into<Cow<'static, str>>) -> Self {
+        Self::Estimated {
+            value,
+            from: from.into(),
+        }
+    }
+
+    /// No figure, with the reason.
+    pub fn unknown(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Unknown { why: why.into() }
+    }
+
+    /// The figure, measured or estimated; `None` where unknown.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Measured { value, .. } | Self::Estimated { value, .. } => Some(value),
+            Self::Unknown { .. } => None,
+        }
+    }
+
+    /// Is there a figure?
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !matches!(self, Self::Unknown { .. })
+    }
+
+    /// Who measured it, what it was estimated from, or why it is unknown.
+    #[must_use]
+    pub fn basis(&self) -> &str {
+        match self {
+            Self::Measured { by, .. } => by,
+            Self::Estimated { from, .. } => from,
+            Self::Unknown { why } => why,
+        }
+    }
+
+    /// The same evidence for a figure computed from this one.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Evidence<U> {
+        match self {
+            Self::Measured { value, by } => Evidence::Measured {
+                value: change(value),
+                by,
+            },
+            Self::Estimated { value, from } => Evidence::Estimated {
+                value: change(value),
+                from,
+            },
+            Self::Unknown { why } => Evidence::Unknown { why },
+        }
+    }
+}
+
+impl<T: Copy> Evidence<T> {
+    /// The figure by value; `None` where unknown.
+    #[must_use]
+    pub fn get(&self) -> Option<T> {
+        self.value().copied()
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Evidence<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Measured { value, by } => write!(f, "{value} (measured by {by})"),
+            Self::Estimated { value, from } => write!(f, "{value} (estimated from {from})"),
+            Self::Unknown { why } => write!(f, "unknown ({why})"),
+        }
+    }
+}
+
+/// Positions that [`NodeCounts`] holds without an allocation.
+const INLINE_NODES: usize = 8;
+
+/// A count per node, by position. Positions below 8 need no allocation; there is no upper limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCounts {
+    inline: [u32; INLINE_NODES],
+    /// Positions from 8 on; empty on nearly every machine (an empty `Vec` does not allocate).
+    spill: Vec<u32>,
+}
+
+impl NodeCounts {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts by position, from a list.
+    #[must_use]
+    pub fn from_slice(counts: &[u32]) -> Self {
+        let mut all = Self::new();
+        for (position, &count) in counts.iter().enumerate() {
+            all.add(position, count);
+        }
+        all
+    }
+
+    /// The count at a node position; zero where nothing was added.
+    #[must_use]
+    pub fn get(&self, position: usize) -> u32 {
+        match self.inline.get(position) {
+            Some(&count) => count,
+            None => self
+                .spill
+                .get(position - INLINE_NODES)
+                .copied()
+                .unwrap_or(0),
+        }
+    }
+
+    /// Adds to a node position; the count saturates.
+    pub fn add(&mut self, position: usize, count: u32) {
+        if count == 0 {
+            return;
+        }
+        let slot = if position < INLINE_NODES {
+            &mut self.inline[position]
+        } else {
+            let index = position - INLINE_NODES;
+            if self.spill.len() <= index {
+                self.spill.resize(index + 1, 0);
+            }
+            &mut self.spill[index]
+        };
+        *slot = slot.saturating_add(count);
+    }
+
+    /// Sum over all nodes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.inline
+            .iter()
+            .chain(&self.spill)
+            .map(|&count| u64::from(count))
+            .sum()
+    }
+
+    /// `(position, count)` of nodes that have any, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let all = self.inline.iter().chain(&self.spill);
+        all.copied().enumerate().filter(|&(_, count)| count > 0)
+    }
+}
+
+/// One page as the trackers saw it in the interval.
+///
+/// Counts are *samples*; [`Snapshot::sample_period`] says how many memory fills one stands for.
+/// A page without any sample may be listed too (a residency tracker knows it): it then tells a
+/// policy that the page exists and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PageStats {
+    /// Whose page.
+    pub pid: Pid,
+    /// Virtual page number: address >> 12.
+    pub page: u64,
+    /// Node whose memory holds it at the end of the interval.
+    pub home: NodeId,
+    /// Sampled user-mode reads per accessing node position, demand and prefetch.
+    pub reads: NodeCounts,
+    /// Sampled user-mode writes per accessing node position.
+    pub writes: NodeCounts,
+    /// Is it part of a 2 MiB huge page? Such a page moves whole.
+    pub huge: bool,
+}
+
+impl PageStats {
+    /// Samples from one node position, reads and writes.
+    #[must_use]
+    pub fn accesses(&self, position: usize) -> u64 {
+        u64::from(self.reads.get(position)) + u64::from(self.writes.get(position))
+    }
+
+    /// All samples of the page.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.reads.total() + self.writes.total()
+    }
+}
+
+/// State of one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// The kernel's number.
+    pub id: NodeId,
+    /// CPUs local to it; zero for memory alone.
+    pub cpu_count: u32,
+    /// Free memory in bytes.
+    pub free_bytes: u64,
+    /// All memory in bytes.
+    pub total_bytes: u64,
+    /// Bytes read from its memory in the interval.
+    pub read_bytes: Evidence<u64>,
+    /// Bytes written to its memory in the interval, write-backs included.
+    pub write_bytes: Evidence<u64>,
+    /// Mean utilisation of its controller in the interval, 0..=1.
+    pub utilisation: Evidence<f64>,
+}
+
+impl NodeState {
+    /// Has it CPUs of its own?
+    #[must_use]
+    pub fn has_cpus(&self) -> bool {
+        self.cpu_count > 0
+    }
+
+    /// Bytes to and from its memory in the interval, where known.
+    #[must_use]
+    pub fn traffic_bytes(&self) -> Option<u64> {
+        Some(self.read_bytes.get()? + self.write_bytes.get()?)
+    }
+}
+
+/// Metrics of the whole machine over the interval, in the project's words of the measurements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GlobalMetrics {
+    /// Memory fills per us over all nodes (Carrefour's MAPTU).
+    pub memory_accesses_per_us: Evidence<f64>,
+    /// Share of user-mode fills, demand and prefetch, served by the requester's own node.
+    pub local_access_ratio: Evidence<f64>,
+    /// Mean latency of demand misses.
+    pub latency_ns: Evidence<f64>,
+    /// Sample standard deviation over mean of the nodes' traffic; see [`metrics::imbalance`].
+    pub controller_imbalance: Evidence<f64>,
+    /// Mean utilisation of the links, 0..=1.
+    pub link_use: Evidence<f64>,
+    /// Sample standard deviation over mean of the links' utilisation.
+    pub link_imbalance: Evidence<f64>,
+    /// Share of reads among memory accesses.
+    pub read_share: Evidence<f64>,
+    /// Last-level misses per 1000 instructions.
+    pub l3_mpki: Evidence<f64>,
+    /// User-mode instructions per us over all CPUs.
+    pub instructions_per_us: Evidence<f64>,
+    /// Instructions per cycle of busy CPUs.
+    pub ipc: Evidence<f64>,
+}
+
+impl GlobalMetrics {
+    /// Nothing known, for one reason: the start of a builder.
+    #[must_use]
+    pub fn unknown(why: &'static str) -> Self {
+        let none = || Evidence::unknown(why);
+        Self {
+            memory_accesses_per_us: none(),
+            local_access_ratio: none(),
+            latency_ns: none(),
+            controller_imbalance: none(),
+            link_use: none(),
+            link_imbalance: none(),
+            read_share: none(),
+            l3_mpki: none(),
+            instructions_per_us: none(),
+            ipc: none(),
+        }
+    }
+}
+
+/// A watched process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessState {
+    /// Its number.
+    pub pid: Pid,
+    /// Its command name, for people.
+    pub name: String,
+    /// Base pages resident, where known.
+    pub resident_pages: Evidence<u64>,
+    /// CPU time it used in the interval over all threads, in us.
+    pub cpu_us: Evidence<u64>,
+}
+
+/// The belief about a machine over one interval. Immutable once built.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// End of the interval, on the caller's clock, in us.
+    pub now_us: u64,
+    /// Length of the interval in us.
+    pub interval_us: u64,
+    /// Nodes; their order defines every node position.
+    pub nodes: Vec<NodeState>,
+    /// ACPI SLIT distances by node position; empty where unknown.
+    pub distances: Vec<Vec<u32>>,
+    /// Metrics of the whole machine.
+    pub metrics: GlobalMetrics,
+    /// Pages seen in the interval; each (process, page) at most once, in any order.
+    pub pages: Vec<PageStats>,
+    /// Samples behind `pages`, or why there are none. `Measured` or `Estimated` with 0 means that
+    /// the tracker ran and saw nothing.
+    pub sample_count: Evidence<u64>,
+    /// Memory fills that one sample stands for; 0 where unknown.
+    pub sample_period: u32,
+    /// Samples lost in the interval because a buffer was full.
+    pub samples_lost: u64,
+    /// Watched processes that are alive.
+    pub processes: Vec<ProcessState>,
+}
+
+impl Snapshot {
+    /// Position of a node.
+    #[must_use]
+    pub fn node_position(&self, id: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|node| node.id == id)
+    }
+
+    /// CPUs over all nodes.
+    #[must_use]
+    pub fn cpu_count(&self) -> u32 {
+        self.nodes.iter().map(|node| node.cpu_count).sum()
+    }
+
+    /// Traffic of each node in bytes, by position; `None` where any node's is unknown.
+    #[must_use]
+    pub fn node_traffic(&self) -> Option<Vec<u64>> {
+        self.nodes.iter().map(NodeState::traffic_bytes).collect()
+    }
+
+    /// Local-access ratio as the samples tell it; `None` without samples.
+    #[must_use]
+    pub fn sampled_local_access_ratio(&self) -> Option<f64> {
+        let (mut local, mut all) = (0, 0);
+        for page in &self.pages {
+            all += page.total();
+            if let Some(home) = self.node_position(page.home) {
+                local += page.accesses(home);
+            }
+        }
+        metrics::local_access_ratio(local, all)
+    }
+
+    /// Controller imbalance as the samples tell it (write-backs not seen); `None` without any.
+    #[must_use]
+    pub fn sampled_imbalance(&self) -> Option<f64> {
+        let mut per_node = vec![0.0; self.nodes.len()];
+        for page in &self.pages {
+            if let Some(home) = self.node_position(page.home) {
+                per_node[home] += page.total() as f64;
+            }
+        }
+        metrics::imbalance(&per_node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_grow_past_the_inline_positions() {
+        let mut counts = NodeCounts::new();
+        counts.add(2, 5);
+        counts.add(40, 7);
+        counts.add(40, u32::MAX);
+        assert_eq!(counts.get(2), 5);
+        assert_eq!(counts.get(40), u32::MAX);
+        assert_eq!(counts.get(41), 0);
+        assert_eq!(counts.iter().collect::<Vec<_>>(), [(2, 5), (40, u32::MAX)]);
+        assert_eq!(counts.total(), 5 + u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn evidence_says_what_it_rests_on() {
+        let measured = Evidence::measured(3.0, "opium");
+        assert_eq!(measured.get(), Some(3.0));
+        assert_eq!(
+            measured.clone().map(|v| v * 2.0).to_string(),
+            "6 (measured by opium)"
+        );
+        let unknown: Evidence<f64> = Evidence::unknown("no PMU");
+        assert_eq!(unknown.get(), None);
+        assert_eq!(unknown.basis(), "no PMU");
+    }
+}
