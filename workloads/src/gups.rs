@@ -1,0 +1,129 @@
+//! `gups`: independent random updates of a table, giga-updates per second.
+//!
+//! After HPC Challenge's RandomAccess. Updates do not depend on each other, so that a core keeps
+//! several misses in flight. Thread t of T updates the lines whose number is t modulo T: every
+//! page is used by every thread, no line by two, so that no update is lost, none needs a lock, and
+//! the checksum depends on the arguments alone.
+
+use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::memory::{LINE_WORDS, MAX_NODES, Placement, Region};
+use crate::random::mix;
+use crate::team::{Member, Team};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Multiplier and increment of the 64-bit congruential generator of Knuth's MMIX; its upper bits
+/// are used.
+const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+const INCREMENT: u64 = 1_442_695_040_888_963_407;
+
+/// The program.
+pub const PROGRAM: Program = Program {
+    name: "gups",
+    about: "Independent random updates of a table that the main thread wrote first.",
+    operand: None,
+    options: &[
+        cli::THREADS,
+        Opt {
+            name: "mb",
+            value: Some("MB"),
+            default: "64",
+            help: "size of the table",
+        },
+        Opt {
+            name: "updates",
+            value: Some("N"),
+            default: "4000000",
+            help: "updates of each thread",
+        },
+        Opt {
+            name: "node",
+            value: Some("N"),
+            default: "",
+            help: "bind the table to this node",
+        },
+        Opt {
+            name: "huge",
+            value: None,
+            default: "",
+            help: "ask for huge pages",
+        },
+        cli::PIN,
+        cli::NO_PIN,
+    ],
+    run,
+};
+
+fn run(args: &Args) -> Result<Report, Failure> {
+    let team = Team::from_args(args)?;
+    let mb = args.number("mb", 1..=1 << 20)? as usize;
+    let updates = args.number("updates", 1..=1 << 40)?;
+    let node = args.optional("node", 0..=MAX_NODES as u64 - 1)?;
+    let started = Instant::now();
+    let region = Region::new(
+        mb << 20,
+        Placement {
+            node,
+            huge: args.has("huge"),
+        },
+    )?;
+    for (word, value) in region.words().iter().zip(0u64..) {
+        word.store(value, Relaxed);
+    }
+    let setup = started.elapsed().as_secs_f64();
+    let table = region.words();
+    let results = team.run(|member| member.measure(|| update(member, table, updates)))?;
+    let seconds = results[0].1;
+    let checksum = table
+        .iter()
+        .fold(0u64, |sum, word| mix(sum) ^ word.load(Relaxed));
+    let gups = updates as f64 * team.threads() as f64 / seconds / 1e9;
+    let title = format!(
+        "gups: {} threads, {mb} MB, {updates} updates each",
+        team.threads()
+    );
+    Ok(Report::new(title)
+        .line("setup_seconds", format!("{setup:.6}"))
+        .line("gups", format!("{gups:.6}"))
+        .finish(seconds, checksum))
+}
+
+/// One thread's updates. The line is drawn by multiplying, which needs no power of two.
+#[inline(never)]
+fn update(member: &Member<'_>, table: &[AtomicU64], updates: u64) {
+    let (lines, _) = table.as_chunks::<LINE_WORDS>();
+    let own = member_lines(lines.len(), member.threads, member.id);
+    let mut state = mix(member.id as u64 + 1);
+    for _ in 0..updates {
+        state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+        // 32 bits times fewer than 2^32 lines: the product's upper half is below `own`.
+        let index = ((state >> 32) * own) >> 32;
+        let word = &lines[index as usize * member.threads + member.id][state as usize >> 29 & 7];
+        word.store(word.load(Relaxed) ^ state, Relaxed);
+    }
+}
+
+/// How many lines have number `id` modulo `threads`: at least one, there being more lines than
+/// threads in the smallest table.
+fn member_lines(lines: usize, threads: usize, id: usize) -> u64 {
+    (lines - id).div_ceil(threads) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_all_members_add_up() {
+        for (lines, threads) in [(16_384, 3), (100, 7), (8, 8)] {
+            let sum: u64 = (0..threads)
+                .map(|id| member_lines(lines, threads, id))
+                .sum();
+            assert_eq!(sum, lines as u64);
+            for id in 0..threads {
+                let last = (member_lines(lines, threads, id) as usize - 1) * threads + id;
+                assert!(last < lines);
+            }
+        }
+    }
+}

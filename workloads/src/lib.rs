@@ -1,0 +1,32 @@
+//! Small programs with a documented access pattern, for tests, demonstrations and evidence.
+//!
+//! Each is an ordinary program: it neither knows nor asks whether something moves its memory. It
+//! prints its own time and a checksum that depends on its arguments alone, never on placement or
+//! on the timing of its threads, so that a lost write shows. A marker instruction around the
+//! measured part (window 0 of the Opium device) is a no-operation everywhere but in the lab.
+//!
+//! `docs/workloads.md` describes the patterns; [`PROGRAMS`] lists them.
+
+pub mod cg;
+pub mod cli;
+pub mod cluster;
+pub mod csr;
+pub mod gups;
+pub mod kvstore;
+pub mod marker;
+pub mod memlat;
+pub mod memory;
+pub mod random;
+pub mod stream;
+pub mod team;
+pub mod zipf;
+
+/// Every program, in the order of the documentation.
+pub const PROGRAMS: [&cli::Program; 6] = [
+    &cluster::PROGRAM,
+    &memlat::PROGRAM,
+    &stream::PROGRAM,
+    &gups::PROGRAM,
+    &cg::PROGRAM,
+    &kvstore::PROGRAM,
+];

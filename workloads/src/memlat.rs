@@ -1,0 +1,222 @@
+//! `memlat`: dependent random loads, the latency of memory.
+//!
+//! Each line of a region holds the address of another, in one random cycle over all lines
+//! (Sattolo's algorithm). Following it, every load needs the one before, no prefetcher can guess
+//! the next, and with least-recently-used replacement no line is still cached when it comes round
+//! again, provided the region exceeds the caches. One instruction per load: the walk is unrolled.
+//!
+//! With two regions the program stays in one for a visit and then goes to the other, each going on
+//! where it left: the pattern on which the memory-region thesis shows cache unification.
+
+use crate::cli::{Args, Failure, Opt, Program, Report, usage};
+use crate::marker;
+use crate::memory::{LINE_WORDS, MAX_NODES, Placement, Region};
+use crate::random::Random;
+use crate::team;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// Loads per turn of the walk.
+const UNROLL: u64 = 16;
+
+/// The program.
+pub const PROGRAM: Program = Program {
+    name: "memlat",
+    about: "Dependent random loads, one per line, in one or two regions: nanoseconds per load.",
+    operand: None,
+    options: &[
+        Opt {
+            name: "mb",
+            value: Some("MB"),
+            default: "64",
+            help: "size of each region",
+        },
+        Opt {
+            name: "accesses",
+            value: Some("N"),
+            default: "10000000",
+            help: "loads, rounded up to a multiple of 16",
+        },
+        Opt {
+            name: "regions",
+            value: Some("R"),
+            default: "1",
+            help: "regions, 1 or 2",
+        },
+        Opt {
+            name: "visit",
+            value: Some("N"),
+            default: "100000",
+            help: "with two regions: loads before it goes to the other",
+        },
+        Opt {
+            name: "node",
+            value: Some("N[,M]"),
+            default: "",
+            help: "bind the regions to this node, or to one each",
+        },
+        Opt {
+            name: "cpu",
+            value: Some("C"),
+            default: "",
+            help: "run on this CPU only",
+        },
+        Opt {
+            name: "huge",
+            value: None,
+            default: "",
+            help: "ask for huge pages",
+        },
+    ],
+    run,
+};
+
+/// A region whose lines form one cycle, and where the walk stands.
+struct Ring {
+    region: Region,
+    at: *const usize,
+}
+
+fn run(args: &Args) -> Result<Report, Failure> {
+    let mb = args.number("mb", 1..=1 << 20)? as usize;
+    let accesses = args
+        .number("accesses", 1..=1 << 40)?
+        .next_multiple_of(UNROLL);
+    let region_count = args.number("regions", 1..=2)?;
+    let visit = args.number("visit", 1..=1 << 40)?.next_multiple_of(UNROLL);
+    let nodes = args.list("node", &(0..=MAX_NODES as u64 - 1))?;
+    if nodes.len() as u64 > region_count {
+        return Err(usage(format!(
+            "--node names {} nodes for {region_count} region(s): name one, or one for each",
+            nodes.len()
+        )));
+    }
+    if let Some(cpu) = args.optional("cpu", 0..=u64::from(u16::MAX))? {
+        team::check_cpu("cpu", cpu as usize)?;
+        team::pin(cpu as usize)
+            .map_err(|error| Failure::Machine(format!("cannot stay on CPU {cpu}: {error}")))?;
+    }
+    let started = Instant::now();
+    let mut rings = Vec::new();
+    for index in 0..region_count {
+        let node = nodes.get(index as usize).or(nodes.last()).copied();
+        rings.push(Ring::new(
+            mb << 20,
+            Placement {
+                node,
+                huge: args.has("huge"),
+            },
+            index,
+        )?);
+    }
+    let setup = started.elapsed().as_secs_f64();
+    let seconds = measure(&mut rings, accesses, visit);
+    let checksum = rings
+        .iter()
+        .fold(0u64, |sum, ring| sum.rotate_left(32) ^ ring.position());
+    let title = format!("memlat: {region_count} region(s) of {mb} MB, {accesses} loads");
+    Ok(Report::new(title)
+        .line("setup_seconds", format!("{setup:.6}"))
+        .line(
+            "ns_per_access",
+            format!("{:.3}", seconds * 1e9 / accesses as f64),
+        )
+        .finish(seconds, checksum))
+}
+
+fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> f64 {
+    let visit = if rings.len() == 1 { accesses } else { visit };
+    let mut left = accesses;
+    let mut turn = 0;
+    marker::open();
+    let start = Instant::now();
+    while left > 0 {
+        let now = left.min(visit);
+        let index = turn % rings.len();
+        rings[index].walk(now / UNROLL);
+        left -= now;
+        turn += 1;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    marker::close();
+    seconds
+}
+
+impl Ring {
+    fn new(bytes: usize, placement: Placement, seed: u64) -> Result<Self, Failure> {
+        let region = Region::new(bytes, placement)?;
+        let base = region.words().as_ptr().addr();
+        let line = |index: usize| &region.words()[index * LINE_WORDS];
+        let lines = region.words().len() / LINE_WORDS;
+        for index in 0..lines {
+            line(index).store((base + index * LINE_WORDS * 8) as u64, Relaxed);
+        }
+        sattolo(lines, &mut Random::new(seed), |one, other| {
+            let value = line(one).load(Relaxed);
+            line(one).store(line(other).load(Relaxed), Relaxed);
+            line(other).store(value, Relaxed);
+        });
+        let at = region.words().as_ptr().cast();
+        Ok(Self { region, at })
+    }
+
+    /// Follows `turns * UNROLL` addresses.
+    #[inline(never)]
+    fn walk(&mut self, turns: u64) {
+        let mut at = self.at;
+        for _ in 0..turns {
+            for _ in 0..UNROLL {
+                // SAFETY: `at` is the first word of a line of the live region, and so is the
+                // address that `new` stored in every one of those. Volatile, so that every load
+                // is made.
+                at = unsafe { at.read_volatile() } as *const usize;
+            }
+        }
+        self.at = at;
+    }
+
+    /// The line where the walk stands.
+    fn position(&self) -> u64 {
+        ((self.at.addr() - self.region.words().as_ptr().addr()) / (LINE_WORDS * 8)) as u64
+    }
+}
+
+/// Sattolo's algorithm: applied to the identity, these exchanges make one cycle of all elements.
+/// (S. Sattolo, "An algorithm to generate a random cyclic permutation", 1986.)
+fn sattolo(count: usize, random: &mut Random, mut swap: impl FnMut(usize, usize)) {
+    for last in (1..count).rev() {
+        swap(last, random.below(last as u64) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_permutation_is_one_cycle_of_all() {
+        for count in [1usize, 2, 3, 10, 1000] {
+            let mut next: Vec<usize> = (0..count).collect();
+            sattolo(count, &mut Random::new(count as u64), |a, b| {
+                next.swap(a, b)
+            });
+            let mut seen = vec![false; count];
+            let mut at = 0;
+            for _ in 0..count {
+                assert!(!seen[at], "{at} came twice in {next:?}");
+                seen[at] = true;
+                at = next[at];
+            }
+            assert_eq!(at, 0);
+        }
+    }
+
+    #[test]
+    fn the_walk_comes_home_after_all_lines() {
+        let mut ring = Ring::new(64 * 4096, Placement::default(), 3).unwrap();
+        ring.walk(1);
+        assert_ne!(ring.position(), 0);
+        ring.walk(4096 / UNROLL - 1);
+        assert_eq!(ring.position(), 0);
+    }
+}

@@ -1,0 +1,204 @@
+//! Memory straight from the kernel: untouched until written, so that the first touch decides.
+//!
+//! A heap allocation would do for size but not for placement: an aligned zeroed one is written by
+//! its allocator, and a plain one begins 16 bytes after a page, so that a 64-byte element lies on
+//! two lines.
+
+use crate::cli::{Failure, usage};
+use crate::team::part;
+use std::io::Error;
+use std::sync::atomic::AtomicU64;
+
+/// Bytes of a huge page on x86-64.
+const HUGE_BYTES: usize = 2 << 20;
+/// Highest node number plus one that a mask here can hold (the kernel's own limit).
+pub const MAX_NODES: usize = 1024;
+/// Words of 8 bytes in a 64-byte line.
+pub const LINE_WORDS: usize = 8;
+
+/// A private anonymous mapping: zero, page aligned (2 MiB aligned where huge pages were asked
+/// for), unmapped when dropped.
+#[derive(Debug)]
+pub struct Region {
+    mapping: *mut libc::c_void,
+    mapped_bytes: usize,
+    start: *mut u64,
+    words: usize,
+}
+
+// SAFETY: the pointers own a mapping that no other `Region` has; shared access goes through
+// atomics ([`Region::words`]), exclusive access through `&mut` ([`Region::words_mut`]).
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// Where a region's pages go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Placement {
+    /// Bind to this node (`MPOL_BIND`); `None` leaves it to the process's policy.
+    pub node: Option<u64>,
+    /// Ask for huge pages (`MADV_HUGEPAGE`).
+    pub huge: bool,
+}
+
+impl Region {
+    /// Maps `bytes` (rounded up to whole lines) without touching them.
+    ///
+    /// # Errors
+    /// [`Failure::Machine`] where the kernel has no memory, [`Failure::Usage`] for a node or page
+    /// size that it refuses.
+    pub fn new(bytes: usize, placement: Placement) -> Result<Self, Failure> {
+        let words = bytes.div_ceil(8).next_multiple_of(LINE_WORDS);
+        let mapped_bytes = words * 8 + if placement.huge { HUGE_BYTES } else { 0 };
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+        let mapping = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if mapping == libc::MAP_FAILED {
+            let error = Error::last_os_error();
+            return Err(Failure::Machine(format!(
+                "cannot map {mapped_bytes} bytes: {error}"
+            )));
+        }
+        let skip = if placement.huge {
+            mapping.cast::<u8>().align_offset(HUGE_BYTES)
+        } else {
+            0
+        };
+        // SAFETY: `skip` is less than the HUGE_BYTES that were mapped in addition.
+        let start = unsafe { mapping.cast::<u8>().add(skip) }.cast::<u64>();
+        let region = Self {
+            mapping,
+            mapped_bytes,
+            start,
+            words,
+        };
+        region.place(placement)?;
+        Ok(region)
+    }
+
+    fn place(&self, placement: Placement) -> Result<(), Failure> {
+        if placement.huge {
+            // SAFETY: the range is this mapping; advice changes no content.
+            let status =
+                unsafe { libc::madvise(self.start.cast(), self.words * 8, libc::MADV_HUGEPAGE) };
+            if status != 0 {
+                let error = Error::last_os_error();
+                return Err(usage(format!(
+                    "--huge: the kernel refuses huge pages ({error}): leave --huge out"
+                )));
+            }
+        }
+        let Some(node) = placement.node else {
+            return Ok(());
+        };
+        let mut mask = [0u64; MAX_NODES / 64];
+        mask[node as usize / 64] = 1 << (node % 64);
+        // SAFETY: mbind reads MAX_NODES bits of `mask` (it counts one more than it reads) and
+        // changes the policy of this mapping only.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.mapping,
+                self.mapped_bytes,
+                libc::MPOL_BIND,
+                mask.as_ptr(),
+                MAX_NODES + 1,
+                0,
+            )
+        };
+        if status != 0 {
+            let error = Error::last_os_error();
+            return Err(usage(format!(
+                "--node {node}: the kernel refuses to bind memory to it ({error}): name a node \
+                 with memory from /sys/devices/system/node/has_memory"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The memory as words that several threads may use at once.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `words` words of live, aligned, initialised (zero) memory; while this borrow
+        // lives no `&mut` to them can.
+        unsafe { std::slice::from_raw_parts(self.start.cast::<AtomicU64>(), self.words) }
+    }
+
+    /// The memory as words of one owner.
+    #[must_use]
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as in `words`, and `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.words) }
+    }
+
+    /// The memory divided among `parts` owners as evenly as whole units of `unit_words` allow;
+    /// what is left after the last whole unit belongs to none.
+    #[must_use]
+    pub fn split(&mut self, parts: usize, unit_words: usize) -> Vec<&mut [u64]> {
+        let mut rest = self.words_mut();
+        let units = rest.len() / unit_words;
+        let mut all = Vec::with_capacity(parts);
+        for id in 0..parts {
+            let (mine, others) = rest.split_at_mut(part(units, parts, id).len() * unit_words);
+            all.push(mine);
+            rest = others;
+        }
+        all
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this region's own and no borrow outlives it.
+        unsafe { libc::munmap(self.mapping, self.mapped_bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn is_zero_aligned_and_whole_lines() {
+        let mut region = Region::new(100, Placement::default()).unwrap();
+        assert_eq!(region.words().len(), 16);
+        assert_eq!(region.words().as_ptr().addr() % 4096, 0);
+        assert!(region.words().iter().all(|word| word.load(Relaxed) == 0));
+        region.words_mut()[15] = 7;
+        assert_eq!(region.words()[15].load(Relaxed), 7);
+    }
+
+    #[test]
+    fn split_gives_whole_units_to_each() {
+        let mut region = Region::new(10 * 64, Placement::default()).unwrap();
+        let sizes: Vec<_> = region.split(4, 24).iter().map(|part| part.len()).collect();
+        assert_eq!(sizes, [0, 24, 24, 24]);
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_a_usage_error() {
+        let placement = Placement {
+            node: Some(1000),
+            huge: false,
+        };
+        match Region::new(4096, placement) {
+            Err(Failure::Usage(message)) => assert!(message.contains("--node 1000"), "{message}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn too_much_memory_is_a_failure_of_the_machine() {
+        let region = Region::new(1 << 60, Placement::default());
+        assert!(matches!(region, Err(Failure::Machine(_))), "{region:?}");
+    }
+}

@@ -1,0 +1,261 @@
+//! A team of threads: pinned, in step at barriers that sleep, measured by thread 0.
+//!
+//! The barrier is the standard library's (a futex underneath): a spinning one would spend the
+//! emulator's instructions on waiting.
+
+use crate::cli::{Args, Failure, usage};
+use crate::marker;
+use std::io::Error;
+use std::ops::Range;
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Most threads of a team.
+pub const MAX_THREADS: u64 = 1024;
+
+/// How many threads, and where they run.
+#[derive(Debug)]
+pub struct Team {
+    threads: usize,
+    cpus: Option<Vec<usize>>,
+}
+
+/// One thread of a team.
+#[derive(Debug)]
+pub struct Member<'a> {
+    /// Its number, from 0.
+    pub id: usize,
+    /// How many there are.
+    pub threads: usize,
+    barrier: &'a Barrier,
+}
+
+impl Team {
+    /// As `--threads`, `--pin` and `--no-pin` say.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for a wrong number or for `--pin --no-pin`.
+    pub fn from_args(args: &Args) -> Result<Self, Failure> {
+        if args.has("pin") && args.has("no-pin") {
+            return Err(usage(
+                "--pin and --no-pin exclude each other: give one".to_owned(),
+            ));
+        }
+        let cpus = allowed_cpus()?;
+        let threads = args
+            .optional("threads", 1..=MAX_THREADS)?
+            .unwrap_or(cpus.len() as u64);
+        Ok(Self {
+            threads: threads as usize,
+            cpus: (!args.has("no-pin")).then_some(cpus),
+        })
+    }
+
+    /// As [`Team::from_args`], on the CPUs of `--cpus` where that is given: one thread on each
+    /// unless `--threads` says otherwise.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for a CPU that the process may not use.
+    pub fn from_args_with_cpus(args: &Args) -> Result<Self, Failure> {
+        let mut team = Self::from_args(args)?;
+        let chosen = args.list("cpus", &(0..=u64::from(u16::MAX)))?;
+        if chosen.is_empty() {
+            return Ok(team);
+        }
+        if args.has("no-pin") {
+            return Err(usage(
+                "--cpus and --no-pin exclude each other: give one".to_owned(),
+            ));
+        }
+        let cpus: Vec<usize> = chosen.iter().map(|&cpu| cpu as usize).collect();
+        for &cpu in &cpus {
+            check_cpu("cpus", cpu)?;
+        }
+        if !args.has("threads") {
+            team.threads = cpus.len();
+        }
+        team.cpus = Some(cpus);
+        Ok(team)
+    }
+
+    /// Number of threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Runs `body` on every thread and returns what they return, by thread number.
+    ///
+    /// # Errors
+    /// [`Failure::Machine`] where a thread cannot be started.
+    pub fn run<T: Send>(&self, body: impl Fn(&Member<'_>) -> T + Sync) -> Result<Vec<T>, Failure> {
+        let barrier = Barrier::new(self.threads);
+        let (body, barrier) = (&body, &barrier);
+        std::thread::scope(|scope| {
+            let mut handles = Vec::with_capacity(self.threads);
+            for id in 0..self.threads {
+                let cpu = self.cpus.as_ref().map(|cpus| cpus[id % cpus.len()]);
+                let member = Member {
+                    id,
+                    threads: self.threads,
+                    barrier,
+                };
+                let work = move || {
+                    if let Some(Err(error)) = cpu.map(pin) {
+                        abandon(&format!("cannot pin thread {id}: {error}"));
+                    }
+                    body(&member)
+                };
+                match std::thread::Builder::new().spawn_scoped(scope, work) {
+                    Ok(handle) => handles.push(handle),
+                    Err(error) => abandon(&format!(
+                        "cannot start thread {id} of {}: {error}; use fewer --threads",
+                        self.threads
+                    )),
+                }
+            }
+            Ok(handles
+                .into_iter()
+                .map(|handle| {
+                    handle
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect())
+        })
+    }
+}
+
+impl Member<'_> {
+    /// Waits for all members.
+    pub fn sync(&self) {
+        self.barrier.wait();
+    }
+
+    /// This member's part of `count` things.
+    #[must_use]
+    pub fn part(&self, count: usize) -> Range<usize> {
+        part(count, self.threads, self.id)
+    }
+
+    /// Runs `work` on all members at once inside the measuring window. Returns its result and the
+    /// seconds from the common start to the common end.
+    pub fn measure<T>(&self, work: impl FnOnce() -> T) -> (T, f64) {
+        self.sync();
+        if self.id == 0 {
+            marker::open();
+        }
+        let start = Instant::now();
+        self.sync();
+        let result = work();
+        self.sync();
+        let seconds = start.elapsed().as_secs_f64();
+        if self.id == 0 {
+            marker::close();
+        }
+        (result, seconds)
+    }
+}
+
+/// Part `id` of `count` things in `parts` parts whose sizes differ by at most one.
+#[must_use]
+pub fn part(count: usize, parts: usize, id: usize) -> Range<usize> {
+    let edge = |id: usize| (count as u128 * id as u128 / parts as u128) as usize;
+    edge(id)..edge(id + 1)
+}
+
+/// Ends the process: the other threads wait at a barrier that will not open.
+fn abandon(message: &str) -> ! {
+    eprintln!("{message}");
+    std::process::exit(1);
+}
+
+/// CPUs that this process may use, ascending.
+///
+/// # Errors
+/// [`Failure::Machine`] where the kernel does not say.
+pub fn allowed_cpus() -> Result<Vec<usize>, Failure> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size that it is told.
+    let status = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if status != 0 {
+        let error = Error::last_os_error();
+        return Err(Failure::Machine(format!(
+            "cannot read the CPUs of this process: {error}"
+        )));
+    }
+    // SAFETY: every index is below CPU_SETSIZE, the number of bits in the set.
+    Ok((0..libc::CPU_SETSIZE as usize)
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect())
+}
+
+/// Refuses a CPU that this process may not use.
+///
+/// # Errors
+/// [`Failure::Usage`] naming the option and the CPUs there are.
+pub fn check_cpu(option: &str, cpu: usize) -> Result<(), Failure> {
+    let allowed = allowed_cpus()?;
+    if allowed.contains(&cpu) {
+        return Ok(());
+    }
+    let list: Vec<String> = allowed.iter().map(usize::to_string).collect();
+    Err(usage(format!(
+        "--{option}: this process may not use CPU {cpu}; it may use {}",
+        list.join(",")
+    )))
+}
+
+/// Keeps the calling thread on one CPU, one of [`allowed_cpus`].
+///
+/// # Errors
+/// The kernel's, where the CPU has gone meanwhile.
+pub fn pin(cpu: usize) -> Result<(), Error> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: callers take `cpu` from `allowed_cpus`, hence below CPU_SETSIZE.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the kernel reads the size that it is told; 0 is the calling thread.
+    let status =
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_everything_once_and_evenly() {
+        for (count, parts) in [(10, 3), (2, 4), (0, 2), (64, 8), (7, 7)] {
+            let ranges: Vec<_> = (0..parts).map(|id| part(count, parts, id)).collect();
+            assert_eq!(ranges[0].start, 0);
+            assert_eq!(ranges[parts - 1].end, count);
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let sizes: Vec<_> = ranges.iter().map(ExactSizeIterator::len).collect();
+            let spread = sizes.iter().max().unwrap() - sizes.iter().min().unwrap();
+            assert!(spread <= 1, "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn a_team_returns_results_by_number_and_measures_together() {
+        let team = Team {
+            threads: 3,
+            cpus: None,
+        };
+        let results = team
+            .run(|member| member.measure(|| member.id * 10))
+            .unwrap();
+        assert_eq!(
+            results.iter().map(|(value, _)| *value).collect::<Vec<_>>(),
+            [0, 10, 20]
+        );
+        assert!(results.iter().all(|(_, seconds)| *seconds > 0.0));
+    }
+}

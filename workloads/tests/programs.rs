@@ -1,0 +1,248 @@
+//! Runs every program as a user would, small: what it prints, what it refuses, what stays the same.
+
+use std::process::{Command, Output};
+
+const PROGRAMS: [(&str, &str, &[&str]); 6] = [
+    (
+        "cluster",
+        env!("CARGO_BIN_EXE_cluster"),
+        &["shared", "--mb", "1", "--rounds", "2"],
+    ),
+    (
+        "memlat",
+        env!("CARGO_BIN_EXE_memlat"),
+        &["--mb", "1", "--accesses", "1000"],
+    ),
+    (
+        "stream",
+        env!("CARGO_BIN_EXE_stream"),
+        &["--mb", "1", "--iterations", "2"],
+    ),
+    (
+        "gups",
+        env!("CARGO_BIN_EXE_gups"),
+        &["--mb", "1", "--updates", "1000"],
+    ),
+    (
+        "cg",
+        env!("CARGO_BIN_EXE_cg"),
+        &["--mb", "1", "--products", "3"],
+    ),
+    (
+        "kvstore",
+        env!("CARGO_BIN_EXE_kvstore"),
+        &["--mb", "1", "--operations", "1000"],
+    ),
+];
+
+fn run(program: &str, words: &[&str]) -> Output {
+    let (_, path, _) = PROGRAMS.iter().find(|(name, ..)| *name == program).unwrap();
+    Command::new(path).args(words).output().unwrap()
+}
+
+fn value(output: &Output, key: &str) -> String {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+    line.unwrap_or_else(|| panic!("no `{key}` in {output:?}"))
+        .to_owned()
+}
+
+fn checksum(program: &str, words: &[&str]) -> String {
+    let output = run(program, words);
+    assert!(output.status.success(), "{program} {words:?}: {output:?}");
+    value(&output, "checksum")
+}
+
+#[test]
+fn every_program_prints_its_time_and_a_steady_checksum() {
+    for (name, _, words) in PROGRAMS {
+        let output = run(name, words);
+        assert_eq!(output.status.code(), Some(0), "{name}: {output:?}");
+        assert!(value(&output, "seconds").parse::<f64>().unwrap() > 0.0);
+        let first = value(&output, "checksum");
+        assert_ne!(first, "0x0000000000000000", "{name}");
+        assert_eq!(checksum(name, words), first, "{name} is not repeatable");
+    }
+}
+
+#[test]
+fn checksums_are_these_on_every_machine() {
+    for (program, words, expected) in [
+        (
+            "cluster",
+            &["shared", "--mb", "1", "--rounds", "2", "--threads", "3"][..],
+            "0x00084cc25718d993",
+        ),
+        (
+            "cluster",
+            &["mixed", "--mb", "1", "--rounds", "2", "--threads", "3"],
+            "0x00109984ae31b326",
+        ),
+        (
+            "memlat",
+            &["--mb", "1", "--accesses", "1000"],
+            "0x00000000000004bc",
+        ),
+        (
+            "stream",
+            &["--mb", "1", "--iterations", "2", "--threads", "3"],
+            "0xa17d489a9269f2fc",
+        ),
+        (
+            "gups",
+            &["--mb", "1", "--updates", "1000", "--threads", "3"],
+            "0xf08834c69db4b110",
+        ),
+        (
+            "cg",
+            &["--mb", "1", "--products", "3"],
+            "0xc07c97d4f4c4b6bc",
+        ),
+        (
+            "kvstore",
+            &["--mb", "1", "--operations", "1000", "--threads", "3"],
+            "0x0c9395bf46a0c86b",
+        ),
+    ] {
+        assert_eq!(checksum(program, words), expected, "{program} {words:?}");
+    }
+}
+
+#[test]
+fn placement_threads_and_pinning_do_not_change_a_result() {
+    let base = ["--mb", "1", "--rounds", "4"];
+    let cluster =
+        |mode: &str, more: &[&str]| checksum("cluster", &[&[mode], &base[..], more].concat());
+    let partitioned = cluster("partitioned", &["--threads", "1"]);
+    assert_eq!(cluster("partitioned", &["--threads", "5"]), partitioned);
+    assert_eq!(cluster("local", &["--threads", "3"]), partitioned);
+    assert_eq!(
+        cluster("mixed", &["--threads", "4", "--no-pin"]),
+        cluster("mixed", &["--threads", "4", "--pin"])
+    );
+    // All threads read all points: two threads have twice the sum of one.
+    let sum = |text: String| u64::from_str_radix(&text[2..], 16).unwrap();
+    let one = sum(cluster("shared", &["--threads", "1"]));
+    assert_eq!(
+        sum(cluster("shared", &["--threads", "2"])),
+        one.wrapping_mul(2)
+    );
+
+    let cg = |threads: &str| {
+        checksum(
+            "cg",
+            &["--mb", "1", "--products", "3", "--threads", threads],
+        )
+    };
+    assert_eq!(cg("1"), cg("4"));
+    let stream = |more: &[&str]| {
+        checksum(
+            "stream",
+            &[&["--mb", "1", "--iterations", "3"], more].concat(),
+        )
+    };
+    assert_eq!(
+        stream(&["--threads", "1"]),
+        stream(&["--threads", "4", "--local"])
+    );
+    assert_eq!(stream(&["--nt"]), stream(&["--no-pin"]));
+    assert_eq!(stream(&["--nt", "--integer"]), stream(&["--integer"]));
+}
+
+#[test]
+fn kernels_and_regions_report_their_rates() {
+    for (kernel, key) in [
+        ("read", "read_gbs"),
+        ("memcpy", "memcpy_gbs"),
+        ("copy", "copy_gbs"),
+    ] {
+        let output = run(
+            "stream",
+            &[kernel, "--mb", "1", "--iterations", "2", "--threads", "2"],
+        );
+        let rate = value(&output, key);
+        let best: f64 = rate.split(' ').next().unwrap().parse().unwrap();
+        assert!(best > 0.0, "{kernel}: {rate}");
+    }
+    assert_eq!(
+        checksum("stream", &["memcpy", "--mb", "1", "--iterations", "2"]),
+        checksum("stream", &["copy", "--mb", "1", "--iterations", "2"])
+    );
+    let words = [
+        "--regions",
+        "2",
+        "--mb",
+        "1",
+        "--accesses",
+        "320",
+        "--visit",
+        "32",
+    ];
+    let output = run("memlat", &words);
+    assert!(
+        value(&output, "ns_per_access").parse::<f64>().unwrap() > 0.0,
+        "{output:?}"
+    );
+}
+
+#[test]
+fn wrong_command_lines_end_with_status_2_and_a_remedy() {
+    for (program, words, part) in [
+        ("cluster", &[][..], "MODE is missing"),
+        (
+            "cluster",
+            &["everything"],
+            "it is shared | partitioned | mixed | local",
+        ),
+        ("cluster", &["shared", "--mb", "0"], "whole number from 1"),
+        (
+            "cluster",
+            &["shared", "--threads", "2000"],
+            "from 1 to 1024",
+        ),
+        ("cluster", &["shared", "--pin", "--no-pin"], "give one"),
+        ("memlat", &["--regions", "3"], "from 1 to 2"),
+        ("memlat", &["--node", "0,0"], "name one, or one for each"),
+        ("memlat", &["--node", "900"], "has_memory"),
+        ("memlat", &["--cpu", "60000"], "it may use"),
+        ("memlat", &["--accesses", "many"], "no whole number"),
+        ("stream", &["daxpy"], "it is all | copy"),
+        ("stream", &["read", "--nt"], "leave it out"),
+        ("stream", &["copy", "--pause", "5"], "is for `read` only"),
+        ("stream", &["--cpus", "0,", "--mb", "1"], "no whole number"),
+        ("stream", &["--iterations", "1"], "from 2"),
+        ("gups", &["fast"], "options begin with --"),
+        ("gups", &["--updates"], "needs a value"),
+        ("cg", &["--products", "-3"], "no whole number"),
+        (
+            "cg",
+            &["--rows", "3"],
+            "there are --threads, --mb, --products",
+        ),
+        ("kvstore", &["--writes", "101"], "from 0 to 100"),
+        ("kvstore", &["--mb", "1", "--mb", "2"], "twice"),
+    ] {
+        let output = run(program, words);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{program} {words:?}: {output:?}"
+        );
+        assert!(message.contains(part), "{program} {words:?}: {message}");
+        assert!(output.stdout.is_empty(), "{program} {words:?}");
+    }
+}
+
+#[test]
+fn help_goes_to_standard_output() {
+    for (name, ..) in PROGRAMS {
+        let output = run(name, &["--help"]);
+        assert_eq!(output.status.code(), Some(0));
+        let help = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(help.contains(&format!("Usage: {name}")), "{help}");
+        assert!(output.stderr.is_empty());
+    }
+}
