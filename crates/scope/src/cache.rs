@@ -1,0 +1,356 @@
+//! Tag arrays: private caches, last-level caches and the presence directory.
+//!
+//! No data is held, only which lines are where. A tag array is written by its owner and, to
+//! invalidate or downgrade, by other vCPUs' threads, so every word is an atomic with relaxed
+//! ordering: a race loses at most one update of one way, which costs or saves one modelled miss
+//! and never memory safety. Locks were rejected: they would cost more than all the rest.
+//!
+//! *Line* below is the number of a cache line counted from the start of guest memory, without
+//! the PCI hole.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// `line % sets` without a division where sets are a power of two.
+#[derive(Clone, Copy)]
+struct Sets {
+    count: u64,
+    mask: Option<u64>,
+}
+
+impl Sets {
+    fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
+        let count = (size_bytes / line_bytes / ways as u64).max(1);
+        Self {
+            count,
+            mask: count.is_power_of_two().then(|| count - 1),
+        }
+    }
+
+    fn of(self, line: u64) -> usize {
+        (match self.mask {
+            Some(mask) => line & mask,
+            None => line % self.count,
+        }) as usize
+    }
+}
+
+fn zeroed(len: usize) -> Vec<AtomicU64> {
+    (0..len).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// The private cache of one vCPU. A way holds `(line + 1) << 1 | writable`, 0 when empty.
+/// Written by its vCPU; others clear ways or the writable bit.
+pub struct Private {
+    sets: Sets,
+    ways: usize,
+    tags: Vec<AtomicU64>,
+    /// Next way to replace, per set (first in, first out). Written by the owner only.
+    hands: Vec<AtomicU32>,
+}
+
+impl Private {
+    /// A cache of this size.
+    pub fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
+        let sets = Sets::new(size_bytes, line_bytes, ways);
+        let count = sets.count as usize;
+        let hands = (0..count).map(|_| AtomicU32::new(0)).collect();
+        Self {
+            sets,
+            ways,
+            tags: zeroed(count * ways),
+            hands,
+        }
+    }
+
+    fn set(&self, line: u64) -> (usize, &[AtomicU64]) {
+        let set = self.sets.of(line);
+        (set, &self.tags[set * self.ways..(set + 1) * self.ways])
+    }
+
+    fn way(&self, line: u64) -> Option<&AtomicU64> {
+        let wanted = (line + 1) << 1;
+        self.set(line)
+            .1
+            .iter()
+            .find(|tag| tag.load(Relaxed) & !1 == wanted)
+    }
+
+    /// Is the line here, and may it be written without asking?
+    pub fn find(&self, line: u64) -> Option<bool> {
+        self.way(line).map(|tag| tag.load(Relaxed) & 1 != 0)
+    }
+
+    /// Puts the line in, or changes its writable bit where it is there.
+    pub fn insert(&self, line: u64, writable: bool) {
+        let value = (line + 1) << 1 | u64::from(writable);
+        if let Some(tag) = self.way(line) {
+            tag.store(value, Relaxed);
+            return;
+        }
+        let (set, tags) = self.set(line);
+        let hand = self.hands[set].load(Relaxed) as usize;
+        tags[hand].store(value, Relaxed);
+        let next = if hand + 1 == self.ways { 0 } else { hand + 1 };
+        self.hands[set].store(next as u32, Relaxed);
+    }
+
+    /// Takes the line out.
+    pub fn invalidate(&self, line: u64) {
+        if let Some(tag) = self.way(line) {
+            tag.store(0, Relaxed);
+        }
+    }
+
+    /// Leaves the line readable only.
+    pub fn downgrade(&self, line: u64) {
+        if let Some(tag) = self.way(line) {
+            tag.fetch_and(!1, Relaxed);
+        }
+    }
+}
+
+/// State of one line in a last-level cache.
+///
+/// Encoding: bit 0 dirty, bit 1 exclusive to the domain, bit 2 owned (one private cache may
+/// write it), bits 4..20 private caches that may hold it, bits 20.. line + 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(pub u64);
+
+const DIRTY: u64 = 1;
+const EXCLUSIVE: u64 = 2;
+const OWNED: u64 = 4;
+const SHARERS_SHIFT: u32 = 4;
+const LINE_SHIFT: u32 = 20;
+
+impl Entry {
+    /// A line just filled for the private cache `slot`.
+    pub fn new(line: u64, slot: u32, exclusive: bool, store: bool) -> Self {
+        let state = if store {
+            DIRTY | OWNED | EXCLUSIVE
+        } else {
+            u64::from(exclusive) * EXCLUSIVE
+        };
+        Self((line + 1) << LINE_SHIFT | 1 << (slot + SHARERS_SHIFT) | state)
+    }
+    /// The line.
+    pub fn line(self) -> u64 {
+        (self.0 >> LINE_SHIFT) - 1
+    }
+    /// Must it be written back?
+    pub fn dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+    /// Has no other domain a copy?
+    pub fn exclusive(self) -> bool {
+        self.0 & EXCLUSIVE != 0
+    }
+    /// May one private cache write it?
+    pub fn owned(self) -> bool {
+        self.0 & OWNED != 0
+    }
+    /// Bit mask of private caches that may hold it.
+    pub fn sharers(self) -> u64 {
+        self.0 >> SHARERS_SHIFT & 0xffff
+    }
+    /// With one more sharer and no owner.
+    #[must_use]
+    pub fn shared_with(self, slot: u32) -> Self {
+        Self((self.0 | 1 << (slot + SHARERS_SHIFT)) & !OWNED)
+    }
+    /// Known to others: neither exclusive nor owned.
+    #[must_use]
+    pub fn known_elsewhere(self) -> Self {
+        Self(self.0 & !(EXCLUSIVE | OWNED))
+    }
+    /// Written by the private cache `slot` alone.
+    #[must_use]
+    pub fn written_by(self, slot: u32) -> Self {
+        Self::new(self.line(), slot, true, true)
+    }
+}
+
+/// A last-level cache: inclusive of its private caches, not-recently-used replacement.
+pub struct Llc {
+    sets: Sets,
+    ways: usize,
+    entries: Vec<AtomicU64>,
+    /// One recently-used bit per way.
+    used: Vec<AtomicU32>,
+}
+
+impl Llc {
+    /// A cache of this size; `ways` at most 32.
+    pub fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
+        let ways = ways.clamp(1, 32);
+        let sets = Sets::new(size_bytes, line_bytes, ways);
+        let count = sets.count as usize;
+        let used = (0..count).map(|_| AtomicU32::new(0)).collect();
+        Self {
+            sets,
+            ways,
+            entries: zeroed(count * ways),
+            used,
+        }
+    }
+
+    fn locate(&self, line: u64) -> Option<(usize, usize)> {
+        let set = self.sets.of(line);
+        let wanted = line + 1;
+        self.entries[set * self.ways..(set + 1) * self.ways]
+            .iter()
+            .position(|entry| entry.load(Relaxed) >> LINE_SHIFT == wanted)
+            .map(|way| (set, way))
+    }
+
+    fn touch(&self, set: usize, way: usize) {
+        let used = &self.used[set];
+        let bits = used.load(Relaxed);
+        let with = bits | 1 << way;
+        if with != bits {
+            let full = u32::MAX >> (32 - self.ways as u32);
+            used.store(if with == full { 1 << way } else { with }, Relaxed);
+        }
+    }
+
+    /// The line's state, marked as used; [`Llc::update`] writes it back.
+    pub fn find(&self, line: u64) -> Option<Entry> {
+        let (set, way) = self.locate(line)?;
+        self.touch(set, way);
+        Some(Entry(self.entries[set * self.ways + way].load(Relaxed)))
+    }
+
+    /// The line's state without marking it as used (a probe from elsewhere).
+    pub fn probe(&self, line: u64) -> Option<Entry> {
+        let (set, way) = self.locate(line)?;
+        Some(Entry(self.entries[set * self.ways + way].load(Relaxed)))
+    }
+
+    /// Replaces the state of a line that is here; nothing happens where it has gone.
+    pub fn update(&self, entry: Entry) {
+        if let Some((set, way)) = self.locate(entry.line()) {
+            self.entries[set * self.ways + way].store(entry.0, Relaxed);
+        }
+    }
+
+    /// Takes a line out.
+    pub fn remove(&self, line: u64) {
+        if let Some((set, way)) = self.locate(line) {
+            self.entries[set * self.ways + way].store(0, Relaxed);
+        }
+    }
+
+    /// Puts a line in and returns the one it replaces.
+    pub fn insert(&self, entry: Entry) -> Option<Entry> {
+        let set = self.sets.of(entry.line());
+        let entries = &self.entries[set * self.ways..(set + 1) * self.ways];
+        let used = self.used[set].load(Relaxed);
+        let way = (entries.iter().position(|entry| entry.load(Relaxed) == 0))
+            .unwrap_or_else(|| ((!used).trailing_zeros() as usize).min(self.ways - 1));
+        let victim = entries[way].swap(entry.0, Relaxed);
+        self.touch(set, way);
+        (victim != 0).then_some(Entry(victim))
+    }
+}
+
+/// Which domains hold each line: one bit per domain, at most 16 domains. A bit may be stale
+/// (set without the line being there) but never missing, races apart.
+pub struct Directory(Vec<AtomicU16>);
+
+impl Directory {
+    /// For this many lines. The pages are not touched before they are used.
+    pub fn new(lines: usize) -> Self {
+        let zeros: Vec<u16> = vec![0; lines];
+        // Same layout; `vec![0; n]` maps zero pages lazily, which building atomics would not.
+        let mut zeros = std::mem::ManuallyDrop::new(zeros);
+        // SAFETY: AtomicU16 has the size and alignment of u16 and every bit pattern is valid;
+        // the original vector is not used or dropped again.
+        Self(unsafe {
+            Vec::from_raw_parts(zeros.as_mut_ptr().cast(), zeros.len(), zeros.capacity())
+        })
+    }
+    /// Domains that may hold the line.
+    pub fn holders(&self, line: u64) -> u16 {
+        self.0[line as usize].load(Relaxed)
+    }
+    /// Domains other than `domain` that may hold the line.
+    pub fn others(&self, line: u64, domain: u32) -> u16 {
+        self.holders(line) & !(1 << domain)
+    }
+    /// The domain has it now.
+    pub fn add(&self, line: u64, domain: u32) {
+        self.0[line as usize].fetch_or(1 << domain, Relaxed);
+    }
+    /// The domain has it no more.
+    pub fn remove(&self, line: u64, domain: u32) {
+        self.0[line as usize].fetch_and(!(1 << domain), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_cache_keeps_the_last_ways_lines_of_a_set() {
+        // 4 KiB, 64 B, 4 ways: 16 sets; lines 0, 16, 32, 48, 64 share set 0.
+        let cache = Private::new(4096, 64, 4);
+        for line in [0, 16, 32, 48] {
+            cache.insert(line, false);
+        }
+        cache.insert(64, true);
+        assert_eq!(cache.find(0), None, "first in, first out");
+        assert_eq!(cache.find(64), Some(true));
+        cache.downgrade(64);
+        assert_eq!(cache.find(64), Some(false));
+        cache.invalidate(16);
+        assert_eq!(cache.find(16), None);
+    }
+
+    #[test]
+    fn llc_replaces_what_was_not_used() {
+        // 1 KiB, 64 B, 4 ways: 4 sets; lines 0, 4, 8, 12 fill set 0. Using 0, 8, 12 leaves 4.
+        let llc = Llc::new(1024, 64, 4);
+        for line in [0, 4, 8, 12] {
+            assert_eq!(llc.insert(Entry::new(line, 0, true, false)), None);
+        }
+        for line in [0, 8] {
+            assert!(llc.find(line).is_some());
+        }
+        let victim = llc.insert(Entry::new(16, 0, true, false)).unwrap();
+        assert_eq!(victim.line(), 4);
+    }
+
+    #[test]
+    fn sets_need_not_be_a_power_of_two() {
+        // 3 KiB, 64 B, 16 ways: 3 sets; 48 consecutive lines fit exactly.
+        let llc = Llc::new(3072, 64, 16);
+        for line in 0..48 {
+            assert_eq!(llc.insert(Entry::new(line, 0, true, false)), None);
+        }
+        assert!((0..48).all(|line| llc.find(line).is_some()));
+    }
+
+    #[test]
+    fn entry_states() {
+        let read = Entry::new(7, 3, true, false);
+        assert!(read.exclusive() && !read.dirty() && !read.owned());
+        assert_eq!((read.line(), read.sharers()), (7, 0b1000));
+        let written = read.written_by(1);
+        assert!(written.dirty() && written.owned());
+        assert_eq!(written.sharers(), 0b10);
+        let shared = written.shared_with(2);
+        assert!(shared.dirty() && !shared.owned());
+        assert_eq!(shared.sharers(), 0b110);
+        assert!(!shared.known_elsewhere().exclusive());
+    }
+
+    #[test]
+    fn directory_names_other_domains() {
+        let directory = Directory::new(10);
+        directory.add(3, 0);
+        directory.add(3, 5);
+        assert_eq!(directory.others(3, 0), 1 << 5);
+        directory.remove(3, 5);
+        assert_eq!(directory.others(3, 0), 0);
+    }
+}

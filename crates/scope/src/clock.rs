@@ -1,0 +1,302 @@
+//! The virtual clock: guest time is modelled time.
+//!
+//! Each vCPU has its own modelled time. Guest time is that of the slowest running vCPU; one that
+//! gets further ahead than the skew limit waits. The wait is bounded, because a vCPU that waits
+//! inside a callback holds up QEMU's exclusive sections, for which the slowest may be waiting;
+//! such breaks are counted. A halted vCPU does not count; when all are halted, time follows the
+//! host. A CPU that reads the clock adds what it has accrued since it last synchronised.
+//!
+//! Who writes: `time` its vCPU (and the sender of an inter-processor interrupt, when it wakes a
+//! halted one); `running` its vCPU and that sender; `now` anyone, forward only.
+
+use hither_core::opium::MAX_VCPUS;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Host waits are cut into pieces of this length, so that a missed wake-up costs little.
+const NAP_NS: i64 = 1_000_000;
+/// After this many naps without progress a waiting vCPU is let go.
+const NAPS: u32 = 40;
+
+/// Time when nobody runs.
+struct Idle {
+    /// Host ns and modelled ps when the last vCPU halted.
+    since: Option<(u64, u64)>,
+}
+
+/// The clock of the machine.
+pub struct Clock {
+    time_ps: [AtomicU64; MAX_VCPUS],
+    running: [AtomicBool; MAX_VCPUS],
+    now_ps: AtomicU64,
+    /// Latest time any reader was told.
+    told_ps: AtomicU64,
+    idle: Mutex<Idle>,
+    waiters: AtomicU32,
+    /// Futex word: bumped when waiters should look again.
+    turn: AtomicU32,
+    /// Lowest `now_ps` for which a waiter wants to be woken.
+    wake_at_ps: AtomicU64,
+    skew_ps: u64,
+    /// Largest skew seen.
+    pub max_skew_ps: AtomicU64,
+    /// Waits given up.
+    pub breaks: AtomicU64,
+}
+
+/// Monotonic host time in ns, past our own override of `clock_gettime`.
+pub fn host_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec; the raw system call avoids the preloaded function.
+    unsafe {
+        libc::syscall(
+            libc::SYS_clock_gettime,
+            libc::CLOCK_MONOTONIC,
+            &raw mut time,
+        )
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Clock {
+    /// A clock at zero.
+    pub fn new(skew_ns: u64) -> Self {
+        Self {
+            time_ps: std::array::from_fn(|_| AtomicU64::new(0)),
+            running: std::array::from_fn(|_| AtomicBool::new(false)),
+            now_ps: AtomicU64::new(0),
+            told_ps: AtomicU64::new(0),
+            idle: Mutex::new(Idle { since: None }),
+            waiters: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+            wake_at_ps: AtomicU64::new(u64::MAX),
+            skew_ps: skew_ns * 1000,
+            max_skew_ps: AtomicU64::new(0),
+            breaks: AtomicU64::new(0),
+        }
+    }
+
+    /// The slowest running vCPU's time; `None` when all are halted.
+    fn slowest(&self) -> Option<u64> {
+        (0..MAX_VCPUS)
+            .filter(|&vcpu| self.running[vcpu].load(Relaxed))
+            .map(|vcpu| self.time_ps[vcpu].load(Relaxed))
+            .min()
+    }
+
+    /// Recomputes guest time and wakes waiters that it concerns.
+    fn advance(&self) -> u64 {
+        if let Some(slowest) = self.slowest() {
+            self.now_ps.fetch_max(slowest, Relaxed);
+        }
+        let now = self.now_ps.load(Relaxed);
+        if self.waiters.load(SeqCst) > 0 && now >= self.wake_at_ps.load(Relaxed) {
+            self.wake_at_ps.store(u64::MAX, Relaxed);
+            self.turn.fetch_add(1, SeqCst);
+            futex(&self.turn, libc::FUTEX_WAKE, i32::MAX as u32, None);
+        }
+        now
+    }
+
+    /// Guest time as any thread of QEMU that is no vCPU sees it, in ps.
+    pub fn read(&self) -> u64 {
+        let now = match self.slowest() {
+            Some(_) => self.advance(),
+            None => self.idle_now(&self.idle.lock().expect("no thread panics while holding it")),
+        };
+        self.tell(now)
+    }
+
+    /// Guest time as a vCPU sees it, whose own time is `own_ps`.
+    pub fn read_from(&self, own_ps: u64) -> u64 {
+        self.tell(own_ps)
+    }
+
+    /// Never tell an earlier time than somebody was told before.
+    fn tell(&self, ps: u64) -> u64 {
+        self.told_ps.fetch_max(ps, Relaxed).max(ps)
+    }
+
+    fn idle_now(&self, idle: &Idle) -> u64 {
+        match idle.since {
+            Some((host, modelled)) => modelled + host_ns().saturating_sub(host) * 1000,
+            None => self.now_ps.load(Relaxed),
+        }
+    }
+
+    /// A vCPU begins to run, at creation or out of a halt; returns its time in ps.
+    pub fn start(&self, vcpu: usize, own_ps: u64) -> u64 {
+        let mut idle = self.idle.lock().expect("no thread panics while holding it");
+        if self.running[vcpu].load(SeqCst) {
+            // The sender of an interrupt has set our time and counts us as running already.
+            return self.time_ps[vcpu].load(Relaxed).max(own_ps);
+        }
+        let now = if self.slowest().is_none() {
+            self.idle_now(&idle)
+        } else {
+            self.now_ps.load(Relaxed)
+        };
+        idle.since = None;
+        self.now_ps.fetch_max(now, Relaxed);
+        let time = own_ps.max(now);
+        self.time_ps[vcpu].store(time, Relaxed);
+        self.running[vcpu].store(true, SeqCst);
+        time
+    }
+
+    /// A vCPU halts.
+    pub fn halt(&self, vcpu: usize, own_ps: u64) {
+        let mut idle = self.idle.lock().expect("no thread panics while holding it");
+        self.time_ps[vcpu].store(own_ps, Relaxed);
+        self.running[vcpu].store(false, SeqCst);
+        if self.slowest().is_none() {
+            self.now_ps.fetch_max(own_ps, Relaxed);
+            idle.since = Some((host_ns(), self.now_ps.load(Relaxed)));
+        }
+        drop(idle);
+        self.advance();
+    }
+
+    /// An interrupt sent to a halted vCPU: it runs from `at_ps`, however long its thread takes
+    /// to wake up on the host. True where it was halted.
+    pub fn wake(&self, vcpu: usize, at_ps: u64) -> bool {
+        let _idle = self.idle.lock().expect("no thread panics while holding it");
+        if self.running[vcpu].load(SeqCst) {
+            return false;
+        }
+        self.time_ps[vcpu].fetch_max(at_ps, Relaxed);
+        self.running[vcpu].store(true, SeqCst);
+        true
+    }
+
+    /// A running vCPU reports its time and waits while it is too far ahead. It has executed up
+    /// to `executed_ps`; `own_ps` adds what it then waits for memory, during which it does
+    /// nothing that others could see, so only the former counts as skew.
+    pub fn synchronise(&self, vcpu: usize, executed_ps: u64, own_ps: u64) -> u64 {
+        self.time_ps[vcpu].store(own_ps, Relaxed);
+        let mut now = self.advance();
+        self.max_skew_ps
+            .fetch_max(executed_ps.saturating_sub(now), Relaxed);
+        // One more step may follow before it looks again, so the limit is kept from below.
+        if own_ps.saturating_sub(now) <= self.skew_ps * 3 / 5 {
+            return now;
+        }
+        // Wait until the others have all but caught up: fewer, longer turns.
+        let target = own_ps - self.skew_ps / 4;
+        self.waiters.fetch_add(1, SeqCst);
+        let mut naps = 0;
+        loop {
+            let turn = self.turn.load(SeqCst);
+            self.wake_at_ps.fetch_min(target, SeqCst);
+            let before = now;
+            now = self.advance();
+            if now >= target {
+                break;
+            }
+            if now > before {
+                naps = 0;
+            }
+            if naps == NAPS {
+                self.breaks.fetch_add(1, Relaxed);
+                break;
+            }
+            naps += 1;
+            futex(&self.turn, libc::FUTEX_WAIT, turn, Some(NAP_NS));
+        }
+        self.waiters.fetch_sub(1, SeqCst);
+        now
+    }
+}
+
+fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout_ns: Option<i64>) {
+    let timeout = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: timeout_ns.unwrap_or(0),
+    };
+    let pointer = if timeout_ns.is_some() {
+        &raw const timeout
+    } else {
+        std::ptr::null()
+    };
+    // SAFETY: the word outlives the call; the time-out is null or valid. Errors (interrupted,
+    // value changed, timed out) all mean: look again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            pointer,
+        )
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_time_is_the_slowest_running_vcpus() {
+        let clock = Clock::new(1_000);
+        clock.start(0, 0);
+        clock.start(1, 0);
+        clock.synchronise(0, 500_000, 500_000);
+        assert_eq!(clock.read(), 0);
+        clock.synchronise(1, 300_000, 300_000);
+        assert_eq!(clock.read(), 300_000);
+        clock.halt(1, 300_000);
+        assert_eq!(clock.read(), 500_000);
+    }
+
+    #[test]
+    fn a_halted_vcpu_resumes_at_guest_time_or_at_the_interrupt() {
+        let clock = Clock::new(1_000);
+        clock.start(0, 0);
+        clock.start(1, 0);
+        clock.halt(1, 0);
+        clock.synchronise(0, 700_000, 700_000);
+        assert_eq!(clock.start(1, 0), 700_000);
+        clock.halt(1, 700_000);
+        assert!(clock.wake(1, 900_000));
+        assert!(!clock.wake(1, 950_000), "it runs already");
+        assert_eq!(clock.start(1, 700_000), 900_000);
+    }
+
+    #[test]
+    fn readers_never_see_time_go_back() {
+        let clock = Clock::new(1_000);
+        clock.start(0, 0);
+        assert_eq!(clock.read_from(5_000), 5_000);
+        assert_eq!(clock.read(), 5_000);
+    }
+
+    #[test]
+    fn time_follows_the_host_when_all_are_halted() {
+        let clock = Clock::new(1_000);
+        clock.start(0, 0);
+        clock.halt(0, 1_000_000);
+        let first = clock.read();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(
+            clock.read() >= first + 1_000_000_000,
+            "2 ms of host time are at least 1 ms"
+        );
+    }
+
+    #[test]
+    fn one_ahead_waits_until_the_other_comes_near() {
+        let clock = std::sync::Arc::new(Clock::new(10));
+        clock.start(0, 0);
+        clock.start(1, 0);
+        let other = clock.clone();
+        let ahead = std::thread::spawn(move || other.synchronise(0, 100_000, 100_000));
+        for step in 1..=10 {
+            clock.synchronise(1, step * 10_000, step * 10_000);
+        }
+        assert!(ahead.join().unwrap() >= 97_500);
+        assert_eq!(clock.breaks.load(Relaxed), 0);
+    }
+}

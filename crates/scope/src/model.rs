@@ -1,0 +1,589 @@
+//! The memory model: from an access to what it costs.
+//!
+//! The path of an access, cheapest first:
+//! 1. *Filter*: a small array per vCPU of virtual lines that are surely in its private cache (and
+//!    may be written). Most accesses end here, without a physical address. It is indexed by the
+//!    offset within the page, which virtual and physical address share, so that another vCPU can
+//!    clear every entry of a physical line without knowing its virtual address.
+//! 2. *Translation* by the modelled buffer, then the private cache.
+//! 3. *Last-level cache* of the domain, its siblings' copies, and the directory of other domains.
+//! 4. *Memory*: a stream costs bandwidth, an independent miss its latency over the core's
+//!    parallelism, a dependent one its latency. Traffic is posted at synchronisations (`load`).
+//!
+//! A line that several vCPUs write is *contested*: on the host they run in turns of microseconds,
+//! so that a line would change hands far too seldom. Contested lines stay out of the filter and
+//! each access pays the transfer, until for `CONTEST_PS` nobody else has touched it.
+
+use crate::cache::{Directory, Entry, Llc, Private};
+use crate::clock::Clock;
+use crate::device::Device;
+use crate::load::{Load, Traffic};
+use crate::vcpu::{Fill, Filters, Score, Vcpu};
+use hither_core::machine::Machine;
+use hither_core::opium::{self, vcpu as block};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const FILTER_ENTRIES: usize = 512;
+const PAGE_BYTES: u64 = 4096;
+const CONTEST_SLOTS: usize = 1024;
+/// Twice the default skew: two vCPUs that hammer one line are never further apart in time.
+const CONTEST_PS: u64 = 20_000_000;
+/// Stream lines that computing time can be saved up for.
+const OVERLAP_LINES: u64 = 16;
+
+/// What other vCPUs may touch of one vCPU.
+pub struct Shared {
+    /// `line << 1 | writable`, 0 when empty. Entries are written by the owner, cleared by all.
+    filter: Vec<AtomicU64>,
+    private: Private,
+}
+
+/// One contested line.
+struct Contest {
+    /// line + 1, 0 when free.
+    line: AtomicU64,
+    /// Last access and last store by each vCPU, in ps.
+    touched: [AtomicU64; opium::MAX_VCPUS],
+    stored: [AtomicU64; opium::MAX_VCPUS],
+}
+
+/// A memory access that the filter did not answer.
+#[derive(Clone, Copy)]
+pub struct Access {
+    /// Virtual address.
+    pub vaddr: u64,
+    /// Physical address.
+    pub paddr: u64,
+    /// Address of the instruction.
+    pub pc: u64,
+    /// Value loaded.
+    pub value: u64,
+    /// A store?
+    pub store: bool,
+    /// In kernel mode?
+    pub kernel: bool,
+}
+
+/// The whole machine.
+pub struct Model {
+    /// Its description.
+    pub machine: Machine,
+    /// log2 of the line size.
+    pub line_shift: u32,
+    /// Shared pages.
+    pub device: Device,
+    /// Virtual time.
+    pub clock: Clock,
+    /// Controllers and links.
+    pub load: Load,
+    /// Filters as last read.
+    pub filters: Mutex<Filters>,
+    shared: Vec<Shared>,
+    llcs: Vec<Llc>,
+    directory: Directory,
+    contests: Vec<Contest>,
+    /// vCPUs of each domain, by slot.
+    members: Vec<Vec<usize>>,
+    /// First line of each node, and the total.
+    node_starts: Vec<u64>,
+    /// Bytes of memory below 4 GB.
+    low_bytes: u64,
+    lines_per_page: u64,
+    filter_ways: u64,
+    private_ps: u64,
+    llc_ps: Vec<u64>,
+}
+
+/// Does a load wait for an earlier one? Remembers what it loads itself.
+fn depends(vcpu: &mut Vcpu, access: &Access) -> bool {
+    if access.store {
+        return false; // the store buffer waits, not the core
+    }
+    let dependent = vcpu.dependence.check(access.pc, access.vaddr);
+    vcpu.dependence.loaded(access.value);
+    dependent
+}
+
+/// q35 leaves this much below 4 GB where memory does not fit there at once (QEMU `pc_q35.c`).
+const LOW_LIMIT: u64 = 0xb000_0000;
+const LOW_WITH_HIGH: u64 = 0x8000_0000;
+const FOUR_GB: u64 = 1 << 32;
+
+impl Model {
+    /// Builds the machine at rest.
+    pub fn new(machine: Machine, device: Device, skew_ns: u64) -> Self {
+        let line = u64::from(machine.line_bytes);
+        let mut node_starts = vec![0];
+        for node in &machine.nodes {
+            node_starts
+                .push(node_starts.last().copied().unwrap_or(0) + (node.memory_mb << 20) / line);
+        }
+        let total = node_starts.last().copied().unwrap_or(0) * line;
+        let lines_per_page = PAGE_BYTES / line;
+        let cache = &machine.private_cache;
+        let shared = (0..machine.cpu_count())
+            .map(|_| Shared {
+                filter: (0..FILTER_ENTRIES).map(|_| AtomicU64::new(0)).collect(),
+                private: Private::new(cache.size_kb << 10, line, cache.ways as usize),
+            })
+            .collect();
+        let llcs = (machine.domains.iter())
+            .map(|domain| Llc::new(domain.cache.size_kb << 10, line, domain.cache.ways as usize))
+            .collect();
+        let contests = (0..CONTEST_SLOTS)
+            .map(|_| Contest {
+                line: AtomicU64::new(0),
+                touched: std::array::from_fn(|_| AtomicU64::new(0)),
+                stored: std::array::from_fn(|_| AtomicU64::new(0)),
+            })
+            .collect();
+        Self {
+            line_shift: line.trailing_zeros(),
+            clock: Clock::new(skew_ns),
+            load: Load::new(&machine),
+            filters: Mutex::default(),
+            shared,
+            llcs,
+            directory: Directory::new((total / line) as usize),
+            contests,
+            members: (machine.domains.iter())
+                .map(|domain| domain.cpus.iter().map(|cpu| cpu.0 as usize).collect())
+                .collect(),
+            node_starts,
+            low_bytes: if total >= LOW_LIMIT {
+                LOW_WITH_HIGH
+            } else {
+                total
+            },
+            lines_per_page,
+            filter_ways: FILTER_ENTRIES as u64 / lines_per_page,
+            private_ps: (cache.latency_ns * 1000.0) as u64,
+            llc_ps: machine
+                .domains
+                .iter()
+                .map(|domain| (domain.cache.latency_ns * 1000.0) as u64)
+                .collect(),
+            device,
+            machine,
+        }
+    }
+
+    fn filter_index(&self, line: u64, vaddr: u64) -> usize {
+        let page = vaddr >> 12;
+        let way = (page ^ page >> 3 ^ page >> 6) & (self.filter_ways - 1);
+        ((line & (self.lines_per_page - 1)) * self.filter_ways + way) as usize
+    }
+
+    /// Does the filter answer this access? The hottest lines of the plugin.
+    #[inline(always)]
+    pub fn filtered<const STORE: bool>(&self, vcpu: usize, vaddr: u64) -> bool {
+        let line = vaddr >> self.line_shift;
+        let entry = self.shared[vcpu].filter[self.filter_index(line, vaddr)].load(Relaxed);
+        if STORE {
+            entry == line << 1 | 1
+        } else {
+            entry & !1 == line << 1
+        }
+    }
+
+    /// Forgets a vCPU's filter: its translations changed.
+    pub fn clear_filter(&self, vcpu: usize) {
+        for entry in &self.shared[vcpu].filter {
+            entry.store(0, Relaxed);
+        }
+    }
+
+    /// Takes a line out of a vCPU's filter, or leaves it readable only.
+    fn unfilter(&self, vcpu: usize, line: u64) {
+        let set = ((line & (self.lines_per_page - 1)) * self.filter_ways) as usize;
+        for entry in &self.shared[vcpu].filter[set..set + self.filter_ways as usize] {
+            entry.store(0, Relaxed);
+        }
+    }
+
+    fn invalidate(&self, vcpu: usize, line: u64) {
+        self.shared[vcpu].private.invalidate(line);
+        self.unfilter(vcpu, line);
+    }
+
+    fn downgrade(&self, vcpu: usize, line: u64) {
+        self.shared[vcpu].private.downgrade(line);
+        self.unfilter(vcpu, line);
+    }
+
+    /// Line number and node position of a physical address; `None` for device memory.
+    pub fn locate(&self, paddr: u64) -> Option<(u64, usize)> {
+        let offset = match paddr {
+            low if low < self.low_bytes => low,
+            high if high >= FOUR_GB => high - FOUR_GB + self.low_bytes,
+            _ => return None,
+        };
+        let line = offset >> self.line_shift;
+        let node = self.node_starts[1..].iter().position(|&end| line < end)?;
+        Some((line, node))
+    }
+
+    /// An access that the filter did not answer, already translated. Returns its stall in ps.
+    pub fn access(&self, vcpu: &mut Vcpu, score: &Score, access: &Access) -> u64 {
+        let Some((line, node)) = self.locate(access.paddr) else {
+            self.admit(vcpu.id, access, true);
+            return 0; // the device's pages: priced as private hits
+        };
+        let now_ps = vcpu.time_ps + score.since_ps;
+        let contested = self.contested(vcpu, line, access.store, now_ps);
+        let found = self.shared[vcpu.id].private.find(line);
+        if let Some(writable) = found
+            && (writable || !access.store)
+        {
+            if let Some(stall) = contested {
+                return stall;
+            }
+            self.admit(vcpu.id, access, writable);
+            return if depends(vcpu, access) {
+                self.private_ps
+            } else {
+                0
+            };
+        }
+        let stall = self.miss(vcpu, score, access, (line, node), found.is_some(), now_ps);
+        if let Some(contest) = contested {
+            return stall.max(contest);
+        }
+        self.shared[vcpu.id].private.insert(line, access.store);
+        self.admit(vcpu.id, access, access.store);
+        stall
+    }
+
+    fn admit(&self, vcpu: usize, access: &Access, writable: bool) {
+        let line = access.vaddr >> self.line_shift;
+        let index = self.filter_index(line, access.vaddr);
+        self.shared[vcpu].filter[index].store(line << 1 | u64::from(writable), Relaxed);
+    }
+
+    /// Beyond the private cache (or an upgrade of a copy there).
+    fn miss(
+        &self,
+        vcpu: &mut Vcpu,
+        score: &Score,
+        access: &Access,
+        place: (u64, usize),
+        held: bool,
+        now_ps: u64,
+    ) -> u64 {
+        let (line, node) = place;
+        let llc = &self.llcs[vcpu.domain as usize];
+        if !held {
+            vcpu.count(&self.device, block::PRIVATE_MISSES, 1);
+        }
+        if let Some(entry) = llc.find(line) {
+            return self.llc_hit(vcpu, score, access, entry, held, now_ps);
+        }
+        let streaming = vcpu.streams.miss(access.vaddr >> self.line_shift);
+        let transfer = self.fetch_from_domains(vcpu, access.store, line, now_ps);
+        let alone = access.store || self.directory.others(line, vcpu.domain) == 0;
+        let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
+        self.directory.add(line, vcpu.domain);
+        if let Some(victim) = victim {
+            self.evict(vcpu, victim);
+        }
+        if let Some(transfer_ps) = transfer {
+            vcpu.count(&self.device, block::TRANSFERS, 1);
+            return transfer_ps;
+        }
+        let latency_ps = vcpu.prices.latency_ps[node];
+        let stall = if streaming {
+            self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
+        } else {
+            self.demand_stall(vcpu, access, latency_ps)
+        };
+        let latency_ps = if streaming { stall } else { latency_ps };
+        let Access {
+            vaddr,
+            paddr,
+            store,
+            kernel,
+            ..
+        } = *access;
+        vcpu.fill(
+            &self.device,
+            &Fill {
+                vaddr,
+                paddr,
+                node,
+                store,
+                kernel,
+                stream: streaming,
+                latency_ps,
+            },
+        );
+        stall
+    }
+
+    /// Stall of a miss of this latency that no stream covers.
+    fn demand_stall(&self, vcpu: &mut Vcpu, access: &Access, latency_ps: u64) -> u64 {
+        if depends(vcpu, access) {
+            vcpu.count(&self.device, block::DEPENDENT_MISSES, 1);
+            return latency_ps;
+        }
+        (latency_ps as f64 / self.machine.cpu.mlp) as u64
+    }
+
+    /// Stall of a stream's line: its bandwidth cost less the computing time that hides it.
+    fn stream_stall(&self, vcpu: &mut Vcpu, score: &Score, cost_ps: u64) -> u64 {
+        let share = self.machine.cpu.stream_overlap;
+        if share == 0.0 {
+            return cost_ps;
+        }
+        let computing =
+            (vcpu.time_ps + score.since_ps).wrapping_sub(vcpu.stalled_ps + vcpu.stall_ps);
+        let passed = computing.saturating_sub(vcpu.overlap_mark_ps);
+        vcpu.overlap_mark_ps = computing;
+        let saved = (vcpu.overlap_ps + (passed as f64 * share) as u64).min(OVERLAP_LINES * cost_ps);
+        let hidden = saved.min(cost_ps);
+        vcpu.overlap_ps = saved - hidden;
+        cost_ps - hidden
+    }
+
+    fn llc_hit(
+        &self,
+        vcpu: &mut Vcpu,
+        score: &Score,
+        access: &Access,
+        entry: Entry,
+        held: bool,
+        now_ps: u64,
+    ) -> u64 {
+        let line = entry.line();
+        let members = &self.members[vcpu.domain as usize];
+        let siblings = |slot: &usize| entry.sharers() >> slot & 1 != 0 && *slot as u32 != vcpu.slot;
+        let taken = entry.owned() && (0..members.len()).any(|slot| siblings(&slot));
+        for slot in (0..members.len()).filter(siblings) {
+            if access.store {
+                self.invalidate(members[slot], line);
+            } else if taken {
+                self.downgrade(members[slot], line);
+            }
+        }
+        let mut stall = 0;
+        if access.store {
+            let shared = (0..members.len()).any(|slot| siblings(&slot)) || !entry.exclusive();
+            let elsewhere = if entry.exclusive() {
+                None
+            } else {
+                self.fetch_from_domains(vcpu, true, line, now_ps)
+            };
+            if shared && !taken {
+                vcpu.count(&self.device, block::INVALIDATIONS, 1);
+                self.contest(vcpu.id, line, true, now_ps);
+                stall = elsewhere
+                    .unwrap_or(0)
+                    .max((self.machine.coherence.invalidate_ns * 1000.0) as u64);
+            }
+            self.llcs[vcpu.domain as usize].update(entry.written_by(vcpu.slot));
+        } else {
+            self.llcs[vcpu.domain as usize].update(if taken || !entry.owned() {
+                entry.shared_with(vcpu.slot)
+            } else {
+                entry
+            });
+        }
+        if taken {
+            vcpu.count(&self.device, block::TRANSFERS, 1);
+            self.contest(vcpu.id, line, access.store, now_ps);
+            return (self.machine.coherence.same_domain_ns * 1000.0) as u64;
+        }
+        if held {
+            return stall;
+        }
+        vcpu.count(&self.device, block::LLC_HITS, 1);
+        let latency = self.llc_ps[vcpu.domain as usize];
+        let waited = if vcpu.streams.miss(access.vaddr >> self.line_shift) {
+            self.stream_stall(vcpu, score, (latency as f64 / self.machine.cpu.mlp) as u64)
+        } else if depends(vcpu, access) {
+            latency
+        } else {
+            (latency as f64 / self.machine.cpu.mlp) as u64
+        };
+        stall + waited
+    }
+
+    /// Looks for the line in other domains: a store removes it there, a load leaves it shared.
+    /// The cost where one had modified it, else `None`: memory has it.
+    fn fetch_from_domains(&self, vcpu: &Vcpu, store: bool, line: u64, now_ps: u64) -> Option<u64> {
+        let mut others = self.directory.others(line, vcpu.domain);
+        let mut transfer = None;
+        let mut present = false;
+        while others != 0 {
+            let domain = others.trailing_zeros();
+            others &= others - 1;
+            let llc = &self.llcs[domain as usize];
+            let Some(entry) = llc.probe(line) else {
+                self.directory.remove(line, domain); // stale
+                continue;
+            };
+            present = true;
+            if entry.dirty() {
+                let node = self.node_of_domain(domain);
+                transfer = Some(self.transfer_ps(vcpu.node, node));
+            }
+            for (slot, &member) in self.members[domain as usize].iter().enumerate() {
+                if entry.sharers() >> slot & 1 == 0 {
+                    continue;
+                }
+                if store {
+                    self.invalidate(member, line);
+                } else if entry.owned() {
+                    self.downgrade(member, line);
+                }
+            }
+            if store {
+                llc.remove(line);
+                self.directory.remove(line, domain);
+            } else if entry.exclusive() {
+                llc.update(entry.known_elsewhere());
+            }
+        }
+        if transfer.is_some() || store && present {
+            self.contest(vcpu.id, line, store, now_ps);
+        }
+        transfer
+    }
+
+    fn node_of_domain(&self, domain: u32) -> usize {
+        let cpu = self.machine.domains[domain as usize].cpus.first();
+        cpu.and_then(|cpu| self.machine.node_of_cpu(cpu))
+            .expect("a domain has CPUs, each in a node")
+    }
+
+    fn transfer_ps(&self, to: usize, from: usize) -> u64 {
+        let hops = self.machine.idle_latency_ns(to, from) - self.machine.nodes[from].idle_ns;
+        ((self.machine.coherence.cross_domain_ns + hops) * 1000.0) as u64
+    }
+
+    /// A line leaves a last-level cache: private copies go with it, dirty ones to memory.
+    fn evict(&self, vcpu: &mut Vcpu, victim: Entry) {
+        let line = victim.line();
+        self.directory.remove(line, vcpu.domain);
+        for (slot, &member) in self.members[vcpu.domain as usize].iter().enumerate() {
+            if victim.sharers() >> slot & 1 != 0 {
+                self.invalidate(member, line);
+            }
+        }
+        if victim.dirty() {
+            let node = self.node_starts[1..].iter().position(|&end| line < end);
+            vcpu.write_back(&self.device, node.expect("only located lines are cached"));
+        }
+    }
+
+    /// A store past the caches. Returns its stall.
+    pub fn write_past(&self, vcpu: &mut Vcpu, score: &Score, access: &Access) -> u64 {
+        let Some((line, node)) = self.locate(access.paddr) else {
+            return 0;
+        };
+        if vcpu.combining_line == line {
+            return 0;
+        }
+        vcpu.combining_line = line;
+        self.invalidate(vcpu.id, line);
+        let mut holders = self.directory.holders(line);
+        while holders != 0 {
+            let domain = holders.trailing_zeros();
+            holders &= holders - 1;
+            if let Some(entry) = self.llcs[domain as usize].probe(line) {
+                for (slot, &member) in self.members[domain as usize].iter().enumerate() {
+                    if entry.sharers() >> slot & 1 != 0 {
+                        self.invalidate(member, line);
+                    }
+                }
+                self.llcs[domain as usize].remove(line);
+            }
+            self.directory.remove(line, domain);
+        }
+        vcpu.write_back(&self.device, node);
+        self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
+    }
+
+    /// Marks a line that just changed hands.
+    fn contest(&self, vcpu: usize, line: u64, store: bool, now_ps: u64) {
+        let contest = &self.contests[line as usize % CONTEST_SLOTS];
+        if contest.line.load(Relaxed) != line + 1 {
+            contest.line.store(line + 1, Relaxed);
+            for other in 0..opium::MAX_VCPUS {
+                contest.touched[other].store(0, Relaxed);
+                contest.stored[other].store(0, Relaxed);
+            }
+        }
+        contest.touched[vcpu].store(now_ps, Relaxed);
+        if store {
+            contest.stored[vcpu].store(now_ps, Relaxed);
+        }
+    }
+
+    /// The price of an access to a contested line, where it still is one.
+    fn contested(&self, vcpu: &Vcpu, line: u64, store: bool, now_ps: u64) -> Option<u64> {
+        let contest = &self.contests[line as usize % CONTEST_SLOTS];
+        if contest.line.load(Relaxed) != line + 1 {
+            return None;
+        }
+        contest.touched[vcpu.id].store(now_ps, Relaxed);
+        if store {
+            contest.stored[vcpu.id].store(now_ps, Relaxed);
+        }
+        let near = |times: &[AtomicU64; opium::MAX_VCPUS]| {
+            (0..self.shared.len()).find(|&other| {
+                let then = times[other].load(Relaxed);
+                other != vcpu.id && then != 0 && then.abs_diff(now_ps) < CONTEST_PS
+            })
+        };
+        let Some(rival) = near(if store {
+            &contest.touched
+        } else {
+            &contest.stored
+        }) else {
+            if near(&contest.touched).is_none() {
+                contest.line.store(0, Relaxed);
+            }
+            return None;
+        };
+        let same = self.members[vcpu.domain as usize].contains(&rival);
+        let rival_node = self
+            .machine
+            .node_of_cpu(hither_core::ids::CpuId(rival as u32));
+        Some(match (same, rival_node) {
+            (true, _) | (_, None) => (self.machine.coherence.same_domain_ns * 1000.0) as u64,
+            (false, Some(node)) => self.transfer_ps(vcpu.node, node),
+        })
+    }
+
+    /// A vCPU has run for a quantum: counts, traffic, time, and its turn.
+    pub fn synchronise(&self, vcpu: &mut Vcpu, score: &mut Score, may_wait: bool) {
+        let from = vcpu.time_ps;
+        let misses = vcpu.demand_misses;
+        vcpu.flush(&self.device, score);
+        let executed = vcpu.time_ps;
+        let traffic = std::mem::replace(&mut vcpu.traffic, Traffic::default());
+        let delay = self
+            .load
+            .post(&self.machine, vcpu.node, &traffic, from, executed);
+        vcpu.delay(delay, misses, self.machine.cpu.mlp);
+        vcpu.control(&self.device, &self.filters, self.machine.line_bytes);
+        if may_wait {
+            let now = self.clock.synchronise(vcpu.id, executed, vcpu.time_ps);
+            self.load.advance(&self.machine, &self.device, now);
+            self.report(now);
+        }
+        vcpu.prices = self.load.prices(&self.machine, vcpu.node);
+    }
+
+    fn report(&self, now_ps: u64) {
+        use opium::header;
+        self.device.set(header::TIME_NS, now_ps / 1000);
+        self.device.set(
+            header::MAX_SKEW_NS,
+            self.clock.max_skew_ps.load(Relaxed) / 1000,
+        );
+        self.device
+            .set(header::SKEW_BREAKS, self.clock.breaks.load(Relaxed));
+    }
+}

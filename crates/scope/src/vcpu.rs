@@ -1,0 +1,390 @@
+//! One vCPU: what only its own thread touches, and its share of the device.
+
+use crate::device::Device;
+use crate::load::{Prices, Traffic};
+use crate::stream::{Dependence, Streams};
+use crate::tlb::Tlb;
+use hither_core::machine::Machine;
+use hither_core::opium::{self, control, filter, ring, vcpu as block};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Counters that translated code adds to inline; QEMU's scoreboard holds one per vCPU. The
+/// model adds stalls to `since_ps` too, so that one comparison tells when to synchronise.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Score {
+    /// Modelled time since the last synchronisation.
+    pub since_ps: u64,
+    /// Instructions in user mode since then.
+    pub user: u64,
+    /// Instructions in kernel mode.
+    pub kernel: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// System calls.
+    pub syscalls: u64,
+    /// Port accesses.
+    pub ports: u64,
+}
+
+/// One active filter of the device.
+#[derive(Clone, Copy)]
+pub struct Filter {
+    index: usize,
+    flags: u32,
+    shift: u32,
+    start: u64,
+    end: u64,
+    base: usize,
+    threshold: u32,
+    secondary: u32,
+}
+
+/// The filters as last read from the control page.
+#[derive(Default)]
+pub struct Filters {
+    sequence: u32,
+    active: Vec<Filter>,
+}
+
+impl Filters {
+    /// Reads the control page again where the guest changed it, clearing what it asks to clear.
+    /// Fields out of range leave that filter out: the guest must not be able to hurt us.
+    fn refresh(&mut self, device: &Device, sequence: u32, line_bytes: u32) {
+        if self.sequence == sequence {
+            return;
+        }
+        self.sequence = sequence;
+        self.active.clear();
+        for index in 0..opium::FILTERS {
+            let at = control::FILTERS + 64 * index;
+            let word = |field: usize| device.u32(at + field).load(Relaxed);
+            let read = Filter {
+                index,
+                flags: word(filter::FLAGS),
+                shift: word(filter::SHIFT),
+                start: device.get(at + filter::START),
+                end: device.get(at + filter::END),
+                base: word(filter::BASE_COUNTER) as usize,
+                threshold: word(filter::THRESHOLD),
+                secondary: word(filter::SECONDARY),
+            };
+            let sane =
+                (line_bytes.trailing_zeros()..=21).contains(&read.shift) && read.start < read.end;
+            if read.flags & filter::ENABLED == 0 || !sane {
+                continue;
+            }
+            let regions = (read.end - read.start).div_ceil(1 << read.shift);
+            let Some(end) = usize::try_from(regions)
+                .ok()
+                .and_then(|n| n.checked_add(read.base))
+            else {
+                continue;
+            };
+            if end > opium::COUNTERS {
+                continue;
+            }
+            if read.flags & filter::CLEAR != 0 {
+                clear(device, index, read.base, end);
+            }
+            self.active.push(read);
+        }
+    }
+}
+
+fn clear(device: &Device, index: usize, from: usize, to: usize) {
+    for counter in from..to {
+        for node in 0..opium::MAX_NODES {
+            device
+                .u32(opium::COUNTER_BASE + (counter * opium::MAX_NODES + node) * 4)
+                .store(0, Relaxed);
+        }
+        device
+            .u64(opium::FIRED + (counter >> 6) * 8)
+            .fetch_and(!(1 << (counter & 63)), Relaxed);
+    }
+    for node in 0..opium::MAX_NODES {
+        device.set(opium::SECONDARY + (index * opium::MAX_NODES + node) * 8, 0);
+    }
+}
+
+/// A line that came from memory.
+#[derive(Clone, Copy)]
+pub struct Fill {
+    /// Virtual address of the access.
+    pub vaddr: u64,
+    /// Physical address of the access.
+    pub paddr: u64,
+    /// Node position of the memory.
+    pub node: usize,
+    /// A store?
+    pub store: bool,
+    /// In kernel mode?
+    pub kernel: bool,
+    /// Brought by a stream?
+    pub stream: bool,
+    /// What it cost.
+    pub latency_ps: u64,
+}
+
+/// State of one vCPU.
+pub struct Vcpu {
+    /// Its number.
+    pub id: usize,
+    /// Position of its node.
+    pub node: usize,
+    /// Its cache domain.
+    pub domain: u32,
+    /// Its place within the domain.
+    pub slot: u32,
+    /// Translations.
+    pub tlb: Tlb,
+    /// Stream table.
+    pub streams: Streams,
+    /// Dependence of misses.
+    pub dependence: Dependence,
+    /// Lines moved since the last synchronisation.
+    pub traffic: Traffic,
+    /// Present prices.
+    pub prices: Prices,
+    /// Modelled time at the last synchronisation.
+    pub time_ps: u64,
+    /// Stalls within `Score::since_ps`.
+    pub stall_ps: u64,
+    /// Demand misses since the last synchronisation.
+    pub demand_misses: u64,
+    /// Computing time that may still hide stream time.
+    pub overlap_ps: u64,
+    /// Value of the computing clock at the last stream line.
+    pub overlap_mark_ps: u64,
+    /// All stalls so far.
+    pub stalled_ps: u64,
+    /// Line that the write-combining buffer holds.
+    pub combining_line: u64,
+    /// A page fault's address was read since the last `iret`.
+    pub fault_seen: bool,
+    /// High half of the last interrupt command.
+    pub icr_high: u32,
+    /// Is it halted?
+    pub halted: bool,
+    /// Its block in the device.
+    block: usize,
+    latency_sum_ps: u64,
+    idle_ps: u64,
+    sample_left: u64,
+    sample_period: u32,
+    sample_skip: u32,
+    random: u64,
+    filter_sequence: u32,
+    filters: Vec<Filter>,
+}
+
+impl Vcpu {
+    /// A vCPU of this machine. `id` must be one of its CPUs.
+    pub fn new(machine: &Machine, id: usize) -> Self {
+        let cpu = hither_core::ids::CpuId(id as u32);
+        let node = machine
+            .node_of_cpu(cpu)
+            .expect("the machine file covers every vCPU");
+        let domain = machine
+            .domain_of_cpu(cpu)
+            .expect("every CPU is in a domain");
+        let slot = domain
+            .cpus
+            .iter()
+            .position(|member| member == cpu)
+            .expect("just found") as u32;
+        Self {
+            id,
+            node,
+            domain: domain.id.0,
+            slot,
+            tlb: Tlb::new(
+                machine.tlb.small_entries as usize,
+                machine.tlb.huge_entries as usize,
+            ),
+            streams: Streams::default(),
+            dependence: Dependence::default(),
+            traffic: Traffic::default(),
+            prices: Prices::default(),
+            time_ps: 0,
+            stall_ps: 0,
+            demand_misses: 0,
+            overlap_ps: 0,
+            overlap_mark_ps: 0,
+            stalled_ps: 0,
+            combining_line: u64::MAX,
+            fault_seen: false,
+            icr_high: 0,
+            halted: false,
+            block: block::BASE + block::STRIDE * id,
+            latency_sum_ps: 0,
+            idle_ps: 0,
+            sample_left: u64::MAX,
+            sample_period: 0,
+            sample_skip: 0,
+            random: 0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1),
+            filter_sequence: 0,
+            filters: Vec::new(),
+        }
+    }
+
+    /// Adds to a counter of this vCPU's block.
+    #[inline]
+    pub fn count(&self, device: &Device, field: usize, by: u64) {
+        device.add(self.block + field, by);
+    }
+
+    /// Books a memory fill: counters, traffic, filters, samples.
+    pub fn fill(&mut self, device: &Device, fill: &Fill) {
+        let kind = usize::from(fill.kernel) * 2 + usize::from(fill.store);
+        device.add(self.block + block::fills(kind, fill.node), 1);
+        self.traffic.read[fill.node] += 1;
+        if fill.stream {
+            device.add(self.block + block::stream_fills(kind, fill.node), 1);
+        } else {
+            self.demand_misses += 1;
+            self.latency_sum_ps += fill.latency_ps;
+        }
+        for filter in &self.filters {
+            if (filter.start..filter.end).contains(&fill.paddr) {
+                filter.count(device, fill, self.node);
+            }
+        }
+        if self.sample_left <= 1 {
+            self.sample(device, fill);
+        } else {
+            self.sample_left -= 1;
+        }
+    }
+
+    /// Books a line written back or past the caches.
+    pub fn write_back(&mut self, device: &Device, node: usize) {
+        device.add(self.block + block::write_backs(node), 1);
+        self.traffic.written[node] += 1;
+    }
+
+    fn sample(&mut self, device: &Device, fill: &Fill) {
+        let skipped =
+            self.sample_skip & 1 != 0 && fill.kernel || self.sample_skip & 2 != 0 && fill.stream;
+        if self.sample_period == 0 {
+            self.sample_left = u64::MAX;
+            return;
+        }
+        if skipped {
+            return; // the next fill that counts is taken
+        }
+        // Between half and one and a half periods, so that strides do not alias.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let period = u64::from(self.sample_period);
+        self.sample_left = (period / 2 + self.random % (period + 1)).max(1);
+        let head = device.get(self.block + block::RING_HEAD);
+        let tail = device.get(control::RING_TAIL + 8 * self.id);
+        if head.wrapping_sub(tail) >= ring::CAPACITY as u64 {
+            device.add(self.block + block::RING_LOST, 1);
+            return;
+        }
+        let at = ring::BASE
+            + ring::STRIDE * self.id
+            + (head as usize % ring::CAPACITY) * ring::SAMPLE_BYTES;
+        device.set(at + ring::VADDR, fill.vaddr);
+        device.set(at + ring::PADDR, fill.paddr);
+        device.set(at + ring::TIME_NS, self.time_ps / 1000);
+        device
+            .u32(at + ring::LATENCY_NS)
+            .store((fill.latency_ps / 1000) as u32, Relaxed);
+        device.u8(at + ring::NODE).store(fill.node as u8, Relaxed);
+        let flags = u8::from(fill.store) * ring::WRITE
+            | u8::from(fill.kernel) * ring::KERNEL
+            | u8::from(fill.stream) * ring::STREAM;
+        device.u8(at + ring::FLAGS).store(flags, Relaxed);
+        // Pairs with the reader's acquire load of the head: the sample is complete first.
+        device
+            .u64(self.block + block::RING_HEAD)
+            .store(head + 1, Release);
+    }
+
+    /// Moves the scoreboard's counts to the device. Returns the time they stand for.
+    pub fn flush(&mut self, device: &Device, score: &mut Score) -> u64 {
+        self.count(device, block::INSTRUCTIONS_USER, score.user);
+        self.count(device, block::INSTRUCTIONS_KERNEL, score.kernel);
+        self.count(device, block::FLOPS, score.flops);
+        self.count(device, block::SYSCALLS, score.syscalls);
+        self.count(device, block::DEVICE_ACCESSES, score.ports);
+        self.count(device, block::DEMAND_MISSES, self.demand_misses);
+        self.stalled_ps += self.stall_ps;
+        self.stall_ps = 0;
+        self.demand_misses = 0;
+        let since = std::mem::take(&mut *score).since_ps;
+        self.time_ps += since;
+        device.set(self.block + block::STALL_NS, self.stalled_ps / 1000);
+        device.set(
+            self.block + block::LATENCY_SUM_NS,
+            self.latency_sum_ps / 1000,
+        );
+        device.set(self.block + block::TIME_NS, self.time_ps / 1000);
+        since
+    }
+
+    /// A wait for capacity: time passes, and the demand misses that were under way waited.
+    pub fn delay(&mut self, delay_ps: u64, misses: u64, mlp: f64) {
+        self.time_ps += delay_ps;
+        self.stalled_ps += delay_ps;
+        self.latency_sum_ps += (delay_ps as f64 * mlp.min(misses as f64)) as u64;
+    }
+
+    /// Time spent halted.
+    pub fn idle(&mut self, device: &Device, idle_ps: u64) {
+        self.idle_ps += idle_ps;
+        device.set(self.block + block::IDLE_NS, self.idle_ps / 1000);
+    }
+
+    /// Looks at what the guest wrote into the control page.
+    pub fn control(&mut self, device: &Device, shared: &Mutex<Filters>, line_bytes: u32) {
+        let period = device.u32(control::SAMPLE_PERIOD).load(Relaxed);
+        if period != self.sample_period {
+            self.sample_period = period;
+            self.sample_left = if period == 0 {
+                u64::MAX
+            } else {
+                u64::from(period)
+            };
+        }
+        self.sample_skip = device.u32(control::SAMPLE_SKIP).load(Relaxed);
+        let sequence = device.u32(control::FILTER_SEQ).load(Relaxed);
+        if sequence != self.filter_sequence {
+            let mut shared = shared.lock().expect("no thread panics while holding it");
+            shared.refresh(device, sequence, line_bytes);
+            self.filter_sequence = sequence;
+            self.filters.clone_from(&shared.active);
+        }
+    }
+}
+
+impl Filter {
+    fn count(&self, device: &Device, fill: &Fill, requester: usize) {
+        let direction = if fill.store {
+            filter::WRITES
+        } else {
+            filter::READS
+        };
+        if self.secondary & direction != 0 {
+            let at = opium::SECONDARY + (self.index * opium::MAX_NODES + requester) * 8;
+            device.u64(at).fetch_add(1, Relaxed);
+        }
+        if self.flags & direction == 0 {
+            return;
+        }
+        let counter = self.base + ((fill.paddr - self.start) >> self.shift) as usize;
+        let at = opium::COUNTER_BASE + (counter * opium::MAX_NODES + requester) * 4;
+        let now = device.u32(at).fetch_add(1, Relaxed).wrapping_add(1);
+        if now == self.threshold {
+            device
+                .u64(opium::FIRED + (counter >> 6) * 8)
+                .fetch_or(1 << (counter & 63), Relaxed);
+        }
+    }
+}
