@@ -1,1 +1,16 @@
-//! Being built.
+//! hither-linux: everything that is read from, or asked of, a Linux kernel.
+//!
+//! Split by kernel source; every reader takes a [`root::Root`], so that a captured machine is a
+//! test. [`sys`] is the only home of system calls.
+
+pub mod error;
+pub mod kernel_backend;
+pub mod opium;
+pub mod parse;
+pub mod proc;
+pub mod root;
+pub mod sys;
+pub mod topology;
+
+pub use error::{Error, Result};
+pub use root::Root;

@@ -1,0 +1,278 @@
+//! The backend `kernel`: batched `move_pages(2)` on other processes, by the kernel's own copy.
+//!
+//! Problem: `move_pages` has a high price per call (it drains every CPU's page lists), stops at
+//! the first batch that it cannot finish, and then tells nothing of that batch nor of the rest.
+//!
+//! Mechanism: consecutive requests of one process share calls of at most [`CHUNK_PAGES`] pages.
+//! 1. *Query* where the pages are: unmapped pages and those already there leave the batch.
+//! 2. *Move* the rest; each page's status starts at a mark that no kernel writes.
+//! 3. *Verify* by a second query what has no clear status: what is on its target now has moved
+//!    (a page of a huge page that moved with an earlier one answers "busy"), what was never
+//!    tried is tried again while there is progress, what is left is refused.
+//!
+//! Huge pages: the kernel moves them whole, whichever of their pages is named.
+//!
+//! Terms: *status* is a node number or a negative error number, as the kernel gives it.
+//!
+//! Source: move_pages(2); `do_pages_move` of Linux `mm/migrate.c` (read at 6.12).
+
+use crate::sys;
+use hither_core::plan::{MoveOutcome, MoveRequest, Refusal};
+use hither_mover::{Backend, OutcomeBuilder, Unavailable};
+
+/// Most pages per call: 8 MiB of small pages take a few ms, so that a program that ends or a
+/// signal is not kept waiting.
+const CHUNK_PAGES: usize = 2048;
+/// Tries of what the kernel did not get to, after the first.
+const RETRIES: usize = 8;
+/// A status that no kernel writes: neither a node nor an error number.
+const UNTOLD: i32 = i32::MIN;
+
+/// Moves pages by the kernel.
+#[derive(Debug, Default)]
+pub struct KernelBackend {
+    batch: Vec<Item>,
+    addresses: Vec<u64>,
+    targets: Vec<i32>,
+    status: Vec<i32>,
+}
+
+/// A page on its way.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    /// Index of the request.
+    request: usize,
+    page: u64,
+    target: i32,
+    /// What the kernel said last.
+    status: i32,
+}
+
+/// What becomes of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Moved,
+    AlreadyThere,
+    Refused(Refusal),
+}
+
+/// The one place that gives the kernel's error numbers their meaning for a move.
+/// `whole_call`: the call as a whole failed, not one page.
+fn classify(errno: i32, whole_call: bool) -> Refusal {
+    match errno {
+        libc::ESRCH => Refusal::ProcessGone,
+        libc::EPERM => Refusal::NotOurs,
+        // For one page: mapped by several processes. For the call: outside the process's cpuset.
+        libc::EACCES if whole_call => Refusal::TargetForbidden,
+        libc::EACCES => Refusal::Shared,
+        libc::ENODEV | libc::EINVAL => Refusal::TargetForbidden,
+        libc::ENOMEM => Refusal::NoMemory,
+        libc::ENOENT | libc::EFAULT => Refusal::Unmapped,
+        // EBUSY: under I/O, locked or off the lists just now; EIO: dirty and cannot be written
+        // back; EAGAIN: referenced by somebody else all the while.
+        _ => Refusal::Busy,
+    }
+}
+
+impl KernelBackend {
+    /// A backend with empty buffers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves the pages of consecutive requests of one process.
+    fn execute_process(&mut self, requests: &[MoveRequest], builders: &mut [OutcomeBuilder]) {
+        let pid = requests[0].pid.0;
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        for (index, request) in requests.iter().enumerate() {
+            let target = request.to.0 as i32;
+            batch.extend(request.pages.iter().map(|&page| Item {
+                request: index,
+                page,
+                target,
+                status: UNTOLD,
+            }));
+        }
+        for chunk in batch.chunks_mut(CHUNK_PAGES) {
+            self.execute_chunk(pid, chunk, builders);
+        }
+        self.batch = batch;
+    }
+
+    fn execute_chunk(&mut self, pid: i32, chunk: &mut [Item], builders: &mut [OutcomeBuilder]) {
+        let start = sys::monotonic_ns();
+        let first = chunk[0].request;
+        let mut settle = |item: &Item, verdict| {
+            let builder = &mut builders[item.request];
+            match verdict {
+                Verdict::Moved => builder.moved(item.page),
+                Verdict::AlreadyThere => builder.already_there(),
+                Verdict::Refused(refusal) => builder.refused(refusal),
+            }
+        };
+        let mut left = match self.query(pid, chunk) {
+            Ok(()) => select(
+                chunk,
+                |item| match item.status {
+                    status if status == item.target => Some(Verdict::AlreadyThere),
+                    status if status < 0 => Some(Verdict::Refused(classify(-status, false))),
+                    _ => None,
+                },
+                &mut settle,
+            ),
+            Err(refusal) => select(chunk, |_| Some(Verdict::Refused(refusal)), &mut settle),
+        };
+        for round in 0..=RETRIES {
+            if left.is_empty() {
+                break;
+            }
+            let before = left.len();
+            left = self.attempt(pid, &mut left, &mut settle);
+            // Without progress the first page left is what the kernel stumbles over.
+            if left.len() == before || round == RETRIES {
+                let stuck = left.len().min(if round == RETRIES {
+                    usize::MAX
+                } else {
+                    before.div_ceil(2)
+                });
+                left.drain(..stuck)
+                    .for_each(|item| settle(&item, Verdict::Refused(Refusal::Busy)));
+            }
+        }
+        builders[first].took(sys::monotonic_ns().saturating_sub(start));
+    }
+
+    /// One call for these pages; settles what is clear afterwards and returns what was not tried.
+    fn attempt(
+        &mut self,
+        pid: i32,
+        items: &mut [Item],
+        settle: &mut impl FnMut(&Item, Verdict),
+    ) -> Vec<Item> {
+        self.load(items);
+        let result = sys::move_pages(pid, &self.addresses, &self.targets, &mut self.status);
+        items
+            .iter_mut()
+            .zip(&self.status)
+            .for_each(|(item, &status)| item.status = status);
+        let whole = result
+            .as_ref()
+            .err()
+            .map(|error| error.raw_os_error().unwrap_or(libc::EBUSY));
+        if matches!(whole, Some(libc::ESRCH | libc::EPERM)) {
+            let refusal = classify(whole.unwrap_or(libc::ESRCH), true);
+            return select(items, |_| Some(Verdict::Refused(refusal)), settle);
+        }
+        if whole.is_none() && items.iter().all(|item| item.status == item.target) {
+            return select(items, |_| Some(Verdict::Moved), settle);
+        }
+        let told: Vec<i32> = items.iter().map(|item| item.status).collect();
+        if let Err(refusal) = self.query(pid, items) {
+            return select(items, |_| Some(Verdict::Refused(refusal)), settle);
+        }
+        let mut told = told.into_iter();
+        select(
+            items,
+            |item| {
+                let said = told.next().unwrap_or(UNTOLD);
+                verdict(item.status == item.target, said, whole)
+            },
+            settle,
+        )
+    }
+
+    /// Where the pages are now, into their status.
+    fn query(&mut self, pid: i32, items: &mut [Item]) -> Result<(), Refusal> {
+        self.load(items);
+        sys::query_pages(pid, &self.addresses, &mut self.status)
+            .map_err(|error| classify(error.raw_os_error().unwrap_or(libc::EBUSY), true))?;
+        items
+            .iter_mut()
+            .zip(&self.status)
+            .for_each(|(item, &status)| item.status = status);
+        Ok(())
+    }
+
+    fn load(&mut self, items: &[Item]) {
+        self.addresses.clear();
+        self.addresses
+            .extend(items.iter().map(|item| item.page << 12));
+        self.targets.clear();
+        self.targets.extend(items.iter().map(|item| item.target));
+        self.status.clear();
+        self.status.resize(items.len(), UNTOLD);
+    }
+}
+
+/// The verdict on one page after a call that did not go smoothly: `said` is its status of the
+/// call, `whole` the error of the call. `None`: it was not tried.
+fn verdict(on_target: bool, said: i32, whole: Option<i32>) -> Option<Verdict> {
+    if on_target {
+        return Some(Verdict::Moved);
+    }
+    match (said, whole) {
+        (UNTOLD, None) => None,
+        (UNTOLD, Some(errno)) => Some(Verdict::Refused(classify(errno, true))),
+        (status, _) if status < 0 => Some(Verdict::Refused(classify(-status, false))),
+        // The kernel called it moved and something took it elsewhere since.
+        _ => Some(Verdict::Refused(Refusal::Busy)),
+    }
+}
+
+/// Settles the items that `judge` has a verdict on and returns the others.
+fn select(
+    items: &[Item],
+    mut judge: impl FnMut(&Item) -> Option<Verdict>,
+    settle: &mut impl FnMut(&Item, Verdict),
+) -> Vec<Item> {
+    let mut left = Vec::new();
+    for item in items {
+        match judge(item) {
+            Some(verdict) => settle(item, verdict),
+            None => left.push(*item),
+        }
+    }
+    left
+}
+
+impl Backend for KernelBackend {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn probe(&self) -> Result<(), Unavailable> {
+        let probe = Box::new(1u8);
+        let address = std::ptr::from_ref(&*probe) as u64 & !4095;
+        match sys::query_pages(0, &[address], &mut [UNTOLD]) {
+            Ok(()) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(Unavailable::new(
+                "this kernel has no move_pages(2)",
+                "use a kernel with CONFIG_MIGRATION and CONFIG_NUMA",
+            )),
+            Err(error) => Err(Unavailable::new(
+                format!("move_pages(2) is refused ({error})"),
+                "allow the system call in the container's seccomp profile (Docker: --cap-add SYS_NICE)",
+            )),
+        }
+    }
+
+    fn execute(&mut self, requests: &[MoveRequest]) -> Vec<MoveOutcome> {
+        let mut builders: Vec<OutcomeBuilder> = requests.iter().map(OutcomeBuilder::new).collect();
+        let mut start = 0;
+        while start < requests.len() {
+            let same = requests[start..]
+                .iter()
+                .take_while(|r| r.pid == requests[start].pid)
+                .count();
+            let range = start..start + same;
+            self.execute_process(&requests[range.clone()], &mut builders[range]);
+            start += same;
+        }
+        builders.into_iter().map(OutcomeBuilder::finish).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! On this machine's own kernel; one node is enough for everything but a move that succeeds.
+
+use super::*;
+use hither_core::ids::{NodeId, Pid};
+use hither_core::plan::{Mechanism, Reason};
+use hither_core::snapshot::Evidence;
+
+fn request(id: u64, pid: i32, pages: Vec<u64>, to: u32) -> MoveRequest {
+    MoveRequest {
+        id,
+        pid: Pid(pid),
+        pages,
+        to: NodeId(to),
+        reason: Reason {
+            mechanism: Mechanism::Collocate,
+            because: "test".into(),
+        },
+        predicted_gain_ns: Evidence::unknown("test"),
+    }
+}
+
+/// Memory of `count` whole pages, all touched, and the number of the first.
+fn touched(count: usize) -> (Vec<u8>, u64) {
+    let mut memory = vec![0u8; (count + 1) * 4096];
+    let first = (memory.as_ptr() as u64).div_ceil(4096);
+    let skip = (first * 4096 - memory.as_ptr() as u64) as usize;
+    for page in 0..count {
+        memory[skip + page * 4096] = page as u8 | 1;
+    }
+    (memory, first)
+}
+
+/// The node that holds a page of this process.
+fn home(page: u64) -> u32 {
+    let mut status = [UNTOLD];
+    sys::query_pages(0, &[page << 12], &mut status).unwrap();
+    u32::try_from(status[0]).expect("the page is mapped")
+}
+
+fn own_pid() -> i32 {
+    std::process::id() as i32
+}
+
+#[test]
+fn pages_that_are_there_stay_there() {
+    // More than two chunks.
+    let (memory, first) = touched(2 * CHUNK_PAGES + 7);
+    let pages: Vec<u64> = (first..first + 2 * CHUNK_PAGES as u64 + 7).collect();
+    let requests = [
+        request(1, own_pid(), pages[..100].to_vec(), home(first)),
+        request(2, own_pid(), pages[100..].to_vec(), home(first)),
+    ];
+    let outcomes = KernelBackend::new().execute(&requests);
+    assert_eq!(
+        outcomes.iter().map(|o| o.request).collect::<Vec<_>>(),
+        [1, 2]
+    );
+    for (outcome, request) in outcomes.iter().zip(&requests) {
+        let there = outcome.already_there + outcome.moved.len() as u64;
+        assert_eq!(there, request.pages.len() as u64, "{:?}", outcome.refused);
+    }
+    assert_eq!(
+        memory[(first * 4096 - memory.as_ptr() as u64) as usize],
+        1,
+        "no byte is lost"
+    );
+}
+
+#[test]
+fn an_unmapped_page_is_refused_and_its_neighbours_are_not() {
+    let (_memory, first) = touched(2);
+    let pages = vec![1, first, first + 1];
+    let outcome = KernelBackend::new()
+        .execute(&[request(1, own_pid(), pages, home(first))])
+        .remove(0);
+    assert_eq!(outcome.refused, [(Refusal::Unmapped, 1)]);
+    assert_eq!(outcome.already_there + outcome.moved.len() as u64, 2);
+}
+
+#[test]
+fn a_process_that_is_gone_is_an_outcome() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let pid = child.id() as i32;
+    child.wait().unwrap();
+    let outcomes = KernelBackend::new().execute(&[
+        request(1, pid, vec![1, 2, 3], 0),
+        request(2, own_pid(), vec![1], 0),
+    ]);
+    assert_eq!(outcomes[0].refused, [(Refusal::ProcessGone, 3)]);
+    assert_eq!(outcomes[1].refused, [(Refusal::Unmapped, 1)]);
+}
+
+#[test]
+fn a_node_that_does_not_exist_is_forbidden() {
+    let (_memory, first) = touched(3);
+    let pages = (first..first + 3).collect();
+    let outcome = KernelBackend::new()
+        .execute(&[request(1, own_pid(), pages, 1023)])
+        .remove(0);
+    assert_eq!(
+        outcome.refused,
+        [(Refusal::TargetForbidden, 3)],
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn nothing_asked_nothing_done() {
+    let mut backend = KernelBackend::new();
+    assert!(backend.execute(&[]).is_empty());
+    let outcome = backend
+        .execute(&[request(5, own_pid(), vec![], 0)])
+        .remove(0);
+    assert_eq!(
+        (outcome.request, outcome.moved.len(), outcome.refused.len()),
+        (5, 0, 0)
+    );
+    assert_eq!(backend.probe(), Ok(()));
+    assert_eq!(backend.name(), "kernel");
+}
+
+#[test]
+fn error_numbers_have_one_meaning() {
+    use Refusal::*;
+    let page = [
+        (libc::EACCES, Shared),
+        (libc::EBUSY, Busy),
+        (libc::EFAULT, Unmapped),
+        (libc::ENOENT, Unmapped),
+        (libc::EIO, Busy),
+        (libc::ENOMEM, NoMemory),
+    ];
+    for (errno, refusal) in page {
+        assert_eq!(classify(errno, false), refusal, "{errno}");
+    }
+    let call = [
+        (libc::ESRCH, ProcessGone),
+        (libc::EPERM, NotOurs),
+        (libc::EACCES, TargetForbidden),
+        (libc::ENODEV, TargetForbidden),
+        (libc::ENOMEM, NoMemory),
+    ];
+    for (errno, refusal) in call {
+        assert_eq!(classify(errno, true), refusal, "{errno}");
+    }
+}
+
+#[test]
+fn verdicts_after_a_call_that_stopped_early() {
+    // Moved with an earlier page of its huge page: said busy, yet it is on the target.
+    assert_eq!(verdict(true, -libc::EBUSY, None), Some(Verdict::Moved));
+    // In the batch that failed, or behind it: nobody said anything, try again.
+    assert_eq!(verdict(false, UNTOLD, None), None);
+    assert_eq!(
+        verdict(false, UNTOLD, Some(libc::ENOMEM)),
+        Some(Verdict::Refused(Refusal::NoMemory))
+    );
+    assert_eq!(
+        verdict(false, -libc::EACCES, None),
+        Some(Verdict::Refused(Refusal::Shared))
+    );
+    assert_eq!(
+        verdict(false, 2, None),
+        Some(Verdict::Refused(Refusal::Busy))
+    );
+}

@@ -1,0 +1,532 @@
+//! The Opium device as a guest sees it: found through sysfs, mapped through `resource2`.
+//!
+//! Layout: `hither_core::opium`. One side writes each field; this side writes the control page
+//! only. Counters only grow, so readers keep the last values and take differences. Every array
+//! here goes by the *device's* node position; [`Device::node_ids`] gives the kernel's numbers.
+
+use crate::error::{Error, Result};
+use crate::root::Root;
+use crate::sys::SharedMap;
+use hither_core::ids::NodeId;
+use hither_core::opium::{
+    self as layout, MAX_NODES, control, filter, header, link, node, ring, vcpu, window,
+};
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+/// Words of a vCPU's block that hold counters.
+pub const VCPU_WORDS: usize = vcpu::write_backs(MAX_NODES) / 8;
+/// Words of a window that hold totals.
+const WINDOW_WORDS: usize = (window::USER_LOCAL_FILLS + MAX_NODES * 8) / 8;
+const PCI: &str = "sys/bus/pci/devices";
+const NOT_THE_LAB: &str = "start the program in the lab (`hither lab run --machine FILE -- CMD`)";
+
+/// Counters of one vCPU since boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VcpuCounters(pub [u64; VCPU_WORDS]);
+
+impl Default for VcpuCounters {
+    fn default() -> Self {
+        Self([0; VCPU_WORDS])
+    }
+}
+
+impl VcpuCounters {
+    /// The counter at an offset of `hither_core::opium::vcpu`.
+    #[must_use]
+    pub fn at(&self, offset: usize) -> u64 {
+        self.0[offset / 8]
+    }
+
+    /// Memory fills of a kind (0 user read, 1 user write, 2 kernel read, 3 kernel write) that
+    /// the memory of a node position served.
+    #[must_use]
+    pub fn fills(&self, kind: usize, node: usize) -> u64 {
+        self.at(vcpu::fills(kind, node))
+    }
+
+    /// What happened since `before`, counter by counter.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut words = [0; VCPU_WORDS];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = self.0[index].wrapping_sub(before.0[index]);
+        }
+        Self(words)
+    }
+}
+
+/// Traffic of a node since boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeTraffic {
+    /// Bytes read from its memory.
+    pub read_bytes: u64,
+    /// Bytes written to it.
+    pub write_bytes: u64,
+    /// Utilisation summed over time, in ppm * us.
+    pub utilisation_integral: u64,
+    /// Present capacity in MB/s.
+    pub capacity_mbs: u32,
+}
+
+/// Traffic of a link since boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTraffic {
+    /// Bytes on the wire, headers included.
+    pub bytes: u64,
+    /// Utilisation summed over time, in ppm * us.
+    pub utilisation_integral: u64,
+    /// Capacity in MB/s.
+    pub capacity_mbs: u32,
+}
+
+/// One sampled memory fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Virtual address.
+    pub vaddr: u64,
+    /// Physical address.
+    pub paddr: u64,
+    /// Modelled time in ns.
+    pub time_ns: u64,
+    /// Latency in ns.
+    pub latency_ns: u32,
+    /// Device position of the memory node.
+    pub node: u8,
+    /// Bits of `hither_core::opium::ring`: `WRITE`, `KERNEL`, `STREAM`.
+    pub flags: u8,
+}
+
+/// A base filter, see `hither_core::opium::filter`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// First physical address.
+    pub start: u64,
+    /// End address (exclusive).
+    pub end: u64,
+    /// log2 of the granularity in bytes.
+    pub shift: u32,
+    /// Count reads?
+    pub reads: bool,
+    /// Count writes?
+    pub writes: bool,
+    /// First counter it uses.
+    pub base_counter: u32,
+    /// Count at which a counter fires; 0 never.
+    pub threshold: u32,
+    /// What the secondary counter that shadows it counts: `READS`, `WRITES` bits, 0 none.
+    pub secondary: u32,
+}
+
+/// Totals of a measuring window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window([u64; WINDOW_WORDS]);
+
+impl Window {
+    /// The total at an offset of `hither_core::opium::window`.
+    #[must_use]
+    pub fn at(&self, offset: usize) -> u64 {
+        self.0[offset / 8]
+    }
+
+    /// The total of a node position in a table such as `window::USER_READ_FILLS`.
+    #[must_use]
+    pub fn by_node(&self, table: usize, node: usize) -> u64 {
+        assert!(node < MAX_NODES, "node position {node}");
+        self.at(table + node * 8)
+    }
+}
+
+/// The mapped device.
+#[derive(Debug)]
+pub struct Device {
+    map: SharedMap,
+    vcpu_count: usize,
+    link_count: usize,
+    line_bytes: u32,
+    node_ids: Vec<NodeId>,
+    vcpu_nodes: Vec<usize>,
+    /// Samples consumed, per vCPU; the device's copy is written after each drain.
+    tails: Vec<u64>,
+}
+
+impl Device {
+    /// The folder of the device below `/sys/bus/pci/devices`, if this machine has one.
+    pub fn find(root: &Root) -> Result<Option<PathBuf>> {
+        for name in root.names(PCI)? {
+            let is = |file: &str, id: u16| -> Result<bool> {
+                let text = root.text_if_any(&format!("{PCI}/{name}/{file}"))?;
+                let digits = text
+                    .as_deref()
+                    .unwrap_or("")
+                    .trim()
+                    .trim_start_matches("0x");
+                Ok(u16::from_str_radix(digits, 16) == Ok(id))
+            };
+            if is("vendor", layout::PCI_VENDOR)? && is("device", layout::PCI_DEVICE)? {
+                return Ok(Some(root.path(&format!("{PCI}/{name}"))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds and opens it.
+    pub fn open(root: &Root) -> Result<Self> {
+        match Self::find(root)? {
+            Some(folder) => Self::open_at(&folder),
+            None => Err(Error::new(
+                root.path(PCI),
+                "this machine has no Opium device (PCI 1af4:1110)",
+                NOT_THE_LAB,
+            )),
+        }
+    }
+
+    /// Opens the device in its sysfs folder; checks identity, version and sizes.
+    pub fn open_at(folder: &Path) -> Result<Self> {
+        enable(folder)?;
+        let path = folder.join("resource2");
+        let refuse = |reason: String, remedy: &str| Error::new(&path, reason, remedy);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|error| {
+                Error::io(
+                    &path,
+                    "cannot be opened",
+                    "run hither as root: the device is root's",
+                    error,
+                )
+            })?;
+        let bytes = file
+            .metadata()
+            .map_err(|error| Error::io(&path, "cannot be examined", NOT_THE_LAB, error))?
+            .len();
+        if bytes < layout::SIZE as u64 {
+            return Err(refuse(
+                format!("has {bytes} bytes, the Opium device has {}", layout::SIZE),
+                "give QEMU's ivshmem-plain device a memory backend of 32 MiB",
+            ));
+        }
+        let map = SharedMap::new(&file, layout::SIZE)
+            .map_err(|error| Error::io(&path, "cannot be mapped", NOT_THE_LAB, error))?;
+        let magic = map.read64_acquire(header::MAGIC);
+        if magic != layout::MAGIC {
+            return Err(refuse(
+                format!("begins with {magic:#018x}, not with the Opium device's mark"),
+                "load hither's plugin into QEMU, as `hither lab run` does",
+            ));
+        }
+        let version = map.read32(header::VERSION);
+        if version != layout::VERSION {
+            return Err(refuse(
+                format!(
+                    "has layout version {version}, this hither reads {}",
+                    layout::VERSION
+                ),
+                "use plugin and guest tools of one hither release",
+            ));
+        }
+        Self::from_map(map)
+            .map_err(|reason| refuse(reason, "rebuild plugin and guest tools together"))
+    }
+
+    fn from_map(map: SharedMap) -> std::result::Result<Self, String> {
+        let size = |offset: usize, what: &str, low: u32, high: usize| {
+            let value = map.read32(offset);
+            if value < low || value as usize > high {
+                return Err(format!(
+                    "names {value} {what}, possible are {low} to {high}"
+                ));
+            }
+            Ok(value as usize)
+        };
+        let vcpu_count = size(header::VCPU_COUNT, "vCPUs", 1, layout::MAX_VCPUS)?;
+        let node_count = size(header::NODE_COUNT, "nodes", 1, MAX_NODES)?;
+        let link_count = size(header::LINK_COUNT, "links", 0, layout::MAX_LINKS)?;
+        let line_bytes = size(header::LINE_BYTES, "bytes per line", 16, 4096)? as u32;
+        let node_ids: Vec<NodeId> = (0..node_count)
+            .map(|n| NodeId(map.read32(header::NODE_IDS + 4 * n)))
+            .collect();
+        for (position, id) in node_ids.iter().enumerate() {
+            if node_ids[..position].contains(id) {
+                return Err(format!("names {id} twice"));
+            }
+        }
+        let mut vcpu_nodes = Vec::with_capacity(vcpu_count);
+        for index in 0..vcpu_count {
+            let word = map.read64((header::VCPU_NODES + index) & !7);
+            let position = usize::from(word.to_le_bytes()[(header::VCPU_NODES + index) & 7]);
+            if position >= node_count {
+                return Err(format!(
+                    "puts vCPU {index} on node position {position} of {node_count}"
+                ));
+            }
+            vcpu_nodes.push(position);
+        }
+        let tails = (0..vcpu_count)
+            .map(|v| map.read64(control::RING_TAIL + 8 * v))
+            .collect();
+        Ok(Self {
+            map,
+            vcpu_count,
+            link_count,
+            line_bytes,
+            node_ids,
+            vcpu_nodes,
+            tails,
+        })
+    }
+
+    /// vCPUs.
+    #[must_use]
+    pub fn vcpu_count(&self) -> usize {
+        self.vcpu_count
+    }
+
+    /// The kernel's number of each node position.
+    #[must_use]
+    pub fn node_ids(&self) -> &[NodeId] {
+        &self.node_ids
+    }
+
+    /// Node position of each vCPU.
+    #[must_use]
+    pub fn vcpu_nodes(&self) -> &[usize] {
+        &self.vcpu_nodes
+    }
+
+    /// Directed links.
+    #[must_use]
+    pub fn link_count(&self) -> usize {
+        self.link_count
+    }
+
+    /// Bytes per cache line.
+    #[must_use]
+    pub fn line_bytes(&self) -> u32 {
+        self.line_bytes
+    }
+
+    /// Modelled time in ns.
+    #[must_use]
+    pub fn time_ns(&self) -> u64 {
+        self.map.read64(header::TIME_NS)
+    }
+
+    /// Largest skew between vCPUs that was seen, in ns, and how often the limit was broken so as
+    /// not to deadlock.
+    #[must_use]
+    pub fn skew(&self) -> (u64, u64) {
+        (
+            self.map.read64(header::MAX_SKEW_NS),
+            self.map.read64(header::SKEW_BREAKS),
+        )
+    }
+
+    /// Counters of a vCPU since boot.
+    pub fn read_vcpu(&self, index: usize, counters: &mut VcpuCounters) {
+        assert!(index < self.vcpu_count, "vCPU {index}");
+        self.map
+            .read_block(vcpu::BASE + index * vcpu::STRIDE, &mut counters.0);
+    }
+
+    /// Traffic of a node position since boot.
+    #[must_use]
+    pub fn node_traffic(&self, position: usize) -> NodeTraffic {
+        assert!(position < self.node_ids.len(), "node position {position}");
+        let base = node::BASE + 64 * position;
+        NodeTraffic {
+            read_bytes: self.map.read64(base + node::READ_BYTES),
+            write_bytes: self.map.read64(base + node::WRITE_BYTES),
+            utilisation_integral: self.map.read64(base + node::UTILISATION_INTEGRAL),
+            capacity_mbs: self.map.read32(base + node::CAPACITY_MBS),
+        }
+    }
+
+    /// Traffic of a link since boot.
+    #[must_use]
+    pub fn link_traffic(&self, position: usize) -> LinkTraffic {
+        assert!(position < self.link_count, "link {position}");
+        let base = link::BASE + 64 * position;
+        LinkTraffic {
+            bytes: self.map.read64(base + link::BYTES),
+            utilisation_integral: self.map.read64(base + link::UTILISATION_INTEGRAL),
+            capacity_mbs: self.map.read32(base + link::CAPACITY_MBS),
+        }
+    }
+
+    /// Totals of a measuring window.
+    #[must_use]
+    pub fn window(&self, index: usize) -> Window {
+        assert!(index < layout::WINDOWS, "window {index}");
+        let mut words = [0; WINDOW_WORDS];
+        self.map
+            .read_block(window::BASE + index * window::STRIDE, &mut words);
+        Window(words)
+    }
+
+    /// Sets the sampling: one sample per `period` memory fills of a vCPU (0 off), kernel
+    /// accesses left out, prefetch fills left out or not.
+    pub fn set_sampling(&self, period: u32, skip_streams: bool) {
+        let skip = 1 | u32::from(skip_streams) << 1;
+        self.map.write32_release(control::SAMPLE_SKIP, skip);
+        self.map.write32_release(control::SAMPLE_PERIOD, period);
+    }
+
+    /// The sampling period in force.
+    #[must_use]
+    pub fn sampling_period(&self) -> u32 {
+        self.map.read32(control::SAMPLE_PERIOD)
+    }
+
+    /// Hands the unread samples of a vCPU, oldest first, to `each` and frees their slots.
+    /// Returns how many there were.
+    pub fn drain(&mut self, index: usize, mut each: impl FnMut(Sample)) -> u64 {
+        assert!(index < self.vcpu_count, "vCPU {index}");
+        // Pairs with the plugin's store of the head after the sample's words.
+        let head = self
+            .map
+            .read64_acquire(vcpu::BASE + index * vcpu::STRIDE + vcpu::RING_HEAD);
+        let capacity = ring::CAPACITY as u64;
+        // A head further ahead than the ring is long, or behind the tail, can only come from a
+        // plugin that started anew: the newest samples are then the whole ring.
+        let waiting = head.wrapping_sub(self.tails[index]).min(capacity.min(head));
+        let base = ring::BASE + index * ring::STRIDE;
+        let mut words = [0u64; ring::SAMPLE_BYTES / 8];
+        for position in head - waiting..head {
+            let slot = (position % capacity) as usize;
+            self.map
+                .read_block(base + slot * ring::SAMPLE_BYTES, &mut words);
+            each(decode(&words));
+        }
+        self.tails[index] = head;
+        // Release: the plugin may overwrite the slots once it sees the new tail.
+        self.map
+            .write64_release(control::RING_TAIL + 8 * index, head);
+        waiting
+    }
+
+    /// Sets a filter up and clears its counters; `None` switches it off. Takes effect when the
+    /// plugin sees the new sequence number.
+    pub fn set_filter(
+        &self,
+        index: usize,
+        wanted: Option<Filter>,
+    ) -> std::result::Result<(), String> {
+        assert!(index < layout::FILTERS, "filter {index}");
+        let base = control::FILTERS + 64 * index;
+        // Off while the fields change, so that no half-written filter counts.
+        self.map.write32_release(base + filter::FLAGS, 0);
+        if let Some(wanted) = wanted {
+            self.check_filter(&wanted)?;
+            self.map.write32_release(base + filter::SHIFT, wanted.shift);
+            self.map.write64_release(base + filter::START, wanted.start);
+            self.map.write64_release(base + filter::END, wanted.end);
+            self.map
+                .write32_release(base + filter::BASE_COUNTER, wanted.base_counter);
+            self.map
+                .write32_release(base + filter::THRESHOLD, wanted.threshold);
+            self.map
+                .write32_release(base + filter::SECONDARY, wanted.secondary);
+            let mut flags = filter::ENABLED | filter::CLEAR;
+            flags |= if wanted.reads { filter::READS } else { 0 };
+            flags |= if wanted.writes { filter::WRITES } else { 0 };
+            self.map.write32_release(base + filter::FLAGS, flags);
+        }
+        let sequence = self.map.read32(control::FILTER_SEQ);
+        self.map
+            .write32_release(control::FILTER_SEQ, sequence.wrapping_add(1));
+        Ok(())
+    }
+
+    fn check_filter(&self, wanted: &Filter) -> std::result::Result<(), String> {
+        let lowest = self.line_bytes.trailing_zeros();
+        if !(lowest..=21).contains(&wanted.shift) {
+            return Err(format!(
+                "granularity 2^{} is not in 2^{lowest} to 2^21",
+                wanted.shift
+            ));
+        }
+        if wanted.end <= wanted.start {
+            return Err(format!(
+                "range {:#x}-{:#x} is empty",
+                wanted.start, wanted.end
+            ));
+        }
+        let regions = (wanted.end - wanted.start).div_ceil(1 << wanted.shift);
+        let room = (layout::COUNTERS as u64).saturating_sub(wanted.base_counter.into());
+        if regions > room {
+            return Err(format!(
+                "{regions} regions from counter {} on exceed {} counters",
+                wanted.base_counter,
+                layout::COUNTERS
+            ));
+        }
+        Ok(())
+    }
+
+    /// Counts of a run of base counters, 8 requesting nodes each, two counts to a word in
+    /// little-endian order: `words` holds 4 words per counter.
+    pub fn read_counters(&self, first: usize, words: &mut [u64]) {
+        assert!(
+            first + words.len().div_ceil(4) <= layout::COUNTERS,
+            "counter {first}"
+        );
+        self.map
+            .read_block(layout::COUNTER_BASE + first * MAX_NODES * 4, words);
+    }
+
+    /// Has this base counter reached its threshold?
+    #[must_use]
+    pub fn fired(&self, counter: usize) -> bool {
+        assert!(counter < layout::COUNTERS, "counter {counter}");
+        self.map.read64(layout::FIRED + counter / 64 * 8) >> (counter % 64) & 1 == 1
+    }
+
+    /// The secondary count that shadows a filter, for a requesting node position.
+    #[must_use]
+    pub fn secondary(&self, filter: usize, node: usize) -> u64 {
+        assert!(
+            filter < layout::FILTERS && node < MAX_NODES,
+            "filter {filter} node {node}"
+        );
+        self.map
+            .read64(layout::SECONDARY + (filter * MAX_NODES + node) * 8)
+    }
+}
+
+/// ```text
+/// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40
+/// ```
+fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
+    let byte = |offset: usize| words[offset / 8].to_le_bytes()[offset % 8];
+    Sample {
+        vaddr: words[ring::VADDR / 8],
+        paddr: words[ring::PADDR / 8],
+        time_ns: words[ring::TIME_NS / 8],
+        latency_ns: (words[ring::LATENCY_NS / 8] & 0xffff_ffff) as u32,
+        node: byte(ring::NODE),
+        flags: byte(ring::FLAGS),
+    }
+}
+
+/// Firmware may leave a device without a driver disabled; its memory then reads as all ones.
+fn enable(folder: &Path) -> Result<()> {
+    let path = folder.join("enable");
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        return Ok(());
+    };
+    if text.trim() != "0" {
+        return Ok(());
+    }
+    std::fs::write(&path, "1").map_err(|error| {
+        Error::io(
+            &path,
+            "the device is disabled and cannot be enabled",
+            "run hither as root",
+            error,
+        )
+    })
+}

@@ -1,0 +1,6 @@
+//! What `/proc` tells of processes.
+
+pub mod numa_maps;
+pub mod pagemap;
+pub mod stat;
+pub mod tree;

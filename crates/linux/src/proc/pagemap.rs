@@ -1,0 +1,149 @@
+//! `/proc/PID/pagemap`: which frame each virtual page is in, read in bulk, and `PAGEMAP_SCAN`.
+
+use crate::root::Root;
+use crate::sys::{self, PageRegion, ScanQuery};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Present in memory (bit 63).
+const PRESENT: u64 = 1 << 63;
+/// Frame number (bits 0 to 54); zero for users without CAP_SYS_ADMIN.
+const FRAME: u64 = (1 << 55) - 1;
+
+/// The frame number of an entry, where the page is present and the kernel tells.
+#[must_use]
+pub fn frame(entry: u64) -> Option<u64> {
+    (entry & PRESENT != 0 && entry & FRAME != 0).then_some(entry & FRAME)
+}
+
+/// Is the page of this entry in memory?
+#[must_use]
+pub fn is_present(entry: u64) -> bool {
+    entry & PRESENT != 0
+}
+
+/// An open pagemap. It belongs to the address space that the process had when it was opened:
+/// after exec it reads nothing, and is opened again.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
+}
+
+impl Pagemap {
+    /// Opens it. `ESRCH`/`ENOENT`: the process is gone; `EACCES`/`EPERM`: it is not ours.
+    pub fn open(root: &Root, pid: i32) -> io::Result<Self> {
+        Ok(Self {
+            file: File::open(root.path(&format!("proc/{pid}/pagemap")))?,
+        })
+    }
+
+    /// Reads the entries of consecutive pages from `first_page` on; returns how many there are
+    /// (0: the address space is gone).
+    pub fn read(
+        &self,
+        first_page: u64,
+        entries: &mut [u64],
+        bytes: &mut Vec<u8>,
+    ) -> io::Result<usize> {
+        bytes.resize(entries.len() * 8, 0);
+        let offset = first_page
+            .checked_mul(8)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let got = self.file.read_at(bytes, offset)? / 8;
+        for (entry, chunk) in entries.iter_mut().zip(bytes.chunks_exact(8)).take(got) {
+            *entry = u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
+        }
+        Ok(got)
+    }
+
+    /// Ranges of pages between two pages (exclusive end) that have all of the `required`
+    /// categories (`sys::PAGE_IS_*`), as `PAGEMAP_SCAN` finds them. `ENOTTY`: kernel before 6.7.
+    pub fn scan(
+        &self,
+        pages: std::ops::Range<u64>,
+        required: u64,
+        mut each: impl FnMut(std::ops::Range<u64>),
+    ) -> io::Result<()> {
+        let mut regions = [PageRegion::default(); 64];
+        let mut start = pages.start << 12;
+        let end = pages.end << 12;
+        while start < end {
+            let query = ScanQuery {
+                start,
+                end,
+                required,
+                reported: required,
+            };
+            let (filled, walked) = sys::pagemap_scan(&self.file, query, &mut regions)?;
+            for region in &regions[..filled] {
+                each(region.start >> 12..region.end >> 12);
+            }
+            // A walk that does not advance would never end.
+            if walked <= start {
+                break;
+            }
+            start = walked;
+        }
+        Ok(())
+    }
+}
+
+/// Are frame numbers told to this user? They need CAP_SYS_ADMIN in the initial user name space.
+pub fn frames_are_told(root: &Root) -> io::Result<bool> {
+    let probe = Box::new(1u8);
+    let page = std::ptr::from_ref(&*probe) as u64 >> 12;
+    let mut entries = [0u64];
+    let map = Pagemap::open(root, std::process::id() as i32)?;
+    let got = map.read(page, &mut entries, &mut Vec::new())?;
+    Ok(got == 1 && frame(entries[0]).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{PAGE_IS_PRESENT, effective_uid};
+
+    fn touched(pages: usize) -> (Vec<u8>, u64) {
+        let mut memory = vec![0u8; (pages + 1) * 4096];
+        let first = (memory.as_ptr() as u64).div_ceil(4096);
+        let skip = (first * 4096 - memory.as_ptr() as u64) as usize;
+        for page in 0..pages {
+            memory[skip + page * 4096] = 1;
+        }
+        (memory, first)
+    }
+
+    #[test]
+    fn touched_pages_are_present() {
+        let (_memory, first) = touched(64);
+        let map = Pagemap::open(&Root::host(), std::process::id() as i32).unwrap();
+        let mut entries = vec![0; 64];
+        assert_eq!(map.read(first, &mut entries, &mut Vec::new()).unwrap(), 64);
+        assert!(entries.iter().all(|&entry| is_present(entry)));
+        let told = frames_are_told(&Root::host()).unwrap();
+        assert_eq!(entries.iter().all(|&entry| frame(entry).is_some()), told);
+        if effective_uid() != 0 {
+            assert!(!told);
+        }
+    }
+
+    #[test]
+    fn a_scan_finds_the_same_pages() {
+        let (_memory, first) = touched(64);
+        let map = Pagemap::open(&Root::host(), std::process::id() as i32).unwrap();
+        let mut found = 0;
+        match map.scan(first..first + 64, PAGE_IS_PRESENT, |range| {
+            found += range.end - range.start
+        }) {
+            Ok(()) => assert_eq!(found, 64),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOTTY), "{error}"),
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_an_io_error() {
+        let error = Pagemap::open(&Root::host(), i32::MAX).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,86 @@
+//! `/proc/PID/stat`: name, parent, CPU time and resident pages in one line.
+
+use crate::error::Fault;
+use crate::parse::{Parsed, clip};
+
+/// One reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Command name, at most 15 bytes, may hold anything.
+    pub name: String,
+    /// State letter: `Z` has ended and waits for its parent.
+    pub state: char,
+    /// Number of its parent.
+    pub parent: i32,
+    /// CPU time in user and kernel mode, all threads, in clock ticks (100 a second).
+    pub cpu_ticks: u64,
+    /// Start, in clock ticks since boot: tells two processes of one number apart.
+    pub start_ticks: u64,
+    /// Base pages resident.
+    pub resident_pages: u64,
+}
+
+/// Clock ticks per second: fixed at 100 for user space (`USER_HZ`) on every architecture in use.
+pub const TICKS_PER_SECOND: u64 = 100;
+
+/// Parses the line. The name stands in brackets and may hold brackets and spaces itself.
+///
+/// ```text
+/// 1234 (my (app) x) S 1 1234 1234 0 -1 4194304 99 0 0 0 12 3 0 0 20 0 1 0 8342 2457600 225 18446744073709551615 ...
+/// ```
+pub fn parse(text: &str) -> Parsed<Stat> {
+    let fail = |what: &str| Fault::new(1, format!("`{}` {what}", clip(text.trim())));
+    let (before, rest) = text
+        .rsplit_once(')')
+        .ok_or_else(|| fail("has no name in brackets"))?;
+    let (_, name) = before
+        .split_once('(')
+        .ok_or_else(|| fail("has no name in brackets"))?;
+    // Field numbers of proc(5); the state is field 3.
+    let fields: Vec<&str> = rest.split_whitespace().take(22).collect();
+    let number = |field: usize| -> Parsed<i64> {
+        let text = fields.get(field - 3).copied().unwrap_or("");
+        text.parse()
+            .map_err(|_| fail(&format!("has no number as field {field}")))
+    };
+    let unsigned = |field: usize| number(field).map(|value| value.max(0) as u64);
+    Ok(Stat {
+        name: name.to_owned(),
+        state: fields
+            .first()
+            .and_then(|word| word.chars().next())
+            .unwrap_or('?'),
+        parent: number(4)? as i32,
+        cpu_ticks: unsigned(14)?.saturating_add(unsigned(15)?),
+        start_ticks: unsigned(22)?,
+        resident_pages: unsigned(24)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "1234 (my (app) x) S 77 1234 1234 0 -1 4194304 99 0 0 0 12 3 0 0 20 0 1 0 8342 2457600 225 18446744073709551615 1 1\n";
+
+    #[test]
+    fn names_with_brackets_do_not_shift_the_fields() {
+        let stat = parse(LINE).unwrap();
+        assert_eq!(stat.name, "my (app) x");
+        assert_eq!((stat.state, stat.parent, stat.cpu_ticks), ('S', 77, 15));
+        assert_eq!((stat.start_ticks, stat.resident_pages), (8342, 225));
+    }
+
+    #[test]
+    fn short_lines_are_faults() {
+        for bad in ["", "1 a S 1", "1 (a) S", &LINE[..40]] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_own_line_is_read() {
+        let stat = parse(&std::fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        assert!(stat.resident_pages > 10 && stat.start_ticks > 0, "{stat:?}");
+    }
+}

@@ -1,0 +1,350 @@
+//! The watched processes: the descendants of one process, followed through fork, exec and exit.
+//!
+//! Descendants are found by `task/TID/children`. Looking costs several system calls, so it is
+//! done only when `/proc/loadavg` shows that a process or thread was made since, or every second.
+//! Orphans stay in the tree where the base process adopts them (`sys::adopt_orphans`).
+//!
+//! A process that executes another program gets a new *incarnation*: what was known about its
+//! addresses is void. So does a number that the kernel used again.
+
+use super::pagemap::Pagemap;
+use super::stat::{self, TICKS_PER_SECOND};
+use crate::error::Result;
+use crate::root::Root;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Processes watched at most; beyond it the newest are left alone, with a note.
+pub const MAX_PROCESSES: usize = 1024;
+/// Intervals between two looks without a sign of change, in us.
+const LOOK_US: u64 = 1_000_000;
+
+/// A watched process.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// Command name.
+    pub name: String,
+    /// Unique per address space: changes at exec.
+    pub incarnation: u32,
+    /// Base pages resident.
+    pub resident_pages: u64,
+    /// CPU time used since the last refresh, in us.
+    pub cpu_us: u64,
+    /// Its page map; `None` where it is not ours to read.
+    pub pagemap: Option<Pagemap>,
+    start_ticks: u64,
+    cpu_ticks: u64,
+    stat: File,
+}
+
+/// The descendants of one process (itself not included), ascending by incarnation.
+#[derive(Debug)]
+pub struct Tree {
+    root: Root,
+    base: i32,
+    processes: Vec<Process>,
+    loadavg: Option<File>,
+    last_new: u64,
+    looked_us: u64,
+    next_incarnation: u32,
+    notes: Vec<String>,
+    text: Vec<u8>,
+}
+
+impl Tree {
+    /// Watches the descendants of `base`.
+    #[must_use]
+    pub fn new(root: Root, base: i32) -> Self {
+        let loadavg = File::open(root.path("proc/loadavg")).ok();
+        Self {
+            root,
+            base,
+            processes: Vec::new(),
+            loadavg,
+            last_new: u64::MAX,
+            looked_us: 0,
+            next_incarnation: 1,
+            notes: Vec::new(),
+            text: Vec::new(),
+        }
+    }
+
+    /// The processes alive at the last refresh.
+    #[must_use]
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// The process of an incarnation, while it lives.
+    #[must_use]
+    pub fn by_incarnation(&self, incarnation: u32) -> Option<&Process> {
+        let found = self
+            .processes
+            .binary_search_by_key(&incarnation, |p| p.incarnation);
+        found.ok().map(|index| &self.processes[index])
+    }
+
+    /// Changes whenever a process was added or executed another program.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.next_incarnation
+    }
+
+    /// Sentences for a person that came up since the last call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Brings the list up to date.
+    pub fn refresh(&mut self, now_us: u64) -> Result<()> {
+        self.refresh_known();
+        let newest = self.newest_process();
+        if newest != Some(self.last_new) || now_us.saturating_sub(self.looked_us) >= LOOK_US {
+            self.last_new = newest.unwrap_or(u64::MAX);
+            self.looked_us = now_us;
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// The program executed another one, or its page map turned out to be void.
+    pub fn renew(&mut self, pid: i32) {
+        let Some(index) = self.processes.iter().position(|p| p.pid == pid) else {
+            return;
+        };
+        let mut process = self.processes.remove(index);
+        process.pagemap = Pagemap::open(&self.root, pid).ok();
+        process.incarnation = self.take_incarnation();
+        self.processes.push(process);
+    }
+
+    /// Last number in `/proc/loadavg`: the process or thread made last.
+    ///
+    /// ```text
+    /// 0.20 0.18 0.12 1/80 11206
+    /// ```
+    fn newest_process(&mut self) -> Option<u64> {
+        let mut bytes = [0u8; 128];
+        let got = self.loadavg.as_ref()?.read_at(&mut bytes, 0).ok()?;
+        std::str::from_utf8(&bytes[..got])
+            .ok()?
+            .split_whitespace()
+            .next_back()?
+            .parse()
+            .ok()
+    }
+
+    /// Reads `stat` of the known ones and drops those that have ended. One whose name changed has
+    /// most likely executed another program.
+    fn refresh_known(&mut self) {
+        let text = &mut self.text;
+        let mut renamed = Vec::new();
+        self.processes.retain_mut(|process| {
+            let Some(stat) = read_stat(&process.stat, text) else {
+                return false;
+            };
+            if matches!(stat.state, 'Z' | 'X') {
+                return false;
+            }
+            let ticks = stat.cpu_ticks.saturating_sub(process.cpu_ticks);
+            process.cpu_us = ticks * (1_000_000 / TICKS_PER_SECOND);
+            process.cpu_ticks = stat.cpu_ticks;
+            process.resident_pages = stat.resident_pages;
+            if process.name != stat.name {
+                process.name = stat.name;
+                renamed.push(process.pid);
+            }
+            true
+        });
+        for pid in renamed {
+            self.renew(pid);
+        }
+    }
+
+    /// Walks the tree and adds what is new.
+    fn look(&mut self) -> Result<()> {
+        let mut waiting = self.children(self.base)?;
+        let mut seen = vec![self.base];
+        while let Some(pid) = waiting.pop() {
+            if seen.contains(&pid) {
+                continue;
+            }
+            seen.push(pid);
+            waiting.extend(self.children(pid)?);
+            if self.processes.len() >= MAX_PROCESSES {
+                self.notes.push(format!(
+                    "more than {MAX_PROCESSES} processes: the newest are left alone"
+                ));
+                break;
+            }
+            self.add(pid);
+        }
+        Ok(())
+    }
+
+    /// Children of all threads of a process; none where it is gone.
+    fn children(&self, pid: i32) -> Result<Vec<i32>> {
+        let mut children = Vec::new();
+        let mut told = false;
+        for thread in self.root.numbered(&format!("proc/{pid}/task"), "")? {
+            let path = self
+                .root
+                .path(&format!("proc/{pid}/task/{thread}/children"));
+            if let Ok(text) = std::fs::read_to_string(path) {
+                told = true;
+                children.extend(
+                    text.split_whitespace()
+                        .filter_map(|word| word.parse::<i32>().ok()),
+                );
+            }
+        }
+        if told {
+            Ok(children)
+        } else {
+            self.children_by_parent(pid)
+        }
+    }
+
+    /// For kernels without CONFIG_PROC_CHILDREN: every process whose parent this is.
+    fn children_by_parent(&self, pid: i32) -> Result<Vec<i32>> {
+        let mut children = Vec::new();
+        for candidate in self.root.numbered("proc", "")? {
+            let path = self.root.path(&format!("proc/{candidate}/stat"));
+            let Ok(text) = std::fs::read_to_string(path) else {
+                continue;
+            };
+            if stat::parse(&text).is_ok_and(|stat| stat.parent == pid) {
+                children.push(candidate as i32);
+            }
+        }
+        Ok(children)
+    }
+
+    fn add(&mut self, pid: i32) {
+        let Ok(file) = File::open(self.root.path(&format!("proc/{pid}/stat"))) else {
+            return;
+        };
+        let Some(stat) = read_stat(&file, &mut self.text) else {
+            return;
+        };
+        if matches!(stat.state, 'Z' | 'X') {
+            return;
+        }
+        if let Some(known) = self.processes.iter().position(|p| p.pid == pid) {
+            if self.processes[known].start_ticks == stat.start_ticks {
+                return;
+            }
+            self.processes.remove(known);
+        }
+        let pagemap = match Pagemap::open(&self.root, pid) {
+            Ok(pagemap) => Some(pagemap),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => {
+                self.notes.push(format!(
+                    "process {pid} ({}) may not be examined ({error}): its pages are left alone; \
+                     run hither as that process's user, or as root",
+                    stat.name
+                ));
+                None
+            }
+        };
+        let incarnation = self.take_incarnation();
+        self.processes.push(Process {
+            pid,
+            name: stat.name,
+            incarnation,
+            resident_pages: stat.resident_pages,
+            cpu_us: 0,
+            pagemap,
+            start_ticks: stat.start_ticks,
+            cpu_ticks: stat.cpu_ticks,
+            stat: file,
+        });
+    }
+
+    fn take_incarnation(&mut self) -> u32 {
+        self.next_incarnation = self.next_incarnation.wrapping_add(1).max(2);
+        self.next_incarnation - 1
+    }
+}
+
+fn read_stat(file: &File, text: &mut Vec<u8>) -> Option<stat::Stat> {
+    text.resize(1024, 0);
+    let got = file.read_at(text, 0).ok()?;
+    stat::parse(&String::from_utf8_lossy(&text[..got])).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// Refreshes until `done`, at most 10 s.
+    fn until(tree: &mut Tree, mut done: impl FnMut(&Tree) -> bool) {
+        let start = Instant::now();
+        let mut now_us = 0;
+        while start.elapsed() < Duration::from_secs(10) {
+            now_us += LOOK_US;
+            tree.refresh(now_us).unwrap();
+            if done(tree) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it did not happen: {:?}", tree.processes());
+    }
+
+    #[test]
+    fn grandchildren_are_found_and_the_dead_are_dropped() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & echo started; read line; kill $!; wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut tree = Tree::new(Root::host(), shell.id() as i32);
+        until(&mut tree, |tree| {
+            tree.processes().iter().any(|p| p.name == "sleep")
+        });
+        let sleep = &tree.processes()[0];
+        assert!(sleep.pagemap.is_some());
+        let incarnation = sleep.incarnation;
+        assert_eq!(
+            tree.by_incarnation(incarnation).map(|p| p.pid),
+            Some(sleep.pid)
+        );
+        drop(shell.stdin.take());
+        until(&mut tree, |tree| tree.processes().is_empty());
+        assert!(tree.by_incarnation(incarnation).is_none());
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn a_renewed_process_is_another_incarnation() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & wait"])
+            .spawn()
+            .unwrap();
+        let mut tree = Tree::new(Root::host(), shell.id() as i32);
+        until(&mut tree, |tree| tree.processes().len() == 1);
+        let (pid, before) = (tree.processes()[0].pid, tree.processes()[0].incarnation);
+        let generation = tree.generation();
+        tree.renew(pid);
+        assert_ne!(tree.processes()[0].incarnation, before);
+        assert_ne!(tree.generation(), generation);
+        let handle = crate::sys::PidFd::open(pid).unwrap();
+        handle.signal(libc::SIGKILL).unwrap();
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn the_base_may_be_gone() {
+        let mut tree = Tree::new(Root::host(), i32::MAX);
+        tree.refresh(0).unwrap();
+        assert!(tree.processes().is_empty());
+    }
+}

@@ -1,0 +1,207 @@
+//! Waiting for several things at once: a timer, signals as data, and the end of a process.
+
+use super::{PidFd, check};
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A timer that is re-armed by hand.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// A disarmed timer on `CLOCK_MONOTONIC`.
+    pub fn new() -> io::Result<Self> {
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        // SAFETY: integers only.
+        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }.into())?;
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    /// Fires once, `delay_us` from now (at least 1 us).
+    pub fn arm(&self, delay_us: u64) -> io::Result<()> {
+        let delay_us = delay_us.max(1);
+        let zero = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let value = libc::itimerspec {
+            it_interval: zero,
+            it_value: libc::timespec {
+                tv_sec: (delay_us / 1_000_000) as libc::time_t,
+                tv_nsec: (delay_us % 1_000_000 * 1000) as libc::c_long,
+            },
+        };
+        // SAFETY: an open timer and a valid value; the old value is not asked for.
+        let result =
+            unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &value, std::ptr::null_mut()) };
+        check(result.into()).map(drop)
+    }
+
+    fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: 8 bytes are valid for the read; it does not block. EAGAIN is as good.
+        unsafe {
+            libc::read(
+                self.0.as_raw_fd(),
+                (&raw mut count).cast(),
+                size_of::<u64>(),
+            )
+        };
+    }
+}
+
+/// Signals read as data. They stay blocked for this process as long as it lives.
+pub struct Signals {
+    fd: OwnedFd,
+    before: libc::sigset_t,
+}
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its number.
+    pub signal: i32,
+    /// Did the kernel itself send it, such as a terminal to its whole foreground group?
+    pub from_kernel: bool,
+}
+
+impl Signals {
+    /// Blocks these signals and reads them from now on.
+    pub fn new(signals: &[i32]) -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: sigemptyset initialises `set`; the other calls get valid sets, and all zero is
+        // a valid set as well.
+        let (fd, before) = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for &signal in signals {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
+            (
+                check(libc::signalfd(-1, set.as_ptr(), flags).into())?,
+                before.assume_init(),
+            )
+        };
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(Self {
+            fd: unsafe { OwnedFd::from_raw_fd(fd as i32) },
+            before,
+        })
+    }
+
+    /// The mask as it was before, for children.
+    #[must_use]
+    pub fn mask_before(&self) -> libc::sigset_t {
+        self.before
+    }
+
+    /// The next signal that has arrived.
+    pub fn next(&self) -> Option<Arrived> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let bytes = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: `bytes` are valid for the read; all zero is a valid value of the structure.
+        let (got, info) = unsafe {
+            let got = libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), bytes);
+            (got, info.assume_init())
+        };
+        (got == bytes as isize).then(|| Arrived {
+            signal: info.ssi_signo as i32,
+            from_kernel: info.ssi_code == libc::SI_KERNEL,
+        })
+    }
+}
+
+/// Why a wait ended; several may be true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wake {
+    /// The timer fired.
+    pub timer: bool,
+    /// A signal arrived.
+    pub signal: bool,
+    /// The process ended.
+    pub ended: bool,
+}
+
+/// Waits for a timer, signals and the end of one process.
+pub struct Waiter<'a> {
+    timer: &'a Timer,
+    signals: &'a Signals,
+    process: &'a PidFd,
+}
+
+impl<'a> Waiter<'a> {
+    /// For these three.
+    #[must_use]
+    pub fn new(timer: &'a Timer, signals: &'a Signals, process: &'a PidFd) -> Self {
+        Self {
+            timer,
+            signals,
+            process,
+        }
+    }
+
+    /// Sleeps until at least one of them has something. A timer that fired is cleared.
+    pub fn wait(&self) -> io::Result<Wake> {
+        let entry = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut entries = [
+            entry(self.timer.0.as_raw_fd()),
+            entry(self.signals.fd.as_raw_fd()),
+            entry(self.process.descriptor()),
+        ];
+        loop {
+            // SAFETY: three valid entries; waits without limit.
+            match check(unsafe { libc::poll(entries.as_mut_ptr(), 3, -1) }.into()) {
+                Ok(_) => break,
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let [timer, signal, ended] = entries.map(|entry| entry.revents != 0);
+        if timer {
+            self.timer.clear();
+        }
+        Ok(Wake {
+            timer,
+            signal,
+            ended,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn timer_and_end_of_process_wake() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = PidFd::open(child.id() as i32).unwrap();
+        let timer = Timer::new().unwrap();
+        let signals = Signals::new(&[libc::SIGUSR2]).unwrap();
+        timer.arm(1000).unwrap();
+        let waiter = Waiter::new(&timer, &signals, &process);
+        assert_eq!(
+            waiter.wait().unwrap(),
+            Wake {
+                timer: true,
+                ..Wake::default()
+            }
+        );
+        child.kill().unwrap();
+        assert!(waiter.wait().unwrap().ended);
+        child.wait().unwrap();
+        assert_eq!(signals.next(), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! System calls: the only home of `unsafe` in this crate. Thin wrappers with owned types and
+//! `io::Result`; no policy, no parsing.
+
+mod events;
+mod map;
+mod memory;
+mod probe;
+mod process;
+
+pub use events::{Signals, Timer, Waiter, Wake};
+pub use map::SharedMap;
+pub use memory::{
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, ScanQuery, move_pages, pagemap_scan,
+    query_pages,
+};
+pub use probe::{effective_uid, perf_event_allowed, userfaultfd_allowed};
+pub use process::{
+    Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_usage, reap_any,
+    restore_mask_in_child, wait_child,
+};
+
+use std::io;
+
+/// Turns a system call's -1 into the error it set.
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec that the call fills in; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

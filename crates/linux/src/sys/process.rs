@@ -1,0 +1,202 @@
+//! Processes: handles that cannot name the wrong one, signals, waiting, own use of resources.
+
+use super::check;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A handle of one process; it stays its own even when the number is used again.
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// Opens a process by number.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: takes two integers; no flags.
+        let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: an open descriptor, an integer, no info, no flags.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.0.as_raw_fd(),
+                signal,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        check(result).map(drop)
+    }
+
+    /// For polling: readable once the process has ended.
+    pub(super) fn descriptor(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this status.
+    Exited(u8),
+    /// By this signal.
+    Killed(i32),
+}
+
+impl Ended {
+    /// The status that a shell would give: 128 + signal where killed.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match self {
+            Self::Exited(status) => status,
+            Self::Killed(signal) => (128 + signal).clamp(0, 255) as u8,
+        }
+    }
+
+    fn from_wait(status: i32) -> Self {
+        if libc::WIFSIGNALED(status) {
+            Self::Killed(libc::WTERMSIG(status))
+        } else {
+            Self::Exited(libc::WEXITSTATUS(status) as u8)
+        }
+    }
+}
+
+/// Takes any ended child without waiting: its number and how it ended.
+pub fn reap_any() -> Option<(i32, Ended)> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for the call; it does not block.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+    (pid > 0).then(|| (pid, Ended::from_wait(status)))
+}
+
+/// Waits for a child to end.
+pub fn wait_child(pid: i32) -> io::Result<Ended> {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is valid for the call.
+        match check(unsafe { libc::waitpid(pid, &mut status, 0) }.into()) {
+            Ok(_) => return Ok(Ended::from_wait(status)),
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Makes this process the parent of descendants whose own parent ends, so that a program that
+/// forks and leaves is still seen. They get a new parent when this process ends, as ever.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: integers only; concerns this process alone.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)
+}
+
+/// Gives the child that `command` will start this signal mask (this process blocks the signals
+/// that it reads from a descriptor, the program must not inherit that).
+pub fn restore_mask_in_child(command: &mut Command, mask: libc::sigset_t) {
+    let set = move || {
+        // SAFETY: `mask` is a valid set; pthread_sigmask may be called between fork and exec.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: the closure calls only the async-signal-safe function above and allocates nothing
+    // on success.
+    unsafe { command.pre_exec(set) };
+}
+
+/// Gives the child that `command` will start an interleaved memory policy over these nodes
+/// (`set_mempolicy(2)`), and nothing else.
+pub fn interleave_memory(command: &mut Command, nodes: &[u32]) {
+    let words = nodes.iter().max().map_or(1, |&node| node as usize / 64 + 1);
+    let mut mask = vec![0u64; words];
+    for &node in nodes {
+        mask[node as usize / 64] |= 1 << (node % 64);
+    }
+    let set = move || {
+        // SAFETY: the mask has the bits announced (the kernel reads one less than it is told);
+        // the call may be made between fork and exec.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_set_mempolicy,
+                libc::MPOL_INTERLEAVE,
+                mask.as_ptr(),
+                mask.len() * 64 + 1,
+            )
+        };
+        check(result).map(drop)
+    };
+    // SAFETY: one system call, no allocation on success.
+    unsafe { command.pre_exec(set) };
+}
+
+/// What this process has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time in user mode, in us.
+    pub user_us: u64,
+    /// CPU time in kernel mode, in us.
+    pub system_us: u64,
+    /// Most memory that was resident at once, in KiB.
+    pub peak_resident_kb: u64,
+}
+
+/// `getrusage(2)` of this process alone.
+#[must_use]
+pub fn own_usage() -> Usage {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call fills the structure, for which all zero is valid as well.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    Usage {
+        user_us: us(usage.ru_utime),
+        system_us: us(usage.ru_stime),
+        peak_resident_kb: usage.ru_maxrss as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_signals_its_process_only() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let handle = PidFd::open(child.id() as i32).unwrap();
+        handle.signal(libc::SIGTERM).unwrap();
+        assert_eq!(
+            wait_child(child.id() as i32).unwrap(),
+            Ended::Killed(libc::SIGTERM)
+        );
+        assert_eq!(
+            handle.signal(0).unwrap_err().raw_os_error(),
+            Some(libc::ESRCH)
+        );
+        assert!(child.try_wait().is_err(), "it was waited for already");
+        assert_eq!(Ended::Killed(15).status(), 143);
+    }
+
+    #[test]
+    fn own_use_is_measured() {
+        let usage = own_usage();
+        assert!(usage.peak_resident_kb > 100, "{usage:?}");
+    }
+
+    #[test]
+    fn a_child_interleaves() {
+        let mut command = Command::new("cat");
+        command.arg("/proc/self/numa_maps");
+        interleave_memory(&mut command, &[0]);
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(text.contains("interleave:0"), "{text}");
+    }
+}

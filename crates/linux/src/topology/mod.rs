@@ -1,0 +1,230 @@
+//! What the kernel says the machine looks like: nodes, CPUs, caches, tiers, access classes.
+//!
+//! Facts only, from sysfs below a root folder, split by source: [`sysfs_node`], [`sysfs_cpu`],
+//! [`sysfs_tier`], [`sysfs_huge`]. Nodes may be sparse, have no memory or no CPUs. Offline CPUs
+//! are listed and belong to nothing. What a kernel does not offer is `None` or empty, with a
+//! line in [`Topology::notes`]; what contradicts itself is an error.
+
+pub mod sysfs_cpu;
+pub mod sysfs_huge;
+pub mod sysfs_node;
+pub mod sysfs_tier;
+
+use crate::error::{Error, Result};
+use crate::parse::NodeMemory;
+use crate::root::{Root, TREE_REMEDY};
+use hither_core::ids::{CpuId, NodeId};
+use hither_core::set::{CpuSet, NodeSet};
+
+/// The machine as its kernel describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    /// Online nodes, ascending by the kernel's number.
+    pub nodes: Vec<Node>,
+    /// CPUs that run.
+    pub online: CpuSet,
+    /// CPUs that exist and do not run.
+    pub offline: CpuSet,
+    /// Last-level caches, ascending by their lowest CPU; every online CPU is in exactly one.
+    pub domains: Vec<CacheDomain>,
+    /// Sockets, ascending by number.
+    pub packages: Vec<Package>,
+    /// `distances[from][to]` by position in `nodes` (ACPI SLIT: 10 is local).
+    pub distances: Vec<Vec<u32>>,
+    /// Transparent huge pages: the chosen mode, `None` where the kernel has none.
+    pub transparent_huge_pages: Option<String>,
+    /// Size of a transparent huge page in KiB.
+    pub transparent_huge_kb: Option<u64>,
+    /// Are the weighted-interleave weights the kernel's own (6.16 and later)?
+    pub weights_automatic: Option<bool>,
+    /// `kernel.numa_balancing`: 0 off, 1 locality, 2 tiering, 3 both.
+    pub numa_balancing: Option<u64>,
+    /// Does reclaim demote to slower tiers?
+    pub demotion: Option<bool>,
+    /// What could not be told, one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// A memory node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The kernel's number.
+    pub id: NodeId,
+    /// Online CPUs that are local to it; may be empty.
+    pub cpus: CpuSet,
+    /// Its memory; `total_kb` is 0 on a node without any.
+    pub memory: NodeMemory,
+    /// Its memory tier, where the kernel has tiers and the node has memory.
+    pub tier: Option<Tier>,
+    /// HMAT values as seen from the best initiators, class 0 (any initiator) and 1 (CPUs only).
+    pub access: Vec<AccessClass>,
+    /// Reserved huge pages, ascending by size.
+    pub huge_pages: Vec<HugePages>,
+    /// Weighted-interleave weight.
+    pub weight: Option<u64>,
+}
+
+/// A memory tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// Rank among the tiers of this machine: 0 is fastest.
+    pub rank: u32,
+    /// The kernel's number (`memory_tierN`); lower is faster.
+    pub number: u32,
+}
+
+/// Performance of a node as seen from its best initiators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessClass {
+    /// N of `accessN`.
+    pub class: u32,
+    /// The initiator nodes that see these values.
+    pub initiators: NodeSet,
+    /// Read latency in ns.
+    pub read_latency_ns: Option<u64>,
+    /// Write latency in ns.
+    pub write_latency_ns: Option<u64>,
+    /// Read bandwidth in MB/s as firmware rates it.
+    pub read_bandwidth_mbs: Option<u64>,
+    /// Write bandwidth in MB/s as firmware rates it.
+    pub write_bandwidth_mbs: Option<u64>,
+}
+
+/// Reserved huge pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePages {
+    /// Size of one in KiB.
+    pub size_kb: u64,
+    /// How many there are.
+    pub total: u64,
+    /// How many are unused.
+    pub free: u64,
+}
+
+/// CPUs that share a last-level cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheDomain {
+    /// Its online CPUs.
+    pub cpus: CpuSet,
+    /// Cache level, 0 where the kernel tells of no cache.
+    pub level: u32,
+    /// Size in KiB, where told.
+    pub size_kb: Option<u64>,
+    /// Line size in bytes, where told.
+    pub line_bytes: Option<u64>,
+}
+
+/// A socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Package {
+    /// `physical_package_id`; -1 where firmware names none.
+    pub id: i64,
+    /// Its online CPUs.
+    pub cpus: CpuSet,
+}
+
+impl Topology {
+    /// Reads the machine below `root`.
+    pub fn read(root: &Root) -> Result<Self> {
+        let mut notes = Vec::new();
+        let cpus = sysfs_cpu::read(root, &mut notes)?;
+        let found = sysfs_node::read(root, &cpus.online, &mut notes)?;
+        let mut nodes = found.nodes;
+        sysfs_tier::read(root, &mut nodes, &mut notes)?;
+        let huge = sysfs_huge::read(root, &mut nodes)?;
+        let weights_automatic = sysfs_node::read_weights(root, &mut nodes)?;
+        let topology = Self {
+            nodes,
+            online: cpus.online,
+            offline: cpus.offline,
+            domains: cpus.domains,
+            packages: cpus.packages,
+            distances: found.distances,
+            transparent_huge_pages: huge.mode,
+            transparent_huge_kb: huge.size_kb,
+            weights_automatic,
+            numa_balancing: root
+                .parse_if_any("proc/sys/kernel/numa_balancing", crate::parse::number)?,
+            demotion: read_demotion(root)?,
+            notes,
+        };
+        topology.check_membership(root)?;
+        Ok(topology)
+    }
+
+    /// The node that a CPU is local to.
+    #[must_use]
+    pub fn node_of_cpu(&self, cpu: CpuId) -> Option<NodeId> {
+        self.nodes
+            .iter()
+            .find(|node| node.cpus.contains(cpu))
+            .map(|node| node.id)
+    }
+
+    /// Position of a node in [`Topology::nodes`].
+    #[must_use]
+    pub fn position(&self, id: NodeId) -> Option<usize> {
+        self.nodes.binary_search_by_key(&id, |node| node.id).ok()
+    }
+
+    /// Nodes that have memory.
+    #[must_use]
+    pub fn memory_nodes(&self) -> NodeSet {
+        self.nodes
+            .iter()
+            .filter(|node| node.memory.total_kb > 0)
+            .map(|node| node.id)
+            .collect()
+    }
+
+    /// Every online CPU is local to exactly one node.
+    fn check_membership(&self, root: &Root) -> Result<()> {
+        for cpu in self.online.iter() {
+            let homes: Vec<NodeId> = self
+                .nodes
+                .iter()
+                .filter(|n| n.cpus.contains(cpu))
+                .map(|n| n.id)
+                .collect();
+            match homes[..] {
+                [_] => {}
+                [] => {
+                    return Err(Error::new(
+                        root.path("sys/devices/system/node"),
+                        format!("{cpu} is online and in no node's cpulist"),
+                        TREE_REMEDY,
+                    ));
+                }
+                [first, second, ..] => {
+                    return Err(Error::new(
+                        root.path(&format!("sys/devices/system/node/{second}/cpulist")),
+                        format!("{cpu} is in {first} already"),
+                        TREE_REMEDY,
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `/sys/kernel/mm/numa/demotion_enabled`.
+fn read_demotion(root: &Root) -> Result<Option<bool>> {
+    root.parse_if_any("sys/kernel/mm/numa/demotion_enabled", parse_switch)
+}
+
+/// A switch, as different kernels print it.
+///
+/// ```text
+/// true
+/// ```
+pub fn parse_switch(text: &str) -> crate::parse::Parsed<bool> {
+    match text.trim() {
+        "true" | "1" | "Y" => Ok(true),
+        "false" | "0" | "N" => Ok(false),
+        other => Err(crate::error::Fault::new(
+            1,
+            format!("`{}` is neither true nor false", crate::parse::clip(other)),
+        )),
+    }
+}
