@@ -1,0 +1,71 @@
+# What a person or CI runs. Each target does its own set-up and is quick when run again.
+
+MACHINE  ?= machines/opteron8385.toml
+CPUS     ?= 8
+POLICIES ?= first-touch,interleave,kernel,carrefour
+# Rounds of the demonstration: a few seconds of guest time under every policy.
+ROUNDS   ?= 16
+REPEAT   ?= 3
+
+HITHER := target/release/hither
+STEP   := scripts/step.sh
+export HITHER_START := $(shell date +%s)
+
+.PHONY: help setup build lab demo test unit boot check bench evidence clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo      one program on an emulated four-node machine, under every policy'
+	@echo 'make test      every test: unit, short boots, style'
+	@echo 'make evidence  the long comparisons, into docs/evidence/ (hours); see below for parts'
+	@echo
+	@echo 'make setup     get what is missing (Debian packages, QEMU, Rust toolchain)'
+	@echo 'make build     build everything, in release'
+	@echo 'make unit      tests that need no root, network or QEMU'
+	@echo 'make boot      tests that boot the emulated machine'
+	@echo 'make check     formatting, clippy, the rules of this repository'
+	@echo 'make bench     speed of the laboratory'
+	@echo 'make clean     remove what was built; downloads stay'
+	@echo
+	@echo 'Variables: MACHINE=$(MACHINE) CPUS=$(CPUS) ROUNDS=$(ROUNDS)'
+	@echo '           POLICIES=$(POLICIES) REPEAT=$(REPEAT)'
+	@echo
+	@scripts/evidence.sh --list
+
+setup:
+	@$(STEP) 'set-up: packages, QEMU, Rust' scripts/setup.sh
+
+build: setup
+	@$(STEP) 'build, release' cargo build --release --workspace
+
+lab: build
+	@$(STEP) 'laboratory: guest kernel' $(HITHER) lab setup
+
+demo: lab
+	@$(STEP) 'compare: $(POLICIES)' $(HITHER) lab compare --machine $(MACHINE) --cpus $(CPUS) \
+		--policies $(POLICIES) -- target/release/cluster shared --rounds $(ROUNDS)
+
+# Checks first, so that a slip shows within a minute; boots last, as the longest.
+test: check unit boot
+
+check: setup
+	@$(STEP) 'check: formatting, clippy, tidy' cargo xtask check
+
+unit: setup
+	@$(STEP) 'unit tests' cargo test --quiet --workspace
+
+# One at a time: two emulated machines on two cores would only wait for each other.
+boot: lab
+	@$(STEP) 'boot tests' cargo test --quiet --release --package hither-lab --package hither \
+		-- --ignored --test-threads=1
+
+bench: lab
+	@$(STEP) 'speed of the laboratory' cargo bench --package hither-lab
+
+evidence: lab
+	@$(STEP) 'set-up: measured programs' scripts/setup.sh --evidence
+	@$(STEP) 'evidence' env MACHINE=$(MACHINE) CPUS=$(CPUS) POLICIES=$(POLICIES) \
+		REPEAT=$(REPEAT) scripts/evidence.sh $(TABLES)
+
+clean:
+	cargo clean

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# usage: evidence.sh [--list] [TABLE...]
+# Records comparisons in docs/evidence/: TABLE.json as the laboratory gives it, TABLE.md with date,
+# commit, machine file and command. Without names it records every table. A table that fails
+# leaves the old one as it was, and the others are still recorded.
+# MACHINE, CPUS, POLICIES and REPEAT come from the Makefile.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+MACHINE=${MACHINE:-machines/opteron8385.toml}
+CPUS=${CPUS:-8}
+POLICIES=${POLICIES:-first-touch,interleave,kernel,carrefour}
+REPEAT=${REPEAT:-3}
+folder=docs/evidence
+programs=target/release
+
+# name|what it shows|command. Rounds give at least 10 s of guest time under the fastest policy, so
+# that the kernel's balancing, which starts after 1 s, has its chance.
+tables=(
+  "cluster-shared|all threads read points that one thread wrote: a controller in overload|$programs/cluster shared --rounds 128"
+  "cluster-partitioned|each thread reads its part of points that one thread wrote|$programs/cluster partitioned --rounds 1024"
+  "cluster-mixed|as cluster-shared, with writes|$programs/cluster mixed --rounds 128"
+  "cluster-local|each thread reads what it wrote: nothing to gain|$programs/cluster local --rounds 1536"
+  "cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain|$programs/cg --products 1200"
+  "gups|random updates of a table that one thread wrote|$programs/gups --updates 40000000"
+  "kvstore|a hash table that one thread loaded, Zipf-distributed keys|$programs/kvstore --operations 12000000"
+  "7zip|7-Zip's own benchmark, compression and decompression|/usr/bin/7zz b 2 -mmt8 -md20"
+  "stress-ng|stress-ng's memory-bandwidth stressor|/usr/bin/stress-ng --stream 8 --stream-ops 24 --stream-l3-size 8M"
+)
+
+list() {
+  echo 'Tables of evidence, all by default: make evidence TABLES="NAME..."'
+  local row name what
+  for row in "${tables[@]}"; do
+    IFS='|' read -r name what _ <<< "$row"
+    printf '  %-20s %s\n' "$name" "$what"
+  done
+}
+
+# Writes both files of one table, or neither.
+record() {
+  local name=$1 what=$2 command=$3 words json text start
+  read -r -a words <<< "$command"
+  json=$(mktemp) && text=$(mktemp) || return
+  start=$(date +%s)
+  local compare=(target/release/hither lab compare --machine "$MACHINE" --cpus "$CPUS"
+    --policies "$POLICIES" --repeat "$REPEAT" --json -- "${words[@]}")
+  if ! "${compare[@]}" > "$json" || ! cargo xtask evidence "$json" > "$text.table"; then
+    rm -f "$json" "$text" "$text.table"
+    return 1
+  fi
+  {
+    printf '# %s\n\n%s.\n\n' "$name" "$what"
+    printf -- '- date: %s\n' "$(date -u +%Y-%m-%d)"
+    printf -- '- commit: %s%s\n' "$(git rev-parse --short HEAD 2> /dev/null || echo unknown)" \
+      "$([ -z "$(git status --porcelain --untracked-files=no 2> /dev/null)" ] || echo ' with changes')"
+    printf -- '- machine file: `%s` (sha256 %s), scaled to %s CPUs\n' "$MACHINE" \
+      "$(sha256sum "$MACHINE" | cut -c 1-12)" "$CPUS"
+    printf -- '- host: %s CPUs, QEMU %s, %s s\n' "$(nproc)" \
+      "$(qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/\1/p')" \
+      "$(($(date +%s) - start))"
+    printf -- '- command: `%s`\n\n' "${compare[*]}"
+    cat "$text.table"
+    printf '\nMedian of %s runs in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "$REPEAT"
+    printf 'the policy'"'"'s, less one; the words are those of docs/ARCHITECTURE.md.\n'
+  } > "$text"
+  mkdir -p "$folder"
+  mv "$json" "$folder/$name.json"
+  mv "$text" "$folder/$name.md"
+  chmod 644 "$folder/$name.json" "$folder/$name.md"
+  rm -f "$text.table"
+}
+
+if [ "${1:-}" = --list ]; then
+  list
+  exit 0
+fi
+wanted=("$@")
+for name in "${wanted[@]}"; do
+  printf '%s\n' "${tables[@]}" | cut -d '|' -f 1 | grep -qx -- "$name" && continue
+  printf 'evidence: there is no table %s\n' "$name" >&2
+  list >&2
+  exit 2
+done
+failed=0
+for row in "${tables[@]}"; do
+  IFS='|' read -r name what command <<< "$row"
+  if [ "${#wanted[@]}" -gt 0 ] && ! printf '%s\n' "${wanted[@]}" | grep -qx -- "$name"; then
+    continue
+  fi
+  scripts/step.sh "evidence: $name" true
+  if ! record "$name" "$what" "$command"; then
+    printf 'evidence: %s FAILED; its old table stays\n' "$name" >&2
+    failed=1
+  fi
+done
+cargo xtask gen
+exit "$failed"

@@ -1,0 +1,211 @@
+//! Results of `hither lab compare --json` (`hither.lab.compare/1`) as Markdown.
+//!
+//! A result has `rows`, one per policy; a figure is a number, or an object with `median`, `min`
+//! and `max`; shares (`local_access_ratio`, `controller_imbalance`, `link_use`, `link_imbalance`)
+//! are fractions of 1. A figure that is not there prints as a dash.
+
+use crate::files;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// The schema that this reads.
+const SCHEMA: &str = "hither.lab.compare/1";
+/// The policy that others are compared with.
+const BASE: &str = "first-touch";
+
+/// Prints one result as a table.
+pub fn print(path: &Path) -> Result<()> {
+    print!("{}", table(&load(path)?)?);
+    Ok(())
+}
+
+fn load(path: &Path) -> Result<Value> {
+    let value: Value = serde_json::from_str(&files::read(path)?)
+        .with_context(|| format!("{} is no JSON", path.display()))?;
+    let schema = value["schema"].as_str().unwrap_or("(none)");
+    if schema != SCHEMA {
+        bail!(
+            "{}: the schema is {schema}, this reads {SCHEMA}",
+            path.display()
+        );
+    }
+    Ok(value)
+}
+
+fn rows(result: &Value) -> Result<&Vec<Value>> {
+    result["rows"]
+        .as_array()
+        .context("the result has no list `rows`")
+}
+
+/// The middle value of a figure.
+fn median(figure: &Value) -> Option<f64> {
+    figure.as_f64().or_else(|| figure["median"].as_f64())
+}
+
+fn spread(figure: &Value) -> String {
+    match (figure["min"].as_f64(), figure["max"].as_f64()) {
+        (Some(min), Some(max)) => format!(" ({min:.2} to {max:.2})"),
+        _ => String::new(),
+    }
+}
+
+fn show(figure: &Value, factor: f64, digits: usize) -> String {
+    median(figure).map_or("–".to_owned(), |value| {
+        format!("{:.digits$}", value * factor)
+    })
+}
+
+/// Speed against first-touch, as `+12 %`.
+fn gain(base: Option<f64>, seconds: Option<f64>) -> String {
+    match (base, seconds) {
+        (Some(base), Some(seconds)) if seconds > 0.0 => {
+            format!("{:+.0} %", (base / seconds - 1.0) * 100.0)
+        }
+        _ => "–".to_owned(),
+    }
+}
+
+fn base<'a>(rows: &'a [Value], figure: &str) -> Option<&'a Value> {
+    rows.iter()
+        .find(|row| row["policy"] == BASE)
+        .map(|row| &row[figure])
+}
+
+fn table(result: &Value) -> Result<String> {
+    let rows = rows(result)?;
+    let first_touch = base(rows, "seconds").and_then(median);
+    let steady = base(rows, "steady_seconds").and_then(median);
+    let mut text = "| policy | seconds (min to max) | speed | steady s | steady speed | local % | \
+                    latency ns | controller imbalance % | link use % | link imbalance % | \
+                    moved pages | host s |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    for row in rows {
+        let policy = row["policy"].as_str().context("a row has no `policy`")?;
+        let _ = writeln!(
+            text,
+            "| {policy} | {}{} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            show(&row["seconds"], 1.0, 2),
+            spread(&row["seconds"]),
+            gain(first_touch, median(&row["seconds"])),
+            show(&row["steady_seconds"], 1.0, 2),
+            gain(steady, median(&row["steady_seconds"])),
+            show(&row["local_access_ratio"], 100.0, 0),
+            show(&row["latency_ns"], 1.0, 0),
+            show(&row["controller_imbalance"], 100.0, 0),
+            show(&row["link_use"], 100.0, 0),
+            show(&row["link_imbalance"], 100.0, 0),
+            show(&row["moved_pages"], 1.0, 0),
+            show(&row["host_seconds"], 1.0, 0),
+        );
+    }
+    Ok(text)
+}
+
+/// One row per result in `docs/evidence`: how much faster each policy is than first-touch.
+pub fn summary(root: &Path) -> Result<String> {
+    let folder = root.join("docs/evidence");
+    let mut paths = Vec::new();
+    if folder.is_dir() {
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            paths.push(entry?.path());
+        }
+    }
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    paths.sort();
+    let mut results = Vec::new();
+    for path in paths {
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        results.push((name, load(&path)?));
+    }
+    if results.is_empty() {
+        return Ok("\nNo results are recorded yet: `make evidence` records them.\n\n".to_owned());
+    }
+    summarise(&results)
+}
+
+fn summarise(results: &[(String, Value)]) -> Result<String> {
+    let mut policies: Vec<&str> = Vec::new();
+    for (_, result) in results {
+        for policy in rows(result)?
+            .iter()
+            .filter_map(|row| row["policy"].as_str())
+        {
+            if policy != BASE && !policies.contains(&policy) {
+                policies.push(policy);
+            }
+        }
+    }
+    let mut text = format!("\n| program | {BASE} |");
+    policies
+        .iter()
+        .for_each(|policy| text.push_str(&format!(" {policy} |")));
+    let _ = writeln!(text, "\n|---|--:|{}", "--:|".repeat(policies.len()));
+    for (name, result) in results {
+        let rows = rows(result)?;
+        let first_touch = base(rows, "seconds").and_then(median);
+        let seconds = first_touch.map_or("–".to_owned(), |seconds| format!("{seconds:.2} s"));
+        let _ = write!(text, "| [{name}](docs/evidence/{name}.md) | {seconds} |");
+        for policy in &policies {
+            let row = rows.iter().find(|row| row["policy"] == *policy);
+            let _ = write!(
+                text,
+                " {} |",
+                gain(first_touch, row.and_then(|row| median(&row["seconds"])))
+            );
+        }
+        text.push('\n');
+    }
+    text.push('\n');
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn result() -> Value {
+        json!({"schema": SCHEMA, "rows": [
+            {"policy": "first-touch", "seconds": {"median": 10.0, "min": 9.9, "max": 10.2},
+             "local_access_ratio": 0.25, "moved_pages": 0},
+            {"policy": "carrefour", "seconds": {"median": 5.0, "min": 4.9, "max": 5.3},
+             "local_access_ratio": 0.26, "controller_imbalance": 0.08, "moved_pages": 12288},
+        ]})
+    }
+
+    #[test]
+    fn a_table_has_speed_against_first_touch_and_dashes_for_what_is_missing() {
+        let text = table(&result()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert_eq!(
+            lines[3],
+            "| carrefour | 5.00 (4.90 to 5.30) | +100 % | – | – | 26 | – | 8 | – | – | 12288 | – |"
+        );
+    }
+
+    #[test]
+    fn the_summary_has_one_row_per_program() {
+        let text = summarise(&[("cluster".to_owned(), result())]).unwrap();
+        assert!(
+            text.contains("| program | first-touch | carrefour |"),
+            "{text}"
+        );
+        assert!(text.contains("| [cluster](docs/evidence/cluster.md) | 10.00 s | +100 % |"));
+    }
+
+    #[test]
+    fn other_schemas_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.json");
+        std::fs::write(&path, "{\"schema\": \"other/1\"}").unwrap();
+        assert!(format!("{:#}", load(&path).unwrap_err()).contains("the schema is other/1"));
+    }
+}
