@@ -50,16 +50,15 @@ record() {
     return 1
   fi
   {
-    printf '# %s\n\n%s.\n\n' "$name" "$what"
+    printf '# %s\n\n%s.\n\n' "$name" "${what^}"
     printf -- '- date: %s\n' "$(date -u +%Y-%m-%d)"
     printf -- '- commit: %s%s\n' "$(git rev-parse --short HEAD 2> /dev/null || echo unknown)" \
       "$([ -z "$(git status --porcelain --untracked-files=no 2> /dev/null)" ] || echo ' with changes')"
-    printf -- '- machine file: `%s` (sha256 %s), scaled to %s CPUs\n' "$MACHINE" \
-      "$(sha256sum "$MACHINE" | cut -c 1-12)" "$CPUS"
+    printf -- '- machine file: `%s` (sha256 %s)\n' "$MACHINE" "$(sha256sum "$MACHINE" | cut -c 1-12)"
     printf -- '- host: %s CPUs, QEMU %s, %s s\n' "$(nproc)" \
       "$(qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/\1/p')" \
       "$(($(date +%s) - start))"
-    printf -- '- command: `%s`\n\n' "${compare[*]}"
+    printf -- '- command: `%s`\n' "${compare[*]}"
     cat "$text.table"
     printf '\nMedian of %s runs in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "$REPEAT"
     printf 'the policy'"'"'s, less one; the words are those of docs/ARCHITECTURE.md.\n'
@@ -82,13 +81,15 @@ for name in "${wanted[@]}"; do
   list >&2
   exit 2
 done
+# The laboratory ends its guest on an interrupt and exits; no further table is wanted then.
+trap 'exit 130' INT
 failed=0
 for row in "${tables[@]}"; do
   IFS='|' read -r name what command <<< "$row"
   if [ "${#wanted[@]}" -gt 0 ] && ! printf '%s\n' "${wanted[@]}" | grep -qx -- "$name"; then
     continue
   fi
-  scripts/step.sh "evidence: $name" true
+  printf '[%4d s] evidence: %s\n' "$(($(date +%s) - ${HITHER_START:-$(date +%s)}))" "$name"
   if ! record "$name" "$what" "$command"; then
     printf 'evidence: %s FAILED; its old table stays\n' "$name" >&2
     failed=1

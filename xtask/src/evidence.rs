@@ -1,8 +1,9 @@
-//! Results of `hither lab compare --json` (`hither.lab.compare/1`) as Markdown.
+//! Results of `hither lab compare --json` (`hither.lab.compare/1`, `docs/lab.md`) as Markdown.
 //!
-//! A result has `rows`, one per policy; a figure is a number, or an object with `median`, `min`
-//! and `max`; shares (`local_access_ratio`, `controller_imbalance`, `link_use`, `link_imbalance`)
-//! are fractions of 1. A figure that is not there prints as a dash.
+//! A result has its setting (`machine`, `scaling`, `cpus`, `kernel`, `thp`, `modelled`) and `rows`,
+//! one per policy; a figure is a number, or an object with `median`, `min` and `max`; shares
+//! (`local_access_ratio`, `controller_imbalance`, `link_use`, `link_imbalance`) are fractions of 1.
+//! A figure that is not there prints as a dash.
 
 use crate::files;
 use anyhow::{Context, Result, bail};
@@ -15,10 +16,33 @@ const SCHEMA: &str = "hither.lab.compare/1";
 /// The policy that others are compared with.
 const BASE: &str = "first-touch";
 
-/// Prints one result as a table.
+/// Prints one result: its setting and its table.
 pub fn print(path: &Path) -> Result<()> {
-    print!("{}", table(&load(path)?)?);
+    let result = load(path)?;
+    print!("{}\n{}", setting(&result), table(&result)?);
     Ok(())
+}
+
+/// Where the result was made, as a list.
+fn setting(result: &Value) -> String {
+    let text = |name: &str| result[name].as_str().unwrap_or("unknown").to_owned();
+    let mut lines = format!(
+        "- machine: {}, {} CPUs; Linux {}; huge pages {}\n",
+        text("machine"),
+        result["cpus"],
+        text("kernel"),
+        text("thp")
+    );
+    if let Some(scaling) = result["scaling"]
+        .as_str()
+        .filter(|scaling| !scaling.is_empty())
+    {
+        let _ = writeln!(lines, "- scaled: {scaling}");
+    }
+    if result["modelled"] == false {
+        lines.push_str("- time is the host's, not modelled: it says nothing about placement\n");
+    }
+    lines
 }
 
 fn load(path: &Path) -> Result<Value> {
@@ -172,7 +196,8 @@ mod tests {
     use serde_json::json;
 
     fn result() -> Value {
-        json!({"schema": SCHEMA, "rows": [
+        json!({"schema": SCHEMA, "machine": "square", "cpus": 8, "kernel": "7.2.12",
+               "thp": "madvise", "scaling": "8 of 16 CPUs", "modelled": true, "rows": [
             {"policy": "first-touch", "seconds": {"median": 10.0, "min": 9.9, "max": 10.2},
              "local_access_ratio": 0.25, "moved_pages": 0},
             {"policy": "carrefour", "seconds": {"median": 5.0, "min": 4.9, "max": 5.3},
@@ -188,6 +213,15 @@ mod tests {
         assert_eq!(
             lines[3],
             "| carrefour | 5.00 (4.90 to 5.30) | +100 % | – | – | 26 | – | 8 | – | – | 12288 | – |"
+        );
+    }
+
+    #[test]
+    fn the_setting_says_what_was_scaled() {
+        assert_eq!(
+            setting(&result()),
+            "- machine: square, 8 CPUs; Linux 7.2.12; huge pages madvise\n\
+             - scaled: 8 of 16 CPUs\n"
         );
     }
 
