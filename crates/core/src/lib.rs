@@ -6,11 +6,14 @@
 //! no threads, no environment: time and data are arguments.
 #![forbid(unsafe_code)]
 
+pub mod engine;
+pub mod explain;
 pub mod ids;
 pub mod machine;
 pub mod metrics;
 pub mod opium;
 pub mod plan;
+pub mod policy;
 pub mod set;
 pub mod snapshot;
 pub mod timing;

@@ -1,0 +1,199 @@
+//! Admission: from a policy's proposal to requests that keep every budget.
+//!
+//! A proposed move is dropped where the page cools down or is under way, the target is unknown or
+//! full, the rate budget is spent, its mechanism is switched off, or it leads nowhere. What is
+//! left is grouped: one request holds pages of one process, one target, one mechanism.
+
+use super::efficacy::{Campaign, Reading, Stage};
+use super::predict::{self, Prediction};
+use super::{Engine, Pending, PendingPage};
+use crate::explain::Event;
+use crate::ids::{NodeId, Pid};
+use crate::plan::{Mechanism, MoveRequest, Reason};
+use crate::policy::{Proposal, ProposedMove};
+use crate::snapshot::{Evidence, Snapshot};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Pages of one request, with the sum of their predicted gains in ns.
+struct Group {
+    pages: Vec<PendingPage>,
+    gain_ns: f64,
+}
+
+impl Engine {
+    /// Turns a proposal into requests; `room` (base pages per node position) is used up.
+    pub(super) fn admit(
+        &mut self,
+        now_us: u64,
+        snapshot: &Snapshot,
+        proposal: Proposal,
+        room: &mut [u64],
+    ) -> Vec<MoveRequest> {
+        let moves = self.admissible(now_us, snapshot, &proposal.moves, room);
+        if moves.is_empty() {
+            self.efficacy.close(&self.config);
+            return Vec::new();
+        }
+        self.rate.spend(moves.iter().map(ProposedMove::base_pages).sum());
+        let since_us = now_us.saturating_sub(snapshot.interval_us);
+        let ledger = &self.ledger;
+        let prediction = predict::predict(snapshot, &moves, |pid, page, seen| ledger.home_given(pid, page, seen, since_us));
+        let campaign = self.join_campaign(now_us, snapshot, &moves, &prediction);
+        let groups = group(&moves, &prediction, self.config.request_pages);
+        let mut requests = Vec::with_capacity(groups.len());
+        for ((pid, to, mechanism), group) in groups {
+            let because = proposal.reasons.get(&mechanism).cloned().unwrap_or(Cow::Borrowed("the policy asked"));
+            let basis = prediction.gains_ns.clone();
+            let gain = basis.map(|_| group.gain_ns);
+            requests.push(self.request(now_us, campaign, pid, to, group.pages, Reason { mechanism, because }, gain));
+        }
+        // Most valuable first; the sort is stable, so equal ones keep their order.
+        let value = |request: &MoveRequest| request.predicted_gain_ns.get().unwrap_or(0.0) / request.pages.len() as f64;
+        requests.sort_by(|a, b| value(b).total_cmp(&value(a)));
+        self.close_when_long();
+        requests
+    }
+
+    fn admissible(
+        &self,
+        now_us: u64,
+        snapshot: &Snapshot,
+        proposed: &[ProposedMove],
+        room: &mut [u64],
+    ) -> Vec<ProposedMove> {
+        let switched_off = self.efficacy.switched_off(now_us);
+        let mut rate_left = self.rate.clone().available(&self.config, now_us);
+        let mut seen = BTreeSet::new();
+        let mut moves = Vec::new();
+        for order in proposed {
+            let Some(to) = snapshot.node_position(order.to) else { continue };
+            let pages = order.base_pages();
+            let is_wanted = order.from != order.to
+                && !switched_off.contains(&order.mechanism)
+                && self.ledger.may_move(order.pid, order.page, now_us);
+            if !is_wanted || room[to] < pages || rate_left < pages || !seen.insert((order.pid, order.page)) {
+                continue;
+            }
+            room[to] -= pages;
+            rate_left -= pages;
+            moves.push(*order);
+        }
+        moves
+    }
+
+    /// Opens a campaign or adds to the open one; returns its number.
+    fn join_campaign(
+        &mut self,
+        now_us: u64,
+        snapshot: &Snapshot,
+        moves: &[ProposedMove],
+        prediction: &Prediction,
+    ) -> u64 {
+        let Stage::Moving(campaign) = &mut self.efficacy.stage else { return 0 };
+        let campaign = campaign.get_or_insert_with(|| {
+            self.next_campaign += 1;
+            Campaign {
+                id: self.next_campaign - 1,
+                mechanisms: BTreeSet::new(),
+                before: Reading::of(snapshot),
+                predicted: predict::PredictedChange::default(),
+                predicted_gain_ns: Some(0.0),
+                moved: BTreeMap::new(),
+                page_count: 0,
+                steps: 0,
+                started_us: now_us,
+            }
+        });
+        campaign.steps += 1;
+        campaign.mechanisms.extend(moves.iter().map(|order| order.mechanism));
+        campaign.predicted.local_ratio += prediction.change.local_ratio;
+        campaign.predicted.imbalance += prediction.change.imbalance;
+        let gain: Option<f64> = prediction.gains_ns.value().map(|gains| gains.iter().sum());
+        campaign.predicted_gain_ns = campaign.predicted_gain_ns.zip(gain).map(|(sum, gain)| sum + gain);
+        campaign.id
+    }
+
+    fn close_when_long(&mut self) {
+        if let Stage::Moving(Some(campaign)) = &self.efficacy.stage
+            && campaign.steps >= self.config.campaign_steps
+        {
+            self.efficacy.close(&self.config);
+        }
+    }
+
+    /// Numbers a request, notes it in the ledger and the log, and remembers it as under way.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named at both call sites")]
+    pub(super) fn request(
+        &mut self,
+        now_us: u64,
+        campaign: u64,
+        pid: Pid,
+        to: NodeId,
+        pages: Vec<PendingPage>,
+        reason: Reason,
+        predicted_gain_ns: Evidence<f64>,
+    ) -> MoveRequest {
+        let id = self.next_request;
+        self.next_request += 1;
+        for page in &pages {
+            self.ledger.ask(pid, page.page, page.from);
+        }
+        let request = MoveRequest {
+            id,
+            pid,
+            pages: pages.iter().map(|page| page.page).collect(),
+            to,
+            reason,
+            predicted_gain_ns,
+        };
+        self.log.push(
+            now_us,
+            Event::Asked {
+                request: id,
+                campaign,
+                pid,
+                page_count: pages.iter().map(|page| page.base_pages()).sum(),
+                to,
+                mechanism: request.reason.mechanism,
+                because: request.reason.because.clone().into_owned(),
+                predicted_gain_ns: request.predicted_gain_ns.clone(),
+            },
+        );
+        self.pending.insert(id, Pending { pid, to, mechanism: request.reason.mechanism, pages });
+        request
+    }
+}
+
+/// Groups moves by process, target and mechanism, pages ascending, at most `limit` base pages each
+/// (a huge page alone may exceed it).
+fn group(moves: &[ProposedMove], prediction: &Prediction, limit: usize) -> Vec<((Pid, NodeId, Mechanism), Group)> {
+    let gains = prediction.gains_ns.value();
+    let mut by_key: BTreeMap<(Pid, NodeId, Mechanism), Vec<(PendingPage, f64)>> = BTreeMap::new();
+    for (index, order) in moves.iter().enumerate() {
+        let page = PendingPage { page: order.page, huge: order.huge, from: order.from };
+        let gain = gains.map_or(0.0, |gains| gains[index]);
+        by_key.entry((order.pid, order.to, order.mechanism)).or_default().push((page, gain));
+    }
+    let mut groups = Vec::new();
+    for (key, mut pages) in by_key {
+        pages.sort_by_key(|(page, _)| page.page);
+        let mut open: Option<(Group, u64)> = None;
+        for (page, gain_ns) in pages {
+            let size = page.base_pages();
+            match &mut open {
+                Some((group, used)) if *used + size <= limit as u64 => {
+                    group.pages.push(page);
+                    group.gain_ns += gain_ns;
+                    *used += size;
+                }
+                _ => {
+                    let full = open.replace((Group { pages: vec![page], gain_ns }, size));
+                    groups.extend(full.map(|(group, _)| (key, group)));
+                }
+            }
+        }
+        groups.extend(open.map(|(group, _)| (key, group)));
+    }
+    groups
+}

@@ -1,0 +1,176 @@
+//! How closely to watch: hither's own cost must vanish when nothing is left to do.
+//!
+//! While a policy works or learns, and while a campaign is measured: full sampling, short
+//! intervals. When it has nothing to do: cheap sampling, then none, at growing intervals. When its
+//! gates are shut, samples would be of no use: counters only. Asleep, the global metrics (which
+//! cost a few reads) are compared with those at falling asleep; a change, or a new process, wakes
+//! it. A wake-up that led to no move makes the next one need more of a change.
+
+use super::config::EngineConfig;
+use super::efficacy::Reading;
+use crate::ids::Pid;
+use crate::plan::Sampling;
+use crate::policy::Outlook;
+
+/// Steps with nothing to do that are still sampled fully cheaply at the short interval.
+const CHEAP_STEPS: u32 = 3;
+/// Steps with nothing to do after which sampling stops.
+const OFF_STEPS: u32 = 8;
+/// Steps after which the interval doubles, and doubles again.
+const STRETCH_STEPS: u32 = 10;
+/// Change of the local-access ratio that wakes: Carrefour's harm, 5 points.
+const WAKE_LOCAL: f64 = 0.05;
+/// Change of the controller imbalance that wakes: a little above its success, 10 points, since
+/// one interval scatters more than the mean of a campaign.
+const WAKE_IMBALANCE: f64 = 0.15;
+/// Relative change of the memory accesses per us that wakes.
+const WAKE_RATE: f64 = 0.5;
+/// Factor by which a fruitless wake-up raises the thresholds.
+const FRUITLESS_FACTOR: f64 = 1.5;
+/// Fruitless wake-ups that count.
+const MAX_FRUITLESS: i32 = 5;
+
+/// The state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attention {
+    idle_steps: u32,
+    is_shut: bool,
+    /// What the world looked like at falling asleep.
+    asleep: Option<(Reading, Vec<Pid>)>,
+    fruitless: i32,
+    moved_since_waking: bool,
+    probed_us: u64,
+}
+
+/// What the engine knows when it decides how closely to watch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Situation<'a> {
+    pub now_us: u64,
+    pub outlook: Outlook,
+    /// A campaign is open or being measured or reverted.
+    pub is_busy: bool,
+    /// This step asked for moves.
+    pub has_moves: bool,
+    pub reading: Reading,
+    pub pids: &'a [Pid],
+}
+
+impl Attention {
+    /// Sampling and interval (us) until the next step.
+    pub fn next(&mut self, config: &EngineConfig, situation: &Situation<'_>) -> (Sampling, u64) {
+        if situation.has_moves {
+            self.fruitless = 0;
+            self.moved_since_waking = true;
+        }
+        let is_shut = situation.outlook == Outlook::Shut;
+        let opened = std::mem::replace(&mut self.is_shut, is_shut) && !is_shut;
+        let has_work = matches!(situation.outlook, Outlook::Working | Outlook::Learning);
+        // Without samples a policy cannot see work: its word counts only where it had some.
+        let is_blind = self.asleep.is_some();
+        if situation.is_busy || situation.has_moves || opened || (has_work && !is_blind) {
+            self.wake();
+            return (Sampling::Full, config.interval_us);
+        }
+        if let Some((then, pids)) = &self.asleep
+            && (pids != situation.pids || (!is_shut && self.has_changed(then, &situation.reading)))
+        {
+            self.fruitless = if self.moved_since_waking { 0 } else { (self.fruitless + 1).min(MAX_FRUITLESS) };
+            self.moved_since_waking = false;
+            self.wake();
+            return (if is_shut { Sampling::Off } else { Sampling::Full }, config.interval_us);
+        }
+        self.idle_steps = self.idle_steps.saturating_add(1);
+        (self.idle_sampling(config, situation), self.interval_us(config))
+    }
+
+    fn wake(&mut self) {
+        self.idle_steps = 0;
+        self.asleep = None;
+    }
+
+    fn idle_sampling(&mut self, config: &EngineConfig, situation: &Situation<'_>) -> Sampling {
+        if situation.outlook == Outlook::Shut {
+            return Sampling::Off;
+        }
+        if self.idle_steps < OFF_STEPS {
+            return Sampling::Cheap;
+        }
+        if self.asleep.is_none() {
+            self.asleep = Some((situation.reading, situation.pids.to_vec()));
+            self.probed_us = situation.now_us;
+        }
+        if situation.now_us.saturating_sub(self.probed_us) >= config.probe_us {
+            self.probed_us = situation.now_us;
+            return Sampling::Cheap;
+        }
+        Sampling::Off
+    }
+
+    fn interval_us(&self, config: &EngineConfig) -> u64 {
+        let doublings = match self.idle_steps {
+            steps if self.is_shut => steps / STRETCH_STEPS,
+            steps => steps.saturating_sub(CHEAP_STEPS),
+        };
+        let longest_us = config.max_interval_us.max(config.interval_us);
+        config.interval_us.saturating_mul(1 << doublings.min(20)).min(longest_us)
+    }
+
+    fn has_changed(&self, then: &Reading, now: &Reading) -> bool {
+        let factor = FRUITLESS_FACTOR.powi(self.fruitless);
+        let differs = |then: Option<f64>, now: Option<f64>, limit: f64| match (then, now) {
+            (Some(then), Some(now)) => (then - now).abs() > limit * factor,
+            _ => false,
+        };
+        let rate = then.accesses_per_us.unwrap_or(0.0);
+        differs(then.local_ratio, now.local_ratio, WAKE_LOCAL)
+            || differs(then.imbalance, now.imbalance, WAKE_IMBALANCE)
+            || differs(then.accesses_per_us, now.accesses_per_us, WAKE_RATE * rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(attention: &mut Attention, now_us: u64, outlook: Outlook, local: f64) -> (Sampling, u64) {
+        let reading = Reading { local_ratio: Some(local), ..Reading::default() };
+        let situation =
+            Situation { now_us, outlook, is_busy: false, has_moves: false, reading, pids: &[Pid(1)] };
+        attention.next(&EngineConfig::default(), &situation)
+    }
+
+    #[test]
+    fn it_falls_asleep_and_a_change_wakes_it() {
+        let mut attention = Attention::default();
+        assert_eq!(step(&mut attention, 0, Outlook::Learning, 0.25), (Sampling::Full, 100_000));
+        let mut seen = Vec::new();
+        for turn in 1..=12 {
+            seen.push(step(&mut attention, turn * 100_000, Outlook::Done, 0.25));
+        }
+        assert_eq!(seen[0], (Sampling::Cheap, 100_000));
+        assert_eq!(seen[11], (Sampling::Off, 1_000_000));
+        assert_eq!(step(&mut attention, 2_000_000, Outlook::Done, 0.22).0, Sampling::Off, "3 points are noise");
+        assert_eq!(step(&mut attention, 3_000_000, Outlook::Done, 0.18), (Sampling::Full, 100_000));
+    }
+
+    #[test]
+    fn asleep_it_looks_now_and_then() {
+        let mut attention = Attention::default();
+        let looks = (0..40).filter(|turn| {
+            step(&mut attention, turn * 1_000_000, Outlook::Done, 0.25).0 == Sampling::Cheap
+        });
+        // 7 before sampling stops (steps 1 to 7), then one every 10 s of the remaining 32.
+        assert_eq!(looks.count(), 7 + 3);
+    }
+
+    #[test]
+    fn shut_gates_cost_no_samples_and_opening_them_wakes() {
+        let mut attention = Attention::default();
+        assert_eq!(step(&mut attention, 0, Outlook::Shut, 1.0), (Sampling::Off, 100_000));
+        for turn in 1..60 {
+            step(&mut attention, turn * 100_000, Outlook::Shut, 1.0);
+        }
+        assert_eq!(step(&mut attention, 7_000_000, Outlook::Shut, 1.0), (Sampling::Off, 1_000_000));
+        assert_eq!(step(&mut attention, 8_000_000, Outlook::Done, 0.5), (Sampling::Full, 100_000));
+    }
+}

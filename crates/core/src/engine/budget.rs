@@ -1,0 +1,71 @@
+//! How much may be moved: free memory on the targets, and bytes per second.
+
+use super::config::EngineConfig;
+use crate::snapshot::{PAGE_BYTES, Snapshot};
+
+/// Base pages for which each node, by position, has room beyond its reserve and beyond the moves
+/// that are under way (`pending_pages`, by position). Departing pages are not counted as room
+/// before they have left.
+pub(super) fn room_pages(config: &EngineConfig, snapshot: &Snapshot, pending_pages: &[u64]) -> Vec<u64> {
+    let nodes = snapshot.nodes.iter().enumerate();
+    nodes
+        .map(|(position, node)| {
+            let share = (node.total_bytes as f64 * config.reserve_share) as u64;
+            let free = node.free_bytes.saturating_sub(share.max(config.reserve_bytes));
+            let pending = pending_pages.get(position).copied().unwrap_or(0);
+            (free / PAGE_BYTES).saturating_sub(pending)
+        })
+        .collect()
+}
+
+/// A bucket of pages that fills with time.
+#[derive(Clone, Debug)]
+pub(super) struct RateBudget {
+    pages: f64,
+    filled_at_us: Option<u64>,
+}
+
+impl RateBudget {
+    /// A full bucket.
+    pub fn new(config: &EngineConfig) -> Self {
+        Self { pages: (config.burst_bytes / PAGE_BYTES) as f64, filled_at_us: None }
+    }
+
+    /// Fills up to now; returns the whole pages that may move.
+    pub fn available(&mut self, config: &EngineConfig, now_us: u64) -> u64 {
+        let since_us = now_us.saturating_sub(self.filled_at_us.unwrap_or(now_us));
+        self.filled_at_us = Some(now_us.max(self.filled_at_us.unwrap_or(0)));
+        let pages_per_us = config.rate_bytes_per_s as f64 / 1e6 / PAGE_BYTES as f64;
+        let full = (config.burst_bytes / PAGE_BYTES) as f64;
+        self.pages = (self.pages + since_us as f64 * pages_per_us).min(full);
+        self.pages as u64
+    }
+
+    /// Takes pages out.
+    pub fn spend(&mut self, pages: u64) {
+        self.pages = (self.pages - pages as f64).max(0.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_fills_at_its_rate_and_not_beyond() {
+        // 4096 bytes per ms, 10 pages at most.
+        let config = EngineConfig {
+            rate_bytes_per_s: 4_096_000,
+            burst_bytes: 40_960,
+            ..EngineConfig::default()
+        };
+        let mut budget = RateBudget::new(&config);
+        assert_eq!(budget.available(&config, 5_000), 10);
+        budget.spend(10);
+        assert_eq!(budget.available(&config, 5_000), 0);
+        assert_eq!(budget.available(&config, 8_500), 3);
+        assert_eq!(budget.available(&config, 4_000), 3, "time that runs backwards fills nothing");
+        assert_eq!(budget.available(&config, 9_000), 4);
+        assert_eq!(budget.available(&config, 90_000_000), 10);
+    }
+}

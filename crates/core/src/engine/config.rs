@@ -1,0 +1,97 @@
+//! The engine's thresholds, each with its unit, reason and source.
+
+/// Budgets, times and the efficacy rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// Seed of the random source that is handed to the policy.
+    pub seed: u64,
+    /// Time between steps while there is something to do, in us. 100 ms: ten looks while a
+    /// program of a second runs; Carrefour's own period is 1 s.
+    pub interval_us: u64,
+    /// Longest time between steps when nothing is left to do, in us. 1 s: Carrefour's period, and
+    /// the delay with which a change is noticed.
+    pub max_interval_us: u64,
+    /// Free memory that is never filled on a target, as a share of its memory. 2 %: above the
+    /// kernel's own watermarks (about 1 %), so that moves do not wake its reclaim.
+    pub reserve_share: f64,
+    /// The same as a floor, in bytes. 8 MiB.
+    pub reserve_bytes: u64,
+    /// Bytes moved per second at most. 1 GB/s: half of what batched `move_pages` reaches on one
+    /// thread (3.3 GB/s on Zen 3, less on older machines), and a sixth of an Opteron's controller.
+    pub rate_bytes_per_s: u64,
+    /// Bytes that may be moved at once after a rest. 128 MiB: Carrefour's 30,000 pages a period.
+    pub burst_bytes: u64,
+    /// Base pages per request at most. 2048: 8 MiB keep the executor's answer within tens of ms.
+    pub request_pages: usize,
+    /// A page rests so long after its first move, in us; doubled with every further move. 2 s:
+    /// longer than a campaign and its measurement, so that a page moves once per verdict.
+    pub cooldown_us: u64,
+    /// A page that could not be moved just now rests so long, in us. 1 s.
+    pub refused_us: u64,
+    /// A page that cannot be moved at all rests so long, in us. 60 s.
+    pub refused_for_good_us: u64,
+    /// Steps with moves after which the engine stops to measure. 5.
+    pub campaign_steps: u32,
+    /// Intervals after the last outcome that are not measured: caches refill and late threads
+    /// catch up. 1, beside the interval in which the outcome came.
+    pub settle_intervals: u32,
+    /// Intervals measured for the verdict. 2.
+    pub measure_intervals: u32,
+    /// Intervals without usable figures after which a campaign is closed without a verdict. 20.
+    pub patience_intervals: u32,
+    /// Success: the local-access ratio rose by this. 10 points (Carrefour's code).
+    pub success_local_ratio: f64,
+    /// Success: the controller imbalance fell by this. 10 points (Carrefour's code).
+    pub success_imbalance: f64,
+    /// Harm: the local-access ratio fell by this without a success. 5 points (Carrefour's code).
+    pub harm_local_ratio: f64,
+    /// Harm, whatever else improved: latency rose *and* memory accesses per us fell by this share.
+    /// 10 %: the program waits longer and gets less; above the 2 to 4 % by which equal runs differ.
+    pub harm_share: f64,
+    /// Below this share of the former memory accesses per us the program does something else, and
+    /// the comparison means nothing. 10 %.
+    pub idle_share: f64,
+    /// A mechanism that had no effect is off so long, in us; doubled with every repetition. 5 s
+    /// (Carrefour's code).
+    pub off_us: u64,
+    /// A mechanism that did harm is off so long, in us; doubled with every repetition. 30 s.
+    pub off_after_harm_us: u64,
+    /// Attempts to put a page back before it is given up, one per step. 10: a second.
+    pub revert_attempts: u32,
+    /// Entries of the log that are kept. 4096.
+    pub log_entries: usize,
+    /// When asleep, look with cheap sampling this often, in us. 10 s.
+    pub probe_us: u64,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            interval_us: 100_000,
+            max_interval_us: 1_000_000,
+            reserve_share: 0.02,
+            reserve_bytes: 8 << 20,
+            rate_bytes_per_s: 1_000_000_000,
+            burst_bytes: 128 << 20,
+            request_pages: 2048,
+            cooldown_us: 2_000_000,
+            refused_us: 1_000_000,
+            refused_for_good_us: 60_000_000,
+            campaign_steps: 5,
+            settle_intervals: 1,
+            measure_intervals: 2,
+            patience_intervals: 20,
+            success_local_ratio: 0.10,
+            success_imbalance: 0.10,
+            harm_local_ratio: 0.05,
+            harm_share: 0.10,
+            idle_share: 0.10,
+            off_us: 5_000_000,
+            off_after_harm_us: 30_000_000,
+            revert_attempts: 10,
+            log_entries: 4096,
+            probe_us: 10_000_000,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What would these moves change? Asked of the interval's samples, before anything moves.
+//!
+//! Local-access ratio and imbalance are recounted with the pages at their new homes. Stall time:
+//!
+//! - An access that becomes local saves `latency * (1 - 10 / distance)`: the kernel's distance
+//!   table states latency relative to a local 10 (ACPI, system locality table), so this is the
+//!   remote share of the mean latency; one that becomes more remote costs the same way.
+//! - Where the busiest node's traffic falls from `b` to `a`, every access to it saves
+//!   `latency * utilisation * (1 - a / b)`: of the waiting at a controller, the part that its
+//!   utilisation explains shrinks with its traffic. The saving is shared by the pages that leave.
+//!
+//! Both are first-order estimates, meant to be compared with what is measured afterwards.
+
+use crate::ids::{NodeId, Pid};
+use crate::metrics;
+use crate::policy::{ProposedMove, moving_unit};
+use crate::snapshot::{Evidence, Snapshot};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Predicted change of the machine's metrics, as fractions of 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PredictedChange {
+    /// Rise of the local-access ratio.
+    pub local_ratio: f64,
+    /// Rise of the controller imbalance (a fall is negative).
+    pub imbalance: f64,
+}
+
+/// A prediction for a list of moves.
+#[derive(Clone, Debug)]
+pub(super) struct Prediction {
+    /// Change of the machine's metrics.
+    pub change: PredictedChange,
+    /// Stall time saved per interval by each move, in ns, in the order of the moves.
+    pub gains_ns: Evidence<Vec<f64>>,
+}
+
+/// Samples of each moving unit that moves, per node position.
+type Samples = BTreeMap<(Pid, u64), Vec<f64>>;
+
+/// Predicts what the moves change, from the interval's samples. `home_of` corrects what the
+/// snapshot says of a unit's home by what is known of later moves.
+pub(super) fn predict(
+    snapshot: &Snapshot,
+    moves: &[ProposedMove],
+    home_of: impl Fn(Pid, u64, NodeId) -> NodeId,
+) -> Prediction {
+    let nodes = snapshot.nodes.len();
+    let mut samples: Samples = moves.iter().map(|order| ((order.pid, order.page), vec![0.0; nodes])).collect();
+    let mut traffic = vec![0.0; nodes];
+    let mut local = 0.0;
+    for page in &snapshot.pages {
+        let unit = moving_unit(page.page, page.huge);
+        let home = snapshot.node_position(home_of(page.pid, unit, page.home));
+        let mut sums = samples.get_mut(&(page.pid, unit));
+        for (position, count) in page.reads.iter().chain(page.writes.iter()).filter(|&(p, _)| p < nodes) {
+            if let Some(home) = home {
+                traffic[home] += f64::from(count);
+                local += if home == position { f64::from(count) } else { 0.0 };
+            }
+            if let Some(sums) = &mut sums {
+                sums[position] += f64::from(count);
+            }
+        }
+    }
+    let mut after = traffic.clone();
+    let mut local_after = local;
+    for order in moves {
+        let users = &samples[&(order.pid, order.page)];
+        let count: f64 = users.iter().sum();
+        if let Some(from) = snapshot.node_position(order.from) {
+            after[from] -= count;
+            local_after -= users[from];
+        }
+        if let Some(to) = snapshot.node_position(order.to) {
+            after[to] += count;
+            local_after += users[to];
+        }
+    }
+    let all: f64 = traffic.iter().sum();
+    let imbalance = |values: &[f64]| metrics::imbalance(values).unwrap_or(0.0);
+    let change = PredictedChange {
+        local_ratio: if all > 0.0 { (local_after - local) / all } else { 0.0 },
+        imbalance: imbalance(&after) - imbalance(&traffic),
+    };
+    Prediction { change, gains_ns: gains(snapshot, moves, &samples, &traffic, &after) }
+}
+
+fn gains(
+    snapshot: &Snapshot,
+    moves: &[ProposedMove],
+    samples: &Samples,
+    before: &[f64],
+    after: &[f64],
+) -> Evidence<Vec<f64>> {
+    let Some(latency_ns) = snapshot.metrics.latency_ns.get().filter(|latency| latency.is_finite()) else {
+        return Evidence::unknown(format!("the latency is unknown: {}", snapshot.metrics.latency_ns.basis()));
+    };
+    if snapshot.sample_period == 0 {
+        return Evidence::unknown("how many accesses a sample stands for is unknown");
+    }
+    let per_sample_ns = latency_ns * f64::from(snapshot.sample_period);
+    let relief = Relief::new(snapshot, before, after);
+    let gain = |order: &ProposedMove| {
+        let users = &samples[&(order.pid, order.page)];
+        let (from, to) = (snapshot.node_position(order.from), snapshot.node_position(order.to));
+        let nearer: f64 =
+            users.iter().enumerate().map(|(user, count)| count * (remote(snapshot, user, from) - remote(snapshot, user, to))).sum();
+        let count: f64 = users.iter().sum();
+        let relieved = if from == relief.busiest { relief.per_sample * count } else { 0.0 };
+        per_sample_ns * (nearer + relieved)
+    };
+    Evidence::estimated(
+        moves.iter().map(gain).collect(),
+        "samples of the last interval, its mean latency, node distances and controller utilisation",
+    )
+}
+
+/// Share of the latency from `user` to `node` that is due to distance.
+fn remote(snapshot: &Snapshot, user: usize, node: Option<usize>) -> f64 {
+    let distance = node.and_then(|node| snapshot.distances.get(user)?.get(node)).copied().unwrap_or(10);
+    1.0 - 10.0 / f64::from(distance.max(10))
+}
+
+/// What the busiest node's accesses save when traffic leaves it.
+struct Relief {
+    busiest: Option<usize>,
+    /// In mean latencies, per sample that leaves.
+    per_sample: f64,
+}
+
+impl Relief {
+    fn new(snapshot: &Snapshot, before: &[f64], after: &[f64]) -> Self {
+        let busiest = (0..before.len()).max_by(|&a, &b| before[a].total_cmp(&before[b]).then(b.cmp(&a)));
+        let per_sample = busiest.map_or(0.0, |node| {
+            let leaving = before[node] - after[node];
+            let utilisation = snapshot.nodes[node].utilisation.get().unwrap_or(0.0).clamp(0.0, 1.0);
+            if leaving <= 0.0 || before[node] <= 0.0 {
+                return 0.0;
+            }
+            before[node] * utilisation * (1.0 - after[node] / before[node]) / leaving
+        });
+        Self { busiest, per_sample }
+    }
+}

@@ -1,0 +1,161 @@
+//! The account at the end: what was moved, why, what was predicted and gained, what was reverted.
+
+use super::efficacy::{Reading, Verdict};
+use super::predict::PredictedChange;
+use crate::ids::NodeId;
+use crate::plan::{Mechanism, Refusal};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Base pages moved in one direction by one mechanism.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectionRow {
+    /// How it was meant to help.
+    pub mechanism: Mechanism,
+    /// From this node.
+    pub from: NodeId,
+    /// To this node.
+    pub to: NodeId,
+    /// Base pages.
+    pub page_count: u64,
+}
+
+/// One campaign and its verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CampaignRow {
+    /// Its number.
+    pub campaign: u64,
+    /// First move asked for, in us on the caller's clock.
+    pub started_us: u64,
+    /// Judged, in us.
+    pub judged_us: u64,
+    /// What it used.
+    pub mechanisms: Vec<Mechanism>,
+    /// Base pages that it moved.
+    pub page_count: u64,
+    /// Base pages put back afterwards.
+    pub reverted_count: u64,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Metrics before and after.
+    pub before: Reading,
+    /// See `before`.
+    pub after: Reading,
+    /// Change that was predicted.
+    pub predicted: PredictedChange,
+    /// Stall time predicted to be saved per interval, in ns, over all CPUs.
+    pub predicted_gain_ns: Option<f64>,
+    /// Stall time saved per interval by the change in latency, in ns, over all CPUs.
+    pub measured_gain_ns: Option<f64>,
+}
+
+/// The whole account.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The policy.
+    pub policy: String,
+    /// Steps taken.
+    pub step_count: u64,
+    /// Requests asked for.
+    pub request_count: u64,
+    /// Base pages moved, reverts included.
+    pub moved_pages: u64,
+    /// Base pages put back by the efficacy loop.
+    pub reverted_pages: u64,
+    /// Pages (moving units) that are not where hither found them.
+    pub displaced_pages: u64,
+    /// Time that the moves took, in ns.
+    pub move_duration_ns: u64,
+    /// When the last page moved, in us on the caller's clock; `None` where none did.
+    pub last_move_us: Option<u64>,
+    /// Base pages moved per mechanism and direction, in this order.
+    pub directions: Vec<DirectionRow>,
+    /// Pages that were not moved, by reason.
+    pub refused: Vec<(Refusal, u64)>,
+    /// Campaigns that were judged, in time.
+    pub campaigns: Vec<CampaignRow>,
+    /// Base pages moved that were not judged yet.
+    pub unjudged_pages: u64,
+}
+
+/// The running account.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Account {
+    pub summary: Summary,
+    directions: BTreeMap<(Mechanism, NodeId, NodeId), u64>,
+    refused: BTreeMap<Refusal, u64>,
+}
+
+impl Account {
+    pub fn moved(&mut self, mechanism: Mechanism, from: NodeId, to: NodeId, page_count: u64, now_us: u64) {
+        *self.directions.entry((mechanism, from, to)).or_default() += page_count;
+        self.summary.moved_pages += page_count;
+        self.summary.last_move_us = Some(now_us);
+        if mechanism == Mechanism::Revert {
+            self.summary.reverted_pages += page_count;
+        }
+    }
+
+    pub fn refused(&mut self, refused: &[(Refusal, u64)]) {
+        for &(refusal, count) in refused {
+            *self.refused.entry(refusal).or_default() += count;
+        }
+    }
+
+    pub fn summary(&self) -> Summary {
+        let row = |(&(mechanism, from, to), &page_count): (&(Mechanism, NodeId, NodeId), &u64)| DirectionRow {
+            mechanism,
+            from,
+            to,
+            page_count,
+        };
+        Summary {
+            directions: self.directions.iter().map(row).collect(),
+            refused: self.refused.iter().map(|(&refusal, &count)| (refusal, count)).collect(),
+            ..self.summary.clone()
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "policy {}: {} pages moved in {} requests ({:.1} ms), {} of them back by the efficacy loop",
+            self.policy,
+            self.moved_pages,
+            self.request_count,
+            self.move_duration_ns as f64 / 1e6,
+            self.reverted_pages,
+        )?;
+        for row in &self.directions {
+            writeln!(f, "  {:<10} {} to {}: {} pages", row.mechanism, row.from, row.to, row.page_count)?;
+        }
+        for (refusal, count) in &self.refused {
+            writeln!(f, "  not moved: {count} pages, {refusal}")?;
+        }
+        for row in &self.campaigns {
+            let millis = |gain: Option<f64>| gain.map_or("?".to_owned(), |ns| format!("{:.1} ms", ns / 1e6));
+            let names: Vec<&str> = row.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
+            write!(
+                f,
+                "  campaign {} ({}, {} pages): {}; waiting per interval predicted to fall by {}, fell by {}",
+                row.campaign,
+                names.join(" and "),
+                row.page_count,
+                row.verdict.name(),
+                millis(row.predicted_gain_ns),
+                millis(row.measured_gain_ns),
+            )?;
+            match row.reverted_count {
+                0 => writeln!(f)?,
+                count => writeln!(f, "; {count} pages put back")?,
+            }
+        }
+        if self.unjudged_pages > 0 {
+            writeln!(f, "  {} pages moved too late to be judged", self.unjudged_pages)?;
+        }
+        Ok(())
+    }
+}

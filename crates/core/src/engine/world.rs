@@ -1,0 +1,355 @@
+//! A tiny closed-loop world for tests: nodes, threads, pages with homes, and the latency model of
+//! [`crate::timing`]. It is a test double: what the engine asks for happens, and changes what the
+//! next snapshot shows.
+
+use super::{Engine, EngineConfig};
+use crate::ids::{NodeId, Pid};
+use crate::machine::{Capacity, Curve};
+use crate::metrics;
+use crate::plan::{MoveOutcome, Plan, Refusal, Sampling};
+use crate::policy::Policy;
+use crate::policy::random::Random;
+use crate::snapshot::{
+    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState, Snapshot,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The only process of the world.
+pub const PID: Pid = Pid(41);
+/// Its first page.
+pub const FIRST_PAGE: u64 = 0x7f12_3456_7;
+/// CPUs per node.
+const CPUS: u32 = 2;
+/// Independent misses per CPU.
+const MLP: f64 = 1.5;
+/// Time between misses when memory takes none.
+const COMPUTE_NS: f64 = 20.0;
+const LINE_BYTES: f64 = 64.0;
+
+/// Who uses which pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Every node uses every page.
+    Shared,
+    /// Every node uses its own stretch.
+    Partitioned,
+    /// Page `i` belongs to node `i % nodes`.
+    Striped,
+}
+
+/// The world.
+pub struct World {
+    /// Node ids: sparse on purpose.
+    pub ids: Vec<NodeId>,
+    /// Home position of each page.
+    pub homes: Vec<usize>,
+    /// Who uses which pages now.
+    pub pattern: Pattern,
+    /// Fills per sample at full sampling.
+    pub period: u32,
+    /// Position of the only running thread's node; `None`: all run.
+    pub alone: Option<usize>,
+    /// Are unsampled pages listed too?
+    pub lists_residents: bool,
+    /// Moves are refused as busy with this probability.
+    pub busy: f64,
+    /// Times each page moved.
+    pub move_counts: BTreeMap<u64, u32>,
+    /// Fills per us of the latest interval.
+    pub rate: f64,
+    random: Random,
+    now_us: u64,
+}
+
+/// Rates and latencies of an interval.
+struct Flow {
+    /// Fills per ns: `[user][home]`.
+    rates: Vec<Vec<f64>>,
+    latency_ns: f64,
+    utilisation: Vec<f64>,
+}
+
+impl World {
+    /// Four nodes, `pages` pages all on the first.
+    pub fn new(pattern: Pattern, pages: usize) -> Self {
+        Self {
+            ids: [0, 1, 4, 9].map(NodeId).to_vec(),
+            homes: vec![0; pages],
+            pattern,
+            period: 400,
+            alone: None,
+            lists_residents: false,
+            busy: 0.0,
+            move_counts: BTreeMap::new(),
+            rate: 0.0,
+            random: Random::new(99),
+            now_us: 5_000_000,
+        }
+    }
+
+    fn nodes(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The pages that a node uses: `start..end` by `step`.
+    fn pages_of(&self, user: usize) -> (usize, usize, usize) {
+        let (pages, nodes) = (self.homes.len(), self.nodes());
+        match self.pattern {
+            Pattern::Shared => (0, pages, 1),
+            Pattern::Partitioned => (user * pages / nodes, (user + 1) * pages / nodes, 1),
+            Pattern::Striped => (user, pages, nodes),
+        }
+    }
+
+    /// Homes such that every page is on the node that uses it (shared: round robin).
+    pub fn place_well(&mut self) {
+        let nodes = self.nodes();
+        for page in 0..self.homes.len() {
+            self.homes[page] = page % nodes;
+        }
+        if self.pattern == Pattern::Partitioned {
+            for user in 0..nodes {
+                let (start, end, _) = self.pages_of(user);
+                self.homes[start..end].fill(user);
+            }
+        }
+    }
+
+    /// Nodes in a square: opposite corners are two hops apart.
+    fn hops(a: usize, b: usize) -> u32 {
+        ((a ^ b) as u32).count_ones()
+    }
+
+    fn flow(&self) -> Flow {
+        let nodes = self.nodes();
+        let curve = Curve { a_ns: 20.0, b_ns: 8.0, n: 2.0 };
+        let capacity = Capacity { points: vec![(1.0, 3.07)] }.at(1.0);
+        let shares: Vec<Vec<f64>> = (0..nodes).map(|user| self.shares_of(user)).collect();
+        let mut queue = vec![0.0; nodes];
+        let mut flow = Flow { rates: vec![vec![0.0; nodes]; nodes], latency_ns: 0.0, utilisation: vec![0.0; nodes] };
+        for _ in 0..400 {
+            let mut traffic = vec![0.0; nodes];
+            let (mut sum, mut weight) = (0.0, 0.0);
+            for user in 0..nodes {
+                let cost = |home: usize| 87.0 + 26.0 * f64::from(Self::hops(user, home)) + queue[home];
+                let latency: f64 = (0..nodes).map(|home| shares[user][home] * cost(home)).sum();
+                let runs = self.alone.is_none_or(|alone| alone == user);
+                let rate = if runs { f64::from(CPUS) / (COMPUTE_NS + latency / MLP) } else { 0.0 };
+                sum += rate * latency;
+                weight += rate;
+                for home in 0..nodes {
+                    flow.rates[user][home] = rate * shares[user][home];
+                    traffic[home] += rate * shares[user][home] * LINE_BYTES;
+                }
+            }
+            flow.latency_ns = sum / weight;
+            for home in 0..nodes {
+                let rho = traffic[home] / capacity;
+                flow.utilisation[home] = rho.min(1.0);
+                // Above capacity the queue grows until the demand fits.
+                let target = if rho > 1.0 { queue[home] * rho + 10.0 } else { curve.queueing_ns(rho).max(queue[home] * 0.9) };
+                queue[home] = 0.8 * queue[home] + 0.2 * target;
+            }
+        }
+        flow
+    }
+
+    fn shares_of(&self, user: usize) -> Vec<f64> {
+        let (start, end, step) = self.pages_of(user);
+        let mut shares = vec![0.0; self.nodes()];
+        let pages = (start..end).step_by(step);
+        let count = pages.len() as f64;
+        for page in pages {
+            shares[self.homes[page]] += 1.0 / count;
+        }
+        shares
+    }
+
+    /// Lets an interval pass and says what trackers would see of it.
+    pub fn snapshot(&mut self, interval_us: u64, sampling: Sampling) -> Snapshot {
+        self.now_us += interval_us;
+        let flow = self.flow();
+        let (mut local, mut all) = (0.0, 0.0);
+        for user in 0..self.nodes() {
+            local += flow.rates[user][user];
+            all += flow.rates[user].iter().sum::<f64>();
+        }
+        self.rate = all * 1000.0;
+        let period = match sampling {
+            Sampling::Full => self.period,
+            Sampling::Cheap => self.period * 10,
+            Sampling::Off => 0,
+        };
+        let pages = self.samples(&flow, interval_us, period);
+        let by_node = |home: usize| flow.rates.iter().map(|rates| rates[home]).sum::<f64>() * LINE_BYTES;
+        let traffic: Vec<f64> = (0..self.nodes()).map(by_node).collect();
+        let node = |position: usize| NodeState {
+            id: self.ids[position],
+            cpu_count: CPUS,
+            free_bytes: (1 << 30) - self.homes.iter().filter(|&&home| home == position).count() as u64 * PAGE_BYTES,
+            total_bytes: 1 << 30,
+            read_bytes: Evidence::measured((traffic[position] * interval_us as f64 * 1000.0) as u64, "the world"),
+            write_bytes: Evidence::measured(0, "the world"),
+            utilisation: Evidence::measured(flow.utilisation[position], "the world"),
+        };
+        let measured = |value: f64| Evidence::measured(value, "the world");
+        let sampled = pages.iter().map(PageStats::total).sum();
+        Snapshot {
+            now_us: self.now_us,
+            interval_us,
+            nodes: (0..self.nodes()).map(node).collect(),
+            distances: (0..4).map(|a| (0..4).map(|b| 10 + 3 * Self::hops(a, b)).collect()).collect(),
+            metrics: GlobalMetrics {
+                memory_accesses_per_us: measured(self.rate),
+                local_access_ratio: measured(local / all),
+                latency_ns: measured(flow.latency_ns),
+                controller_imbalance: measured(metrics::imbalance(&traffic).unwrap()),
+                ..GlobalMetrics::unknown("the world has none")
+            },
+            sample_count: match sampling {
+                Sampling::Off => Evidence::unknown("sampling is off"),
+                _ => Evidence::measured(sampled, "the world"),
+            },
+            sample_period: period,
+            samples_lost: 0,
+            pages,
+            processes: vec![ProcessState {
+                pid: PID,
+                name: "world".into(),
+                resident_pages: Evidence::measured(self.homes.len() as u64, "the world"),
+                cpu_us: Evidence::unknown("not modelled"),
+            }],
+        }
+    }
+
+    fn samples(&mut self, flow: &Flow, interval_us: u64, period: u32) -> Vec<PageStats> {
+        let mut counts: BTreeMap<usize, NodeCounts> = BTreeMap::new();
+        if period > 0 {
+            for user in 0..self.nodes() {
+                let fills = flow.rates[user].iter().sum::<f64>() * interval_us as f64 * 1000.0;
+                let (start, end, step) = self.pages_of(user);
+                let pages = (end - start).div_ceil(step);
+                for _ in 0..(fills / f64::from(period)) as u64 {
+                    let page = start + step * ((self.random.unit() * pages as f64) as usize);
+                    counts.entry(page).or_default().add(user, 1);
+                }
+            }
+            if self.lists_residents {
+                for page in 0..self.homes.len() {
+                    counts.entry(page).or_default();
+                }
+            }
+        }
+        let stats = |(page, reads): (usize, NodeCounts)| PageStats {
+            pid: PID,
+            page: FIRST_PAGE + page as u64,
+            home: self.ids[self.homes[page]],
+            reads,
+            writes: NodeCounts::new(),
+            huge: false,
+        };
+        counts.into_iter().map(stats).collect()
+    }
+
+    /// Executes a plan; the outcomes come with the next snapshot.
+    pub fn execute(&mut self, plan: &Plan) -> Vec<MoveOutcome> {
+        let mut outcomes = Vec::new();
+        for request in &plan.requests {
+            let to = self.ids.iter().position(|&id| id == request.to).unwrap();
+            let mut outcome = MoveOutcome {
+                request: request.id,
+                moved: Vec::new(),
+                already_there: 0,
+                refused: Vec::new(),
+                duration_ns: 5_000 * request.pages.len() as u64,
+            };
+            let unique: BTreeSet<u64> = request.pages.iter().copied().collect();
+            assert_eq!(unique.len(), request.pages.len(), "a page twice in one request");
+            for &page in &request.pages {
+                let home = &mut self.homes[(page - FIRST_PAGE) as usize];
+                if *home == to {
+                    outcome.already_there += 1;
+                } else if self.random.unit() < self.busy {
+                    outcome.refused.push((Refusal::Busy, 1));
+                } else {
+                    *home = to;
+                    outcome.moved.push(page);
+                    *self.move_counts.entry(page).or_default() += 1;
+                }
+            }
+            outcomes.push(outcome);
+        }
+        outcomes
+    }
+
+    /// Share of pages on each node.
+    pub fn spread(&self) -> Vec<f64> {
+        let mut counts = vec![0.0; self.nodes()];
+        for &home in &self.homes {
+            counts[home] += 1.0;
+        }
+        metrics::shares(&counts)
+    }
+}
+
+/// A world under an engine, with a record of each step.
+pub struct Loop {
+    /// The world.
+    pub world: World,
+    /// The engine.
+    pub engine: Engine,
+    /// The latest plan.
+    pub plan: Plan,
+    outcomes: Vec<MoveOutcome>,
+}
+
+/// What one step showed.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Length of the interval that was looked at.
+    pub interval_us: u64,
+    /// How it was sampled.
+    pub sampling: Sampling,
+    /// Pages asked for after it.
+    pub asked: usize,
+    /// Local-access ratio in it.
+    pub local: f64,
+    /// Controller imbalance in it.
+    pub imbalance: f64,
+    /// Fills per us in it.
+    pub rate: f64,
+}
+
+impl Loop {
+    /// A fresh engine in a world.
+    pub fn new(world: World, policy: Box<dyn Policy>) -> Self {
+        Self::with_config(world, policy, EngineConfig::default())
+    }
+
+    /// The same with a configuration.
+    pub fn with_config(world: World, policy: Box<dyn Policy>, config: EngineConfig) -> Self {
+        let plan = Plan { next_interval_us: config.interval_us, ..Plan::default() };
+        Self { world, engine: Engine::new(policy, config), plan, outcomes: Vec::new() }
+    }
+
+    /// One step.
+    pub fn step(&mut self) -> Seen {
+        let (interval_us, sampling) = (self.plan.next_interval_us, self.plan.sampling);
+        let snapshot = self.world.snapshot(interval_us, sampling);
+        self.plan = self.engine.step(snapshot.now_us, &snapshot, &self.outcomes);
+        self.outcomes = self.world.execute(&self.plan);
+        Seen {
+            interval_us,
+            sampling,
+            asked: self.plan.page_count(),
+            local: snapshot.metrics.local_access_ratio.get().unwrap(),
+            imbalance: snapshot.metrics.controller_imbalance.get().unwrap(),
+            rate: self.world.rate,
+        }
+    }
+
+    /// Many steps.
+    pub fn run(&mut self, steps: usize) -> Vec<Seen> {
+        (0..steps).map(|_| self.step()).collect()
+    }
+}

@@ -1,0 +1,87 @@
+//! Carrefour's thresholds, each with its unit, reason and source.
+//!
+//! *Paper* is "Challenges of Memory Management on Modern NUMA Systems" (Gaud and others), *code*
+//! the authors' published program, *hither* a decision of this project.
+
+/// How the target of an interleaved page is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// To the rule's fixed point in one step: a page leaves its home with the probability of the
+    /// home's surplus over its fair share, to a node drawn by its deficit, and no page moves
+    /// twice. The paper's own draw tends to the same balance over several periods, but within one
+    /// period empties the overloaded node (all traffic on one of four nodes becomes 0, 1/3, 1/3,
+    /// 1/3).
+    Surplus,
+    /// As published: a page leaves with probability equal to its home's share of the traffic, to
+    /// another node drawn with weight (1 - that node's share). For comparison.
+    Published,
+}
+
+/// The thresholds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Everything is off below this many memory fills per us *and CPU*. Reason: with little
+    /// traffic placement cannot pay for the moves. Paper: 50 per us on 16 CPUs = 3.125; the later
+    /// code's 15 per us and node is 3.75 on the same machine. Counted per CPU so that a machine
+    /// scaled to fewer CPUs, or a larger one, keeps the meaning.
+    pub min_accesses_per_us_per_cpu: f64,
+    /// Collocation is on below this local-access ratio. Paper: 80 %.
+    pub collocate_below_local_ratio: f64,
+    /// Interleaving turns on above this controller imbalance. Paper: 35 %.
+    pub interleave_above_imbalance: f64,
+    /// Interleaving, once on, stays on down to this imbalance. Hither: a controller that carries
+    /// 10 % more than its share is what interleaving by the kernel leaves too (paper, table 1:
+    /// 5 to 8 %); stopping at 35 % would leave the busiest of four nodes 50 % above the others.
+    pub interleave_until_imbalance: f64,
+    /// Samples that a page needs to be collocated. Code: 2.
+    pub min_samples: u32,
+    /// The same while interleaving is on. Code: 1.
+    pub min_samples_when_interleaving: u32,
+    /// Pages ordered per period at full sampling. Code: 30,000.
+    pub max_pages: u64,
+    /// The same at cheap sampling. Code: 10,000.
+    pub max_pages_cheap: u64,
+    /// Fewer orders than this: sample cheaply. Code: 10.
+    pub few_orders: usize,
+    /// How interleaving draws. Hither: [`Draw::Surplus`].
+    pub draw: Draw,
+    /// A page is private above this probability and shared below one minus it; between, it waits
+    /// for samples. Hither: wrong in one of five is what a move still pays for, since the
+    /// alternative is that the page stays on the wrong node.
+    pub certainty: f64,
+    /// Intervals after which an observation no longer counts. Hither: at 100 ms intervals 3 s,
+    /// the span over which an access history is called a working set (memory-region thesis).
+    pub window_intervals: u32,
+    /// A process whose users (share of samples per node) change by more than this between
+    /// intervals (total variation, 0..=1) starts a new phase: old observations are dropped.
+    /// Hither: one thread filling all data and then four nodes using it is a change of 0.75;
+    /// the noise of 50 samples over four nodes stays below 0.2.
+    pub phase_change: f64,
+    /// Samples an interval needs to be tested for a change of phase. Hither, see above.
+    pub phase_min_samples: u64,
+    /// Pages remembered at most, over all processes; the rest is sampled but not remembered.
+    /// Hither: 1 M pages are 4 GiB of small pages and cost about 100 MB.
+    pub max_tracked_pages: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            min_accesses_per_us_per_cpu: 50.0 / 16.0,
+            collocate_below_local_ratio: 0.80,
+            interleave_above_imbalance: 0.35,
+            interleave_until_imbalance: 0.10,
+            min_samples: 2,
+            min_samples_when_interleaving: 1,
+            max_pages: 30_000,
+            max_pages_cheap: 10_000,
+            few_orders: 10,
+            draw: Draw::Surplus,
+            certainty: 0.8,
+            window_intervals: 30,
+            phase_change: 0.4,
+            phase_min_samples: 50,
+            max_tracked_pages: 1 << 20,
+        }
+    }
+}

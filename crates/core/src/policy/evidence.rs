@@ -1,0 +1,72 @@
+//! What a policy may need to know, and the sentence for when it is unknown.
+
+use crate::snapshot::Snapshot;
+
+/// A kind of evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EvidenceKind {
+    /// Memory fills per us.
+    MemoryAccesses,
+    /// Local-access ratio.
+    LocalAccessRatio,
+    /// Controller imbalance.
+    ControllerImbalance,
+    /// Samples of pages with the node that accessed them.
+    PageAccesses,
+    /// Distances between nodes.
+    Distances,
+}
+
+impl EvidenceKind {
+    /// Words for a sentence.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MemoryAccesses => "the rate of memory accesses",
+            Self::LocalAccessRatio => "the local-access ratio",
+            Self::ControllerImbalance => "the controller imbalance",
+            Self::PageAccesses => "samples of pages with the node that used them",
+            Self::Distances => "the distances between nodes",
+        }
+    }
+
+    /// How to get it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::MemoryAccesses | Self::LocalAccessRatio | Self::ControllerImbalance => {
+                "run in the lab (`hither lab run`), or on a machine whose memory counters are readable"
+            }
+            Self::PageAccesses => {
+                "run in the lab (`hither lab run`), or with a tracker that samples accesses; \
+                 `hither topo --doctor` lists them"
+            }
+            Self::Distances => "check that /sys/devices/system/node/node*/distance is readable",
+        }
+    }
+
+    /// Why a snapshot lacks it; `None` where it is there.
+    #[must_use]
+    pub fn missing(self, snapshot: &Snapshot) -> Option<String> {
+        let metrics = &snapshot.metrics;
+        let figure = match self {
+            Self::MemoryAccesses => &metrics.memory_accesses_per_us,
+            Self::LocalAccessRatio => &metrics.local_access_ratio,
+            Self::ControllerImbalance => &metrics.controller_imbalance,
+            Self::PageAccesses => {
+                let samples = &snapshot.sample_count;
+                return (!samples.is_known()).then(|| samples.basis().to_owned());
+            }
+            Self::Distances => {
+                let complete = snapshot.distances.len() == snapshot.nodes.len()
+                    && snapshot.distances.iter().all(|row| row.len() == snapshot.nodes.len());
+                return (!complete).then(|| "the table is missing or incomplete".to_owned());
+            }
+        };
+        match figure.get() {
+            Some(value) if value.is_finite() => None,
+            Some(value) => Some(format!("its value is {value}")),
+            None => Some(figure.basis().to_owned()),
+        }
+    }
+}

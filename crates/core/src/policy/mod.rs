@@ -1,0 +1,192 @@
+//! Policies: rules that turn a belief into proposed moves.
+//!
+//! A policy holds only its own rule. Budgets, cool-down, the efficacy loop and the log belong to
+//! the [engine](crate::engine). A policy reads no clock, file, environment or random source that
+//! it was not handed: the same snapshots and the same seed give the same proposals.
+//!
+//! To add one: write its file, add a line to [`TABLE`].
+
+pub mod carrefour;
+pub mod evidence;
+pub mod none;
+pub mod random;
+pub mod wrong_node;
+
+pub use evidence::EvidenceKind;
+
+use crate::engine::ledger::Ledger;
+use crate::ids::{NodeId, Pid};
+use crate::plan::{Mechanism, Sampling};
+use crate::snapshot::{HUGE_PAGES, Snapshot};
+use random::Random;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// A rule that proposes moves.
+pub trait Policy {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+    /// What it must know. Where one of these is unknown the engine does not ask it, and says what
+    /// is missing and how to get it.
+    fn needs(&self) -> &[EvidenceKind];
+    /// Looks at one interval and proposes moves. It is called for every interval whose evidence
+    /// suffices, also while [`Context::page_budget`] is zero, so that it can learn.
+    fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal;
+}
+
+/// What the engine grants a policy for one decision.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// Now, on the caller's clock, in us.
+    pub now_us: u64,
+    /// The only source of chance.
+    pub random: &'a mut Random,
+    /// Base pages that may be proposed now. The engine drops what goes beyond.
+    pub page_budget: u64,
+    /// Base pages for which each node, by position, has room.
+    pub room_pages: &'a [u64],
+    /// What became of earlier moves.
+    pub ledger: &'a Ledger,
+    /// How densely this interval was sampled.
+    pub sampling: Sampling,
+    /// Mechanisms that the efficacy loop has switched off for now.
+    pub switched_off: &'a [Mechanism],
+}
+
+impl Context<'_> {
+    /// May this mechanism be used now?
+    #[must_use]
+    pub fn allows(&self, mechanism: Mechanism) -> bool {
+        !self.switched_off.contains(&mechanism)
+    }
+
+    /// May this page be proposed now? Not while a move of it is under way or it cools down.
+    #[must_use]
+    pub fn may_move(&self, pid: Pid, page: u64) -> bool {
+        self.ledger.may_move(pid, page, self.now_us)
+    }
+}
+
+/// One proposed move of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProposedMove {
+    /// Whose page.
+    pub pid: Pid,
+    /// Virtual page number; of a huge page its first.
+    pub page: u64,
+    /// Is it a 2 MiB huge page?
+    pub huge: bool,
+    /// Where it is.
+    pub from: NodeId,
+    /// Where it shall be.
+    pub to: NodeId,
+    /// How that is meant to help.
+    pub mechanism: Mechanism,
+}
+
+impl ProposedMove {
+    /// Base pages that it moves.
+    #[must_use]
+    pub fn base_pages(&self) -> u64 {
+        if self.huge { HUGE_PAGES } else { 1 }
+    }
+}
+
+/// How much a policy still sees to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outlook {
+    /// Its gates are shut by global metrics: samples would be of no use.
+    Shut,
+    /// It needs more samples to decide.
+    Learning,
+    /// It moves pages and expects to move more.
+    Working,
+    /// Little or nothing is left to do.
+    #[default]
+    Done,
+}
+
+/// What a policy proposes for one step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proposal {
+    /// Moves, most valuable first, each page at most once.
+    pub moves: Vec<ProposedMove>,
+    /// Half a sentence per mechanism used: the rule with its figures.
+    pub reasons: BTreeMap<Mechanism, Cow<'static, str>>,
+    /// Sentences for a person; the engine prints one only when it changes.
+    pub notes: Vec<String>,
+    /// How much is left to do.
+    pub outlook: Outlook,
+}
+
+/// One line of the table of policies.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyEntry {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// One line for `--help`.
+    pub summary: &'static str,
+    /// Builds it with its default configuration.
+    pub build: fn() -> Box<dyn Policy>,
+}
+
+/// All policies.
+pub const TABLE: &[PolicyEntry] = &[
+    PolicyEntry { name: "none", summary: "watches and moves nothing", build: || Box::new(none::None) },
+    PolicyEntry {
+        name: "carrefour",
+        summary: "collocates pages of one node, interleaves shared ones when a controller is overloaded",
+        build: || Box::new(carrefour::Carrefour::new(carrefour::Config::default())),
+    },
+    PolicyEntry {
+        name: "wrong-node",
+        summary: "canary: moves every page away from its users; the efficacy loop must undo it",
+        build: || Box::new(wrong_node::WrongNode),
+    },
+];
+
+/// A name that is in no line of [`TABLE`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no policy `{name}`; the policies are {known}")]
+pub struct UnknownPolicy {
+    /// The name asked for.
+    pub name: String,
+    /// The names that exist, separated by commas.
+    pub known: String,
+}
+
+/// Builds a policy by name, with its default configuration.
+///
+/// # Errors
+/// Where no policy has that name; the error lists those that exist.
+pub fn by_name(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    let found = TABLE.iter().find(|entry| entry.name == name);
+    found.map(|entry| (entry.build)()).ok_or_else(|| UnknownPolicy {
+        name: name.to_owned(),
+        known: TABLE.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// The page that moves when this one does: the first of its huge page, or itself.
+#[must_use]
+pub fn moving_unit(page: u64, huge: bool) -> u64 {
+    if huge { page & !(HUGE_PAGES - 1) } else { page }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_table_builds_the_policy_of_its_name() {
+        for entry in TABLE {
+            assert_eq!(by_name(entry.name).unwrap().name(), entry.name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_gets_the_list() {
+        let error = by_name("carefour").err().unwrap().to_string();
+        assert_eq!(error, "there is no policy `carefour`; the policies are none, carrefour, wrong-node");
+    }
+}
