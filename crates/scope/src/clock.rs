@@ -18,6 +18,11 @@ const NAP_NS: i64 = 1_000_000;
 /// After this many naps without progress a waiting vCPU is let go.
 const NAPS: u32 = 40;
 
+/// A vCPU that was promised to run but has not begun within this host time will not: the plugin
+/// hears of an interrupt only after QEMU delivered it, so its target may have run and halted
+/// again before the sender says so.
+const PROMISE_NS: u64 = 5_000_000;
+
 /// Time when nobody runs.
 struct Idle {
     /// Host ns and modelled ps when the last vCPU halted.
@@ -28,6 +33,9 @@ struct Idle {
 pub struct Clock {
     time_ps: [AtomicU64; MAX_VCPUS],
     running: [AtomicBool; MAX_VCPUS],
+    /// Host ns at which the sender of an interrupt counted this vCPU as running, 0 once its own
+    /// thread has taken over. Written by the sender, cleared by the thread or by `expire`.
+    promised: [AtomicU64; MAX_VCPUS],
     now_ps: AtomicU64,
     /// Latest time any reader was told.
     told_ps: AtomicU64,
@@ -67,6 +75,7 @@ impl Clock {
         Self {
             time_ps: std::array::from_fn(|_| AtomicU64::new(0)),
             running: std::array::from_fn(|_| AtomicBool::new(false)),
+            promised: std::array::from_fn(|_| AtomicU64::new(0)),
             now_ps: AtomicU64::new(0),
             told_ps: AtomicU64::new(0),
             idle: Mutex::new(Idle { since: None }),
@@ -101,8 +110,32 @@ impl Clock {
         now
     }
 
+    /// Takes back promises that were not kept.
+    fn expire(&self) {
+        for vcpu in 0..MAX_VCPUS {
+            let promised = self.promised[vcpu].load(SeqCst);
+            if promised == 0 || host_ns().saturating_sub(promised) < PROMISE_NS {
+                continue;
+            }
+            let mut idle = self.idle.lock().expect("no thread panics while holding it");
+            if self.promised[vcpu].swap(0, SeqCst) != 0 {
+                self.stop(&mut idle, vcpu);
+            }
+        }
+    }
+
+    /// The vCPU counts no longer; time follows the host where it was the last.
+    fn stop(&self, idle: &mut Idle, vcpu: usize) {
+        self.running[vcpu].store(false, SeqCst);
+        if self.slowest().is_none() {
+            self.now_ps.fetch_max(self.time_ps[vcpu].load(Relaxed), Relaxed);
+            idle.since = Some((host_ns(), self.now_ps.load(Relaxed)));
+        }
+    }
+
     /// Guest time as any thread of QEMU that is no vCPU sees it, in ps.
     pub fn read(&self) -> u64 {
+        self.expire();
         let now = match self.slowest() {
             Some(_) => self.advance(),
             None => self.idle_now(&self.idle.lock().expect("no thread panics while holding it")),
@@ -130,6 +163,7 @@ impl Clock {
     /// A vCPU begins to run, at creation or out of a halt; returns its time in ps.
     pub fn start(&self, vcpu: usize, own_ps: u64) -> u64 {
         let mut idle = self.idle.lock().expect("no thread panics while holding it");
+        self.promised[vcpu].store(0, SeqCst);
         if self.running[vcpu].load(SeqCst) {
             // The sender of an interrupt has set our time and counts us as running already.
             return self.time_ps[vcpu].load(Relaxed).max(own_ps);
@@ -151,11 +185,8 @@ impl Clock {
     pub fn halt(&self, vcpu: usize, own_ps: u64) {
         let mut idle = self.idle.lock().expect("no thread panics while holding it");
         self.time_ps[vcpu].store(own_ps, Relaxed);
-        self.running[vcpu].store(false, SeqCst);
-        if self.slowest().is_none() {
-            self.now_ps.fetch_max(own_ps, Relaxed);
-            idle.since = Some((host_ns(), self.now_ps.load(Relaxed)));
-        }
+        self.promised[vcpu].store(0, SeqCst);
+        self.stop(&mut idle, vcpu);
         drop(idle);
         self.advance();
     }
@@ -168,6 +199,7 @@ impl Clock {
             return false;
         }
         self.time_ps[vcpu].fetch_max(at_ps, Relaxed);
+        self.promised[vcpu].store(host_ns(), SeqCst);
         self.running[vcpu].store(true, SeqCst);
         true
     }
@@ -204,6 +236,7 @@ impl Clock {
                 break;
             }
             naps += 1;
+            self.expire();
             futex(&self.turn, libc::FUTEX_WAIT, turn, Some(NAP_NS));
         }
         self.waiters.fetch_sub(1, SeqCst);
@@ -263,6 +296,17 @@ mod tests {
         assert!(clock.wake(1, 900_000));
         assert!(!clock.wake(1, 950_000), "it runs already");
         assert_eq!(clock.start(1, 700_000), 900_000);
+    }
+
+    #[test]
+    fn a_promise_that_is_not_kept_does_not_stop_time() {
+        let clock = Clock::new(1_000);
+        clock.start(0, 0);
+        clock.start(1, 0);
+        clock.halt(1, 0);
+        assert!(clock.wake(1, 100));
+        assert!(clock.synchronise(0, 9_000_000, 9_000_000) >= 8_750_000, "the promise expires");
+        assert_eq!(clock.breaks.load(Relaxed), 0);
     }
 
     #[test]

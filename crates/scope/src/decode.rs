@@ -11,6 +11,8 @@ pub enum Kind {
     Plain,
     /// Division or square root.
     Divide,
+    /// `pause`, the body of spinning loops.
+    Pause,
     /// `syscall` (its return is priced with it).
     Syscall,
     /// `iret`: ends an exception or interrupt.
@@ -111,6 +113,7 @@ fn kind(instruction: &Instruction) -> Kind {
         | M::Vsqrtsd
         | M::Vsqrtps
         | M::Vsqrtpd => Kind::Divide,
+        M::Pause => Kind::Pause,
         M::Syscall | M::Sysenter => Kind::Syscall,
         M::Iret | M::Iretd | M::Iretq => Kind::InterruptReturn,
         M::Invlpg => Kind::FlushPage(flushed_register(instruction)),
@@ -195,6 +198,7 @@ mod tests {
             (&[0x90], Kind::Plain),
             (&[0x48, 0x01, 0xd8], Kind::Plain),
             (&[0x48, 0xf7, 0xf1], Kind::Divide),
+            (&[0xf3, 0x90], Kind::Pause),
             (&[0x0f, 0x05], Kind::Syscall),
             (&[0x48, 0xcf], Kind::InterruptReturn),
             (&[0x0f, 0x01, 0x38], Kind::FlushPage(0)),

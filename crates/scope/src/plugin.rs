@@ -54,6 +54,7 @@ struct Owned {
 struct InstructionPrices {
     plain: f64,
     divide: f64,
+    pause: f64,
     syscall: f64,
     flush_page: f64,
     switch: f64,
@@ -468,6 +469,7 @@ fn price(prices: &InstructionPrices, kind: Kind) -> f64 {
     prices.plain
         + match kind {
             Kind::Divide => prices.divide,
+            Kind::Pause => prices.pause,
             Kind::Syscall => prices.syscall,
             Kind::FlushPage(_) => prices.flush_page,
             Kind::PageTableSwitch => prices.switch,
@@ -543,12 +545,10 @@ extern "C" fn on_translate_resolve(_: sys::qemu_plugin_id_t, tb: *mut sys::qemu_
 
 extern "C" fn on_vcpu_init(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
     let plugin = plugin();
-    // The scoreboard may have moved: look all of its entries up again.
-    for (index, score) in plugin.scores.iter().enumerate().take(plugin.vcpus.len()) {
-        // SAFETY: entries exist for every vCPU that QEMU was started with.
-        let entry = unsafe { sys::qemu_plugin_scoreboard_find(plugin.scoreboard, index as c_uint) };
-        score.store(entry.cast(), Relaxed);
-    }
+    // QEMU allots scoreboards for 16 vCPUs at once, which is our limit, so entries never move.
+    // SAFETY: this vCPU is being counted in, so its entry exists.
+    let entry = unsafe { sys::qemu_plugin_scoreboard_find(plugin.scoreboard, vcpu) };
+    plugin.scores[vcpu as usize].store(entry.cast(), Relaxed);
     OWN_VCPU.set(Some(vcpu as usize));
     let (owned, _) = plugin.own(vcpu as usize);
     owned.guest = Guest::new();
@@ -641,6 +641,7 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
     let prices = InstructionPrices {
         plain: machine.cpu.cpi * nanosecond_cycles,
         divide: machine.cpu.divide_cycles * nanosecond_cycles,
+        pause: 45.0 * nanosecond_cycles,
         syscall: machine.costs.syscall_ns * 1000.0,
         flush_page: machine.costs.invlpg_ns * 1000.0,
         switch: machine.costs.page_table_switch_ns * 1000.0,
