@@ -2,12 +2,14 @@
 //!
 //! The text form is a TOML file (`machines/*.toml`, format `hither.machine/1`, documented in
 //! `docs/machine-files.md`). [`parse`](parse::parse) reads and validates it and names line and
-//! field of every fault; [`scale`](scale::scale) shrinks it to fewer CPUs.
+//! field of every fault; [`scale`](scale::scale) shrinks it to fewer CPUs; and
+//! [`to_toml`](write::to_toml) writes it down again.
 //!
 //! Units: latencies in ns, bandwidths in GB/s (= bytes per ns), sizes as the field name says.
 
 pub mod parse;
 pub mod scale;
+pub mod write;
 
 use crate::ids::{CpuId, DomainId, NodeId};
 use crate::set::CpuSet;
@@ -134,6 +136,23 @@ pub enum MemoryKind {
     Sram,
 }
 
+impl MemoryKind {
+    /// Every kind.
+    pub const ALL: [Self; 5] = [Self::Dram, Self::Hbm, Self::Cxl, Self::Gpu, Self::Sram];
+
+    /// Its word in machine files and output.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Dram => "dram",
+            Self::Hbm => "hbm",
+            Self::Cxl => "cxl",
+            Self::Gpu => "gpu",
+            Self::Sram => "sram",
+        }
+    }
+}
+
 /// A memory node with its controller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
@@ -245,7 +264,12 @@ impl Machine {
         let hops: f64 = self.routes[target][initiator]
             .iter()
             .map(|route| {
-                route.share * route.links.iter().map(|&link| self.links[link].hop_ns).sum::<f64>()
+                route.share
+                    * route
+                        .links
+                        .iter()
+                        .map(|&link| self.links[link].hop_ns)
+                        .sum::<f64>()
             })
             .sum();
         self.nodes[target].idle_ns + hops
