@@ -1,0 +1,166 @@
+//! The guest as a system: mounts, network, settings, power.
+
+use super::{Result, doing};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// What is mounted: source, target, type, options.
+const MOUNTS: &[(&str, &str, &str, &str)] = &[
+    ("proc", "/proc", "proc", ""),
+    ("sysfs", "/sys", "sysfs", ""),
+    ("devtmpfs", "/dev", "devtmpfs", ""),
+    ("devpts", "/dev/pts", "devpts", "ptmxmode=666"),
+    ("tmpfs", "/dev/shm", "tmpfs", "mode=1777"),
+    ("tmpfs", "/run", "tmpfs", "mode=755"),
+    ("debugfs", "/sys/kernel/debug", "debugfs", ""),
+    ("cgroup2", "/sys/fs/cgroup", "cgroup2", ""),
+];
+
+/// Kernels may lack these.
+const OPTIONAL: &[&str] = &["debugfs", "cgroup2"];
+
+/// Directories whose content belongs to one run alone. Emptied between runs rather than mounted
+/// over: a packed program may live in them.
+const PER_RUN: &[&str] = &["/dev/shm"];
+
+/// Mounts everything of [`MOUNTS`].
+pub fn mount_all() -> Result<()> {
+    for &(source, target, kind, options) in MOUNTS {
+        let mounted =
+            fs::create_dir_all(target).and_then(|()| mount(source, target, kind, options));
+        match mounted {
+            Err(_) if OPTIONAL.contains(&kind) => {}
+            other => other.map_err(doing(format!("mounting {target}")))?,
+        }
+    }
+    Ok(())
+}
+
+fn mount(source: &str, target: &str, kind: &str, options: &str) -> io::Result<()> {
+    let text = |text: &str| CString::new(text).map_err(io::Error::other);
+    let (source, target, kind, options) =
+        (text(source)?, text(target)?, text(kind)?, text(options)?);
+    // SAFETY: four terminated strings that live through the call.
+    let result = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            0,
+            options.as_ptr().cast(),
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Ends the emulated machine.
+pub fn power_off() -> ! {
+    // SAFETY: plain system calls; the first returns nothing, the second only on failure.
+    unsafe {
+        libc::sync();
+        libc::reboot(libc::RB_POWER_OFF);
+        libc::_exit(1)
+    }
+}
+
+/// `uname -r`.
+pub fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// Brings the loopback interface up: servers and their clients talk over it.
+pub fn loopback_up() -> io::Result<()> {
+    // SAFETY: ifreq is plain data with room for the three bytes of the name; the requests read
+    // and write it; the socket is closed whatever happens.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut request = std::mem::zeroed::<libc::ifreq>();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        let mut result = libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request);
+        if result == 0 {
+            request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+            result = libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &raw mut request);
+        }
+        let error = io::Error::last_os_error();
+        libc::close(socket);
+        if result == 0 { Ok(()) } else { Err(error) }
+    }
+}
+
+/// Do Linux's nodes have the CPUs that the machine file gives them?
+pub fn check_nodes(expected: &[String]) -> Result<()> {
+    for (node, wanted) in expected.iter().enumerate() {
+        let path = format!("/sys/devices/system/node/node{node}/cpulist");
+        let seen = fs::read_to_string(&path).map_err(doing(format!("reading {path}")))?;
+        if seen.trim() != wanted {
+            return Err(format!(
+                "Linux gives node{node} the CPUs `{}`, the machine file `{wanted}`",
+                seen.trim()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Switches the kernel's own NUMA balancing.
+pub fn set_balancing(on: bool) -> Result<()> {
+    let path = "/proc/sys/kernel/numa_balancing";
+    // A machine of one node has no such setting, and nothing to balance.
+    if !Path::new(path).exists() {
+        return Ok(());
+    }
+    fs::write(path, if on { "1" } else { "0" }).map_err(doing(format!("writing {path}")))
+}
+
+/// Puts the system into the state in which every run starts: no process but this one, no cached
+/// files, no fragments, empty scratch directories.
+pub fn reset() -> Result<()> {
+    end_everything();
+    for directory in PER_RUN {
+        empty(Path::new(directory));
+    }
+    // SAFETY: a plain system call.
+    unsafe { libc::sync() };
+    for (path, value) in [
+        ("/proc/sys/vm/drop_caches", "3"),
+        ("/proc/sys/vm/compact_memory", "1"),
+    ] {
+        fs::write(path, value).map_err(doing(format!("writing {path}")))?;
+    }
+    Ok(())
+}
+
+/// Ends all other processes and collects them.
+pub fn end_everything() {
+    // SAFETY: from process 1, -1 means every process but itself and the kernel's threads.
+    unsafe {
+        libc::kill(-1, libc::SIGKILL);
+        while libc::waitpid(-1, std::ptr::null_mut(), 0) > 0 {}
+    }
+}
+
+fn empty(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // What cannot be removed is a later run's finding, not a reason to stop.
+        let _ = if is_directory {
+            fs::remove_dir_all(path)
+        } else {
+            fs::remove_file(path)
+        };
+    }
+}

@@ -1,0 +1,497 @@
+//! A lab made ready, and what one boot of it does.
+//!
+//! [`Lab::prepare`] checks everything that can be checked without booting, so that bad input
+//! costs no boot. [`Lab::boot`] packs, starts QEMU and hands what the guest sends to a
+//! [`Viewer`].
+
+use crate::back::Back;
+use crate::boot::{Emulator, Start};
+use crate::cache::Cache;
+use crate::compare::{Comparison, Run, Setting};
+use crate::error::{Error, Result};
+use crate::fetch::{self, Qemu};
+use crate::image::{self, Image};
+use crate::os;
+use crate::protocol::{self, Job, Launch, RunSpec, Stdin};
+use crate::qemu::{self, HugePages, Parts, Scope};
+use crate::viewer::{Show, Viewer};
+use hither_core::machine::{Machine, parse, scale, write};
+use hither_core::opium;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// CPUs where the command line names no number: what a small host emulates at bearable speed.
+const DEFAULT_CPUS: usize = 8;
+/// Memory per node where the command line names none, in MiB: room for programs of some 100 MB
+/// anywhere, on a host of 8 GB.
+const DEFAULT_MEMORY_MB: u64 = 1024;
+/// Guest time between points of a timeline, in ms: a read costs some 50 us of one CPU, 0.05 %.
+const SAMPLE_MS: u64 = 100;
+/// Folder of busybox's commands in the guest, last in `PATH`.
+const APPLETS: &str = "/hither/bin";
+
+/// What the command line asks for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Machine file.
+    pub machine_file: PathBuf,
+    /// CPUs to scale it to.
+    pub cpus: Option<usize>,
+    /// MiB of each node.
+    pub memory_mb: Option<u64>,
+    /// `newest`, `6.12` or a kernel image.
+    pub kernel: String,
+    /// Transparent huge pages.
+    pub huge_pages: HugePages,
+    /// Host time for the whole boot.
+    pub timeout: Option<Duration>,
+    /// Extra files.
+    pub files: Vec<PathBuf>,
+    /// Extra variables of the program's environment.
+    pub env: Vec<(String, String)>,
+    /// Files to bring back.
+    pub back: Vec<Back>,
+    /// Use the plugin. Without it time is the host's: for trying out the lab itself.
+    pub scope: bool,
+    /// The hither binary that becomes the guest's agent; the plugin is looked for beside it.
+    pub agent: PathBuf,
+    /// More arguments for `hither run` in the guest.
+    pub hither_arguments: Vec<String>,
+}
+
+/// A lab that can boot.
+#[derive(Debug)]
+pub struct Lab {
+    options: Options,
+    machine: Machine,
+    qemu: Qemu,
+    kernel: PathBuf,
+    plugin: Option<PathBuf>,
+}
+
+/// What a boot runs.
+#[derive(Debug)]
+struct Program {
+    argv: Vec<String>,
+    path: PathBuf,
+}
+
+impl Lab {
+    /// Reads the machine file and finds QEMU, kernel and plugin.
+    ///
+    /// # Errors
+    /// What is wrong or missing, with place and remedy.
+    pub fn prepare(options: Options) -> Result<Self> {
+        let machine = machine(&options)?;
+        qemu::check(&machine)?;
+        let kernel = Cache::of_user()?.choose(&options.kernel)?;
+        let plugin = if options.scope {
+            Some(find_plugin(&options.agent)?)
+        } else {
+            None
+        };
+        let qemu = fetch::find_qemu()?;
+        Ok(Self {
+            options,
+            machine,
+            qemu,
+            kernel,
+            plugin,
+        })
+    }
+
+    /// The machine as the guest gets it.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// One line for a person: what is about to be emulated.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let memory: Vec<String> = self
+            .machine
+            .nodes
+            .iter()
+            .map(|node| node.memory_mb.to_string())
+            .collect();
+        let mut text = format!(
+            "{}: {} CPUs, {} nodes with {} MiB, huge pages {}, QEMU {}",
+            self.machine.name,
+            self.machine.cpu_count(),
+            self.machine.nodes.len(),
+            memory.join(" + "),
+            self.options.huge_pages.name(),
+            self.qemu.version
+        );
+        if !self.machine.scaling.is_empty() {
+            text.push_str(&format!("\n{}", self.machine.scaling));
+        }
+        if !qemu::cache_sharing_is_visible(&self.machine) {
+            text.push_str("\nthe guest's sysfs cannot show which CPUs share a cache; hither reads it from the machine file");
+        }
+        text
+    }
+
+    /// Runs a program once; the result and where it was made.
+    ///
+    /// # Errors
+    /// As [`Lab::boot`].
+    pub fn run(&self, argv: &[String], policy: &str) -> Result<(Run, Setting)> {
+        let program = Program {
+            path: image::find_program(&argv[0])?,
+            argv: argv.to_vec(),
+        };
+        let spec = spec(policy, false);
+        let show = Show::Stream;
+        let viewer = self.boot(
+            &program,
+            vec![spec],
+            Stdin::Pipe,
+            Viewer::new(show, vec![policy.into()], self.options.back.clone()),
+        )?;
+        let setting = self.setting(argv, &viewer.kernel);
+        let run = viewer.runs.into_iter().next().ok_or_else(|| Error::Guest {
+            what: "the guest sent no result".into(),
+            console: crate::error::Console::default(),
+        })?;
+        Ok((run, setting))
+    }
+
+    /// Runs a program under each policy, `repeat` times, in one boot.
+    ///
+    /// # Errors
+    /// As [`Lab::boot`].
+    pub fn compare(
+        &self,
+        argv: &[String],
+        policies: &[String],
+        repeat: usize,
+    ) -> Result<Comparison> {
+        let program = Program {
+            path: image::find_program(&argv[0])?,
+            argv: argv.to_vec(),
+        };
+        let order = crate::compare::order(policies.len(), repeat);
+        let specs: Vec<RunSpec> = order
+            .iter()
+            .map(|&policy| spec(&policies[policy], true))
+            .collect();
+        let names = order
+            .iter()
+            .map(|&policy| policies[policy].clone())
+            .collect();
+        let mut viewer = self.boot(
+            &program,
+            specs,
+            Stdin::Null,
+            Viewer::new(Show::Prefixed, names, self.options.back.clone()),
+        )?;
+        for (run, &policy) in viewer.runs.iter_mut().zip(&order) {
+            run.policy = policy;
+        }
+        Ok(Comparison::new(
+            self.setting(argv, &viewer.kernel),
+            policies,
+            &viewer.runs,
+        ))
+    }
+
+    /// A shell for a person; its exit status.
+    ///
+    /// # Errors
+    /// As [`Lab::boot`], and where there is no shell.
+    pub fn shell(&self) -> Result<u8> {
+        let (path, name) = match image::find_program("busybox") {
+            Ok(path) => (path, "sh"),
+            Err(_) => (image::find_program("/bin/sh")?, "/bin/sh"),
+        };
+        let terminal = os::is_terminal(0) && os::is_terminal(1);
+        let program = Program {
+            path,
+            argv: vec![name.into()],
+        };
+        let stdin = if terminal {
+            Stdin::Terminal
+        } else {
+            Stdin::Pipe
+        };
+        let show = if terminal {
+            Show::Terminal
+        } else {
+            Show::Stream
+        };
+        let names = vec!["shell".into()];
+        let viewer = self.boot(
+            &program,
+            vec![spec("first-touch", false)],
+            stdin,
+            Viewer::new(show, names, self.options.back.clone()),
+        )?;
+        Ok(viewer.runs.first().map_or(0, |run| run.ended.status))
+    }
+
+    fn setting(&self, argv: &[String], kernel: &str) -> Setting {
+        Setting {
+            machine: self.machine.name.clone(),
+            scaling: self.machine.scaling.clone(),
+            cpus: self.machine.cpu_count(),
+            memory_mb: self
+                .machine
+                .nodes
+                .iter()
+                .map(|node| node.memory_mb)
+                .collect(),
+            kernel: kernel.to_owned(),
+            thp: self.options.huge_pages.name().to_owned(),
+            modelled: self.plugin.is_some(),
+            command: argv.to_vec(),
+        }
+    }
+
+    /// One boot: everything from packing to power-off.
+    fn boot(
+        &self,
+        program: &Program,
+        runs: Vec<RunSpec>,
+        stdin: Stdin,
+        mut viewer: Viewer,
+    ) -> Result<Viewer> {
+        let machine_text = write::to_toml(&self.machine);
+        let image = self.image(program, &self.job(program, runs, stdin)?, &machine_text)?;
+        let initrd =
+            os::memory_file(c"hither-image").map_err(Error::io("making the guest image"))?;
+        image.write(std::io::BufWriter::new(&initrd))?;
+        drop(image);
+        let machine_file =
+            os::memory_file(c"hither-machine").map_err(Error::io("handing the machine over"))?;
+        std::io::Write::write_all(&mut &machine_file, machine_text.as_bytes())
+            .map_err(Error::io("handing the machine over"))?;
+        let device =
+            os::memory_file(c"hither-opium").map_err(Error::io("making the Opium device"))?;
+        device
+            .set_len(opium::SIZE as u64)
+            .map_err(Error::io("making the Opium device"))?;
+        let (ours, theirs) =
+            os::socket_pair().map_err(Error::io("making the channel to the guest"))?;
+        let scope = self.plugin.as_ref().map(|plugin| Scope {
+            plugin: plugin.display().to_string(),
+            machine: inherited(&machine_file),
+            opium: inherited(&device),
+        });
+        let parts = Parts {
+            kernel: self.kernel.display().to_string(),
+            initrd: inherited(&initrd),
+            channel_fd: theirs.as_raw_fd(),
+            scope,
+            huge_pages: self.options.huge_pages,
+            kernel_arguments: Vec::new(),
+        };
+        let inherit: Vec<RawFd> = vec![
+            initrd.as_raw_fd(),
+            machine_file.as_raw_fd(),
+            device.as_raw_fd(),
+            theirs.as_raw_fd(),
+        ];
+        let start = Start {
+            qemu: &self.qemu.path,
+            arguments: qemu::arguments(&self.machine, &parts)?,
+            preload: self.plugin.clone(),
+            inherit,
+            timeout: self.options.timeout,
+        };
+        let emulator = Emulator::start(start, ours)?;
+        // QEMU has its copies; with ours open the end of the channel would never be seen.
+        drop((theirs, initrd, machine_file, device));
+        emulator.serve(&mut viewer)?;
+        viewer.finish()?;
+        Ok(viewer)
+    }
+
+    fn job(&self, program: &Program, runs: Vec<RunSpec>, stdin: Stdin) -> Result<Job> {
+        let cwd = std::env::current_dir().map_err(Error::io("asking for the current folder"))?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut env = vec![
+            (
+                "PATH".to_owned(),
+                format!("{path}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:{APPLETS}"),
+            ),
+            ("HOME".to_owned(), "/root".to_owned()),
+            ("USER".to_owned(), "root".to_owned()),
+            ("LANG".to_owned(), "C.UTF-8".to_owned()),
+            (
+                "TERM".to_owned(),
+                std::env::var("TERM").unwrap_or_else(|_| "dumb".to_owned()),
+            ),
+            (
+                "HITHER_MACHINE".to_owned(),
+                protocol::MACHINE_PATH.to_owned(),
+            ),
+        ];
+        env.extend(self.options.env.iter().cloned());
+        Ok(Job {
+            version: protocol::VERSION,
+            argv: program.argv.clone(),
+            program: text_of(&program.path)?,
+            cwd: text_of(&cwd)?,
+            env,
+            stdin,
+            runs,
+            back: self
+                .options
+                .back
+                .iter()
+                .map(|back| back.guest.clone())
+                .collect(),
+            sample_ms: SAMPLE_MS,
+            opium: self.plugin.is_some(),
+            node_cpus: self
+                .machine
+                .nodes
+                .iter()
+                .map(|node| node.cpus.to_string())
+                .collect(),
+            hither_arguments: self.options.hither_arguments.clone(),
+        })
+    }
+
+    fn image(&self, program: &Program, job: &Job, machine_text: &str) -> Result<Image> {
+        let mut image = Image::new();
+        image.add_closure_of(&self.options.agent)?;
+        image.add_as(&self.options.agent, image::AGENT_PATH)?;
+        image.add_program(&program.path)?;
+        for file in &self.options.files {
+            image.add_extra(&named_file(file)?)?;
+        }
+        if let Ok(busybox) = image::find_program("busybox") {
+            image.add_program(&busybox)?;
+            add_applets(&mut image, &busybox)?;
+        }
+        if Path::new("/etc/ld.so.cache").is_file() {
+            image.add_as(Path::new("/etc/ld.so.cache"), "/etc/ld.so.cache")?;
+        }
+        image.add_text(protocol::MACHINE_PATH, machine_text);
+        let text = serde_json::to_vec(job)
+            .map_err(|error| Error::bad(format!("the job: {error}"), "use plain text arguments"))?;
+        image.add_text(protocol::JOB_PATH, text);
+        let content_mb = image.content_bytes() >> 20;
+        let total_mb: u64 = self.machine.nodes.iter().map(|node| node.memory_mb).sum();
+        // While it is unpacked the guest holds it twice.
+        if content_mb * 4 > total_mb {
+            return Err(Error::bad(
+                format!(
+                    "program and files have {content_mb} MiB, too much for a guest of {total_mb} MiB"
+                ),
+                format!(
+                    "give each node more with --memory {}",
+                    content_mb * 4 / self.machine.nodes.len() as u64 + 64
+                ),
+            ));
+        }
+        Ok(image)
+    }
+}
+
+fn spec(policy: &str, reset: bool) -> RunSpec {
+    RunSpec {
+        policy: policy.to_owned(),
+        launch: Launch::of_policy(policy),
+        reset,
+    }
+}
+
+/// Where a child that inherits a file finds it.
+fn inherited(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Error::bad(
+            format!("{}: the path is not UTF-8", path.display()),
+            "give it a plain name",
+        )
+    })
+}
+
+/// Machine file, scaled to the CPUs and memory asked for.
+fn machine(options: &Options) -> Result<Machine> {
+    let path = options.machine_file.display();
+    let text = fs::read_to_string(&options.machine_file).map_err(|cause| {
+        Error::bad(
+            format!("--machine {path}: {cause}"),
+            "name a machine file; see machines/ and docs/machine-files.md",
+        )
+    })?;
+    let machine = parse::parse(&text).map_err(|error| {
+        Error::bad(
+            format!("{path}: {error}"),
+            "mend the line; docs/machine-files.md has every field",
+        )
+    })?;
+    let cpus = options
+        .cpus
+        .unwrap_or_else(|| machine.cpu_count().min(DEFAULT_CPUS));
+    let machine = scale::scale(&machine, cpus)
+        .map_err(|error| Error::bad(error.to_string(), "choose another --cpus"))?;
+    let memory = |node: &hither_core::machine::Node| {
+        options
+            .memory_mb
+            .unwrap_or_else(|| node.memory_mb.min(DEFAULT_MEMORY_MB))
+    };
+    scale::with_memory_mb(&machine, &memory)
+        .map_err(|error| Error::bad(error.to_string(), "choose another --memory"))
+}
+
+/// The plugin: `HITHER_SCOPE`, or beside the binary.
+fn find_plugin(agent: &Path) -> Result<PathBuf> {
+    const NAME: &str = "libhither_scope.so";
+    let beside = agent
+        .canonicalize()
+        .unwrap_or_else(|_| agent.to_owned())
+        .with_file_name(NAME);
+    let path = std::env::var_os("HITHER_SCOPE").map_or(beside, PathBuf::from);
+    if path.is_file() {
+        return std::path::absolute(&path)
+            .map_err(Error::io(format!("resolving {}", path.display())));
+    }
+    Err(Error::missing(
+        format!("the plugin {} is not there", path.display()),
+        "build it with `cargo build --release -p hither-scope`, or name it in HITHER_SCOPE",
+    ))
+}
+
+/// A `--file`: a path, or a program's name found through `PATH`.
+fn named_file(file: &Path) -> Result<PathBuf> {
+    if fs::symlink_metadata(file).is_ok() {
+        return Ok(file.to_owned());
+    }
+    let name = file.to_string_lossy();
+    let bare = !name.contains('/');
+    let found = if bare {
+        image::find_program(&name).ok()
+    } else {
+        None
+    };
+    found.ok_or_else(|| {
+        Error::bad(
+            format!("--file {name}: there is no such file"),
+            "check the path",
+        )
+    })
+}
+
+fn add_applets(image: &mut Image, busybox: &Path) -> Result<()> {
+    let output = Command::new(busybox)
+        .arg("--list")
+        .output()
+        .map_err(Error::io("asking busybox for its commands"))?;
+    let target = text_of(busybox)?;
+    for name in String::from_utf8_lossy(&output.stdout).lines() {
+        image.add_link(&format!("{APPLETS}/{name}"), &target);
+    }
+    Ok(())
+}
