@@ -3,6 +3,7 @@
 //! Split by kernel source; every reader takes a [`root::Root`], so that a captured machine is a
 //! test. [`sys`] is the only home of system calls.
 
+pub mod doctor;
 pub mod error;
 pub mod kernel_backend;
 pub mod opium;
@@ -11,6 +12,8 @@ pub mod proc;
 pub mod root;
 pub mod sys;
 pub mod topology;
+pub mod tracker;
+pub mod watch;
 
 pub use error::{Error, Result};
 pub use root::Root;

@@ -16,7 +16,9 @@ use std::os::unix::fs::FileExt;
 
 /// Processes watched at most; beyond it the newest are left alone, with a note.
 pub const MAX_PROCESSES: usize = 1024;
-/// Intervals between two looks without a sign of change, in us.
+/// Lower numbers are free for other meanings of whoever stores incarnations.
+pub const FIRST_INCARNATION: u32 = 16;
+/// Longest time between two looks without a sign of change, in us.
 const LOOK_US: u64 = 1_000_000;
 
 /// A watched process.
@@ -65,7 +67,7 @@ impl Tree {
             loadavg,
             last_new: u64::MAX,
             looked_us: 0,
-            next_incarnation: 1,
+            next_incarnation: FIRST_INCARNATION,
             notes: Vec::new(),
             text: Vec::new(),
         }
@@ -266,8 +268,9 @@ impl Tree {
     }
 
     fn take_incarnation(&mut self) -> u32 {
-        self.next_incarnation = self.next_incarnation.wrapping_add(1).max(2);
-        self.next_incarnation - 1
+        let taken = self.next_incarnation;
+        self.next_incarnation = taken.checked_add(1).unwrap_or(FIRST_INCARNATION);
+        taken
     }
 }
 

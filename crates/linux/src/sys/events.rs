@@ -90,10 +90,8 @@ impl Signals {
             )
         };
         // SAFETY: a new descriptor that nobody else owns.
-        Ok(Self {
-            fd: unsafe { OwnedFd::from_raw_fd(fd as i32) },
-            before,
-        })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        Ok(Self { fd, before })
     }
 
     /// The mask as it was before, for children.
@@ -111,7 +109,7 @@ impl Signals {
             let got = libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), bytes);
             (got, info.assume_init())
         };
-        (got == bytes as isize).then(|| Arrived {
+        (got == bytes as isize).then_some(Arrived {
             signal: info.ssi_signo as i32,
             from_kernel: info.ssi_code == libc::SI_KERNEL,
         })

@@ -1,0 +1,349 @@
+//! Which trackers and backends work here, and what would enable the others.
+//!
+//! Attempts are made on this process alone and undone at once. On a captured machine
+//! (`root` is not `/`) only files are looked at.
+
+use crate::kernel_backend::KernelBackend;
+use crate::opium::Device;
+use crate::proc::pagemap::{self, Pagemap};
+use crate::root::Root;
+use crate::sys::{self, PAGE_IS_PRESENT};
+use hither_mover::Backend;
+use std::io;
+
+/// What a check is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It tells how memory is used.
+    Tracker,
+    /// It moves pages.
+    Backend,
+}
+
+impl Role {
+    /// The word for a person.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tracker => "tracker",
+            Self::Backend => "backend",
+        }
+    }
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What the check is about.
+    pub role: Role,
+    /// Name of the tracker, the backend, or the kernel interface it needs.
+    pub name: &'static str,
+    /// Does the kernel let it work here?
+    pub works: bool,
+    /// Does this release of hither use it?
+    pub is_used: bool,
+    /// What was found: half a sentence.
+    pub found: String,
+    /// What would enable it; empty where it works.
+    pub remedy: String,
+}
+
+/// What a check found: works with a remark, or not with the reason and the remedy.
+type Finding = Result<String, (String, String)>;
+/// A check.
+type Probe = fn(&Root) -> Finding;
+
+fn no<T>(why: impl Into<String>, remedy: impl Into<String>) -> Result<T, (String, String)> {
+    Err((why.into(), remedy.into()))
+}
+
+/// All checks, in the order in which they are printed.
+const TABLE: &[(Role, &str, bool, Probe)] = &[
+    (Role::Tracker, "opium", true, opium),
+    (Role::Tracker, "residency", true, residency),
+    (Role::Tracker, "pagemap", true, frames),
+    (Role::Tracker, "pagemap_scan", true, pagemap_scan),
+    (Role::Tracker, "perf", false, perf),
+    (Role::Tracker, "hintfault", false, hintfault),
+    (Role::Tracker, "damon", false, damon),
+    (Role::Tracker, "mglru", false, mglru),
+    (Role::Backend, "kernel", true, kernel),
+    (Role::Backend, "swap", false, swap),
+];
+
+/// Runs all checks.
+#[must_use]
+pub fn examine(root: &Root) -> Vec<Check> {
+    TABLE
+        .iter()
+        .map(|&(role, name, is_used, check)| {
+            let (works, found, remedy) = match check(root) {
+                Ok(found) => (true, found, String::new()),
+                Err((found, remedy)) => (false, found, remedy),
+            };
+            Check {
+                role,
+                name,
+                works,
+                is_used,
+                found,
+                remedy,
+            }
+        })
+        .collect()
+}
+
+fn text(root: &Root, below: &str) -> Option<String> {
+    root.text_if_any(below)
+        .ok()
+        .flatten()
+        .map(|text| text.trim().to_owned())
+}
+
+fn opium(root: &Root) -> Finding {
+    let opened = match root.is_host() {
+        true => Device::open(root).map(|_| ()),
+        false => Device::find(root).and_then(|found| match found {
+            Some(_) => Ok(()),
+            None => Device::open(root).map(|_| ()),
+        }),
+    };
+    match opened {
+        Ok(()) => Ok("the lab's device answers".to_owned()),
+        Err(error) => no(error.reason, error.remedy),
+    }
+}
+
+fn residency(root: &Root) -> Finding {
+    if !root.is_host() || root.has("proc/self/numa_maps") {
+        return Ok("numa_maps and move_pages queries tell where pages are".to_owned());
+    }
+    no(
+        "there is no /proc/self/numa_maps",
+        "use a kernel with CONFIG_NUMA and CONFIG_PROC_PAGE_MONITOR",
+    )
+}
+
+fn frames(root: &Root) -> Finding {
+    if !root.is_host() {
+        return no("a captured machine cannot be tried", "run it there");
+    }
+    match pagemap::frames_are_told(root) {
+        Ok(true) => Ok("frame numbers are told: samples can be tied to processes".to_owned()),
+        Ok(false) => no(
+            "frame numbers are hidden from this user",
+            "run hither as root (CAP_SYS_ADMIN)",
+        ),
+        Err(error) => no(
+            format!("/proc/self/pagemap cannot be read ({error})"),
+            "use a kernel with CONFIG_PROC_PAGE_MONITOR",
+        ),
+    }
+}
+
+fn pagemap_scan(root: &Root) -> Finding {
+    if !root.is_host() {
+        return no("a captured machine cannot be tried", "run it there");
+    }
+    let probe = Box::new(1u8);
+    let page = std::ptr::from_ref(&*probe) as u64 >> 12;
+    let mut found = 0;
+    let scanned = Pagemap::open(root, std::process::id() as i32).and_then(|map| {
+        map.scan(page..page + 1, PAGE_IS_PRESENT, |range| {
+            found += range.count()
+        })
+    });
+    match scanned {
+        Ok(()) if found == 1 => Ok("page categories are told (huge, present, written)".to_owned()),
+        Ok(()) => no(
+            "it misses pages that are there",
+            "use another kernel version",
+        ),
+        Err(error) => no(
+            format!("the kernel refuses it ({error})"),
+            "use Linux 6.7 or later",
+        ),
+    }
+}
+
+/// Folders of PMUs that sample memory accesses with addresses: Intel, hybrid Intel, AMD IBS, Arm.
+const PMUS: [&str; 4] = ["cpu", "cpu_core", "ibs_op", "arm_spe_0"];
+
+fn perf(root: &Root) -> Finding {
+    let sources = "sys/bus/event_source/devices";
+    let Some(pmu) = PMUS
+        .iter()
+        .find(|pmu| root.has(&format!("{sources}/{pmu}")))
+    else {
+        return no(
+            "this machine has no PMU (a virtual machine without one, or perf is not built in)",
+            "let the hypervisor pass the PMU through (QEMU: -cpu host,pmu=on), or use real hardware",
+        );
+    };
+    let paranoid = text(root, "proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "?".into());
+    if !root.is_host() {
+        return Ok(format!("PMU `{pmu}`, perf_event_paranoid {paranoid}"));
+    }
+    match sys::perf_event_allowed(0, 0) {
+        Ok(()) => Ok(format!(
+            "PMU `{pmu}` counts, perf_event_paranoid {paranoid}"
+        )),
+        Err(error) => no(
+            format!("PMU `{pmu}` is refused ({error}), perf_event_paranoid is {paranoid}"),
+            "set kernel.perf_event_paranoid to 1 or lower, or give hither CAP_PERFMON",
+        ),
+    }
+}
+
+fn hintfault(root: &Root) -> Finding {
+    let Some(balancing) = text(root, "proc/sys/kernel/numa_balancing") else {
+        return no(
+            "this kernel has no NUMA balancing",
+            "use a kernel with CONFIG_NUMA_BALANCING",
+        );
+    };
+    let nodes = text(root, "sys/devices/system/node/has_memory")
+        .or_else(|| text(root, "sys/devices/system/node/online"));
+    if nodes.is_some_and(|nodes| !nodes.contains(['-', ','])) {
+        return no(
+            "a machine with one node has no hint faults",
+            "use a machine with several nodes, or the lab",
+        );
+    }
+    if root.is_host()
+        && let Err(error) = sys::perf_event_allowed(1, 2)
+    {
+        return no(
+            format!("page faults cannot be sampled ({error})"),
+            "set kernel.perf_event_paranoid to 1 or lower, or give hither CAP_PERFMON",
+        );
+    }
+    Ok(format!(
+        "page faults can be sampled, numa_balancing is {balancing}"
+    ))
+}
+
+fn damon(root: &Root) -> Finding {
+    if !root.has("sys/kernel/mm/damon/admin") {
+        return no(
+            "this kernel has no DAMON in sysfs",
+            "use a kernel with CONFIG_DAMON_SYSFS",
+        );
+    }
+    if text(root, "sys/module/damon_stat/parameters/enabled").is_some_and(|on| on == "Y") {
+        return no(
+            "damon_stat runs and holds the only monitoring slot",
+            "write N to /sys/module/damon_stat/parameters/enabled",
+        );
+    }
+    if root.is_host() && sys::effective_uid() != 0 {
+        return no("DAMON is root's", "run hither as root");
+    }
+    Ok("DAMON is there and free".to_owned())
+}
+
+fn mglru(root: &Root) -> Finding {
+    let Some(enabled) = text(root, "sys/kernel/mm/lru_gen/enabled") else {
+        return no(
+            "this kernel has no multi-generational LRU",
+            "use a kernel with CONFIG_LRU_GEN",
+        );
+    };
+    if matches!(enabled.as_str(), "0x0000" | "0") {
+        return no(
+            "it is switched off",
+            "write y to /sys/kernel/mm/lru_gen/enabled",
+        );
+    }
+    if root.is_host() && !root.has("sys/kernel/debug/lru_gen") {
+        return no(
+            "/sys/kernel/debug/lru_gen is not to be seen",
+            "mount debugfs (mount -t debugfs debugfs /sys/kernel/debug) and run hither as root",
+        );
+    }
+    Ok(format!("generations are kept (lru_gen {enabled})"))
+}
+
+fn kernel(root: &Root) -> Finding {
+    if !root.is_host() {
+        return no("a captured machine cannot be tried", "run it there");
+    }
+    match KernelBackend::new().probe() {
+        Ok(()) if sys::effective_uid() == 0 => Ok("move_pages works, on all processes".to_owned()),
+        Ok(()) => Ok("move_pages works, on your own processes".to_owned()),
+        Err(why) => no(why.why, why.remedy),
+    }
+}
+
+fn swap(root: &Root) -> Finding {
+    let sysctl = "proc/sys/vm/unprivileged_userfaultfd";
+    let Some(unprivileged) = text(root, sysctl) else {
+        return no(
+            "this kernel has no userfaultfd",
+            "use a kernel with CONFIG_USERFAULTFD, 6.8 or later",
+        );
+    };
+    if !root.is_host() {
+        return Ok(format!(
+            "userfaultfd is there, vm.unprivileged_userfaultfd is {unprivileged}"
+        ));
+    }
+    let refused = |error: io::Error| {
+        no(
+            format!("userfaultfd is refused ({error})"),
+            "allow the system call in the container's seccomp profile",
+        )
+    };
+    match (
+        sys::userfaultfd_allowed(false),
+        sys::userfaultfd_allowed(true),
+    ) {
+        (Ok(()), _) => Ok("userfaultfd works, faults of the kernel included".to_owned()),
+        (Err(_), Ok(())) => Ok(format!(
+            "userfaultfd works for user mode only (vm.unprivileged_userfaultfd is {unprivileged}; 1 or root enables all)"
+        )),
+        (Err(_), Err(error)) => refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_says_what_and_how() {
+        let checks = examine(&Root::host());
+        assert_eq!(checks.len(), TABLE.len());
+        for check in &checks {
+            assert!(!check.found.is_empty(), "{check:?}");
+            assert_eq!(check.works, check.remedy.is_empty(), "{check:?}");
+        }
+        assert!(
+            checks
+                .iter()
+                .any(|check| check.name == "kernel" && check.works)
+        );
+    }
+
+    #[test]
+    fn a_captured_machine_is_only_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |below: &str, text: &str| {
+            let path = folder.path().join(below);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("sys/bus/event_source/devices/ibs_op/type", "9\n");
+        put("proc/sys/kernel/perf_event_paranoid", "4\n");
+        put("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+        put("sys/module/damon_stat/parameters/enabled", "Y\n");
+        put("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+        let checks = examine(&Root::new(folder.path()));
+        let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
+        assert_eq!(of("perf").found, "PMU `ibs_op`, perf_event_paranoid 4");
+        assert!(of("damon").remedy.contains("damon_stat"));
+        assert!(of("mglru").found.contains("switched off"));
+        assert!(of("opium").remedy.contains("hither lab run"));
+        assert!(!of("swap").works);
+    }
+}

@@ -1,0 +1,201 @@
+//! Against a fake `/proc` in a folder: page maps are plain sparse files.
+
+use super::*;
+use crate::root::Root;
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+const BASE: i32 = 100;
+
+/// Makes `BASE` the parent of these processes.
+fn fake_proc(root: &Path, pids: &[i32]) {
+    let task = root.join(format!("proc/{BASE}/task/{BASE}"));
+    fs::create_dir_all(&task).unwrap();
+    let children: String = pids.iter().map(|pid| format!("{pid} ")).collect();
+    fs::write(task.join("children"), children).unwrap();
+    for pid in pids {
+        let task = root.join(format!("proc/{pid}/task/{pid}"));
+        fs::create_dir_all(&task).unwrap();
+        fs::write(task.join("children"), "").unwrap();
+        let fields = "S 100 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 1 0 777 4096 99 0";
+        fs::write(
+            root.join(format!("proc/{pid}/stat")),
+            format!("{pid} (p{pid}) {fields}\n"),
+        )
+        .unwrap();
+        fs::write(root.join(format!("proc/{pid}/pagemap")), [0u8; 8]).unwrap();
+    }
+}
+
+fn map_page(root: &Path, pid: i32, page: u64, frame: u64) {
+    let path = root.join(format!("proc/{pid}/pagemap"));
+    let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.seek(SeekFrom::Start(page * 8)).unwrap();
+    file.write_all(&(1 << 63 | frame).to_ne_bytes()).unwrap();
+}
+
+fn access(page: u64, frame: u64, from: usize, home: u32, write: bool, time_ns: u64) -> Access {
+    Access {
+        page,
+        frame,
+        from,
+        home: NodeId(home),
+        write,
+        time_ns,
+    }
+}
+
+fn tree(root: &Path) -> Tree {
+    let mut tree = Tree::new(Root::new(root), BASE);
+    tree.refresh(0).unwrap();
+    tree
+}
+
+#[test]
+fn samples_go_to_the_process_that_maps_the_frame() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201, 202]);
+    // Both have page 0x7f000; a frame belongs to one of them.
+    map_page(folder.path(), 201, 0x7f000, 11);
+    map_page(folder.path(), 202, 0x7f000, 22);
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false);
+    let mut pages = Vec::new();
+    for _ in 0..2 {
+        aggregator.begin(&mut pages);
+        aggregator.add(&access(0x7f000, 11, 1, 0, false, 1), &mut pages);
+        aggregator.add(&access(0x7f000, 11, 1, 0, true, 2), &mut pages);
+        aggregator.add(&access(0x7f000, 22, 2, 3, false, 3), &mut pages);
+        aggregator.add(&access(0x7f000, 33, 2, 3, false, 4), &mut pages);
+        aggregator.add(&access(0x9f000, 11, 2, 3, false, 4), &mut pages);
+        let found = aggregator.finish(&mut tree, &mut pages);
+        assert_eq!((found.attributed, found.foreign), (3, 2));
+        pages.sort_by_key(|page| page.pid);
+        assert_eq!(
+            pages.iter().map(|p| (p.pid, p.page)).collect::<Vec<_>>(),
+            [(Pid(201), 0x7f000), (Pid(202), 0x7f000)]
+        );
+        assert_eq!(
+            (pages[0].reads.get(1), pages[0].writes.get(1), pages[0].home),
+            (1, 1, NodeId(0))
+        );
+        assert_eq!((pages[1].reads.get(2), pages[1].home), (1, NodeId(3)));
+    }
+}
+
+#[test]
+fn known_pairs_are_not_looked_up_again() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    (0..100).for_each(|page| map_page(folder.path(), 201, 0x1000 + page, 5000 + page));
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false);
+    let mut pages = Vec::new();
+    let mut looked_up = Vec::new();
+    for round in 0..3 {
+        aggregator.begin(&mut pages);
+        for page in 0..100 {
+            aggregator.add(
+                &access(0x1000 + page, 5000 + page, 0, 0, false, round),
+                &mut pages,
+            );
+        }
+        aggregator.add(&access(0x5000, 1, 0, 0, false, round), &mut pages);
+        let found = aggregator.finish(&mut tree, &mut pages);
+        assert_eq!((found.attributed, pages.len()), (100, 100));
+        looked_up.push(found.looked_up);
+    }
+    assert_eq!(looked_up, [101, 0, 0]);
+}
+
+#[test]
+fn a_page_that_moves_within_the_interval_is_one_page_at_its_new_home() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    map_page(folder.path(), 201, 0x42, 7);
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false);
+    let mut pages = Vec::new();
+    aggregator.begin(&mut pages);
+    aggregator.add(&access(0x42, 7, 0, 0, false, 1), &mut pages);
+    aggregator.finish(&mut tree, &mut pages);
+    map_page(folder.path(), 201, 0x42, 8);
+    aggregator.begin(&mut pages);
+    aggregator.add(&access(0x42, 8, 1, 1, false, 20), &mut pages);
+    aggregator.add(&access(0x42, 7, 0, 0, false, 10), &mut pages);
+    aggregator.add(&access(0x42, 7, 0, 0, true, 11), &mut pages);
+    let found = aggregator.finish(&mut tree, &mut pages);
+    assert_eq!((found.attributed, pages.len()), (3, 1));
+    assert_eq!((pages[0].home, pages[0].total()), (NodeId(1), 3));
+    assert_eq!(
+        (
+            pages[0].reads.get(0),
+            pages[0].reads.get(1),
+            pages[0].writes.get(0)
+        ),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn a_process_that_appears_later_gets_its_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false);
+    let mut pages = Vec::new();
+    let sampled = access(0x42, 7, 0, 0, false, 1);
+    aggregator.begin(&mut pages);
+    aggregator.add(&sampled, &mut pages);
+    assert_eq!(aggregator.finish(&mut tree, &mut pages).foreign, 1);
+    fake_proc(folder.path(), &[201, 202]);
+    map_page(folder.path(), 202, 0x42, 7);
+    tree.refresh(10_000_000).unwrap();
+    aggregator.begin(&mut pages);
+    aggregator.add(&sampled, &mut pages);
+    assert_eq!(aggregator.finish(&mut tree, &mut pages).attributed, 1);
+    assert_eq!(pages[0].pid, Pid(202));
+}
+
+#[test]
+fn the_table_grows_and_keeps_what_it_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    let count = 3 * FIRST_SLOTS as u64;
+    for page in 0..count {
+        map_page(folder.path(), 201, 0x10_0000 + page * 3, page + 1);
+    }
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false);
+    let mut pages = Vec::new();
+    for looked_up in [count, 0] {
+        aggregator.begin(&mut pages);
+        for page in 0..count {
+            for repeat in 0..2 {
+                aggregator.add(
+                    &access(0x10_0000 + page * 3, page + 1, 0, 0, false, repeat),
+                    &mut pages,
+                );
+            }
+        }
+        let found = aggregator.finish(&mut tree, &mut pages);
+        assert_eq!((found.attributed, found.looked_up), (2 * count, looked_up));
+        assert_eq!(pages.len() as u64, count);
+        assert!(pages.iter().all(|page| page.reads.get(0) == 2));
+    }
+}
+
+#[test]
+fn runs_respect_gap_and_length() {
+    let pages = |list: &[u64]| list.iter().map(|&page| (page, 0)).collect::<Vec<_>>();
+    let lengths = |list: &[u64], gap, most| {
+        runs(&pages(list), gap, most)
+            .map(<[_]>::len)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(&[1, 2, 10, 11, 500], 8, 1000), [4, 1]);
+    assert_eq!(lengths(&[0, 1, 2, 3, 4], 8, 2), [2, 2, 1]);
+    assert_eq!(lengths(&[], 8, 2), [0usize; 0]);
+    assert_eq!(lengths(&[u64::MAX - 1], 8, 2), [1]);
+}

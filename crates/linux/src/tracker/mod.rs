@@ -1,0 +1,33 @@
+//! Trackers: what tells how memory is used. A tracker reports and never moves anything.
+
+pub mod aggregate;
+pub mod opium;
+pub mod residency;
+
+use crate::error::Result;
+use crate::proc::tree::Tree;
+use hither_core::plan::Sampling;
+use hither_core::policy::EvidenceKind;
+use hither_core::snapshot::Snapshot;
+
+/// Observes the machine and the watched processes.
+pub trait Tracker {
+    /// The word that names it in reports.
+    fn name(&self) -> &'static str;
+
+    /// The kinds of evidence that its snapshots hold.
+    fn gives(&self) -> &'static [EvidenceKind];
+
+    /// How densely to sample from now on.
+    fn set_sampling(&mut self, sampling: Sampling);
+
+    /// Fills in what it knows of the interval since its last call: metrics, traffic, pages. The
+    /// nodes are there already, with their ids and sizes, and `snapshot.interval_us` too.
+    fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()>;
+
+    /// Leaves everything as it was found.
+    fn stop(&mut self);
+
+    /// Sentences for a person that came up since the last call.
+    fn take_notes(&mut self) -> Vec<String>;
+}

@@ -1,0 +1,446 @@
+//! The tracker `opium`: exact counters and sampled accesses from the lab's device.
+//!
+//! Counters are read as differences once an interval and give the global metrics (`Measured`).
+//! Rings are drained in bulk and give the page statistics; see [`super::aggregate`].
+//!
+//! The sampling period follows the traffic, so that a second brings a set number of samples
+//! whatever the program does, and less where samples turn out dear: the tracker runs inside
+//! the machine that it measures.
+
+use super::Tracker;
+use super::aggregate::{Access, Aggregator};
+use crate::error::{Error, Result};
+use crate::opium::{Device, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
+use crate::proc::pagemap;
+use crate::proc::tree::Tree;
+use crate::root::Root;
+use crate::sys;
+use crate::topology::Topology;
+use hither_core::ids::NodeId;
+use hither_core::metrics;
+use hither_core::opium::{MAX_NODES, ring, vcpu};
+use hither_core::plan::Sampling;
+use hither_core::policy::EvidenceKind;
+use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
+
+const COUNTERS: &str = "opium counters";
+/// Samples per second at full sampling: a 64 MiB array has each page seen some six times a
+/// second, and Carrefour tracks at most 30,000 pages in one.
+const FULL_RATE: f64 = 100_000.0;
+/// Samples per second at cheap sampling: the local-access ratio of a second within 1 point.
+const CHEAP_RATE: f64 = 5_000.0;
+/// Share of one CPU that samples may cost while pages are being moved.
+const FULL_COST: f64 = 0.02;
+/// Share of one CPU that samples may cost in the steady state.
+const CHEAP_COST: f64 = 0.005;
+/// Period until the traffic is known.
+const FIRST_PERIOD: u32 = 1000;
+/// Intervals whose cheapest gives the price of a sample: others were interrupted.
+const PRICE_WINDOW: usize = 8;
+/// User addresses end here (57 bits with five-level page tables).
+const USER_END: u64 = 1 << 56;
+
+/// Reads the device.
+#[derive(Debug)]
+pub struct OpiumTracker {
+    device: Device,
+    /// Snapshot position of each device node position.
+    positions: Vec<usize>,
+    node_ids: Vec<NodeId>,
+    before: Before,
+    aggregator: Aggregator,
+    sampling: Sampling,
+    period: u32,
+    ghz: Option<f64>,
+    prices_ns: [f64; PRICE_WINDOW],
+    price_next: usize,
+    notes: Vec<String>,
+    foreign_samples: u64,
+    scan_told: bool,
+}
+
+/// Last readings.
+#[derive(Debug, Default)]
+struct Before {
+    vcpus: Vec<VcpuCounters>,
+    nodes: Vec<NodeTraffic>,
+    links: Vec<LinkTraffic>,
+    time_ns: u64,
+}
+
+/// Sums of an interval over all vCPUs.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    user_reads: u64,
+    user_writes: u64,
+    user_local: u64,
+    kernel_fills: u64,
+    instructions: u64,
+    latency_ns: u64,
+    misses: u64,
+    busy_ns: u64,
+    lost: u64,
+    time_ns: u64,
+}
+
+impl OpiumTracker {
+    /// Opens the device and checks that frames can be told apart. `ghz`: the clock of the
+    /// modelled CPUs, where a machine file tells it.
+    pub fn open(root: &Root, topology: &Topology, ghz: Option<f64>) -> Result<Self> {
+        let device = Device::open(root)?;
+        let told = pagemap::frames_are_told(root).unwrap_or(false);
+        if !told {
+            return Err(Error::new(
+                root.path("proc/self/pagemap"),
+                "frame numbers are hidden, so samples cannot be tied to processes",
+                "run hither as root (CAP_SYS_ADMIN)",
+            ));
+        }
+        Self::with_device(device, root, topology, ghz)
+    }
+
+    /// On a device that is open already.
+    pub fn with_device(
+        device: Device,
+        root: &Root,
+        topology: &Topology,
+        ghz: Option<f64>,
+    ) -> Result<Self> {
+        let mut positions = Vec::new();
+        for &id in device.node_ids() {
+            positions.push(topology.position(id).ok_or_else(|| {
+                Error::new(
+                    root.path("sys/devices/system/node"),
+                    format!("the Opium device speaks of {id}, which is not online"),
+                    "boot the lab with one machine file for plugin and guest",
+                )
+            })?);
+        }
+        let huge_possible = topology.transparent_huge_pages.as_deref() != Some("never");
+        let mut tracker = Self {
+            node_ids: device.node_ids().to_vec(),
+            positions,
+            before: Before::default(),
+            aggregator: Aggregator::new(huge_possible),
+            sampling: Sampling::Full,
+            period: FIRST_PERIOD,
+            ghz,
+            prices_ns: [f64::INFINITY; PRICE_WINDOW],
+            price_next: 0,
+            notes: Vec::new(),
+            foreign_samples: 0,
+            scan_told: false,
+            device,
+        };
+        tracker.start();
+        Ok(tracker)
+    }
+
+    /// The device itself, for windows and filters.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Samples so far that belonged to nobody watched.
+    #[must_use]
+    pub fn foreign_samples(&self) -> u64 {
+        self.foreign_samples
+    }
+
+    /// Takes the first readings and throws away what somebody else left in the rings.
+    fn start(&mut self) {
+        let device = &mut self.device;
+        self.before.vcpus = vec![VcpuCounters::default(); device.vcpu_count()];
+        for (index, counters) in self.before.vcpus.iter_mut().enumerate() {
+            device.drain(index, |_| ());
+            device.read_vcpu(index, counters);
+        }
+        self.before.nodes = (0..self.positions.len())
+            .map(|n| device.node_traffic(n))
+            .collect();
+        self.before.links = (0..device.link_count())
+            .map(|l| device.link_traffic(l))
+            .collect();
+        self.before.time_ns = device.time_ns();
+        device.set_sampling(self.period, false);
+    }
+
+    /// Reads the vCPUs' counters and sums the differences.
+    fn read_vcpus(&mut self) -> Sums {
+        let time_ns = self.device.time_ns();
+        let mut sums = Sums {
+            time_ns: time_ns.saturating_sub(self.before.time_ns),
+            ..Sums::default()
+        };
+        self.before.time_ns = time_ns;
+        let mut now = VcpuCounters::default();
+        for index in 0..self.device.vcpu_count() {
+            self.device.read_vcpu(index, &mut now);
+            let change = now.since(&self.before.vcpus[index]);
+            let own = self.device.vcpu_nodes()[index];
+            for node in 0..self.positions.len().min(MAX_NODES) {
+                let (reads, writes) = (change.fills(0, node), change.fills(1, node));
+                sums.user_reads += reads;
+                sums.user_writes += writes;
+                sums.user_local += if node == own { reads + writes } else { 0 };
+                sums.kernel_fills += change.fills(2, node) + change.fills(3, node);
+            }
+            sums.instructions += change.at(vcpu::INSTRUCTIONS_USER);
+            sums.latency_ns += change.at(vcpu::LATENCY_SUM_NS);
+            sums.misses += change.at(vcpu::DEMAND_MISSES);
+            let idle_ns = change.at(vcpu::IDLE_NS);
+            sums.busy_ns += change.at(vcpu::TIME_NS).saturating_sub(idle_ns);
+            sums.lost += change.at(vcpu::RING_LOST);
+            std::mem::swap(&mut self.before.vcpus[index], &mut now);
+        }
+        sums
+    }
+
+    /// Fills in traffic and utilisation of nodes; returns their traffic by device position.
+    fn read_nodes(&mut self, interval_us: u64, snapshot: &mut Snapshot) -> [f64; MAX_NODES] {
+        let mut traffic = [0.0; MAX_NODES];
+        for (position, sum) in traffic.iter_mut().enumerate().take(self.positions.len()) {
+            let now = self.device.node_traffic(position);
+            let before = std::mem::replace(&mut self.before.nodes[position], now);
+            let read = now.read_bytes.wrapping_sub(before.read_bytes);
+            let written = now.write_bytes.wrapping_sub(before.write_bytes);
+            let integral = now
+                .utilisation_integral
+                .wrapping_sub(before.utilisation_integral);
+            *sum = (read + written) as f64;
+            let state = &mut snapshot.nodes[self.positions[position]];
+            state.read_bytes = Evidence::measured(read, COUNTERS);
+            state.write_bytes = Evidence::measured(written, COUNTERS);
+            state.utilisation = Evidence::measured(mean_share(integral, interval_us), COUNTERS);
+        }
+        traffic
+    }
+
+    /// Mean utilisation of the links and its imbalance.
+    fn read_links(&mut self, interval_us: u64) -> (Evidence<f64>, Evidence<f64>) {
+        let mut uses = Vec::with_capacity(self.before.links.len());
+        for position in 0..self.before.links.len() {
+            let now = self.device.link_traffic(position);
+            let before = std::mem::replace(&mut self.before.links[position], now);
+            let integral = now
+                .utilisation_integral
+                .wrapping_sub(before.utilisation_integral);
+            uses.push(mean_share(integral, interval_us));
+        }
+        let mean = uses.iter().sum::<f64>() / uses.len() as f64;
+        let some = (!uses.is_empty()).then_some(mean);
+        (
+            known(some, "this machine has no links"),
+            known(metrics::imbalance(&uses), "no traffic on the links"),
+        )
+    }
+
+    fn metrics(&self, sums: &Sums, traffic: &[f64], interval_us: u64) -> GlobalMetrics {
+        let user = sums.user_reads + sums.user_writes;
+        let quiet = "no memory access in the interval";
+        let ipc = self
+            .ghz
+            .and_then(|ghz| metrics::instructions_per_cycle(sums.instructions, sums.busy_ns, ghz));
+        GlobalMetrics {
+            memory_accesses_per_us: known(
+                metrics::accesses_per_us(user + sums.kernel_fills, interval_us),
+                "the interval is empty",
+            ),
+            local_access_ratio: known(metrics::local_access_ratio(sums.user_local, user), quiet),
+            latency_ns: known(
+                metrics::mean_latency_ns(sums.latency_ns, sums.misses),
+                quiet,
+            ),
+            controller_imbalance: known(metrics::imbalance(traffic), quiet),
+            link_use: Evidence::unknown("set below"),
+            link_imbalance: Evidence::unknown("set below"),
+            read_share: known(
+                metrics::read_share(sums.user_reads, sums.user_writes),
+                quiet,
+            ),
+            l3_mpki: known(
+                metrics::misses_per_kilo_instruction(user, sums.instructions),
+                "no instruction in the interval",
+            ),
+            instructions_per_us: known(
+                metrics::accesses_per_us(sums.instructions, interval_us),
+                "the interval is empty",
+            ),
+            ipc: known(ipc, "the clock of the CPUs is unknown: give --machine FILE"),
+        }
+    }
+
+    /// Drains the rings into the snapshot's pages; returns how many samples there were.
+    fn read_samples(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> u64 {
+        let mut drained = 0;
+        let aggregator = &mut self.aggregator;
+        aggregator.begin(&mut snapshot.pages);
+        for index in 0..self.device.vcpu_count() {
+            let from = self.positions[self.device.vcpu_nodes()[index]];
+            let node_ids = &self.node_ids;
+            let pages = &mut snapshot.pages;
+            drained += self.device.drain(index, |sample| {
+                if let Some(access) = access(&sample, from, node_ids) {
+                    aggregator.add(&access, pages);
+                }
+            });
+        }
+        let found = aggregator.finish(tree, &mut snapshot.pages);
+        self.foreign_samples += found.foreign;
+        snapshot.sample_count = match self.sampling {
+            Sampling::Off => Evidence::unknown("sampling is switched off"),
+            _ => Evidence::measured(found.attributed, "opium sample rings"),
+        };
+        drained
+    }
+
+    /// Sets the period for the next interval from the traffic of this one and the price of a
+    /// sample.
+    fn adapt(&mut self, sums: &Sums, drained: u64, cost_ns: u64) {
+        if drained >= 64 {
+            self.prices_ns[self.price_next] = cost_ns as f64 / drained as f64;
+            self.price_next = (self.price_next + 1) % PRICE_WINDOW;
+        }
+        let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
+        let fills = (sums.user_reads + sums.user_writes) as f64;
+        let seconds = sums.time_ns as f64 / 1e9;
+        let wanted = match self.sampling {
+            Sampling::Off => 0,
+            sampling => period_for(sampling, fills / seconds, price_ns).unwrap_or(self.period),
+        };
+        // Small changes are not worth a write that the plugin must notice.
+        let apart = u64::from(wanted.abs_diff(self.period)) * 8 > u64::from(self.period);
+        if apart || (wanted == 0) != (self.period == 0) {
+            self.period = wanted;
+            self.device.set_sampling(wanted, false);
+        }
+    }
+}
+
+/// Period that brings the wanted number of samples at `fills_per_s`, or fewer where one costs so
+/// much that they would exceed their share of a CPU. `None` where the traffic is unknown.
+///
+/// 120 million fills a second at full sampling: 120e6 / 100e3 = 1200. At 400 ns a sample 2 % of
+/// a CPU pay for 50,000 of them: 2400.
+fn period_for(sampling: Sampling, fills_per_s: f64, price_ns: f64) -> Option<u32> {
+    let (rate, cost) = match sampling {
+        Sampling::Full => (FULL_RATE, FULL_COST),
+        Sampling::Cheap => (CHEAP_RATE, CHEAP_COST),
+        Sampling::Off => return Some(0),
+    };
+    let affordable = cost * 1e9 / price_ns;
+    let rate = if affordable.is_finite() && affordable > 0.0 {
+        rate.min(affordable)
+    } else {
+        rate
+    };
+    let period = fills_per_s / rate;
+    // A machine at rest keeps a short period: its few accesses are cheap to see.
+    (period.is_finite() && fills_per_s > 0.0).then(|| period.clamp(16.0, 1e9) as u32)
+}
+
+/// Mean of a utilisation whose integral is given in ppm * us.
+fn mean_share(integral: u64, interval_us: u64) -> f64 {
+    if interval_us == 0 {
+        0.0
+    } else {
+        (integral as f64 / interval_us as f64 / 1e6).min(1.0)
+    }
+}
+
+fn known(figure: Option<f64>, why_not: &'static str) -> Evidence<f64> {
+    match figure {
+        Some(figure) => Evidence::measured(figure, COUNTERS),
+        None => Evidence::unknown(why_not),
+    }
+}
+
+/// The access that a sample tells of; `None` for kernel accesses and nonsense.
+fn access(sample: &Sample, from: usize, node_ids: &[NodeId]) -> Option<Access> {
+    let home = *node_ids.get(usize::from(sample.node))?;
+    let user = sample.flags & ring::KERNEL == 0 && sample.vaddr < USER_END;
+    user.then_some(Access {
+        page: sample.vaddr >> 12,
+        frame: sample.paddr >> 12,
+        from,
+        home,
+        write: sample.flags & ring::WRITE != 0,
+        time_ns: sample.time_ns,
+    })
+}
+
+impl Tracker for OpiumTracker {
+    fn name(&self) -> &'static str {
+        "opium"
+    }
+
+    fn gives(&self) -> &'static [EvidenceKind] {
+        &[
+            EvidenceKind::MemoryAccesses,
+            EvidenceKind::LocalAccessRatio,
+            EvidenceKind::ControllerImbalance,
+            EvidenceKind::PageAccesses,
+        ]
+    }
+
+    fn set_sampling(&mut self, sampling: Sampling) {
+        if self.sampling == sampling {
+            return;
+        }
+        let was_off = self.sampling == Sampling::Off;
+        // Until the next interval tells better: a tenth, or ten times.
+        self.period = match sampling {
+            Sampling::Off => 0,
+            _ if was_off => FIRST_PERIOD,
+            Sampling::Full => (self.period / 10).max(16),
+            Sampling::Cheap => self.period.saturating_mul(10).max(16),
+        };
+        self.sampling = sampling;
+        self.device.set_sampling(self.period, false);
+    }
+
+    fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()> {
+        let sums = self.read_vcpus();
+        // The device's own clock fits its integrals best; the caller's serves where it stands.
+        let interval_us = match sums.time_ns / 1000 {
+            0 => snapshot.interval_us,
+            interval_us => interval_us,
+        };
+        let traffic = self.read_nodes(interval_us, snapshot);
+        let traffic = &traffic[..self.positions.len()];
+        snapshot.metrics = self.metrics(&sums, traffic, interval_us);
+        (snapshot.metrics.link_use, snapshot.metrics.link_imbalance) = self.read_links(interval_us);
+        snapshot.sample_period = self.period;
+        snapshot.samples_lost = sums.lost;
+        let start_ns = sys::monotonic_ns();
+        let drained = self.read_samples(tree, snapshot);
+        self.adapt(&sums, drained, sys::monotonic_ns().saturating_sub(start_ns));
+        if self.aggregator.scan_refused() && !self.scan_told {
+            self.scan_told = true;
+            self.notes.push(
+                "this kernel does not tell huge pages apart (PAGEMAP_SCAN, Linux 6.7): they are \
+                 planned as small pages, and still move whole"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.device.set_sampling(0, false);
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+}
+
+impl Drop for OpiumTracker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

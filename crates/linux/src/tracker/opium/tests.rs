@@ -1,0 +1,452 @@
+//! The reader against a fake device: a sysfs folder and a plain 32 MiB file.
+
+use super::*;
+use crate::opium::Filter;
+use crate::watch::empty_snapshot;
+use hither_core::opium::{self as layout, control, filter, header, link, node};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The plugin's side of a fake device.
+struct Fake {
+    folder: tempfile::TempDir,
+    file: File,
+}
+
+const PCI: &str = "sys/bus/pci/devices/0000:00:04.0";
+
+impl Fake {
+    /// Two vCPUs on two nodes of numbers 0 and 3, one link each way.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let pci = folder.path().join(PCI);
+        fs::create_dir_all(&pci).unwrap();
+        fs::create_dir_all(folder.path().join("sys/bus/pci/devices/0000:00:01.0")).unwrap();
+        fs::write(
+            folder
+                .path()
+                .join("sys/bus/pci/devices/0000:00:01.0/vendor"),
+            "0x8086\n",
+        )
+        .unwrap();
+        fs::write(pci.join("vendor"), "0x1af4\n").unwrap();
+        fs::write(pci.join("device"), "0x1110\n").unwrap();
+        fs::write(pci.join("enable"), "0\n").unwrap();
+        let path = pci.join("resource2");
+        let options = || {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .clone()
+        };
+        let file = options().open(path).unwrap();
+        file.set_len(layout::SIZE as u64).unwrap();
+        let fake = Self { folder, file };
+        fake.put(header::MAGIC, layout::MAGIC);
+        fake.put32(header::VERSION, layout::VERSION);
+        fake.put32(header::VCPU_COUNT, 2);
+        fake.put32(header::NODE_COUNT, 2);
+        fake.put32(header::LINK_COUNT, 2);
+        fake.put32(header::LINE_BYTES, 64);
+        fake.put32(header::NODE_IDS, 0);
+        fake.put32(header::NODE_IDS + 4, 3);
+        fake.file
+            .write_all_at(&[0, 1], header::VCPU_NODES as u64)
+            .unwrap();
+        fake
+    }
+
+    fn put(&self, offset: usize, value: u64) {
+        self.file
+            .write_all_at(&value.to_le_bytes(), offset as u64)
+            .unwrap();
+    }
+
+    fn put32(&self, offset: usize, value: u32) {
+        self.file
+            .write_all_at(&value.to_le_bytes(), offset as u64)
+            .unwrap();
+    }
+
+    fn get(&self, offset: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, offset as u64).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    fn get32(&self, offset: usize) -> u32 {
+        self.get(offset) as u32
+    }
+
+    fn put_vcpu(&self, index: usize, offset: usize, value: u64) {
+        self.put(vcpu::BASE + index * vcpu::STRIDE + offset, value);
+    }
+
+    /// Writes one sample where position `number` of the ring goes.
+    fn put_sample(&self, index: usize, number: u64, page: u64, frame: u64, node: u8, flags: u8) {
+        let slot = number as usize % ring::CAPACITY;
+        let base = ring::BASE + index * ring::STRIDE + slot * ring::SAMPLE_BYTES;
+        self.put(base + ring::VADDR, page << 12 | 0x40);
+        self.put(base + ring::PADDR, frame << 12 | 0x40);
+        self.put(base + ring::TIME_NS, number);
+        self.put32(base + ring::LATENCY_NS, 123);
+        self.file
+            .write_all_at(&[node, flags], (base + ring::NODE) as u64)
+            .unwrap();
+    }
+
+    fn root(&self) -> Root {
+        Root::new(self.folder.path())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(PCI)
+    }
+
+    fn open(&self) -> Result<Device> {
+        Device::open(&self.root())
+    }
+}
+
+fn refused(fake: &Fake, wanted: &str) {
+    let error = fake.open().unwrap_err().to_string();
+    assert!(
+        error.contains("resource2") && error.contains(wanted) && error.contains("; "),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_device_is_found_enabled_and_described() {
+    let fake = Fake::new();
+    let device = fake.open().unwrap();
+    assert_eq!(device.node_ids(), [NodeId(0), NodeId(3)]);
+    assert_eq!(device.vcpu_nodes(), [0, 1]);
+    assert_eq!(
+        (
+            device.vcpu_count(),
+            device.link_count(),
+            device.line_bytes()
+        ),
+        (2, 2, 64)
+    );
+    assert_eq!(fs::read_to_string(fake.path().join("enable")).unwrap(), "1");
+}
+
+#[test]
+fn a_machine_without_the_device_is_told_how_to_get_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Device::open(&Root::new(folder.path()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("1af4:1110") && error.contains("hither lab run"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_magic_version_size_and_numbers_are_refused() {
+    let fake = Fake::new();
+    fake.put(header::MAGIC, 0);
+    refused(&fake, "mark");
+    fake.put(header::MAGIC, layout::MAGIC);
+    fake.put32(header::VERSION, layout::VERSION + 1);
+    refused(&fake, "layout version 2");
+    fake.put32(header::VERSION, layout::VERSION);
+    for (offset, value, words) in [
+        (header::VCPU_COUNT, 0, "0 vCPUs"),
+        (header::VCPU_COUNT, 17, "17 vCPUs"),
+        (header::NODE_COUNT, 9, "9 nodes"),
+        (header::LINK_COUNT, 65, "65 links"),
+        (header::LINE_BYTES, 3, "3 bytes"),
+        (header::NODE_IDS + 4, 0, "node0 twice"),
+        (header::VCPU_NODES, 2, "node position 2 of 2"),
+    ] {
+        let before = fake.get32(offset);
+        fake.put32(offset, value);
+        refused(&fake, words);
+        fake.put32(offset, before);
+    }
+    fake.open().unwrap();
+    fake.file.set_len(layout::SIZE as u64 - 1).unwrap();
+    refused(&fake, "33554431 bytes");
+    fs::remove_file(fake.path().join("resource2")).unwrap();
+    refused(&fake, "cannot be opened");
+}
+
+#[test]
+fn a_full_ring_is_read_once_and_in_order() {
+    let fake = Fake::new();
+    let mut device = fake.open().unwrap();
+    // The head wraps: positions 100 to 100 + capacity, of which the first 100 were read before.
+    device.drain(0, |_| ());
+    let capacity = ring::CAPACITY as u64;
+    fake.put_vcpu(0, vcpu::RING_HEAD, 100);
+    assert_eq!(device.drain(0, |_| ()), 100);
+    for number in 100..100 + capacity {
+        fake.put_sample(0, number, number, number + 7, 1, ring::WRITE);
+    }
+    fake.put_vcpu(0, vcpu::RING_HEAD, 100 + capacity);
+    let mut next = 100;
+    let count = device.drain(0, |sample| {
+        assert_eq!((sample.vaddr >> 12, sample.paddr >> 12), (next, next + 7));
+        assert_eq!((sample.time_ns, sample.latency_ns), (next, 123));
+        assert_eq!((sample.node, sample.flags), (1, ring::WRITE));
+        next += 1;
+    });
+    assert_eq!(count, capacity);
+    assert_eq!(fake.get(control::RING_TAIL), 100 + capacity);
+    assert_eq!(device.drain(0, |_| panic!("read twice")), 0);
+    // A plugin that started anew has a small head again.
+    fake.put_vcpu(0, vcpu::RING_HEAD, 5);
+    assert_eq!(device.drain(0, |_| ()), 5);
+}
+
+#[test]
+fn filters_are_checked_before_they_are_set() {
+    let fake = Fake::new();
+    let device = fake.open().unwrap();
+    let good = Filter {
+        start: 0x10_0000,
+        end: 0x20_0000,
+        shift: 12,
+        reads: true,
+        writes: false,
+        base_counter: 16,
+        threshold: 9,
+        secondary: filter::WRITES,
+    };
+    device.set_filter(1, Some(good)).unwrap();
+    let base = control::FILTERS + 64;
+    assert_eq!(
+        fake.get32(base + filter::FLAGS),
+        filter::ENABLED | filter::READS | filter::CLEAR
+    );
+    assert_eq!(
+        (fake.get(base + filter::START), fake.get(base + filter::END)),
+        (good.start, good.end)
+    );
+    assert_eq!(
+        (
+            fake.get32(base + filter::SHIFT),
+            fake.get32(base + filter::BASE_COUNTER)
+        ),
+        (12, 16)
+    );
+    assert_eq!(fake.get32(control::FILTER_SEQ), 1);
+    for (bad, words) in [
+        (Filter { shift: 5, ..good }, "granularity"),
+        (Filter { shift: 22, ..good }, "granularity"),
+        (
+            Filter {
+                end: good.start,
+                ..good
+            },
+            "empty",
+        ),
+        (
+            Filter {
+                base_counter: layout::COUNTERS as u32 - 255,
+                ..good
+            },
+            "exceed",
+        ),
+    ] {
+        let error = device.set_filter(2, Some(bad)).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+    device.set_filter(1, None).unwrap();
+    assert_eq!(fake.get32(base + filter::FLAGS), 0);
+    fake.put32(layout::COUNTER_BASE + (16 * MAX_NODES + 1) * 4, 77);
+    fake.put(layout::FIRED, 1 << 16);
+    let mut words = [0; 4];
+    device.read_counters(16, &mut words);
+    assert_eq!(words[0] >> 32, 77);
+    assert!(device.fired(16) && !device.fired(17));
+}
+
+#[test]
+fn windows_are_read_whole() {
+    let fake = Fake::new();
+    let device = fake.open().unwrap();
+    let base = layout::window::BASE + 3 * layout::window::STRIDE;
+    fake.put(base + layout::window::OPENED, 2);
+    fake.put(base + layout::window::USER_LOCAL_FILLS + 8, 55);
+    let window = device.window(3);
+    assert_eq!(window.at(layout::window::OPENED), 2);
+    assert_eq!(window.by_node(layout::window::USER_LOCAL_FILLS, 1), 55);
+}
+
+/// Topology of the fake: nodes 0 and 3, and node 1 without memory between them, so that device
+/// positions and snapshot positions differ.
+fn topology(folder: &Path) -> Topology {
+    let put = |below: &str, text: &str| {
+        let path = folder.join(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    put("sys/devices/system/cpu/online", "0-2\n");
+    put("sys/devices/system/node/online", "0-1,3\n");
+    for (id, cpu, memory, distance) in [
+        (0, "0", 4096, "10 15 20"),
+        (1, "2", 0, "15 10 15"),
+        (3, "1", 4096, "20 15 10"),
+    ] {
+        let node = format!("sys/devices/system/node/node{id}");
+        put(&format!("{node}/cpulist"), cpu);
+        put(&format!("{node}/distance"), distance);
+        let text = format!(
+            "Node {id} MemTotal: {memory} kB\nNode {id} MemFree: {} kB\n",
+            memory / 2
+        );
+        put(&format!("{node}/meminfo"), &text);
+    }
+    Topology::read(&Root::new(folder)).unwrap()
+}
+
+fn fake_process(folder: &Path, pid: i32, pages: u64) {
+    for (parent, children) in [(1, pid.to_string()), (pid, String::new())] {
+        let task = folder.join(format!("proc/{parent}/task/{parent}"));
+        fs::create_dir_all(&task).unwrap();
+        fs::write(task.join("children"), children).unwrap();
+    }
+    let fields = "S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 1 0 777 4096 99 0";
+    fs::write(
+        folder.join(format!("proc/{pid}/stat")),
+        format!("{pid} (app) {fields}\n"),
+    )
+    .unwrap();
+    let mut map = vec![0u8; 8 * pages as usize];
+    for page in 0..pages as usize {
+        map[page * 8..][..8].copy_from_slice(&(1u64 << 63 | (page as u64 + 1000)).to_ne_bytes());
+    }
+    fs::write(folder.join(format!("proc/{pid}/pagemap")), map).unwrap();
+}
+
+#[test]
+fn an_interval_gives_metrics_traffic_and_pages() {
+    let fake = Fake::new();
+    let topology = topology(fake.folder.path());
+    fake_process(fake.folder.path(), 50, 64);
+    fake.put(header::TIME_NS, 1_000_000);
+    let root = fake.root();
+    let device = fake.open().unwrap();
+    let mut tracker = OpiumTracker::with_device(device, &root, &topology, Some(2.0)).unwrap();
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), FIRST_PERIOD);
+    assert_eq!(fake.get32(control::SAMPLE_SKIP), 1);
+    // 10 ms: vCPU 0 (node0) reads 300 local and 100 remote lines, vCPU 1 writes 100 to node0.
+    fake.put(header::TIME_NS, 11_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 0), 300);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 100);
+    fake.put_vcpu(1, vcpu::fills(1, 0), 100);
+    fake.put_vcpu(0, vcpu::fills(2, 0), 500);
+    fake.put_vcpu(0, vcpu::LATENCY_SUM_NS, 50_000);
+    fake.put_vcpu(0, vcpu::DEMAND_MISSES, 500);
+    fake.put_vcpu(0, vcpu::INSTRUCTIONS_USER, 100_000);
+    fake.put_vcpu(0, vcpu::TIME_NS, 60_000);
+    fake.put_vcpu(0, vcpu::IDLE_NS, 10_000);
+    fake.put_vcpu(1, vcpu::RING_LOST, 4);
+    fake.put(node::BASE + node::READ_BYTES, 6000);
+    fake.put(node::BASE + node::WRITE_BYTES, 2000);
+    // 10,000 us at 25 %.
+    fake.put(node::BASE + node::UTILISATION_INTEGRAL, 10_000 * 250_000);
+    fake.put(link::BASE + link::UTILISATION_INTEGRAL, 10_000 * 100_000);
+    for number in 0..6 {
+        let flags = [0, ring::WRITE, ring::STREAM, ring::KERNEL, 0, 0][number as usize];
+        fake.put_sample(1, number, 5 + number / 5, 1005 + number / 5, 0, flags);
+    }
+    fake.put_vcpu(1, vcpu::RING_HEAD, 6);
+    let mut tree = Tree::new(root, 1);
+    tree.refresh(0).unwrap();
+    let mut snapshot = empty_snapshot(&topology);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    let metrics = &snapshot.metrics;
+    // 400 + 100 user fills, 300 of them local; 500 kernel fills.
+    assert_eq!(metrics.local_access_ratio.get(), Some(0.6));
+    assert_eq!(metrics.memory_accesses_per_us.get(), Some(0.1));
+    assert_eq!(metrics.read_share.get(), Some(0.8));
+    assert_eq!(metrics.latency_ns.get(), Some(100.0));
+    assert_eq!(metrics.l3_mpki.get(), Some(5.0));
+    // 100,000 instructions in 50,000 ns at 2 GHz.
+    assert_eq!(metrics.ipc.get(), Some(1.0));
+    assert_eq!(metrics.link_use.get(), Some(0.05));
+    // All traffic on one of two nodes.
+    assert!((metrics.controller_imbalance.get().unwrap() - 2f64.sqrt()).abs() < 1e-12);
+    assert_eq!(snapshot.nodes[0].utilisation.get(), Some(0.25));
+    assert_eq!(snapshot.nodes[0].traffic_bytes(), Some(8000));
+    assert_eq!(
+        snapshot.nodes[1].traffic_bytes(),
+        None,
+        "the device does not know node1"
+    );
+    assert_eq!(snapshot.nodes[2].traffic_bytes(), Some(0));
+    assert_eq!(
+        (snapshot.sample_count.get(), snapshot.samples_lost),
+        (Some(5), 4)
+    );
+    snapshot.pages.sort_by_key(|page| page.page);
+    assert_eq!(snapshot.pages.len(), 2);
+    // vCPU 1 is on node3: snapshot position 2.
+    assert_eq!(
+        (
+            snapshot.pages[0].reads.get(2),
+            snapshot.pages[0].writes.get(2)
+        ),
+        (3, 1)
+    );
+    assert_eq!(
+        (snapshot.pages[0].home, snapshot.pages[1].page),
+        (NodeId(0), 6)
+    );
+    drop(tracker);
+    assert_eq!(
+        fake.get32(control::SAMPLE_PERIOD),
+        0,
+        "sampling is switched off again"
+    );
+}
+
+#[test]
+fn sampling_follows_the_plan() {
+    let fake = Fake::new();
+    let topology = topology(fake.folder.path());
+    let device = fake.open().unwrap();
+    let mut tracker = OpiumTracker::with_device(device, &fake.root(), &topology, None).unwrap();
+    tracker.set_sampling(Sampling::Cheap);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), FIRST_PERIOD * 10);
+    tracker.set_sampling(Sampling::Off);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 0);
+    let mut snapshot = empty_snapshot(&topology);
+    let mut tree = Tree::new(fake.root(), 1);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert!(!snapshot.sample_count.is_known());
+    assert!(snapshot.metrics.ipc.basis().contains("--machine"));
+    tracker.set_sampling(Sampling::Full);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), FIRST_PERIOD);
+}
+
+#[test]
+fn the_period_brings_the_wanted_rate_within_the_cost() {
+    // 120 M fills a second / 100,000 samples.
+    assert_eq!(period_for(Sampling::Full, 120e6, f64::INFINITY), Some(1200));
+    // 400 ns each: 0.02 s / 400 ns = 50,000 a second.
+    assert_eq!(period_for(Sampling::Full, 120e6, 400.0), Some(2400));
+    // 5,000 a second cost 0.0005 s at 100 ns: affordable.
+    assert_eq!(period_for(Sampling::Cheap, 120e6, 100.0), Some(24_000));
+    assert_eq!(period_for(Sampling::Cheap, 0.0, 100.0), None);
+    assert_eq!(period_for(Sampling::Full, f64::NAN, 100.0), None);
+    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(16));
+    assert_eq!(period_for(Sampling::Off, 10.0, 100.0), Some(0));
+}
+
+#[test]
+fn a_device_of_another_machine_is_refused() {
+    let fake = Fake::new();
+    fake.put32(header::NODE_IDS + 4, 7);
+    let topology = topology(fake.folder.path());
+    let error = OpiumTracker::with_device(fake.open().unwrap(), &fake.root(), &topology, None);
+    assert!(error.unwrap_err().to_string().contains("node7"));
+}

@@ -1,0 +1,298 @@
+//! The tracker `residency`: where the pages of the watched processes are, on any machine.
+//!
+//! It knows no accesses: its pages have no samples, and it says so. Present pages come from
+//! `PAGEMAP_SCAN`; kernels before 6.7 and refusals fall back to `maps` and the page map, with a
+//! note. The node of each page comes from a `move_pages(2)` query. An interval looks at no more
+//! than [`PAGES_PER_INTERVAL`] pages, and goes on where the last one stopped.
+
+use super::Tracker;
+use crate::error::{Fault, Result};
+use crate::parse::{Parsed, clip};
+use crate::proc::pagemap::{self, Pagemap};
+use crate::proc::tree::{Process, Tree};
+use crate::root::Root;
+use crate::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT};
+use hither_core::ids::{NodeId, Pid};
+use hither_core::plan::Sampling;
+use hither_core::policy::EvidenceKind;
+use hither_core::snapshot::{Evidence, GlobalMetrics, NodeCounts, PageStats, Snapshot};
+use std::ops::Range;
+
+/// Pages looked at per interval: some 5 ms of queries.
+pub const PAGES_PER_INTERVAL: usize = 1 << 15;
+/// Page-map entries per read.
+const READ_PAGES: u64 = 1 << 14;
+/// User addresses end here, in pages: a page below 2^47 (five-level tables are used only when
+/// asked for), and a scan that goes further is refused whole.
+const USER_END_PAGE: u64 = ((1 << 47) >> 12) - 1;
+const NO_ACCESSES: &str = "the tracker `residency` sees where pages are, not who uses them";
+
+/// Looks where pages are.
+#[derive(Debug)]
+pub struct ResidencyTracker {
+    root: Root,
+    /// The process and the page at which the next interval goes on.
+    resume: (i32, u64),
+    scan_refused: bool,
+    notes: Vec<String>,
+    found: Vec<(u64, bool)>,
+}
+
+impl ResidencyTracker {
+    /// A tracker that begins at the first page of the first process.
+    #[must_use]
+    pub fn new(root: Root) -> Self {
+        Self {
+            root,
+            resume: (0, 0),
+            scan_refused: false,
+            notes: Vec::new(),
+            found: Vec::new(),
+        }
+    }
+
+    /// Present pages of a process from `first` on, ascending, at most `most`, with whether they
+    /// are parts of huge pages.
+    fn present(&mut self, process: &Process, first: u64, most: usize) {
+        self.found.clear();
+        let Some(map) = &process.pagemap else { return };
+        if !self.scan_refused {
+            match scan_present(map, first, most, &mut self.found) {
+                Ok(()) => return,
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::ENOTTY | libc::EINVAL | libc::EPERM)
+                    ) =>
+                {
+                    self.scan_refused = true;
+                    self.notes.push(format!(
+                        "PAGEMAP_SCAN is not to be had ({error}; Linux 6.7 has it): page maps are \
+                         read instead, and huge pages are not told apart"
+                    ));
+                }
+                Err(_) => return,
+            }
+        }
+        self.found.clear();
+        let below = format!("proc/{}/maps", process.pid);
+        let Ok(ranges) = self.root.parse(&below, parse_maps) else {
+            return;
+        };
+        read_present(map, &ranges, first, most, &mut self.found);
+    }
+}
+
+/// Page ranges of all mappings.
+///
+/// ```text
+/// 55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]
+/// ```
+pub fn parse_maps(text: &str) -> Parsed<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let fail = || Fault::new(index + 1, format!("`{}` is no mapping", clip(line)));
+        let range = line.split_whitespace().next().ok_or_else(fail)?;
+        let (start, end) = range.split_once('-').ok_or_else(fail)?;
+        let page = |text| u64::from_str_radix(text, 16).map(|address| address >> 12);
+        let (start, end) = (
+            page(start).map_err(|_| fail())?,
+            page(end).map_err(|_| fail())?,
+        );
+        if end < start {
+            return Err(fail());
+        }
+        ranges.push(start..end);
+    }
+    Ok(ranges)
+}
+
+fn scan_present(
+    map: &Pagemap,
+    first: u64,
+    most: usize,
+    found: &mut Vec<(u64, bool)>,
+) -> std::io::Result<()> {
+    map.scan(first..USER_END_PAGE, PAGE_IS_PRESENT, |range| {
+        let room = most.saturating_sub(found.len()) as u64;
+        found.extend(range.take(room as usize).map(|page| (page, false)));
+    })?;
+    let (Some(&(low, _)), Some(&(high, _))) = (found.first(), found.last()) else {
+        return Ok(());
+    };
+    map.scan(low..high + 1, PAGE_IS_PRESENT | PAGE_IS_HUGE, |range| {
+        let from = found.partition_point(|&(page, _)| page < range.start);
+        let to = found.partition_point(|&(page, _)| page < range.end);
+        found[from..to].iter_mut().for_each(|entry| entry.1 = true);
+    })
+}
+
+fn read_present(
+    map: &Pagemap,
+    ranges: &[Range<u64>],
+    first: u64,
+    most: usize,
+    found: &mut Vec<(u64, bool)>,
+) {
+    let (mut entries, mut bytes) = (Vec::new(), Vec::new());
+    for range in ranges {
+        let mut page = range.start.max(first);
+        while page < range.end && found.len() < most {
+            entries.resize((range.end - page).min(READ_PAGES) as usize, 0);
+            let got = map.read(page, &mut entries, &mut bytes).unwrap_or(0);
+            if got == 0 {
+                break;
+            }
+            let present = (page..)
+                .zip(&entries[..got])
+                .filter(|&(_, &e)| pagemap::is_present(e));
+            found.extend(
+                present
+                    .map(|(page, _)| (page, false))
+                    .take(most - found.len()),
+            );
+            page += got as u64;
+        }
+    }
+}
+
+/// Adds the pages with the node that each is on; pages that went meanwhile are left out.
+fn add_homes(pid: i32, found: &[(u64, bool)], pages: &mut Vec<PageStats>) {
+    for chunk in found.chunks(4096) {
+        let addresses: Vec<u64> = chunk.iter().map(|&(page, _)| page << 12).collect();
+        let mut status = vec![-1; chunk.len()];
+        if sys::query_pages(pid, &addresses, &mut status).is_err() {
+            return;
+        }
+        pages.extend(
+            chunk
+                .iter()
+                .zip(status)
+                .filter_map(|(&(page, huge), status)| {
+                    let home = NodeId(u32::try_from(status).ok()?);
+                    let (reads, writes) = (NodeCounts::new(), NodeCounts::new());
+                    Some(PageStats {
+                        pid: Pid(pid),
+                        page,
+                        home,
+                        reads,
+                        writes,
+                        huge,
+                    })
+                }),
+        );
+    }
+}
+
+impl Tracker for ResidencyTracker {
+    fn name(&self) -> &'static str {
+        "residency"
+    }
+
+    fn gives(&self) -> &'static [EvidenceKind] {
+        &[]
+    }
+
+    fn set_sampling(&mut self, _: Sampling) {}
+
+    fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()> {
+        snapshot.metrics = GlobalMetrics::unknown(NO_ACCESSES);
+        snapshot.sample_count = Evidence::unknown(NO_ACCESSES);
+        snapshot.sample_period = 0;
+        snapshot.samples_lost = 0;
+        snapshot.pages.clear();
+        let processes = tree.processes();
+        let start = processes.iter().position(|p| p.pid == self.resume.0);
+        let first = if start.is_some() { self.resume.1 } else { 0 };
+        self.resume = (0, 0);
+        let mut left = PAGES_PER_INTERVAL;
+        for (index, process) in processes.iter().enumerate().skip(start.unwrap_or(0)) {
+            let from = if Some(index) == start { first } else { 0 };
+            self.present(process, from, left);
+            add_homes(process.pid, &self.found, &mut snapshot.pages);
+            left -= self.found.len();
+            if left == 0 {
+                let next = self.found.last().map_or(0, |&(page, _)| page + 1);
+                self.resume = (process.pid, next);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {}
+
+    fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::empty_snapshot;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    #[test]
+    fn maps_are_page_ranges() {
+        let text = "400000-402000 r-xp 0 0:0 0 /bin/x\n7f0000000000-7f0000001000 rw-p 0 0:0 0\n";
+        assert_eq!(
+            parse_maps(text).unwrap(),
+            [0x400..0x402, 0x7_f000_0000..0x7_f000_0001]
+        );
+        assert_eq!(
+            parse_maps("400000-402000 x\n5000-4000").unwrap_err().line,
+            2
+        );
+        assert!(parse_maps("zz-4 x").is_err());
+    }
+
+    #[test]
+    fn both_ways_find_the_pages_of_a_child() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60; true"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut tree = Tree::new(Root::host(), std::process::id() as i32);
+        let mut now_us = 0;
+        while !tree.processes().iter().any(|p| p.name == "sleep") {
+            now_us += 2_000_000;
+            assert!(now_us < 4_000_000_000, "the child was not found");
+            tree.refresh(now_us).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let process = tree.processes().iter().find(|p| p.name == "sleep").unwrap();
+        let mut tracker = ResidencyTracker::new(Root::host());
+        // The child is still being loaded: until two looks agree it may map pages in between.
+        let agree = (0..500).any(|_| {
+            tracker.scan_refused = false;
+            tracker.present(process, 0, 10_000);
+            let scanned: Vec<u64> = tracker.found.iter().map(|&(page, _)| page).collect();
+            let refused = std::mem::replace(&mut tracker.scan_refused, true);
+            tracker.present(process, 0, 10_000);
+            std::thread::sleep(Duration::from_millis(2));
+            refused || tracker.found.iter().map(|&(page, _)| page).eq(scanned)
+        });
+        assert!(
+            agree && tracker.found.len() > 20,
+            "{} pages",
+            tracker.found.len()
+        );
+        let topology = crate::topology::Topology::read(&Root::host()).unwrap();
+        let mut snapshot = empty_snapshot(&topology);
+        tracker.observe(&mut tree, &mut snapshot).unwrap();
+        assert!(
+            snapshot
+                .pages
+                .iter()
+                .all(|page| topology.position(page.home).is_some())
+        );
+        assert!(snapshot.pages.len() > 20 && !snapshot.sample_count.is_known());
+        for process in tree.processes() {
+            let _ = sys::PidFd::open(process.pid).and_then(|handle| handle.signal(libc::SIGKILL));
+        }
+        shell.wait().unwrap();
+    }
+}

@@ -1,0 +1,186 @@
+//! Snapshots of a running machine: nodes, processes, and what the tracker adds.
+//!
+//! One snapshot is kept and filled anew each interval, so that the steady state allocates little.
+
+use crate::error::Result;
+use crate::parse;
+use crate::proc::tree::Tree;
+use crate::root::Root;
+use crate::topology::Topology;
+use crate::tracker::Tracker;
+use hither_core::ids::Pid;
+use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState, ProcessState, Snapshot};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Free memory is read this often at most: a policy's room budget keeps a margin.
+const FREE_US: u64 = 500_000;
+
+/// Builds snapshots.
+pub struct Watch {
+    tree: Tree,
+    tracker: Box<dyn Tracker>,
+    snapshot: Snapshot,
+    meminfo: Vec<Option<File>>,
+    free_read_us: Option<u64>,
+}
+
+/// The snapshot of a machine about which nothing but its topology is known.
+#[must_use]
+pub fn empty_snapshot(topology: &Topology) -> Snapshot {
+    const NOT_YET: &str = "nothing was observed yet";
+    let node = |node: &crate::topology::Node| NodeState {
+        id: node.id,
+        cpu_count: node.cpus.len() as u32,
+        free_bytes: node.memory.free_kb << 10,
+        total_bytes: node.memory.total_kb << 10,
+        read_bytes: Evidence::unknown(NOT_YET),
+        write_bytes: Evidence::unknown(NOT_YET),
+        utilisation: Evidence::unknown(NOT_YET),
+    };
+    Snapshot {
+        now_us: 0,
+        interval_us: 0,
+        nodes: topology.nodes.iter().map(node).collect(),
+        distances: topology.distances.clone(),
+        metrics: GlobalMetrics::unknown(NOT_YET),
+        pages: Vec::new(),
+        sample_count: Evidence::unknown(NOT_YET),
+        sample_period: 0,
+        samples_lost: 0,
+        processes: Vec::new(),
+    }
+}
+
+impl Watch {
+    /// Watches the descendants of `base` through a tracker.
+    #[must_use]
+    pub fn new(root: &Root, topology: &Topology, base: i32, tracker: Box<dyn Tracker>) -> Self {
+        let meminfo = topology
+            .nodes
+            .iter()
+            .map(|n| {
+                File::open(root.path(&format!("sys/devices/system/node/{}/meminfo", n.id))).ok()
+            })
+            .collect();
+        Self {
+            tree: Tree::new(root.clone(), base),
+            tracker,
+            snapshot: empty_snapshot(topology),
+            meminfo,
+            free_read_us: None,
+        }
+    }
+
+    /// The tracker.
+    pub fn tracker(&mut self) -> &mut dyn Tracker {
+        &mut *self.tracker
+    }
+
+    /// The watched processes.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The snapshot of the last interval.
+    #[must_use]
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Ends an interval at `now_us` and returns its snapshot.
+    pub fn observe(&mut self, now_us: u64) -> Result<&Snapshot> {
+        let snapshot = &mut self.snapshot;
+        snapshot.interval_us = now_us.saturating_sub(snapshot.now_us);
+        snapshot.now_us = now_us;
+        self.tree.refresh(now_us)?;
+        self.tracker.observe(&mut self.tree, snapshot)?;
+        if self
+            .free_read_us
+            .is_none_or(|last| now_us.saturating_sub(last) >= FREE_US)
+        {
+            self.free_read_us = Some(now_us);
+            for (node, file) in snapshot.nodes.iter_mut().zip(&self.meminfo) {
+                if let Some(free_kb) = file.as_ref().and_then(|file| read_free_kb(file, node.id.0))
+                {
+                    node.free_bytes = free_kb << 10;
+                }
+            }
+        }
+        let processes = self.tree.processes();
+        snapshot.processes.resize_with(processes.len(), unnamed);
+        for (state, process) in snapshot.processes.iter_mut().zip(processes) {
+            if state.name != process.name {
+                state.name.clone_from(&process.name);
+            }
+            state.pid = Pid(process.pid);
+            state.resident_pages = Evidence::measured(process.resident_pages, "/proc/PID/stat");
+            state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");
+        }
+        Ok(&self.snapshot)
+    }
+
+    /// Starts the first interval.
+    pub fn begin(&mut self, now_us: u64) {
+        self.snapshot.now_us = now_us;
+    }
+
+    /// Sentences for a person that came up since the last call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let mut notes = self.tree.take_notes();
+        notes.extend(self.tracker.take_notes());
+        notes
+    }
+}
+
+fn unnamed() -> ProcessState {
+    let none = || Evidence::unknown("not read yet");
+    ProcessState {
+        pid: Pid(0),
+        name: String::new(),
+        resident_pages: none(),
+        cpu_us: none(),
+    }
+}
+
+/// `MemFree` of a node: the kernel prints it second, so that the first lines suffice.
+fn read_free_kb(file: &File, node: u32) -> Option<u64> {
+    let mut bytes = [0u8; 160];
+    let got = file.read_at(&mut bytes, 0).ok()?;
+    let text = std::str::from_utf8(&bytes[..got]).ok()?;
+    let whole_lines = &text[..text.rfind('\n')? + 1];
+    parse::node_meminfo(whole_lines, node)
+        .ok()
+        .map(|memory| memory.free_kb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracker::residency::ResidencyTracker;
+
+    #[test]
+    fn a_snapshot_of_this_machine_holds_together() {
+        let root = Root::host();
+        let topology = Topology::read(&root).unwrap();
+        let tracker = Box::new(ResidencyTracker::new(root.clone()));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let mut watch = Watch::new(&root, &topology, std::process::id() as i32, tracker);
+        watch.begin(1_000_000);
+        let snapshot = watch.observe(3_500_000).unwrap();
+        assert_eq!(
+            (snapshot.now_us, snapshot.interval_us),
+            (3_500_000, 2_500_000)
+        );
+        assert_eq!(snapshot.nodes.len(), topology.nodes.len());
+        assert!(snapshot.nodes.iter().any(|node| node.free_bytes > 0));
+        let pid = Pid(child.id() as i32);
+        assert!(snapshot.processes.iter().any(|process| process.pid == pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
