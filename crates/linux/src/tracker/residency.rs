@@ -255,7 +255,7 @@ mod tests {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let mut tree = Tree::new(Root::host(), std::process::id() as i32);
+        let mut tree = Tree::new(Root::host(), shell.id() as i32);
         let mut now_us = 0;
         while !tree.processes().iter().any(|p| p.name == "sleep") {
             now_us += 2_000_000;
