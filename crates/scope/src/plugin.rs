@@ -201,6 +201,10 @@ fn access(vcpu: usize, info: sys::qemu_plugin_meminfo_t, vaddr: u64, pc: u64, st
         let stall = plugin.model.access(&mut owned.vcpu, score, &second);
         charge(owned, score, stall);
     }
+    // A repeated string instruction is one block: it must not run far ahead within it.
+    if score.since_ps >= plugin.quantum_ps * 2 {
+        plugin.model.synchronise(&mut owned.vcpu, score, true);
+    }
 }
 
 fn loaded_value(info: sys::qemu_plugin_meminfo_t) -> u64 {
@@ -293,7 +297,7 @@ fn interrupt_command(plugin: &Plugin, owned: &mut Owned, score: &Score, paddr: u
                     _ => true,
                 };
                 if fixed && meant {
-                    plugin.model.clock.wake(target, at_ps);
+                    plugin.model.clock.promise(target, at_ps);
                 }
             }
         }
