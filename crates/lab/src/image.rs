@@ -50,6 +50,15 @@ impl Image {
             image.add_directory(directory, 0o755);
         }
         image.add_directory("/tmp", 0o1777);
+        // Where the host has merged these into /usr, every path through them must work.
+        for name in ["/bin", "/sbin", "/lib", "/lib64"] {
+            if let Ok(target) = fs::read_link(name)
+                && let Some(target) = target.to_str()
+            {
+                image.add_directory(&format!("/{}", target.trim_start_matches('/')), 0o755);
+                image.add_link(name, target);
+            }
+        }
         image.add_text(
             "/etc/passwd",
             "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",

@@ -67,6 +67,8 @@ pub struct Options {
 pub struct Lab {
     options: Options,
     machine: Machine,
+    /// What was scaled, memory left out: it is told by its numbers.
+    scaling: String,
     qemu: Qemu,
     kernel: PathBuf,
     plugin: Option<PathBuf>,
@@ -85,7 +87,7 @@ impl Lab {
     /// # Errors
     /// What is wrong or missing, with place and remedy.
     pub fn prepare(options: Options) -> Result<Self> {
-        let machine = machine(&options)?;
+        let (machine, scaling) = machine(&options)?;
         qemu::check(&machine)?;
         let kernel = Cache::of_user()?.choose(&options.kernel)?;
         let plugin = if options.scope {
@@ -97,6 +99,7 @@ impl Lab {
         Ok(Self {
             options,
             machine,
+            scaling,
             qemu,
             kernel,
             plugin,
@@ -127,8 +130,8 @@ impl Lab {
             self.options.huge_pages.name(),
             self.qemu.version
         );
-        if !self.machine.scaling.is_empty() {
-            text.push_str(&format!("\n{}", self.machine.scaling));
+        if !self.scaling.is_empty() {
+            text.push_str(&format!("\n{}", self.scaling));
         }
         if !qemu::cache_sharing_is_visible(&self.machine) {
             text.push_str("\nthe guest's sysfs cannot show which CPUs share a cache; hither reads it from the machine file");
@@ -237,7 +240,7 @@ impl Lab {
     fn setting(&self, argv: &[String], kernel: &str) -> Setting {
         Setting {
             machine: self.machine.name.clone(),
-            scaling: self.machine.scaling.clone(),
+            scaling: self.scaling.clone(),
             cpus: self.machine.cpu_count(),
             memory_mb: self
                 .machine
@@ -363,6 +366,8 @@ impl Lab {
         image.add_closure_of(&self.options.agent)?;
         image.add_as(&self.options.agent, image::AGENT_PATH)?;
         image.add_program(&program.path)?;
+        // Programs reach the shell through system(3), scripts by its name.
+        image.add_program(Path::new("/bin/sh"))?;
         for file in &self.options.files {
             image.add_extra(&named_file(file)?)?;
         }
@@ -417,8 +422,8 @@ fn text_of(path: &Path) -> Result<String> {
     })
 }
 
-/// Machine file, scaled to the CPUs and memory asked for.
-fn machine(options: &Options) -> Result<Machine> {
+/// Machine file, scaled to the CPUs and memory asked for, and what scaling the CPUs changed.
+fn machine(options: &Options) -> Result<(Machine, String)> {
     let path = options.machine_file.display();
     let text = fs::read_to_string(&options.machine_file).map_err(|cause| {
         Error::bad(
@@ -442,8 +447,10 @@ fn machine(options: &Options) -> Result<Machine> {
             .memory_mb
             .unwrap_or_else(|| node.memory_mb.min(DEFAULT_MEMORY_MB))
     };
-    scale::with_memory_mb(&machine, &memory)
-        .map_err(|error| Error::bad(error.to_string(), "choose another --memory"))
+    let scaling = machine.scaling.clone();
+    let machine = scale::with_memory_mb(&machine, &memory)
+        .map_err(|error| Error::bad(error.to_string(), "choose another --memory"))?;
+    Ok((machine, scaling))
 }
 
 /// The plugin: `HITHER_SCOPE`, or beside the binary.

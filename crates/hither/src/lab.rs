@@ -1,0 +1,371 @@
+//! `hither lab`: an emulated NUMA machine for unmodified programs.
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hither_core::policy;
+use hither_lab::back::Back;
+use hither_lab::compare;
+use hither_lab::qemu::HugePages;
+use hither_lab::session::{Lab, Options};
+use hither_lab::{Error, fetch, guest, report};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Policies that Linux itself brings about.
+const KERNEL_POLICIES: &[&str] = &["first-touch", "interleave", "kernel"];
+/// Most runs of one comparison: the frames count them in 16 bits, a person in hours.
+const MAX_RUNS: usize = 1000;
+
+/// Run programs on an emulated NUMA machine.
+#[derive(Debug, Parser)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Check QEMU and fetch the guest's kernels; quick when run again
+    Setup {
+        /// Install missing packages with apt-get (as root)
+        #[arg(long)]
+        install: bool,
+        /// Fetch the kernels anew
+        #[arg(long)]
+        refresh: bool,
+    },
+    /// Run a program; its exit status becomes hither's
+    Run(RunArguments),
+    /// Run a program under several policies in one boot and compare them
+    Compare(CompareArguments),
+    /// A shell in the emulated machine
+    Shell {
+        #[command(flatten)]
+        machine: MachineArguments,
+    },
+    /// The first process of the guest
+    #[command(hide = true)]
+    Guest,
+}
+
+#[derive(Debug, Args)]
+struct MachineArguments {
+    /// Machine file to emulate
+    #[arg(long, value_name = "FILE")]
+    machine: PathBuf,
+    /// CPUs to scale it to [default: 8, or the file's where it has fewer]
+    #[arg(long, value_name = "N")]
+    cpus: Option<usize>,
+    /// MiB of memory per node [default: 1024, or the file's where it has less]
+    #[arg(long, value_name = "MB")]
+    memory: Option<u64>,
+    /// Guest kernel: newest, 6.12 or the path of a kernel image
+    #[arg(long, value_name = "KERNEL", default_value = "newest")]
+    kernel: String,
+    /// Transparent huge pages in the guest
+    #[arg(long, value_name = "WHEN", default_value = "madvise")]
+    thp: Thp,
+    /// Host time after which everything is stopped: 90, 90s, 20m or 2h; 0 never
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_time)]
+    timeout: TimeLimit,
+    /// Pack this file, folder or program, too
+    #[arg(long = "file", value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// Bring this file or folder back after the last run; it never overwrites
+    #[arg(long = "back", value_name = "GUEST[:HOST]")]
+    back: Vec<String>,
+    /// Set a variable of the program's environment
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
+    env: Vec<(String, String)>,
+    /// Boot without the plugin: time is the host's, for trying out the lab itself
+    #[arg(long, hide = true)]
+    no_scope: bool,
+}
+
+#[derive(Debug, Args)]
+struct RunArguments {
+    #[command(flatten)]
+    machine: MachineArguments,
+    /// first-touch, interleave, kernel or a policy of hither
+    #[arg(long, value_name = "NAME", default_value = "first-touch")]
+    policy: String,
+    /// Write the measurements to a file, as hither.lab.run/1
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// With a policy of hither: explain every decision
+    #[arg(long)]
+    explain: bool,
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct CompareArguments {
+    #[command(flatten)]
+    machine: MachineArguments,
+    /// Policies: first-touch, interleave, kernel and those of hither
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
+    policies: Vec<String>,
+    /// Runs of each policy
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    repeat: usize,
+    /// Write hither.lab.compare/1 to a file, or to standard output instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// With policies of hither: explain every decision
+    #[arg(long)]
+    explain: bool,
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A limit of host time, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TimeLimit(Option<Duration>);
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Thp {
+    Always,
+    Madvise,
+    Never,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Bad input and missing pieces, which end in exit status 2. Other failures are printed here
+    /// because they have exit statuses of their own.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let done = match self.action {
+            Action::Setup { install, refresh } => setup(install, refresh),
+            Action::Run(arguments) => run(arguments),
+            Action::Compare(arguments) => compare(arguments),
+            Action::Shell { machine } => {
+                prepare(machine, false).and_then(|lab| Ok(ExitCode::from(lab.shell()?)))
+            }
+            Action::Guest => return Ok(guest::main()),
+        };
+        done.or_else(|error| match error.downcast_ref::<Error>() {
+            Some(Error::OutputClosed) => Ok(ExitCode::SUCCESS),
+            Some(failure) if failure.exit_status() != hither_lab::error::STATUS_BAD_INPUT => {
+                eprintln!("hither: {error:#}");
+                Ok(ExitCode::from(failure.exit_status()))
+            }
+            _ => Err(error),
+        })
+    }
+}
+
+fn setup(install: bool, refresh: bool) -> anyhow::Result<ExitCode> {
+    fetch::setup(install, refresh, &mut |line| eprintln!("lab: {line}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
+    let command = texts(arguments.command)?;
+    check_policy(&arguments.policy)?;
+    let lab = prepare(arguments.machine, arguments.explain)?;
+    warn_of_files(&command);
+    let (run, setting) = lab.run(&command, &arguments.policy)?;
+    let status = run.ended.status;
+    let document = report::RunReport::new(setting, &arguments.policy, run);
+    eprint!("{}", report::summary(&document));
+    if let Some(path) = arguments.json {
+        write_json(&path, &document)?;
+    }
+    Ok(ExitCode::from(status))
+}
+
+fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
+    let command = texts(arguments.command)?;
+    check_policies(&arguments.policies, arguments.repeat)?;
+    let lab = prepare(arguments.machine, arguments.explain)?;
+    warn_of_files(&command);
+    let comparison = lab.compare(&command, &arguments.policies, arguments.repeat)?;
+    match arguments.json.as_deref() {
+        Some(path) if path.as_os_str() == "-" => {
+            print(&(serde_json::to_string_pretty(&comparison)? + "\n"))?;
+        }
+        Some(path) => {
+            print(&compare::table(&comparison))?;
+            write_json(path, &comparison)?;
+        }
+        None => print(&compare::table(&comparison))?,
+    }
+    let failed = comparison.failures().next().is_some();
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
+    let back = arguments.back.iter().map(|text| Back::parse(text)).collect::<Result<_, _>>()?;
+    let options = Options {
+        machine_file: arguments.machine,
+        cpus: arguments.cpus,
+        memory_mb: arguments.memory,
+        kernel: arguments.kernel,
+        huge_pages: match arguments.thp {
+            Thp::Always => HugePages::Always,
+            Thp::Madvise => HugePages::Madvise,
+            Thp::Never => HugePages::Never,
+        },
+        timeout: arguments.timeout.0,
+        files: arguments.files,
+        env: arguments.env,
+        back,
+        scope: !arguments.no_scope,
+        agent: std::env::current_exe().context("asking for the path of hither itself")?,
+        hither_arguments: if explain { vec!["--explain".into()] } else { Vec::new() },
+    };
+    let lab = Lab::prepare(options)?;
+    for line in lab.summary().lines() {
+        eprintln!("lab: {line}");
+    }
+    Ok(lab)
+}
+
+fn check_policies(names: &[String], repeat: usize) -> Result<(), Error> {
+    for (index, name) in names.iter().enumerate() {
+        check_policy(name)?;
+        if names[..index].contains(name) {
+            return Err(Error::bad(
+                format!("--policies names {name} twice"),
+                "use --repeat for more runs",
+            ));
+        }
+    }
+    if repeat == 0 || names.len().saturating_mul(repeat) > MAX_RUNS {
+        return Err(Error::bad(
+            format!("--repeat {repeat} of {} policies", names.len()),
+            format!("ask for 1 to {MAX_RUNS} runs in all"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_policy(name: &str) -> Result<(), Error> {
+    if KERNEL_POLICIES.contains(&name) || policy::TABLE.iter().any(|entry| entry.name == name) {
+        return Ok(());
+    }
+    let known: Vec<&str> =
+        KERNEL_POLICIES.iter().copied().chain(policy::TABLE.iter().map(|entry| entry.name)).collect();
+    Err(Error::bad(format!("there is no policy `{name}`"), format!("use one of {}", known.join(", "))))
+}
+
+/// An argument that names a file here will find nothing there.
+fn warn_of_files(command: &[String]) {
+    for argument in command.iter().skip(1) {
+        if !argument.starts_with('-') && std::path::Path::new(argument).is_file() {
+            eprintln!("lab: {argument} is a file here; the guest has it only with --file {argument}");
+        }
+    }
+}
+
+fn texts(words: Vec<OsString>) -> Result<Vec<String>, Error> {
+    let text = |word: OsString| {
+        word.into_string().map_err(|word| {
+            Error::bad(format!("the argument {} is not UTF-8", word.display()), "use plain text arguments")
+        })
+    };
+    words.into_iter().map(text).collect()
+}
+
+/// Prints to standard output; a reader that has seen enough is no failure.
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
+        std::io::ErrorKind::BrokenPipe => Error::OutputClosed,
+        _ => Error::Io { doing: "writing to standard output".into(), source: cause },
+    })
+}
+
+fn write_json(path: &std::path::Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(document)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// `90`, `90s`, `20m`, `2h`; `0` is no limit.
+fn parse_time(text: &str) -> Result<TimeLimit, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 'h')) => (&text[..at], 3600),
+        _ => (text, 1),
+    };
+    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    let seconds = seconds.ok_or("write a whole number with s, m or h, as in 90s or 20m")?;
+    Ok(TimeLimit((seconds > 0).then(|| Duration::from_secs(seconds))))
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !text.contains('\0') => Ok((name.into(), value.into())),
+        _ => Err("write NAME=VALUE".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_and_nonsense_refused() {
+        let seconds = |text: &str| parse_time(text).map(|limit| limit.0.map(|time| time.as_secs()));
+        assert_eq!(seconds("90"), Ok(Some(90)));
+        assert_eq!(seconds("90s"), Ok(Some(90)));
+        assert_eq!(seconds("20m"), Ok(Some(1200)));
+        assert_eq!(seconds("2h"), Ok(Some(7200)));
+        assert_eq!(seconds("0"), Ok(None));
+        for bad in ["", "m", "-1", "1.5h", "99999999999999999999", "9999999999999999999h", "1d", "é"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Command lines that clap or the checks behind it refuse.
+    #[test]
+    fn bad_command_lines_are_refused() {
+        let parse = |line: &str| Command::try_parse_from(format!("lab {line}").split_whitespace());
+        for bad in [
+            "",
+            "boot",
+            "run -- ./a",
+            "run --machine m.toml",
+            "run --machine m.toml ./a",
+            "run --machine m.toml --cpus many -- ./a",
+            "run --machine m.toml --thp sometimes -- ./a",
+            "run --machine m.toml --timeout soon -- ./a",
+            "run --machine m.toml --env =x -- ./a",
+            "compare --machine m.toml -- ./a",
+            "compare --machine m.toml --policies a --repeat -1 -- ./a",
+            "shell",
+            "setup now",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert!(parse("run --machine m.toml --timeout 5m -- ./a").is_ok());
+        assert!(parse("compare --machine m.toml --policies kernel,none --json -- ./a -x").is_ok());
+        assert!(parse("compare --machine m.toml --policies kernel --json f.json -- ./a").is_ok());
+    }
+
+    #[test]
+    fn policies_are_checked_before_anything_is_booted() {
+        let names = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+        assert!(check_policies(&names("first-touch,interleave,kernel,carrefour"), 3).is_ok());
+        for (list, repeat, part) in [
+            ("first-tuch", 1, "no policy `first-tuch`"),
+            ("kernel,kernel", 1, "twice"),
+            ("", 1, "no policy ``"),
+            ("kernel", 0, "--repeat 0"),
+            ("kernel,interleave", usize::MAX, "1 to 1000"),
+        ] {
+            let error = check_policies(&names(list), repeat).unwrap_err();
+            assert!(error.to_string().contains(part), "{error}");
+            assert_eq!(error.exit_status(), 2);
+        }
+    }
+}
