@@ -118,7 +118,11 @@ impl fmt::Display for Entry {
 }
 
 fn list(mechanisms: &[Mechanism]) -> String {
-    mechanisms.iter().map(|mechanism| mechanism.name()).collect::<Vec<_>>().join(" and ")
+    mechanisms
+        .iter()
+        .map(|mechanism| mechanism.name())
+        .collect::<Vec<_>>()
+        .join(" and ")
 }
 
 fn percent(figure: Option<f64>) -> String {
@@ -126,36 +130,65 @@ fn percent(figure: Option<f64>) -> String {
 }
 
 fn millis(gain_ns: Option<f64>) -> String {
-    gain_ns.map_or_else(|| "an unknown time".to_owned(), |gain_ns| format!("{:.1} ms", gain_ns / 1e6))
+    gain_ns.map_or_else(
+        || "an unknown time".to_owned(),
+        |gain_ns| format!("{:.1} ms", gain_ns / 1e6),
+    )
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MissingEvidence { policy, what, why, remedy } => {
-                write!(f, "policy {policy} needs {what}, which is unknown: {why}; {remedy}")
+            Self::MissingEvidence {
+                policy,
+                what,
+                why,
+                remedy,
+            } => {
+                write!(
+                    f,
+                    "policy {policy} needs {what}, which is unknown: {why}; {remedy}"
+                )
             }
             Self::Note { text } => f.write_str(text),
-            Self::Asked { request, pid, page_count, to, mechanism, because, predicted_gain_ns, .. } => {
+            Self::Asked {
+                request,
+                pid,
+                page_count,
+                to,
+                mechanism,
+                because,
+                predicted_gain_ns,
+                ..
+            } => {
                 let gain = millis(predicted_gain_ns.get());
-                write!(f, "#{request} {mechanism} {page_count} pages of {pid} to {to}: {because}; predicted to save {gain} of waiting per interval")
+                write!(
+                    f,
+                    "#{request} {mechanism} {page_count} pages of {pid} to {to}: {because}; predicted to save {gain} of waiting per interval"
+                )
             }
-            Self::Moved { request, page_count, already_there, refused, duration_ns } => {
-                write!(f, "#{request} moved {page_count} pages in {:.1} ms", *duration_ns as f64 / 1e6)?;
-                if *already_there > 0 {
-                    write!(f, ", {already_there} were there")?;
-                }
-                for (refusal, count) in refused {
-                    write!(f, ", {count} {refusal}")?;
-                }
-                Ok(())
-            }
+            Self::Moved { .. } => self.fmt_moved(f),
             Self::Judged { .. } => self.fmt_judged(f),
-            Self::SwitchedOff { mechanisms, until_us } => {
-                write!(f, "{} is off until {:.1} s", list(mechanisms), *until_us as f64 / 1e6)
+            Self::SwitchedOff {
+                mechanisms,
+                until_us,
+            } => {
+                write!(
+                    f,
+                    "{} is off until {:.1} s",
+                    list(mechanisms),
+                    *until_us as f64 / 1e6
+                )
             }
-            Self::Reverted { campaign, page_count, left_count } => {
-                write!(f, "campaign {campaign} reverted: {page_count} pages are back where they were")?;
+            Self::Reverted {
+                campaign,
+                page_count,
+                left_count,
+            } => {
+                write!(
+                    f,
+                    "campaign {campaign} reverted: {page_count} pages are back where they were"
+                )?;
                 if *left_count > 0 {
                     write!(f, ", {left_count} could not be put back")?;
                 }
@@ -166,9 +199,43 @@ impl fmt::Display for Event {
 }
 
 impl Event {
+    fn fmt_moved(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Moved {
+            request,
+            page_count,
+            already_there,
+            refused,
+            duration_ns,
+        } = self
+        else {
+            return Ok(());
+        };
+        write!(
+            f,
+            "#{request} moved {page_count} pages in {:.1} ms",
+            *duration_ns as f64 / 1e6
+        )?;
+        if *already_there > 0 {
+            write!(f, ", {already_there} were there")?;
+        }
+        for (refusal, count) in refused {
+            write!(f, ", {count} {refusal}")?;
+        }
+        Ok(())
+    }
+
     fn fmt_judged(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Judged { campaign, mechanisms, page_count, verdict, before, after, predicted_gain_ns, measured_gain_ns, .. } =
-            self
+        let Self::Judged {
+            campaign,
+            mechanisms,
+            page_count,
+            verdict,
+            before,
+            after,
+            predicted_gain_ns,
+            measured_gain_ns,
+            ..
+        } = self
         else {
             return Ok(());
         };
@@ -206,7 +273,11 @@ impl Log {
     /// A log that keeps this many entries, at least one.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { entries: VecDeque::new(), capacity: capacity.max(1), dropped_count: 0 }
+        Self {
+            entries: VecDeque::new(),
+            capacity: capacity.max(1),
+            dropped_count: 0,
+        }
     }
 
     /// Appends; the oldest entry makes room.
@@ -232,5 +303,54 @@ impl Log {
     /// Takes all entries out, oldest first.
     pub fn drain(&mut self) -> impl Iterator<Item = Entry> + '_ {
         self.entries.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_read_as_sentences() {
+        let mut log = Log::new(2);
+        log.push(
+            0,
+            Event::Note {
+                text: "dropped".to_owned(),
+            },
+        );
+        log.push(
+            1_500_000,
+            Event::Asked {
+                request: 12,
+                campaign: 1,
+                pid: Pid(7),
+                page_count: 1365,
+                to: NodeId(2),
+                mechanism: Mechanism::Interleave,
+                because: "used by several nodes".to_owned(),
+                predicted_gain_ns: Evidence::estimated(3.25e6, "samples"),
+            },
+        );
+        log.push(
+            1_600_000,
+            Event::Moved {
+                request: 12,
+                page_count: 1360,
+                already_there: 2,
+                refused: vec![(Refusal::Busy, 3)],
+                duration_ns: 7_600_000,
+            },
+        );
+        let lines: Vec<String> = log.iter().map(Entry::to_string).collect();
+        assert_eq!(
+            lines,
+            [
+                "    1.500 s  #12 interleave 1365 pages of pid 7 to node2: used by several nodes; \
+                 predicted to save 3.2 ms of waiting per interval",
+                "    1.600 s  #12 moved 1360 pages in 7.6 ms, 2 were there, 3 busy",
+            ]
+        );
+        assert_eq!(log.dropped_count(), 1);
     }
 }

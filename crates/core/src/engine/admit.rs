@@ -10,7 +10,7 @@ use super::{Engine, Pending, PendingPage};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason};
-use crate::policy::{Proposal, ProposedMove};
+use crate::policy::{Outlook, Proposal, ProposedMove};
 use crate::snapshot::{Evidence, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,25 +31,44 @@ impl Engine {
         room: &mut [u64],
     ) -> Vec<MoveRequest> {
         let moves = self.admissible(now_us, snapshot, &proposal.moves, room);
-        if moves.is_empty() {
+        let since_us = now_us.saturating_sub(snapshot.interval_us);
+        let ledger = &self.ledger;
+        let prediction = predict::predict(snapshot, &moves, |pid, page, seen| {
+            ledger.home_given(pid, page, seen, since_us)
+        });
+        let is_worth_it = proposal.outlook != Outlook::Done
+            || prediction.change.is_at_least(self.config.min_change);
+        if moves.is_empty() || !is_worth_it {
             self.efficacy.close(&self.config);
             return Vec::new();
         }
-        self.rate.spend(moves.iter().map(ProposedMove::base_pages).sum());
-        let since_us = now_us.saturating_sub(snapshot.interval_us);
-        let ledger = &self.ledger;
-        let prediction = predict::predict(snapshot, &moves, |pid, page, seen| ledger.home_given(pid, page, seen, since_us));
+        self.rate
+            .spend(moves.iter().map(ProposedMove::base_pages).sum());
         let campaign = self.join_campaign(now_us, snapshot, &moves, &prediction);
         let groups = group(&moves, &prediction, self.config.request_pages);
         let mut requests = Vec::with_capacity(groups.len());
         for ((pid, to, mechanism), group) in groups {
-            let because = proposal.reasons.get(&mechanism).cloned().unwrap_or(Cow::Borrowed("the policy asked"));
+            let because = proposal
+                .reasons
+                .get(&mechanism)
+                .cloned()
+                .unwrap_or(Cow::Borrowed("the policy asked"));
             let basis = prediction.gains_ns.clone();
             let gain = basis.map(|_| group.gain_ns);
-            requests.push(self.request(now_us, campaign, pid, to, group.pages, Reason { mechanism, because }, gain));
+            requests.push(self.request(
+                now_us,
+                campaign,
+                pid,
+                to,
+                group.pages,
+                Reason { mechanism, because },
+                gain,
+            ));
         }
         // Most valuable first; the sort is stable, so equal ones keep their order.
-        let value = |request: &MoveRequest| request.predicted_gain_ns.get().unwrap_or(0.0) / request.pages.len() as f64;
+        let value = |request: &MoveRequest| {
+            request.predicted_gain_ns.get().unwrap_or(0.0) / request.pages.len() as f64
+        };
         requests.sort_by(|a, b| value(b).total_cmp(&value(a)));
         self.close_when_long();
         requests
@@ -67,12 +86,18 @@ impl Engine {
         let mut seen = BTreeSet::new();
         let mut moves = Vec::new();
         for order in proposed {
-            let Some(to) = snapshot.node_position(order.to) else { continue };
+            let Some(to) = snapshot.node_position(order.to) else {
+                continue;
+            };
             let pages = order.base_pages();
             let is_wanted = order.from != order.to
                 && !switched_off.contains(&order.mechanism)
                 && self.ledger.may_move(order.pid, order.page, now_us);
-            if !is_wanted || room[to] < pages || rate_left < pages || !seen.insert((order.pid, order.page)) {
+            if !is_wanted
+                || room[to] < pages
+                || rate_left < pages
+                || !seen.insert((order.pid, order.page))
+            {
                 continue;
             }
             room[to] -= pages;
@@ -90,7 +115,9 @@ impl Engine {
         moves: &[ProposedMove],
         prediction: &Prediction,
     ) -> u64 {
-        let Stage::Moving(campaign) = &mut self.efficacy.stage else { return 0 };
+        let Stage::Moving(campaign) = &mut self.efficacy.stage else {
+            return 0;
+        };
         let campaign = campaign.get_or_insert_with(|| {
             self.next_campaign += 1;
             Campaign {
@@ -106,11 +133,16 @@ impl Engine {
             }
         });
         campaign.steps += 1;
-        campaign.mechanisms.extend(moves.iter().map(|order| order.mechanism));
+        campaign
+            .mechanisms
+            .extend(moves.iter().map(|order| order.mechanism));
         campaign.predicted.local_ratio += prediction.change.local_ratio;
         campaign.predicted.imbalance += prediction.change.imbalance;
         let gain: Option<f64> = prediction.gains_ns.value().map(|gains| gains.iter().sum());
-        campaign.predicted_gain_ns = campaign.predicted_gain_ns.zip(gain).map(|(sum, gain)| sum + gain);
+        campaign.predicted_gain_ns = campaign
+            .predicted_gain_ns
+            .zip(gain)
+            .map(|(sum, gain)| sum + gain);
         campaign.id
     }
 
@@ -123,7 +155,10 @@ impl Engine {
     }
 
     /// Numbers a request, notes it in the ledger and the log, and remembers it as under way.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each named at both call sites")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of one request, each named at both call sites"
+    )]
     pub(super) fn request(
         &mut self,
         now_us: u64,
@@ -160,20 +195,39 @@ impl Engine {
                 predicted_gain_ns: request.predicted_gain_ns.clone(),
             },
         );
-        self.pending.insert(id, Pending { pid, to, mechanism: request.reason.mechanism, pages });
+        self.pending.insert(
+            id,
+            Pending {
+                pid,
+                to,
+                mechanism: request.reason.mechanism,
+                pages,
+            },
+        );
         request
     }
 }
 
 /// Groups moves by process, target and mechanism, pages ascending, at most `limit` base pages each
 /// (a huge page alone may exceed it).
-fn group(moves: &[ProposedMove], prediction: &Prediction, limit: usize) -> Vec<((Pid, NodeId, Mechanism), Group)> {
+fn group(
+    moves: &[ProposedMove],
+    prediction: &Prediction,
+    limit: usize,
+) -> Vec<((Pid, NodeId, Mechanism), Group)> {
     let gains = prediction.gains_ns.value();
     let mut by_key: BTreeMap<(Pid, NodeId, Mechanism), Vec<(PendingPage, f64)>> = BTreeMap::new();
     for (index, order) in moves.iter().enumerate() {
-        let page = PendingPage { page: order.page, huge: order.huge, from: order.from };
+        let page = PendingPage {
+            page: order.page,
+            huge: order.huge,
+            from: order.from,
+        };
         let gain = gains.map_or(0.0, |gains| gains[index]);
-        by_key.entry((order.pid, order.to, order.mechanism)).or_default().push((page, gain));
+        by_key
+            .entry((order.pid, order.to, order.mechanism))
+            .or_default()
+            .push((page, gain));
     }
     let mut groups = Vec::new();
     for (key, mut pages) in by_key {
@@ -188,7 +242,13 @@ fn group(moves: &[ProposedMove], prediction: &Prediction, limit: usize) -> Vec<(
                     *used += size;
                 }
                 _ => {
-                    let full = open.replace((Group { pages: vec![page], gain_ns }, size));
+                    let full = open.replace((
+                        Group {
+                            pages: vec![page],
+                            gain_ns,
+                        },
+                        size,
+                    ));
                     groups.extend(full.map(|(group, _)| (key, group)));
                 }
             }

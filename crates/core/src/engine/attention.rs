@@ -1,7 +1,7 @@
 //! How closely to watch: hither's own cost must vanish when nothing is left to do.
 //!
-//! While a policy works or learns, and while a campaign is measured: full sampling, short
-//! intervals. When it has nothing to do: cheap sampling, then none, at growing intervals. When its
+//! While a policy works or learns: full sampling, short intervals. While a campaign is measured:
+//! short intervals, and as many samples as its policy has use for. When it has nothing to do: cheap sampling, then none, at growing intervals. When its
 //! gates are shut, samples would be of no use: counters only. Asleep, the global metrics (which
 //! cost a few reads) are compared with those at falling asleep; a change, or a new process, wakes
 //! it. A wake-up that led to no move makes the next one need more of a change.
@@ -69,18 +69,37 @@ impl Attention {
         let is_blind = self.asleep.is_some();
         if situation.is_busy || situation.has_moves || opened || (has_work && !is_blind) {
             self.wake();
-            return (Sampling::Full, config.interval_us);
+            let sampling = match situation.outlook {
+                Outlook::Shut => Sampling::Off,
+                Outlook::Done if !opened => Sampling::Cheap,
+                _ => Sampling::Full,
+            };
+            return (sampling, config.interval_us);
         }
         if let Some((then, pids)) = &self.asleep
             && (pids != situation.pids || (!is_shut && self.has_changed(then, &situation.reading)))
         {
-            self.fruitless = if self.moved_since_waking { 0 } else { (self.fruitless + 1).min(MAX_FRUITLESS) };
+            self.fruitless = if self.moved_since_waking {
+                0
+            } else {
+                (self.fruitless + 1).min(MAX_FRUITLESS)
+            };
             self.moved_since_waking = false;
             self.wake();
-            return (if is_shut { Sampling::Off } else { Sampling::Full }, config.interval_us);
+            return (
+                if is_shut {
+                    Sampling::Off
+                } else {
+                    Sampling::Full
+                },
+                config.interval_us,
+            );
         }
         self.idle_steps = self.idle_steps.saturating_add(1);
-        (self.idle_sampling(config, situation), self.interval_us(config))
+        (
+            self.idle_sampling(config, situation),
+            self.interval_us(config),
+        )
     }
 
     fn wake(&mut self) {
@@ -112,7 +131,10 @@ impl Attention {
             steps => steps.saturating_sub(CHEAP_STEPS),
         };
         let longest_us = config.max_interval_us.max(config.interval_us);
-        config.interval_us.saturating_mul(1 << doublings.min(20)).min(longest_us)
+        config
+            .interval_us
+            .saturating_mul(1 << doublings.min(20))
+            .min(longest_us)
     }
 
     fn has_changed(&self, then: &Reading, now: &Reading) -> bool {
@@ -132,25 +154,49 @@ impl Attention {
 mod tests {
     use super::*;
 
-    fn step(attention: &mut Attention, now_us: u64, outlook: Outlook, local: f64) -> (Sampling, u64) {
-        let reading = Reading { local_ratio: Some(local), ..Reading::default() };
-        let situation =
-            Situation { now_us, outlook, is_busy: false, has_moves: false, reading, pids: &[Pid(1)] };
+    fn step(
+        attention: &mut Attention,
+        now_us: u64,
+        outlook: Outlook,
+        local: f64,
+    ) -> (Sampling, u64) {
+        let reading = Reading {
+            local_ratio: Some(local),
+            ..Reading::default()
+        };
+        let situation = Situation {
+            now_us,
+            outlook,
+            is_busy: false,
+            has_moves: false,
+            reading,
+            pids: &[Pid(1)],
+        };
         attention.next(&EngineConfig::default(), &situation)
     }
 
     #[test]
     fn it_falls_asleep_and_a_change_wakes_it() {
         let mut attention = Attention::default();
-        assert_eq!(step(&mut attention, 0, Outlook::Learning, 0.25), (Sampling::Full, 100_000));
+        assert_eq!(
+            step(&mut attention, 0, Outlook::Learning, 0.25),
+            (Sampling::Full, 100_000)
+        );
         let mut seen = Vec::new();
         for turn in 1..=12 {
             seen.push(step(&mut attention, turn * 100_000, Outlook::Done, 0.25));
         }
         assert_eq!(seen[0], (Sampling::Cheap, 100_000));
         assert_eq!(seen[11], (Sampling::Off, 1_000_000));
-        assert_eq!(step(&mut attention, 2_000_000, Outlook::Done, 0.22).0, Sampling::Off, "3 points are noise");
-        assert_eq!(step(&mut attention, 3_000_000, Outlook::Done, 0.18), (Sampling::Full, 100_000));
+        assert_eq!(
+            step(&mut attention, 2_000_000, Outlook::Done, 0.22).0,
+            Sampling::Off,
+            "3 points are noise"
+        );
+        assert_eq!(
+            step(&mut attention, 3_000_000, Outlook::Done, 0.18),
+            (Sampling::Full, 100_000)
+        );
     }
 
     #[test]
@@ -166,11 +212,20 @@ mod tests {
     #[test]
     fn shut_gates_cost_no_samples_and_opening_them_wakes() {
         let mut attention = Attention::default();
-        assert_eq!(step(&mut attention, 0, Outlook::Shut, 1.0), (Sampling::Off, 100_000));
+        assert_eq!(
+            step(&mut attention, 0, Outlook::Shut, 1.0),
+            (Sampling::Off, 100_000)
+        );
         for turn in 1..60 {
             step(&mut attention, turn * 100_000, Outlook::Shut, 1.0);
         }
-        assert_eq!(step(&mut attention, 7_000_000, Outlook::Shut, 1.0), (Sampling::Off, 1_000_000));
-        assert_eq!(step(&mut attention, 8_000_000, Outlook::Done, 0.5), (Sampling::Full, 100_000));
+        assert_eq!(
+            step(&mut attention, 7_000_000, Outlook::Shut, 1.0),
+            (Sampling::Off, 1_000_000)
+        );
+        assert_eq!(
+            step(&mut attention, 8_000_000, Outlook::Done, 0.5),
+            (Sampling::Full, 100_000)
+        );
     }
 }

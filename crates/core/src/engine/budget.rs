@@ -6,12 +6,18 @@ use crate::snapshot::{PAGE_BYTES, Snapshot};
 /// Base pages for which each node, by position, has room beyond its reserve and beyond the moves
 /// that are under way (`pending_pages`, by position). Departing pages are not counted as room
 /// before they have left.
-pub(super) fn room_pages(config: &EngineConfig, snapshot: &Snapshot, pending_pages: &[u64]) -> Vec<u64> {
+pub(super) fn room_pages(
+    config: &EngineConfig,
+    snapshot: &Snapshot,
+    pending_pages: &[u64],
+) -> Vec<u64> {
     let nodes = snapshot.nodes.iter().enumerate();
     nodes
         .map(|(position, node)| {
             let share = (node.total_bytes as f64 * config.reserve_share) as u64;
-            let free = node.free_bytes.saturating_sub(share.max(config.reserve_bytes));
+            let free = node
+                .free_bytes
+                .saturating_sub(share.max(config.reserve_bytes));
             let pending = pending_pages.get(position).copied().unwrap_or(0);
             (free / PAGE_BYTES).saturating_sub(pending)
         })
@@ -28,7 +34,10 @@ pub(super) struct RateBudget {
 impl RateBudget {
     /// A full bucket.
     pub fn new(config: &EngineConfig) -> Self {
-        Self { pages: (config.burst_bytes / PAGE_BYTES) as f64, filled_at_us: None }
+        Self {
+            pages: (config.burst_bytes / PAGE_BYTES) as f64,
+            filled_at_us: None,
+        }
     }
 
     /// Fills up to now; returns the whole pages that may move.
@@ -64,7 +73,11 @@ mod tests {
         budget.spend(10);
         assert_eq!(budget.available(&config, 5_000), 0);
         assert_eq!(budget.available(&config, 8_500), 3);
-        assert_eq!(budget.available(&config, 4_000), 3, "time that runs backwards fills nothing");
+        assert_eq!(
+            budget.available(&config, 4_000),
+            3,
+            "time that runs backwards fills nothing"
+        );
         assert_eq!(budget.available(&config, 9_000), 4);
         assert_eq!(budget.available(&config, 90_000_000), 10);
     }

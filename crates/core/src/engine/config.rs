@@ -30,6 +30,10 @@ pub struct EngineConfig {
     pub refused_us: u64,
     /// A page that cannot be moved at all rests so long, in us. 60 s.
     pub refused_for_good_us: u64,
+    /// When the policy is done, stragglers are left where they are while the moves together are
+    /// predicted to change local-access ratio and imbalance by less than this. 0.5 points: a
+    /// tenth of what the efficacy loop calls harm, and below what it can see.
+    pub min_change: f64,
     /// Steps with moves after which the engine stops to measure. 5.
     pub campaign_steps: u32,
     /// Intervals after the last outcome that are not measured: caches refill and late threads
@@ -78,6 +82,7 @@ impl Default for EngineConfig {
             cooldown_us: 2_000_000,
             refused_us: 1_000_000,
             refused_for_good_us: 60_000_000,
+            min_change: 0.005,
             campaign_steps: 5,
             settle_intervals: 1,
             measure_intervals: 2,

@@ -39,10 +39,19 @@ impl Reading {
     pub fn of(snapshot: &Snapshot) -> Self {
         let metrics = &snapshot.metrics;
         Self {
-            local_ratio: metrics.local_access_ratio.get().filter(|value| value.is_finite()),
-            imbalance: metrics.controller_imbalance.get().filter(|value| value.is_finite()),
+            local_ratio: metrics
+                .local_access_ratio
+                .get()
+                .filter(|value| value.is_finite()),
+            imbalance: metrics
+                .controller_imbalance
+                .get()
+                .filter(|value| value.is_finite()),
             latency_ns: metrics.latency_ns.get().filter(|value| value.is_finite()),
-            accesses_per_us: metrics.memory_accesses_per_us.get().filter(|value| value.is_finite()),
+            accesses_per_us: metrics
+                .memory_accesses_per_us
+                .get()
+                .filter(|value| value.is_finite()),
         }
     }
 
@@ -100,7 +109,12 @@ impl Verdict {
 
 /// Compares before and after. `predicted` tells how much was to be expected.
 #[must_use]
-pub fn judge(config: &EngineConfig, before: &Reading, after: &Reading, predicted: &PredictedChange) -> Verdict {
+pub fn judge(
+    config: &EngineConfig,
+    before: &Reading,
+    after: &Reading,
+    predicted: &PredictedChange,
+) -> Verdict {
     let change = |before: Option<f64>, after: Option<f64>| Some(after? - before?);
     let ratio = |before: Option<f64>, after: Option<f64>| match (before?, after?) {
         (before, after) if before > 0.0 => Some(after / before),
@@ -115,7 +129,8 @@ pub fn judge(config: &EngineConfig, before: &Reading, after: &Reading, predicted
     if local.is_none() && imbalance.is_none() {
         return Verdict::Inconclusive;
     }
-    let waits_longer = ratio(before.latency_ns, after.latency_ns).is_some_and(|ratio| ratio >= 1.0 + config.harm_share);
+    let waits_longer = ratio(before.latency_ns, after.latency_ns)
+        .is_some_and(|ratio| ratio >= 1.0 + config.harm_share);
     let gets_less = rate.is_some_and(|rate| rate <= 1.0 - config.harm_share);
     if waits_longer && gets_less {
         return Verdict::Harmful;
@@ -130,7 +145,11 @@ pub fn judge(config: &EngineConfig, before: &Reading, after: &Reading, predicted
     }
     let should_show = predicted.local_ratio.abs() >= config.success_local_ratio
         || predicted.imbalance.abs() >= config.success_imbalance;
-    if should_show { Verdict::NoEffect } else { Verdict::TooSmall }
+    if should_show {
+        Verdict::NoEffect
+    } else {
+        Verdict::TooSmall
+    }
 }
 
 /// A page that a campaign moved.
@@ -197,7 +216,10 @@ pub(super) struct Efficacy {
 
 impl Efficacy {
     pub fn new() -> Self {
-        Self { stage: Stage::Moving(None), disciplines: BTreeMap::new() }
+        Self {
+            stage: Stage::Moving(None),
+            disciplines: BTreeMap::new(),
+        }
     }
 
     /// May new moves be asked for?
@@ -213,16 +235,19 @@ impl Efficacy {
     /// Mechanisms that are switched off now.
     pub fn switched_off(&self, now_us: u64) -> Vec<Mechanism> {
         let disciplines = self.disciplines.iter();
-        disciplines.filter(|(_, discipline)| discipline.off_until_us > now_us).map(|(&mechanism, _)| mechanism).collect()
+        disciplines
+            .filter(|(_, discipline)| discipline.off_until_us > now_us)
+            .map(|(&mechanism, _)| mechanism)
+            .collect()
     }
 
     /// The campaign under way, in whatever stage.
     pub fn campaign_mut(&mut self) -> Option<&mut Campaign> {
         match &mut self.stage {
             Stage::Moving(campaign) => campaign.as_mut(),
-            Stage::Settling(campaign, _) | Stage::Measuring(campaign, ..) | Stage::Reverting(campaign, _) => {
-                Some(campaign)
-            }
+            Stage::Settling(campaign, _)
+            | Stage::Measuring(campaign, ..)
+            | Stage::Reverting(campaign, _) => Some(campaign),
         }
     }
 
@@ -246,9 +271,15 @@ impl Efficacy {
     ) -> Option<Judgement> {
         let stage = std::mem::replace(&mut self.stage, Stage::Moving(None));
         let (next, judgement) = match stage {
-            Stage::Settling(campaign, _) if has_pending => (Stage::Settling(campaign, config.settle_intervals), None),
+            Stage::Settling(campaign, _) if has_pending => {
+                (Stage::Settling(campaign, config.settle_intervals), None)
+            }
             Stage::Settling(campaign, left) => {
-                let left = if some_came { config.settle_intervals } else { left.saturating_sub(1) };
+                let left = if some_came {
+                    config.settle_intervals
+                } else {
+                    left.saturating_sub(1)
+                };
                 match left {
                     0 if campaign.moved.is_empty() => (Stage::Moving(None), None),
                     0 => (Stage::Measuring(campaign, Vec::new(), 0), None),
@@ -260,7 +291,9 @@ impl Efficacy {
                     readings.push(*reading);
                 }
                 let waited = waited + 1;
-                if readings.len() as u32 >= config.measure_intervals || waited >= config.patience_intervals {
+                if readings.len() as u32 >= config.measure_intervals
+                    || waited >= config.patience_intervals
+                {
                     let judgement = conclude(config, campaign, &readings);
                     (after_judgement(&judgement), Some(judgement))
                 } else {
@@ -274,7 +307,12 @@ impl Efficacy {
     }
 
     /// Applies a verdict to the mechanisms; returns those switched off and until when, in us.
-    pub fn discipline(&mut self, config: &EngineConfig, judgement: &Judgement, now_us: u64) -> Option<u64> {
+    pub fn discipline(
+        &mut self,
+        config: &EngineConfig,
+        judgement: &Judgement,
+        now_us: u64,
+    ) -> Option<u64> {
         let base_us = match judgement.verdict {
             Verdict::NoEffect => config.off_us,
             Verdict::Harmful => config.off_after_harm_us,
@@ -301,14 +339,23 @@ impl Efficacy {
 fn conclude(config: &EngineConfig, campaign: Campaign, readings: &[Reading]) -> Judgement {
     let after = Reading::mean(readings);
     let verdict = judge(config, &campaign.before, &after, &campaign.predicted);
-    Judgement { campaign, verdict, after }
+    Judgement {
+        campaign,
+        verdict,
+        after,
+    }
 }
 
 fn after_judgement(judgement: &Judgement) -> Stage {
     if judgement.verdict != Verdict::Harmful {
         return Stage::Moving(None);
     }
-    let queue = judgement.campaign.moved.iter().map(|(&key, page)| (key, (*page, 0))).collect();
+    let queue = judgement
+        .campaign
+        .moved
+        .iter()
+        .map(|(&key, page)| (key, (*page, 0)))
+        .collect();
     Stage::Reverting(judgement.campaign.clone(), queue)
 }
 
@@ -316,7 +363,7 @@ fn after_judgement(judgement: &Judgement) -> Stage {
 mod tests {
     use super::*;
 
-    fn reading(local: f64, imbalance: f64, latency_ns: f64, rate: f64) -> Reading {
+    fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
         Reading {
             local_ratio: Some(local),
             imbalance: Some(imbalance),
@@ -328,24 +375,83 @@ mod tests {
     #[test]
     fn verdicts_by_hand() {
         let config = EngineConfig::default();
-        let big = PredictedChange { local_ratio: 0.0, imbalance: -1.6 };
-        let small = PredictedChange { local_ratio: 0.02, imbalance: -0.05 };
-        let verdict = |before, after, predicted| judge(&config, &before, &after, predicted);
-        // Streamcluster, table 1: imbalance 170 to 8 %, latency 1197 to 476 cycles.
-        assert_eq!(verdict(reading(0.25, 1.7, 520.0, 40.0), reading(0.25, 0.08, 207.0, 90.0), &big), Verdict::Success);
-        // PCA: the local-access ratio falls by 8 points, which alone were harm; imbalance falls by 125.
-        assert_eq!(verdict(reading(0.33, 1.3, 287.0, 50.0), reading(0.25, 0.05, 202.0, 70.0), &big), Verdict::Success);
-        // Local pages misplaced: 100 to 0 % local, still balanced.
-        assert_eq!(verdict(reading(1.0, 0.0, 90.0, 80.0), reading(0.0, 0.0, 140.0, 60.0), &big), Verdict::Harmful);
-        // 6 points less local, nothing else.
-        assert_eq!(verdict(reading(0.50, 0.1, 100.0, 60.0), reading(0.44, 0.1, 101.0, 60.0), &small), Verdict::Harmful);
-        // Balanced, but the program waits 20 % longer and gets 20 % less.
-        assert_eq!(verdict(reading(0.5, 0.5, 100.0, 60.0), reading(0.5, 0.1, 120.0, 48.0), &big), Verdict::Harmful);
-        // Nothing seen where much was promised; nothing seen where nothing was.
-        assert_eq!(verdict(reading(0.5, 1.0, 100.0, 60.0), reading(0.52, 0.95, 100.0, 60.0), &big), Verdict::NoEffect);
-        assert_eq!(verdict(reading(0.5, 1.0, 100.0, 60.0), reading(0.52, 0.95, 100.0, 60.0), &small), Verdict::TooSmall);
-        // The program went to sleep.
-        assert_eq!(verdict(reading(1.0, 0.0, 90.0, 80.0), reading(0.0, 2.0, 90.0, 2.0), &big), Verdict::Inconclusive);
-        assert_eq!(judge(&config, &Reading::default(), &Reading::default(), &big), Verdict::Inconclusive);
+        let big = PredictedChange {
+            local_ratio: 0.0,
+            imbalance: -1.6,
+        };
+        let small = PredictedChange {
+            local_ratio: 0.02,
+            imbalance: -0.05,
+        };
+        // (what, before, after, prediction, verdict); figures as `reading` takes them.
+        let cases = [
+            // Paper, table 1; latency in ns at 2.3 GHz.
+            (
+                "Streamcluster",
+                [0.25, 1.7, 520.0, 40.0],
+                [0.25, 0.08, 207.0, 90.0],
+                big,
+                Verdict::Success,
+            ),
+            // 8 points less local, which alone were harm, and imbalance down by 125 points.
+            (
+                "PCA",
+                [0.33, 1.3, 287.0, 50.0],
+                [0.25, 0.05, 202.0, 70.0],
+                big,
+                Verdict::Success,
+            ),
+            (
+                "misplaced",
+                [1.0, 0.0, 90.0, 80.0],
+                [0.0, 0.0, 140.0, 60.0],
+                big,
+                Verdict::Harmful,
+            ),
+            (
+                "6 points",
+                [0.5, 0.1, 100.0, 60.0],
+                [0.44, 0.1, 101.0, 60.0],
+                small,
+                Verdict::Harmful,
+            ),
+            // Balanced, but the program waits 20 % longer and gets 20 % less.
+            (
+                "slower",
+                [0.5, 0.5, 100.0, 60.0],
+                [0.5, 0.1, 120.0, 48.0],
+                big,
+                Verdict::Harmful,
+            ),
+            (
+                "promised",
+                [0.5, 1.0, 100.0, 60.0],
+                [0.52, 0.95, 100.0, 60.0],
+                big,
+                Verdict::NoEffect,
+            ),
+            (
+                "tiny",
+                [0.5, 1.0, 100.0, 60.0],
+                [0.52, 0.95, 100.0, 60.0],
+                small,
+                Verdict::TooSmall,
+            ),
+            (
+                "asleep",
+                [1.0, 0.0, 90.0, 80.0],
+                [0.0, 2.0, 90.0, 2.0],
+                big,
+                Verdict::Inconclusive,
+            ),
+        ];
+        for (what, before, after, predicted, expected) in cases {
+            let got = judge(&config, &reading(before), &reading(after), &predicted);
+            assert_eq!(got, expected, "{what}");
+        }
+        assert_eq!(
+            judge(&config, &Reading::default(), &Reading::default(), &big),
+            Verdict::Inconclusive
+        );
     }
 }

@@ -30,6 +30,8 @@ pub struct LedgerEntry {
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pages: BTreeMap<(Pid, u64), LedgerEntry>,
+    /// When any page last moved, in us.
+    last_moved_us: u64,
 }
 
 impl Ledger {
@@ -48,13 +50,18 @@ impl Ledger {
     /// Where hither last put the page; `None` where it never moved it.
     #[must_use]
     pub fn home(&self, pid: Pid, page: u64) -> Option<NodeId> {
-        self.get(pid, page).filter(|entry| entry.move_count > 0).map(|entry| entry.home)
+        self.get(pid, page)
+            .filter(|entry| entry.move_count > 0)
+            .map(|entry| entry.home)
     }
 
     /// Where the page is, given where a tracker saw it in an interval that began at `since_us`.
     /// A move during the interval outweighs what was sampled before it.
     #[must_use]
     pub fn home_given(&self, pid: Pid, page: u64, seen: NodeId, since_us: u64) -> NodeId {
+        if self.last_moved_us <= since_us {
+            return seen;
+        }
         match self.get(pid, page) {
             Some(entry) if entry.move_count > 0 && entry.moved_at_us > since_us => entry.home,
             _ => seen,
@@ -64,18 +71,24 @@ impl Ledger {
     /// Neither under way nor cooling down.
     #[must_use]
     pub fn may_move(&self, pid: Pid, page: u64, now_us: u64) -> bool {
-        self.get(pid, page).is_none_or(|entry| !entry.is_pending && entry.cooling_until_us <= now_us)
+        self.get(pid, page)
+            .is_none_or(|entry| !entry.is_pending && entry.cooling_until_us <= now_us)
     }
 
     /// Entries in order of process and page.
     pub fn iter(&self) -> impl Iterator<Item = (Pid, u64, &LedgerEntry)> {
-        self.pages.iter().map(|(&(pid, page), entry)| (pid, page, entry))
+        self.pages
+            .iter()
+            .map(|(&(pid, page), entry)| (pid, page, entry))
     }
 
     /// Pages that are not on their origin.
     #[must_use]
     pub fn displaced_count(&self) -> usize {
-        self.pages.values().filter(|entry| entry.home != entry.origin).count()
+        self.pages
+            .values()
+            .filter(|entry| entry.home != entry.origin)
+            .count()
     }
 
     /// A move is asked for; `from` is where the page is now.
@@ -93,6 +106,7 @@ impl Ledger {
 
     /// It moved. The cool-down doubles with every move beyond the first.
     pub(super) fn moved(&mut self, pid: Pid, page: u64, to: NodeId, now_us: u64, cooldown_us: u64) {
+        self.last_moved_us = self.last_moved_us.max(now_us);
         if let Some(entry) = self.pages.get_mut(&(pid, page)) {
             let doublings = entry.move_count.min(MAX_DOUBLINGS);
             entry.home = to;

@@ -121,8 +121,12 @@ impl Engine {
         }
         self.forget_processes(snapshot);
         let reading = Reading::of(snapshot);
-        let judgement =
-            self.efficacy.advance(&self.config, &reading, !self.pending.is_empty(), !outcomes.is_empty());
+        let judgement = self.efficacy.advance(
+            &self.config,
+            &reading,
+            !self.pending.is_empty(),
+            !outcomes.is_empty(),
+        );
         if let Some(judgement) = judgement {
             self.take_judgement(now_us, snapshot, judgement);
         }
@@ -134,7 +138,11 @@ impl Engine {
             requests.extend(self.admit(now_us, snapshot, proposal, &mut room));
         }
         self.account.summary.request_count += requests.len() as u64;
-        let pids: Vec<Pid> = snapshot.processes.iter().map(|process| process.pid).collect();
+        let pids: Vec<Pid> = snapshot
+            .processes
+            .iter()
+            .map(|process| process.pid)
+            .collect();
         let situation = Situation {
             now_us,
             outlook,
@@ -145,7 +153,12 @@ impl Engine {
         };
         let (sampling, next_interval_us) = self.attention.next(&self.config, &situation);
         self.last_sampling = sampling;
-        Plan { requests, notes: std::mem::take(&mut self.notes), sampling, next_interval_us }
+        Plan {
+            requests,
+            notes: std::mem::take(&mut self.notes),
+            sampling,
+            next_interval_us,
+        }
     }
 
     /// The explanation log, oldest entry first; bounded by [`EngineConfig::log_entries`].
@@ -169,9 +182,9 @@ impl Engine {
     #[must_use]
     pub fn summary(&self) -> Summary {
         let unjudged_pages = match &self.efficacy.stage {
-            Stage::Moving(Some(campaign)) | Stage::Settling(campaign, _) | Stage::Measuring(campaign, ..) => {
-                campaign.page_count
-            }
+            Stage::Moving(Some(campaign))
+            | Stage::Settling(campaign, _)
+            | Stage::Measuring(campaign, ..) => campaign.page_count,
             Stage::Moving(None) | Stage::Reverting(..) => 0,
         };
         Summary {
@@ -202,7 +215,10 @@ impl Engine {
         });
         if let Some((kind, why)) = missing {
             self.refuse(now_us, kind, why);
-            return Proposal { outlook: Outlook::Learning, ..Proposal::default() };
+            return Proposal {
+                outlook: Outlook::Learning,
+                ..Proposal::default()
+            };
         }
         self.last_refusal = None;
         let page_budget = match self.efficacy.is_open() {
@@ -244,22 +260,45 @@ impl Engine {
 
     fn take_outcome(&mut self, now_us: u64, outcome: &MoveOutcome) {
         let Some(pending) = self.pending.remove(&outcome.request) else {
-            self.note(now_us, format!("an outcome came for request #{}, which is not under way", outcome.request));
+            self.note(
+                now_us,
+                format!(
+                    "an outcome came for request #{}, which is not under way",
+                    outcome.request
+                ),
+            );
             return;
         };
         let temporary = is_temporary(&outcome.refused);
         let on_target: BTreeSet<u64> = outcome.moved.iter().copied().collect();
-        let rest_us = if temporary { self.config.refused_us } else { self.config.refused_for_good_us };
+        let rest_us = if temporary {
+            self.config.refused_us
+        } else {
+            self.config.refused_for_good_us
+        };
         let mut moved_count = 0;
         for page in &pending.pages {
             let last = page.page + page.base_pages();
             let has_moved = on_target.range(page.page..last).next().is_some();
             if has_moved {
                 moved_count += page.base_pages();
-                self.ledger.moved(pending.pid, page.page, pending.to, now_us, self.config.cooldown_us);
-                self.account.moved(pending.mechanism, page.from, pending.to, page.base_pages(), now_us);
+                self.ledger.moved(
+                    pending.pid,
+                    page.page,
+                    pending.to,
+                    now_us,
+                    self.config.cooldown_us,
+                );
+                self.account.moved(
+                    pending.mechanism,
+                    page.from,
+                    pending.to,
+                    page.base_pages(),
+                    now_us,
+                );
             } else {
-                self.ledger.stayed(pending.pid, page.page, now_us.saturating_add(rest_us));
+                self.ledger
+                    .stayed(pending.pid, page.page, now_us.saturating_add(rest_us));
             }
             self.tell_campaign(&pending, *page, has_moved, temporary);
         }
@@ -275,13 +314,27 @@ impl Engine {
         self.log.push(now_us, event);
     }
 
-    fn tell_campaign(&mut self, pending: &Pending, page: PendingPage, moved: bool, temporary: bool) {
+    fn tell_campaign(
+        &mut self,
+        pending: &Pending,
+        page: PendingPage,
+        moved: bool,
+        temporary: bool,
+    ) {
         if pending.mechanism == Mechanism::Revert {
             self.put_back(pending, page, moved, temporary);
         } else if let (true, Some(campaign)) = (moved, self.efficacy.campaign_mut()) {
             campaign.page_count += page.base_pages();
-            let found = MovedPage { pid: pending.pid, page: page.page, huge: page.huge, from: page.from };
-            campaign.moved.entry((pending.pid, page.page)).or_insert(found);
+            let found = MovedPage {
+                pid: pending.pid,
+                page: page.page,
+                huge: page.huge,
+                from: page.from,
+            };
+            campaign
+                .moved
+                .entry((pending.pid, page.page))
+                .or_insert(found);
         }
     }
 
@@ -290,7 +343,11 @@ impl Engine {
         let mut pages = vec![0; snapshot.nodes.len()];
         for pending in self.pending.values() {
             if let Some(to) = snapshot.node_position(pending.to) {
-                pages[to] += pending.pages.iter().map(|page| page.base_pages()).sum::<u64>();
+                pages[to] += pending
+                    .pages
+                    .iter()
+                    .map(|page| page.base_pages())
+                    .sum::<u64>();
             }
         }
         pages
@@ -306,7 +363,11 @@ impl Engine {
 
     fn take_judgement(&mut self, now_us: u64, snapshot: &Snapshot, judgement: Judgement) {
         let until_us = self.efficacy.discipline(&self.config, &judgement, now_us);
-        let Judgement { campaign, verdict, after } = judgement;
+        let Judgement {
+            campaign,
+            verdict,
+            after,
+        } = judgement;
         let mechanisms: Vec<Mechanism> = campaign.mechanisms.iter().copied().collect();
         let measured_gain_ns = measured_gain_ns(&campaign.before, &after, snapshot.interval_us);
         let event = Event::Judged {
@@ -337,7 +398,10 @@ impl Engine {
             measured_gain_ns,
         });
         if let Some(until_us) = until_us {
-            let event = Event::SwitchedOff { mechanisms, until_us };
+            let event = Event::SwitchedOff {
+                mechanisms,
+                until_us,
+            };
             self.notes.push(event.to_string());
             self.log.push(now_us, event);
         }

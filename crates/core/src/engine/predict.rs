@@ -16,7 +16,6 @@ use crate::metrics;
 use crate::policy::{ProposedMove, moving_unit};
 use crate::snapshot::{Evidence, Snapshot};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Predicted change of the machine's metrics, as fractions of 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,6 +24,14 @@ pub struct PredictedChange {
     pub local_ratio: f64,
     /// Rise of the controller imbalance (a fall is negative).
     pub imbalance: f64,
+}
+
+impl PredictedChange {
+    /// Does either figure change by this much?
+    #[must_use]
+    pub fn is_at_least(&self, change: f64) -> bool {
+        self.local_ratio.abs() >= change || self.imbalance.abs() >= change
+    }
 }
 
 /// A prediction for a list of moves.
@@ -36,8 +43,41 @@ pub(super) struct Prediction {
     pub gains_ns: Evidence<Vec<f64>>,
 }
 
-/// Samples of each moving unit that moves, per node position.
-type Samples = BTreeMap<(Pid, u64), Vec<f64>>;
+/// Samples of each unit that moves, per node position: `nodes` figures per move.
+struct Samples {
+    counts: Vec<f64>,
+    nodes: usize,
+    /// `(process, page, move)`, sorted.
+    index: Vec<(Pid, u64, usize)>,
+}
+
+impl Samples {
+    fn new(moves: &[ProposedMove], nodes: usize) -> Self {
+        let mut index: Vec<_> = moves
+            .iter()
+            .enumerate()
+            .map(|(at, order)| (order.pid, order.page, at))
+            .collect();
+        index.sort_unstable();
+        Self {
+            counts: vec![0.0; nodes * moves.len()],
+            nodes,
+            index,
+        }
+    }
+
+    fn of_move(&self, at: usize) -> &[f64] {
+        &self.counts[at * self.nodes..][..self.nodes]
+    }
+
+    fn of_unit_mut(&mut self, pid: Pid, page: u64) -> Option<&mut [f64]> {
+        let found = self
+            .index
+            .binary_search_by_key(&(pid, page), |&(pid, page, _)| (pid, page))
+            .ok()?;
+        Some(&mut self.counts[self.index[found].2 * self.nodes..][..self.nodes])
+    }
+}
 
 /// Predicts what the moves change, from the interval's samples. `home_of` corrects what the
 /// snapshot says of a unit's home by what is known of later moves.
@@ -47,17 +87,26 @@ pub(super) fn predict(
     home_of: impl Fn(Pid, u64, NodeId) -> NodeId,
 ) -> Prediction {
     let nodes = snapshot.nodes.len();
-    let mut samples: Samples = moves.iter().map(|order| ((order.pid, order.page), vec![0.0; nodes])).collect();
+    let mut samples = Samples::new(moves, nodes);
     let mut traffic = vec![0.0; nodes];
     let mut local = 0.0;
     for page in &snapshot.pages {
         let unit = moving_unit(page.page, page.huge);
         let home = snapshot.node_position(home_of(page.pid, unit, page.home));
-        let mut sums = samples.get_mut(&(page.pid, unit));
-        for (position, count) in page.reads.iter().chain(page.writes.iter()).filter(|&(p, _)| p < nodes) {
+        let mut sums = samples.of_unit_mut(page.pid, unit);
+        for (position, count) in page
+            .reads
+            .iter()
+            .chain(page.writes.iter())
+            .filter(|&(p, _)| p < nodes)
+        {
             if let Some(home) = home {
                 traffic[home] += f64::from(count);
-                local += if home == position { f64::from(count) } else { 0.0 };
+                local += if home == position {
+                    f64::from(count)
+                } else {
+                    0.0
+                };
             }
             if let Some(sums) = &mut sums {
                 sums[position] += f64::from(count);
@@ -66,8 +115,8 @@ pub(super) fn predict(
     }
     let mut after = traffic.clone();
     let mut local_after = local;
-    for order in moves {
-        let users = &samples[&(order.pid, order.page)];
+    for (at, order) in moves.iter().enumerate() {
+        let users = samples.of_move(at);
         let count: f64 = users.iter().sum();
         if let Some(from) = snapshot.node_position(order.from) {
             after[from] -= count;
@@ -81,10 +130,17 @@ pub(super) fn predict(
     let all: f64 = traffic.iter().sum();
     let imbalance = |values: &[f64]| metrics::imbalance(values).unwrap_or(0.0);
     let change = PredictedChange {
-        local_ratio: if all > 0.0 { (local_after - local) / all } else { 0.0 },
+        local_ratio: if all > 0.0 {
+            (local_after - local) / all
+        } else {
+            0.0
+        },
         imbalance: imbalance(&after) - imbalance(&traffic),
     };
-    Prediction { change, gains_ns: gains(snapshot, moves, &samples, &traffic, &after) }
+    Prediction {
+        change,
+        gains_ns: gains(snapshot, moves, &samples, &traffic, &after),
+    }
 }
 
 fn gains(
@@ -94,32 +150,55 @@ fn gains(
     before: &[f64],
     after: &[f64],
 ) -> Evidence<Vec<f64>> {
-    let Some(latency_ns) = snapshot.metrics.latency_ns.get().filter(|latency| latency.is_finite()) else {
-        return Evidence::unknown(format!("the latency is unknown: {}", snapshot.metrics.latency_ns.basis()));
+    let Some(latency_ns) = snapshot
+        .metrics
+        .latency_ns
+        .get()
+        .filter(|latency| latency.is_finite())
+    else {
+        return Evidence::unknown(format!(
+            "the latency is unknown: {}",
+            snapshot.metrics.latency_ns.basis()
+        ));
     };
     if snapshot.sample_period == 0 {
         return Evidence::unknown("how many accesses a sample stands for is unknown");
     }
     let per_sample_ns = latency_ns * f64::from(snapshot.sample_period);
     let relief = Relief::new(snapshot, before, after);
-    let gain = |order: &ProposedMove| {
-        let users = &samples[&(order.pid, order.page)];
-        let (from, to) = (snapshot.node_position(order.from), snapshot.node_position(order.to));
-        let nearer: f64 =
-            users.iter().enumerate().map(|(user, count)| count * (remote(snapshot, user, from) - remote(snapshot, user, to))).sum();
+    let gain = |(at, order): (usize, &ProposedMove)| {
+        let users = samples.of_move(at);
+        let (from, to) = (
+            snapshot.node_position(order.from),
+            snapshot.node_position(order.to),
+        );
+        let nearer: f64 = users
+            .iter()
+            .enumerate()
+            .map(|(user, count)| {
+                count * (remote(snapshot, user, from) - remote(snapshot, user, to))
+            })
+            .sum();
         let count: f64 = users.iter().sum();
-        let relieved = if from == relief.busiest { relief.per_sample * count } else { 0.0 };
+        let relieved = if from == relief.busiest {
+            relief.per_sample * count
+        } else {
+            0.0
+        };
         per_sample_ns * (nearer + relieved)
     };
     Evidence::estimated(
-        moves.iter().map(gain).collect(),
+        moves.iter().enumerate().map(gain).collect(),
         "samples of the last interval, its mean latency, node distances and controller utilisation",
     )
 }
 
 /// Share of the latency from `user` to `node` that is due to distance.
 fn remote(snapshot: &Snapshot, user: usize, node: Option<usize>) -> f64 {
-    let distance = node.and_then(|node| snapshot.distances.get(user)?.get(node)).copied().unwrap_or(10);
+    let distance = node
+        .and_then(|node| snapshot.distances.get(user)?.get(node))
+        .copied()
+        .unwrap_or(10);
     1.0 - 10.0 / f64::from(distance.max(10))
 }
 
@@ -132,15 +211,23 @@ struct Relief {
 
 impl Relief {
     fn new(snapshot: &Snapshot, before: &[f64], after: &[f64]) -> Self {
-        let busiest = (0..before.len()).max_by(|&a, &b| before[a].total_cmp(&before[b]).then(b.cmp(&a)));
+        let busiest =
+            (0..before.len()).max_by(|&a, &b| before[a].total_cmp(&before[b]).then(b.cmp(&a)));
         let per_sample = busiest.map_or(0.0, |node| {
             let leaving = before[node] - after[node];
-            let utilisation = snapshot.nodes[node].utilisation.get().unwrap_or(0.0).clamp(0.0, 1.0);
+            let utilisation = snapshot.nodes[node]
+                .utilisation
+                .get()
+                .unwrap_or(0.0)
+                .clamp(0.0, 1.0);
             if leaving <= 0.0 || before[node] <= 0.0 {
                 return 0.0;
             }
             before[node] * utilisation * (1.0 - after[node] / before[node]) / leaving
         });
-        Self { busiest, per_sample }
+        Self {
+            busiest,
+            per_sample,
+        }
     }
 }

@@ -1,0 +1,327 @@
+//! Properties that hold whatever a policy proposes and whatever the executor answers.
+
+use super::*;
+use crate::policy::ProposedMove;
+use crate::snapshot::{
+    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const NODES: u32 = 3;
+const PAGES: u64 = 60;
+const PID: Pid = Pid(9);
+
+/// Proposes what it was told, whether sensible or not.
+struct Puppet(Vec<Vec<(u64, u32, u32)>>);
+
+impl Policy for Puppet {
+    fn name(&self) -> &'static str {
+        "puppet"
+    }
+    fn needs(&self) -> &[EvidenceKind] {
+        &[]
+    }
+    fn decide(&mut self, _: &Snapshot, _: &mut Context<'_>) -> Proposal {
+        let moves = self
+            .0
+            .pop()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(page, from, to)| ProposedMove {
+                pid: PID,
+                page,
+                huge: false,
+                from: NodeId(from),
+                to: NodeId(to),
+                mechanism: Mechanism::Interleave,
+            });
+        Proposal {
+            moves: moves.collect(),
+            outlook: Outlook::Working,
+            ..Proposal::default()
+        }
+    }
+}
+
+fn snapshot(now_us: u64, free_pages: &[u64], local: f64) -> Snapshot {
+    let node = |id: u32| NodeState {
+        id: NodeId(id),
+        cpu_count: 1,
+        free_bytes: free_pages[id as usize] * PAGE_BYTES,
+        total_bytes: 1000 * PAGE_BYTES,
+        read_bytes: Evidence::unknown("test"),
+        write_bytes: Evidence::unknown("test"),
+        utilisation: Evidence::unknown("test"),
+    };
+    let page = |page: u64| PageStats {
+        pid: PID,
+        page,
+        home: NodeId((page % 3) as u32),
+        reads: NodeCounts::from_slice(&[1, 2, 3]),
+        writes: NodeCounts::new(),
+        huge: false,
+    };
+    Snapshot {
+        now_us,
+        interval_us: 100_000,
+        nodes: (0..NODES).map(node).collect(),
+        distances: vec![vec![10; 3]; 3],
+        metrics: GlobalMetrics {
+            local_access_ratio: Evidence::measured(local, "test"),
+            ..GlobalMetrics::unknown("test")
+        },
+        pages: (0..PAGES).map(page).collect(),
+        sample_count: Evidence::measured(1, "test"),
+        sample_period: 1,
+        samples_lost: 0,
+        processes: vec![ProcessState {
+            pid: PID,
+            name: "puppet".into(),
+            resident_pages: Evidence::unknown("test"),
+            cpu_us: Evidence::unknown("test"),
+        }],
+    }
+}
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        reserve_share: 0.0,
+        reserve_bytes: 4 * PAGE_BYTES,
+        rate_bytes_per_s: 100 * PAGE_BYTES,
+        burst_bytes: 25 * PAGE_BYTES,
+        request_pages: 7,
+        cooldown_us: 350_000,
+        ..EngineConfig::default()
+    }
+}
+
+type Script = Vec<Vec<(u64, u32, u32)>>;
+
+fn script() -> impl Strategy<Value = Script> {
+    let order = (0..PAGES, 0..NODES, 0..NODES + 1);
+    proptest::collection::vec(proptest::collection::vec(order, 0..50), 1..25)
+}
+
+/// The executor's side of a script: what is where, free, under way; checks every plan.
+struct Executor {
+    config: EngineConfig,
+    free: Vec<u64>,
+    homes: BTreeMap<u64, u32>,
+    moved_at: BTreeMap<u64, u64>,
+    under_way: BTreeMap<u64, Vec<u64>>,
+    /// Outcomes with the step in which they are due.
+    waiting: Vec<(usize, MoveOutcome)>,
+    seen_requests: BTreeSet<u64>,
+}
+
+impl Executor {
+    fn due(&mut self, step: usize, now_us: u64) -> Vec<MoveOutcome> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let (due, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(at, _)| *at <= step);
+        self.waiting = later;
+        for (_, outcome) in &due {
+            self.under_way
+                .remove(&outcome.request)
+                .expect("an outcome answers a request");
+            self.moved_at
+                .extend(outcome.moved.iter().map(|&page| (page, now_us)));
+        }
+        due.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    fn check(&self, plan: &Plan, now_us: u64) {
+        let mut arriving = [0; NODES as usize];
+        let mut busy: BTreeSet<u64> = self.under_way.values().flatten().copied().collect();
+        for request in &plan.requests {
+            let pages = &request.pages;
+            assert!(
+                !self.seen_requests.contains(&request.id),
+                "request number {} repeats",
+                request.id
+            );
+            assert!(!pages.is_empty() && pages.len() <= self.config.request_pages);
+            assert!(
+                pages.windows(2).all(|pair| pair[0] < pair[1]),
+                "pages are not ascending"
+            );
+            arriving[request.to.0 as usize] += pages.len() as u64;
+            let is_revert = request.reason.mechanism == Mechanism::Revert;
+            for page in pages {
+                assert!(busy.insert(*page), "page {page} is under way twice");
+                let moved_at = self.moved_at.get(page).filter(|_| !is_revert);
+                let rested = moved_at.is_none_or(|at| now_us >= at + self.config.cooldown_us);
+                assert!(rested, "page {page} moved again while cooling down");
+            }
+        }
+        let burst_pages = self.config.burst_bytes / PAGE_BYTES;
+        assert!(
+            plan.page_count() as u64 <= burst_pages,
+            "rate budget exceeded"
+        );
+        for (node, &pages) in arriving.iter().enumerate() {
+            assert!(
+                pages == 0 || pages + 4 <= self.free[node],
+                "capacity of node {node} exceeded"
+            );
+        }
+    }
+
+    fn execute(&mut self, request: &crate::plan::MoveRequest, fate: u8, step: usize) {
+        let all = request.pages.len() as u64;
+        let (moved, refused) = match fate % 4 {
+            0 => (Vec::new(), vec![(Refusal::Busy, all)]),
+            1 => (Vec::new(), vec![(Refusal::Pinned, all)]),
+            _ => (request.pages.clone(), Vec::new()),
+        };
+        for &page in &moved {
+            let from = self
+                .homes
+                .insert(page, request.to.0)
+                .unwrap_or((page % 3) as u32);
+            self.free[from as usize] += 1;
+            self.free[request.to.0 as usize] -= 1;
+        }
+        self.seen_requests.insert(request.id);
+        self.under_way.insert(request.id, request.pages.clone());
+        let outcome = MoveOutcome {
+            request: request.id,
+            moved,
+            already_there: 0,
+            refused,
+            duration_ns: 1,
+        };
+        self.waiting
+            .push((step + 1 + usize::from(fate / 4 % 3), outcome));
+    }
+}
+
+/// Runs a script; `fates` decide per request whether it moves, and when its outcome comes.
+/// Checks every plan as it is made and returns all of them.
+fn play(script: Script, fates: &[u8], free_pages: &[u64], local: &[f64]) -> Vec<Plan> {
+    let steps = script.len() + 40;
+    let mut executor = Executor {
+        config: config(),
+        free: free_pages.to_vec(),
+        homes: BTreeMap::new(),
+        moved_at: BTreeMap::new(),
+        under_way: BTreeMap::new(),
+        waiting: Vec::new(),
+        seen_requests: BTreeSet::new(),
+    };
+    let mut engine = Engine::new(Box::new(Puppet(script)), config());
+    let mut fate = fates.iter().cycle();
+    let mut plans = Vec::new();
+    for step in 0..steps {
+        let now_us = (step as u64 + 1) * 100_000;
+        let outcomes = executor.due(step, now_us);
+        let snapshot = snapshot(now_us, &executor.free, local[step % local.len()]);
+        let plan = engine.step(now_us, &snapshot, &outcomes);
+        executor.check(&plan, now_us);
+        for request in &plan.requests {
+            executor.execute(request, *fate.next().expect("fates are never empty"), step);
+        }
+        plans.push(plan);
+    }
+    plans
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn budgets_and_cool_down_hold_whatever_happens(
+        script in script(),
+        fates in proptest::collection::vec(any::<u8>(), 1..20),
+        free in proptest::collection::vec(0u64..40, 3),
+        local in proptest::collection::vec(0.0f64..1.0, 1..6),
+    ) {
+        play(script, &fates, &free, &local);
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_plans(
+        script in script(),
+        fates in proptest::collection::vec(any::<u8>(), 1..20),
+        local in proptest::collection::vec(0.0f64..1.0, 1..6),
+    ) {
+        let once = play(script.clone(), &fates, &[30, 30, 30], &local);
+        let again = play(script, &fates, &[30, 30, 30], &local);
+        prop_assert_eq!(once, again);
+    }
+}
+
+/// A figure that a broken tracker may hand over.
+fn figure() -> impl Strategy<Value = Evidence<f64>> {
+    prop_oneof![
+        Just(Evidence::unknown("test")),
+        Just(Evidence::measured(f64::NAN, "test")),
+        Just(Evidence::measured(f64::INFINITY, "test")),
+        (-1.0f64..200.0).prop_map(|value| Evidence::measured(value, "test")),
+    ]
+}
+
+/// A page on any home, known or not, with samples at any position, huge or not.
+fn any_page() -> impl Strategy<Value = PageStats> {
+    let counts = proptest::collection::vec(prop_oneof![0u32..4, Just(u32::MAX)], 0..12);
+    (0u64..3000, 0u32..5, counts, any::<bool>(), 1i32..3).prop_map(
+        |(page, home, counts, huge, pid)| PageStats {
+            pid: Pid(pid),
+            page,
+            home: NodeId(home),
+            reads: NodeCounts::from_slice(&counts),
+            writes: NodeCounts::new(),
+            huge,
+        },
+    )
+}
+
+fn any_snapshot() -> impl Strategy<Value = Snapshot> {
+    let pages = proptest::collection::vec(any_page(), 0..60);
+    let figures = (figure(), figure(), figure(), figure());
+    (0usize..4, pages, figures, 0u64..3_000_000, 0u32..9).prop_map(
+        |(nodes, pages, figures, now_us, period)| {
+            let mut snapshot = snapshot(now_us, &[10, 1000, 0], 0.5);
+            snapshot.nodes.truncate(nodes);
+            snapshot.pages = pages;
+            snapshot.sample_period = period;
+            snapshot.metrics.memory_accesses_per_us = figures.0;
+            snapshot.metrics.local_access_ratio = figures.1;
+            snapshot.metrics.controller_imbalance = figures.2;
+            snapshot.metrics.latency_ns = figures.3;
+            snapshot.processes[0].pid = Pid(1);
+            snapshot
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn no_snapshot_is_too_broken(
+        snapshots in proptest::collection::vec(any_snapshot(), 1..15),
+        name in prop_oneof![Just("carrefour"), Just("wrong-node"), Just("none")],
+    ) {
+        // Time runs as the snapshots say, backwards too; every request is carried out.
+        let mut engine = Engine::new(crate::policy::by_name(name).unwrap(), EngineConfig::default());
+        let mut outcomes = Vec::new();
+        for snapshot in &snapshots {
+            let plan = engine.step(snapshot.now_us, snapshot, &outcomes);
+            prop_assert!(plan.next_interval_us >= 100_000);
+            outcomes.clear();
+            for request in plan.requests {
+                prop_assert!(snapshot.node_position(request.to).is_some());
+                prop_assert!(request.predicted_gain_ns.get().is_none_or(|gain| !gain.is_nan()));
+                outcomes.push(MoveOutcome {
+                    request: request.id,
+                    moved: request.pages,
+                    already_there: 0,
+                    refused: Vec::new(),
+                    duration_ns: 1,
+                });
+            }
+        }
+        prop_assert!(!engine.summary().to_string().is_empty());
+    }
+}

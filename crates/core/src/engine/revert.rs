@@ -11,26 +11,83 @@ use crate::plan::{Mechanism, MoveRequest, Reason};
 use crate::snapshot::{Evidence, Snapshot};
 use std::collections::BTreeMap;
 
+/// Pages that can go back in this step.
+struct Due {
+    campaign: u64,
+    /// By process, node and number of the request.
+    groups: BTreeMap<(Pid, NodeId, usize), Vec<PendingPage>>,
+    /// Base pages in all groups.
+    page_count: u64,
+    /// Some page waits for rate or room.
+    is_waiting: bool,
+}
+
 impl Engine {
     /// Requests for pages that wait to go back; ends the stage when none is left.
-    pub(super) fn revert(&mut self, now_us: u64, snapshot: &Snapshot, room: &mut [u64]) -> Vec<MoveRequest> {
-        let mut rate_left = self.rate.available(&self.config, now_us);
-        let Stage::Reverting(campaign, queue) = &mut self.efficacy.stage else { return Vec::new() };
-        let id = campaign.id;
-        let limit = self.config.request_pages as u64;
-        let mut groups: BTreeMap<(Pid, NodeId, usize), Vec<PendingPage>> = BTreeMap::new();
+    pub(super) fn revert(
+        &mut self,
+        now_us: u64,
+        snapshot: &Snapshot,
+        room: &mut [u64],
+    ) -> Vec<MoveRequest> {
+        let rate_left = self.rate.available(&self.config, now_us);
+        let Some(due) = self.due_reverts(snapshot, room, rate_left) else {
+            return Vec::new();
+        };
+        self.rate.spend(due.page_count);
+        if due.groups.is_empty() && self.pending.is_empty() && !due.is_waiting {
+            self.end_revert(now_us);
+            return Vec::new();
+        }
+        let mut requests = Vec::with_capacity(due.groups.len());
+        for ((pid, to, _), pages) in due.groups {
+            let reason = Reason {
+                mechanism: Mechanism::Revert,
+                because: format!("campaign {} was found harmful", due.campaign).into(),
+            };
+            let gain =
+                Evidence::unknown("a revert undoes a loss that was measured, and predicts nothing");
+            requests.push(self.request(now_us, due.campaign, pid, to, pages, reason, gain));
+        }
+        requests
+    }
+
+    /// Pages that can go back now, grouped to requests; `None` where nothing is being reverted.
+    fn due_reverts(
+        &mut self,
+        snapshot: &Snapshot,
+        room: &mut [u64],
+        mut rate_left: u64,
+    ) -> Option<Due> {
+        let Stage::Reverting(campaign, queue) = &mut self.efficacy.stage else {
+            return None;
+        };
+        let limit = self.config.request_pages.max(1) as u64;
+        let mut due = Due {
+            campaign: campaign.id,
+            groups: BTreeMap::new(),
+            page_count: 0,
+            is_waiting: false,
+        };
         let mut sizes: BTreeMap<(Pid, NodeId), u64> = BTreeMap::new();
-        let (mut spent, mut is_waiting) = (0, false);
         for (found, attempts) in queue.values_mut() {
-            let page = PendingPage { page: found.page, huge: found.huge, from: found.from };
+            let page = PendingPage {
+                page: found.page,
+                huge: found.huge,
+                from: found.from,
+            };
             let size = page.base_pages();
-            let Some(to) = snapshot.node_position(found.from) else { continue };
-            let Some(entry) = self.ledger.get(found.pid, found.page) else { continue };
+            let Some(to) = snapshot.node_position(found.from) else {
+                continue;
+            };
+            let Some(entry) = self.ledger.get(found.pid, found.page) else {
+                continue;
+            };
             let may_ask = !entry.is_pending && *attempts < self.config.revert_attempts;
             if !may_ask || entry.home == found.from {
                 continue;
             }
-            is_waiting |= rate_left < size || room[to] < size;
+            due.is_waiting |= rate_left < size || room[to] < size;
             if rate_left < size {
                 continue;
             }
@@ -40,34 +97,34 @@ impl Engine {
             }
             room[to] -= size;
             rate_left -= size;
-            spent += size;
+            due.page_count += size;
             let used = sizes.entry((found.pid, found.from)).or_default();
-            let chunk = (*used / limit.max(1)) as usize;
+            let chunk = (*used / limit) as usize;
             *used += size;
-            let now_at = PendingPage { from: entry.home, ..page };
-            groups.entry((found.pid, found.from, chunk)).or_default().push(now_at);
-        }
-        self.rate.spend(spent);
-        if groups.is_empty() && self.pending.is_empty() && !is_waiting {
-            self.end_revert(now_us);
-            return Vec::new();
-        }
-        let mut requests = Vec::with_capacity(groups.len());
-        for ((pid, to, _), pages) in groups {
-            let reason = Reason {
-                mechanism: Mechanism::Revert,
-                because: format!("campaign {id} was found harmful").into(),
+            let now_at = PendingPage {
+                from: entry.home,
+                ..page
             };
-            let gain = Evidence::unknown("a revert undoes a loss that was measured, and predicts nothing");
-            requests.push(self.request(now_us, id, pid, to, pages, reason, gain));
+            due.groups
+                .entry((found.pid, found.from, chunk))
+                .or_default()
+                .push(now_at);
         }
-        requests
+        Some(due)
     }
 
     /// One page of a revert came back. A final refusal uses up its attempts.
-    pub(super) fn put_back(&mut self, pending: &Pending, page: PendingPage, moved: bool, temporary: bool) {
+    pub(super) fn put_back(
+        &mut self,
+        pending: &Pending,
+        page: PendingPage,
+        moved: bool,
+        temporary: bool,
+    ) {
         let limit = self.config.revert_attempts;
-        let Stage::Reverting(_, queue) = &mut self.efficacy.stage else { return };
+        let Stage::Reverting(_, queue) = &mut self.efficacy.stage else {
+            return;
+        };
         let key = (pending.pid, page.page);
         if let Some((_, attempts)) = queue.get_mut(&key)
             && !moved
@@ -85,19 +142,48 @@ impl Engine {
     }
 
     fn end_revert(&mut self, now_us: u64) {
-        let Stage::Reverting(campaign, queue) = std::mem::replace(&mut self.efficacy.stage, Stage::Moving(None)) else {
+        let Stage::Reverting(campaign, queue) =
+            std::mem::replace(&mut self.efficacy.stage, Stage::Moving(None))
+        else {
             return;
         };
-        let size = |found: &MovedPage| PendingPage { page: found.page, huge: found.huge, from: found.from }.base_pages();
-        let is_back = |found: &MovedPage| {
-            self.ledger.get(found.pid, found.page).is_none_or(|entry| entry.home == found.from)
+        let size = |found: &MovedPage| {
+            PendingPage {
+                page: found.page,
+                huge: found.huge,
+                from: found.from,
+            }
+            .base_pages()
         };
-        let page_count = queue.values().filter(|(found, _)| is_back(found)).map(|(found, _)| size(found)).sum();
-        let left_count = queue.values().filter(|(found, _)| !is_back(found)).map(|(found, _)| size(found)).sum();
-        if let Some(row) = self.account.summary.campaigns.iter_mut().find(|row| row.campaign == campaign.id) {
+        let is_back = |found: &MovedPage| {
+            self.ledger
+                .get(found.pid, found.page)
+                .is_none_or(|entry| entry.home == found.from)
+        };
+        let page_count = queue
+            .values()
+            .filter(|(found, _)| is_back(found))
+            .map(|(found, _)| size(found))
+            .sum();
+        let left_count = queue
+            .values()
+            .filter(|(found, _)| !is_back(found))
+            .map(|(found, _)| size(found))
+            .sum();
+        if let Some(row) = self
+            .account
+            .summary
+            .campaigns
+            .iter_mut()
+            .find(|row| row.campaign == campaign.id)
+        {
             row.reverted_count = page_count;
         }
-        let event = Event::Reverted { campaign: campaign.id, page_count, left_count };
+        let event = Event::Reverted {
+            campaign: campaign.id,
+            page_count,
+            left_count,
+        };
         self.notes.push(event.to_string());
         self.log.push(now_us, event);
     }

@@ -88,7 +88,14 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub fn moved(&mut self, mechanism: Mechanism, from: NodeId, to: NodeId, page_count: u64, now_us: u64) {
+    pub fn moved(
+        &mut self,
+        mechanism: Mechanism,
+        from: NodeId,
+        to: NodeId,
+        page_count: u64,
+        now_us: u64,
+    ) {
         *self.directions.entry((mechanism, from, to)).or_default() += page_count;
         self.summary.moved_pages += page_count;
         self.summary.last_move_us = Some(now_us);
@@ -104,15 +111,21 @@ impl Account {
     }
 
     pub fn summary(&self) -> Summary {
-        let row = |(&(mechanism, from, to), &page_count): (&(Mechanism, NodeId, NodeId), &u64)| DirectionRow {
-            mechanism,
-            from,
-            to,
-            page_count,
+        let row = |(&(mechanism, from, to), &page_count): (&(Mechanism, NodeId, NodeId), &u64)| {
+            DirectionRow {
+                mechanism,
+                from,
+                to,
+                page_count,
+            }
         };
         Summary {
             directions: self.directions.iter().map(row).collect(),
-            refused: self.refused.iter().map(|(&refusal, &count)| (refusal, count)).collect(),
+            refused: self
+                .refused
+                .iter()
+                .map(|(&refusal, &count)| (refusal, count))
+                .collect(),
             ..self.summary.clone()
         }
     }
@@ -130,14 +143,23 @@ impl fmt::Display for Summary {
             self.reverted_pages,
         )?;
         for row in &self.directions {
-            writeln!(f, "  {:<10} {} to {}: {} pages", row.mechanism, row.from, row.to, row.page_count)?;
+            writeln!(
+                f,
+                "  {:<10} {} to {}: {} pages",
+                row.mechanism, row.from, row.to, row.page_count
+            )?;
         }
         for (refusal, count) in &self.refused {
             writeln!(f, "  not moved: {count} pages, {refusal}")?;
         }
         for row in &self.campaigns {
-            let millis = |gain: Option<f64>| gain.map_or("?".to_owned(), |ns| format!("{:.1} ms", ns / 1e6));
-            let names: Vec<&str> = row.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
+            let millis =
+                |gain: Option<f64>| gain.map_or("?".to_owned(), |ns| format!("{:.1} ms", ns / 1e6));
+            let names: Vec<&str> = row
+                .mechanisms
+                .iter()
+                .map(|mechanism| mechanism.name())
+                .collect();
             write!(
                 f,
                 "  campaign {} ({}, {} pages): {}; waiting per interval predicted to fall by {}, fell by {}",
@@ -154,7 +176,11 @@ impl fmt::Display for Summary {
             }
         }
         if self.unjudged_pages > 0 {
-            writeln!(f, "  {} pages moved too late to be judged", self.unjudged_pages)?;
+            writeln!(
+                f,
+                "  {} pages moved too late to be judged",
+                self.unjudged_pages
+            )?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The only process of the world.
 pub const PID: Pid = Pid(41);
 /// Its first page.
-pub const FIRST_PAGE: u64 = 0x7f12_3456_7;
+pub const FIRST_PAGE: u64 = 0x7_f123_4567;
 /// CPUs per node.
 const CPUS: u32 = 2;
 /// Independent misses per CPU.
@@ -35,6 +35,8 @@ pub enum Pattern {
     Partitioned,
     /// Page `i` belongs to node `i % nodes`.
     Striped,
+    /// Every node uses every page, but in one interval each only its quarter; quarters rotate.
+    Sweeping,
 }
 
 /// The world.
@@ -57,6 +59,11 @@ pub struct World {
     pub move_counts: BTreeMap<u64, u32>,
     /// Fills per us of the latest interval.
     pub rate: f64,
+    /// Nodes with no memory left beyond what they hold.
+    pub full: Vec<usize>,
+    /// Owners are rotated by this many nodes.
+    pub rotation: usize,
+    interval_count: usize,
     random: Random,
     now_us: u64,
 }
@@ -82,6 +89,9 @@ impl World {
             busy: 0.0,
             move_counts: BTreeMap::new(),
             rate: 0.0,
+            full: Vec::new(),
+            rotation: 0,
+            interval_count: 0,
             random: Random::new(99),
             now_us: 5_000_000,
         }
@@ -94,11 +104,25 @@ impl World {
     /// The pages that a node uses: `start..end` by `step`.
     fn pages_of(&self, user: usize) -> (usize, usize, usize) {
         let (pages, nodes) = (self.homes.len(), self.nodes());
+        let user = (user + self.rotation) % nodes;
         match self.pattern {
             Pattern::Shared => (0, pages, 1),
+            Pattern::Sweeping => {
+                let (start, count) = self.window(user);
+                (start, start + count, 1)
+            }
             Pattern::Partitioned => (user * pages / nodes, (user + 1) * pages / nodes, 1),
             Pattern::Striped => (user, pages, nodes),
         }
+    }
+
+    /// The pages that a node uses in this interval, first and count, for a sweeping pattern.
+    fn window(&self, user: usize) -> (usize, usize) {
+        let quarter = self.homes.len() / self.nodes();
+        (
+            (user + self.interval_count) % self.nodes() * quarter,
+            quarter,
+        )
     }
 
     /// Homes such that every page is on the node that uses it (shared: round robin).
@@ -122,24 +146,40 @@ impl World {
 
     fn flow(&self) -> Flow {
         let nodes = self.nodes();
-        let curve = Curve { a_ns: 20.0, b_ns: 8.0, n: 2.0 };
-        let capacity = Capacity { points: vec![(1.0, 3.07)] }.at(1.0);
+        let curve = Curve {
+            a_ns: 20.0,
+            b_ns: 8.0,
+            n: 2.0,
+        };
+        let capacity = Capacity {
+            points: vec![(1.0, 3.07)],
+        }
+        .at(1.0);
         let shares: Vec<Vec<f64>> = (0..nodes).map(|user| self.shares_of(user)).collect();
         let mut queue = vec![0.0; nodes];
-        let mut flow = Flow { rates: vec![vec![0.0; nodes]; nodes], latency_ns: 0.0, utilisation: vec![0.0; nodes] };
+        let mut flow = Flow {
+            rates: vec![vec![0.0; nodes]; nodes],
+            latency_ns: 0.0,
+            utilisation: vec![0.0; nodes],
+        };
         for _ in 0..400 {
             let mut traffic = vec![0.0; nodes];
             let (mut sum, mut weight) = (0.0, 0.0);
-            for user in 0..nodes {
-                let cost = |home: usize| 87.0 + 26.0 * f64::from(Self::hops(user, home)) + queue[home];
-                let latency: f64 = (0..nodes).map(|home| shares[user][home] * cost(home)).sum();
+            for (user, share) in shares.iter().enumerate() {
+                let cost =
+                    |home: usize| 87.0 + 26.0 * f64::from(Self::hops(user, home)) + queue[home];
+                let latency: f64 = (0..nodes).map(|home| share[home] * cost(home)).sum();
                 let runs = self.alone.is_none_or(|alone| alone == user);
-                let rate = if runs { f64::from(CPUS) / (COMPUTE_NS + latency / MLP) } else { 0.0 };
+                let rate = if runs {
+                    f64::from(CPUS) / (COMPUTE_NS + latency / MLP)
+                } else {
+                    0.0
+                };
                 sum += rate * latency;
                 weight += rate;
                 for home in 0..nodes {
-                    flow.rates[user][home] = rate * shares[user][home];
-                    traffic[home] += rate * shares[user][home] * LINE_BYTES;
+                    flow.rates[user][home] = rate * share[home];
+                    traffic[home] += rate * share[home] * LINE_BYTES;
                 }
             }
             flow.latency_ns = sum / weight;
@@ -147,7 +187,11 @@ impl World {
                 let rho = traffic[home] / capacity;
                 flow.utilisation[home] = rho.min(1.0);
                 // Above capacity the queue grows until the demand fits.
-                let target = if rho > 1.0 { queue[home] * rho + 10.0 } else { curve.queueing_ns(rho).max(queue[home] * 0.9) };
+                let target = if rho > 1.0 {
+                    queue[home] * rho + 10.0
+                } else {
+                    curve.queueing_ns(rho).max(queue[home] * 0.9)
+                };
                 queue[home] = 0.8 * queue[home] + 0.2 * target;
             }
         }
@@ -168,6 +212,7 @@ impl World {
     /// Lets an interval pass and says what trackers would see of it.
     pub fn snapshot(&mut self, interval_us: u64, sampling: Sampling) -> Snapshot {
         self.now_us += interval_us;
+        self.interval_count += 1;
         let flow = self.flow();
         let (mut local, mut all) = (0.0, 0.0);
         for user in 0..self.nodes() {
@@ -181,14 +226,24 @@ impl World {
             Sampling::Off => 0,
         };
         let pages = self.samples(&flow, interval_us, period);
-        let by_node = |home: usize| flow.rates.iter().map(|rates| rates[home]).sum::<f64>() * LINE_BYTES;
+        let by_node =
+            |home: usize| flow.rates.iter().map(|rates| rates[home]).sum::<f64>() * LINE_BYTES;
         let traffic: Vec<f64> = (0..self.nodes()).map(by_node).collect();
         let node = |position: usize| NodeState {
             id: self.ids[position],
             cpu_count: CPUS,
-            free_bytes: (1 << 30) - self.homes.iter().filter(|&&home| home == position).count() as u64 * PAGE_BYTES,
+            free_bytes: if self.full.contains(&position) {
+                0
+            } else {
+                (1 << 30)
+                    - self.homes.iter().filter(|&&home| home == position).count() as u64
+                        * PAGE_BYTES
+            },
             total_bytes: 1 << 30,
-            read_bytes: Evidence::measured((traffic[position] * interval_us as f64 * 1000.0) as u64, "the world"),
+            read_bytes: Evidence::measured(
+                (traffic[position] * interval_us as f64 * 1000.0) as u64,
+                "the world",
+            ),
             write_bytes: Evidence::measured(0, "the world"),
             utilisation: Evidence::measured(flow.utilisation[position], "the world"),
         };
@@ -198,7 +253,9 @@ impl World {
             now_us: self.now_us,
             interval_us,
             nodes: (0..self.nodes()).map(node).collect(),
-            distances: (0..4).map(|a| (0..4).map(|b| 10 + 3 * Self::hops(a, b)).collect()).collect(),
+            distances: (0..4)
+                .map(|a| (0..4).map(|b| 10 + 3 * Self::hops(a, b)).collect())
+                .collect(),
             metrics: GlobalMetrics {
                 memory_accesses_per_us: measured(self.rate),
                 local_access_ratio: measured(local / all),
@@ -264,7 +321,11 @@ impl World {
                 duration_ns: 5_000 * request.pages.len() as u64,
             };
             let unique: BTreeSet<u64> = request.pages.iter().copied().collect();
-            assert_eq!(unique.len(), request.pages.len(), "a page twice in one request");
+            assert_eq!(
+                unique.len(),
+                request.pages.len(),
+                "a page twice in one request"
+            );
             for &page in &request.pages {
                 let home = &mut self.homes[(page - FIRST_PAGE) as usize];
                 if *home == to {
@@ -310,8 +371,6 @@ pub struct Seen {
     pub interval_us: u64,
     /// How it was sampled.
     pub sampling: Sampling,
-    /// Pages asked for after it.
-    pub asked: usize,
     /// Local-access ratio in it.
     pub local: f64,
     /// Controller imbalance in it.
@@ -328,8 +387,16 @@ impl Loop {
 
     /// The same with a configuration.
     pub fn with_config(world: World, policy: Box<dyn Policy>, config: EngineConfig) -> Self {
-        let plan = Plan { next_interval_us: config.interval_us, ..Plan::default() };
-        Self { world, engine: Engine::new(policy, config), plan, outcomes: Vec::new() }
+        let plan = Plan {
+            next_interval_us: config.interval_us,
+            ..Plan::default()
+        };
+        Self {
+            world,
+            engine: Engine::new(policy, config),
+            plan,
+            outcomes: Vec::new(),
+        }
     }
 
     /// One step.
@@ -341,7 +408,6 @@ impl Loop {
         Seen {
             interval_us,
             sampling,
-            asked: self.plan.page_count(),
             local: snapshot.metrics.local_access_ratio.get().unwrap(),
             imbalance: snapshot.metrics.controller_imbalance.get().unwrap(),
             rate: self.world.rate,

@@ -59,7 +59,10 @@ impl EvidenceKind {
             }
             Self::Distances => {
                 let complete = snapshot.distances.len() == snapshot.nodes.len()
-                    && snapshot.distances.iter().all(|row| row.len() == snapshot.nodes.len());
+                    && snapshot
+                        .distances
+                        .iter()
+                        .all(|row| row.len() == snapshot.nodes.len());
                 return (!complete).then(|| "the table is missing or incomplete".to_owned());
             }
         };

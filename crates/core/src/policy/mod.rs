@@ -132,7 +132,11 @@ pub struct PolicyEntry {
 
 /// All policies.
 pub const TABLE: &[PolicyEntry] = &[
-    PolicyEntry { name: "none", summary: "watches and moves nothing", build: || Box::new(none::None) },
+    PolicyEntry {
+        name: "none",
+        summary: "watches and moves nothing",
+        build: || Box::new(none::None),
+    },
     PolicyEntry {
         name: "carrefour",
         summary: "collocates pages of one node, interleaves shared ones when a controller is overloaded",
@@ -161,10 +165,16 @@ pub struct UnknownPolicy {
 /// Where no policy has that name; the error lists those that exist.
 pub fn by_name(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
     let found = TABLE.iter().find(|entry| entry.name == name);
-    found.map(|entry| (entry.build)()).ok_or_else(|| UnknownPolicy {
-        name: name.to_owned(),
-        known: TABLE.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
-    })
+    found
+        .map(|entry| (entry.build)())
+        .ok_or_else(|| UnknownPolicy {
+            name: name.to_owned(),
+            known: TABLE
+                .iter()
+                .map(|entry| entry.name)
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
 }
 
 /// The page that moves when this one does: the first of its huge page, or itself.
@@ -187,6 +197,9 @@ mod tests {
     #[test]
     fn an_unknown_name_gets_the_list() {
         let error = by_name("carefour").err().unwrap().to_string();
-        assert_eq!(error, "there is no policy `carefour`; the policies are none, carrefour, wrong-node");
+        assert_eq!(
+            error,
+            "there is no policy `carefour`; the policies are none, carrefour, wrong-node"
+        );
     }
 }

@@ -17,6 +17,9 @@ impl Policy for None {
     }
 
     fn decide(&mut self, _: &Snapshot, _: &mut Context<'_>) -> Proposal {
-        Proposal { outlook: Outlook::Shut, ..Proposal::default() }
+        Proposal {
+            outlook: Outlook::Shut,
+            ..Proposal::default()
+        }
     }
 }

@@ -35,12 +35,18 @@ impl Policy for WrongNode {
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
         if !context.allows(Mechanism::Misplace) {
             let notes = vec!["wrong-node: switched off by the efficacy loop".to_owned()];
-            return Proposal { notes, outlook: Outlook::Shut, ..Proposal::default() };
+            return Proposal {
+                notes,
+                outlook: Outlook::Shut,
+                ..Proposal::default()
+            };
         }
         let mut moves = Vec::new();
         let mut left = context.page_budget;
         for ((pid, page), unit) in units(snapshot) {
-            let Some(to) = farthest(snapshot, &unit.accesses, context.room_pages) else { continue };
+            let Some(to) = farthest(snapshot, &unit.accesses, context.room_pages) else {
+                continue;
+            };
             let proposed = ProposedMove {
                 pid,
                 page,
@@ -55,9 +61,21 @@ impl Policy for WrongNode {
             left -= proposed.base_pages();
             moves.push(proposed);
         }
-        let outlook = if moves.len() < FEW_ORDERS { Outlook::Done } else { Outlook::Working };
-        let reasons = [(Mechanism::Misplace, "the canary moves pages to the node farthest from their users".into())];
-        Proposal { moves, reasons: reasons.into(), notes: Vec::new(), outlook }
+        let outlook = if moves.len() < FEW_ORDERS {
+            Outlook::Done
+        } else {
+            Outlook::Working
+        };
+        let reasons = [(
+            Mechanism::Misplace,
+            "the canary moves pages to the node farthest from their users".into(),
+        )];
+        Proposal {
+            moves,
+            reasons: reasons.into(),
+            notes: Vec::new(),
+            outlook,
+        }
     }
 }
 
@@ -65,7 +83,9 @@ impl Policy for WrongNode {
 fn units(snapshot: &Snapshot) -> BTreeMap<(Pid, u64), Unit> {
     let mut units = BTreeMap::new();
     for page in snapshot.pages.iter().filter(|page| page.total() > 0) {
-        let Some(home) = snapshot.node_position(page.home) else { continue };
+        let Some(home) = snapshot.node_position(page.home) else {
+            continue;
+        };
         let key = (page.pid, moving_unit(page.page, page.huge));
         let unit = units.entry(key).or_insert_with(|| Unit {
             home,
@@ -85,8 +105,11 @@ fn units(snapshot: &Snapshot) -> BTreeMap<(Pid, u64), Unit> {
 fn farthest(snapshot: &Snapshot, accesses: &[u64], room_pages: &[u64]) -> Option<usize> {
     let cost = |target: usize| -> u64 {
         let users = accesses.iter().enumerate();
-        users.map(|(user, count)| count * u64::from(snapshot.distances[user][target])).sum()
+        users
+            .map(|(user, count)| count * u64::from(snapshot.distances[user][target]))
+            .sum()
     };
-    let with_room = (0..snapshot.nodes.len()).filter(|&node| room_pages.get(node).is_some_and(|&room| room > 0));
+    let with_room = (0..snapshot.nodes.len())
+        .filter(|&node| room_pages.get(node).is_some_and(|&room| room > 0));
     with_room.min_by_key(|&node| (std::cmp::Reverse(cost(node)), node))
 }

@@ -27,10 +27,11 @@ const SEEN: usize = 6;
 const PAIR_DECAY: f64 = 0.8;
 /// Decay of a page's sample weight per interval.
 const WEIGHT_DECAY: f32 = 0.7;
-/// Pairs by which a block leans on its process, and a process on "undecided".
+/// Pairs by which a block leans on "undecided". It does not lean on its process: a program may use
+/// one array from everywhere and others from one node each.
 const PRIOR_PAIRS: f64 = 4.0;
 /// The prior probability never leaves this range: blocks may be mixed.
-const PRIOR_LIMIT: f64 = 0.02;
+const PRIOR_LIMIT: f64 = 0.001;
 /// Samples of one node in one interval count for at most this many.
 const MAX_COUNT: u16 = 3;
 /// Where one node has this share of at least [`DOMINANT_COUNT`] counted samples, strays are ignored.
@@ -70,6 +71,9 @@ pub(super) struct Record {
     at: u32,
     seen: [Seen; SEEN],
     seen_count: u8,
+    /// Latest interval that added a second user; 0 never. Outlasts `seen`: of many pages that all
+    /// nodes use, some are seen from one node six times in a row.
+    mixed_at: u32,
 }
 
 /// What is believed of a page.
@@ -121,7 +125,6 @@ pub(super) struct Block {
 pub(super) struct ProcessBelief {
     /// Blocks by page number / 512.
     pub blocks: BTreeMap<u64, Block>,
-    pairs: Pairs,
     /// Decayed samples per node position.
     users: Vec<f64>,
     /// First interval whose observations count; 0 before the first sample.
@@ -140,12 +143,14 @@ impl Record {
             at: 0,
             seen: [Seen::default(); SEEN],
             seen_count: 0,
+            mixed_at: 0,
         }
     }
 
     /// Decayed samples as of `now`.
     pub fn weight(&self, now: u32) -> f64 {
-        f64::from(self.weight) * f64::from(WEIGHT_DECAY).powi((now - self.at).try_into().unwrap_or(i32::MAX))
+        f64::from(self.weight)
+            * f64::from(WEIGHT_DECAY).powi((now - self.at).try_into().unwrap_or(i32::MAX))
     }
 
     /// Samples in interval `now`.
@@ -154,7 +159,9 @@ impl Record {
     }
 
     fn seen_since(&self, first: u32) -> impl DoubleEndedIterator<Item = &Seen> {
-        self.seen[..usize::from(self.seen_count)].iter().filter(move |seen| seen.interval >= first)
+        self.seen[..usize::from(self.seen_count)]
+            .iter()
+            .filter(move |seen| seen.interval >= first)
     }
 
     fn push(&mut self, seen: Seen) {
@@ -175,19 +182,32 @@ impl Record {
         self.samples = total;
         self.at = now;
         let last = self.seen_since(first).next_back().map(|seen| seen.interval);
-        let before: Vec<u16> =
-            self.seen_since(first).filter(|seen| Some(seen.interval) == last).map(|seen| seen.node).collect();
+        let before: Vec<u16> = self
+            .seen_since(first)
+            .filter(|seen| Some(seen.interval) == last)
+            .map(|seen| seen.node)
+            .collect();
         let (mut agree, mut differ) = (0.0, 0.0);
         if !before.is_empty() && !samples.is_empty() {
-            let common = samples.iter().filter(|(node, _)| before.contains(&(*node as u16))).count();
+            let common = samples
+                .iter()
+                .filter(|(node, _)| before.contains(&(*node as u16)))
+                .count();
             let matching = common as f64 / (before.len() * samples.len()) as f64;
             agree += matching;
             differ += 1.0 - matching;
         }
         differ += samples.len().saturating_sub(1) as f64;
+        if differ > 0.0 {
+            self.mixed_at = now;
+        }
         for &(node, count) in samples {
             let count = u16::try_from(count).unwrap_or(MAX_COUNT).min(MAX_COUNT);
-            self.push(Seen { interval: now, node: node as u16, count });
+            self.push(Seen {
+                interval: now,
+                node: node as u16,
+                count,
+            });
         }
         (agree, differ)
     }
@@ -202,7 +222,10 @@ impl Record {
                 intervals += 1;
                 last_interval = seen.interval;
             }
-            match counts[..nodes].iter_mut().find(|(node, _)| *node == seen.node) {
+            match counts[..nodes]
+                .iter_mut()
+                .find(|(node, _)| *node == seen.node)
+            {
                 Some((_, count)) => *count += u32::from(seen.count),
                 None => {
                     counts[nodes] = (seen.node, u32::from(seen.count));
@@ -211,13 +234,19 @@ impl Record {
             }
         }
         let total: u32 = counts[..nodes].iter().map(|&(_, count)| count).sum();
-        let Some(&(top, top_count)) = counts[..nodes].iter().max_by_key(|&&(node, count)| (count, u16::MAX - node))
+        let Some(&(top, top_count)) = counts[..nodes]
+            .iter()
+            .max_by_key(|&&(node, count)| (count, u16::MAX - node))
         else {
             return Class::Undecided;
         };
-        let private = |node: u16, samples| Class::Private { node: usize::from(node), samples };
-        if nodes > 1 {
-            if total >= DOMINANT_COUNT && f64::from(top_count) >= DOMINANT_SHARE * f64::from(total) {
+        let private = |node: u16, samples| Class::Private {
+            node: usize::from(node),
+            samples,
+        };
+        if nodes > 1 || self.mixed_at >= first {
+            if total >= DOMINANT_COUNT && f64::from(top_count) >= DOMINANT_SHARE * f64::from(total)
+            {
                 return private(top, top_count);
             }
             return match self.taken_over(first) {
@@ -294,21 +323,34 @@ impl Block {
 impl ProcessBelief {
     /// Tests for a new phase and folds the interval's samples per node into the users. False
     /// where the interval must not be used: it is the first of a phase.
-    pub fn begin_interval(&mut self, now: u32, users: &[f64], change: f64, min_samples: f64) -> bool {
+    pub fn begin_interval(
+        &mut self,
+        now: u32,
+        users: &[f64],
+        change: f64,
+        min_samples: f64,
+    ) -> bool {
         let total: f64 = users.iter().sum();
         self.users.resize(users.len().max(self.users.len()), 0.0);
         if total <= 0.0 {
             return self.phase_start > 0;
         }
         let known: f64 = self.users.iter().sum();
-        let distance: f64 = self.users.iter().zip(users).map(|(old, new)| (old / known - new / total).abs()).sum();
+        let distance: f64 = self
+            .users
+            .iter()
+            .zip(users)
+            .map(|(old, new)| (old / known - new / total).abs())
+            .sum();
         let first = self.phase_start == 0;
         let changed = total >= min_samples && known >= min_samples && distance / 2.0 > change;
         if first || changed {
             self.users.copy_from_slice(users);
-            self.pairs = Pairs { at: now, ..Pairs::default() };
             for block in self.blocks.values_mut() {
-                block.pairs = Pairs { at: now, ..Pairs::default() };
+                block.pairs = Pairs {
+                    at: now,
+                    ..Pairs::default()
+                };
             }
             self.phase_start = now + 1;
             return false;
@@ -321,9 +363,19 @@ impl ProcessBelief {
 
     /// The page's record, made where there is none; `None` where it would exceed `room`. A block
     /// that turns from small pages to a huge page, or back, is forgotten first.
-    pub fn record(&mut self, block: u64, index: u16, huge: bool, room: &mut usize) -> Option<&mut Record> {
+    pub fn record(
+        &mut self,
+        block: u64,
+        index: u16,
+        huge: bool,
+        room: &mut usize,
+    ) -> Option<&mut Record> {
         let block = self.blocks.entry(block).or_insert_with(Block::new);
-        if block.records.first().is_some_and(|record| record.huge != huge) {
+        if block
+            .records
+            .first()
+            .is_some_and(|record| record.huge != huge)
+        {
             *room += block.records.len();
             *block = Block::new();
         }
@@ -341,13 +393,23 @@ impl ProcessBelief {
     }
 
     /// Adds one interval's samples of one page that has a record.
-    pub fn observe(&mut self, now: u32, first: u32, block: u64, index: u16, samples: &[(usize, u32)]) {
-        let Some(block) = self.blocks.get_mut(&block) else { return };
-        let Some(record) = block.get_mut(index) else { return };
+    pub fn observe(
+        &mut self,
+        now: u32,
+        first: u32,
+        block: u64,
+        index: u16,
+        samples: &[(usize, u32)],
+    ) {
+        let Some(block) = self.blocks.get_mut(&block) else {
+            return;
+        };
+        let Some(record) = block.get_mut(index) else {
+            return;
+        };
         let (agree, differ) = record.observe(now, first, samples);
         block.touched = now;
         block.pairs.add(now, agree, differ);
-        self.pairs.add(now, agree, differ);
     }
 
     /// Agreement of two random samples of the process, whatever their pages.
@@ -366,14 +428,12 @@ impl ProcessBelief {
             // One node uses everything: there is nobody to share with.
             return 1.0 - PRIOR_LIMIT;
         }
-        let (mut process, mut own) = (self.pairs.clone(), block.pairs.clone());
-        process.age(now);
-        own.age(now);
+        let mut pairs = block.pairs.clone();
+        pairs.age(now);
         let undecided = f64::midpoint(1.0, chance);
-        let of_process =
-            (process.agree + PRIOR_PAIRS * undecided) / (process.agree + process.differ + PRIOR_PAIRS);
-        let of_block = (own.agree + PRIOR_PAIRS * of_process) / (own.agree + own.differ + PRIOR_PAIRS);
-        ((of_block - chance) / (1.0 - chance)).clamp(PRIOR_LIMIT, 1.0 - PRIOR_LIMIT)
+        let agreement =
+            (pairs.agree + PRIOR_PAIRS * undecided) / (pairs.agree + pairs.differ + PRIOR_PAIRS);
+        ((agreement - chance) / (1.0 - chance)).clamp(PRIOR_LIMIT, 1.0 - PRIOR_LIMIT)
     }
 
     /// Classes of a block's pages in order, `(record, class)`. `first` is the first interval
@@ -417,11 +477,18 @@ fn block_speaks(block: &Block, first: u32, prior: f64, certainty: f64) -> Class 
         return Class::Undecided;
     }
     let total: u32 = users.iter().map(|&(_, count)| count).sum();
-    let top = users.iter().max_by_key(|&&(node, count)| (count, u16::MAX - node));
+    let top = users
+        .iter()
+        .max_by_key(|&&(node, count)| (count, u16::MAX - node));
     match top {
         _ if prior <= 1.0 - certainty => Class::Shared,
-        Some(&(node, count)) if prior >= certainty && f64::from(count) >= 0.95 * f64::from(total) => {
-            Class::Private { node: usize::from(node), samples: 1 }
+        Some(&(node, count))
+            if prior >= certainty && f64::from(count) >= 0.95 * f64::from(total) =>
+        {
+            Class::Private {
+                node: usize::from(node),
+                samples: 1,
+            }
         }
         _ => Class::Undecided,
     }

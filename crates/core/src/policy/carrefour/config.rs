@@ -27,6 +27,9 @@ pub struct Config {
     pub min_accesses_per_us_per_cpu: f64,
     /// Collocation is on below this local-access ratio. Paper: 80 %.
     pub collocate_below_local_ratio: f64,
+    /// Collocation, once on, stays on up to this local-access ratio. Hither: with 80 % reached
+    /// half way through, the rest of a partitioned array would stay remote for good.
+    pub collocate_until_local_ratio: f64,
     /// Interleaving turns on above this controller imbalance. Paper: 35 %.
     pub interleave_above_imbalance: f64,
     /// Interleaving, once on, stays on down to this imbalance. Hither: a controller that carries
@@ -69,6 +72,7 @@ impl Default for Config {
         Self {
             min_accesses_per_us_per_cpu: 50.0 / 16.0,
             collocate_below_local_ratio: 0.80,
+            collocate_until_local_ratio: 0.99,
             interleave_above_imbalance: 0.35,
             interleave_until_imbalance: 0.10,
             min_samples: 2,

@@ -11,8 +11,9 @@
 //!
 //! What differs from the paper, and why: the period may be a tenth of a second, so page statistics
 //! are kept over intervals and a page is called private or shared by probability ([`belief`]);
-//! the draw reaches balance in one step ([`config::Draw`]); once on, interleaving goes on until
-//! balance ([`config::Config::interleave_until_imbalance`]). The efficacy rule is the engine's.
+//! the draw reaches balance in one step ([`config::Draw`]); once on, a mechanism goes on until its
+//! work is done ([`Config::interleave_until_imbalance`], [`Config::collocate_until_local_ratio`]).
+//! The efficacy rule is the engine's.
 //!
 //! Traffic per node is taken from the samples, so that it is in the same unit as the pages that
 //! carry it and leaves out the traffic of moving them. Only nodes with CPUs take part: memory
@@ -20,27 +21,27 @@
 
 mod belief;
 pub mod config;
+mod gates;
 mod spread;
+mod units;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::{Config, Draw};
 
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove, moving_unit};
+use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
 use crate::ids::{NodeId, Pid};
-use crate::metrics;
 use crate::plan::{Mechanism, Sampling};
-use crate::snapshot::{HUGE_PAGES, PageStats, Snapshot};
+use crate::snapshot::{HUGE_PAGES, Snapshot};
 use belief::{Class, ProcessBelief};
+use gates::{GateKeeper, Gates};
 use spread::Spread;
 use std::collections::BTreeMap;
+use units::for_each_unit;
 
 /// Share of the samples that may be on undecided pages before the policy asks for more samples.
 const UNDECIDED_SHARE: f64 = 0.1;
-
-/// Samples of one moving unit in one interval, per node position.
-type UnitSamples = (usize, bool, Vec<(usize, u32)>);
 
 /// The policy with what it remembers.
 #[derive(Debug)]
@@ -48,16 +49,10 @@ pub struct Carrefour {
     config: Config,
     interval: u32,
     processes: BTreeMap<Pid, ProcessBelief>,
-    is_interleaving: bool,
-    gates: Option<Gates>,
-}
-
-/// Which mechanisms the global metrics allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Gates {
-    enough_traffic: bool,
-    interleave: bool,
-    collocate: bool,
+    /// Node ids by position: beliefs hold positions, which mean nothing once this changes.
+    nodes: Vec<NodeId>,
+    gates: GateKeeper,
+    outlook: Outlook,
 }
 
 /// A page that may move.
@@ -91,66 +86,32 @@ impl Carrefour {
     /// A policy without memories.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, interval: 0, processes: BTreeMap::new(), is_interleaving: false, gates: None }
-    }
-
-    /// Reads the gates off the global metrics. Called only where those are known.
-    fn gates(&mut self, snapshot: &Snapshot, context: &Context<'_>) -> Gates {
-        let metrics = &snapshot.metrics;
-        let rate = metrics.memory_accesses_per_us.get().unwrap_or(0.0);
-        let enough_traffic = rate >= self.min_rate(snapshot);
-        let imbalance = controller_imbalance(snapshot).unwrap_or(0.0);
-        let limit = if self.is_interleaving {
-            self.config.interleave_until_imbalance
-        } else {
-            self.config.interleave_above_imbalance
-        };
-        self.is_interleaving = enough_traffic && imbalance > limit;
-        let local = metrics.local_access_ratio.get().unwrap_or(1.0);
-        Gates {
-            enough_traffic,
-            interleave: self.is_interleaving && context.allows(Mechanism::Interleave),
-            collocate: enough_traffic
-                && local < self.config.collocate_below_local_ratio
-                && context.allows(Mechanism::Collocate),
+        Self {
+            config,
+            interval: 0,
+            processes: BTreeMap::new(),
+            nodes: Vec::new(),
+            gates: GateKeeper::default(),
+            outlook: Outlook::Learning,
         }
-    }
-
-    fn min_rate(&self, snapshot: &Snapshot) -> f64 {
-        self.config.min_accesses_per_us_per_cpu * f64::from(snapshot.cpu_count().max(1))
-    }
-
-    /// A sentence when the gates have changed.
-    fn gate_note(&mut self, gates: Gates, snapshot: &Snapshot) -> Option<String> {
-        if self.gates.replace(gates) == Some(gates) {
-            return None;
-        }
-        let rate = snapshot.metrics.memory_accesses_per_us.get().unwrap_or(0.0);
-        let needed = self.min_rate(snapshot);
-        if !gates.enough_traffic {
-            return Some(format!(
-                "carrefour: off, {rate:.1} memory accesses per us are below {needed:.1}; placement cannot pay"
-            ));
-        }
-        let imbalance = 100.0 * controller_imbalance(snapshot).unwrap_or(0.0);
-        let local = 100.0 * snapshot.metrics.local_access_ratio.get().unwrap_or(1.0);
-        let word = |on| if on { "on" } else { "off" };
-        Some(format!(
-            "carrefour: interleaving {} (controller imbalance {imbalance:.0} %), collocation {} \
-             (local-access ratio {local:.0} %), {rate:.1} memory accesses per us",
-            word(gates.interleave),
-            word(gates.collocate),
-        ))
     }
 
     /// Takes in one interval's pages.
     fn learn(&mut self, snapshot: &Snapshot, context: &Context<'_>) {
         self.interval += 1;
         let now = self.interval;
-        self.processes.retain(|pid, _| snapshot.processes.iter().any(|process| process.pid == *pid));
+        let nodes: Vec<NodeId> = snapshot.nodes.iter().map(|node| node.id).collect();
+        if nodes != self.nodes {
+            self.processes.clear();
+            self.nodes = nodes;
+        }
+        self.processes
+            .retain(|pid, _| snapshot.processes.iter().any(|process| process.pid == *pid));
         let mut users: BTreeMap<Pid, Vec<f64>> = BTreeMap::new();
         for page in &snapshot.pages {
-            let users = users.entry(page.pid).or_insert_with(|| vec![0.0; snapshot.nodes.len()]);
+            let users = users
+                .entry(page.pid)
+                .or_insert_with(|| vec![0.0; snapshot.nodes.len()]);
             for (position, count) in page.reads.iter().chain(page.writes.iter()) {
                 if let Some(sum) = users.get_mut(position) {
                     *sum += f64::from(count);
@@ -161,35 +122,54 @@ impl Carrefour {
         for (pid, users) in users {
             let process = self.processes.entry(pid).or_default();
             let min_samples = self.config.phase_min_samples as f64;
-            usable.insert(pid, process.begin_interval(now, &users, self.config.phase_change, min_samples));
+            usable.insert(
+                pid,
+                process.begin_interval(now, &users, self.config.phase_change, min_samples),
+            );
         }
         let known: usize = self.processes.values().map(ProcessBelief::len).sum();
         let mut room = self.config.max_tracked_pages.saturating_sub(known);
-        for ((pid, page), (home, huge, samples)) in units(snapshot, context) {
-            let first = self.first_interval(pid);
-            let Some(process) = self.processes.get_mut(&pid) else { continue };
-            let (block, index) = (page / HUGE_PAGES, (page % HUGE_PAGES) as u16);
-            let Some(record) = process.record(block, index, huge, &mut room) else { continue };
-            record.home = home as u16;
-            if usable.get(&pid) == Some(&true) && !samples.is_empty() {
-                process.observe(now, first, block, index, &samples);
+        let firsts: BTreeMap<Pid, u32> = usable
+            .keys()
+            .map(|&pid| (pid, self.first_interval(pid)))
+            .collect();
+        for_each_unit(snapshot, context, |unit| {
+            let Some(process) = self.processes.get_mut(&unit.pid) else {
+                return;
+            };
+            let (block, index) = (unit.page / HUGE_PAGES, (unit.page % HUGE_PAGES) as u16);
+            let Some(record) = process.record(block, index, unit.huge, &mut room) else {
+                return;
+            };
+            record.home = unit.home as u16;
+            if usable.get(&unit.pid) == Some(&true) && !unit.samples.is_empty() {
+                process.observe(now, firsts[&unit.pid], block, index, unit.samples);
             }
-        }
+        });
     }
 
     /// First interval whose observations of this process count.
     fn first_interval(&self, pid: Pid) -> u32 {
         let window = self.interval.saturating_sub(self.config.window_intervals);
-        self.processes.get(&pid).map_or(u32::MAX, |process| process.phase_start.max(window).max(1))
+        self.processes
+            .get(&pid)
+            .map_or(u32::MAX, |process| process.phase_start.max(window).max(1))
     }
 
     /// Sorts the pages of all blocks that were touched in this interval.
     fn survey(&self, snapshot: &Snapshot, context: &Context<'_>, min_samples: u32) -> Survey {
         let now = self.interval;
-        let mut survey = Survey { traffic: vec![0.0; snapshot.nodes.len()], ..Survey::default() };
+        let mut survey = Survey {
+            traffic: vec![0.0; snapshot.nodes.len()],
+            ..Survey::default()
+        };
         for (&pid, process) in &self.processes {
             let first = self.first_interval(pid);
-            for (&number, block) in process.blocks.iter().filter(|(_, block)| block.touched == now) {
+            for (&number, block) in process
+                .blocks
+                .iter()
+                .filter(|(_, block)| block.touched == now)
+            {
                 for (record, class) in process.classes(now, first, self.config.certainty, block) {
                     let page = number * HUGE_PAGES + u64::from(record.index);
                     let samples = f64::from(record.samples_in(now));
@@ -210,7 +190,14 @@ impl Carrefour {
                         weight: record.weight(now),
                         is_settled,
                     };
-                    self.sort_in(&mut survey, candidate, class, min_samples, snapshot, context);
+                    self.sort_in(
+                        &mut survey,
+                        candidate,
+                        class,
+                        min_samples,
+                        snapshot,
+                        context,
+                    );
                 }
             }
         }
@@ -232,7 +219,9 @@ impl Carrefour {
         }
         match class {
             Class::Undecided => survey.undecided_samples += candidate.samples,
-            Class::Private { node, .. } if node == candidate.home => survey.settled.push((pid, page)),
+            Class::Private { node, .. } if node == candidate.home => {
+                survey.settled.push((pid, page))
+            }
             Class::Private { samples, .. } if samples < min_samples => {
                 survey.undecided_samples += candidate.samples;
             }
@@ -256,26 +245,42 @@ impl Carrefour {
         context: &mut Context<'_>,
     ) -> (Vec<Candidate>, Vec<(Pid, u64)>) {
         let targets: Vec<bool> = (0..snapshot.nodes.len())
-            .map(|node| snapshot.nodes[node].has_cpus() && context.room_pages.get(node).is_some_and(|&room| room > 0))
+            .map(|node| {
+                snapshot.nodes[node].has_cpus()
+                    && context.room_pages.get(node).is_some_and(|&room| room > 0)
+            })
             .collect();
         let sum_at = |home: usize, with_settled: bool| -> f64 {
             let here = survey.shared.iter().filter(|page| page.home == home);
-            here.filter(|page| with_settled || !page.is_settled).map(|page| page.samples).sum()
+            here.filter(|page| with_settled || !page.is_settled)
+                .map(|page| page.samples)
+                .sum()
         };
-        let fair = traffic.iter().sum::<f64>() / targets.iter().filter(|&&target| target).count().max(1) as f64;
+        let fair = traffic.iter().sum::<f64>()
+            / targets.iter().filter(|&&target| target).count().max(1) as f64;
         // Pages that were drawn before take part again only where the others cannot carry it.
-        let again: Vec<bool> =
-            (0..traffic.len()).map(|home| traffic[home] - fair > sum_at(home, false)).collect();
-        let movable: Vec<f64> = (0..traffic.len()).map(|home| sum_at(home, again[home])).collect();
+        let again: Vec<bool> = (0..traffic.len())
+            .map(|home| traffic[home] - fair > sum_at(home, false))
+            .collect();
+        let movable: Vec<f64> = (0..traffic.len())
+            .map(|home| sum_at(home, again[home]))
+            .collect();
         let mut spread = Spread::new(self.config.draw, traffic, &movable, &targets);
-        let mut pages: Vec<&Candidate> =
-            survey.shared.iter().filter(|page| again[page.home] || !page.is_settled).collect();
-        take_hottest(&mut pages, budget, |page| spread.leaving(page.home) * base_pages(page.huge) as f64);
+        let mut pages: Vec<&Candidate> = survey
+            .shared
+            .iter()
+            .filter(|page| again[page.home] || !page.is_settled)
+            .collect();
+        take_hottest(&mut pages, budget, |page| {
+            spread.leaving(page.home) * base_pages(page.huge) as f64
+        });
         let (mut moves, mut decided, mut left) = (Vec::new(), Vec::new(), budget);
         for page in pages {
             let to = spread.draw(page.home, context.random);
             if to != page.home {
-                let Some(rest) = left.checked_sub(base_pages(page.huge)) else { break };
+                let Some(rest) = left.checked_sub(base_pages(page.huge)) else {
+                    break;
+                };
                 left = rest;
                 moves.push(Candidate { to, ..*page });
             }
@@ -286,52 +291,71 @@ impl Carrefour {
 
     fn mark_decided(&mut self, pages: impl IntoIterator<Item = (Pid, u64)>) {
         for (pid, page) in pages {
-            let block = self.processes.get_mut(&pid).and_then(|process| process.blocks.get_mut(&(page / HUGE_PAGES)));
-            if let Some(record) = block.and_then(|block| block.get_mut((page % HUGE_PAGES) as u16)) {
+            let block = self
+                .processes
+                .get_mut(&pid)
+                .and_then(|process| process.blocks.get_mut(&(page / HUGE_PAGES)));
+            if let Some(record) = block.and_then(|block| block.get_mut((page % HUGE_PAGES) as u16))
+            {
                 record.decided = self.interval;
             }
         }
     }
 
     /// How much is left to do after `orders` pages were ordered.
-    fn outlook(&self, survey: &Survey, orders: usize) -> Outlook {
+    fn judge_outlook(&self, survey: &Survey, orders: usize) -> Outlook {
         if orders >= self.config.few_orders {
             return Outlook::Working;
         }
         let total: f64 = survey.traffic.iter().sum();
-        let age = self.processes.keys().map(|&pid| self.interval.saturating_sub(self.first_interval(pid))).min();
+        let age = self
+            .processes
+            .keys()
+            .map(|&pid| self.interval.saturating_sub(self.first_interval(pid)))
+            .min();
         let is_young = age.is_none_or(|age| age < 2);
         let is_waiting = survey.undecided_samples > UNDECIDED_SHARE * total
             && age.is_some_and(|age| age < self.config.window_intervals);
-        if is_young || is_waiting { Outlook::Learning } else { Outlook::Done }
+        if is_young || is_waiting {
+            Outlook::Learning
+        } else {
+            Outlook::Done
+        }
     }
 
-    fn propose(&mut self, gates: Gates, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
-        let min_samples =
-            if gates.interleave { self.config.min_samples_when_interleaving } else { self.config.min_samples };
+    fn propose(
+        &mut self,
+        gates: Gates,
+        snapshot: &Snapshot,
+        context: &mut Context<'_>,
+    ) -> Proposal {
+        let min_samples = if gates.interleave {
+            self.config.min_samples_when_interleaving
+        } else {
+            self.config.min_samples
+        };
         let survey = self.survey(snapshot, context, min_samples);
         let period_pages = match context.sampling {
             Sampling::Full => self.config.max_pages,
             Sampling::Cheap | Sampling::Off => self.config.max_pages_cheap,
         };
         let budget = context.page_budget.min(period_pages);
-        let mut collocated: Vec<&Candidate> = if gates.collocate { survey.private.iter().collect() } else { Vec::new() };
+        let mut collocated: Vec<&Candidate> = if gates.collocate {
+            survey.private.iter().collect()
+        } else {
+            Vec::new()
+        };
         take_hottest(&mut collocated, budget, |page| base_pages(page.huge) as f64);
-        let mut traffic = survey.traffic.clone();
-        for (traffic, _) in traffic.iter_mut().zip(&snapshot.nodes).filter(|(_, node)| !node.has_cpus()) {
-            *traffic = 0.0;
-        }
-        for page in &collocated {
-            traffic[page.home] -= page.samples;
-            traffic[page.to] += page.samples;
-        }
+        let traffic = traffic_after(&survey, &collocated, snapshot);
         let (interleaved, decided) = if gates.interleave && budget > 0 {
             self.interleave(&survey, &traffic, budget, snapshot, context)
         } else {
             (Vec::new(), Vec::new())
         };
         let used: u64 = interleaved.iter().map(|page| base_pages(page.huge)).sum();
-        take_hottest(&mut collocated, budget - used, |page| base_pages(page.huge) as f64);
+        take_hottest(&mut collocated, budget - used, |page| {
+            base_pages(page.huge) as f64
+        });
         let order = |page: &Candidate, mechanism| ProposedMove {
             pid: page.pid,
             page: page.page,
@@ -343,13 +367,24 @@ impl Carrefour {
         let moves: Vec<ProposedMove> = interleaved
             .iter()
             .map(|page| order(page, Mechanism::Interleave))
-            .chain(collocated.iter().map(|page| order(page, Mechanism::Collocate)))
+            .chain(
+                collocated
+                    .iter()
+                    .map(|page| order(page, Mechanism::Collocate)),
+            )
             .collect();
-        let decided = decided.into_iter().chain(collocated.iter().map(|page| (page.pid, page.page)));
+        let decided = decided
+            .into_iter()
+            .chain(collocated.iter().map(|page| (page.pid, page.page)));
         let decided: Vec<_> = decided.chain(survey.settled.iter().copied()).collect();
         self.mark_decided(decided);
-        let outlook = self.outlook(&survey, moves.len());
-        Proposal { moves, reasons: reasons(snapshot), notes: Vec::new(), outlook }
+        let outlook = self.judge_outlook(&survey, moves.len());
+        Proposal {
+            moves,
+            reasons: gates::reasons(snapshot),
+            notes: Vec::new(),
+            outlook,
+        }
     }
 }
 
@@ -369,55 +404,56 @@ impl Policy for Carrefour {
 
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
         self.learn(snapshot, context);
-        let gates = self.gates(snapshot, context);
-        let note = self.gate_note(gates, snapshot);
-        let mut proposal = if gates.interleave || gates.collocate {
-            self.propose(gates, snapshot, context)
+        let gates = self.gates.read(&self.config, snapshot, context);
+        let note = self.gates.note(&self.config, gates, snapshot);
+        let mut proposal = if !gates.interleave && !gates.collocate {
+            Proposal {
+                outlook: Outlook::Shut,
+                ..Proposal::default()
+            }
+        } else if context.page_budget == 0 {
+            // Nothing may move now: what was left to do last time is still left.
+            Proposal {
+                outlook: self.outlook,
+                ..Proposal::default()
+            }
         } else {
-            Proposal { outlook: Outlook::Shut, ..Proposal::default() }
+            self.propose(gates, snapshot, context)
         };
+        self.outlook = proposal.outlook;
         proposal.notes.extend(note);
         proposal
     }
+}
+
+/// Samples per node position once these pages are collocated; nodes without CPUs count for none.
+fn traffic_after(survey: &Survey, collocated: &[&Candidate], snapshot: &Snapshot) -> Vec<f64> {
+    let mut traffic = survey.traffic.clone();
+    for page in collocated {
+        traffic[page.home] -= page.samples;
+        traffic[page.to] += page.samples;
+    }
+    for (traffic, node) in traffic.iter_mut().zip(&snapshot.nodes) {
+        if !node.has_cpus() {
+            *traffic = 0.0;
+        }
+    }
+    traffic
 }
 
 fn base_pages(huge: bool) -> u64 {
     if huge { HUGE_PAGES } else { 1 }
 }
 
-/// Imbalance over the nodes with CPUs where the traffic of each is known, else over all.
-fn controller_imbalance(snapshot: &Snapshot) -> Option<f64> {
-    let all_have_cpus = snapshot.nodes.iter().all(|node| node.has_cpus());
-    let with_cpus = snapshot.nodes.iter().filter(|node| node.has_cpus());
-    let traffic: Option<Vec<f64>> = with_cpus.map(|node| node.traffic_bytes().map(|bytes| bytes as f64)).collect();
-    match traffic {
-        Some(traffic) if !all_have_cpus => metrics::imbalance(&traffic),
-        _ => snapshot.metrics.controller_imbalance.get(),
-    }
-}
-
-/// Half a sentence per mechanism, with the figures that opened its gate.
-fn reasons(snapshot: &Snapshot) -> BTreeMap<Mechanism, std::borrow::Cow<'static, str>> {
-    let imbalance = 100.0 * controller_imbalance(snapshot).unwrap_or(0.0);
-    let local = 100.0 * snapshot.metrics.local_access_ratio.get().unwrap_or(1.0);
-    [
-        (
-            Mechanism::Interleave,
-            format!("used by several nodes while the controllers are unevenly loaded (imbalance {imbalance:.0} %)").into(),
-        ),
-        (
-            Mechanism::Collocate,
-            format!("used by one other node only, with {local:.0} % of accesses local").into(),
-        ),
-    ]
-    .into()
-}
-
 /// Keeps the pages of most weight whose `cost` sums up to at most `budget`, in order of address.
 fn take_hottest(pages: &mut Vec<&Candidate>, budget: u64, cost: impl Fn(&Candidate) -> f64) {
     let total: f64 = pages.iter().map(|page| cost(page)).sum();
     if total > budget as f64 {
-        pages.sort_by(|a, b| b.weight.total_cmp(&a.weight).then((a.pid, a.page).cmp(&(b.pid, b.page))));
+        pages.sort_by(|a, b| {
+            b.weight
+                .total_cmp(&a.weight)
+                .then((a.pid, a.page).cmp(&(b.pid, b.page)))
+        });
         let mut left = budget as f64;
         pages.retain(|page| {
             left -= cost(page);
@@ -425,27 +461,4 @@ fn take_hottest(pages: &mut Vec<&Candidate>, budget: u64, cost: impl Fn(&Candida
         });
     }
     pages.sort_by_key(|page| (page.pid, page.page));
-}
-
-/// The interval's pages as moving units with their home position and samples per node.
-fn units(snapshot: &Snapshot, context: &Context<'_>) -> BTreeMap<(Pid, u64), UnitSamples> {
-    let since_us = context.now_us.saturating_sub(snapshot.interval_us);
-    let position = |node: NodeId| snapshot.node_position(node);
-    let mut units: BTreeMap<(Pid, u64), UnitSamples> = BTreeMap::new();
-    for stats in &snapshot.pages {
-        let unit = moving_unit(stats.page, stats.huge);
-        let Some(home) = position(context.ledger.home_given(stats.pid, unit, stats.home, since_us)) else { continue };
-        let entry = units.entry((stats.pid, unit)).or_insert_with(|| (home, stats.huge, Vec::new()));
-        add_samples(&mut entry.2, stats, snapshot.nodes.len());
-    }
-    units
-}
-
-fn add_samples(samples: &mut Vec<(usize, u32)>, stats: &PageStats, nodes: usize) {
-    for (position, count) in stats.reads.iter().chain(stats.writes.iter()).filter(|&(position, _)| position < nodes) {
-        match samples.iter_mut().find(|(node, _)| *node == position) {
-            Some((_, sum)) => *sum = sum.saturating_add(count),
-            None => samples.push((position, count)),
-        }
-    }
 }

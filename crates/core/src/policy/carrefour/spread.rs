@@ -25,8 +25,18 @@ impl Spread {
     /// the nodes that hold movable traffic.
     pub fn new(draw: Draw, traffic: &[f64], movable: &[f64], targets: &[bool]) -> Self {
         let total: f64 = traffic.iter().sum();
-        let target_count = targets.iter().filter(|&&is_target| is_target).count().max(1) as f64;
-        let fair = |node: usize| if targets[node] { total / target_count } else { 0.0 };
+        let target_count = targets
+            .iter()
+            .filter(|&&is_target| is_target)
+            .count()
+            .max(1) as f64;
+        let fair = |node: usize| {
+            if targets[node] {
+                total / target_count
+            } else {
+                0.0
+            }
+        };
         let nodes = traffic.len();
         let quota = (0..nodes)
             .map(|home| {
@@ -44,13 +54,18 @@ impl Spread {
                     Draw::Published => traffic[home] / total,
                 };
                 let sum: f64 = weights.iter().sum();
-                let mut row: Vec<f64> =
-                    weights.iter().map(|weight| if sum > 0.0 { leave * weight / sum } else { 0.0 }).collect();
+                let mut row: Vec<f64> = weights
+                    .iter()
+                    .map(|weight| if sum > 0.0 { leave * weight / sum } else { 0.0 })
+                    .collect();
                 row[home] = 1.0 - row.iter().sum::<f64>();
                 row
             })
             .collect();
-        Self { quota, owed: vec![vec![0.0; nodes]; nodes] }
+        Self {
+            quota,
+            owed: vec![vec![0.0; nodes]; nodes],
+        }
     }
 
     /// Probability that a page on `home` leaves.
@@ -86,8 +101,12 @@ mod tests {
     #[test]
     fn all_on_one_of_four_is_balanced_in_one_step() {
         // Fair is 25, surplus 75 of 100 movable: leave with 0.75, to three equal deficits.
-        let mut spread =
-            Spread::new(Draw::Surplus, &[100.0, 0.0, 0.0, 0.0], &[100.0, 0.0, 0.0, 0.0], &[true; 4]);
+        let mut spread = Spread::new(
+            Draw::Surplus,
+            &[100.0, 0.0, 0.0, 0.0],
+            &[100.0, 0.0, 0.0, 0.0],
+            &[true; 4],
+        );
         assert!((spread.leaving(0) - 0.75).abs() < 1e-12);
         for count in counts(&mut spread, 400) {
             assert!((96..=104).contains(&count));
@@ -96,8 +115,12 @@ mod tests {
 
     #[test]
     fn neighbours_go_to_different_nodes() {
-        let mut spread =
-            Spread::new(Draw::Surplus, &[100.0, 0.0, 0.0, 0.0], &[100.0, 0.0, 0.0, 0.0], &[true; 4]);
+        let mut spread = Spread::new(
+            Draw::Surplus,
+            &[100.0, 0.0, 0.0, 0.0],
+            &[100.0, 0.0, 0.0, 0.0],
+            &[true; 4],
+        );
         let mut random = Random::new(9);
         let drawn: Vec<usize> = (0..400).map(|_| spread.draw(0, &mut random)).collect();
         for window in drawn.windows(32) {
@@ -105,7 +128,10 @@ mod tests {
             // reach 3 and 14 in 400 pages.
             for node in 0..4 {
                 let count = window.iter().filter(|&&drawn| drawn == node).count();
-                assert!((5..=11).contains(&count), "node {node} drawn {count} times of 32");
+                assert!(
+                    (5..=11).contains(&count),
+                    "node {node} drawn {count} times of 32"
+                );
             }
         }
     }
@@ -120,18 +146,32 @@ mod tests {
 
     #[test]
     fn a_node_that_may_not_receive_gets_nothing_and_gives_all() {
-        let mut spread =
-            Spread::new(Draw::Surplus, &[60.0, 0.0, 0.0], &[60.0, 0.0, 0.0], &[true, true, false]);
+        let mut spread = Spread::new(
+            Draw::Surplus,
+            &[60.0, 0.0, 0.0],
+            &[60.0, 0.0, 0.0],
+            &[true, true, false],
+        );
         let drawn = counts(&mut spread, 100);
         assert_eq!(drawn, [50, 50, 0]);
-        let spread = Spread::new(Draw::Surplus, &[60.0, 0.0, 0.0], &[60.0, 0.0, 0.0], &[false, true, true]);
+        let spread = Spread::new(
+            Draw::Surplus,
+            &[60.0, 0.0, 0.0],
+            &[60.0, 0.0, 0.0],
+            &[false, true, true],
+        );
         assert_eq!(spread.leaving(0), 1.0);
     }
 
     #[test]
     fn the_published_draw_empties_the_overloaded_node() {
         // Leave with probability 1, to weights 1, 1, 1.
-        let mut spread = Spread::new(Draw::Published, &[9.0, 0.0, 0.0, 0.0], &[9.0; 4], &[true; 4]);
+        let mut spread = Spread::new(
+            Draw::Published,
+            &[9.0, 0.0, 0.0, 0.0],
+            &[9.0; 4],
+            &[true; 4],
+        );
         assert_eq!(counts(&mut spread, 300)[0], 0);
         // Shares 0.5, 0.3, 0.2: leave with 0.5, to weights 0.7 and 0.8.
         let spread = Spread::new(Draw::Published, &[5.0, 3.0, 2.0], &[1.0; 3], &[true; 3]);
