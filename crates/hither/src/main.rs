@@ -1,2 +1,49 @@
-//! Being built.
-fn main() {}
+//! hither: puts memory where it is used. The command line: parsing, wiring, printing.
+//!
+//! Exit statuses: those of the program that was run; 0; 1 where the work could not be finished;
+//! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
+
+mod lab;
+mod print;
+mod run;
+mod topo;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Exit status for bad input and missing pieces.
+const STATUS_BAD_INPUT: u8 = 2;
+
+/// Put memory where it is used
+#[derive(Debug, Parser)]
+#[command(name = "hither", version, about, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show nodes, CPUs, caches, tiers and distances of this machine
+    Topo(topo::Command),
+    /// Run a program and move its memory where it is used
+    Run(run::Command),
+    /// Run programs on an emulated NUMA machine
+    Lab(lab::Command),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Topo(command) => command.run(),
+        Command::Run(command) => command.run(),
+        Command::Lab(command) => command.run(),
+    };
+    match done {
+        Ok(status) => status,
+        Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            print::error(&error);
+            ExitCode::from(STATUS_BAD_INPUT)
+        }
+    }
+}

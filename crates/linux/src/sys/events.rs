@@ -101,7 +101,8 @@ impl Signals {
     }
 
     /// The next signal that has arrived.
-    pub fn next(&self) -> Option<Arrived> {
+    #[must_use]
+    pub fn take(&self) -> Option<Arrived> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let bytes = size_of::<libc::signalfd_siginfo>();
         // SAFETY: `bytes` are valid for the read; all zero is a valid value of the structure.
@@ -113,6 +114,16 @@ impl Signals {
             signal: info.ssi_signo as i32,
             from_kernel: info.ssi_code == libc::SI_KERNEL,
         })
+    }
+}
+
+impl PidFd {
+    /// Has the process ended? Does not wait.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let mut entry = libc::pollfd { fd: self.descriptor(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry; does not block.
+        unsafe { libc::poll(&mut entry, 1, 0) == 1 }
     }
 }
 
@@ -197,9 +208,10 @@ mod tests {
                 ..Wake::default()
             }
         );
+        assert!(!process.has_ended());
         child.kill().unwrap();
-        assert!(waiter.wait().unwrap().ended);
+        assert!(waiter.wait().unwrap().ended && process.has_ended());
         child.wait().unwrap();
-        assert_eq!(signals.next(), None);
+        assert_eq!(signals.take(), None);
     }
 }

@@ -7,7 +7,7 @@ mod memory;
 mod probe;
 mod process;
 
-pub use events::{Signals, Timer, Waiter, Wake};
+pub use events::{Arrived, Signals, Timer, Waiter, Wake};
 pub use map::SharedMap;
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, ScanQuery, move_pages, pagemap_scan,
@@ -20,6 +20,18 @@ pub use process::{
 };
 
 use std::io;
+
+/// Signals that a person or another program sends to end or to tell a program something.
+pub const FORWARDED: [i32; 6] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+/// A child has ended.
+pub const SIGCHLD: i32 = libc::SIGCHLD;
 
 /// Turns a system call's -1 into the error it set.
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {

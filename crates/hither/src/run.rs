@@ -1,0 +1,172 @@
+//! `hither run`: a program beside the control loop that moves its memory.
+
+mod choose;
+mod driver;
+mod estimate;
+mod report;
+
+use crate::print;
+use anyhow::Context;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use hither_core::engine::{Engine, EngineConfig};
+use hither_core::machine::{Machine, parse};
+use hither_core::policy;
+use hither_linux::root::Root;
+use hither_linux::topology::Topology;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Shortest interval in us: below it hither's own cost shows.
+const LEAST_INTERVAL_US: u64 = 10_000;
+/// Longest interval in us.
+const MOST_INTERVAL_US: u64 = 10_000_000;
+
+/// Run a program and move its memory where it is used
+///
+/// The program's exit status becomes hither's; 128 plus the number of a signal that ended it.
+#[derive(Debug, clap::Args)]
+pub struct Command {
+    /// What decides; with `none` there is not even a tracker
+    #[arg(long, value_name = "NAME", default_value = "carrefour", value_parser = policies())]
+    policy: String,
+    /// Time between decisions: 10ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
+    interval: u64,
+    /// Print every decision as it is made, on standard error
+    #[arg(long)]
+    explain: bool,
+    /// Write the report to a file (hither.run/1)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Machine file that tells the clock of the CPUs
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Whatever keeps the program from being started with what was asked for: bad files, missing
+    /// evidence, a program that cannot be found. Once it runs, hither ends with its status.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let start = Instant::now();
+        let machine = self.machine.as_deref().map(read_machine).transpose()?;
+        let setup = self.prepare(machine.as_ref())?;
+        if let Some(path) = &self.json {
+            // Found out now rather than after a long run; nothing is overwritten yet.
+            let mut options = std::fs::OpenOptions::new();
+            options
+                .append(true)
+                .create(true)
+                .open(path)
+                .with_context(|| cannot_write(path))?;
+        }
+        let finished = driver::run(setup, &self.command, self.explain, self.json.is_some())?;
+        let report = report::Report::new(&self, machine.as_ref(), &finished, start.elapsed());
+        print::err_lines(&report.text());
+        let status = finished.ended.status();
+        if let Some(path) = &self.json {
+            // The program has run: its status must not be lost for a full disk.
+            if let Err(error) = std::fs::write(path, report.json()) {
+                print::err_lines(&format!("{}: {error}", cannot_write(path)));
+            }
+        }
+        Ok(ExitCode::from(status))
+    }
+
+    /// Everything that can be wrong is found before the program starts.
+    fn prepare(&self, machine: Option<&Machine>) -> anyhow::Result<Option<driver::Setup>> {
+        let policy = policy::by_name(&self.policy)?;
+        if self.policy == "none" {
+            return Ok(None);
+        }
+        let root = Root::host();
+        let topology = Topology::read(&root).context("reading the machine")?;
+        let ghz = machine.map(|machine| machine.cpu.ghz);
+        let tracker = choose::tracker(&*policy, &root, &topology, ghz)?;
+        let backend = choose::backend()?;
+        let config = EngineConfig {
+            interval_us: self.interval,
+            max_interval_us: EngineConfig::default().max_interval_us.max(self.interval),
+            ..EngineConfig::default()
+        };
+        Ok(Some(driver::Setup {
+            root,
+            topology,
+            tracker,
+            backend,
+            engine: Engine::new(policy, config),
+            interval_us: self.interval,
+        }))
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!(
+        "{} cannot be written; give --json a file in a folder of yours",
+        path.display()
+    )
+}
+
+fn read_machine(path: &Path) -> anyhow::Result<Machine> {
+    let text = std::fs::read_to_string(path).with_context(|| {
+        format!(
+            "{} cannot be read; give --machine a machine file",
+            path.display()
+        )
+    })?;
+    parse::parse(&text).with_context(|| format!("machine file {}", path.display()))
+}
+
+/// The policies there are, with their summaries, for the help and for refusals.
+fn policies() -> PossibleValuesParser {
+    let value = |entry: &policy::PolicyEntry| PossibleValue::new(entry.name).help(entry.summary);
+    PossibleValuesParser::new(policy::TABLE.iter().map(value))
+}
+
+/// `100ms`, `2s`, `20000us`.
+fn parse_interval(text: &str) -> Result<u64, String> {
+    let units = [("ms", 1000), ("us", 1), ("s", 1_000_000)];
+    let parsed = units.iter().find_map(|&(unit, us)| {
+        text.strip_suffix(unit)?
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(us)
+    });
+    match parsed {
+        Some(us) if (LEAST_INTERVAL_US..=MOST_INTERVAL_US).contains(&us) => Ok(us),
+        Some(_) => Err("the interval must be 10ms to 10s".to_owned()),
+        None => Err("write a whole number with its unit, as in 100ms or 2s".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_have_a_unit_and_limits() {
+        assert_eq!(parse_interval("100ms"), Ok(100_000));
+        assert_eq!(parse_interval("2s"), Ok(2_000_000));
+        assert_eq!(parse_interval("10000us"), Ok(10_000));
+        for bad in [
+            "",
+            "100",
+            "ms",
+            "-1s",
+            "1.5s",
+            "9ms",
+            "11s",
+            "99999999999999999999s",
+            "1h",
+        ] {
+            assert!(parse_interval(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The control loop beside the program: one thread, asleep between decisions.
+//!
+//! The program starts as a child with the same standard streams and signal mask. A timer, the
+//! signals and the program's end wake the loop; it ends at once when the program does.
+//! What ends the program is passed on: signals sent to hither go to the program (those of a
+//! terminal reach both by themselves), and its exit status becomes hither's.
+
+use super::estimate::Estimate;
+use crate::print;
+use anyhow::Context;
+use hither_core::engine::{Engine, Summary};
+use hither_core::explain::Entry;
+use hither_core::plan::{MoveOutcome, MoveRequest, Plan, Refusal};
+use hither_linux::root::Root;
+use hither_linux::sys::{self, Ended, PidFd, Signals, Timer, Usage, Waiter};
+use hither_linux::topology::Topology;
+use hither_linux::tracker::Tracker;
+use hither_linux::watch::Watch;
+use hither_mover::{Backend, OutcomeBuilder};
+use std::ffi::OsString;
+use std::io;
+use std::process;
+
+/// Pages after which the executor looks whether the program still runs.
+const SLICE_PAGES: usize = 2048;
+/// Least sleep between decisions in us, so that slow moves cannot make hither spin.
+const LEAST_SLEEP_US: u64 = 1000;
+
+/// What a run with a policy needs.
+pub struct Setup {
+    /// Where `/proc` and `/sys` are.
+    pub root: Root,
+    /// The machine.
+    pub topology: Topology,
+    /// Tells how memory is used.
+    pub tracker: Box<dyn Tracker>,
+    /// Moves pages.
+    pub backend: Box<dyn Backend>,
+    /// Decides.
+    pub engine: Engine,
+    /// Time between decisions in us.
+    pub interval_us: u64,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Finished {
+    /// How the program ended.
+    pub ended: Ended,
+    /// How long it ran, in us.
+    pub run_us: u64,
+    /// What hither itself used, from its start.
+    pub usage: Usage,
+    /// What was decided and done; `None` where nothing was to be.
+    pub decided: Option<Decided>,
+}
+
+/// What the loop has to tell.
+#[derive(Debug)]
+pub struct Decided {
+    /// Name of the tracker.
+    pub tracker: &'static str,
+    /// Name of the backend.
+    pub backend: &'static str,
+    /// The engine's account.
+    pub summary: Summary,
+    /// What the samples and counters said over the run.
+    pub estimate: Estimate,
+    /// Sentences of trackers, in time.
+    pub notes: Vec<String>,
+    /// Entries of the log, where they were asked for, and how many were too many.
+    pub log: Vec<Entry>,
+    /// Entries that were dropped before anybody saw them.
+    pub log_dropped: u64,
+}
+
+/// Runs the program to its end.
+pub fn run(
+    setup: Option<Setup>,
+    words: &[OsString],
+    explain: bool,
+    keep_log: bool,
+) -> anyhow::Result<Finished> {
+    let mut signals: Vec<i32> = sys::FORWARDED.to_vec();
+    signals.push(sys::SIGCHLD);
+    let signals = Signals::new(&signals).context("reading signals as data")?;
+    sys::adopt_orphans().context("becoming the parent of the program's orphans")?;
+    let timer = Timer::new().context("making a timer")?;
+    let start_ns = sys::monotonic_ns();
+    let child = spawn(words, &signals)?;
+    let child_pid = child.id() as i32;
+    let handle = PidFd::open(child_pid).context("opening a handle of the program")?;
+    let mut session = setup.map(|setup| Session::new(setup, start_ns, explain, keep_log));
+    if let Some(session) = &session {
+        timer.arm(session.interval_us).context("arming the timer")?;
+    }
+    let waiter = Waiter::new(&timer, &signals, &handle);
+    let mut ended = None;
+    while ended.is_none() {
+        let wake = waiter.wait().context("waiting for the program")?;
+        if wake.signal {
+            ended = take_signals(&signals, &handle, child_pid);
+        }
+        if wake.ended && ended.is_none() {
+            ended = Some(sys::wait_child(child_pid).context("asking how the program ended")?);
+        }
+        if let (true, None, Some(session)) = (wake.timer, ended, &mut session) {
+            let sleep_us = session.step(&handle);
+            timer.arm(sleep_us).context("arming the timer")?;
+        }
+    }
+    let run_us = (sys::monotonic_ns() - start_ns) / 1000;
+    let decided = session.map(Session::finish);
+    let ended = ended.unwrap_or(Ended::Exited(0));
+    Ok(Finished {
+        ended,
+        run_us,
+        usage: sys::own_usage(),
+        decided,
+    })
+}
+
+fn spawn(words: &[OsString], signals: &Signals) -> anyhow::Result<process::Child> {
+    let mut command = process::Command::new(&words[0]);
+    command.args(&words[1..]);
+    sys::restore_mask_in_child(&mut command, signals.mask_before());
+    let name = words[0].display();
+    command.spawn().map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
+            io::ErrorKind::PermissionDenied => "make it executable (chmod +x)",
+            _ => "try to start it without hither",
+        };
+        anyhow::Error::new(error).context(format!("program `{name}` cannot be started; {remedy}"))
+    })
+}
+
+/// Passes signals on and takes ended children; tells how the program itself ended.
+fn take_signals(signals: &Signals, handle: &PidFd, child_pid: i32) -> Option<Ended> {
+    let mut ended = None;
+    while let Some(arrived) = signals.take() {
+        if arrived.signal == sys::SIGCHLD {
+            // Orphans that this process adopted must not stay zombies.
+            while let Some((pid, how)) = sys::reap_any() {
+                if pid == child_pid {
+                    ended = Some(how);
+                }
+            }
+        } else if !arrived.from_kernel {
+            // It may have ended meanwhile, which the loop sees next.
+            let _ = handle.signal(arrived.signal);
+        }
+    }
+    ended
+}
+
+/// The loop's state.
+struct Session {
+    watch: Watch,
+    backend: Box<dyn Backend>,
+    engine: Engine,
+    outcomes: Vec<MoveOutcome>,
+    estimate: Estimate,
+    notes: Vec<String>,
+    log: Vec<Entry>,
+    interval_us: u64,
+    start_ns: u64,
+    explain: bool,
+    keep_log: bool,
+    failures: u32,
+}
+
+impl Session {
+    fn new(setup: Setup, start_ns: u64, explain: bool, keep_log: bool) -> Self {
+        let base = process::id() as i32;
+        Self {
+            watch: Watch::new(&setup.root, &setup.topology, base, setup.tracker),
+            backend: setup.backend,
+            engine: setup.engine,
+            outcomes: Vec::new(),
+            estimate: Estimate::new(setup.topology.nodes.len()),
+            notes: Vec::new(),
+            log: Vec::new(),
+            interval_us: setup.interval_us,
+            start_ns,
+            explain,
+            keep_log,
+            failures: 0,
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        (sys::monotonic_ns() - self.start_ns) / 1000
+    }
+
+    /// One turn: observe, decide, act. Returns the time to sleep in us.
+    fn step(&mut self, handle: &PidFd) -> u64 {
+        let now_us = self.now_us();
+        let Some(plan) = self.decide(now_us) else {
+            return self.interval_us;
+        };
+        self.outcomes = self.execute(&plan.requests, handle);
+        self.watch.tracker().set_sampling(plan.sampling);
+        let wanted_us = now_us + plan.next_interval_us;
+        wanted_us.saturating_sub(self.now_us()).max(LEAST_SLEEP_US)
+    }
+
+    /// Observes and asks the engine. A failed observation costs an interval, not the program.
+    fn decide(&mut self, now_us: u64) -> Option<Plan> {
+        match self.watch.observe(now_us) {
+            Ok(snapshot) => {
+                let plan = self.engine.step(now_us, snapshot, &self.outcomes);
+                let moved = self
+                    .outcomes
+                    .iter()
+                    .any(|outcome| !outcome.moved.is_empty());
+                self.estimate.add(snapshot, moved);
+                self.outcomes.clear();
+                self.tell();
+                Some(plan)
+            }
+            Err(error) => {
+                self.failures += 1;
+                if self.failures == 1 {
+                    self.notes
+                        .push(format!("an interval could not be observed: {error}"));
+                }
+                None
+            }
+        }
+    }
+
+    /// Hands the requests to the backend in slices; what is left when the program ends is dropped.
+    fn execute(&mut self, requests: &[MoveRequest], handle: &PidFd) -> Vec<MoveOutcome> {
+        let mut outcomes = Vec::with_capacity(requests.len());
+        let mut rest = requests;
+        while !rest.is_empty() && !handle.has_ended() {
+            let mut pages = 0;
+            let fits = rest.iter().take_while(|request| {
+                let first = pages == 0;
+                pages += request.pages.len();
+                first || pages <= SLICE_PAGES
+            });
+            let (slice, after) = rest.split_at(fits.count());
+            outcomes.extend(self.backend.execute(slice));
+            rest = after;
+        }
+        outcomes.extend(rest.iter().map(|request| {
+            let mut builder = OutcomeBuilder::new(request);
+            builder.refused_many(Refusal::Dropped, request.pages.len() as u64);
+            builder.finish()
+        }));
+        outcomes
+    }
+
+    /// Prints and keeps the log as far as that was asked for.
+    fn tell(&mut self) {
+        self.notes.extend(self.watch.take_notes());
+        if !self.explain {
+            return;
+        }
+        let mut text = String::new();
+        for entry in self.engine.log_mut().drain() {
+            text.push_str(&format!("{entry}\n"));
+            if self.keep_log {
+                self.log.push(entry);
+            }
+        }
+        if !text.is_empty() {
+            print::err_lines(&text);
+        }
+    }
+
+    /// The last outcomes go into the account; sampling is switched off.
+    fn finish(mut self) -> Decided {
+        let now_us = self.now_us();
+        // Nothing lives any more, so that this step asks for nothing.
+        let _ = self.decide(now_us);
+        self.watch.tracker().stop();
+        Decided {
+            tracker: self.watch.tracker().name(),
+            backend: self.backend.name(),
+            summary: self.engine.summary(),
+            estimate: self.estimate,
+            notes: self.notes,
+            log_dropped: self.engine.log().dropped_count(),
+            log: if self.explain {
+                self.log
+            } else {
+                self.engine.log_mut().drain().collect()
+            },
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The report at the end of a run, for a person and as `hither.run/1` (`docs/cli.md`).
+
+use super::Command;
+use super::driver::{Decided, Finished};
+use super::estimate::Figures;
+use hither_core::machine::Machine;
+use hither_linux::sys::Ended;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Sentences of one kind that are printed; the rest is counted.
+const MOST_NOTES: usize = 10;
+
+/// Everything that is reported.
+pub struct Report<'a> {
+    command: &'a Command,
+    machine: Option<&'a Machine>,
+    finished: &'a Finished,
+    /// From the start of hither, its own preparations included.
+    elapsed: Duration,
+}
+
+impl<'a> Report<'a> {
+    /// Of a run that has ended.
+    #[must_use]
+    pub fn new(
+        command: &'a Command,
+        machine: Option<&'a Machine>,
+        finished: &'a Finished,
+        elapsed: Duration,
+    ) -> Self {
+        Self {
+            command,
+            machine,
+            finished,
+            elapsed,
+        }
+    }
+
+    /// Share of one CPU that hither itself used.
+    fn own_share(&self) -> f64 {
+        let usage = &self.finished.usage;
+        (usage.user_us + usage.system_us) as f64 / (self.elapsed.as_micros().max(1) as f64)
+    }
+
+    /// For a person.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let finished = self.finished;
+        let program = self.command.command[0].display();
+        let how = match finished.ended {
+            Ended::Exited(status) => format!("exit status {status}"),
+            Ended::Killed(signal) => format!("killed by signal {signal}"),
+        };
+        let mut text = format!(
+            "{program} ran {:.3} s, {how}\n",
+            finished.run_us as f64 / 1e6
+        );
+        match &finished.decided {
+            None => text.push_str("policy none: nothing was watched, nothing was moved\n"),
+            Some(decided) => text.push_str(&decided_text(decided)),
+        }
+        let usage = &finished.usage;
+        text.push_str(&format!(
+            "own cost: {:.3} s of CPU time ({:.2} % of one CPU), {:.1} MiB of memory at most\n",
+            (usage.user_us + usage.system_us) as f64 / 1e6,
+            100.0 * self.own_share(),
+            usage.peak_resident_kb as f64 / 1024.0,
+        ));
+        text
+    }
+
+    /// The same as a document, indented, with a final newline.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let finished = self.finished;
+        let words: Vec<_> = self
+            .command
+            .command
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        let signal = match finished.ended {
+            Ended::Exited(_) => None,
+            Ended::Killed(signal) => Some(signal),
+        };
+        let usage = &finished.usage;
+        let mut document = json!({
+            "schema": "hither.run/1",
+            "command": words,
+            "policy": self.command.policy,
+            "machine": self.machine.map(|machine| &machine.name),
+            "interval_us": self.command.interval,
+            "seconds": finished.run_us as f64 / 1e6,
+            "status": finished.ended.status(),
+            "signal": signal,
+            "own": {
+                "user_us": usage.user_us,
+                "system_us": usage.system_us,
+                "cpu_share": self.own_share(),
+                "peak_resident_kb": usage.peak_resident_kb,
+            },
+            "decided": Value::Null,
+        });
+        if let Some(decided) = &finished.decided {
+            document["decided"] = decided_json(decided);
+        }
+        format!("{document:#}\n")
+    }
+}
+
+fn decided_text(decided: &Decided) -> String {
+    let mut text = format!("tracker {}, backend {}\n", decided.tracker, decided.backend);
+    text.push_str(&decided.summary.to_string());
+    text.push_str(&figures_text(
+        "before the first move",
+        &decided.estimate.before(),
+    ));
+    if let Some(after) = decided.estimate.after() {
+        text.push_str(&figures_text("after the last move", &after));
+    }
+    let sampled = decided.estimate.sampled();
+    text.push_str(&format!(
+        "samples: {} ({} lost): local {}, imbalance {}\n",
+        sampled.sample_count,
+        sampled.lost_count,
+        percent(sampled.local_access_ratio),
+        percent(sampled.controller_imbalance),
+    ));
+    for note in decided.notes.iter().take(MOST_NOTES) {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    if decided.notes.len() > MOST_NOTES {
+        text.push_str(&format!(
+            "note: and {} more\n",
+            decided.notes.len() - MOST_NOTES
+        ));
+    }
+    text
+}
+
+fn figures_text(when: &str, figures: &Figures) -> String {
+    if figures.seconds == 0.0 {
+        return format!("{when}: no interval\n");
+    }
+    let latency = figures
+        .latency_ns
+        .map_or("unknown".to_owned(), |ns| format!("{ns:.0} ns"));
+    format!(
+        "{when} ({:.1} s): local {}, imbalance {}, latency {latency}, links {}\n",
+        figures.seconds,
+        percent(figures.local_access_ratio),
+        percent(figures.controller_imbalance),
+        percent(figures.link_use),
+    )
+}
+
+fn percent(figure: Option<f64>) -> String {
+    figure.map_or_else(
+        || "unknown".to_owned(),
+        |figure| format!("{:.1} %", 100.0 * figure),
+    )
+}
+
+fn decided_json(decided: &Decided) -> Value {
+    json!({
+        "tracker": decided.tracker,
+        "backend": decided.backend,
+        "summary": decided.summary,
+        "whole": decided.estimate.whole(),
+        "before": decided.estimate.before(),
+        "after": decided.estimate.after(),
+        "sampled": decided.estimate.sampled(),
+        "notes": decided.notes,
+        "log": decided.log,
+        "log_dropped": decided.log_dropped,
+    })
+}
