@@ -109,7 +109,8 @@ struct Executor {
     free: Vec<u64>,
     homes: BTreeMap<u64, u32>,
     moved_at: BTreeMap<u64, u64>,
-    under_way: BTreeMap<u64, Vec<u64>>,
+    /// Target and pages by request.
+    under_way: BTreeMap<u64, (u32, Vec<u64>)>,
     /// Outcomes with the step in which they are due.
     waiting: Vec<(usize, MoveOutcome)>,
     seen_requests: BTreeSet<u64>,
@@ -121,9 +122,14 @@ impl Executor {
         let (due, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(at, _)| *at <= step);
         self.waiting = later;
         for (_, outcome) in &due {
-            self.under_way
-                .remove(&outcome.request)
-                .expect("an outcome answers a request");
+            let asked = self.under_way.remove(&outcome.request);
+            let (to, _) = asked.expect("an outcome answers a request");
+            // Memory is taken when the move is done, not when it is asked for.
+            for &page in &outcome.moved {
+                let from = self.homes.insert(page, to).unwrap_or((page % 3) as u32);
+                self.free[from as usize] += 1;
+                self.free[to as usize] -= 1;
+            }
             self.moved_at
                 .extend(outcome.moved.iter().map(|&page| (page, now_us)));
         }
@@ -132,7 +138,12 @@ impl Executor {
 
     fn check(&self, plan: &Plan, now_us: u64) {
         let mut arriving = [0; NODES as usize];
-        let mut busy: BTreeSet<u64> = self.under_way.values().flatten().copied().collect();
+        let mut busy: BTreeSet<u64> = BTreeSet::new();
+        for (to, pages) in self.under_way.values() {
+            arriving[*to as usize] += pages.len() as u64;
+            busy.extend(pages);
+        }
+        let promised = arriving;
         for request in &plan.requests {
             let pages = &request.pages;
             assert!(
@@ -161,7 +172,7 @@ impl Executor {
         );
         for (node, &pages) in arriving.iter().enumerate() {
             assert!(
-                pages == 0 || pages + 4 <= self.free[node],
+                pages == promised[node] || pages + 4 <= self.free[node],
                 "capacity of node {node} exceeded"
             );
         }
@@ -174,16 +185,9 @@ impl Executor {
             1 => (Vec::new(), vec![(Refusal::Pinned, all)]),
             _ => (request.pages.clone(), Vec::new()),
         };
-        for &page in &moved {
-            let from = self
-                .homes
-                .insert(page, request.to.0)
-                .unwrap_or((page % 3) as u32);
-            self.free[from as usize] += 1;
-            self.free[request.to.0 as usize] -= 1;
-        }
         self.seen_requests.insert(request.id);
-        self.under_way.insert(request.id, request.pages.clone());
+        self.under_way
+            .insert(request.id, (request.to.0, request.pages.clone()));
         let outcome = MoveOutcome {
             request: request.id,
             moved,

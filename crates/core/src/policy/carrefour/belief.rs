@@ -41,6 +41,11 @@ const DOMINANT_COUNT: u32 = 10;
 /// Pages of a block that must be seen before the block speaks for its unseen pages.
 const BLOCK_SPEAKS: u32 = 16;
 
+/// Decay of the count of phase changes per interval: ten intervals.
+const CHANGE_DECAY: f64 = 0.9;
+/// With so many recent changes the users take turns: that is the program's way, not a new phase.
+const TAKING_TURNS: f64 = 2.5;
+
 /// `slots` value of a page without a record.
 const NO_RECORD: u16 = u16::MAX;
 
@@ -129,6 +134,8 @@ pub(super) struct ProcessBelief {
     users: Vec<f64>,
     /// First interval whose observations count; 0 before the first sample.
     pub phase_start: u32,
+    /// Recent changes of phase, decayed.
+    changes: f64,
 }
 
 impl Record {
@@ -343,14 +350,14 @@ impl ProcessBelief {
             .map(|(old, new)| (old / known - new / total).abs())
             .sum();
         let first = self.phase_start == 0;
+        self.changes *= CHANGE_DECAY;
         let changed = total >= min_samples && known >= min_samples && distance / 2.0 > change;
-        if first || changed {
+        let takes_turns = self.changes >= TAKING_TURNS;
+        self.changes += f64::from(u8::from(changed));
+        if first || (changed && !takes_turns) {
             self.users.copy_from_slice(users);
             for block in self.blocks.values_mut() {
-                block.pairs = Pairs {
-                    at: now,
-                    ..Pairs::default()
-                };
+                block.pairs = Pairs::default();
             }
             self.phase_start = now + 1;
             return false;

@@ -4,13 +4,13 @@
 //! everybody's pages are on one (congestion). On current machines congestion costs more.
 //!
 //! Approach (paper, section "Carrefour"): with enough traffic, where a controller is overloaded,
-//! pages used by several nodes are spread ([`spread`]); where many accesses are remote, pages used
+//! pages used by several nodes are spread (`spread`); where many accesses are remote, pages used
 //! by one node only move to it. Per page the order is replicate, interleave, collocate. Replication
 //! is not built yet: [`Mechanism::Replicate`] and the order of the tests in [`Carrefour::decide`]
 //! keep its place.
 //!
 //! What differs from the paper, and why: the period may be a tenth of a second, so page statistics
-//! are kept over intervals and a page is called private or shared by probability ([`belief`]);
+//! are kept over intervals and a page is called private or shared by probability (`belief`);
 //! the draw reaches balance in one step ([`config::Draw`]); once on, a mechanism goes on until its
 //! work is done ([`Config::interleave_until_imbalance`], [`Config::collocate_until_local_ratio`]).
 //! The efficacy rule is the engine's.

@@ -421,3 +421,73 @@ fn the_gates_are_told_once() {
             .contains("interleaving on (controller imbalance 200 %)")
     );
 }
+
+#[test]
+fn shared_pages_stay_shared_however_long_one_looks() {
+    // 2,000 pages, each sampled once per interval from a random node: over 60 intervals every
+    // page is seen six times in a row from one node by chance in 60 / 4^5 = 6 % of the cases.
+    let scene = Scene {
+        imbalance: 0.0,
+        ..Scene::default()
+    };
+    let mut policy = Carrefour::new(Config::default());
+    let (mut random, mut chance) = (Random::new(3), Random::new(4));
+    let mut moved = 0;
+    for _ in 0..60 {
+        let page = |page: u64| {
+            let mut reads = [0; 4];
+            reads[(chance.unit() * 4.0) as usize] = 1;
+            (page, (page % 4) as usize, reads)
+        };
+        let pages: Vec<Page> = (0..2000).map(page).collect();
+        moved += scene.decide(&mut policy, &mut random, &pages).moves.len();
+    }
+    assert!(moved <= 2, "{moved} pages collocated");
+}
+
+#[test]
+fn pages_filled_by_one_thread_are_judged_by_their_later_users() {
+    // Node 0 fills all pages for three intervals; then each page has one user, and only one page
+    // in eight is sampled per interval. Without forgetting, the first sample of every page would
+    // be its second user.
+    let mut policy = Carrefour::new(Config::default());
+    let mut random = Random::new(3);
+    let filled: Vec<Page> = (0..2000).map(|page| (page, 0, [1, 0, 0, 0])).collect();
+    for _ in 0..3 {
+        Scene::default().decide(&mut policy, &mut random, &filled);
+    }
+    let (mut interleaved, mut collocated) = (0, 0);
+    for turn in 0..24 {
+        let pages: Vec<Page> = private(2000, 1)
+            .into_iter()
+            .filter(|(page, ..)| page / 4 * 7 % 8 == turn % 8)
+            .collect();
+        let proposal = Scene::default().decide(&mut policy, &mut random, &pages);
+        interleaved += count(&proposal, Mechanism::Interleave);
+        collocated += count(&proposal, Mechanism::Collocate);
+    }
+    assert_eq!(interleaved, 0);
+    assert!(collocated >= 1400, "{collocated} of 1500 collocated");
+}
+
+#[test]
+fn users_that_take_turns_are_learned_after_a_while() {
+    // In each interval one node runs, on its own pages: the users change completely every time.
+    let mut policy = Carrefour::new(Config::default());
+    let mut random = Random::new(3);
+    let mut moved = BTreeMap::new();
+    for turn in 0..40 {
+        let pages: Vec<Page> = private(2000, 1)
+            .into_iter()
+            .filter(|(page, ..)| page % 4 == turn % 4)
+            .collect();
+        for order in Scene::default()
+            .decide(&mut policy, &mut random, &pages)
+            .moves
+        {
+            assert_eq!(order.mechanism, Mechanism::Collocate);
+            moved.insert(order.page, order.to);
+        }
+    }
+    assert_eq!(moved.len(), 1500);
+}
