@@ -10,7 +10,7 @@ format = "hither.machine/1"
 name = "test"
 description = "a machine of a test"
 line_bytes = 64
-cpu = { ghz = 2, cpi = 1, divide_cycles = 20, mlp = 4, stream_gbs = 3, stream_overlap = 0 }
+cpu = { ghz = 2, cpi = 1, divide_cycles = 20, pause_cycles = 40, mlp = 4, stream_gbs = 3, stream_overlap = 0 }
 tlb = { small_entries = 512, huge_entries = 64, miss_ns = 20 }
 private_cache = { size_kb = 256, ways = 8, latency_ns = 5 }
 coherence = { same_domain_ns = 40, cross_domain_ns = 90, invalidate_ns = 60 }

@@ -645,7 +645,7 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
     let prices = InstructionPrices {
         plain: machine.cpu.cpi * nanosecond_cycles,
         divide: machine.cpu.divide_cycles * nanosecond_cycles,
-        pause: 45.0 * nanosecond_cycles,
+        pause: machine.cpu.pause_cycles * nanosecond_cycles,
         syscall: machine.costs.syscall_ns * 1000.0,
         flush_page: machine.costs.invlpg_ns * 1000.0,
         switch: machine.costs.page_table_switch_ns * 1000.0,
@@ -677,7 +677,7 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
         scores: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
         vcpus: owned,
         nodes,
-        quantum_ps: options.skew_ns * 1000 / 5,
+        quantum_ps: options.skew_ns * 100,
         host_start_ns: host_ns(),
         prices,
     };

@@ -57,6 +57,9 @@ pub struct Cpu {
     pub cpi: f64,
     /// Cycles of one integer or floating-point division or square root.
     pub divide_cycles: f64,
+    /// Cycles of one `pause`, 1 to 1000; 20 and above for the emulator, where loops that spin on
+    /// it run at the host's speed and a shorter one would hardly let guest time pass.
+    pub pause_cycles: f64,
     /// Independent random misses that overlap (effective memory-level parallelism).
     pub mlp: f64,
     /// Bytes per ns that one core's streams (demand plus prefetch fills) draw from its idle local

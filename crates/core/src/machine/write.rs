@@ -46,6 +46,7 @@ fn core_side(out: &mut Lines, machine: &Machine) {
     out.number("ghz", cpu.ghz);
     out.number("cpi", cpu.cpi);
     out.number("divide_cycles", cpu.divide_cycles);
+    out.number("pause_cycles", cpu.pause_cycles);
     out.number("mlp", cpu.mlp);
     out.number("stream_gbs", cpu.stream_gbs);
     out.number("stream_overlap", cpu.stream_overlap);
