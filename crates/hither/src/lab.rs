@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hither_core::policy;
 use hither_lab::back::Back;
 use hither_lab::compare;
-use hither_lab::qemu::HugePages;
+use hither_lab::qemu::{HugePages, ScopeMode};
 use hither_lab::session::{Lab, Options};
 use hither_lab::{Error, fetch, guest, report};
 use std::ffi::OsString;
@@ -218,7 +218,7 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
         files: arguments.files,
         env: arguments.env,
         back,
-        scope: !arguments.no_scope,
+        scope: if arguments.no_scope { None } else { Some(ScopeMode::Model) },
         agent: std::env::current_exe().context("asking for the path of hither itself")?,
         hither_arguments: if explain { vec!["--explain".into()] } else { Vec::new() },
     };

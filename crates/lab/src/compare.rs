@@ -230,6 +230,13 @@ fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> Row {
     let median = |get: fn(&RunRow) -> Option<f64>| {
         Spread::of(good().filter_map(get)).map(|spread| spread.median)
     };
+    // Without the device nothing was counted, which is not the same as none.
+    let counted = |get: fn(&Figures) -> u64| {
+        let measured = good()
+            .map(|run| &run.figures)
+            .filter(|figures| figures.instructions > 0);
+        Spread::of(measured.map(|figures| get(figures) as f64)).map(|spread| spread.median)
+    };
     Row {
         policy: name.to_owned(),
         seconds: Spread::of(good().map(|run| run.seconds)),
@@ -242,8 +249,8 @@ fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> Row {
         controller_use: median(|run| run.figures.controller_use),
         link_use: median(|run| run.figures.link_use),
         link_imbalance: median(|run| run.figures.link_imbalance),
-        instructions: median(|run| Some(run.figures.instructions as f64)),
-        moved_pages: median(|run| Some(run.figures.moved_pages as f64)),
+        instructions: counted(|figures| figures.instructions),
+        moved_pages: counted(|figures| figures.moved_pages),
         host_seconds: median(|run| Some(run.host_seconds)),
         runs,
     }

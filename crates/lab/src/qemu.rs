@@ -39,6 +39,26 @@ impl HugePages {
     }
 }
 
+/// What the plugin does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScopeMode {
+    /// Models memory time and owns the guest's clock.
+    Model,
+    /// Only resolves the address of every access: the yardstick of the speed benchmark.
+    Resolve,
+}
+
+impl ScopeMode {
+    /// The plugin's word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Resolve => "resolve",
+        }
+    }
+}
+
 /// The plugin and what it reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
@@ -48,6 +68,8 @@ pub struct Scope {
     pub machine: String,
     /// File behind the Opium device.
     pub opium: String,
+    /// What it does.
+    pub mode: ScopeMode,
 }
 
 /// Everything that a boot needs besides the machine.
@@ -175,12 +197,14 @@ pub fn arguments(machine: &Machine, parts: &Parts) -> Result<Vec<String>> {
             plugin,
             machine,
             opium,
+            mode,
         } = scope;
         args.pair(
             "-plugin",
             format!(
-                "{},machine={machine},opium={opium},mode=model",
-                comma(plugin)
+                "{},machine={machine},opium={opium},mode={}",
+                comma(plugin),
+                mode.name()
             ),
         );
     }
@@ -211,6 +235,8 @@ pub fn kernel_command_line(parts: &Parts) -> String {
         // Modelled time is slower than the host's: watchdogs would bark at the wrong tree.
         "nowatchdog",
         "rcupdate.rcu_cpu_stall_suppress=1",
+        // Self-tests of ciphers would go on beside the first seconds of the program.
+        "cryptomgr.notests=1",
         "numa_balancing=disable",
     ]
     .map(str::to_owned)

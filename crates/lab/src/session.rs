@@ -13,7 +13,7 @@ use crate::fetch::{self, Qemu};
 use crate::image::{self, Image};
 use crate::os;
 use crate::protocol::{self, Job, Launch, RunSpec, Stdin};
-use crate::qemu::{self, HugePages, Parts, Scope};
+use crate::qemu::{self, HugePages, Parts, Scope, ScopeMode};
 use crate::viewer::{Show, Viewer};
 use hither_core::machine::{Machine, parse, scale, write};
 use hither_core::opium;
@@ -54,8 +54,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Files to bring back.
     pub back: Vec<Back>,
-    /// Use the plugin. Without it time is the host's: for trying out the lab itself.
-    pub scope: bool,
+    /// What the plugin does; without it time is the host's: for trying out the lab itself.
+    pub scope: Option<ScopeMode>,
     /// The hither binary that becomes the guest's agent; the plugin is looked for beside it.
     pub agent: PathBuf,
     /// More arguments for `hither run` in the guest.
@@ -90,7 +90,7 @@ impl Lab {
         let (machine, scaling) = machine(&options)?;
         qemu::check(&machine)?;
         let kernel = Cache::of_user()?.choose(&options.kernel)?;
-        let plugin = if options.scope {
+        let plugin = if options.scope.is_some() {
             Some(find_plugin(&options.agent)?)
         } else {
             None
@@ -237,6 +237,11 @@ impl Lab {
         Ok(viewer.runs.first().map_or(0, |run| run.ended.status))
     }
 
+    /// Is time modelled, and the Opium device alive?
+    fn models(&self) -> bool {
+        self.options.scope == Some(ScopeMode::Model)
+    }
+
     fn setting(&self, argv: &[String], kernel: &str) -> Setting {
         Setting {
             machine: self.machine.name.clone(),
@@ -250,7 +255,7 @@ impl Lab {
                 .collect(),
             kernel: kernel.to_owned(),
             thp: self.options.huge_pages.name().to_owned(),
-            modelled: self.plugin.is_some(),
+            modelled: self.models(),
             command: argv.to_vec(),
         }
     }
@@ -284,6 +289,7 @@ impl Lab {
             plugin: plugin.display().to_string(),
             machine: inherited(&machine_file),
             opium: inherited(&device),
+            mode: self.options.scope.unwrap_or(ScopeMode::Model),
         });
         let parts = Parts {
             kernel: self.kernel.display().to_string(),
@@ -350,7 +356,7 @@ impl Lab {
                 .map(|back| back.guest.clone())
                 .collect(),
             sample_ms: SAMPLE_MS,
-            opium: self.plugin.is_some(),
+            opium: self.models(),
             node_cpus: self
                 .machine
                 .nodes
@@ -434,7 +440,7 @@ fn machine(options: &Options) -> Result<(Machine, String)> {
     let machine = parse::parse(&text).map_err(|error| {
         Error::bad(
             format!("{path}: {error}"),
-            "mend the line; docs/machine-files.md has every field",
+            "correct that line; docs/machine-files.md describes every field",
         )
     })?;
     let cpus = options

@@ -39,6 +39,7 @@ fn parts() -> Parts {
             plugin: "/l/a,b.so".into(),
             machine: "/proc/self/fd/6".into(),
             opium: "/proc/self/fd/8".into(),
+            mode: ScopeMode::Model,
         }),
         huge_pages: HugePages::Madvise,
         kernel_arguments: Vec::new(),
