@@ -292,3 +292,6 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,6 @@ pub fn topology(topology: &Topology) -> String {
         };
         text.push_str(&format!("  {id}: CPUs {}\n", package.cpus));
     }
-    text.push('\n');
     text.push_str(&settings(topology));
     if !topology.notes.is_empty() {
         text.push_str("\nnotes\n");
@@ -180,7 +179,7 @@ fn settings(topology: &Topology) -> String {
     }
     let mut text = String::new();
     if !parts.is_empty() {
-        text = format!("kernel: {}\n", parts.join(", "));
+        text = format!("\nkernel: {}\n", parts.join(", "));
     }
     if !topology.offline.is_empty() {
         text.push_str(&format!("offline: CPUs {}\n", topology.offline));

@@ -1,0 +1,168 @@
+//! The loop with a tracker and a backend that are told what to see and do.
+
+use super::*;
+use hither_core::engine::EngineConfig;
+use hither_core::ids::{NodeId, Pid};
+use hither_core::plan::Sampling;
+use hither_core::policy::{self, EvidenceKind};
+use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
+use hither_linux::proc::tree::Tree;
+use hither_mover::Unavailable;
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+/// What the fakes saw, for the test to look at.
+#[derive(Default)]
+struct Seen {
+    moved: Vec<(Pid, u64, NodeId)>,
+    sampling: Vec<Sampling>,
+    stopped: bool,
+}
+
+/// Sees 20 pages of one process on node0, used by node0.
+struct FakeTracker(i32, Rc<RefCell<Seen>>);
+
+impl Tracker for FakeTracker {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+    fn gives(&self) -> &'static [EvidenceKind] {
+        &[EvidenceKind::PageAccesses]
+    }
+    fn set_sampling(&mut self, sampling: Sampling) {
+        self.1.borrow_mut().sampling.push(sampling);
+    }
+    fn observe(&mut self, _: &mut Tree, snapshot: &mut Snapshot) -> hither_linux::Result<()> {
+        snapshot.metrics.local_access_ratio = Evidence::measured(1.0, "fake");
+        snapshot.metrics.memory_accesses_per_us = Evidence::measured(100.0, "fake");
+        snapshot.sample_count = Evidence::measured(200, "fake");
+        snapshot.sample_period = 100;
+        let page = |page| PageStats {
+            pid: Pid(self.0),
+            page,
+            home: NodeId(0),
+            reads: NodeCounts::from_slice(&[10]),
+            writes: NodeCounts::new(),
+            huge: false,
+        };
+        snapshot.pages = (100..120).map(page).collect();
+        Ok(())
+    }
+    fn stop(&mut self) {
+        self.1.borrow_mut().stopped = true;
+    }
+    fn take_notes(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Moves everything, in its own account only.
+struct FakeBackend(Rc<RefCell<Seen>>);
+
+impl Backend for FakeBackend {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+    fn probe(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+    fn execute(&mut self, requests: &[MoveRequest]) -> Vec<MoveOutcome> {
+        let one = |request: &MoveRequest| {
+            let mut builder = OutcomeBuilder::new(request);
+            for &page in &request.pages {
+                builder.moved(page);
+                self.0
+                    .borrow_mut()
+                    .moved
+                    .push((request.pid, page, request.to));
+            }
+            builder.finish()
+        };
+        requests.iter().map(one).collect()
+    }
+}
+
+fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session {
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines/four-node-hmat");
+    let setup = Setup {
+        root: Root::host(),
+        topology: Topology::read(&Root::new(fixture)).unwrap(),
+        tracker: Box::new(FakeTracker(pid, Rc::clone(seen))),
+        backend: Box::new(FakeBackend(Rc::clone(seen))),
+        engine: Engine::new(
+            policy::by_name("wrong-node").unwrap(),
+            EngineConfig::default(),
+        ),
+        interval_us: 100_000,
+    };
+    Session::new(setup, sys::monotonic_ns(), false, false)
+}
+
+#[test]
+fn what_is_seen_is_decided_moved_and_accounted_for() {
+    let mut child = process::Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = child.id() as i32;
+    let handle = PidFd::open(pid).unwrap();
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let mut session = session(pid, &seen);
+    let sleep_us = session.step(&handle);
+    assert!(
+        (LEAST_SLEEP_US..=1_000_000).contains(&sleep_us),
+        "{sleep_us}"
+    );
+    let pages: Vec<u64> = seen
+        .borrow()
+        .moved
+        .iter()
+        .map(|&(_, page, _)| page)
+        .collect();
+    assert_eq!(pages, (100..120).collect::<Vec<u64>>());
+    // node3 is two hops from node0.
+    assert!(
+        seen.borrow()
+            .moved
+            .iter()
+            .all(|&(owner, _, to)| owner == Pid(pid) && to == NodeId(3))
+    );
+    assert_eq!(
+        session
+            .outcomes
+            .iter()
+            .map(|outcome| outcome.moved.len())
+            .sum::<usize>(),
+        20
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let decided = session.finish();
+    assert_eq!(decided.summary.moved_pages, 20);
+    assert_eq!(decided.summary.directions[0].to, NodeId(3));
+    assert_eq!((decided.tracker, decided.backend), ("fake", "fake"));
+    assert!(decided.estimate.sampled().local_access_ratio == Some(1.0) && !decided.log.is_empty());
+    assert!(seen.borrow().stopped && !seen.borrow().sampling.is_empty());
+}
+
+#[test]
+fn nothing_is_moved_once_the_program_has_ended() {
+    let mut child = process::Command::new("true").spawn().unwrap();
+    let handle = PidFd::open(child.id() as i32).unwrap();
+    child.wait().unwrap();
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let mut session = session(child.id() as i32, &seen);
+    let request = MoveRequest {
+        id: 1,
+        pid: Pid(1),
+        pages: vec![1, 2, 3],
+        to: NodeId(1),
+        reason: hither_core::plan::Reason {
+            mechanism: hither_core::plan::Mechanism::Collocate,
+            because: "test".into(),
+        },
+        predicted_gain_ns: Evidence::unknown("test"),
+    };
+    let outcomes = session.execute(&[request], &handle);
+    assert_eq!(outcomes[0].refused, [(Refusal::Dropped, 3)]);
+    assert!(seen.borrow().moved.is_empty());
+}
