@@ -110,9 +110,15 @@ impl<T: Numbered> FromStr for IdSet<T> {
 
     /// Parses the kernel's list format. The empty string is the empty set, as in sysfs.
     fn from_str(text: &str) -> Result<Self, ListError> {
-        let fail = |reason: String| ListError { text: text.to_owned(), reason };
+        let fail = |reason: String| ListError {
+            text: text.to_owned(),
+            reason,
+        };
         let number = |part: &str| -> Result<u32, ListError> {
-            let value = part.trim().parse::<u32>().map_err(|_| fail(format!("`{part}` is no number")))?;
+            let value = part
+                .trim()
+                .parse::<u32>()
+                .map_err(|_| fail(format!("`{part}` is no number")))?;
             if value > MAX_MEMBER {
                 return Err(fail(format!("{value} is above the limit of {MAX_MEMBER}")));
             }
@@ -143,7 +149,11 @@ impl<T: Numbered> fmt::Display for IdSet<T> {
         let mut first = true;
         let mut flush = |f: &mut fmt::Formatter<'_>, (low, high): (u32, u32)| {
             let comma = if std::mem::take(&mut first) { "" } else { "," };
-            if low == high { write!(f, "{comma}{low}") } else { write!(f, "{comma}{low}-{high}") }
+            if low == high {
+                write!(f, "{comma}{low}")
+            } else {
+                write!(f, "{comma}{low}-{high}")
+            }
         };
         for number in self.0.iter().map(|id| id.number()) {
             run = match run {

@@ -41,7 +41,9 @@ mod tests {
     #[test]
     fn capacity_is_linear_between_points_and_flat_outside() {
         // Skylake 8160: 105 GB/s at 96 % reads, 87 at 56 %; half way (76 %) is 96.
-        let capacity = Capacity { points: vec![(0.56, 87.0), (0.96, 105.0)] };
+        let capacity = Capacity {
+            points: vec![(0.56, 87.0), (0.96, 105.0)],
+        };
         assert!((capacity.at(0.76) - 96.0).abs() < 1e-9);
         assert!((capacity.at(0.0) - 87.0).abs() < 1e-9);
         assert!((capacity.at(1.0) - 105.0).abs() < 1e-9);
@@ -50,7 +52,11 @@ mod tests {
     #[test]
     fn queueing_follows_the_formula_and_is_capped() {
         // a=10, b=2, n=2 at 0.5: 10*0.5 + 2*0.25/0.5 = 6.
-        let curve = Curve { a_ns: 10.0, b_ns: 2.0, n: 2.0 };
+        let curve = Curve {
+            a_ns: 10.0,
+            b_ns: 2.0,
+            n: 2.0,
+        };
         assert!((curve.queueing_ns(0.5) - 6.0).abs() < 1e-9);
         assert_eq!(curve.queueing_ns(0.0), 0.0);
         assert_eq!(curve.queueing_ns(1.5), curve.queueing_ns(MAX_UTILISATION));

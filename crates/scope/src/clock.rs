@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 
 /// Host waits are cut into pieces of this length, so that a missed wake-up costs little.
 const NAP_NS: i64 = 1_000_000;
-/// Turns given away before a waiting vCPU sleeps.
-const YIELDS: u32 = 40;
+/// Rounds of spinning before a waiting vCPU sleeps after all.
+const SPINS: u32 = 100;
 /// After this many naps without progress a waiting vCPU is let go.
 const NAPS: u32 = 40;
 
@@ -50,6 +50,7 @@ pub struct Clock {
     /// Not above the lowest awaited time, so that most synchronisations look no further.
     wake_at_ps: AtomicU64,
     skew_ps: u64,
+    host_cpus: usize,
     /// Largest skew seen.
     pub max_skew_ps: AtomicU64,
     /// Waits given up.
@@ -87,6 +88,7 @@ impl Clock {
             turn: std::array::from_fn(|_| AtomicU32::new(0)),
             wake_at_ps: AtomicU64::new(u64::MAX),
             skew_ps: skew_ns * 1000,
+            host_cpus: std::thread::available_parallelism().map_or(1, usize::from),
             max_skew_ps: AtomicU64::new(0),
             breaks: AtomicU64::new(0),
         }
@@ -221,6 +223,31 @@ impl Clock {
         true
     }
 
+    /// Waits without sleeping for as long as no other vCPU could use this host CPU: one that goes
+    /// idle is slow to wake up. `None` where sleeping is better.
+    fn spin(&self, target: u64) -> Option<u64> {
+        for _ in 0..SPINS {
+            let ready = (0..MAX_VCPUS)
+                .filter(|&vcpu| self.running[vcpu].load(Relaxed))
+                .filter(|&vcpu| self.awaited_ps[vcpu].load(Relaxed) == u64::MAX)
+                .count();
+            // We count among the ready ones ourselves.
+            if ready > self.host_cpus {
+                return None;
+            }
+            for _ in 0..50 {
+                std::hint::spin_loop();
+            }
+            let now = self.advance();
+            if now >= target {
+                return Some(now);
+            }
+            // SAFETY: no preconditions.
+            unsafe { libc::sched_yield() };
+        }
+        None
+    }
+
     /// A running vCPU reports its time and waits while it is too far ahead. It has executed up
     /// to `executed_ps`; `own_ps` adds what it then waits for memory, during which it does
     /// nothing that others could see, so only the former counts as skew.
@@ -230,20 +257,13 @@ impl Clock {
         self.max_skew_ps
             .fetch_max(executed_ps.saturating_sub(now), Relaxed);
         // One more step may follow before it looks again, so the limit is kept from below.
-        if own_ps.saturating_sub(now) <= self.skew_ps * 4 / 5 {
+        if own_ps.saturating_sub(now) <= self.skew_ps * 8 / 10 {
             return now;
         }
         // Wait until the others have all but caught up: fewer, longer turns.
         let target = own_ps - self.skew_ps / 8;
-        // Giving the host CPU to another vCPU is cheap; sleeping lets it go idle, and waking an
-        // idle one costs more than many turns.
-        for _ in 0..YIELDS {
-            // SAFETY: no preconditions.
-            unsafe { libc::sched_yield() };
-            now = self.advance();
-            if now >= target {
-                return now;
-            }
+        if let Some(now) = self.spin(target) {
+            return now;
         }
         let mut naps = 0;
         loop {
