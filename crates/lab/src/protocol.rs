@@ -193,7 +193,7 @@ pub struct Job {
     pub version: u32,
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// Absolute path of the program in the guest.
+    /// Path of the program in the guest, from [`Job::cwd`] where it is relative.
     pub program: String,
     /// Working directory; made where it does not exist.
     pub cwd: String,

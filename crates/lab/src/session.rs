@@ -344,7 +344,13 @@ impl Lab {
         Ok(Job {
             version: protocol::VERSION,
             argv: program.argv.clone(),
-            program: text_of(&program.path)?,
+            // As typed where it is a path, so that a script sees the same name of itself; the
+            // working folder is the same there.
+            program: if program.argv[0].contains('/') {
+                program.argv[0].clone()
+            } else {
+                text_of(&program.path)?
+            },
             cwd: text_of(&cwd)?,
             env,
             stdin,
