@@ -35,7 +35,10 @@ fn request(pid: i32) -> MoveRequest {
         pid: Pid(pid),
         pages: vec![0x400, 0x401],
         to: NodeId(0),
-        reason: Reason { mechanism: Mechanism::Collocate, because: "test".into() },
+        reason: Reason {
+            mechanism: Mechanism::Collocate,
+            because: "test".into(),
+        },
         predicted_gain_ns: Evidence::unknown("test"),
     }
 }
@@ -50,18 +53,30 @@ fn another_users_pages_are_not_ours_to_move() {
 
 #[test]
 fn another_users_process_is_left_alone_with_a_sentence() {
-    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut child = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
     let base = std::process::id() as i32;
     let looked = as_nobody(|| {
         let mut tree = Tree::new(Root::host(), base);
         tree.refresh(0).unwrap();
-        let without = tree.processes().iter().filter(|process| process.pagemap.is_none()).count();
+        let without = tree
+            .processes()
+            .iter()
+            .filter(|process| process.pagemap.is_none())
+            .count();
         (without, tree.take_notes())
     });
     child.kill().unwrap();
     child.wait().unwrap();
     if let Some((without, notes)) = looked {
         assert!(without >= 1, "{notes:?}");
-        assert!(notes.iter().any(|note| note.contains("left alone") && note.contains("as root")), "{notes:?}");
+        assert!(
+            notes
+                .iter()
+                .any(|note| note.contains("left alone") && note.contains("as root")),
+            "{notes:?}"
+        );
     }
 }

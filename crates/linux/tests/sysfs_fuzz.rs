@@ -35,9 +35,37 @@ impl Random {
 
 /// Texts that tend to break parsers.
 const NASTY: &[&str] = &[
-    "-1", "18446744073709551616", "4294967296", "0x10", "9999999999999999999999", "0-65535", "0-65536",
-    "\0", "\u{feff}", "NaN", "1e9", " ", "\n", "\t", "-", ",", ",,", "0-", "-0", "kB", "K", "[", "]", "[]", "()", ")", "=",
-    "N0=", "Node", "node", "٣",
+    "-1",
+    "18446744073709551616",
+    "4294967296",
+    "0x10",
+    "9999999999999999999999",
+    "0-65535",
+    "0-65536",
+    "\0",
+    "\u{feff}",
+    "NaN",
+    "1e9",
+    " ",
+    "\n",
+    "\t",
+    "-",
+    ",",
+    ",,",
+    "0-",
+    "-0",
+    "kB",
+    "K",
+    "[",
+    "]",
+    "[]",
+    "()",
+    ")",
+    "=",
+    "N0=",
+    "Node",
+    "node",
+    "٣",
 ];
 
 fn mutate(random: &mut Random, seed: &[u8], other: &[u8]) -> Vec<u8> {
@@ -71,10 +99,17 @@ fn mutate(random: &mut Random, seed: &[u8], other: &[u8]) -> Vec<u8> {
 
 /// Gives a text to the parser of a file of this name; what is accepted must hold together.
 fn parse_file(path: &Path, text: &str) {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("");
     let place = |fault: Fault| {
         assert!(fault.line >= 1 && !fault.reason.is_empty(), "{fault:?}");
-        assert!(fault.reason.len() < 1000, "a message of {} bytes", fault.reason.len());
+        assert!(
+            fault.reason.len() < 1000,
+            "a message of {} bytes",
+            fault.reason.len()
+        );
     };
     match name {
         "online" | "offline" | "present" | "possible" | "cpulist" | "shared_cpu_list" => {
@@ -88,7 +123,11 @@ fn parse_file(path: &Path, text: &str) {
             });
         }
         "distance" => parse::distances(text).map_or_else(place, |distances| {
-            assert!(distances.iter().all(|distance| (10..=255).contains(distance)));
+            assert!(
+                distances
+                    .iter()
+                    .all(|distance| (10..=255).contains(distance))
+            );
         }),
         "meminfo" => {
             parse::node_meminfo(text, 0).map_or_else(place, |m| assert!(m.free_kb <= m.total_kb));
@@ -97,14 +136,24 @@ fn parse_file(path: &Path, text: &str) {
         "size" => parse::cache_size_kb(text).map_or_else(place, |size| assert!(size < 1 << 40)),
         "physical_package_id" => parse::signed(text).map_or_else(place, |_| ()),
         "enabled" => parse::chosen(text).map_or_else(place, |word| assert!(text.contains(&word))),
-        "auto" | "__auto_type" | "demotion_enabled" => parse_switch(text).map_or_else(place, |_| ()),
-        "numa_maps" => numa_maps::parse(text).map_or_else(place, |maps| drop(numa_maps::totals(&maps))),
+        "auto" | "__auto_type" | "demotion_enabled" => {
+            parse_switch(text).map_or_else(place, |_| ())
+        }
+        "numa_maps" => {
+            numa_maps::parse(text).map_or_else(place, |maps| drop(numa_maps::totals(&maps)))
+        }
         "maps" => parse_maps(text).map_or_else(place, |ranges| {
             assert!(ranges.iter().all(|range| range.start <= range.end));
         }),
         "stat" => stat::parse(text).map_or_else(place, |_| ()),
         _ => parse::number(text).map_or_else(place, |number| {
-            assert_eq!(text.trim().trim_start_matches(['+', '0']).parse().unwrap_or(0), number);
+            assert_eq!(
+                text.trim()
+                    .trim_start_matches(['+', '0'])
+                    .parse()
+                    .unwrap_or(0),
+                number
+            );
         }),
     }
 }
@@ -125,7 +174,11 @@ fn gather(folder: &Path, base: &Path, machine: usize, seeds: &mut Vec<Seed>) {
             gather(&entry.path(), base, machine, seeds);
         } else if kind.is_file() && entry.file_name() != "topo.txt" {
             let bytes = fs::read(entry.path()).unwrap();
-            seeds.push(Seed { path: entry.path().strip_prefix(base).unwrap().into(), machine, bytes });
+            seeds.push(Seed {
+                path: entry.path().strip_prefix(base).unwrap().into(),
+                machine,
+                bytes,
+            });
         }
     }
 }
@@ -133,14 +186,27 @@ fn gather(folder: &Path, base: &Path, machine: usize, seeds: &mut Vec<Seed>) {
 /// Seeds from procfs, which no captured machine holds.
 fn process_seeds(seeds: &mut Vec<Seed>) {
     let texts: [(&str, &str); 3] = [
-        ("numa_maps", "7f2c8c000000 default anon=33 dirty=33 N0=21 N1=12 kernelpagesize_kB=4\n7f2c94000000 bind:0 file=/a huge N0=2 kernelpagesize_kB=2048\n"),
-        ("maps", "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0   [heap]\n7fff0000-7fff1000 r-xp 0 08:01 7 /bin/x\n"),
-        ("stat", "1234 (my (app) x) S 1 1234 1234 0 -1 4194304 99 0 0 0 12 3 0 0 20 0 1 0 8342 2457600 225 18446744073709551615 1 1\n"),
+        (
+            "numa_maps",
+            "7f2c8c000000 default anon=33 dirty=33 N0=21 N1=12 kernelpagesize_kB=4\n7f2c94000000 bind:0 file=/a huge N0=2 kernelpagesize_kB=2048\n",
+        ),
+        (
+            "maps",
+            "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0   [heap]\n7fff0000-7fff1000 r-xp 0 08:01 7 /bin/x\n",
+        ),
+        (
+            "stat",
+            "1234 (my (app) x) S 1 1234 1234 0 -1 4194304 99 0 0 0 12 3 0 0 20 0 1 0 8342 2457600 225 18446744073709551615 1 1\n",
+        ),
     ];
     for (path, text) in texts {
         // Often enough to matter beside hundreds of sysfs files.
         for _ in 0..20 {
-            seeds.push(Seed { path: path.into(), machine: usize::MAX, bytes: text.into() });
+            seeds.push(Seed {
+                path: path.into(),
+                machine: usize::MAX,
+                bytes: text.into(),
+            });
         }
     }
 }
@@ -157,15 +223,29 @@ fn read_whole(copies: &[tempfile::TempDir], seed: &Seed, bytes: &[u8]) -> bool {
     let accepted = match Topology::read(&Root::new(folder)) {
         Ok(topology) => {
             let count = topology.nodes.len();
-            assert!(topology.distances.len() == count && topology.distances.iter().all(|row| row.len() == count));
+            assert!(
+                topology.distances.len() == count
+                    && topology.distances.iter().all(|row| row.len() == count)
+            );
             for cpu in topology.online.iter() {
                 assert!(topology.node_of_cpu(cpu).is_some(), "{cpu}");
-                assert_eq!(topology.domains.iter().filter(|d| d.cpus.contains(cpu)).count(), 1, "{cpu}");
+                assert_eq!(
+                    topology
+                        .domains
+                        .iter()
+                        .filter(|d| d.cpus.contains(cpu))
+                        .count(),
+                    1,
+                    "{cpu}"
+                );
             }
             true
         }
         Err(error) => {
-            assert!(error.to_string().starts_with(&folder.display().to_string()), "{error}");
+            assert!(
+                error.to_string().starts_with(&folder.display().to_string()),
+                "{error}"
+            );
             assert!(!error.remedy.is_empty(), "{error}");
             false
         }
@@ -180,7 +260,10 @@ fn damaged_files_are_errors_and_never_panics() {
     let seed = setting("HITHER_FUZZ_SEED", 0x6869_7468_6572);
     println!("seed {seed}, {inputs} inputs");
     let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines");
-    let mut names: Vec<_> = fs::read_dir(&machines).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut names: Vec<_> = fs::read_dir(&machines)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     names.sort();
     let mut seeds = Vec::new();
     let mut copies = Vec::new();
@@ -208,5 +291,8 @@ fn damaged_files_are_errors_and_never_panics() {
         }
     }
     println!("{whole} whole machines read, {accepted} of them accepted");
-    assert!(inputs < 2_000 || whole > accepted, "some damage must be noticed");
+    assert!(
+        inputs < 2_000 || whole > accepted,
+        "some damage must be noticed"
+    );
 }

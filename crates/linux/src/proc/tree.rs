@@ -345,6 +345,33 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_executes_another_program_is_a_new_incarnation() {
+        let mut outer = Command::new("sh")
+            .args([
+                "-c",
+                "exec 3<&0; sh -c 'read line; exec sleep 60' <&3 & wait",
+            ])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut tree = Tree::new(Root::host(), outer.id() as i32);
+        until(&mut tree, |tree| tree.processes().len() == 1);
+        let (pid, before) = (tree.processes()[0].pid, tree.processes()[0].incarnation);
+        std::io::Write::write_all(outer.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        until(&mut tree, |tree| {
+            tree.processes().iter().any(|p| p.name == "sleep")
+        });
+        let after = &tree.processes()[0];
+        assert_eq!(after.pid, pid);
+        assert_ne!(after.incarnation, before);
+        crate::sys::PidFd::open(pid)
+            .unwrap()
+            .signal(libc::SIGKILL)
+            .unwrap();
+        outer.wait().unwrap();
+    }
+
+    #[test]
     fn the_base_may_be_gone() {
         let mut tree = Tree::new(Root::host(), i32::MAX);
         tree.refresh(0).unwrap();

@@ -121,7 +121,11 @@ impl PidFd {
     /// Has the process ended? Does not wait.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let mut entry = libc::pollfd { fd: self.descriptor(), events: libc::POLLIN, revents: 0 };
+        let mut entry = libc::pollfd {
+            fd: self.descriptor(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid entry; does not block.
         unsafe { libc::poll(&mut entry, 1, 0) == 1 }
     }

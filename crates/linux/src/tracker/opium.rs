@@ -33,8 +33,11 @@ const CHEAP_RATE: f64 = 5_000.0;
 const FULL_COST: f64 = 0.02;
 /// Share of one CPU that samples may cost in the steady state.
 const CHEAP_COST: f64 = 0.005;
-/// Period until the traffic is known.
+/// Period until the traffic is known, at full sampling; ten times that at cheap.
 const FIRST_PERIOD: u32 = 1000;
+/// Shortest period. A machine at rest could afford less, but when it gets busy the rings would
+/// be full within a moment.
+const LEAST_PERIOD: f64 = 64.0;
 /// Intervals whose cheapest gives the price of a sample: others were interrupted.
 const PRICE_WINDOW: usize = 8;
 /// User addresses end here (57 bits with five-level page tables).
@@ -54,6 +57,7 @@ pub struct OpiumTracker {
     ghz: Option<f64>,
     prices_ns: [f64; PRICE_WINDOW],
     price_next: usize,
+    fills_per_s: f64,
     notes: Vec<String>,
     foreign_samples: u64,
     scan_told: bool,
@@ -127,6 +131,7 @@ impl OpiumTracker {
             ghz,
             prices_ns: [f64::INFINITY; PRICE_WINDOW],
             price_next: 0,
+            fills_per_s: 0.0,
             notes: Vec::new(),
             foreign_samples: 0,
             scan_told: false,
@@ -295,6 +300,12 @@ impl OpiumTracker {
         drained
     }
 
+    /// The period for the traffic and the price seen last; `None` before any was.
+    fn wanted_period(&self, sampling: Sampling) -> Option<u32> {
+        let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
+        period_for(sampling, self.fills_per_s, price_ns)
+    }
+
     /// Sets the period for the next interval from the traffic of this one and the price of a
     /// sample.
     fn adapt(&mut self, sums: &Sums, drained: u64, cost_ns: u64) {
@@ -302,13 +313,11 @@ impl OpiumTracker {
             self.prices_ns[self.price_next] = cost_ns as f64 / drained as f64;
             self.price_next = (self.price_next + 1) % PRICE_WINDOW;
         }
-        let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
-        let fills = (sums.user_reads + sums.user_writes) as f64;
         let seconds = sums.time_ns as f64 / 1e9;
-        let wanted = match self.sampling {
-            Sampling::Off => 0,
-            sampling => period_for(sampling, fills / seconds, price_ns).unwrap_or(self.period),
-        };
+        if seconds > 0.0 {
+            self.fills_per_s = (sums.user_reads + sums.user_writes) as f64 / seconds;
+        }
+        let wanted = self.wanted_period(self.sampling).unwrap_or(self.period);
         // Small changes are not worth a write that the plugin must notice.
         let apart = u64::from(wanted.abs_diff(self.period)) * 8 > u64::from(self.period);
         if apart || (wanted == 0) != (self.period == 0) {
@@ -336,8 +345,7 @@ fn period_for(sampling: Sampling, fills_per_s: f64, price_ns: f64) -> Option<u32
         rate
     };
     let period = fills_per_s / rate;
-    // A machine at rest keeps a short period: its few accesses are cheap to see.
-    (period.is_finite() && fills_per_s > 0.0).then(|| period.clamp(16.0, 1e9) as u32)
+    (period.is_finite() && fills_per_s > 0.0).then(|| period.clamp(LEAST_PERIOD, 1e9) as u32)
 }
 
 /// Mean of a utilisation whose integral is given in ppm * us.
@@ -388,14 +396,11 @@ impl Tracker for OpiumTracker {
         if self.sampling == sampling {
             return;
         }
-        let was_off = self.sampling == Sampling::Off;
-        // Until the next interval tells better: a tenth, or ten times.
-        self.period = match sampling {
-            Sampling::Off => 0,
-            _ if was_off => FIRST_PERIOD,
-            Sampling::Full => (self.period / 10).max(16),
-            Sampling::Cheap => self.period.saturating_mul(10).max(16),
+        let unknown_yet = match sampling {
+            Sampling::Cheap => FIRST_PERIOD * 10,
+            _ => FIRST_PERIOD,
         };
+        self.period = self.wanted_period(sampling).unwrap_or(unknown_yet);
         self.sampling = sampling;
         self.device.set_sampling(self.period, false);
     }

@@ -438,7 +438,7 @@ fn the_period_brings_the_wanted_rate_within_the_cost() {
     assert_eq!(period_for(Sampling::Cheap, 120e6, 100.0), Some(24_000));
     assert_eq!(period_for(Sampling::Cheap, 0.0, 100.0), None);
     assert_eq!(period_for(Sampling::Full, f64::NAN, 100.0), None);
-    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(16));
+    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(64));
     assert_eq!(period_for(Sampling::Off, 10.0, 100.0), Some(0));
 }
 
@@ -449,4 +449,35 @@ fn a_device_of_another_machine_is_refused() {
     let topology = topology(fake.folder.path());
     let error = OpiumTracker::with_device(fake.open().unwrap(), &fake.root(), &topology, None);
     assert!(error.unwrap_err().to_string().contains("node7"));
+}
+
+#[test]
+fn the_period_follows_the_traffic_and_survives_a_rest() {
+    let fake = Fake::new();
+    let topology = topology(fake.folder.path());
+    let device = fake.open().unwrap();
+    let mut tracker = OpiumTracker::with_device(device, &fake.root(), &topology, None).unwrap();
+    let mut snapshot = empty_snapshot(&topology);
+    let mut tree = Tree::new(fake.root(), 1);
+    // 40 million fills in 100 ms: 400 million a second, of which 100,000 are sampled.
+    fake.put(header::TIME_NS, 100_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 40_000_000);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert_eq!(
+        snapshot.sample_period, FIRST_PERIOD,
+        "it was in force in that interval"
+    );
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 4000);
+    // 3 % more traffic changes nothing.
+    fake.put(header::TIME_NS, 200_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 81_200_000);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert_eq!(
+        (snapshot.sample_period, fake.get32(control::SAMPLE_PERIOD)),
+        (4000, 4000)
+    );
+    tracker.set_sampling(Sampling::Off);
+    tracker.set_sampling(Sampling::Cheap);
+    // 412 million / 5,000.
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 82_400);
 }
