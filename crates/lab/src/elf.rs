@@ -107,8 +107,8 @@ fn loader(bytes: &[u8]) -> Result<Option<String>, String> {
 }
 
 /// Paths in what a loader prints for `--list`, with lines such as
-/// `	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3c5a600000)` and
-/// `	/lib64/ld-linux-x86-64.so.2 (0x00007f3c5a81c000)`.
+/// `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3c5a600000)` and
+/// `/lib64/ld-linux-x86-64.so.2 (0x00007f3c5a81c000)`.
 ///
 /// # Errors
 /// The names of libraries that the loader did not find.

@@ -245,6 +245,20 @@ pub fn monotonic_ns() -> u64 {
     }
 }
 
+/// Memory of this machine in MiB; 0 where the system does not tell.
+#[must_use]
+pub fn physical_memory_mb() -> u64 {
+    // SAFETY: asks for two constants of the system.
+    let (pages, page_bytes) = unsafe {
+        (
+            libc::sysconf(libc::_SC_PHYS_PAGES),
+            libc::sysconf(libc::_SC_PAGESIZE),
+        )
+    };
+    let bytes = u64::try_from(pages).unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(0);
+    bytes >> 20
+}
+
 /// Is this descriptor a terminal?
 #[must_use]
 pub fn is_terminal(fd: RawFd) -> bool {

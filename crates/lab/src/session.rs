@@ -95,6 +95,7 @@ impl Lab {
         } else {
             None
         };
+        check_memory(&machine, os::physical_memory_mb())?;
         let qemu = fetch::find_qemu()?;
         Ok(Self {
             options,
@@ -463,6 +464,19 @@ fn machine(options: &Options) -> Result<(Machine, String)> {
     let machine = scale::with_memory_mb(&machine, &memory)
         .map_err(|error| Error::bad(error.to_string(), "choose another --memory"))?;
     Ok((machine, scaling))
+}
+
+/// The guest's memory is taken as it is touched, but more than the host has cannot end well.
+fn check_memory(machine: &Machine, host_mb: u64) -> Result<()> {
+    let total_mb: u64 = machine.nodes.iter().map(|node| node.memory_mb).sum();
+    if host_mb == 0 || total_mb <= host_mb {
+        return Ok(());
+    }
+    let fitting = host_mb / 2 / machine.nodes.len() as u64;
+    Err(Error::bad(
+        format!("the guest's {total_mb} MiB are more than the {host_mb} MiB of this machine"),
+        format!("give each node less, as with --memory {fitting}"),
+    ))
 }
 
 /// The plugin: `HITHER_SCOPE`, or beside the binary.

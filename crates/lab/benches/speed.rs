@@ -1,0 +1,119 @@
+//! Speed of the laboratory: host seconds of one program with the model, with a plugin that only
+//! resolves addresses, and with plain QEMU.
+//!
+//! `cargo bench --package hither-lab` after `cargo build --release` and `hither lab setup`. The
+//! program is `cluster shared`: 8 busy vCPUs, bound by memory. Each way runs twice in boots of
+//! its own and the faster run counts, because other work on the host can only slow it down.
+
+use hither_lab::qemu::{HugePages, ScopeMode};
+use hither_lab::session::{Lab, Options};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Instructions a second that two host cores shall reach.
+const WANTED_PER_SECOND: f64 = 80e6;
+/// Most times the seconds of the resolving plugin.
+const WANTED_RATIO: f64 = 2.5;
+/// Boots of each way.
+const REPEAT: usize = 2;
+
+fn options(mode: Option<ScopeMode>, agent: &Path) -> Options {
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
+    Options {
+        machine_file: machine,
+        cpus: Some(8),
+        memory_mb: Some(512),
+        kernel: "newest".into(),
+        huge_pages: HugePages::Madvise,
+        timeout: Some(Duration::from_secs(600)),
+        files: Vec::new(),
+        env: Vec::new(),
+        back: Vec::new(),
+        scope: mode,
+        agent: agent.to_owned(),
+        hither_arguments: Vec::new(),
+    }
+}
+
+/// Host seconds of the faster run, and its instructions where they are counted.
+fn measure(name: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f64), String> {
+    let program = built.join("cluster").display().to_string();
+    let argv: Vec<String> = [&program, "shared", "--rounds", "8"]
+        .map(str::to_owned)
+        .to_vec();
+    let mut best = (f64::INFINITY, 0.0);
+    for _ in 0..REPEAT {
+        let lab = Lab::prepare(options(mode, &built.join("hither")))
+            .map_err(|error| error.to_string())?;
+        let (run, _) = lab
+            .run(&argv, "first-touch")
+            .map_err(|error| error.to_string())?;
+        if run.ended.status != 0 {
+            return Err(format!(
+                "{name}: the program ended with status {}",
+                run.ended.status
+            ));
+        }
+        let counted = |points: &[hither_lab::measure::Point]| -> Option<f64> {
+            let figures = hither_lab::measure::between(points.first()?, points.last()?);
+            Some(figures.instructions as f64)
+        };
+        if run.host_seconds < best.0 {
+            best = (
+                run.host_seconds,
+                counted(&run.ended.timeline).unwrap_or(0.0),
+            );
+        }
+    }
+    Ok(best)
+}
+
+fn bench() -> Result<(), String> {
+    // target/release/deps/speed-HASH
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let built: PathBuf = this.ancestors().nth(2).ok_or("no build folder")?.to_owned();
+    let (model, instructions) = measure("model", Some(ScopeMode::Model), &built)?;
+    let (resolve, _) = measure("resolve", Some(ScopeMode::Resolve), &built)?;
+    let (plain, _) = measure("plain", None, &built)?;
+    let verdict = |met: bool| if met { "met" } else { "MISSED" };
+    let speed = instructions / model;
+    let ratio = model / resolve;
+    println!(
+        "cluster shared, 8 vCPUs, {:.0} million instructions",
+        instructions / 1e6
+    );
+    println!("  with the model          {model:8.2} s");
+    println!("  resolving addresses     {resolve:8.2} s");
+    println!("  plain QEMU              {plain:8.2} s");
+    println!(
+        "instructions a second: {:.0} million (wanted {:.0}): {}",
+        speed / 1e6,
+        WANTED_PER_SECOND / 1e6,
+        verdict(speed >= WANTED_PER_SECOND)
+    );
+    println!(
+        "model over resolving:  {ratio:.2} (wanted at most {WANTED_RATIO}): {}",
+        verdict(ratio <= WANTED_RATIO)
+    );
+    println!(
+        "model over plain QEMU: {:.2}; resolving over plain QEMU: {:.2}",
+        model / plain,
+        resolve / plain
+    );
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    // `cargo test --benches` asks every benchmark to do nothing much.
+    if std::env::args().any(|argument| argument == "--test") {
+        return ExitCode::SUCCESS;
+    }
+    match bench() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("speed: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
