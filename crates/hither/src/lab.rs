@@ -10,7 +10,7 @@ use hither_lab::session::{Lab, Options};
 use hither_lab::{Error, fetch, guest, report};
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -170,8 +170,8 @@ fn setup(install: bool, refresh: bool) -> anyhow::Result<ExitCode> {
 fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let command = texts(arguments.command)?;
     check_policy(&arguments.policy)?;
+    warn_of_files(&command, &arguments.machine.files);
     let lab = prepare(arguments.machine, arguments.explain)?;
-    warn_of_files(&command);
     let (run, setting) = lab.run(&command, &arguments.policy)?;
     let status = run.ended.status;
     let document = report::RunReport::new(setting, &arguments.policy, run);
@@ -185,8 +185,8 @@ fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
 fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     let command = texts(arguments.command)?;
     check_policies(&arguments.policies, arguments.repeat)?;
+    warn_of_files(&command, &arguments.machine.files);
     let lab = prepare(arguments.machine, arguments.explain)?;
-    warn_of_files(&command);
     let comparison = lab.compare(&command, &arguments.policies, arguments.repeat)?;
     match arguments.json.as_deref() {
         Some(path) if path.as_os_str() == "-" => {
@@ -199,11 +199,19 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
         None => print(&compare::table(&comparison))?,
     }
     let failed = comparison.failures().next().is_some();
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
-    let back = arguments.back.iter().map(|text| Back::parse(text)).collect::<Result<_, _>>()?;
+    let back = arguments
+        .back
+        .iter()
+        .map(|text| Back::parse(text))
+        .collect::<Result<_, _>>()?;
     let options = Options {
         machine_file: arguments.machine,
         cpus: arguments.cpus,
@@ -218,9 +226,17 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
         files: arguments.files,
         env: arguments.env,
         back,
-        scope: if arguments.no_scope { None } else { Some(ScopeMode::Model) },
+        scope: if arguments.no_scope {
+            None
+        } else {
+            Some(ScopeMode::Model)
+        },
         agent: std::env::current_exe().context("asking for the path of hither itself")?,
-        hither_arguments: if explain { vec!["--explain".into()] } else { Vec::new() },
+        hither_arguments: if explain {
+            vec!["--explain".into()]
+        } else {
+            Vec::new()
+        },
     };
     let lab = Lab::prepare(options)?;
     for line in lab.summary().lines() {
@@ -252,16 +268,26 @@ fn check_policy(name: &str) -> Result<(), Error> {
     if KERNEL_POLICIES.contains(&name) || policy::TABLE.iter().any(|entry| entry.name == name) {
         return Ok(());
     }
-    let known: Vec<&str> =
-        KERNEL_POLICIES.iter().copied().chain(policy::TABLE.iter().map(|entry| entry.name)).collect();
-    Err(Error::bad(format!("there is no policy `{name}`"), format!("use one of {}", known.join(", "))))
+    let known: Vec<&str> = KERNEL_POLICIES
+        .iter()
+        .copied()
+        .chain(policy::TABLE.iter().map(|entry| entry.name))
+        .collect();
+    Err(Error::bad(
+        format!("there is no policy `{name}`"),
+        format!("use one of {}", known.join(", ")),
+    ))
 }
 
 /// An argument that names a file here will find nothing there.
-fn warn_of_files(command: &[String]) {
+fn warn_of_files(command: &[String], packed: &[PathBuf]) {
+    let is_packed = |file: &Path| packed.iter().any(|path| file.starts_with(path));
     for argument in command.iter().skip(1) {
-        if !argument.starts_with('-') && std::path::Path::new(argument).is_file() {
-            eprintln!("lab: {argument} is a file here; the guest has it only with --file {argument}");
+        let file = Path::new(argument);
+        if !argument.starts_with('-') && file.is_file() && !is_packed(file) {
+            eprintln!(
+                "lab: {argument} is a file here; the guest has it only with --file {argument}"
+            );
         }
     }
 }
@@ -269,7 +295,10 @@ fn warn_of_files(command: &[String]) {
 fn texts(words: Vec<OsString>) -> Result<Vec<String>, Error> {
     let text = |word: OsString| {
         word.into_string().map_err(|word| {
-            Error::bad(format!("the argument {} is not UTF-8", word.display()), "use plain text arguments")
+            Error::bad(
+                format!("the argument {} is not UTF-8", word.display()),
+                "use plain text arguments",
+            )
         })
     };
     words.into_iter().map(text).collect()
@@ -278,13 +307,18 @@ fn texts(words: Vec<OsString>) -> Result<Vec<String>, Error> {
 /// Prints to standard output; a reader that has seen enough is no failure.
 fn print(text: &str) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
-        std::io::ErrorKind::BrokenPipe => Error::OutputClosed,
-        _ => Error::Io { doing: "writing to standard output".into(), source: cause },
-    })
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|cause| match cause.kind() {
+            std::io::ErrorKind::BrokenPipe => Error::OutputClosed,
+            _ => Error::Io {
+                doing: "writing to standard output".into(),
+                source: cause,
+            },
+        })
 }
 
-fn write_json(path: &std::path::Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
+fn write_json(path: &Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(document)? + "\n";
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
@@ -297,14 +331,21 @@ fn parse_time(text: &str) -> Result<TimeLimit, String> {
         Some((at, 'h')) => (&text[..at], 3600),
         _ => (text, 1),
     };
-    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    let seconds = digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit));
     let seconds = seconds.ok_or("write a whole number with s, m or h, as in 90s or 20m")?;
-    Ok(TimeLimit((seconds > 0).then(|| Duration::from_secs(seconds))))
+    Ok(TimeLimit(
+        (seconds > 0).then(|| Duration::from_secs(seconds)),
+    ))
 }
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !text.contains('\0') => Ok((name.into(), value.into())),
+        Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
+            Ok((name.into(), value.into()))
+        }
         _ => Err("write NAME=VALUE".into()),
     }
 }
@@ -321,7 +362,16 @@ mod tests {
         assert_eq!(seconds("20m"), Ok(Some(1200)));
         assert_eq!(seconds("2h"), Ok(Some(7200)));
         assert_eq!(seconds("0"), Ok(None));
-        for bad in ["", "m", "-1", "1.5h", "99999999999999999999", "9999999999999999999h", "1d", "é"] {
+        for bad in [
+            "",
+            "m",
+            "-1",
+            "1.5h",
+            "99999999999999999999",
+            "9999999999999999999h",
+            "1d",
+            "é",
+        ] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
     }

@@ -64,16 +64,20 @@ pub fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// In a forked child: die with the parent, whatever ends it, and leave its process group so that
-/// the terminal's Ctrl-C reaches the parent alone.
+/// In a forked child: die with the parent, whatever ends it, leave its process group so that the
+/// terminal's Ctrl-C reaches the parent alone, and take the signals that the parent keeps as data.
 ///
 /// # Errors
 /// Where the parent is gone already.
 pub fn follow_parent(parent: u32) -> io::Result<()> {
-    // SAFETY: plain system calls on the calling process; allowed between fork and exec.
+    // SAFETY: plain system calls on the calling process, the set initialised before use; allowed
+    // between fork and exec.
     unsafe {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
         check(libc::setpgid(0, 0))?;
+        let mut none = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
         // The parent may have died before the request above took hold.
         if libc::getppid() != parent as libc::pid_t {
             return Err(io::Error::other("the parent is gone"));
