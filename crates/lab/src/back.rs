@@ -82,7 +82,7 @@ impl Receiver {
     /// Where its name leads elsewhere, or it cannot be made.
     pub fn begin(&mut self, begin: &FileBegin) -> Result<()> {
         let Some(back) = self.asked.get(begin.asked) else {
-            return Err(broken(format!(
+            return Err(Error::guest_sent(format!(
                 "a file for request {} of {}",
                 begin.asked,
                 self.asked.len()
@@ -93,7 +93,7 @@ impl Receiver {
             .components()
             .all(|part| matches!(part, Component::Normal(_)))
         {
-            return Err(broken(format!("a file named `{}`", begin.below)));
+            return Err(Error::guest_sent(format!("a file named `{}`", begin.below)));
         }
         let path = if begin.below.is_empty() {
             back.host.clone()
@@ -120,7 +120,7 @@ impl Receiver {
     /// Where the disk is full, or no file has begun.
     pub fn data(&mut self, bytes: &[u8]) -> Result<()> {
         let Some((path, file)) = &mut self.open else {
-            return Err(broken("file data without a file".into()));
+            return Err(Error::guest_sent("file data without a file"));
         };
         file.write_all(bytes)
             .map_err(Error::io(format!("writing {}", path.display())))
@@ -132,7 +132,7 @@ impl Receiver {
     /// Where no file has begun.
     pub fn end(&mut self) -> Result<()> {
         let Some((path, _)) = self.open.take() else {
-            return Err(broken("the end of no file".into()));
+            return Err(Error::guest_sent("the end of no file"));
         };
         self.received.push(path);
         Ok(())
@@ -145,13 +145,6 @@ impl Drop for Receiver {
         if let Some((path, _)) = self.open.take() {
             let _ = fs::remove_file(path);
         }
-    }
-}
-
-fn broken(what: String) -> Error {
-    Error::Guest {
-        what: format!("the guest sent {what}"),
-        console: crate::error::Console::default(),
     }
 }
 

@@ -101,6 +101,14 @@ impl Error {
         }
     }
 
+    /// The guest sent what it should not.
+    pub fn guest_sent(what: impl fmt::Display) -> Self {
+        Self::Guest {
+            what: format!("the guest sent {what}"),
+            console: Console::default(),
+        }
+    }
+
     /// For `map_err`: says what was being done when the system refused.
     pub fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();

@@ -5,7 +5,7 @@
 //! checks the signature of the index and the hash of the package. The machine's proxy settings
 //! and mirror are used.
 
-use crate::cache::{About, Cache, Label, is_kernel_image};
+use crate::cache::{About, Cache, Label};
 use crate::error::{Error, Result};
 use std::cmp::Reverse;
 use std::fs;
@@ -13,8 +13,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod apt;
 mod sources;
-pub use sources::Mirrors;
+
+use apt::Apt;
+use sources::Mirrors;
 
 /// Debian's signing keys, of the package `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -233,7 +236,7 @@ fn install_packages(packages: &[&str], progress: Progress<'_>) -> Result<()> {
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
             .args(&arguments);
-        run(
+        apt::run(
             &mut command,
             "installing packages",
             "run the command above by hand and see what it says",
@@ -304,7 +307,7 @@ fn fetch_from(
         progress(&format!("kernel {}: fetching {package}", label.name()));
         match apt
             .download(&package)
-            .and_then(|(file, about)| unpack(&scratch.0, &file, about))
+            .and_then(|(file, about)| apt::unpack(&scratch.0, &file, about))
         {
             Ok((image, about)) => {
                 return keep(cache, label, &scratch.0, &image, &about).map(|()| Some(about));
@@ -334,183 +337,6 @@ fn kernel_version(name: &str, prefixes: &[&str]) -> Option<Vec<u32>> {
         .ok()?;
     // `linux-image-6.12-cloud-amd64` is a name for whatever is newest, without content.
     (parts.len() >= 3).then_some(parts)
-}
-
-/// apt with a state of its own.
-struct Apt {
-    folder: PathBuf,
-}
-
-impl Apt {
-    fn prepare(folder: &Path, place: &Suites) -> Result<Self> {
-        let doing = || format!("preparing {}", folder.display());
-        for part in ["state/lists/partial", "cache/archives/partial", "empty"] {
-            fs::create_dir_all(folder.join(part)).map_err(Error::io(doing()))?;
-        }
-        let mirrors = Mirrors::of_machine();
-        let list: String = place
-            .suites
-            .iter()
-            .map(|&(suite, security)| {
-                let uri = if security {
-                    &mirrors.security
-                } else {
-                    &mirrors.archive
-                };
-                format!("deb [arch=amd64 signed-by={KEYRING}] {uri} {suite} main\n")
-            })
-            .collect();
-        let root = folder.display();
-        let configuration = format!(
-            "#clear APT::Update;\n#clear DPkg;\n\
-             Dir::State \"{root}/state\";\nDir::State::status \"{root}/status\";\n\
-             Dir::Cache \"{root}/cache\";\nDir::Etc::SourceList \"{root}/sources.list\";\n\
-             Dir::Etc::SourceParts \"{root}/empty\";\nDir::Etc::Preferences \"{root}/empty/none\";\n\
-             Dir::Etc::PreferencesParts \"{root}/empty\";\nAcquire::Languages \"none\";\n\
-             Acquire::Retries \"2\";\nAPT::Architecture \"amd64\";\n\
-             APT::Architectures {{ \"amd64\"; }};\nAPT::Sandbox::User \"root\";\n"
-        );
-        for (name, text) in [
-            ("status", ""),
-            ("sources.list", list.as_str()),
-            ("apt.conf", &configuration),
-        ] {
-            fs::write(folder.join(name), text).map_err(Error::io(doing()))?;
-        }
-        Ok(Self {
-            folder: folder.to_owned(),
-        })
-    }
-
-    fn command(&self, tool: &str) -> Command {
-        let mut command = Command::new(tool);
-        command
-            .arg("-c")
-            .arg(self.folder.join("apt.conf"))
-            .arg("-q")
-            .current_dir(&self.folder);
-        command.env("LC_ALL", "C.UTF-8");
-        command
-    }
-
-    fn update(&self) -> Result<()> {
-        let mut command = self.command("apt-get");
-        command.args(["update", "--error-on=any"]);
-        run(&mut command, "reading Debian's package index", "check the network and the mirror in /etc/apt; or name a kernel image of your own with --kernel FILE").map(drop)
-    }
-
-    fn package_names(&self, prefixes: &[&str]) -> Result<Vec<String>> {
-        let mut names = Vec::new();
-        for prefix in prefixes {
-            let mut command = self.command("apt-cache");
-            command.args(["pkgnames", prefix]);
-            let text = run(
-                &mut command,
-                "searching Debian's package index",
-                "run `hither lab setup` again",
-            )?;
-            names.extend(text.lines().map(str::to_owned));
-        }
-        Ok(names)
-    }
-
-    /// Downloads a package; apt checks it against the signed index.
-    fn download(&self, package: &str) -> Result<(PathBuf, About)> {
-        let mut show = self.command("apt-cache");
-        show.args(["show", "--no-all-versions", package]);
-        let text = run(
-            &mut show,
-            "reading Debian's package index",
-            "run `hither lab setup` again",
-        )?;
-        // Lines such as `Version: 7.2.12-1~bpo13+1` and `SHA256: aa672082...`.
-        let field = |name: &str| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-            line.map(|value| value.trim().to_owned())
-                .unwrap_or_default()
-        };
-        let mut command = self.command("apt-get");
-        command.args(["download", package]);
-        run(
-            &mut command,
-            &format!("downloading {package}"),
-            "check the network; or name a kernel image of your own with --kernel FILE",
-        )?;
-        let file = fs::read_dir(&self.folder)
-            .map_err(Error::io("looking for the package"))?
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| {
-                path.extension().is_some_and(|end| end == "deb")
-                    && path.file_name().is_some_and(|name| {
-                        name.to_string_lossy().starts_with(&format!("{package}_"))
-                    })
-            })
-            .ok_or_else(|| {
-                Error::missing(
-                    format!("apt-get did not leave {package}"),
-                    "run `hither lab setup` again",
-                )
-            })?;
-        let about = About {
-            release: String::new(),
-            package: format!("{package} {}", field("Version")),
-            sha256: field("SHA256"),
-        };
-        Ok((file, about))
-    }
-}
-
-/// Unpacks a package and finds the kernel image in it.
-fn unpack(scratch: &Path, package: &Path, about: About) -> Result<(PathBuf, About)> {
-    let tree = scratch.join("tree");
-    let _ = fs::remove_dir_all(&tree);
-    let mut command = Command::new("dpkg-deb");
-    command.arg("-x").arg(package).arg(&tree);
-    run(
-        &mut command,
-        &format!("unpacking {}", package.display()),
-        "free some disk space and run `hither lab setup` again",
-    )?;
-    let _ = fs::remove_file(package);
-    // Older packages hold `boot/vmlinuz-RELEASE`, newer ones `usr/lib/modules/RELEASE/vmlinuz`.
-    let below = |path: &str| {
-        fs::read_dir(tree.join(path))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-    };
-    let newer = below("usr/lib/modules")
-        .filter_map(|path| Some((path.join("vmlinuz"), path.file_name()?.to_str()?.to_owned())));
-    let older = below("boot").filter_map(|path| {
-        let release = path
-            .file_name()?
-            .to_str()?
-            .strip_prefix("vmlinuz-")?
-            .to_owned();
-        Some((path, release))
-    });
-    newer
-        .chain(older)
-        .find(|(image, _)| fs::read(image).is_ok_and(|bytes| is_kernel_image(&bytes)))
-        .map(|(image, release)| {
-            (
-                image,
-                About {
-                    release,
-                    ..about.clone()
-                },
-            )
-        })
-        .ok_or_else(|| {
-            Error::missing(
-                format!("{} holds no kernel image", about.package),
-                "name a kernel image of your own with --kernel FILE",
-            )
-        })
 }
 
 /// Moves image and origin into the cache in one step.
@@ -563,24 +389,6 @@ fn remove_stale(root: &Path) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-/// Runs a tool to its end; its output, or an error with its last lines.
-fn run(command: &mut Command, doing: &str, remedy: &str) -> Result<String> {
-    let output = command.output().map_err(Error::io(doing.to_owned()))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let tail = lines[lines.len().saturating_sub(6)..].join("\n  | ");
-    Err(Error::missing(
-        format!("{doing} failed:\n  | {tail}"),
-        remedy,
-    ))
 }
 
 #[cfg(test)]

@@ -158,10 +158,11 @@ impl Lab {
             Viewer::new(show, vec![policy.into()], self.options.back.clone()),
         )?;
         let setting = self.setting(argv, &viewer.kernel);
-        let run = viewer.runs.into_iter().next().ok_or_else(|| Error::Guest {
-            what: "the guest sent no result".into(),
-            console: crate::error::Console::default(),
-        })?;
+        let run = viewer
+            .runs
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::guest_sent("no result"))?;
         Ok((run, setting))
     }
 

@@ -3,7 +3,7 @@
 use crate::back::{Back, Receiver};
 use crate::boot::Session;
 use crate::compare::Run;
-use crate::error::{Console, Error, Result};
+use crate::error::{Error, Result};
 use crate::os;
 use crate::protocol::{Frame, Hello, Kind, RunEnded};
 use serde::de::DeserializeOwned;
@@ -69,7 +69,7 @@ impl Viewer {
         if self.runs.len() == self.names.len() {
             return Ok(());
         }
-        Err(broken(format!(
+        Err(Error::guest_sent(format!(
             "{} results for {} runs",
             self.runs.len(),
             self.names.len()
@@ -107,7 +107,7 @@ impl Viewer {
         let run = usize::from(run);
         self.flush_partial()?;
         if run != self.runs.len() || run >= self.names.len() {
-            return Err(broken(format!(
+            return Err(Error::guest_sent(format!(
                 "the result of run {run} after {} results",
                 self.runs.len()
             )));
@@ -186,7 +186,7 @@ impl Session for Viewer {
             Kind::FileData => self.files.data(&frame.payload)?,
             Kind::FileEnd => self.files.end()?,
             other => {
-                return Err(broken(format!(
+                return Err(Error::guest_sent(format!(
                     "a message that only the host sends: {other:?}"
                 )));
             }
@@ -250,14 +250,7 @@ fn closed(result: io::Result<()>) -> Result<()> {
 
 fn json<T: DeserializeOwned>(frame: &Frame) -> Result<T> {
     serde_json::from_slice(&frame.payload)
-        .map_err(|error| broken(format!("{:?}: {error}", frame.kind)))
-}
-
-fn broken(what: String) -> Error {
-    Error::Guest {
-        what: format!("the guest sent {what}"),
-        console: Console::default(),
-    }
+        .map_err(|error| Error::guest_sent(format!("{:?}: {error}", frame.kind)))
 }
 
 #[cfg(test)]
