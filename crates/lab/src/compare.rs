@@ -269,6 +269,12 @@ fn bar(value: f64, most: f64) -> String {
     format!("{}{}", "█".repeat(eighths / 8), PARTS[eighths % 8])
 }
 
+/// `1 node`, `4 nodes`.
+#[must_use]
+pub fn nodes(count: usize) -> String {
+    format!("{count} node{}", if count == 1 { "" } else { "s" })
+}
+
 /// The table for a person.
 #[must_use]
 pub fn table(comparison: &Comparison) -> String {
@@ -277,10 +283,10 @@ pub fn table(comparison: &Comparison) -> String {
     let _ = writeln!(out, "{}", setting.command.join(" "));
     let _ = writeln!(
         out,
-        "on {}, {} CPUs, {} nodes, Linux {}, huge pages {}",
+        "on {}, {} CPUs, {}, Linux {}, huge pages {}",
         setting.machine,
         setting.cpus,
-        setting.memory_mb.len(),
+        nodes(setting.memory_mb.len()),
         setting.kernel,
         setting.thp
     );

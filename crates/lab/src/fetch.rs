@@ -106,7 +106,13 @@ pub fn qemu_missing() -> Error {
 pub fn find_qemu() -> Result<Qemu> {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let path = match std::env::var_os("HITHER_QEMU") {
-        Some(path) => PathBuf::from(path),
+        Some(path) if Path::new(&path).is_file() => PathBuf::from(path),
+        Some(path) => {
+            return Err(Error::missing(
+                format!("HITHER_QEMU names {}, which is no file", path.display()),
+                "name QEMU's x86-64 system emulator, or unset the variable",
+            ));
+        }
         None => std::env::split_paths(&search)
             .map(|folder| folder.join("qemu-system-x86_64"))
             .find(|path| path.is_file())

@@ -123,10 +123,10 @@ impl Lab {
             .map(|node| node.memory_mb.to_string())
             .collect();
         let mut text = format!(
-            "{}: {} CPUs, {} nodes with {} MiB, huge pages {}, QEMU {}",
+            "{}: {} CPUs, {} with {} MiB, huge pages {}, QEMU {}",
             self.machine.name,
             self.machine.cpu_count(),
-            self.machine.nodes.len(),
+            crate::compare::nodes(self.machine.nodes.len()),
             memory.join(" + "),
             self.options.huge_pages.name(),
             self.qemu.version
