@@ -193,13 +193,15 @@ impl Llc {
         }
     }
 
-    fn locate(&self, line: u64) -> Option<(usize, usize)> {
+    /// Set, way and state of a line, as one load saw it: another vCPU may empty the way next.
+    fn locate(&self, line: u64) -> Option<(usize, usize, Entry)> {
         let set = self.sets.of(line);
         let wanted = line + 1;
-        self.entries[set * self.ways..(set + 1) * self.ways]
-            .iter()
-            .position(|entry| entry.load(Relaxed) >> LINE_SHIFT == wanted)
-            .map(|way| (set, way))
+        let entries = &self.entries[set * self.ways..(set + 1) * self.ways];
+        entries.iter().enumerate().find_map(|(way, entry)| {
+            let seen = entry.load(Relaxed);
+            (seen >> LINE_SHIFT == wanted).then_some((set, way, Entry(seen)))
+        })
     }
 
     fn touch(&self, set: usize, way: usize) {
@@ -214,27 +216,26 @@ impl Llc {
 
     /// The line's state, marked as used; [`Llc::update`] writes it back.
     pub fn find(&self, line: u64) -> Option<Entry> {
-        let (set, way) = self.locate(line)?;
+        let (set, way, entry) = self.locate(line)?;
         self.touch(set, way);
-        Some(Entry(self.entries[set * self.ways + way].load(Relaxed)))
+        Some(entry)
     }
 
     /// The line's state without marking it as used (a probe from elsewhere).
     pub fn probe(&self, line: u64) -> Option<Entry> {
-        let (set, way) = self.locate(line)?;
-        Some(Entry(self.entries[set * self.ways + way].load(Relaxed)))
+        self.locate(line).map(|(_, _, entry)| entry)
     }
 
     /// Replaces the state of a line that is here; nothing happens where it has gone.
     pub fn update(&self, entry: Entry) {
-        if let Some((set, way)) = self.locate(entry.line()) {
+        if let Some((set, way, _)) = self.locate(entry.line()) {
             self.entries[set * self.ways + way].store(entry.0, Relaxed);
         }
     }
 
     /// Takes a line out.
     pub fn remove(&self, line: u64) {
-        if let Some((set, way)) = self.locate(line) {
+        if let Some((set, way, _)) = self.locate(line) {
             self.entries[set * self.ways + way].store(0, Relaxed);
         }
     }

@@ -2,9 +2,14 @@
 //!
 //! It sees every load and store of the guest, keeps caches, memory controllers and links, and
 //! owns the guest's clock, so that `time ./app` inside shows what placement costs. One file per
-//! part: `model` (the path of an access), `cache`, `tlb`, `stream` (overlap), `load`
+//! part: `model` (the path of an access), `cache`, `contest`, `tlb`, `stream` (overlap), `load`
 //! (controllers and links), `clock`, `vcpu` and `device` (counters and samples), `window`,
 //! `decode`, `guest`, `plugin` (QEMU's callbacks), `options`.
+
+#![cfg_attr(
+    test,
+    allow(dead_code, reason = "the edge to QEMU is not part of unit tests")
+)]
 
 #[cfg(not(test))]
 mod plugin;
@@ -12,9 +17,9 @@ mod plugin;
 #[cfg(not(test))]
 mod guest;
 
-#[allow(dead_code, reason = "without the edge, tests leave some of it unused")]
 mod cache;
 mod clock;
+mod contest;
 mod decode;
 mod device;
 mod load;

@@ -10,12 +10,11 @@
 //! 4. *Memory*: a stream costs bandwidth, an independent miss its latency over the core's
 //!    parallelism, a dependent one its latency. Traffic is posted at synchronisations (`load`).
 //!
-//! A line that several vCPUs write is *contested*: on the host they run in turns of microseconds,
-//! so that a line would change hands far too seldom. Contested lines stay out of the filter and
-//! each access pays the transfer, until for `CONTEST_PS` nobody else has touched it.
+//! Lines that several vCPUs write in turn are `contest`'s: they stay out of the filter.
 
 use crate::cache::{Directory, Entry, Llc, Private};
 use crate::clock::Clock;
+use crate::contest::{Contests, Visit};
 use crate::device::Device;
 use crate::load::{Load, Traffic};
 use crate::vcpu::{Fill, Filters, Score, Vcpu};
@@ -26,9 +25,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const FILTER_ENTRIES: usize = 512;
 const PAGE_BYTES: u64 = 4096;
-const CONTEST_SLOTS: usize = 1024;
-/// Twice the default skew: two vCPUs that hammer one line are never further apart in time.
-const CONTEST_PS: u64 = 20_000_000;
 /// Stream lines that computing time can be saved up for.
 const OVERLAP_LINES: u64 = 16;
 
@@ -37,15 +33,6 @@ pub struct Shared {
     /// `line << 1 | writable`, 0 when empty. Entries are written by the owner, cleared by all.
     filter: Vec<AtomicU64>,
     private: Private,
-}
-
-/// One contested line.
-struct Contest {
-    /// line + 1, 0 when free.
-    line: AtomicU64,
-    /// Last access and last store by each vCPU, in ps.
-    touched: [AtomicU64; opium::MAX_VCPUS],
-    stored: [AtomicU64; opium::MAX_VCPUS],
 }
 
 /// A memory access that the filter did not answer.
@@ -82,7 +69,7 @@ pub struct Model {
     shared: Vec<Shared>,
     llcs: Vec<Llc>,
     directory: Directory,
-    contests: Vec<Contest>,
+    contests: Contests,
     /// vCPUs of each domain, by slot.
     members: Vec<Vec<usize>>,
     /// First line of each node, and the total.
@@ -93,6 +80,16 @@ pub struct Model {
     filter_ways: u64,
     private_ps: u64,
     llc_ps: Vec<u64>,
+}
+
+/// What `contest` says of an access.
+enum Contested {
+    /// An ordinary line.
+    No,
+    /// A contested line, but nobody came in between.
+    Quiet,
+    /// Somebody did: the transfer in ps.
+    Pays(u64),
 }
 
 /// Does a load wait for an earlier one? Remembers what it loads itself.
@@ -131,13 +128,6 @@ impl Model {
         let llcs = (machine.domains.iter())
             .map(|domain| Llc::new(domain.cache.size_kb << 10, line, domain.cache.ways as usize))
             .collect();
-        let contests = (0..CONTEST_SLOTS)
-            .map(|_| Contest {
-                line: AtomicU64::new(0),
-                touched: std::array::from_fn(|_| AtomicU64::new(0)),
-                stored: std::array::from_fn(|_| AtomicU64::new(0)),
-            })
-            .collect();
         Self {
             line_shift: line.trailing_zeros(),
             clock: Clock::new(skew_ns),
@@ -146,7 +136,7 @@ impl Model {
             shared,
             llcs,
             directory: Directory::new((total / line) as usize),
-            contests,
+            contests: Contests::new(machine.cpu_count()),
             members: (machine.domains.iter())
                 .map(|domain| domain.cpus.iter().map(|cpu| cpu.0 as usize).collect())
                 .collect(),
@@ -236,10 +226,11 @@ impl Model {
         if let Some(writable) = found
             && (writable || !access.store)
         {
-            if let Some(stall) = contested {
-                return stall;
+            match contested {
+                Contested::Pays(stall) => return stall,
+                Contested::Quiet => return 0,
+                Contested::No => self.admit(vcpu.id, access, writable),
             }
-            self.admit(vcpu.id, access, writable);
             return if depends(vcpu, access) {
                 self.private_ps
             } else {
@@ -247,12 +238,15 @@ impl Model {
             };
         }
         let stall = self.miss(vcpu, score, access, (line, node), found.is_some(), now_ps);
-        if let Some(contest) = contested {
-            return stall.max(contest);
-        }
         self.shared[vcpu.id].private.insert(line, access.store);
-        self.admit(vcpu.id, access, access.store);
-        stall
+        match contested {
+            Contested::Pays(price) => stall.max(price),
+            Contested::Quiet => stall,
+            Contested::No => {
+                self.admit(vcpu.id, access, access.store);
+                stall
+            }
+        }
     }
 
     fn admit(&self, vcpu: usize, access: &Access, writable: bool) {
@@ -375,7 +369,7 @@ impl Model {
             };
             if shared && !taken {
                 vcpu.count(&self.device, block::INVALIDATIONS, 1);
-                self.contest(vcpu.id, line, true, now_ps);
+                self.contests.mark(vcpu.id, line, true, now_ps);
                 stall = elsewhere
                     .unwrap_or(0)
                     .max((self.machine.coherence.invalidate_ns * 1000.0) as u64);
@@ -390,7 +384,7 @@ impl Model {
         }
         if taken {
             vcpu.count(&self.device, block::TRANSFERS, 1);
-            self.contest(vcpu.id, line, access.store, now_ps);
+            self.contests.mark(vcpu.id, line, access.store, now_ps);
             return (self.machine.coherence.same_domain_ns * 1000.0) as u64;
         }
         if held {
@@ -445,7 +439,7 @@ impl Model {
             }
         }
         if transfer.is_some() || store && present {
-            self.contest(vcpu.id, line, store, now_ps);
+            self.contests.mark(vcpu.id, line, store, now_ps);
         }
         transfer
     }
@@ -504,56 +498,24 @@ impl Model {
         self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
     }
 
-    /// Marks a line that just changed hands.
-    fn contest(&self, vcpu: usize, line: u64, store: bool, now_ps: u64) {
-        let contest = &self.contests[line as usize % CONTEST_SLOTS];
-        if contest.line.load(Relaxed) != line + 1 {
-            contest.line.store(line + 1, Relaxed);
-            for other in 0..opium::MAX_VCPUS {
-                contest.touched[other].store(0, Relaxed);
-                contest.stored[other].store(0, Relaxed);
-            }
-        }
-        contest.touched[vcpu].store(now_ps, Relaxed);
-        if store {
-            contest.stored[vcpu].store(now_ps, Relaxed);
-        }
-    }
-
     /// The price of an access to a contested line, where it still is one.
-    fn contested(&self, vcpu: &Vcpu, line: u64, store: bool, now_ps: u64) -> Option<u64> {
-        let contest = &self.contests[line as usize % CONTEST_SLOTS];
-        if contest.line.load(Relaxed) != line + 1 {
-            return None;
-        }
-        contest.touched[vcpu.id].store(now_ps, Relaxed);
-        if store {
-            contest.stored[vcpu.id].store(now_ps, Relaxed);
-        }
-        let near = |times: &[AtomicU64; opium::MAX_VCPUS]| {
-            (0..self.shared.len()).find(|&other| {
-                let then = times[other].load(Relaxed);
-                other != vcpu.id && then != 0 && then.abs_diff(now_ps) < CONTEST_PS
-            })
-        };
-        let Some(rival) = near(if store {
-            &contest.touched
-        } else {
-            &contest.stored
-        }) else {
-            if near(&contest.touched).is_none() {
-                contest.line.store(0, Relaxed);
+    fn contested(&self, vcpu: &Vcpu, line: u64, store: bool, now_ps: u64) -> Contested {
+        match self.contests.access(vcpu.id, line, store, now_ps) {
+            Visit::Free => Contested::No,
+            Visit::Quiet => Contested::Quiet,
+            Visit::Against(rival) => {
+                let same = self.members[vcpu.domain as usize].contains(&rival);
+                let rival_node = self
+                    .machine
+                    .node_of_cpu(hither_core::ids::CpuId(rival as u32));
+                Contested::Pays(match (same, rival_node) {
+                    (true, _) | (_, None) => {
+                        (self.machine.coherence.same_domain_ns * 1000.0) as u64
+                    }
+                    (false, Some(node)) => self.transfer_ps(vcpu.node, node),
+                })
             }
-            return None;
-        };
-        let same = self.members[vcpu.domain as usize].contains(&rival);
-        let rival_node = self
-            .machine
-            .node_of_cpu(hither_core::ids::CpuId(rival as u32));
-        Some(match (same, rival_node) {
-            (true, _) | (_, None) => (self.machine.coherence.same_domain_ns * 1000.0) as u64,
-            (false, Some(node)) => self.transfer_ps(vcpu.node, node),
-        })
+        }
     }
 
     /// A vCPU has run for a quantum: counts, traffic, time, and its turn.
