@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt;
 
 /// Present in memory (bit 63).
 const PRESENT: u64 = 1 << 63;
+/// Mapped by one process alone (bit 56, Linux 4.2).
+const EXCLUSIVE: u64 = 1 << 56;
 /// Frame number (bits 0 to 54); zero for users without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -21,6 +23,12 @@ pub fn frame(entry: u64) -> Option<u64> {
 #[must_use]
 pub fn is_present(entry: u64) -> bool {
     entry & PRESENT != 0
+}
+
+/// Does only one process map the page of this entry (bit 56)?
+#[must_use]
+pub fn is_exclusive(entry: u64) -> bool {
+    entry & EXCLUSIVE != 0
 }
 
 /// An open pagemap. It belongs to the address space that the process had when it was opened:

@@ -8,6 +8,7 @@
 //! the steady state a sample costs one lookup and one addition and no system call. Only pairs
 //! that are new are looked up, once an interval, in bulk: sorted by page, close pages in one
 //! read of each process's page map. Pairs of nobody are remembered too, until a process appears.
+//! The same reads can list the unsampled neighbours of a sampled page; see `listing`.
 //!
 //! Properties: a sample is attributed to at most one process; a page appears at most once; the
 //! table is bounded, and forgets everything when it is full. A stale pair (page freed, frame
@@ -17,6 +18,8 @@
 //! Rejected: sorting the samples each interval (three times the cost of the table at 10,000
 //! samples), and one page-map read per sample (a system call each).
 
+use super::frames::FrameNodes;
+use super::listing::{Listing, block};
 use crate::proc::pagemap;
 use crate::proc::tree::{FIRST_INCARNATION, Tree};
 use crate::sys::{PAGE_IS_HUGE, PAGE_IS_PRESENT};
@@ -36,6 +39,9 @@ const READ_GAP: u64 = 256;
 const READ_PAGES: u64 = 1 << 14;
 /// Unsampled pages that one scan for huge pages covers.
 const SCAN_GAP: u64 = 1 << 13;
+
+/// log2 of the pages in a 2 MiB block.
+const BLOCK_SHIFT: u32 = HUGE_PAGES.trailing_zeros();
 
 /// Slot of no pair.
 const EMPTY: u64 = u64::MAX;
@@ -101,6 +107,8 @@ pub struct Attribution {
     pub foreign: u64,
     /// Pairs that had to be looked up.
     pub looked_up: u64,
+    /// Unsampled pages that were listed.
+    pub listed: u64,
 }
 
 /// The table and the buffers, reused over intervals.
@@ -116,6 +124,7 @@ pub struct Aggregator {
     unknown: Vec<(u64, u32)>,
     entries: Vec<u64>,
     bytes: Vec<u8>,
+    listing: Listing,
     huge_possible: bool,
     scan_refused: bool,
 }
@@ -134,9 +143,22 @@ impl Aggregator {
             unknown: Vec::new(),
             entries: Vec::new(),
             bytes: Vec::new(),
+            listing: Listing::default(),
             huge_possible,
             scan_refused: false,
         }
+    }
+
+    /// Lets unsampled pages be listed beside sampled ones: `frames` tells where they are.
+    #[must_use]
+    pub fn with_frames(mut self, frames: FrameNodes) -> Self {
+        self.listing = Listing::new(frames);
+        self
+    }
+
+    /// Whether to list unsampled pages from now on.
+    pub fn set_listing(&mut self, on: bool) {
+        self.listing.set(on);
     }
 
     /// Has the kernel refused to tell huge pages apart?
@@ -197,6 +219,7 @@ impl Aggregator {
         result.looked_up = self.unknown.len() as u64;
         if !self.unknown.is_empty() {
             self.look_up(tree);
+            result.listed = self.add_listed(pages);
         }
         for (stats, mark) in pages.iter_mut().zip(&self.marks) {
             let slot = &self.slots[mark.slot as usize];
@@ -213,6 +236,38 @@ impl Aggregator {
         }
         pages.retain(|stats| stats.pid != Pid(0));
         result
+    }
+
+    /// Adds the pages that the look-up listed and that were not sampled in this interval.
+    fn add_listed(&mut self, pages: &mut Vec<PageStats>) -> u64 {
+        let before = pages.len();
+        let found = self.listing.take();
+        for page in &found {
+            let index = self.slot(page.page, page.frame);
+            let slot = &mut self.slots[index];
+            if slot.epoch == self.epoch || !matches!(slot.owner, UNKNOWN | FOREIGN) {
+                continue;
+            }
+            (slot.owner, slot.detail) = (page.owner, 0);
+            slot.epoch = self.epoch;
+            slot.seen = pages.len() as u32;
+            pages.push(PageStats {
+                pid: Pid(0),
+                page: page.page,
+                home: page.home,
+                reads: NodeCounts::new(),
+                writes: NodeCounts::new(),
+                huge: false,
+            });
+            // The page map was read after all samples were taken.
+            self.marks.push(Mark {
+                slot: index as u32,
+                last_ns: u64::MAX,
+            });
+            self.twice = self.twice || self.seen_elsewhere(index);
+        }
+        self.listing.give_back(found);
+        (pages.len() - before) as u64
     }
 
     fn hash(&self, page: u64) -> usize {
@@ -357,31 +412,57 @@ impl Aggregator {
 
     /// Reads one page map over the unknown pages; false where its address space is gone.
     fn look_up_in(&mut self, map: &pagemap::Pagemap, owner: u32, unknown: &[(u64, u32)]) -> bool {
-        for run in runs(unknown, READ_GAP, READ_PAGES) {
-            let first = run[0].0;
-            let length = run[run.len() - 1].0 - first + 1;
+        let lists = self.listing.wants_more();
+        // Pages of one block are in one run, so that no block is listed twice.
+        let (shift, gap, most) = match lists {
+            true => (BLOCK_SHIFT, 1, READ_PAGES >> BLOCK_SHIFT),
+            false => (0, READ_GAP, READ_PAGES),
+        };
+        for run in runs(unknown, shift, gap, most) {
+            let (mut first, mut end) = (run[0].0, run[run.len() - 1].0 + 1);
+            if lists {
+                first = block(first) << BLOCK_SHIFT;
+                end = (block(end - 1) + 1) << BLOCK_SHIFT;
+            }
             self.entries.clear();
-            self.entries.resize(length as usize, 0);
+            self.entries.resize((end - first) as usize, 0);
             let got = map
                 .read(first, &mut self.entries, &mut self.bytes)
                 .unwrap_or(0);
             if got == 0 && !matches!(map.read(0, &mut self.entries[..1], &mut self.bytes), Ok(1)) {
                 return false;
             }
-            for &(page, slot) in run {
-                let slot = &mut self.slots[slot as usize];
-                let entry = self.entries[..got].get((page - first) as usize).copied();
-                if entry.and_then(pagemap::frame) == Some(slot.frame) {
-                    (slot.owner, slot.detail) = (owner, 0);
-                }
-            }
+            self.entries.truncate(got);
+            self.match_run(first, owner, run);
         }
         true
     }
 
+    /// Attributes the pairs whose frame the entries from page `first` on confirm, and lists the
+    /// blocks of those.
+    fn match_run(&mut self, first: u64, owner: u32, run: &[(u64, u32)]) {
+        for pairs in run.chunk_by(|a, b| block(a.0) == block(b.0)) {
+            let mut any = false;
+            for &(page, slot) in pairs {
+                let slot = &mut self.slots[slot as usize];
+                let entry = self.entries.get((page - first) as usize).copied();
+                if entry.and_then(pagemap::frame) == Some(slot.frame) {
+                    (slot.owner, slot.detail) = (owner, 0);
+                    any = true;
+                }
+            }
+            let start = (block(pairs[0].0) << BLOCK_SHIFT).checked_sub(first);
+            if let (true, true, Some(start)) = (any, self.listing.wants_more(), start) {
+                let end = (start as usize + HUGE_PAGES as usize).min(self.entries.len());
+                self.listing
+                    .add(first + start, &self.entries[start as usize..end], owner);
+            }
+        }
+    }
+
     /// Marks the pages just attributed to `owner` that are parts of huge pages.
     fn mark_huge(&mut self, map: &pagemap::Pagemap, owner: u32, unknown: &[(u64, u32)]) {
-        for run in runs(unknown, SCAN_GAP, u64::MAX) {
+        for run in runs(unknown, 0, SCAN_GAP, u64::MAX) {
             if run
                 .iter()
                 .all(|&(_, slot)| self.slots[slot as usize].owner != owner)
@@ -390,8 +471,9 @@ impl Aggregator {
             }
             let start = run[0].0 & !(HUGE_PAGES - 1);
             let end = (run[run.len() - 1].0 | (HUGE_PAGES - 1)) + 1;
-            let slots = &mut self.slots;
+            let (slots, listing) = (&mut self.slots, &mut self.listing);
             let scanned = map.scan(start..end, PAGE_IS_PRESENT | PAGE_IS_HUGE, |huge| {
+                listing.remove(owner, &huge);
                 let from = run.partition_point(|&(page, _)| page < huge.start);
                 for &(_, slot) in run[from..].iter().take_while(|&&(page, _)| page < huge.end) {
                     let slot = &mut slots[slot as usize];
@@ -406,17 +488,24 @@ impl Aggregator {
     }
 }
 
-/// Splits ascending pages into runs whose gaps and lengths stay within limits.
-fn runs(unknown: &[(u64, u32)], gap: u64, most: u64) -> impl Iterator<Item = &[(u64, u32)]> {
+/// Splits ascending pages into runs whose gaps and lengths stay within limits, both counted in
+/// units of `1 << shift` pages.
+fn runs(
+    unknown: &[(u64, u32)],
+    shift: u32,
+    gap: u64,
+    most: u64,
+) -> impl Iterator<Item = &[(u64, u32)]> {
     let mut rest = unknown;
     std::iter::from_fn(move || {
-        let &(first, _) = rest.first()?;
+        let first = rest.first()?.0 >> shift;
         let mut last = first;
         let count = rest
             .iter()
             .take_while(|&&(page, _)| {
-                let fits = page - last <= gap && page - first < most;
-                last = page;
+                let unit = page >> shift;
+                let fits = unit - last <= gap && unit - first < most;
+                last = unit;
                 fits
             })
             .count();

@@ -1,6 +1,8 @@
 //! Trackers: what tells how memory is used. A tracker reports and never moves anything.
 
 pub mod aggregate;
+pub mod frames;
+mod listing;
 pub mod opium;
 pub mod residency;
 

@@ -9,6 +9,7 @@
 
 use super::Tracker;
 use super::aggregate::{Access, Aggregator};
+use super::frames::FrameNodes;
 use crate::error::{Error, Result};
 use crate::opium::{Device, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
 use crate::proc::pagemap;
@@ -29,16 +30,20 @@ const COUNTERS: &str = "opium counters";
 const FULL_RATE: f64 = 100_000.0;
 /// Samples per second at cheap sampling: the local-access ratio of a second within 1 point.
 const CHEAP_RATE: f64 = 5_000.0;
-/// Share of one CPU that samples may cost while pages are being moved.
-const FULL_COST: f64 = 0.02;
+/// Share of one CPU that samples may cost while pages are being moved: less than a second of it,
+/// and every interval that is decided later costs the program more.
+const FULL_COST: f64 = 0.05;
 /// Share of one CPU that samples may cost in the steady state.
 const CHEAP_COST: f64 = 0.005;
-/// Period until the traffic is known, at full sampling; ten times that at cheap.
-const FIRST_PERIOD: u32 = 1000;
-/// Shortest period. A machine at rest could afford less, but when it gets busy the rings would
-/// be full within a moment.
-const LEAST_PERIOD: f64 = 64.0;
-/// Intervals whose cheapest gives the price of a sample: others were interrupted.
+/// Period until the traffic is known, at full sampling; ten times that at cheap. The first
+/// interval decides how soon the first page moves: a busy machine (100 million fills a second)
+/// gives 40,000 samples in 100 ms, which the rings hold, a slow one still some thousands.
+const FIRST_PERIOD: u32 = 256;
+/// Shortest period. A machine at rest could afford less, but the traffic of the next interval may
+/// be ten times that of the last.
+const LEAST_PERIOD: f64 = 256.0;
+/// Intervals whose cheapest gives the price of a sample: others were interrupted, or met a cold
+/// table.
 const PRICE_WINDOW: usize = 8;
 /// User addresses end here (57 bits with five-level page tables).
 const USER_END: u64 = 1 << 56;
@@ -125,7 +130,7 @@ impl OpiumTracker {
             node_ids: device.node_ids().to_vec(),
             positions,
             before: Before::default(),
-            aggregator: Aggregator::new(huge_possible),
+            aggregator: Aggregator::new(huge_possible).with_frames(FrameNodes::read(root)),
             sampling: Sampling::Full,
             period: FIRST_PERIOD,
             ghz,
@@ -169,6 +174,7 @@ impl OpiumTracker {
             .collect();
         self.before.time_ns = device.time_ns();
         device.set_sampling(self.period, false);
+        self.aggregator.set_listing(self.sampling == Sampling::Full);
     }
 
     /// Reads the vCPUs' counters and sums the differences.
@@ -276,8 +282,11 @@ impl OpiumTracker {
         }
     }
 
-    /// Drains the rings into the snapshot's pages; returns how many samples there were.
-    fn read_samples(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> u64 {
+    /// Drains the rings into the snapshot's pages; returns how many samples there were and what
+    /// draining took in ns. Looking up new pages is left out of that: it is paid once per page
+    /// and move, so that as a part of the price it would starve the intervals that matter most.
+    fn read_samples(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> (u64, u64) {
+        let start_ns = sys::monotonic_ns();
         let mut drained = 0;
         let aggregator = &mut self.aggregator;
         aggregator.begin(&mut snapshot.pages);
@@ -291,13 +300,14 @@ impl OpiumTracker {
                 }
             });
         }
+        let cost_ns = sys::monotonic_ns().saturating_sub(start_ns);
         let found = aggregator.finish(tree, &mut snapshot.pages);
         self.foreign_samples += found.foreign;
         snapshot.sample_count = match self.sampling {
             Sampling::Off => Evidence::unknown("sampling is switched off"),
             _ => Evidence::measured(found.attributed, "opium sample rings"),
         };
-        drained
+        (drained, cost_ns)
     }
 
     /// The period for the traffic and the price seen last; `None` before any was.
@@ -330,8 +340,8 @@ impl OpiumTracker {
 /// Period that brings the wanted number of samples at `fills_per_s`, or fewer where one costs so
 /// much that they would exceed their share of a CPU. `None` where the traffic is unknown.
 ///
-/// 120 million fills a second at full sampling: 120e6 / 100e3 = 1200. At 400 ns a sample 2 % of
-/// a CPU pay for 50,000 of them: 2400.
+/// 120 million fills a second at full sampling: 120e6 / 100e3 = 1200. At 1000 ns a sample 5 %
+/// of a CPU pay for 50,000 of them: 2400.
 fn period_for(sampling: Sampling, fills_per_s: f64, price_ns: f64) -> Option<u32> {
     let (rate, cost) = match sampling {
         Sampling::Full => (FULL_RATE, FULL_COST),
@@ -403,6 +413,7 @@ impl Tracker for OpiumTracker {
         self.period = self.wanted_period(sampling).unwrap_or(unknown_yet);
         self.sampling = sampling;
         self.device.set_sampling(self.period, false);
+        self.aggregator.set_listing(sampling == Sampling::Full);
     }
 
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()> {
@@ -418,9 +429,8 @@ impl Tracker for OpiumTracker {
         (snapshot.metrics.link_use, snapshot.metrics.link_imbalance) = self.read_links(interval_us);
         snapshot.sample_period = self.period;
         snapshot.samples_lost = sums.lost;
-        let start_ns = sys::monotonic_ns();
-        let drained = self.read_samples(tree, snapshot);
-        self.adapt(&sums, drained, sys::monotonic_ns().saturating_sub(start_ns));
+        let (drained, cost_ns) = self.read_samples(tree, snapshot);
+        self.adapt(&sums, drained, cost_ns);
         if self.aggregator.scan_refused() && !self.scan_told {
             self.scan_told = true;
             self.notes.push(

@@ -32,7 +32,8 @@ fn map_page(root: &Path, pid: i32, page: u64, frame: u64) {
     let path = root.join(format!("proc/{pid}/pagemap"));
     let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.seek(SeekFrom::Start(page * 8)).unwrap();
-    file.write_all(&(1 << 63 | frame).to_ne_bytes()).unwrap();
+    file.write_all(&(1 << 63 | 1 << 56 | frame).to_ne_bytes())
+        .unwrap();
 }
 
 fn access(page: u64, frame: u64, from: usize, home: u32, write: bool, time_ns: u64) -> Access {
@@ -190,7 +191,7 @@ fn the_table_grows_and_keeps_what_it_knows() {
 fn runs_respect_gap_and_length() {
     let pages = |list: &[u64]| list.iter().map(|&page| (page, 0)).collect::<Vec<_>>();
     let lengths = |list: &[u64], gap, most| {
-        runs(&pages(list), gap, most)
+        runs(&pages(list), 0, gap, most)
             .map(<[_]>::len)
             .collect::<Vec<_>>()
     };
@@ -198,4 +199,128 @@ fn runs_respect_gap_and_length() {
     assert_eq!(lengths(&[0, 1, 2, 3, 4], 8, 2), [2, 2, 1]);
     assert_eq!(lengths(&[], 8, 2), [0usize; 0]);
     assert_eq!(lengths(&[u64::MAX - 1], 8, 2), [1]);
+}
+
+/// Frames below 10,000 are node0's, those up to 20,000 node3's.
+fn frames() -> FrameNodes {
+    FrameNodes::new(vec![(1..10_000, NodeId(0)), (10_000..20_000, NodeId(3))])
+}
+
+fn listed(pages: &[PageStats]) -> Vec<(u64, u32)> {
+    let mut listed: Vec<(u64, u32)> = pages
+        .iter()
+        .filter(|page| page.total() == 0)
+        .map(|page| (page.page, page.home.0))
+        .collect();
+    listed.sort_unstable();
+    listed
+}
+
+#[test]
+fn neighbours_of_a_sampled_page_are_listed_once_and_again_after_a_move() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    // Block 8 holds pages 4096 to 4607; block 9 is not sampled.
+    for page in [4096, 4100, 4607, 4608] {
+        map_page(folder.path(), 201, page, page);
+    }
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    aggregator.set_listing(true);
+    let mut pages = Vec::new();
+    let mut interval = |frame: u64, pages: &mut Vec<PageStats>| {
+        aggregator.begin(pages);
+        aggregator.add(&access(4100, frame, 1, 0, false, 5), pages);
+        let found = aggregator.finish(&mut tree, pages);
+        assert_eq!(found.attributed, 1);
+        found.listed
+    };
+    assert_eq!(interval(4100, &mut pages), 2);
+    assert_eq!(listed(&pages), [(4096, 0), (4607, 0)]);
+    assert!(pages.iter().all(|page| page.pid == Pid(201)));
+    assert_eq!(
+        interval(4100, &mut pages),
+        0,
+        "known pages are not listed again"
+    );
+    // Pages 4100 and 4607 move to node3; only the first of them is sampled.
+    map_page(folder.path(), 201, 4100, 10_100);
+    map_page(folder.path(), 201, 4607, 10_607);
+    assert_eq!(interval(10_100, &mut pages), 1);
+    assert_eq!(listed(&pages), [(4607, 3)]);
+}
+
+#[test]
+fn shared_pages_and_pages_of_nobodys_frames_are_not_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    map_page(folder.path(), 201, 4096, 7);
+    map_page(folder.path(), 201, 4097, 50_000);
+    let path = folder.path().join("proc/201/pagemap");
+    let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.seek(SeekFrom::Start(4098 * 8)).unwrap();
+    file.write_all(&(1u64 << 63 | 9).to_ne_bytes()).unwrap();
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    let mut pages = Vec::new();
+    for on in [false, true] {
+        aggregator.set_listing(on);
+        aggregator.begin(&mut pages);
+        aggregator.add(&access(4096, 7, 1, 0, false, 5), &mut pages);
+        assert_eq!(aggregator.finish(&mut tree, &mut pages).listed, 0);
+        assert_eq!(pages.len(), 1);
+    }
+}
+
+#[test]
+fn a_page_sampled_before_its_move_is_listed_as_one_page_at_its_new_home() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    map_page(folder.path(), 201, 4096, 7);
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    aggregator.set_listing(true);
+    let mut pages = Vec::new();
+    aggregator.begin(&mut pages);
+    aggregator.add(&access(4096, 7, 1, 0, false, 5), &mut pages);
+    aggregator.finish(&mut tree, &mut pages);
+    // It moves; its old frame was sampled before, a neighbour of it after.
+    map_page(folder.path(), 201, 4096, 10_007);
+    map_page(folder.path(), 201, 4097, 8);
+    aggregator.begin(&mut pages);
+    aggregator.add(&access(4096, 7, 1, 0, false, 15), &mut pages);
+    aggregator.add(&access(4097, 8, 1, 0, false, 16), &mut pages);
+    aggregator.finish(&mut tree, &mut pages);
+    pages.sort_by_key(|page| page.page);
+    let seen: Vec<_> = pages
+        .iter()
+        .map(|p| (p.page, p.home.0, p.total()))
+        .collect();
+    assert_eq!(seen, [(4096, 3, 1), (4097, 0, 1)]);
+}
+
+#[test]
+fn listing_survives_growth_of_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    fake_proc(folder.path(), &[201]);
+    // One sampled page in each of 20 blocks of 512: 10,240 pairs exceed half the first table.
+    let count = 20 * HUGE_PAGES;
+    for page in 0..count {
+        map_page(folder.path(), 201, 0x10_0000 + page, 1 + page % 9_999);
+    }
+    let mut tree = tree(folder.path());
+    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    aggregator.set_listing(true);
+    let mut pages = Vec::new();
+    aggregator.begin(&mut pages);
+    for page in (0..count).step_by(HUGE_PAGES as usize) {
+        let frame = 1 + page % 9_999;
+        aggregator.add(&access(0x10_0000 + page, frame, 0, 0, false, 1), &mut pages);
+    }
+    let found = aggregator.finish(&mut tree, &mut pages);
+    assert_eq!((found.attributed, found.listed), (20, count - 20));
+    assert_eq!(pages.iter().filter(|page| page.total() == 1).count(), 20);
+    pages.sort_by_key(|page| page.page);
+    pages.dedup_by_key(|page| page.page);
+    assert_eq!(pages.len() as u64, count, "each page once");
 }

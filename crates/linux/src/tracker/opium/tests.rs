@@ -432,13 +432,13 @@ fn sampling_follows_the_plan() {
 fn the_period_brings_the_wanted_rate_within_the_cost() {
     // 120 M fills a second / 100,000 samples.
     assert_eq!(period_for(Sampling::Full, 120e6, f64::INFINITY), Some(1200));
-    // 400 ns each: 0.02 s / 400 ns = 50,000 a second.
-    assert_eq!(period_for(Sampling::Full, 120e6, 400.0), Some(2400));
+    // 1000 ns each: 0.05 s / 1000 ns = 50,000 a second.
+    assert_eq!(period_for(Sampling::Full, 120e6, 1000.0), Some(2400));
     // 5,000 a second cost 0.0005 s at 100 ns: affordable.
     assert_eq!(period_for(Sampling::Cheap, 120e6, 100.0), Some(24_000));
     assert_eq!(period_for(Sampling::Cheap, 0.0, 100.0), None);
     assert_eq!(period_for(Sampling::Full, f64::NAN, 100.0), None);
-    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(64));
+    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(256));
     assert_eq!(period_for(Sampling::Off, 10.0, 100.0), Some(0));
 }
 

@@ -1,0 +1,179 @@
+//! Which node a physical frame belongs to, from the spans of `/proc/zoneinfo`.
+//!
+//! A page map tells a page's frame; the frame tells the node, without a system call per page and
+//! without disturbing anybody. `move_pages(2)` would tell it too, at a page-table walk each.
+//!
+//! Spans are exact to the frame and may hold holes, which no page map ever shows. Where firmware
+//! interleaves nodes, their spans overlap: frames that two nodes claim belong to nobody here.
+//! Rejected: the memory blocks of `/sys/devices/system/memory`, of 128 MiB to 2 GiB each, because
+//! one block may hold two nodes and kernels without memory hotplug have none.
+
+use crate::error::Fault;
+use crate::parse::{Parsed, clip};
+use crate::root::Root;
+use hither_core::ids::NodeId;
+use std::ops::Range;
+
+/// Frames of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrameNodes {
+    /// Ascending; spans of one node that touch are one.
+    spans: Vec<(Range<u64>, NodeId)>,
+}
+
+impl FrameNodes {
+    /// Reads the spans; empty where the kernel does not tell them.
+    #[must_use]
+    pub fn read(root: &Root) -> Self {
+        let zones = root.parse_if_any("proc/zoneinfo", parse_zones);
+        zones.ok().flatten().map_or_else(Self::default, Self::new)
+    }
+
+    /// From the spans of zones, in any order.
+    #[must_use]
+    pub fn new(mut zones: Vec<(Range<u64>, NodeId)>) -> Self {
+        zones.sort_unstable_by_key(|(span, node)| (span.start, node.0));
+        let mut spans: Vec<(Range<u64>, NodeId)> = Vec::new();
+        for (span, node) in zones {
+            match spans.last_mut() {
+                Some((last, same)) if *same == node && span.start <= last.end => {
+                    last.end = last.end.max(span.end);
+                }
+                _ => spans.push((span, node)),
+            }
+        }
+        Self { spans }
+    }
+
+    /// The node of a frame; `None` where no node claims it, or two do.
+    #[must_use]
+    pub fn node(&self, frame: u64) -> Option<NodeId> {
+        let mut holders = self.spans.iter().filter(|(span, _)| span.contains(&frame));
+        let (_, node) = holders.next()?;
+        holders.all(|(_, other)| other == node).then_some(*node)
+    }
+
+    /// Is nothing known?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+}
+
+/// Frames of every populated zone.
+///
+/// ```text
+/// Node 0, zone      DMA
+///   pages free     3840
+///         spanned  4095
+///   start_pfn:           1
+/// ```
+pub fn parse_zones(text: &str) -> Parsed<Vec<(Range<u64>, NodeId)>> {
+    let mut zones = Vec::new();
+    let (mut node, mut spanned) = (None, None);
+    for (index, line) in text.lines().enumerate() {
+        let fail = || Fault::new(index + 1, format!("`{}` is not understood", clip(line)));
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Node"), Some(number)) => {
+                let number = number.strip_suffix(',').and_then(|word| word.parse().ok());
+                (node, spanned) = (Some(NodeId(number.ok_or_else(fail)?)), None);
+            }
+            (Some("spanned"), Some(count)) => {
+                spanned = Some(count.parse::<u64>().map_err(|_| fail())?);
+            }
+            (Some("start_pfn:"), Some(start)) => {
+                let start: u64 = start.parse().map_err(|_| fail())?;
+                let (Some(node), Some(count)) = (node, spanned.take()) else {
+                    return Err(fail());
+                };
+                let end = start.checked_add(count).ok_or_else(fail)?;
+                if count > 0 {
+                    zones.push((start..end, node));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(zones)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 1
+  pages free     2814
+        min      7
+        spanned  4095
+        present  3998
+        managed  3840
+        protection: (0, 1, 2)
+      nr_free_pages 2814
+  pagesets
+    cpu: 0
+              count:    0
+  node_unreclaimable:  0
+  start_pfn:           1
+Node 0, zone    DMA32
+        spanned  258048
+  start_pfn:           4096
+Node 0, zone   Normal
+        spanned  0
+Node 4, zone   Normal
+        spanned  262144
+  start_pfn:           1048576
+";
+
+    #[test]
+    fn zones_become_spans_of_nodes() {
+        let frames = FrameNodes::new(parse_zones(TEXT).unwrap());
+        assert_eq!(
+            frames.spans,
+            [(1..262_144, NodeId(0)), (1_048_576..1_310_720, NodeId(4))]
+        );
+        let node = |frame| frames.node(frame).map(|node| node.0);
+        assert_eq!(
+            [0, 1, 262_143, 262_144, 1_048_576].map(node),
+            [None, Some(0), Some(0), None, Some(4)]
+        );
+    }
+
+    #[test]
+    fn frames_that_two_nodes_claim_belong_to_nobody() {
+        let spans = vec![
+            (0..100, NodeId(0)),
+            (50..150, NodeId(1)),
+            (90..95, NodeId(0)),
+        ];
+        let frames = FrameNodes::new(spans);
+        let node = |frame| frames.node(frame).map(|node| node.0);
+        assert_eq!([10, 60, 92, 120].map(node), [Some(0), None, None, Some(1)]);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_line() {
+        for (text, line) in [
+            ("Node x, zone DMA", 1),
+            ("start_pfn: 5", 1),
+            ("Node 0, zone A\nspanned many", 2),
+            ("Node 0, zone A\nspanned 2\nstart_pfn: -1", 3),
+            (
+                "Node 0, zone A\nspanned 2\nstart_pfn: 18446744073709551615",
+                3,
+            ),
+        ] {
+            assert_eq!(parse_zones(text).unwrap_err().line, line, "{text}");
+        }
+        assert!(FrameNodes::read(&Root::new("/nowhere")).is_empty());
+    }
+
+    #[test]
+    fn this_machine_tells_its_spans() {
+        let frames = FrameNodes::read(&Root::host());
+        assert!(!frames.is_empty());
+    }
+}
