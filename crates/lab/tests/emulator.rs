@@ -113,11 +113,24 @@ fn check_latency(boot: &Boot) {
     assert_eq!(lines.len(), boot.machine.nodes.len());
     for line in lines {
         let node = line["node"].as_u64().unwrap() as usize;
-        let expected = boot.machine.idle_latency_ns(0, node);
+        let (ns, idle) = (number(line, "ns"), boot.machine.idle_latency_ns(0, node));
+        println!(
+            "node {node}: {ns:.1} ns, {:+.1} % of idle",
+            (ns / idle - 1.0) * 100.0
+        );
+        // A line per `ns` is a load too: on a small controller or link a few per cent of it.
+        let line_gbs = f64::from(boot.machine.line_bytes) / ns;
+        let target = &boot.machine.nodes[node];
+        let own = target.curve.queueing_ns(line_gbs / target.capacity.at(1.0));
+        let route = &boot.machine.routes[node][0][0];
+        let links = route.links.iter().map(|&link| &boot.machine.links[link]);
+        let links: f64 = links
+            .map(|link| link.curve.queueing_ns(line_gbs * link.overhead / link.gbs))
+            .sum();
         assert_near(
             &format!("latency to node {node}"),
-            number(line, "ns"),
-            expected,
+            ns,
+            idle + own + links,
             0.03,
         );
     }
@@ -255,8 +268,11 @@ fn expected_ns(machine: &Machine, line: &Value) -> f64 {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn system_calls_page_faults_and_wake_ups_cost_the_configured_amounts() {
-    let lines = SKYLAKE.lines("events");
-    assert_eq!(lines.len(), 3);
+    let mut lines = SKYLAKE.lines("events");
+    assert_eq!(lines.len(), 5);
+    // The guest's own timers and threads disturb the wake-ups: the median of three rounds.
+    lines[2..].sort_by(|one, other| number(one, "ns").total_cmp(&number(other, "ns")));
+    let lines = [lines[0], lines[1], lines[3]];
     for line in lines {
         let what = line["what"].as_str().unwrap();
         let (times, machine) = (number(line, "times"), &SKYLAKE.machine);

@@ -257,7 +257,7 @@ impl Clock {
         self.max_skew_ps
             .fetch_max(executed_ps.saturating_sub(now), Relaxed);
         // One more step may follow before it looks again, so the limit is kept from below.
-        if own_ps.saturating_sub(now) <= self.skew_ps * 3 / 4 {
+        if own_ps.saturating_sub(now) <= self.skew_ps * 7 / 10 {
             return now;
         }
         // Wait until the others have all but caught up: fewer, longer turns.

@@ -21,7 +21,7 @@ use crate::vcpu::{Fill, Filters, Score, Vcpu};
 use hither_core::machine::Machine;
 use hither_core::opium::{self, vcpu as block};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 const FILTER_ENTRIES: usize = 512;
 const PAGE_BYTES: u64 = 4096;
@@ -229,7 +229,11 @@ impl Model {
             match contested {
                 Contested::Pays(stall) => return stall,
                 Contested::Quiet => return 0,
-                Contested::No => self.admit(vcpu.id, access, writable),
+                // Writable only for a store, which is worth the check of `keep_if_owner`.
+                Contested::No => self.admit(vcpu.id, access, writable && access.store),
+            }
+            if access.store {
+                self.keep_if_owner(vcpu, line);
             }
             return if depends(vcpu, access) {
                 self.private_ps
@@ -244,8 +248,23 @@ impl Model {
             Contested::Quiet => stall,
             Contested::No => {
                 self.admit(vcpu.id, access, access.store);
+                if access.store {
+                    self.keep_if_owner(vcpu, line);
+                }
                 stall
             }
+        }
+    }
+
+    /// Another vCPU may have taken the line while this one entered it as its own, and would then
+    /// never hear of our stores again. It writes the cache's state before it clears our copies; we
+    /// write our copies before we look at the state: one of the two sees the other.
+    fn keep_if_owner(&self, vcpu: &Vcpu, line: u64) {
+        fence(SeqCst);
+        let entry = self.llcs[vcpu.domain as usize].probe(line);
+        let ours = entry.is_some_and(|entry| entry.owned() && entry.sharers() == 1 << vcpu.slot);
+        if !ours {
+            self.invalidate(vcpu.id, line);
         }
     }
 
@@ -278,6 +297,14 @@ impl Model {
         let alone = access.store || self.directory.others(line, vcpu.domain) == 0;
         let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
         self.directory.add(line, vcpu.domain);
+        // Another domain may have filled the line meanwhile: whoever added itself later sees both.
+        if alone && self.directory.others(line, vcpu.domain) != 0 {
+            if access.store {
+                self.fetch_from_domains(vcpu, true, line, now_ps);
+            } else {
+                llc.update(Entry::new(line, vcpu.slot, false, false));
+            }
+        }
         if let Some(victim) = victim {
             self.evict(vcpu, victim);
         }
@@ -352,6 +379,13 @@ impl Model {
         let members = &self.members[vcpu.domain as usize];
         let siblings = |slot: &usize| entry.sharers() >> slot & 1 != 0 && *slot as u32 != vcpu.slot;
         let taken = entry.owned() && (0..members.len()).any(|slot| siblings(&slot));
+        // The new state first, then the old copies: see `keep_if_owner`.
+        let state = match (access.store, taken || !entry.owned()) {
+            (true, _) => entry.written_by(vcpu.slot),
+            (false, true) => entry.shared_with(vcpu.slot),
+            (false, false) => entry,
+        };
+        self.llcs[vcpu.domain as usize].update(state);
         for slot in (0..members.len()).filter(siblings) {
             if access.store {
                 self.invalidate(members[slot], line);
@@ -374,13 +408,6 @@ impl Model {
                     .unwrap_or(0)
                     .max((self.machine.coherence.invalidate_ns * 1000.0) as u64);
             }
-            self.llcs[vcpu.domain as usize].update(entry.written_by(vcpu.slot));
-        } else {
-            self.llcs[vcpu.domain as usize].update(if taken || !entry.owned() {
-                entry.shared_with(vcpu.slot)
-            } else {
-                entry
-            });
         }
         if taken {
             vcpu.count(&self.device, block::TRANSFERS, 1);
@@ -421,6 +448,12 @@ impl Model {
                 let node = self.node_of_domain(domain);
                 transfer = Some(self.transfer_ps(vcpu.node, node));
             }
+            if store {
+                llc.remove(line);
+                self.directory.remove(line, domain);
+            } else if entry.exclusive() {
+                llc.update(entry.known_elsewhere());
+            }
             for (slot, &member) in self.members[domain as usize].iter().enumerate() {
                 if entry.sharers() >> slot & 1 == 0 {
                     continue;
@@ -430,12 +463,6 @@ impl Model {
                 } else if entry.owned() {
                     self.downgrade(member, line);
                 }
-            }
-            if store {
-                llc.remove(line);
-                self.directory.remove(line, domain);
-            } else if entry.exclusive() {
-                llc.update(entry.known_elsewhere());
             }
         }
         if transfer.is_some() || store && present {
