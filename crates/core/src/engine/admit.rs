@@ -13,7 +13,7 @@ use crate::plan::{Mechanism, MoveRequest, Reason};
 use crate::policy::{Outlook, Proposal, ProposedMove};
 use crate::snapshot::{Evidence, Snapshot};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Pages of one request, with the sum of their predicted gains in ns.
 struct Group {
@@ -31,6 +31,10 @@ impl Engine {
         room: &mut [u64],
     ) -> Vec<MoveRequest> {
         let moves = self.admissible(now_us, snapshot, &proposal.moves, room);
+        if moves.is_empty() {
+            self.efficacy.close(&self.config);
+            return Vec::new();
+        }
         let since_us = now_us.saturating_sub(snapshot.interval_us);
         let ledger = &self.ledger;
         let prediction = predict::predict(snapshot, &moves, |pid, page, seen| {
@@ -38,7 +42,7 @@ impl Engine {
         });
         let is_worth_it = proposal.outlook != Outlook::Done
             || prediction.change.is_at_least(self.config.min_change);
-        if moves.is_empty() || !is_worth_it {
+        if !is_worth_it {
             self.efficacy.close(&self.config);
             return Vec::new();
         }
@@ -83,8 +87,8 @@ impl Engine {
     ) -> Vec<ProposedMove> {
         let switched_off = self.efficacy.switched_off(now_us);
         let mut rate_left = self.rate.clone().available(&self.config, now_us);
-        let mut seen = BTreeSet::new();
-        let mut moves = Vec::new();
+        let mut seen = HashSet::with_capacity(proposed.len());
+        let mut moves = Vec::with_capacity(proposed.len());
         for order in proposed {
             let Some(to) = snapshot.node_position(order.to) else {
                 continue;
@@ -126,7 +130,7 @@ impl Engine {
                 before: Reading::of(snapshot),
                 predicted: predict::PredictedChange::default(),
                 predicted_gain_ns: Some(0.0),
-                moved: BTreeMap::new(),
+                moved: Vec::new(),
                 page_count: 0,
                 steps: 0,
                 started_us: now_us,

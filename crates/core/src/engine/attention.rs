@@ -1,10 +1,11 @@
 //! How closely to watch: hither's own cost must vanish when nothing is left to do.
 //!
 //! While a policy works or learns: full sampling, short intervals. While a campaign is measured:
-//! short intervals, and as many samples as its policy has use for. When it has nothing to do: cheap sampling, then none, at growing intervals. When its
-//! gates are shut, samples would be of no use: counters only. Asleep, the global metrics (which
-//! cost a few reads) are compared with those at falling asleep; a change, or a new process, wakes
-//! it. A wake-up that led to no move makes the next one need more of a change.
+//! short intervals, and as many samples as its policy has use for. When it has nothing to do, or
+//! its gates are shut: as little sampling as [`EngineConfig::rest_sampling`] says, at growing
+//! intervals. Asleep, the global metrics (which cost a few reads) are compared with those at
+//! falling asleep; a change, or a new process, wakes it. A wake-up that led to no move makes the
+//! next one need more of a change.
 
 use super::config::EngineConfig;
 use super::efficacy::Reading;
@@ -53,6 +54,19 @@ pub(super) struct Situation<'a> {
     pub has_moves: bool,
     pub reading: Reading,
     pub pids: &'a [Pid],
+    /// Does the policy use samples?
+    pub uses_samples: bool,
+}
+
+impl Situation<'_> {
+    /// Sampling while there is nothing to do.
+    fn rest(&self, config: &EngineConfig) -> Sampling {
+        if self.uses_samples {
+            config.rest_sampling
+        } else {
+            Sampling::Off
+        }
+    }
 }
 
 impl Attention {
@@ -70,7 +84,7 @@ impl Attention {
         if situation.is_busy || situation.has_moves || opened || (has_work && !is_blind) {
             self.wake();
             let sampling = match situation.outlook {
-                Outlook::Shut => Sampling::Off,
+                Outlook::Shut => situation.rest(config),
                 Outlook::Done if !opened => Sampling::Cheap,
                 _ => Sampling::Full,
             };
@@ -88,7 +102,7 @@ impl Attention {
             self.wake();
             return (
                 if is_shut {
-                    Sampling::Off
+                    situation.rest(config)
                 } else {
                     Sampling::Full
                 },
@@ -109,7 +123,7 @@ impl Attention {
 
     fn idle_sampling(&mut self, config: &EngineConfig, situation: &Situation<'_>) -> Sampling {
         if situation.outlook == Outlook::Shut {
-            return Sampling::Off;
+            return situation.rest(config);
         }
         if self.idle_steps < OFF_STEPS {
             return Sampling::Cheap;
@@ -122,7 +136,7 @@ impl Attention {
             self.probed_us = situation.now_us;
             return Sampling::Cheap;
         }
-        Sampling::Off
+        situation.rest(config)
     }
 
     fn interval_us(&self, config: &EngineConfig) -> u64 {
@@ -171,8 +185,33 @@ mod tests {
             has_moves: false,
             reading,
             pids: &[Pid(1)],
+            uses_samples: true,
         };
-        attention.next(&EngineConfig::default(), &situation)
+        let config = EngineConfig {
+            rest_sampling: Sampling::Off,
+            ..EngineConfig::default()
+        };
+        attention.next(&config, &situation)
+    }
+
+    #[test]
+    fn rest_is_sampled_as_configured_and_only_for_policies_that_use_samples() {
+        for (uses_samples, expected) in [(true, Sampling::Cheap), (false, Sampling::Off)] {
+            let mut attention = Attention::default();
+            for turn in 0..20 {
+                let situation = Situation {
+                    now_us: turn * 100_000,
+                    outlook: Outlook::Shut,
+                    is_busy: false,
+                    has_moves: false,
+                    reading: Reading::default(),
+                    pids: &[Pid(1)],
+                    uses_samples,
+                };
+                let (sampling, _) = attention.next(&EngineConfig::default(), &situation);
+                assert_eq!(sampling, expected);
+            }
+        }
     }
 
     #[test]

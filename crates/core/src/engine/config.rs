@@ -1,5 +1,7 @@
 //! The engine's thresholds, each with its unit, reason and source.
 
+use crate::plan::Sampling;
+
 /// Budgets, times and the efficacy rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
@@ -64,7 +66,12 @@ pub struct EngineConfig {
     pub revert_attempts: u32,
     /// Entries of the log that are kept. 4096.
     pub log_entries: usize,
-    /// When asleep, look with cheap sampling this often, in us. 10 s.
+    /// Sampling while nothing is left to do, or while a policy's gates are shut, for policies that
+    /// use samples at all. Cheap: some hundred samples an interval, whose price trackers bound to
+    /// a fraction of a percent of a CPU. They keep what is reported of the whole run a sample of
+    /// the whole run, and a policy whose gates open knows since when its pages have their users.
+    pub rest_sampling: Sampling,
+    /// When asleep and not sampling, look with cheap sampling this often, in us. 10 s.
     pub probe_us: u64,
 }
 
@@ -96,6 +103,7 @@ impl Default for EngineConfig {
             off_after_harm_us: 30_000_000,
             revert_attempts: 10,
             log_entries: 4096,
+            rest_sampling: Sampling::Cheap,
             probe_us: 10_000_000,
         }
     }

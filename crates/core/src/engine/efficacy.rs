@@ -171,8 +171,9 @@ pub(super) struct Campaign {
     pub predicted: PredictedChange,
     /// Stall time that was predicted to be saved per interval, in ns, where known.
     pub predicted_gain_ns: Option<f64>,
-    /// Pages that moved, first origin each.
-    pub moved: BTreeMap<(Pid, u64), MovedPage>,
+    /// Pages that moved, in order of time: a page that moved twice is there twice, and goes back
+    /// to where it was first.
+    pub moved: Vec<MovedPage>,
     /// Base pages that moved.
     pub page_count: u64,
     pub steps: u32,
@@ -350,12 +351,10 @@ fn after_judgement(judgement: &Judgement) -> Stage {
     if judgement.verdict != Verdict::Harmful {
         return Stage::Moving(None);
     }
-    let queue = judgement
-        .campaign
-        .moved
-        .iter()
-        .map(|(&key, page)| (key, (*page, 0)))
-        .collect();
+    let mut queue = BTreeMap::new();
+    for page in &judgement.campaign.moved {
+        queue.entry((page.pid, page.page)).or_insert((*page, 0));
+    }
     Stage::Reverting(judgement.campaign.clone(), queue)
 }
 

@@ -4,7 +4,7 @@
 //! was before hither's first move; it is never overwritten, so that every page can be put back.
 
 use crate::ids::{NodeId, Pid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Doublings of the cool-down after which it no longer grows.
 const MAX_DOUBLINGS: u32 = 6;
@@ -30,6 +30,8 @@ pub struct LedgerEntry {
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pages: BTreeMap<(Pid, u64), LedgerEntry>,
+    /// Processes in `pages`.
+    pids: BTreeSet<Pid>,
     /// When any page last moved, in us.
     last_moved_us: u64,
 }
@@ -102,6 +104,7 @@ impl Ledger {
             is_pending: false,
         });
         entry.is_pending = true;
+        self.pids.insert(pid);
     }
 
     /// It moved. The cool-down doubles with every move beyond the first.
@@ -127,6 +130,11 @@ impl Ledger {
 
     /// Forgets processes for which `is_alive` is false; returns how many pages that were.
     pub(super) fn retain(&mut self, is_alive: impl Fn(Pid) -> bool) -> usize {
+        let dead = self.pids.iter().filter(|&&pid| !is_alive(pid)).count();
+        if dead == 0 {
+            return 0;
+        }
+        self.pids.retain(|&pid| is_alive(pid));
         let before = self.pages.len();
         self.pages.retain(|(pid, _), _| is_alive(*pid));
         before - self.pages.len()

@@ -40,7 +40,7 @@ use attention::{Attention, Situation};
 use budget::RateBudget;
 use efficacy::{Efficacy, Judgement, MovedPage, Stage};
 use ledger::Ledger;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use summary::Account;
 
 /// One page of a request under way.
@@ -150,6 +150,7 @@ impl Engine {
             has_moves: !requests.is_empty(),
             reading,
             pids: &pids,
+            uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
         };
         let (sampling, next_interval_us) = self.attention.next(&self.config, &situation);
         self.last_sampling = sampling;
@@ -270,7 +271,8 @@ impl Engine {
             return;
         };
         let temporary = is_temporary(&outcome.refused);
-        let on_target: BTreeSet<u64> = outcome.moved.iter().copied().collect();
+        let mut on_target = outcome.moved.clone();
+        on_target.sort_unstable();
         let rest_us = if temporary {
             self.config.refused_us
         } else {
@@ -278,8 +280,9 @@ impl Engine {
         };
         let mut moved_count = 0;
         for page in &pending.pages {
+            let at = on_target.partition_point(|&moved| moved < page.page);
             let last = page.page + page.base_pages();
-            let has_moved = on_target.range(page.page..last).next().is_some();
+            let has_moved = on_target.get(at).is_some_and(|&moved| moved < last);
             if has_moved {
                 moved_count += page.base_pages();
                 self.ledger.moved(
@@ -325,16 +328,12 @@ impl Engine {
             self.put_back(pending, page, moved, temporary);
         } else if let (true, Some(campaign)) = (moved, self.efficacy.campaign_mut()) {
             campaign.page_count += page.base_pages();
-            let found = MovedPage {
+            campaign.moved.push(MovedPage {
                 pid: pending.pid,
                 page: page.page,
                 huge: page.huge,
                 from: page.from,
-            };
-            campaign
-                .moved
-                .entry((pending.pid, page.page))
-                .or_insert(found);
+            });
         }
     }
 

@@ -1,6 +1,17 @@
 //! What would these moves change? Asked of the interval's samples, before anything moves.
 //!
-//! Local-access ratio and imbalance are recounted with the pages at their new homes. Stall time:
+//! Local-access ratio and imbalance are recounted with the pages at their new homes. What a page
+//! carries is not what it was seen to carry: of many pages, those with a sample are the lucky
+//! ones, and counting each sample in full would promise the whole effect from the few pages that
+//! thin evidence shows. With `n1` pages seen once and `n2` seen twice among `n` samples:
+//!
+//! - pages that were seen carry a share `1 - n1/n` of all accesses (Good 1953, coverage), and
+//!   each of their samples counts for that much;
+//! - there are about `n1 (n1 - 1) / (2 (n2 + 1))` pages yet unseen (Chao 1984), which carry the
+//!   rest, `n1` samples' worth: `2 (n2 + 1) / (n1 - 1)` each. Their users are taken to be those of
+//!   all pages, or, where they are collocated, the node that they go to.
+//!
+//! Stall time:
 //!
 //! - An access that becomes local saves `latency * (1 - 10 / distance)`: the kernel's distance
 //!   table states latency relative to a local 10 (ACPI, system locality table), so this is the
@@ -13,6 +24,7 @@
 
 use crate::ids::{NodeId, Pid};
 use crate::metrics;
+use crate::plan::Mechanism;
 use crate::policy::{ProposedMove, moving_unit};
 use crate::snapshot::{Evidence, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -43,6 +55,38 @@ pub(super) struct Prediction {
     pub gains_ns: Evidence<Vec<f64>>,
 }
 
+/// What a seen and an unseen page carry, in samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Weights {
+    /// Per sample of a page that was seen.
+    seen: f64,
+    /// Per page that was not.
+    unseen: f64,
+}
+
+impl Weights {
+    /// `all` samples, on pages of which `once` have one and `twice` have two.
+    ///
+    /// 10,000 samples thrown at 16,384 pages: 5,440 once, 1,660 twice. Seen pages carry
+    /// 1 - 0.544 of each sample; 8,900 unseen ones 0.61 each, as many as fell on the mean page.
+    fn new(all: f64, once: f64, twice: f64) -> Self {
+        if all <= 0.0 {
+            return Self {
+                seen: 0.0,
+                unseen: 0.0,
+            };
+        }
+        Self {
+            seen: 1.0 - once / all,
+            unseen: if once > 1.0 {
+                (2.0 * (twice + 1.0) / (once - 1.0)).min(1.0)
+            } else {
+                0.0
+            },
+        }
+    }
+}
+
 /// Samples of each unit that moves, per node position: `nodes` figures per move.
 struct Samples {
     counts: Vec<f64>,
@@ -63,6 +107,30 @@ impl Samples {
             counts: vec![0.0; nodes * moves.len()],
             nodes,
             index,
+        }
+    }
+
+    /// Turns counts into what the pages carry.
+    fn weigh(
+        &mut self,
+        moves: &[ProposedMove],
+        snapshot: &Snapshot,
+        weights: &Weights,
+        used: &[f64],
+    ) {
+        let all: f64 = used.iter().sum();
+        for (counts, order) in self.counts.chunks_mut(self.nodes).zip(moves) {
+            if counts.iter().any(|&count| count > 0.0) {
+                counts.iter_mut().for_each(|count| *count *= weights.seen);
+            } else if order.mechanism == Mechanism::Collocate {
+                if let Some(to) = snapshot.node_position(order.to) {
+                    counts[to] = weights.unseen;
+                }
+            } else if all > 0.0 {
+                for (count, used) in counts.iter_mut().zip(used) {
+                    *count = weights.unseen * used / all;
+                }
+            }
         }
     }
 
@@ -88,9 +156,16 @@ pub(super) fn predict(
 ) -> Prediction {
     let nodes = snapshot.nodes.len();
     let mut samples = Samples::new(moves, nodes);
-    let mut traffic = vec![0.0; nodes];
+    let (mut traffic, mut used) = (vec![0.0; nodes], vec![0.0; nodes]);
+    let (mut once, mut twice) = (0.0, 0.0);
     let mut local = 0.0;
-    for page in &snapshot.pages {
+    for page in snapshot.pages.iter() {
+        match page.total() {
+            0 => continue,
+            1 => once += 1.0,
+            2 => twice += 1.0,
+            _ => {}
+        }
         let unit = moving_unit(page.page, page.huge);
         let home = snapshot.node_position(home_of(page.pid, unit, page.home));
         let mut sums = samples.of_unit_mut(page.pid, unit);
@@ -100,6 +175,7 @@ pub(super) fn predict(
             .chain(page.writes.iter())
             .filter(|&(p, _)| p < nodes)
         {
+            used[position] += f64::from(count);
             if let Some(home) = home {
                 traffic[home] += f64::from(count);
                 local += if home == position {
@@ -113,6 +189,8 @@ pub(super) fn predict(
             }
         }
     }
+    let weights = Weights::new(used.iter().sum(), once, twice);
+    samples.weigh(moves, snapshot, &weights, &used);
     let mut after = traffic.clone();
     let mut local_after = local;
     for (at, order) in moves.iter().enumerate() {
@@ -229,5 +307,23 @@ impl Relief {
             busiest,
             per_sample,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_by_hand() {
+        // 10,000 samples at 16,384 pages, as in the text: mean 0.61 a page.
+        let weights = Weights::new(10_000.0, 5_440.0, 1_660.0);
+        assert!((weights.seen - 0.456).abs() < 1e-9);
+        assert!((weights.unseen - 0.61).abs() < 0.005, "{weights:?}");
+        // Every page was seen often: samples count in full.
+        assert_eq!(Weights::new(1000.0, 0.0, 0.0).seen, 1.0);
+        // Every page was seen once: what was seen says nothing of what they carry.
+        assert_eq!(Weights::new(75.0, 75.0, 0.0).seen, 0.0);
+        assert_eq!(Weights::new(0.0, 0.0, 0.0).unseen, 0.0);
     }
 }

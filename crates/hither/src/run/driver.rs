@@ -21,8 +21,8 @@ use std::ffi::OsString;
 use std::io;
 use std::process;
 
-/// Pages after which the executor looks whether the program still runs.
-const SLICE_PAGES: usize = 2048;
+/// Pages after which the executor looks whether the program still runs: one call of the backend.
+const SLICE_PAGES: usize = 16_384;
 /// Least sleep between decisions in us, so that slow moves cannot make hither spin.
 const LEAST_SLEEP_US: u64 = 1000;
 

@@ -25,9 +25,10 @@ use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
 
 const COUNTERS: &str = "opium counters";
-/// Samples per second at full sampling: a 64 MiB array has each page seen some six times a
-/// second, and Carrefour tracks at most 30,000 pages in one.
-const FULL_RATE: f64 = 100_000.0;
+/// Samples per second at full sampling: each 2 MiB block of a 64 MiB array has some 150 in 100 ms,
+/// which tell what its pages are used for. More would be paid for by the program whose CPU is
+/// borrowed to read them.
+const FULL_RATE: f64 = 50_000.0;
 /// Samples per second at cheap sampling: the local-access ratio of a second within 1 point.
 const CHEAP_RATE: f64 = 5_000.0;
 /// Share of one CPU that samples may cost while pages are being moved: less than a second of it,
@@ -37,11 +38,11 @@ const FULL_COST: f64 = 0.05;
 const CHEAP_COST: f64 = 0.005;
 /// Period until the traffic is known, at full sampling; ten times that at cheap. The first
 /// interval decides how soon the first page moves: a busy machine (100 million fills a second)
-/// gives 40,000 samples in 100 ms, which the rings hold, a slow one still some thousands.
-const FIRST_PERIOD: u32 = 256;
+/// gives 20,000 samples in 100 ms, which the rings hold, a slow one still some thousands.
+const FIRST_PERIOD: u32 = 512;
 /// Shortest period. A machine at rest could afford less, but the traffic of the next interval may
 /// be ten times that of the last.
-const LEAST_PERIOD: f64 = 256.0;
+const LEAST_PERIOD: f64 = 512.0;
 /// Intervals whose cheapest gives the price of a sample: others were interrupted, or met a cold
 /// table.
 const PRICE_WINDOW: usize = 8;
@@ -294,7 +295,12 @@ impl OpiumTracker {
             let from = self.positions[self.device.vcpu_nodes()[index]];
             let node_ids = &self.node_ids;
             let pages = &mut snapshot.pages;
+            let is_sampled = self.period > 0;
             drained += self.device.drain(index, |sample| {
+                // What vCPUs wrote until they noticed the switch is no picture of the interval.
+                if !is_sampled {
+                    return;
+                }
                 if let Some(access) = access(&sample, from, node_ids) {
                     aggregator.add(&access, pages);
                 }
@@ -340,8 +346,8 @@ impl OpiumTracker {
 /// Period that brings the wanted number of samples at `fills_per_s`, or fewer where one costs so
 /// much that they would exceed their share of a CPU. `None` where the traffic is unknown.
 ///
-/// 120 million fills a second at full sampling: 120e6 / 100e3 = 1200. At 1000 ns a sample 5 %
-/// of a CPU pay for 50,000 of them: 2400.
+/// 120 million fills a second at full sampling: 120e6 / 50e3 = 2400. At 2000 ns a sample 5 %
+/// of a CPU pay for 25,000 of them: 4800.
 fn period_for(sampling: Sampling, fills_per_s: f64, price_ns: f64) -> Option<u32> {
     let (rate, cost) = match sampling {
         Sampling::Full => (FULL_RATE, FULL_COST),

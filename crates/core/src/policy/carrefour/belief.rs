@@ -123,6 +123,28 @@ pub(super) struct Block {
     pairs: Pairs,
     /// Last interval with a sample.
     pub touched: u32,
+    /// Positions in `records` of the pages sampled in that interval.
+    sampled: Vec<u16>,
+    /// Pages seen since the phase `seen_phase` began.
+    seen_pages: u32,
+    seen_phase: u32,
+    /// The circumstances under which nothing was left to do but for sampled pages.
+    quiet_in: Option<Circumstances>,
+}
+
+/// What decides over all pages of a block at once. While it stays the same, a block in which every
+/// page has its place is asked about its sampled pages only: a policy at rest must cost next to
+/// nothing, however much memory it has looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Circumstances {
+    /// First interval of the phase.
+    phase_start: u32,
+    /// Does the block lean on private (1), shared (-1) or neither?
+    lean: i8,
+    /// Were enough of its pages seen for it to speak for the others?
+    speaks: bool,
+    /// What may be done with pages: (interleave, collocate).
+    allowed: (bool, bool),
 }
 
 /// Belief about one process.
@@ -302,6 +324,10 @@ impl Block {
             records: Vec::new(),
             pairs: Pairs::default(),
             touched: 0,
+            sampled: Vec::new(),
+            seen_pages: 0,
+            seen_phase: 0,
+            quiet_in: None,
         }
     }
 
@@ -310,8 +336,34 @@ impl Block {
         if *slot == NO_RECORD {
             *slot = self.records.len() as u16;
             self.records.push(Record::new(index));
+            self.quiet_in = None;
         }
         &mut self.records[usize::from(*slot)]
+    }
+
+    /// The pages sampled in the interval in which the block was touched last, ascending.
+    fn sampled_in_order(&self) -> impl Iterator<Item = &Record> {
+        let sampled = self.sampled.iter();
+        sampled.map(|&position| &self.records[usize::from(position)])
+    }
+
+    /// Notes that nothing is left to do under these circumstances, but for sampled pages.
+    pub fn rest(&mut self, circumstances: Circumstances) {
+        self.quiet_in = Some(circumstances);
+    }
+
+    /// Counts an observation of the page at `position`, of which `unseen` says whether it is the
+    /// first of the phase.
+    fn touch(&mut self, now: u32, phase: u32, position: u16, unseen: bool) {
+        if self.touched != now {
+            self.touched = now;
+            self.sampled.clear();
+        }
+        self.sampled.push(position);
+        if self.seen_phase != phase {
+            (self.seen_phase, self.seen_pages) = (phase, 0);
+        }
+        self.seen_pages += u32::from(unseen);
     }
 
     /// Positions in `records`, ascending by page.
@@ -358,6 +410,7 @@ impl ProcessBelief {
             self.users.copy_from_slice(users);
             for block in self.blocks.values_mut() {
                 block.pairs = Pairs::default();
+                block.quiet_in = None;
             }
             self.phase_start = now + 1;
             return false;
@@ -411,11 +464,13 @@ impl ProcessBelief {
         let Some(block) = self.blocks.get_mut(&block) else {
             return;
         };
-        let Some(record) = block.get_mut(index) else {
+        let position = block.slots[usize::from(index)];
+        let Some(record) = block.records.get_mut(usize::from(position)) else {
             return;
         };
+        let unseen = record.at < self.phase_start;
         let (agree, differ) = record.observe(now, first, samples);
-        block.touched = now;
+        block.touch(now, self.phase_start, position, unseen);
         block.pairs.add(now, agree, differ);
     }
 
@@ -443,25 +498,52 @@ impl ProcessBelief {
         ((agreement - chance) / (1.0 - chance)).clamp(PRIOR_LIMIT, 1.0 - PRIOR_LIMIT)
     }
 
-    /// Classes of a block's pages in order, `(record, class)`. `first` is the first interval
-    /// whose observations count.
+    /// What decides over all pages of a block at once; `allowed`: interleave, collocate.
+    pub fn circumstances(
+        &self,
+        now: u32,
+        certainty: f64,
+        allowed: (bool, bool),
+        block: &Block,
+    ) -> Circumstances {
+        let prior = self.prior(now, block);
+        Circumstances {
+            phase_start: self.phase_start,
+            lean: i8::from(prior >= certainty) - i8::from(prior <= 1.0 - certainty),
+            speaks: block.seen_phase == self.phase_start && block.seen_pages >= BLOCK_SPEAKS,
+            allowed,
+        }
+    }
+
+    /// Calls `visit` with pages of a block and their classes, in order: all pages, or the sampled
+    /// ones only where the block rests under these circumstances. `first` is the first interval
+    /// whose observations count. Returns whether all pages were visited.
     pub fn classes<'a>(
         &self,
         now: u32,
         first: u32,
         certainty: f64,
+        circumstances: Circumstances,
         block: &'a Block,
-    ) -> impl Iterator<Item = (&'a Record, Class)> + use<'a> {
+        mut visit: impl FnMut(&'a Record, Class),
+    ) -> bool {
         let (prior, chance) = (self.prior(now, block), self.chance());
+        if block.quiet_in == Some(circumstances) {
+            for record in block.sampled_in_order() {
+                visit(record, record.classify(first, prior, chance, certainty));
+            }
+            return false;
+        }
         let unseen = block_speaks(block, first, prior, certainty);
-        block.in_order().map(move |record| {
+        for record in block.in_order() {
             let class = if record.seen_since(first).next().is_some() {
                 record.classify(first, prior, chance, certainty)
             } else {
                 unseen
             };
-            (record, class)
-        })
+            visit(record, class);
+        }
+        true
     }
 }
 

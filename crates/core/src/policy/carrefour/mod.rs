@@ -34,7 +34,7 @@ use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, Sampling};
 use crate::snapshot::{HUGE_PAGES, Snapshot};
-use belief::{Class, ProcessBelief};
+use belief::{Circumstances, Class, ProcessBelief, Record};
 use gates::{GateKeeper, Gates};
 use spread::Spread;
 use std::collections::BTreeMap;
@@ -80,6 +80,8 @@ struct Survey {
     undecided_samples: f64,
     /// Pages that are where they belong: `(process, page)`.
     settled: Vec<(Pid, u64)>,
+    /// Blocks in which every page has its place: `(process, block)`.
+    resting: Vec<(Pid, u64, Circumstances)>,
 }
 
 impl Carrefour {
@@ -157,11 +159,17 @@ impl Carrefour {
     }
 
     /// Sorts the pages of all blocks that were touched in this interval.
-    fn survey(&self, snapshot: &Snapshot, context: &Context<'_>, min_samples: u32) -> Survey {
+    fn survey(&self, gates: Gates, snapshot: &Snapshot, context: &Context<'_>) -> Survey {
         let now = self.interval;
         let mut survey = Survey {
             traffic: vec![0.0; snapshot.nodes.len()],
             ..Survey::default()
+        };
+        let (certainty, allowed) = (self.config.certainty, (gates.interleave, gates.collocate));
+        let min_samples = if gates.interleave {
+            self.config.min_samples_when_interleaving
+        } else {
+            self.config.min_samples
         };
         for (&pid, process) in &self.processes {
             let first = self.first_interval(pid);
@@ -170,38 +178,50 @@ impl Carrefour {
                 .iter()
                 .filter(|(_, block)| block.touched == now)
             {
-                for (record, class) in process.classes(now, first, self.config.certainty, block) {
-                    let page = number * HUGE_PAGES + u64::from(record.index);
-                    let samples = f64::from(record.samples_in(now));
+                let here = process.circumstances(now, certainty, allowed, block);
+                let mut open = 0;
+                let all = process.classes(now, first, certainty, here, block, |record, class| {
                     let is_settled = record.decided >= process.phase_start;
-                    let home = usize::from(record.home);
-                    if samples > 0.0 {
-                        survey.traffic[home] += samples;
-                    } else if is_settled && class != Class::Shared {
-                        continue;
+                    if let Some(candidate) = self.candidate(pid, number, record, is_settled, class)
+                    {
+                        survey.traffic[candidate.home] += candidate.samples;
+                        open += u32::from(!is_settled && is_open(class, &candidate, allowed));
+                        let rules = (min_samples, snapshot, context);
+                        self.sort_in(&mut survey, candidate, class, rules);
                     }
-                    let candidate = Candidate {
-                        pid,
-                        page,
-                        huge: record.huge,
-                        home,
-                        to: home,
-                        samples,
-                        weight: record.weight(now),
-                        is_settled,
-                    };
-                    self.sort_in(
-                        &mut survey,
-                        candidate,
-                        class,
-                        min_samples,
-                        snapshot,
-                        context,
-                    );
+                });
+                if all && open == 0 {
+                    survey.resting.push((pid, number, here));
                 }
             }
         }
         survey
+    }
+
+    /// A page as the survey sees it; `None` where it says nothing new.
+    fn candidate(
+        &self,
+        pid: Pid,
+        block: u64,
+        record: &Record,
+        is_settled: bool,
+        class: Class,
+    ) -> Option<Candidate> {
+        let samples = f64::from(record.samples_in(self.interval));
+        if samples == 0.0 && is_settled && class != Class::Shared {
+            return None;
+        }
+        let home = usize::from(record.home);
+        Some(Candidate {
+            pid,
+            page: block * HUGE_PAGES + u64::from(record.index),
+            huge: record.huge,
+            home,
+            to: home,
+            samples,
+            weight: record.weight(self.interval),
+            is_settled,
+        })
     }
 
     fn sort_in(
@@ -209,9 +229,7 @@ impl Carrefour {
         survey: &mut Survey,
         mut candidate: Candidate,
         class: Class,
-        min_samples: u32,
-        snapshot: &Snapshot,
-        context: &Context<'_>,
+        (min_samples, snapshot, context): (u32, &Snapshot, &Context<'_>),
     ) {
         let (pid, page) = (candidate.pid, candidate.page);
         if !snapshot.nodes[candidate.home].has_cpus() {
@@ -250,20 +268,20 @@ impl Carrefour {
                     && context.room_pages.get(node).is_some_and(|&room| room > 0)
             })
             .collect();
-        let sum_at = |home: usize, with_settled: bool| -> f64 {
-            let here = survey.shared.iter().filter(|page| page.home == home);
-            here.filter(|page| with_settled || !page.is_settled)
-                .map(|page| page.samples)
-                .sum()
-        };
+        // Samples of shared pages per home: of those yet to be placed, and of all.
+        let (mut fresh, mut all) = (vec![0.0; traffic.len()], vec![0.0; traffic.len()]);
+        for page in &survey.shared {
+            all[page.home] += page.samples;
+            fresh[page.home] += if page.is_settled { 0.0 } else { page.samples };
+        }
         let fair = traffic.iter().sum::<f64>()
             / targets.iter().filter(|&&target| target).count().max(1) as f64;
         // Pages that were drawn before take part again only where the others cannot carry it.
         let again: Vec<bool> = (0..traffic.len())
-            .map(|home| traffic[home] - fair > sum_at(home, false))
+            .map(|home| traffic[home] - fair > fresh[home])
             .collect();
         let movable: Vec<f64> = (0..traffic.len())
-            .map(|home| sum_at(home, again[home]))
+            .map(|home| if again[home] { all[home] } else { fresh[home] })
             .collect();
         let mut spread = Spread::new(self.config.draw, traffic, &movable, &targets);
         let mut pages: Vec<&Candidate> = survey
@@ -329,12 +347,7 @@ impl Carrefour {
         snapshot: &Snapshot,
         context: &mut Context<'_>,
     ) -> Proposal {
-        let min_samples = if gates.interleave {
-            self.config.min_samples_when_interleaving
-        } else {
-            self.config.min_samples
-        };
-        let survey = self.survey(snapshot, context, min_samples);
+        let survey = self.survey(gates, snapshot, context);
         let period_pages = match context.sampling {
             Sampling::Full => self.config.max_pages,
             Sampling::Cheap | Sampling::Off => self.config.max_pages_cheap,
@@ -378,6 +391,12 @@ impl Carrefour {
             .chain(collocated.iter().map(|page| (page.pid, page.page)));
         let decided: Vec<_> = decided.chain(survey.settled.iter().copied()).collect();
         self.mark_decided(decided);
+        for &(pid, number, circumstances) in &survey.resting {
+            let process = self.processes.get_mut(&pid);
+            if let Some(block) = process.and_then(|process| process.blocks.get_mut(&number)) {
+                block.rest(circumstances);
+            }
+        }
         let outlook = self.judge_outlook(&survey, moves.len());
         Proposal {
             moves,
@@ -423,6 +442,15 @@ impl Policy for Carrefour {
         self.outlook = proposal.outlook;
         proposal.notes.extend(note);
         proposal
+    }
+}
+
+/// Is there still a place to be found for this page?
+fn is_open(class: Class, page: &Candidate, (interleave, collocate): (bool, bool)) -> bool {
+    match class {
+        Class::Shared => interleave,
+        Class::Private { node, .. } => collocate && node != page.home,
+        Class::Undecided => false,
     }
 }
 

@@ -25,18 +25,23 @@ pub(super) fn for_each_unit(
     mut visit: impl FnMut(Unit<'_>),
 ) {
     let since_us = context.now_us.saturating_sub(snapshot.interval_us);
-    let key = |stats: &PageStats| (stats.pid, moving_unit(stats.page, stats.huge));
-    let mut order: Vec<&PageStats> = snapshot.pages.iter().collect();
-    order.sort_by_key(|stats| key(stats));
+    // Keys are copied out: sorting references would fetch every page's statistics many times.
+    let mut order: Vec<(Pid, u64, u32)> = (0..)
+        .zip(&snapshot.pages)
+        .map(|(index, stats)| (stats.pid, moving_unit(stats.page, stats.huge), index))
+        .collect();
+    order.sort_unstable();
     let mut samples: Vec<(usize, u32)> = Vec::new();
-    for group in order.chunk_by(|a, b| key(a) == key(b)) {
-        let (first, (pid, page)) = (group[0], key(group[0]));
+    for group in order.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+        let (pid, page, first) = group[0];
+        let first = &snapshot.pages[first as usize];
         let home = context.ledger.home_given(pid, page, first.home, since_us);
         let Some(home) = snapshot.node_position(home) else {
             continue;
         };
         samples.clear();
-        for stats in group {
+        for &(.., index) in group {
+            let stats = &snapshot.pages[index as usize];
             add_samples(&mut samples, stats, snapshot.nodes.len());
         }
         visit(Unit {

@@ -421,8 +421,12 @@ fn sampling_follows_the_plan() {
     assert_eq!(fake.get32(control::SAMPLE_PERIOD), 0);
     let mut snapshot = empty_snapshot(&topology);
     let mut tree = Tree::new(fake.root(), 1);
+    // A vCPU had not noticed yet.
+    fake.put_sample(0, 0, 5, 1005, 0, 0);
+    fake.put_vcpu(0, vcpu::RING_HEAD, 1);
     tracker.observe(&mut tree, &mut snapshot).unwrap();
-    assert!(!snapshot.sample_count.is_known());
+    assert!(!snapshot.sample_count.is_known() && snapshot.pages.is_empty());
+    assert_eq!(tracker.foreign_samples(), 0, "it was thrown away unread");
     assert!(snapshot.metrics.ipc.basis().contains("--machine"));
     tracker.set_sampling(Sampling::Full);
     assert_eq!(fake.get32(control::SAMPLE_PERIOD), FIRST_PERIOD);
@@ -430,15 +434,15 @@ fn sampling_follows_the_plan() {
 
 #[test]
 fn the_period_brings_the_wanted_rate_within_the_cost() {
-    // 120 M fills a second / 100,000 samples.
-    assert_eq!(period_for(Sampling::Full, 120e6, f64::INFINITY), Some(1200));
-    // 1000 ns each: 0.05 s / 1000 ns = 50,000 a second.
-    assert_eq!(period_for(Sampling::Full, 120e6, 1000.0), Some(2400));
+    // 120 M fills a second / 50,000 samples.
+    assert_eq!(period_for(Sampling::Full, 120e6, f64::INFINITY), Some(2400));
+    // 2000 ns each: 0.05 s / 2000 ns = 25,000 a second.
+    assert_eq!(period_for(Sampling::Full, 120e6, 2000.0), Some(4800));
     // 5,000 a second cost 0.0005 s at 100 ns: affordable.
     assert_eq!(period_for(Sampling::Cheap, 120e6, 100.0), Some(24_000));
     assert_eq!(period_for(Sampling::Cheap, 0.0, 100.0), None);
     assert_eq!(period_for(Sampling::Full, f64::NAN, 100.0), None);
-    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(256));
+    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(512));
     assert_eq!(period_for(Sampling::Off, 10.0, 100.0), Some(0));
 }
 
@@ -459,7 +463,7 @@ fn the_period_follows_the_traffic_and_survives_a_rest() {
     let mut tracker = OpiumTracker::with_device(device, &fake.root(), &topology, None).unwrap();
     let mut snapshot = empty_snapshot(&topology);
     let mut tree = Tree::new(fake.root(), 1);
-    // 40 million fills in 100 ms: 400 million a second, of which 100,000 are sampled.
+    // 40 million fills in 100 ms: 400 million a second, of which 50,000 are sampled.
     fake.put(header::TIME_NS, 100_000_000);
     fake.put_vcpu(0, vcpu::fills(0, 1), 40_000_000);
     tracker.observe(&mut tree, &mut snapshot).unwrap();
@@ -467,14 +471,14 @@ fn the_period_follows_the_traffic_and_survives_a_rest() {
         snapshot.sample_period, FIRST_PERIOD,
         "it was in force in that interval"
     );
-    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 4000);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 8000);
     // 3 % more traffic changes nothing.
     fake.put(header::TIME_NS, 200_000_000);
     fake.put_vcpu(0, vcpu::fills(0, 1), 81_200_000);
     tracker.observe(&mut tree, &mut snapshot).unwrap();
     assert_eq!(
         (snapshot.sample_period, fake.get32(control::SAMPLE_PERIOD)),
-        (4000, 4000)
+        (8000, 8000)
     );
     tracker.set_sampling(Sampling::Off);
     tracker.set_sampling(Sampling::Cheap);
