@@ -166,11 +166,11 @@ mod tests {
         contests.mark(0, LINE, true, 0);
         let mut paid = [0; 2];
         for turn in 0..20u64 {
-            for vcpu in 0..2 {
+            for (vcpu, paid) in paid.iter_mut().enumerate() {
                 for step in 0..160 {
                     let now = turn * 8 * US + step * 50_000;
                     let visit = contests.access(vcpu, LINE, true, now);
-                    paid[vcpu] += u32::from(visit == Visit::Against(1 - vcpu));
+                    *paid += u32::from(visit == Visit::Against(1 - vcpu));
                 }
             }
         }

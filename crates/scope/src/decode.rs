@@ -61,33 +61,10 @@ fn kind(instruction: &Instruction) -> Kind {
         (OpKind::Register, 1) => instruction.op1_register(),
         _ => Register::None,
     };
-    if instruction.has_rep_prefix() || instruction.has_repne_prefix() {
-        if let M::Movsb
-        | M::Movsw
-        | M::Movsd
-        | M::Movsq
-        | M::Stosb
-        | M::Stosw
-        | M::Stosd
-        | M::Stosq
-        | M::Lodsb
-        | M::Lodsw
-        | M::Lodsd
-        | M::Lodsq
-        | M::Scasb
-        | M::Scasw
-        | M::Scasd
-        | M::Scasq
-        | M::Cmpsb
-        | M::Cmpsw
-        | M::Cmpsd
-        | M::Cmpsq = instruction.mnemonic()
-        {
-            // `movsd` and `cmpsd` are SSE instructions too; those have no string operand.
-            if instruction.is_string_instruction() {
-                return Kind::RepeatString;
-            }
-        }
+    // `movsd` and `cmpsd` are SSE instructions too; those are no string instructions.
+    let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    if repeated && instruction.is_string_instruction() {
+        return Kind::RepeatString;
     }
     match instruction.mnemonic() {
         M::Div

@@ -16,7 +16,7 @@ use crate::cache::{Directory, Entry, Llc, Private};
 use crate::clock::Clock;
 use crate::contest::{Contests, Visit};
 use crate::device::Device;
-use crate::load::{Load, Traffic};
+use crate::load::Load;
 use crate::vcpu::{Fill, Filters, Score, Vcpu};
 use hither_core::machine::Machine;
 use hither_core::opium::{self, vcpu as block};
@@ -551,7 +551,7 @@ impl Model {
         let misses = vcpu.demand_misses;
         vcpu.flush(&self.device, score);
         let executed = vcpu.time_ps;
-        let traffic = std::mem::replace(&mut vcpu.traffic, Traffic::default());
+        let traffic = std::mem::take(&mut vcpu.traffic);
         let delay = self
             .load
             .post(&self.machine, vcpu.node, &traffic, from, executed);

@@ -297,9 +297,9 @@ impl Vcpu {
             .u32(at + ring::LATENCY_NS)
             .store((fill.latency_ps / 1000) as u32, Relaxed);
         device.u8(at + ring::NODE).store(fill.node as u8, Relaxed);
-        let flags = u8::from(fill.store) * ring::WRITE
-            | u8::from(fill.kernel) * ring::KERNEL
-            | u8::from(fill.stream) * ring::STREAM;
+        let flags = (u8::from(fill.store) * ring::WRITE)
+            | (u8::from(fill.kernel) * ring::KERNEL)
+            | (u8::from(fill.stream) * ring::STREAM);
         device.u8(at + ring::FLAGS).store(flags, Relaxed);
         // Pairs with the reader's acquire load of the head: the sample is complete first.
         device
