@@ -84,12 +84,9 @@ impl Memory {
             state ^= state << 17;
             order.swap(index, state as usize % index);
         }
-        for line in 0..self.lines() {
+        for (line, &next) in order.iter().enumerate() {
             // SAFETY: in bounds.
-            unsafe {
-                self.word(line)
-                    .write(self.word(order[line] as usize) as u64)
-            };
+            unsafe { self.word(line).write(self.word(next as usize) as u64) };
         }
     }
 
