@@ -8,8 +8,10 @@
 //! - pages that were seen carry a share `1 - n1/n` of all accesses (Good 1953, coverage), and
 //!   each of their samples counts for that much;
 //! - there are about `n1 (n1 - 1) / (2 (n2 + 1))` pages yet unseen (Chao 1984), which carry the
-//!   rest, `n1` samples' worth: `2 (n2 + 1) / (n1 - 1)` each. Their users are taken to be those of
-//!   all pages, or, where they are collocated, the node that they go to.
+//!   rest, `n1` samples' worth: `2 (n2 + 1) / (n1 - 1)` each. With fewer than ten pages seen twice
+//!   that is a guess, and all resident pages are taken to share the rest where they are more.
+//!   Their users are taken to be those of all pages, or, where they are collocated, the node that
+//!   they go to.
 //!
 //! Stall time:
 //!
@@ -64,22 +66,32 @@ struct Weights {
     unseen: f64,
 }
 
+/// Pages seen twice from which the number of unseen ones can be told: its error is then below 30 %.
+const ENOUGH_TWICE: f64 = 10.0;
+
 impl Weights {
-    /// `all` samples, on pages of which `once` have one and `twice` have two.
+    /// `all` samples, on pages of which `once` have one and `twice` have two; `resident`: pages
+    /// that were not seen and are in memory.
     ///
     /// 10,000 samples thrown at 16,384 pages: 5,440 once, 1,660 twice. Seen pages carry
     /// 1 - 0.544 of each sample; 8,900 unseen ones 0.61 each, as many as fell on the mean page.
-    fn new(all: f64, once: f64, twice: f64) -> Self {
+    fn new(all: f64, once: f64, twice: f64, resident: f64) -> Self {
         if all <= 0.0 {
             return Self {
                 seen: 0.0,
                 unseen: 0.0,
             };
         }
+        let guessed = once * (once - 1.0) / (2.0 * (twice + 1.0));
+        let pages = if twice < ENOUGH_TWICE {
+            guessed.max(resident)
+        } else {
+            guessed
+        };
         Self {
             seen: 1.0 - once / all,
-            unseen: if once > 1.0 {
-                (2.0 * (twice + 1.0) / (once - 1.0)).min(1.0)
+            unseen: if pages > 0.0 {
+                (once / pages).min(1.0)
             } else {
                 0.0
             },
@@ -157,7 +169,7 @@ pub(super) fn predict(
     let nodes = snapshot.nodes.len();
     let mut samples = Samples::new(moves, nodes);
     let (mut traffic, mut used) = (vec![0.0; nodes], vec![0.0; nodes]);
-    let (mut once, mut twice) = (0.0, 0.0);
+    let (mut once, mut twice, mut seen) = (0.0, 0.0, 0.0);
     let mut local = 0.0;
     for page in snapshot.pages.iter() {
         match page.total() {
@@ -166,6 +178,7 @@ pub(super) fn predict(
             2 => twice += 1.0,
             _ => {}
         }
+        seen += 1.0;
         let unit = moving_unit(page.page, page.huge);
         let home = snapshot.node_position(home_of(page.pid, unit, page.home));
         let mut sums = samples.of_unit_mut(page.pid, unit);
@@ -189,7 +202,10 @@ pub(super) fn predict(
             }
         }
     }
-    let weights = Weights::new(used.iter().sum(), once, twice);
+    let resident = snapshot.processes.iter();
+    let resident = resident.filter_map(|process| process.resident_pages.get());
+    let unseen = (resident.sum::<u64>() as f64 - seen).max(0.0);
+    let weights = Weights::new(used.iter().sum(), once, twice, unseen);
     samples.weigh(moves, snapshot, &weights, &used);
     let mut after = traffic.clone();
     let mut local_after = local;
@@ -317,13 +333,14 @@ mod tests {
     #[test]
     fn weights_by_hand() {
         // 10,000 samples at 16,384 pages, as in the text: mean 0.61 a page.
-        let weights = Weights::new(10_000.0, 5_440.0, 1_660.0);
+        let weights = Weights::new(10_000.0, 5_440.0, 1_660.0, 50_000.0);
         assert!((weights.seen - 0.456).abs() < 1e-9);
         assert!((weights.unseen - 0.61).abs() < 0.005, "{weights:?}");
         // Every page was seen often: samples count in full.
-        assert_eq!(Weights::new(1000.0, 0.0, 0.0).seen, 1.0);
+        assert_eq!(Weights::new(1000.0, 0.0, 0.0, 0.0).seen, 1.0);
         // Every page was seen once: what was seen says nothing of what they carry.
-        assert_eq!(Weights::new(75.0, 75.0, 0.0).seen, 0.0);
-        assert_eq!(Weights::new(0.0, 0.0, 0.0).unseen, 0.0);
+        let thin = Weights::new(75.0, 75.0, 0.0, 15_000.0);
+        assert_eq!((thin.seen, thin.unseen), (0.0, 0.005));
+        assert_eq!(Weights::new(0.0, 0.0, 0.0, 0.0).unseen, 0.0);
     }
 }

@@ -242,7 +242,7 @@ fn a_few_pages_moved_on_thin_evidence_are_no_failure_of_the_mechanism() {
     world.period = 40_000;
     let (run, _) = run(world, 40);
     let summary = run.engine.summary();
-    assert!((1..2000).contains(&summary.moved_pages), "{summary}");
+    assert!(summary.moved_pages > 500, "{summary}");
     for row in &summary.campaigns {
         assert_ne!(row.verdict, Verdict::NoEffect, "{summary}");
         assert!(row.predicted.imbalance.abs() < 0.1, "{summary}");
