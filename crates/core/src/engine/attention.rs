@@ -52,6 +52,8 @@ pub(super) struct Situation<'a> {
     pub is_busy: bool,
     /// This step asked for moves.
     pub has_moves: bool,
+    /// The next step may ask for moves; not while a campaign is measured.
+    pub may_move: bool,
     pub reading: Reading,
     pub pids: &'a [Pid],
     /// Does the policy use samples?
@@ -86,6 +88,8 @@ impl Attention {
             let sampling = match situation.outlook {
                 Outlook::Shut => situation.rest(config),
                 Outlook::Done if !opened => Sampling::Cheap,
+                // What was left to do is decided afresh when the verdict is there.
+                Outlook::Working if !situation.may_move => Sampling::Cheap,
                 _ => Sampling::Full,
             };
             return (sampling, config.interval_us);
@@ -183,6 +187,7 @@ mod tests {
             outlook,
             is_busy: false,
             has_moves: false,
+            may_move: true,
             reading,
             pids: &[Pid(1)],
             uses_samples: true,
@@ -204,6 +209,7 @@ mod tests {
                     outlook: Outlook::Shut,
                     is_busy: false,
                     has_moves: false,
+                    may_move: true,
                     reading: Reading::default(),
                     pids: &[Pid(1)],
                     uses_samples,

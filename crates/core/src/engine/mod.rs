@@ -148,6 +148,7 @@ impl Engine {
             outlook,
             is_busy: !self.efficacy.is_idle() || !self.pending.is_empty(),
             has_moves: !requests.is_empty(),
+            may_move: self.efficacy.is_open(),
             reading,
             pids: &pids,
             uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),

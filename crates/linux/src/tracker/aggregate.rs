@@ -156,9 +156,9 @@ impl Aggregator {
         self
     }
 
-    /// Whether to list unsampled pages from now on.
-    pub fn set_listing(&mut self, on: bool) {
-        self.listing.set(on);
+    /// Whether sampling is full from now on: at rest few unsampled pages are listed.
+    pub fn set_full(&mut self, full: bool) {
+        self.listing.set_full(full);
     }
 
     /// Has the kernel refused to tell huge pages apart?
@@ -336,6 +336,20 @@ impl Aggregator {
         }
     }
 
+    /// Was this page of `owner` known in another frame?
+    fn has_moved(&self, index: usize, owner: u32) -> bool {
+        let page = self.slots[index].page;
+        let mut at = self.hash(page);
+        while self.slots[at].page != EMPTY {
+            let slot = &self.slots[at];
+            if slot.page == page && slot.owner == owner && at != index {
+                return true;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        false
+    }
+
     /// Was another frame of the same page sampled in this interval?
     fn seen_elsewhere(&self, index: usize) -> bool {
         let page = self.slots[index].page;
@@ -443,12 +457,12 @@ impl Aggregator {
     fn match_run(&mut self, first: u64, owner: u32, run: &[(u64, u32)]) {
         for pairs in run.chunk_by(|a, b| block(a.0) == block(b.0)) {
             let mut any = false;
-            for &(page, slot) in pairs {
-                let slot = &mut self.slots[slot as usize];
+            for &(page, index) in pairs {
+                let slot = &mut self.slots[index as usize];
                 let entry = self.entries.get((page - first) as usize).copied();
                 if entry.and_then(pagemap::frame) == Some(slot.frame) {
                     (slot.owner, slot.detail) = (owner, 0);
-                    any = true;
+                    any = any || !self.has_moved(index as usize, owner);
                 }
             }
             let start = (block(pairs[0].0) << BLOCK_SHIFT).checked_sub(first);

@@ -4,10 +4,11 @@
 //! sampled pages only moves an array in many small steps, and pays for each.
 //!
 //! Mechanism: where a sampled page has to be looked up anyway, the page map is read over its whole
-//! 2 MiB block, and the block's other pages are reported with counts of zero. A page that moved
-//! has a new frame, is looked up again, and brings its neighbours' new homes with it.
+//! 2 MiB block, and the block's other pages are reported with counts of zero. A page that is
+//! looked up because it moved lists nothing: whoever moved its neighbours knows where they are,
+//! and to list an array anew after each of its moves would cost as much as to decide them.
 //!
-//! Properties: the cost is bounded by [`PAGES_PER_INTERVAL`]; a page that other processes map too
+//! Properties: the cost is bounded by [`PAGES_PER_INTERVAL`], and at rest by [`PAGES_AT_REST`]; a page that other processes map too
 //! is not listed, since a move would be refused; neither is one whose node the frame does not tell.
 
 use super::frames::FrameNodes;
@@ -19,6 +20,10 @@ use std::ops::Range;
 /// Pages listed per interval at most, 256 MiB: reading their entries takes a few ms. What is left
 /// is listed when it is sampled next.
 const PAGES_PER_INTERVAL: usize = 1 << 16;
+
+/// Pages listed at most from the last full sampling on, 128 MiB: enough for a program whose gates
+/// open while it is sampled cheaply, and an end of the cost for one that never has work.
+const PAGES_AT_REST: usize = 1 << 15;
 
 /// A listed page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,27 +39,38 @@ pub(super) struct Listed {
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     frames: FrameNodes,
-    on: bool,
+    /// Pages that may be listed in this interval.
+    left: usize,
+    /// Pages that may be listed until the next full sampling; `None`: sampling is full.
+    at_rest: Option<usize>,
     found: Vec<Listed>,
 }
 
 impl Listing {
-    /// Off at first.
+    /// For full sampling.
     pub fn new(frames: FrameNodes) -> Self {
         Self {
             frames,
+            left: PAGES_PER_INTERVAL,
             ..Self::default()
         }
     }
 
-    /// Switches it.
-    pub fn set(&mut self, on: bool) {
-        self.on = on;
+    /// Whether sampling is full from now on.
+    pub fn set_full(&mut self, full: bool) {
+        self.at_rest = match (full, self.at_rest) {
+            (true, _) => None,
+            (false, rest) => Some(rest.unwrap_or(PAGES_AT_REST)),
+        };
+        self.left = self
+            .at_rest
+            .unwrap_or(PAGES_PER_INTERVAL)
+            .min(PAGES_PER_INTERVAL);
     }
 
-    /// Is there anything to list, and room for it?
+    /// May more be listed, and can it be told where it is?
     pub fn wants_more(&self) -> bool {
-        self.on && !self.frames.is_empty() && self.found.len() < PAGES_PER_INTERVAL
+        self.found.len() < self.left && !self.frames.is_empty()
     }
 
     /// Lists the pages of a page map's `entries`, the first of which is that of page `first`.
@@ -82,6 +98,10 @@ impl Listing {
 
     /// What was found since the last call.
     pub fn take(&mut self) -> Vec<Listed> {
+        if let Some(left) = &mut self.at_rest {
+            *left = left.saturating_sub(self.found.len());
+            self.left = (*left).min(PAGES_PER_INTERVAL);
+        }
         std::mem::take(&mut self.found)
     }
 
@@ -95,4 +115,36 @@ impl Listing {
 /// The 2 MiB block of a page.
 pub(super) fn block(page: u64) -> u64 {
     page / HUGE_PAGES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lists a block of exclusive pages; returns how many were listed.
+    fn list(listing: &mut Listing) -> usize {
+        let entries = vec![1 << 63 | 1 << 56 | 5; HUGE_PAGES as usize];
+        if listing.wants_more() {
+            listing.add(0, &entries, 16);
+        }
+        let found = listing.take();
+        let count = found.len();
+        listing.give_back(found);
+        count
+    }
+
+    #[test]
+    fn listing_at_rest_comes_to_an_end_until_sampling_is_full_again() {
+        let frames = FrameNodes::new(vec![(1..10, NodeId(0))]);
+        let mut listing = Listing::new(frames);
+        let blocks = PAGES_AT_REST / HUGE_PAGES as usize;
+        for _ in 0..2 {
+            listing.set_full(true);
+            assert!((0..2 * blocks).all(|_| list(&mut listing) == 512));
+            listing.set_full(false);
+            assert!((0..blocks).all(|_| list(&mut listing) == 512));
+            listing.set_full(false);
+            assert_eq!(list(&mut listing), 0);
+        }
+    }
 }

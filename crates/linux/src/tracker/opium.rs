@@ -175,7 +175,6 @@ impl OpiumTracker {
             .collect();
         self.before.time_ns = device.time_ns();
         device.set_sampling(self.period, false);
-        self.aggregator.set_listing(self.sampling == Sampling::Full);
     }
 
     /// Reads the vCPUs' counters and sums the differences.
@@ -419,7 +418,7 @@ impl Tracker for OpiumTracker {
         self.period = self.wanted_period(sampling).unwrap_or(unknown_yet);
         self.sampling = sampling;
         self.device.set_sampling(self.period, false);
-        self.aggregator.set_listing(sampling == Sampling::Full);
+        self.aggregator.set_full(sampling == Sampling::Full);
     }
 
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()> {

@@ -261,7 +261,7 @@ impl Carrefour {
         budget: u64,
         snapshot: &Snapshot,
         context: &mut Context<'_>,
-    ) -> (Vec<Candidate>, Vec<(Pid, u64)>) {
+    ) -> (Vec<Candidate>, Vec<(Pid, u64, Option<usize>)>) {
         let targets: Vec<bool> = (0..snapshot.nodes.len())
             .map(|node| {
                 snapshot.nodes[node].has_cpus()
@@ -302,13 +302,15 @@ impl Carrefour {
                 left = rest;
                 moves.push(Candidate { to, ..*page });
             }
-            decided.push((page.pid, page.page));
+            decided.push((page.pid, page.page, Some(to)));
         }
         (moves, decided)
     }
 
-    fn mark_decided(&mut self, pages: impl IntoIterator<Item = (Pid, u64)>) {
-        for (pid, page) in pages {
+    /// Remembers that these pages have their place, and which one where they are to move: an
+    /// unsampled page is not shown again, and a refused one corrects itself when it is sampled.
+    fn mark_decided(&mut self, pages: impl IntoIterator<Item = (Pid, u64, Option<usize>)>) {
+        for (pid, page, to) in pages {
             let block = self
                 .processes
                 .get_mut(&pid)
@@ -316,6 +318,7 @@ impl Carrefour {
             if let Some(record) = block.and_then(|block| block.get_mut((page % HUGE_PAGES) as u16))
             {
                 record.decided = self.interval;
+                record.home = to.map_or(record.home, |to| to as u16);
             }
         }
     }
@@ -386,10 +389,15 @@ impl Carrefour {
                     .map(|page| order(page, Mechanism::Collocate)),
             )
             .collect();
-        let decided = decided
-            .into_iter()
-            .chain(collocated.iter().map(|page| (page.pid, page.page)));
-        let decided: Vec<_> = decided.chain(survey.settled.iter().copied()).collect();
+        let decided = decided.into_iter().chain(
+            collocated
+                .iter()
+                .map(|page| (page.pid, page.page, Some(page.to))),
+        );
+        let settled = survey.settled.iter();
+        let decided: Vec<_> = decided
+            .chain(settled.map(|&(pid, page)| (pid, page, None)))
+            .collect();
         self.mark_decided(decided);
         for &(pid, number, circumstances) in &survey.resting {
             let process = self.processes.get_mut(&pid);

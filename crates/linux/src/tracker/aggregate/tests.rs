@@ -217,7 +217,7 @@ fn listed(pages: &[PageStats]) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn neighbours_of_a_sampled_page_are_listed_once_and_again_after_a_move() {
+fn neighbours_of_a_sampled_page_are_listed_once_and_with_every_new_page() {
     let folder = tempfile::tempdir().unwrap();
     fake_proc(folder.path(), &[201]);
     // Block 8 holds pages 4096 to 4607; block 9 is not sampled.
@@ -226,28 +226,30 @@ fn neighbours_of_a_sampled_page_are_listed_once_and_again_after_a_move() {
     }
     let mut tree = tree(folder.path());
     let mut aggregator = Aggregator::new(false).with_frames(frames());
-    aggregator.set_listing(true);
     let mut pages = Vec::new();
-    let mut interval = |frame: u64, pages: &mut Vec<PageStats>| {
+    let mut interval = |page: u64, frame: u64, pages: &mut Vec<PageStats>| {
         aggregator.begin(pages);
-        aggregator.add(&access(4100, frame, 1, 0, false, 5), pages);
+        aggregator.add(&access(page, frame, 1, 0, false, 5), pages);
         let found = aggregator.finish(&mut tree, pages);
         assert_eq!(found.attributed, 1);
         found.listed
     };
-    assert_eq!(interval(4100, &mut pages), 2);
+    assert_eq!(interval(4100, 4100, &mut pages), 2);
     assert_eq!(listed(&pages), [(4096, 0), (4607, 0)]);
     assert!(pages.iter().all(|page| page.pid == Pid(201)));
     assert_eq!(
-        interval(4100, &mut pages),
+        interval(4100, 4100, &mut pages),
         0,
         "known pages are not listed again"
     );
-    // Pages 4100 and 4607 move to node3; only the first of them is sampled.
+    // A page that moved brings nobody, a new one brings what came or moved since.
     map_page(folder.path(), 201, 4100, 10_100);
     map_page(folder.path(), 201, 4607, 10_607);
-    assert_eq!(interval(10_100, &mut pages), 1);
-    assert_eq!(listed(&pages), [(4607, 3)]);
+    assert_eq!(interval(4100, 10_100, &mut pages), 0);
+    map_page(folder.path(), 201, 4200, 4200);
+    map_page(folder.path(), 201, 4201, 4201);
+    assert_eq!(interval(4200, 4200, &mut pages), 2);
+    assert_eq!(listed(&pages), [(4201, 0), (4607, 3)]);
 }
 
 #[test]
@@ -263,8 +265,8 @@ fn shared_pages_and_pages_of_nobodys_frames_are_not_listed() {
     let mut tree = tree(folder.path());
     let mut aggregator = Aggregator::new(false).with_frames(frames());
     let mut pages = Vec::new();
-    for on in [false, true] {
-        aggregator.set_listing(on);
+    for full in [false, true] {
+        aggregator.set_full(full);
         aggregator.begin(&mut pages);
         aggregator.add(&access(4096, 7, 1, 0, false, 5), &mut pages);
         assert_eq!(aggregator.finish(&mut tree, &mut pages).listed, 0);
@@ -279,7 +281,6 @@ fn a_page_sampled_before_its_move_is_listed_as_one_page_at_its_new_home() {
     map_page(folder.path(), 201, 4096, 7);
     let mut tree = tree(folder.path());
     let mut aggregator = Aggregator::new(false).with_frames(frames());
-    aggregator.set_listing(true);
     let mut pages = Vec::new();
     aggregator.begin(&mut pages);
     aggregator.add(&access(4096, 7, 1, 0, false, 5), &mut pages);
@@ -310,7 +311,6 @@ fn listing_survives_growth_of_the_table() {
     }
     let mut tree = tree(folder.path());
     let mut aggregator = Aggregator::new(false).with_frames(frames());
-    aggregator.set_listing(true);
     let mut pages = Vec::new();
     aggregator.begin(&mut pages);
     for page in (0..count).step_by(HUGE_PAGES as usize) {
