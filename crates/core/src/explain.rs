@@ -252,6 +252,9 @@ impl Event {
         if let (Some(before), Some(after)) = (before.latency_ns, after.latency_ns) {
             write!(f, ", latency {before:.0} to {after:.0} ns")?;
         }
+        if let (Some(before), Some(after)) = (before.accesses_per_us, after.accesses_per_us) {
+            write!(f, ", {before:.1} to {after:.1} accesses per us")?;
+        }
         write!(
             f,
             "; waiting per interval: predicted to save {}, saved {}",

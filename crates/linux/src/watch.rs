@@ -8,6 +8,7 @@ use crate::proc::tree::Tree;
 use crate::root::Root;
 use crate::topology::Topology;
 use crate::tracker::Tracker;
+use crate::tracker::view::SampleView;
 use hither_core::ids::Pid;
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState, ProcessState, Snapshot};
 use std::fs::File;
@@ -75,6 +76,12 @@ impl Watch {
     /// The tracker.
     pub fn tracker(&mut self) -> &mut dyn Tracker {
         &mut *self.tracker
+    }
+
+    /// What the samples of the last interval say of the whole machine.
+    #[must_use]
+    pub fn view(&self) -> Option<&SampleView> {
+        self.tracker.view()
     }
 
     /// The watched processes.

@@ -102,7 +102,7 @@ impl Engine {
             log: Log::new(config.log_entries),
             notes: Vec::new(),
             last_refusal: None,
-            last_sampling: Sampling::Full,
+            last_sampling: Sampling::Cheap,
             next_request: 1,
             next_campaign: 1,
             policy,

@@ -170,6 +170,11 @@ impl fmt::Display for Summary {
                 millis(row.predicted_gain_ns),
                 millis(row.measured_gain_ns),
             )?;
+            if let (Some(before), Some(after)) =
+                (row.before.accesses_per_us, row.after.accesses_per_us)
+            {
+                write!(f, ", accesses per us went from {before:.1} to {after:.1}")?;
+            }
             match row.reverted_count {
                 0 => writeln!(f)?,
                 count => writeln!(f, "; {count} pages put back")?,

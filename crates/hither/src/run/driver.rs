@@ -207,14 +207,15 @@ impl Session {
 
     /// Observes and asks the engine. A failed observation costs an interval, not the program.
     fn decide(&mut self, now_us: u64) -> Option<Plan> {
-        match self.watch.observe(now_us) {
-            Ok(snapshot) => {
+        match self.watch.observe(now_us).map(drop) {
+            Ok(()) => {
+                let snapshot = self.watch.snapshot();
                 let plan = self.engine.step(now_us, snapshot, &self.outcomes);
                 let moved = self
                     .outcomes
                     .iter()
                     .any(|outcome| !outcome.moved.is_empty());
-                self.estimate.add(snapshot, moved);
+                self.estimate.add(snapshot, self.watch.view(), moved);
                 self.outcomes.clear();
                 self.tell();
                 Some(plan)

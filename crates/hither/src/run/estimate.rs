@@ -1,15 +1,13 @@
 //! What hither believed over a whole run: from samples, and from counters.
 //!
 //! Samples give the local-access ratio and the controllers' imbalance of the intervals in which
-//! they were taken. Each interval counts by its memory accesses; one without samples (the engine
-//! switches them off when nothing is left to do) counts with the figures of the last one that
-//! had some, because the engine wakes up when the counters change.
-//!
-//! A controller's traffic is estimated as one line per sampled read and two per sampled write
-//! (the fill, and the write-back that follows it sooner or later).
+//! they were taken. Each interval counts by its memory accesses, those of user mode where the
+//! samples tell them; one with too few samples counts with the figures of the last one that had
+//! enough.
 
 use hither_core::metrics;
 use hither_core::snapshot::Snapshot;
+use hither_linux::tracker::view::SampleView;
 use serde::Serialize;
 
 /// A mean that each interval enters with a weight.
@@ -126,7 +124,8 @@ pub struct Estimate {
     traffic: Vec<f64>,
 }
 
-/// Fewer samples than this tell nothing of an interval: the ratio of 64 is off by 6 points.
+/// Fewer samples than this tell nothing of an interval, nor of how many accesses it had: the ratio
+/// of 64 is off by 6 points.
 const LEAST_SAMPLES: u64 = 64;
 
 impl Estimate {
@@ -139,8 +138,9 @@ impl Estimate {
         }
     }
 
-    /// Takes in an interval; `moved`: pages moved in it.
-    pub fn add(&mut self, snapshot: &Snapshot, moved: bool) {
+    /// Takes in an interval; `view`: what its samples say of the machine; `moved`: pages moved in
+    /// it.
+    pub fn add(&mut self, snapshot: &Snapshot, view: Option<&SampleView>, moved: bool) {
         let rate = snapshot.metrics.memory_accesses_per_us.get();
         let samples = snapshot.sample_count.get().unwrap_or(0);
         let sampled = samples as f64 * f64::from(snapshot.sample_period);
@@ -156,9 +156,14 @@ impl Estimate {
         }
         self.sampled.sample_count += samples;
         self.sampled.lost_count += snapshot.samples_lost;
-        if samples >= LEAST_SAMPLES {
+        let view = view.filter(|view| view.sample_count >= LEAST_SAMPLES);
+        let accesses = view.map_or(accesses, |view| view.fills);
+        if let Some(view) = view {
             self.sampled.interval_count += 1;
-            self.view = view(snapshot);
+            self.view = View {
+                local_ratio: view.local_ratio(),
+                shares: metrics::shares(&view.node_lines),
+            };
         }
         self.local_ratio.add(self.view.local_ratio, accesses);
         for (sum, share) in self.traffic.iter_mut().zip(&self.view.shares) {
@@ -195,26 +200,13 @@ impl Estimate {
     }
 }
 
-fn view(snapshot: &Snapshot) -> View {
-    let mut lines = vec![0.0; snapshot.nodes.len()];
-    for page in &snapshot.pages {
-        if let Some(home) = snapshot.node_position(page.home) {
-            lines[home] += (page.reads.total() + 2 * page.writes.total()) as f64;
-        }
-    }
-    View {
-        local_ratio: snapshot.sampled_local_access_ratio(),
-        shares: metrics::shares(&lines),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::ids::{NodeId, Pid};
-    use hither_core::snapshot::{Evidence, GlobalMetrics, NodeCounts, NodeState, PageStats};
+    use hither_core::ids::NodeId;
+    use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState};
 
-    fn snapshot(rate: f64, samples: &[(u32, usize, u32)]) -> Snapshot {
+    fn snapshot(rate: f64) -> Snapshot {
         let node = |id| NodeState {
             id: NodeId(id),
             cpu_count: 1,
@@ -227,45 +219,43 @@ mod tests {
         let mut metrics = GlobalMetrics::unknown("test");
         metrics.memory_accesses_per_us = Evidence::measured(rate, "test");
         metrics.local_access_ratio = Evidence::measured(0.5, "test");
-        let page = |(index, &(home, from, reads)): (usize, &(u32, usize, u32))| {
-            let mut counts = NodeCounts::new();
-            counts.add(from, reads);
-            let (page, home) = (index as u64, NodeId(home));
-            PageStats {
-                pid: Pid(1),
-                page,
-                home,
-                reads: counts,
-                writes: NodeCounts::new(),
-                huge: false,
-            }
-        };
-        let count = samples.iter().map(|&(.., reads)| u64::from(reads)).sum();
         Snapshot {
             now_us: 0,
             interval_us: 1000,
             nodes: vec![node(0), node(4)],
             distances: Vec::new(),
             metrics,
-            pages: samples.iter().enumerate().map(page).collect(),
-            sample_count: Evidence::measured(count, "test"),
+            pages: Vec::new(),
+            sample_count: Evidence::measured(100, "test"),
             sample_period: 10,
             samples_lost: 0,
             processes: Vec::new(),
         }
     }
 
+    /// Samples of `(from, home, count)`, each standing for `fills`.
+    fn view(fills: f64, samples: &[(usize, usize, u32)]) -> SampleView {
+        let mut view = SampleView::default();
+        view.begin(2);
+        for &(from, home, count) in samples {
+            (0..count).for_each(|_| view.add(fills, from, home, false));
+        }
+        view
+    }
+
     #[test]
     fn intervals_count_by_their_accesses() {
         let mut estimate = Estimate::new(2);
-        // 100 samples on node0, 75 of them local: ratio 0.75, weight 1 * 1000.
-        estimate.add(&snapshot(1.0, &[(0, 0, 75), (0, 1, 25)]), false);
-        // 100 samples on node4 (position 1), all local: ratio 1, weight 3 * 1000.
-        estimate.add(&snapshot(3.0, &[(4, 1, 100)]), false);
-        // No samples: the last view counts, weight 4 * 1000.
-        estimate.add(&snapshot(4.0, &[]), false);
+        // 100 samples on the first node, 75 of them local: ratio 0.75, 10 fills each.
+        let first = view(10.0, &[(0, 0, 75), (1, 0, 25)]);
+        estimate.add(&snapshot(1.5), Some(&first), false);
+        // 100 samples on the second, all local: ratio 1, 30 fills each.
+        let second = view(30.0, &[(1, 1, 100)]);
+        estimate.add(&snapshot(3.5), Some(&second), false);
+        // Too few samples: the last view counts, and the counters' 4 * 1000 accesses.
+        estimate.add(&snapshot(4.0), Some(&view(1.0, &[(0, 1, 63)])), false);
         let sampled = estimate.sampled();
-        assert_eq!((sampled.sample_count, sampled.interval_count), (200, 2));
+        assert_eq!((sampled.sample_count, sampled.interval_count), (300, 2));
         // (0.75 * 1 + 1 * 3 + 1 * 4) / 8 = 0.96875.
         assert_eq!(sampled.local_access_ratio, Some(0.96875));
         // Traffic 1 : 7, mean 4, deviation sqrt(18), over the mean 1.0607.
@@ -278,11 +268,11 @@ mod tests {
     #[test]
     fn after_begins_anew_with_every_move() {
         let mut estimate = Estimate::new(2);
-        estimate.add(&snapshot(1.0, &[]), false);
-        estimate.add(&snapshot(1.0, &[]), true);
-        estimate.add(&snapshot(1.0, &[]), false);
-        estimate.add(&snapshot(1.0, &[]), true);
-        estimate.add(&snapshot(2.0, &[]), false);
+        estimate.add(&snapshot(1.0), None, false);
+        estimate.add(&snapshot(1.0), None, true);
+        estimate.add(&snapshot(1.0), None, false);
+        estimate.add(&snapshot(1.0), None, true);
+        estimate.add(&snapshot(2.0), None, false);
         assert_eq!(estimate.before().seconds, 0.001);
         let after = estimate.after().unwrap();
         assert_eq!(

@@ -5,12 +5,14 @@ pub mod frames;
 mod listing;
 pub mod opium;
 pub mod residency;
+pub mod view;
 
 use crate::error::Result;
 use crate::proc::tree::Tree;
 use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::Snapshot;
+use view::SampleView;
 
 /// Observes the machine and the watched processes.
 pub trait Tracker {
@@ -26,6 +28,12 @@ pub trait Tracker {
     /// Fills in what it knows of the interval since its last call: metrics, traffic, pages. The
     /// nodes are there already, with their ids and sizes, and `snapshot.interval_us` too.
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()>;
+
+    /// What the samples of the last interval say of the whole machine; `None` for trackers that
+    /// take none.
+    fn view(&self) -> Option<&SampleView> {
+        None
+    }
 
     /// Leaves everything as it was found.
     fn stop(&mut self);

@@ -10,6 +10,7 @@
 use super::Tracker;
 use super::aggregate::{Access, Aggregator};
 use super::frames::FrameNodes;
+use super::view::{PeriodInTime, SampleView};
 use crate::error::{Error, Result};
 use crate::opium::{Device, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
 use crate::proc::pagemap;
@@ -36,12 +37,11 @@ const CHEAP_RATE: f64 = 5_000.0;
 const FULL_COST: f64 = 0.05;
 /// Share of one CPU that samples may cost in the steady state.
 const CHEAP_COST: f64 = 0.005;
-/// Period until the traffic is known, at full sampling; ten times that at cheap. The first
-/// interval decides how soon the first page moves: a busy machine (100 million fills a second)
-/// gives 20,000 samples in 100 ms, which the rings hold, a slow one still some thousands.
-const FIRST_PERIOD: u32 = 512;
+/// Period until the traffic is known: cheap sampling of a busy machine (100 million fills a second
+/// give 2,000 samples in the first 100 ms), since most programs have nothing to be mended.
+const FIRST_PERIOD: u32 = 5120;
 /// Shortest period. A machine at rest could afford less, but the traffic of the next interval may
-/// be ten times that of the last.
+/// be ten times that of the last: 20,000 samples in 100 ms, which the rings hold.
 const LEAST_PERIOD: f64 = 512.0;
 /// Intervals whose cheapest gives the price of a sample: others were interrupted, or met a cold
 /// table.
@@ -60,6 +60,8 @@ pub struct OpiumTracker {
     aggregator: Aggregator,
     sampling: Sampling,
     period: u32,
+    periods: PeriodInTime,
+    view: SampleView,
     ghz: Option<f64>,
     prices_ns: [f64; PRICE_WINDOW],
     price_next: usize,
@@ -132,8 +134,10 @@ impl OpiumTracker {
             positions,
             before: Before::default(),
             aggregator: Aggregator::new(huge_possible).with_frames(FrameNodes::read(root)),
-            sampling: Sampling::Full,
+            sampling: Sampling::Cheap,
             period: FIRST_PERIOD,
+            periods: PeriodInTime::default(),
+            view: SampleView::default(),
             ghz,
             prices_ns: [f64::INFINITY; PRICE_WINDOW],
             price_next: 0,
@@ -174,7 +178,15 @@ impl OpiumTracker {
             .map(|l| device.link_traffic(l))
             .collect();
         self.before.time_ns = device.time_ns();
-        device.set_sampling(self.period, false);
+        self.aggregator.set_full(false);
+        self.set_period(FIRST_PERIOD);
+        self.periods.begin();
+    }
+
+    fn set_period(&mut self, period: u32) {
+        self.period = period;
+        self.periods.change(period, self.device.time_ns());
+        self.device.set_sampling(period, false);
     }
 
     /// Reads the vCPUs' counters and sums the differences.
@@ -288,11 +300,13 @@ impl OpiumTracker {
     fn read_samples(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> (u64, u64) {
         let start_ns = sys::monotonic_ns();
         let mut drained = 0;
+        self.view.begin(snapshot.nodes.len());
         let aggregator = &mut self.aggregator;
         aggregator.begin(&mut snapshot.pages);
         for index in 0..self.device.vcpu_count() {
             let from = self.positions[self.device.vcpu_nodes()[index]];
             let node_ids = &self.node_ids;
+            let (positions, periods, view) = (&self.positions, &self.periods, &mut self.view);
             let pages = &mut snapshot.pages;
             let is_sampled = self.period > 0;
             drained += self.device.drain(index, |sample| {
@@ -301,6 +315,13 @@ impl OpiumTracker {
                     return;
                 }
                 if let Some(access) = access(&sample, from, node_ids) {
+                    let home = positions[usize::from(sample.node)];
+                    view.add(
+                        f64::from(periods.at(sample.time_ns)),
+                        from,
+                        home,
+                        access.write,
+                    );
                     aggregator.add(&access, pages);
                 }
             });
@@ -336,8 +357,7 @@ impl OpiumTracker {
         // Small changes are not worth a write that the plugin must notice.
         let apart = u64::from(wanted.abs_diff(self.period)) * 8 > u64::from(self.period);
         if apart || (wanted == 0) != (self.period == 0) {
-            self.period = wanted;
-            self.device.set_sampling(wanted, false);
+            self.set_period(wanted);
         }
     }
 }
@@ -412,12 +432,11 @@ impl Tracker for OpiumTracker {
             return;
         }
         let unknown_yet = match sampling {
-            Sampling::Cheap => FIRST_PERIOD * 10,
+            Sampling::Full => LEAST_PERIOD as u32,
             _ => FIRST_PERIOD,
         };
-        self.period = self.wanted_period(sampling).unwrap_or(unknown_yet);
         self.sampling = sampling;
-        self.device.set_sampling(self.period, false);
+        self.set_period(self.wanted_period(sampling).unwrap_or(unknown_yet));
         self.aggregator.set_full(sampling == Sampling::Full);
     }
 
@@ -435,6 +454,7 @@ impl Tracker for OpiumTracker {
         snapshot.sample_period = self.period;
         snapshot.samples_lost = sums.lost;
         let (drained, cost_ns) = self.read_samples(tree, snapshot);
+        self.periods.begin();
         self.adapt(&sums, drained, cost_ns);
         if self.aggregator.scan_refused() && !self.scan_told {
             self.scan_told = true;
@@ -445,6 +465,10 @@ impl Tracker for OpiumTracker {
             );
         }
         Ok(())
+    }
+
+    fn view(&self) -> Option<&SampleView> {
+        Some(&self.view)
     }
 
     fn stop(&mut self) {

@@ -44,6 +44,9 @@ pub struct Config {
     pub max_pages: u64,
     /// The same at cheap sampling. Code: 10,000.
     pub max_pages_cheap: u64,
+    /// An interval with so many samples counts as sampled fully. Hither: a tenth of a second of
+    /// what trackers give at full sampling.
+    pub full_samples: u64,
     /// Fewer orders than this: sample cheaply. Code: 10.
     pub few_orders: usize,
     /// How interleaving draws. Hither: [`Draw::Surplus`].
@@ -79,6 +82,7 @@ impl Default for Config {
             min_samples_when_interleaving: 1,
             max_pages: 30_000,
             max_pages_cheap: 10_000,
+            full_samples: 5_000,
             few_orders: 10,
             draw: Draw::Surplus,
             certainty: 0.8,

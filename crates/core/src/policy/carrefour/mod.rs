@@ -351,9 +351,14 @@ impl Carrefour {
         context: &mut Context<'_>,
     ) -> Proposal {
         let survey = self.survey(gates, snapshot, context);
-        let period_pages = match context.sampling {
-            Sampling::Full => self.config.max_pages,
-            Sampling::Cheap | Sampling::Off => self.config.max_pages_cheap,
+        // What counts is how much was seen, whatever was asked for.
+        let sample_count = snapshot.sample_count.get().unwrap_or(0);
+        let is_full =
+            context.sampling == Sampling::Full || sample_count >= self.config.full_samples;
+        let period_pages = if is_full {
+            self.config.max_pages
+        } else {
+            self.config.max_pages_cheap
         };
         let budget = context.page_budget.min(period_pages);
         let mut collocated: Vec<&Candidate> = if gates.collocate {

@@ -7,6 +7,7 @@ use hither_core::plan::Sampling;
 use hither_core::policy::{self, EvidenceKind};
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
 use hither_linux::proc::tree::Tree;
+use hither_linux::tracker::view::SampleView;
 use hither_mover::Unavailable;
 use std::cell::RefCell;
 use std::path::Path;
@@ -21,7 +22,7 @@ struct Seen {
 }
 
 /// Sees 20 pages of one process on node0, used by node0.
-struct FakeTracker(i32, Rc<RefCell<Seen>>);
+struct FakeTracker(i32, Rc<RefCell<Seen>>, SampleView);
 
 impl Tracker for FakeTracker {
     fn name(&self) -> &'static str {
@@ -47,7 +48,12 @@ impl Tracker for FakeTracker {
             huge: false,
         };
         snapshot.pages = (100..120).map(page).collect();
+        self.2.begin(snapshot.nodes.len());
+        (0..200).for_each(|_| self.2.add(100.0, 0, 0, false));
         Ok(())
+    }
+    fn view(&self) -> Option<&SampleView> {
+        Some(&self.2)
     }
     fn stop(&mut self) {
         self.1.borrow_mut().stopped = true;
@@ -89,7 +95,7 @@ fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session {
     let setup = Setup {
         root: Root::host(),
         topology: Topology::read(&Root::new(fixture)).unwrap(),
-        tracker: Box::new(FakeTracker(pid, Rc::clone(seen))),
+        tracker: Box::new(FakeTracker(pid, Rc::clone(seen), SampleView::default())),
         backend: Box::new(FakeBackend(Rc::clone(seen))),
         engine: Engine::new(
             policy::by_name("wrong-node").unwrap(),
