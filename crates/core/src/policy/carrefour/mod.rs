@@ -84,6 +84,9 @@ struct Survey {
     resting: Vec<(Pid, u64, Circumstances)>,
 }
 
+/// A page whose place was decided: process, page, and the node position it was given.
+type Placed = (Pid, u64, Option<usize>);
+
 impl Carrefour {
     /// A policy without memories.
     #[must_use]
@@ -261,7 +264,7 @@ impl Carrefour {
         budget: u64,
         snapshot: &Snapshot,
         context: &mut Context<'_>,
-    ) -> (Vec<Candidate>, Vec<(Pid, u64, Option<usize>)>) {
+    ) -> (Vec<Candidate>, Vec<Placed>) {
         let targets: Vec<bool> = (0..snapshot.nodes.len())
             .map(|node| {
                 snapshot.nodes[node].has_cpus()
