@@ -328,7 +328,12 @@ fn signals_reach_the_program() {
         ),
         ("-TERM", "echo x; exec sleep 60", 128 + 15),
     ] {
-        let mut child = hither(&["run", "--policy", "none", "--", "sh", "-c", script])
+        // A job of a script's background ignores SIGINT, and a shell cannot trap what was ignored.
+        let mut child = Command::new("env")
+            .arg("--default-signal=INT,TERM,USR1")
+            .arg(env!("CARGO_BIN_EXE_hither"))
+            .args(["run", "--policy", "none", "--", "sh", "-c", script])
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
