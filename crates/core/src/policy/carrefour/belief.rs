@@ -206,7 +206,7 @@ impl Record {
     /// Adds an interval's samples; returns the pair observations `(agree, differ)` that they make
     /// with each other and with the interval before in which the page was seen since `first`.
     fn observe(&mut self, now: u32, first: u32, samples: &[(usize, u32)]) -> (f64, f64) {
-        let total: u32 = samples.iter().map(|&(_, count)| count).sum();
+        let total = saturating_total(samples);
         self.weight = self.weight(now) as f32 + total as f32;
         self.samples = total;
         self.at = now;
@@ -262,7 +262,7 @@ impl Record {
                 }
             }
         }
-        let total: u32 = counts[..nodes].iter().map(|&(_, count)| count).sum();
+        let total = saturating_total(&counts[..nodes]);
         let Some(&(top, top_count)) = counts[..nodes]
             .iter()
             .max_by_key(|&&(node, count)| (count, u16::MAX - node))
@@ -565,7 +565,7 @@ fn block_speaks(block: &Block, first: u32, prior: f64, certainty: f64) -> Class 
     if seen_pages < BLOCK_SPEAKS {
         return Class::Undecided;
     }
-    let total: u32 = users.iter().map(|&(_, count)| count).sum();
+    let total = saturating_total(&users);
     let top = users
         .iter()
         .max_by_key(|&&(node, count)| (count, u16::MAX - node));
@@ -581,4 +581,10 @@ fn block_speaks(block: &Block, first: u32, prior: f64, certainty: f64) -> Class 
         }
         _ => Class::Undecided,
     }
+}
+/// Counts come from a tracker, which may be broken: a sum that does not fit stays at the limit.
+fn saturating_total<T>(counts: &[(T, u32)]) -> u32 {
+    counts
+        .iter()
+        .fold(0, |total, (_, count)| total.saturating_add(*count))
 }
