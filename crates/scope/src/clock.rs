@@ -9,16 +9,18 @@
 //! Who writes: `time` its vCPU (and the sender of an inter-processor interrupt, when it wakes a
 //! halted one); `running` its vCPU and that sender; `now` anyone, forward only.
 
+use crate::seats::Seats;
 use hither_core::opium::MAX_VCPUS;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-/// Host waits are cut into pieces of this length, so that a missed wake-up costs little.
-const NAP_NS: i64 = 1_000_000;
+/// Host waits are cut into pieces of this length. Longer than the host's tick: a sooner time-out
+/// would have the host's timer programmed anew at each wait, which costs more than the switch.
+const NAP_NS: i64 = 20_000_000;
 /// Rounds of spinning before a waiting vCPU sleeps after all.
-const SPINS: u32 = 100;
+const SPINS: u32 = 2000;
 /// After this many naps without progress a waiting vCPU is let go.
-const NAPS: u32 = 40;
+const NAPS: u32 = 3;
 
 /// A vCPU that was promised to run but has not begun within this host time will not: the plugin
 /// hears of an interrupt only after QEMU delivered it, so its target may have run and halted
@@ -47,10 +49,16 @@ pub struct Clock {
     awaited_ps: [AtomicU64; MAX_VCPUS],
     /// Futex word of each vCPU: bumped when it should look again.
     turn: [AtomicU32; MAX_VCPUS],
-    /// Not above the lowest awaited time, so that most synchronisations look no further.
-    wake_at_ps: AtomicU64,
+    /// Not above the lowest awaited time of each seat, so that most synchronisations look no
+    /// further.
+    wake_at_ps: [AtomicU64; MAX_VCPUS],
     skew_ps: u64,
-    host_cpus: usize,
+    seats: Seats,
+    vcpus: usize,
+    /// Guest time at which QEMU's main loop wants to be called, `u64::MAX` when it does not wait.
+    alarm_ps: AtomicU64,
+    /// Calls it.
+    ring: fn(),
     /// Largest skew seen.
     pub max_skew_ps: AtomicU64,
     /// Waits given up.
@@ -76,7 +84,7 @@ pub fn host_ns() -> u64 {
 
 impl Clock {
     /// A clock at zero.
-    pub fn new(skew_ns: u64) -> Self {
+    pub fn new(skew_ns: u64, vcpus: usize, ring: fn()) -> Self {
         Self {
             time_ps: std::array::from_fn(|_| AtomicU64::new(0)),
             running: std::array::from_fn(|_| AtomicBool::new(false)),
@@ -86,9 +94,12 @@ impl Clock {
             idle: Mutex::new(Idle { since: None }),
             awaited_ps: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
             turn: std::array::from_fn(|_| AtomicU32::new(0)),
-            wake_at_ps: AtomicU64::new(u64::MAX),
+            wake_at_ps: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            vcpus,
+            alarm_ps: AtomicU64::new(u64::MAX),
+            ring,
             skew_ps: skew_ns * 1000,
-            host_cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            seats: Seats::new(vcpus),
             max_skew_ps: AtomicU64::new(0),
             breaks: AtomicU64::new(0),
         }
@@ -96,36 +107,77 @@ impl Clock {
 
     /// The slowest running vCPU's time; `None` when all are halted.
     fn slowest(&self) -> Option<u64> {
-        (0..MAX_VCPUS)
+        (0..self.vcpus)
             .filter(|&vcpu| self.running[vcpu].load(Relaxed))
             .map(|vcpu| self.time_ps[vcpu].load(Relaxed))
             .min()
     }
 
-    /// Recomputes guest time and wakes waiters that it concerns.
+    /// Recomputes guest time.
     fn advance(&self) -> u64 {
-        if let Some(slowest) = self.slowest() {
-            self.now_ps.fetch_max(slowest, Relaxed);
-        }
         let now = self.now_ps.load(Relaxed);
-        if now >= self.wake_at_ps.load(SeqCst) {
-            self.wake(now);
+        match self.slowest() {
+            Some(slowest) if slowest > now => self.now_ps.fetch_max(slowest, Relaxed).max(slowest),
+            _ => now,
         }
-        now
     }
 
-    /// Wakes the waiting vCPUs whose time has come.
-    fn wake(&self, now: u64) {
-        self.wake_at_ps.store(u64::MAX, SeqCst);
-        for (awaited, turn) in self.awaited_ps.iter().zip(&self.turn) {
+    /// Calls the main loop in so much guest time. False when nobody runs: time follows the host.
+    pub fn set_alarm(&self, in_ns: u64) -> bool {
+        let at = self.read().saturating_add(in_ns.saturating_mul(1000));
+        self.alarm_ps.store(at, SeqCst);
+        // A vCPU that halts now sees the alarm, or we see that it has halted.
+        let running = (0..self.vcpus).any(|vcpu| self.running[vcpu].load(SeqCst));
+        if !running {
+            self.clear_alarm();
+        }
+        running
+    }
+
+    /// The main loop waits no more.
+    pub fn clear_alarm(&self) {
+        self.alarm_ps.store(u64::MAX, SeqCst);
+    }
+
+    fn check_alarm(&self, now: u64) {
+        if now >= self.alarm_ps.load(Relaxed) && self.alarm_ps.swap(u64::MAX, SeqCst) != u64::MAX {
+            (self.ring)();
+        }
+    }
+
+    /// Wakes the waiting vCPUs whose time has come: those of this host CPU, and those of host
+    /// CPUs where nobody is awake to do it. Waking another CPU's threads costs an interrupt.
+    fn wake(&self, own_seat: usize, now: u64) {
+        for seat in 0..self.seats.count() {
+            let due = now >= self.wake_at_ps[seat].load(SeqCst);
+            if due && (seat == own_seat || !self.awake(seat, None)) {
+                self.wake_seat(seat, now);
+            }
+        }
+    }
+
+    fn wake_seat(&self, seat: usize, now: u64) {
+        self.wake_at_ps[seat].store(u64::MAX, SeqCst);
+        for vcpu in (0..self.vcpus).filter(|&vcpu| self.seats.of(vcpu) == seat) {
+            let (awaited, turn) = (&self.awaited_ps[vcpu], &self.turn[vcpu]);
             let target = awaited.load(SeqCst);
             if target > now {
-                self.wake_at_ps.fetch_min(target, SeqCst);
+                self.wake_at_ps[seat].fetch_min(target, SeqCst);
             } else if awaited.swap(u64::MAX, SeqCst) != u64::MAX {
                 turn.fetch_add(1, SeqCst);
                 futex(turn, libc::FUTEX_WAKE, 1, None);
             }
         }
+    }
+
+    /// Is a vCPU of this host CPU, other than `except`, running and not asleep?
+    fn awake(&self, seat: usize, except: Option<usize>) -> bool {
+        (0..self.vcpus).any(|vcpu| {
+            Some(vcpu) != except
+                && self.seats.of(vcpu) == seat
+                && self.running[vcpu].load(SeqCst)
+                && self.awaited_ps[vcpu].load(SeqCst) == u64::MAX
+        })
     }
 
     /// Takes back promises that were not kept.
@@ -149,6 +201,10 @@ impl Clock {
             self.now_ps
                 .fetch_max(self.time_ps[vcpu].load(Relaxed), Relaxed);
             idle.since = Some((host_ns(), self.now_ps.load(Relaxed)));
+            // From here on the main loop waits by host time.
+            if self.alarm_ps.swap(u64::MAX, SeqCst) != u64::MAX {
+                (self.ring)();
+            }
         }
     }
 
@@ -197,7 +253,14 @@ impl Clock {
         let time = own_ps.max(now);
         self.time_ps[vcpu].store(time, Relaxed);
         self.running[vcpu].store(true, SeqCst);
+        drop(idle);
+        self.settle(vcpu);
         time
+    }
+
+    fn settle(&self, vcpu: usize) {
+        self.seats
+            .settle(vcpu, |other| self.running[other].load(Relaxed));
     }
 
     /// A vCPU halts.
@@ -207,7 +270,9 @@ impl Clock {
         self.promised[vcpu].store(0, SeqCst);
         self.stop(&mut idle, vcpu);
         drop(idle);
-        self.advance();
+        let now = self.advance();
+        self.wake(self.seats.of(vcpu), now);
+        self.check_alarm(now);
     }
 
     /// An interrupt sent to a halted vCPU: it runs from `at_ps`, however long its thread takes
@@ -223,27 +288,23 @@ impl Clock {
         true
     }
 
-    /// Waits without sleeping for as long as no other vCPU could use this host CPU: one that goes
-    /// idle is slow to wake up. `None` where sleeping is better.
-    fn spin(&self, target: u64) -> Option<u64> {
+    /// Waits without sleeping for as long as no other vCPU could use this host CPU, and wakes
+    /// those of this host CPU: one that goes idle is slow to wake up. `None` where sleeping is
+    /// better.
+    fn spin(&self, vcpu: usize, target: u64) -> Option<u64> {
+        let seat = self.seats.of(vcpu);
         for _ in 0..SPINS {
-            let ready = (0..MAX_VCPUS)
-                .filter(|&vcpu| self.running[vcpu].load(Relaxed))
-                .filter(|&vcpu| self.awaited_ps[vcpu].load(Relaxed) == u64::MAX)
-                .count();
-            // We count among the ready ones ourselves.
-            if ready > self.host_cpus {
+            if self.seats.shared() && self.awake(seat, Some(vcpu)) {
                 return None;
             }
-            for _ in 0..50 {
+            for _ in 0..20 {
                 std::hint::spin_loop();
             }
             let now = self.advance();
             if now >= target {
                 return Some(now);
             }
-            // SAFETY: no preconditions.
-            unsafe { libc::sched_yield() };
+            self.wake(seat, now);
         }
         None
     }
@@ -252,24 +313,30 @@ impl Clock {
     /// to `executed_ps`; `own_ps` adds what it then waits for memory, during which it does
     /// nothing that others could see, so only the former counts as skew.
     pub fn synchronise(&self, vcpu: usize, executed_ps: u64, own_ps: u64) -> u64 {
-        self.time_ps[vcpu].store(own_ps, Relaxed);
+        self.time_ps[vcpu].store(own_ps, SeqCst);
         let mut now = self.advance();
-        self.max_skew_ps
-            .fetch_max(executed_ps.saturating_sub(now), Relaxed);
+        let skew = executed_ps.saturating_sub(now);
+        if skew > self.max_skew_ps.load(Relaxed) {
+            self.max_skew_ps.fetch_max(skew, Relaxed);
+        }
+        self.wake(self.seats.of(vcpu), now);
+        self.check_alarm(now);
         // One more step may follow before it looks again, so the limit is kept from below.
-        if own_ps.saturating_sub(now) <= self.skew_ps * 7 / 10 {
+        if own_ps.saturating_sub(now) <= self.skew_ps / 2 {
             return now;
         }
         // Wait until the others have all but caught up: fewer, longer turns.
         let target = own_ps - self.skew_ps / 8;
-        if let Some(now) = self.spin(target) {
-            return now;
-        }
+        self.settle(vcpu);
+        let seat = self.seats.of(vcpu);
         let mut naps = 0;
         loop {
+            if let Some(now) = self.spin(vcpu, target) {
+                return now;
+            }
             let turn = self.turn[vcpu].load(SeqCst);
             self.awaited_ps[vcpu].store(target, SeqCst);
-            self.wake_at_ps.fetch_min(target, SeqCst);
+            self.wake_at_ps[seat].fetch_min(target, SeqCst);
             let before = now;
             now = self.advance();
             if now >= target {
@@ -284,7 +351,13 @@ impl Clock {
             }
             naps += 1;
             self.expire();
+            self.wake(seat, now);
             futex(&self.turn[vcpu], libc::FUTEX_WAIT, turn, Some(NAP_NS));
+            self.awaited_ps[vcpu].store(u64::MAX, SeqCst);
+            now = self.advance();
+            if now >= target {
+                break;
+            }
         }
         self.awaited_ps[vcpu].store(u64::MAX, SeqCst);
         now
@@ -320,7 +393,7 @@ mod tests {
 
     #[test]
     fn guest_time_is_the_slowest_running_vcpus() {
-        let clock = Clock::new(1_000);
+        let clock = Clock::new(1_000, 2, || {});
         clock.start(0, 0);
         clock.start(1, 0);
         clock.synchronise(0, 500_000, 500_000);
@@ -333,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_halted_vcpu_resumes_at_guest_time_or_at_the_interrupt() {
-        let clock = Clock::new(1_000);
+        let clock = Clock::new(1_000, 2, || {});
         clock.start(0, 0);
         clock.start(1, 0);
         clock.halt(1, 0);
@@ -347,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_promise_that_is_not_kept_does_not_stop_time() {
-        let clock = Clock::new(1_000);
+        let clock = Clock::new(1_000, 2, || {});
         clock.start(0, 0);
         clock.start(1, 0);
         clock.halt(1, 0);
@@ -361,7 +434,7 @@ mod tests {
 
     #[test]
     fn readers_never_see_time_go_back() {
-        let clock = Clock::new(1_000);
+        let clock = Clock::new(1_000, 2, || {});
         clock.start(0, 0);
         assert_eq!(clock.read_from(5_000), 5_000);
         assert_eq!(clock.read(), 5_000);
@@ -369,7 +442,7 @@ mod tests {
 
     #[test]
     fn time_follows_the_host_when_all_are_halted() {
-        let clock = Clock::new(1_000);
+        let clock = Clock::new(1_000, 2, || {});
         clock.start(0, 0);
         clock.halt(0, 1_000_000);
         let first = clock.read();
@@ -382,7 +455,7 @@ mod tests {
 
     #[test]
     fn one_ahead_waits_until_the_other_comes_near() {
-        let clock = std::sync::Arc::new(Clock::new(10));
+        let clock = std::sync::Arc::new(Clock::new(10, 2, || {}));
         clock.start(0, 0);
         clock.start(1, 0);
         let other = clock.clone();

@@ -3,8 +3,10 @@
 //! It sees every load and store of the guest, keeps caches, memory controllers and links, and
 //! owns the guest's clock, so that `time ./app` inside shows what placement costs. One file per
 //! part: `model` (the path of an access), `cache`, `contest`, `tlb`, `stream` (overlap), `load`
-//! (controllers and links), `clock`, `vcpu` and `device` (counters and samples), `window`,
-//! `decode`, `guest`, `plugin` (QEMU's callbacks), `options`.
+//! (controllers and links), `clock`, `seats` (which host
+//! CPU a vCPU runs on), `vcpu` and `device` (counters and samples), `window`,
+//! `decode`, `guest`, `plugin` (QEMU's callbacks), `preload`
+//! (its view of time), `options`.
 
 #![cfg_attr(
     test,
@@ -17,6 +19,9 @@ mod plugin;
 #[cfg(not(test))]
 mod guest;
 
+#[cfg(not(test))]
+mod preload;
+
 mod cache;
 mod clock;
 mod contest;
@@ -25,6 +30,7 @@ mod device;
 mod load;
 mod model;
 mod options;
+mod seats;
 mod stream;
 mod tlb;
 mod vcpu;

@@ -109,7 +109,7 @@ const FOUR_GB: u64 = 1 << 32;
 
 impl Model {
     /// Builds the machine at rest.
-    pub fn new(machine: Machine, device: Device, skew_ns: u64) -> Self {
+    pub fn new(machine: Machine, device: Device, skew_ns: u64, ring: fn()) -> Self {
         let line = u64::from(machine.line_bytes);
         let mut node_starts = vec![0];
         for node in &machine.nodes {
@@ -130,7 +130,7 @@ impl Model {
             .collect();
         Self {
             line_shift: line.trailing_zeros(),
-            clock: Clock::new(skew_ns),
+            clock: Clock::new(skew_ns, machine.cpu_count(), ring),
             load: Load::new(&machine),
             filters: Mutex::default(),
             shared,

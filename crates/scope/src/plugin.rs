@@ -1,11 +1,9 @@
-//! The edge to QEMU: callbacks, translation-time instrumentation, and the preloaded clock.
+//! The edge to QEMU: callbacks and translation-time instrumentation.
 //!
-//! The same shared object is given to QEMU twice: by `LD_PRELOAD`, where it answers
-//! `clock_gettime(CLOCK_MONOTONIC)`, and by `-plugin`, where it instruments. The dynamic linker
-//! loads it once, so both halves share one state. (QEMU's own time control for plugins has no
-//! effect without `icount`, and `icount` excludes parallel vCPUs.)
+//! The same shared object is given to QEMU twice: by `LD_PRELOAD` (see `preload`) and by
+//! `-plugin`. The dynamic linker loads it once, so both halves share one state.
 
-use crate::clock::host_ns;
+use crate::clock::{Clock, host_ns};
 use crate::decode::{Decoded, Kind, decode};
 use crate::device::Device;
 use crate::guest::Guest;
@@ -670,14 +668,14 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
         })
         .collect();
     let plugin = Plugin {
-        model: Model::new(machine, device, options.skew_ns),
+        model: Model::new(machine, device, options.skew_ns, crate::preload::ring),
         windows: Windows::default(),
         // SAFETY: no preconditions.
         scoreboard: unsafe { sys::qemu_plugin_scoreboard_new(size_of::<Score>()) },
         scores: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
         vcpus: owned,
         nodes,
-        quantum_ps: options.skew_ns * 100,
+        quantum_ps: options.skew_ns * 450,
         host_start_ns: host_ns(),
         prices,
     };
@@ -717,38 +715,31 @@ fn describe(device: &Device, machine: &hither_core::machine::Machine, vcpus: usi
         .store(hither_core::opium::MAGIC, Release);
 }
 
-/// The C library's function, overridden by preloading: QEMU's virtual clock reads modelled time.
-///
-/// # Safety
-/// As for the C library: `time` points to a timespec.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
+/// The clock, once the plugin is installed with a model.
+pub fn clock() -> Option<&'static Clock> {
     let plugin = PLUGIN.load(Relaxed);
-    if clock != libc::CLOCK_MONOTONIC || plugin.is_null() {
-        // SAFETY: the caller's obligations, passed on.
-        return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as c_int };
-    }
     // SAFETY: never freed once set.
-    let plugin = unsafe { &*plugin };
-    let modelled_ps = match OWN_VCPU.get() {
-        Some(vcpu) => {
-            let (owned, score) = plugin.own(vcpu);
-            if owned.vcpu.halted {
-                plugin.model.clock.read()
-            } else {
-                plugin
-                    .model
-                    .clock
-                    .read_from(owned.vcpu.time_ps + score.since_ps)
-            }
-        }
-        None => plugin.model.clock.read(),
-    };
-    let ns = plugin.host_start_ns + modelled_ps / 1000;
-    // SAFETY: the caller's timespec.
-    unsafe {
-        (*time).tv_sec = (ns / 1_000_000_000) as libc::time_t;
-        (*time).tv_nsec = (ns % 1_000_000_000) as _;
+    (!plugin.is_null()).then(|| unsafe { &(*plugin).model.clock })
+}
+
+/// Host time in ns at which guest time was zero.
+pub fn host_start_ns() -> u64 {
+    plugin().host_start_ns
+}
+
+/// Guest time in ps as the calling thread sees it.
+pub fn guest_time_ps() -> u64 {
+    let plugin = plugin();
+    match OWN_VCPU.get().map(|vcpu| plugin.own(vcpu)) {
+        Some((owned, score)) if !owned.vcpu.halted => plugin
+            .model
+            .clock
+            .read_from(owned.vcpu.time_ps + score.since_ps),
+        _ => plugin.model.clock.read(),
     }
-    0
+}
+
+/// Is the calling thread a vCPU's?
+pub fn on_vcpu_thread() -> bool {
+    OWN_VCPU.get().is_some()
 }
