@@ -322,7 +322,7 @@ impl Clock {
         self.wake(self.seats.of(vcpu), now);
         self.check_alarm(now);
         // One more step may follow before it looks again, so the limit is kept from below.
-        if own_ps.saturating_sub(now) <= self.skew_ps / 2 {
+        if own_ps.saturating_sub(now) <= self.skew_ps * 7 / 10 {
             return now;
         }
         // Wait until the others have all but caught up: fewer, longer turns.

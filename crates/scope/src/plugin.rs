@@ -200,7 +200,7 @@ fn access(vcpu: usize, info: sys::qemu_plugin_meminfo_t, vaddr: u64, pc: u64, st
         charge(owned, score, stall);
     }
     // A repeated string instruction is one block: it must not run far ahead within it.
-    if score.since_ps >= plugin.quantum_ps * 2 {
+    if score.since_ps >= plugin.quantum_ps * 17 / 16 {
         plugin.model.synchronise(&mut owned.vcpu, score, true);
     }
 }
@@ -579,6 +579,10 @@ extern "C" fn on_resume(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
         owned.vcpu.count(&model.device, block::WAKEUPS, 1);
         score.since_ps += (model.machine.costs.wakeup_ns * 1000.0) as u64;
     }
+    // It may be ahead of the others by what waking up took: its first block synchronises.
+    let lead = plugin.quantum_ps.min(owned.vcpu.time_ps);
+    owned.vcpu.time_ps -= lead;
+    score.since_ps += lead;
     owned.vcpu.prices = model.load.prices(&model.machine, owned.vcpu.node);
 }
 
@@ -675,7 +679,7 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
         scores: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
         vcpus: owned,
         nodes,
-        quantum_ps: options.skew_ns * 450,
+        quantum_ps: options.skew_ns * 100,
         host_start_ns: host_ns(),
         prices,
     };

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 /// A running guest that does not get there within this host time is looked at again.
 const PATIENCE_NS: i64 = 50_000_000;
 /// More descriptors than QEMU's main loop ever waits for in the laboratory.
-const DESCRIPTORS: usize = 64;
+const DESCRIPTORS: usize = 512;
 
 /// Event descriptor that ends the main loop's wait; -1 before the first wait.
 static BELL: AtomicI32 = AtomicI32::new(-1);

@@ -41,7 +41,11 @@ impl Seats {
 
     /// Number of seats: one for all where none has to be shared.
     pub fn count(&self) -> usize {
-        if self.shared() { self.cpus.len().max(1) } else { 1 }
+        if self.shared() {
+            self.cpus.len().max(1)
+        } else {
+            1
+        }
     }
 
     /// The seat of a vCPU; 0 before it has one.
