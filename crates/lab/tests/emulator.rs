@@ -238,7 +238,7 @@ fn writers_of_one_line_pay_the_transfers_others_nothing() {
             .map(|ns| ns.as_f64().unwrap())
         {
             match line["what"].as_str().unwrap() {
-                "line" => assert_near(&format!("one line, {}", line["pair"]), ns, transfer, 0.20),
+                "line" => assert_near(&format!("one line, {}", line["pair"]), ns, transfer, 0.10),
                 _ => assert!(ns < transfer / 20.0, "{line}"),
             }
         }
