@@ -55,29 +55,29 @@ impl Seats {
 
     /// Binds the calling vCPU's thread where that spreads the running ones more evenly.
     pub fn settle(&self, vcpu: usize, running: impl Fn(usize) -> bool) {
-        if !self.shared() {
-            return;
-        }
-        let own = self.bound[vcpu].load(Relaxed).then(|| self.of(vcpu));
-        let others = |seat: usize| {
-            (0..self.vcpus)
-                .filter(|&other| other != vcpu && self.seat[other].load(Relaxed) == seat)
-                .filter(|&other| running(other))
-                .count()
-        };
-        let Some((seat, least)) = (0..self.cpus.len())
-            .map(|seat| (seat, others(seat)))
-            .min_by_key(|&(_, others)| others)
-        else {
-            return;
-        };
-        if own.is_some_and(|own| others(own) <= least + 1) {
-            return;
-        }
-        if bind(self.cpus[seat]) {
+        if let Some(seat) = self.better(vcpu, running)
+            && bind(self.cpus[seat])
+        {
             self.seat[vcpu].store(seat, Relaxed);
             self.bound[vcpu].store(true, Relaxed);
         }
+    }
+
+    /// The seat that this vCPU should move to, if any.
+    fn better(&self, vcpu: usize, running: impl Fn(usize) -> bool) -> Option<usize> {
+        if !self.shared() {
+            return None;
+        }
+        let others = |seat: usize| {
+            (0..self.vcpus)
+                .filter(|&other| other != vcpu && self.of(other) == seat && running(other))
+                .count()
+        };
+        let (least, seat) = (0..self.cpus.len())
+            .map(|seat| (others(seat), seat))
+            .min()?;
+        let stays = self.bound[vcpu].load(Relaxed) && others(self.of(vcpu)) <= least + 1;
+        (!stays).then_some(seat)
     }
 }
 
@@ -103,5 +103,49 @@ fn bind(cpu: usize) -> bool {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seated(cpus: usize, seats: &[usize]) -> Seats {
+        let all = Seats {
+            cpus: (0..cpus).collect(),
+            ..Seats::new(seats.len())
+        };
+        for (vcpu, &seat) in seats.iter().enumerate() {
+            all.seat[vcpu].store(seat, Relaxed);
+            all.bound[vcpu].store(true, Relaxed);
+        }
+        all
+    }
+
+    #[test]
+    fn an_even_spread_stays() {
+        let seats = seated(2, &[0, 1, 0, 1]);
+        assert!((0..4).all(|vcpu| seats.better(vcpu, |_| true).is_none()));
+    }
+
+    #[test]
+    fn one_moves_when_its_cpu_has_two_more() {
+        let seats = seated(2, &[0, 0, 0, 1]);
+        assert_eq!(seats.better(0, |_| true), None, "2 against 2 is no gain");
+        let seats = seated(2, &[0, 0, 1, 1]);
+        assert_eq!(
+            seats.better(0, |other| other < 2),
+            None,
+            "one other here, none there"
+        );
+        let seats = seated(2, &[0, 0, 0, 1]);
+        assert_eq!(seats.better(0, |other| other < 3), Some(1));
+    }
+
+    #[test]
+    fn nobody_is_bound_where_each_has_a_cpu() {
+        let seats = seated(4, &[0, 0, 0, 0]);
+        assert_eq!(seats.better(0, |_| true), None);
+        assert_eq!(seats.count(), 1);
     }
 }
