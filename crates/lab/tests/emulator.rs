@@ -1,9 +1,12 @@
 //! The emulator is right where it can be checked: figures that a program measures inside, held
 //! against the machine file. Two boots in all, shared by the tests; ignored by plain `cargo test`.
 
+mod common;
+
+use common::built;
 use hither_core::machine::{Machine, parse, scale};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -11,17 +14,6 @@ use std::sync::LazyLock;
 struct Boot {
     machine: Machine,
     lines: Vec<Value>,
-}
-
-fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.parent().unwrap().parent().unwrap().join(name);
-    assert!(
-        path.is_file(),
-        "{} is not built: run `cargo build --release`",
-        path.display()
-    );
-    path
 }
 
 impl Boot {

@@ -1,19 +1,11 @@
 //! Short forms of the claims about policies; `make evidence` has the long ones. Each boots once.
 
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod common;
 
-fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.parent().unwrap().parent().unwrap().join(name);
-    assert!(
-        path.is_file(),
-        "{} is not built: run `cargo build --release`",
-        path.display()
-    );
-    path
-}
+use common::built;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
 
 /// `hither lab WORDS --machine opteron8385 -- cluster CLUSTER`.
 fn lab(words: &[&str], cluster: &[&str]) -> Output {

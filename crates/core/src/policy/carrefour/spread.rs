@@ -109,15 +109,20 @@ mod tests {
         counts
     }
 
+    fn all_on_one_of_four() -> Spread {
+        let load = [100.0, 0.0, 0.0, 0.0];
+        Spread::new(Draw::Surplus, &load, &load, &[true; 4])
+    }
+
+    fn drawn_400() -> Vec<usize> {
+        let (mut spread, mut random) = (all_on_one_of_four(), Random::new(9));
+        (0..400).map(|_| spread.draw(0, &mut random)).collect()
+    }
+
     #[test]
     fn all_on_one_of_four_is_balanced_in_one_step() {
         // Fair is 25, surplus 75 of 100 movable: leave with 0.75, to three equal deficits.
-        let mut spread = Spread::new(
-            Draw::Surplus,
-            &[100.0, 0.0, 0.0, 0.0],
-            &[100.0, 0.0, 0.0, 0.0],
-            &[true; 4],
-        );
+        let mut spread = all_on_one_of_four();
         assert!((spread.leaving(0) - 0.75).abs() < 1e-12);
         for count in counts(&mut spread, 400) {
             assert!((96..=104).contains(&count));
@@ -126,14 +131,7 @@ mod tests {
 
     #[test]
     fn neighbours_go_to_different_nodes() {
-        let mut spread = Spread::new(
-            Draw::Surplus,
-            &[100.0, 0.0, 0.0, 0.0],
-            &[100.0, 0.0, 0.0, 0.0],
-            &[true; 4],
-        );
-        let mut random = Random::new(9);
-        let drawn: Vec<usize> = (0..400).map(|_| spread.draw(0, &mut random)).collect();
+        let drawn = drawn_400();
         for window in drawn.windows(32) {
             // 8 of 32; a window may begin and end within a round of four.
             for node in 0..4 {
@@ -148,14 +146,7 @@ mod tests {
 
     #[test]
     fn the_order_of_targets_is_no_stride() {
-        let mut spread = Spread::new(
-            Draw::Surplus,
-            &[100.0, 0.0, 0.0, 0.0],
-            &[100.0, 0.0, 0.0, 0.0],
-            &[true; 4],
-        );
-        let mut random = Random::new(9);
-        let drawn: Vec<usize> = (0..400).map(|_| spread.draw(0, &mut random)).collect();
+        let drawn = drawn_400();
         let rounds: std::collections::BTreeSet<&[usize]> = drawn.chunks(4).collect();
         // Of the 24 orders of four nodes, 100 rounds show nearly all.
         assert!(rounds.len() > 18, "{} orders", rounds.len());
