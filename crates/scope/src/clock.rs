@@ -139,10 +139,20 @@ impl Clock {
         self.alarm_ps.store(u64::MAX, SeqCst);
     }
 
-    fn check_alarm(&self, now: u64) {
-        if now >= self.alarm_ps.load(Relaxed) && self.alarm_ps.swap(u64::MAX, SeqCst) != u64::MAX {
+    fn ring_once(&self) {
+        if self.alarm_ps.swap(u64::MAX, SeqCst) != u64::MAX {
             (self.ring)();
         }
+    }
+
+    /// Recomputes guest time after this vCPU's has changed, and calls those whose time has come.
+    fn progress(&self, vcpu: usize) -> u64 {
+        let now = self.advance();
+        self.wake(self.seats.of(vcpu), now);
+        if now >= self.alarm_ps.load(Relaxed) {
+            self.ring_once();
+        }
+        now
     }
 
     /// Wakes the waiting vCPUs whose time has come: those of this host CPU, and those of host
@@ -202,9 +212,7 @@ impl Clock {
                 .fetch_max(self.time_ps[vcpu].load(Relaxed), Relaxed);
             idle.since = Some((host_ns(), self.now_ps.load(Relaxed)));
             // From here on the main loop waits by host time.
-            if self.alarm_ps.swap(u64::MAX, SeqCst) != u64::MAX {
-                (self.ring)();
-            }
+            self.ring_once();
         }
     }
 
@@ -270,9 +278,7 @@ impl Clock {
         self.promised[vcpu].store(0, SeqCst);
         self.stop(&mut idle, vcpu);
         drop(idle);
-        let now = self.advance();
-        self.wake(self.seats.of(vcpu), now);
-        self.check_alarm(now);
+        self.progress(vcpu);
     }
 
     /// An interrupt sent to a halted vCPU: it runs from `at_ps`, however long its thread takes
@@ -314,13 +320,11 @@ impl Clock {
     /// nothing that others could see, so only the former counts as skew.
     pub fn synchronise(&self, vcpu: usize, executed_ps: u64, own_ps: u64) -> u64 {
         self.time_ps[vcpu].store(own_ps, SeqCst);
-        let mut now = self.advance();
+        let mut now = self.progress(vcpu);
         let skew = executed_ps.saturating_sub(now);
         if skew > self.max_skew_ps.load(Relaxed) {
             self.max_skew_ps.fetch_max(skew, Relaxed);
         }
-        self.wake(self.seats.of(vcpu), now);
-        self.check_alarm(now);
         // One more step may follow before it looks again, so the limit is kept from below.
         if own_ps.saturating_sub(now) <= self.skew_ps * 7 / 10 {
             return now;
@@ -353,11 +357,8 @@ impl Clock {
             self.expire();
             self.wake(seat, now);
             futex(&self.turn[vcpu], libc::FUTEX_WAIT, turn, Some(NAP_NS));
+            // Awake again, for those who look; `spin` or the next round sees whether it is time.
             self.awaited_ps[vcpu].store(u64::MAX, SeqCst);
-            now = self.advance();
-            if now >= target {
-                break;
-            }
         }
         self.awaited_ps[vcpu].store(u64::MAX, SeqCst);
         now
