@@ -17,11 +17,11 @@ programs=target/release
 # name|what it shows|command. Rounds give at least 10 s of guest time under the fastest policy, so
 # that the kernel's balancing, which starts after 1 s, has its chance.
 tables=(
-  "cluster-shared|all threads read points that one thread wrote: a controller in overload|$programs/cluster shared --rounds 128"
-  "cluster-partitioned|each thread reads its part of points that one thread wrote|$programs/cluster partitioned --rounds 1024"
+  "cluster-shared|all threads read points that one thread wrote: a controller in overload|$programs/cluster shared --rounds 110"
+  "cluster-partitioned|each thread reads its part of points that one thread wrote|$programs/cluster partitioned --rounds 1000"
   "cluster-mixed|as cluster-shared, with writes|$programs/cluster mixed --rounds 128"
-  "cluster-local|each thread reads what it wrote: nothing to gain|$programs/cluster local --rounds 1536"
-  "cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain|$programs/cg --products 1200"
+  "cluster-local|each thread reads what it wrote: nothing to gain|$programs/cluster local --rounds 1150"
+  "cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain|$programs/cg --products 1000"
   "gups|random updates of a table that one thread wrote|$programs/gups --updates 40000000"
   "kvstore|a hash table that one thread loaded, Zipf-distributed keys|$programs/kvstore --operations 12000000"
   "7zip|7-Zip's own benchmark, compression and decompression|/usr/bin/7zz b 2 -mmt8 -md20"
@@ -44,7 +44,7 @@ record() {
   json=$(mktemp) && text=$(mktemp) || return
   start=$(date +%s)
   local compare=(target/release/hither lab compare --machine "$MACHINE" --cpus "$CPUS"
-    --policies "$POLICIES" --repeat "$REPEAT" --json -- "${words[@]}")
+    --policies "$POLICIES" --repeat "$REPEAT" --timeout 12h --json -- "${words[@]}")
   if ! "${compare[@]}" > "$json" || ! cargo xtask evidence "$json" > "$text.table"; then
     rm -f "$json" "$text" "$text.table"
     return 1

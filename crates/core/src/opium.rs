@@ -78,7 +78,8 @@ pub mod header {
 pub mod control {
     /// Offset of the control page.
     pub const BASE: usize = 0x1000;
-    /// u32: one sample per this many memory fills of a vCPU; 0 turns sampling off.
+    /// u32: one sample per this many memory fills of a vCPU, of those not left out; 0 turns
+    /// sampling off.
     pub const SAMPLE_PERIOD: usize = BASE;
     /// u32: bit 0 leaves out kernel accesses, bit 1 leaves out stream (prefetch) fills.
     pub const SAMPLE_SKIP: usize = BASE + 4;

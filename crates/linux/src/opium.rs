@@ -367,11 +367,9 @@ impl Device {
         Window(words)
     }
 
-    /// Sets the sampling: one sample per `period` memory fills of a vCPU (0 off), kernel
-    /// accesses left out, prefetch fills left out or not.
-    pub fn set_sampling(&self, period: u32, skip_streams: bool) {
-        let skip = 1 | u32::from(skip_streams) << 1;
-        self.map.write32_release(control::SAMPLE_SKIP, skip);
+    /// Sets the sampling: one sample per `period` memory fills of a vCPU (0 off), of all kinds.
+    pub fn set_sampling(&self, period: u32) {
+        self.map.write32_release(control::SAMPLE_SKIP, 0);
         self.map.write32_release(control::SAMPLE_PERIOD, period);
     }
 

@@ -252,10 +252,12 @@ impl Vcpu {
                 filter.count(device, fill, self.node);
             }
         }
-        if self.sample_left <= 1 {
-            self.sample(device, fill);
-        } else {
-            self.sample_left -= 1;
+        let skipped =
+            self.sample_skip & 1 != 0 && fill.kernel || self.sample_skip & 2 != 0 && fill.stream;
+        match (skipped, self.sample_left) {
+            (true, _) => {}
+            (false, ..=1) => self.sample(device, fill),
+            (false, _) => self.sample_left -= 1,
         }
     }
 
@@ -266,14 +268,9 @@ impl Vcpu {
     }
 
     fn sample(&mut self, device: &Device, fill: &Fill) {
-        let skipped =
-            self.sample_skip & 1 != 0 && fill.kernel || self.sample_skip & 2 != 0 && fill.stream;
         if self.sample_period == 0 {
             self.sample_left = u64::MAX;
             return;
-        }
-        if skipped {
-            return; // the next fill that counts is taken
         }
         // Between half and one and a half periods, so that strides do not alias.
         self.random ^= self.random << 13;

@@ -1,9 +1,8 @@
 //! What hither believed over a whole run: from samples, and from counters.
 //!
-//! Samples give the local-access ratio and the controllers' imbalance of the intervals in which
-//! they were taken. Each interval counts by its memory accesses, those of user mode where the
-//! samples tell them; one with too few samples counts with the figures of the last one that had
-//! enough.
+//! Each sample counts for the fills that it stands for, so that sums over intervals of different
+//! density are right. An interval in which the engine had sampling switched off counts with the
+//! figures of the last one that had enough samples, by the counters' number of accesses.
 
 use hither_core::metrics;
 use hither_core::snapshot::Snapshot;
@@ -43,10 +42,10 @@ struct Part {
 }
 
 impl Part {
-    fn add(&mut self, snapshot: &Snapshot, accesses: f64) {
+    /// Adds an interval of so many accesses, so many of them in user mode.
+    fn add(&mut self, snapshot: &Snapshot, accesses: f64, user: f64) {
         let metrics = &snapshot.metrics;
-        self.local_ratio
-            .add(metrics.local_access_ratio.get(), accesses);
+        self.local_ratio.add(metrics.local_access_ratio.get(), user);
         self.latency_ns.add(metrics.latency_ns.get(), accesses);
         self.link_use
             .add(metrics.link_use.get(), snapshot.interval_us as f64);
@@ -95,7 +94,7 @@ pub struct Sampled {
     pub sample_count: u64,
     /// Samples lost to full rings.
     pub lost_count: u64,
-    /// Intervals with samples.
+    /// Intervals with enough samples.
     pub interval_count: u64,
     /// As in [`Figures`], estimated.
     pub local_access_ratio: Option<f64>,
@@ -103,12 +102,12 @@ pub struct Sampled {
     pub controller_imbalance: Option<f64>,
 }
 
-/// One interval as its samples show it.
+/// One interval as its samples show it, per user-mode fill.
 #[derive(Clone, Debug, Default)]
 struct View {
-    local_ratio: Option<f64>,
-    /// Share of the traffic per node position.
-    shares: Vec<f64>,
+    local_ratio: f64,
+    /// Lines per node position.
+    node_lines: Vec<f64>,
 }
 
 /// The running estimate.
@@ -120,12 +119,14 @@ pub struct Estimate {
     has_moved: bool,
     sampled: Sampled,
     view: View,
-    local_ratio: Mean,
+    fills: f64,
+    local_fills: f64,
+    /// Lines per node position.
     traffic: Vec<f64>,
 }
 
-/// Fewer samples than this tell nothing of an interval, nor of how many accesses it had: the ratio
-/// of 64 is off by 6 points.
+/// Fewer samples than this tell nothing of an interval that had none: the ratio of 64 is off by 6
+/// points.
 const LEAST_SAMPLES: u64 = 64;
 
 impl Estimate {
@@ -141,33 +142,54 @@ impl Estimate {
     /// Takes in an interval; `view`: what its samples say of the machine; `moved`: pages moved in
     /// it.
     pub fn add(&mut self, snapshot: &Snapshot, view: Option<&SampleView>, moved: bool) {
+        let samples = snapshot.sample_count.get();
+        let sampled = samples.unwrap_or(0) as f64 * f64::from(snapshot.sample_period);
         let rate = snapshot.metrics.memory_accesses_per_us.get();
-        let samples = snapshot.sample_count.get().unwrap_or(0);
-        let sampled = samples as f64 * f64::from(snapshot.sample_period);
         let accesses = rate.map_or(sampled, |rate| rate * snapshot.interval_us as f64);
-        self.whole.add(snapshot, accesses);
+        let view = samples.and(view);
+        let user = view.map_or(accesses, |view| view.fills);
+        self.whole.add(snapshot, accesses, user);
         if moved {
             self.has_moved = true;
             self.after = Part::default();
         } else if self.has_moved {
-            self.after.add(snapshot, accesses);
+            self.after.add(snapshot, accesses, user);
         } else {
-            self.before.add(snapshot, accesses);
+            self.before.add(snapshot, accesses, user);
         }
-        self.sampled.sample_count += samples;
+        self.sampled.sample_count += samples.unwrap_or(0);
         self.sampled.lost_count += snapshot.samples_lost;
-        let view = view.filter(|view| view.sample_count >= LEAST_SAMPLES);
-        let accesses = view.map_or(accesses, |view| view.fills);
-        if let Some(view) = view {
+        match view {
+            Some(view) => self.add_view(view),
+            None => self.add_unseen(accesses),
+        }
+    }
+
+    fn add_view(&mut self, view: &SampleView) {
+        self.fills += view.fills;
+        self.local_fills += view.local_fills;
+        for (sum, lines) in self.traffic.iter_mut().zip(&view.node_lines) {
+            *sum += lines;
+        }
+        if view.sample_count >= LEAST_SAMPLES {
             self.sampled.interval_count += 1;
             self.view = View {
-                local_ratio: view.local_ratio(),
-                shares: metrics::shares(&view.node_lines),
+                local_ratio: view.local_fills / view.fills,
+                node_lines: (view.node_lines.iter())
+                    .map(|lines| lines / view.fills)
+                    .collect(),
             };
         }
-        self.local_ratio.add(self.view.local_ratio, accesses);
-        for (sum, share) in self.traffic.iter_mut().zip(&self.view.shares) {
-            *sum += share * accesses;
+    }
+
+    fn add_unseen(&mut self, accesses: f64) {
+        if self.view.node_lines.is_empty() {
+            return; // nothing was seen before either
+        }
+        self.fills += accesses;
+        self.local_fills += accesses * self.view.local_ratio;
+        for (sum, lines) in self.traffic.iter_mut().zip(&self.view.node_lines) {
+            *sum += accesses * lines;
         }
     }
 
@@ -175,7 +197,7 @@ impl Estimate {
     #[must_use]
     pub fn sampled(&self) -> Sampled {
         Sampled {
-            local_access_ratio: self.local_ratio.get(),
+            local_access_ratio: (self.fills > 0.0).then(|| self.local_fills / self.fills),
             controller_imbalance: metrics::imbalance(&self.traffic),
             ..self.sampled
         }
@@ -252,10 +274,12 @@ mod tests {
         // 100 samples on the second, all local: ratio 1, 30 fills each.
         let second = view(30.0, &[(1, 1, 100)]);
         estimate.add(&snapshot(3.5), Some(&second), false);
-        // Too few samples: the last view counts, and the counters' 4 * 1000 accesses.
-        estimate.add(&snapshot(4.0), Some(&view(1.0, &[(0, 1, 63)])), false);
+        // Off: the last view counts, and the counters' 4 * 1000 accesses.
+        let mut off = snapshot(4.0);
+        off.sample_count = Evidence::unknown("test");
+        estimate.add(&off, Some(&SampleView::default()), false);
         let sampled = estimate.sampled();
-        assert_eq!((sampled.sample_count, sampled.interval_count), (300, 2));
+        assert_eq!((sampled.sample_count, sampled.interval_count), (200, 2));
         // (0.75 * 1 + 1 * 3 + 1 * 4) / 8 = 0.96875.
         assert_eq!(sampled.local_access_ratio, Some(0.96875));
         // Traffic 1 : 7, mean 4, deviation sqrt(18), over the mean 1.0607.

@@ -180,13 +180,12 @@ impl OpiumTracker {
         self.before.time_ns = device.time_ns();
         self.aggregator.set_full(false);
         self.set_period(FIRST_PERIOD);
-        self.periods.begin();
     }
 
     fn set_period(&mut self, period: u32) {
         self.period = period;
         self.periods.change(period, self.device.time_ns());
-        self.device.set_sampling(period, false);
+        self.device.set_sampling(period);
     }
 
     /// Reads the vCPUs' counters and sums the differences.
@@ -314,15 +313,17 @@ impl OpiumTracker {
                 if !is_sampled {
                     return;
                 }
-                if let Some(access) = access(&sample, from, node_ids) {
-                    let home = positions[usize::from(sample.node)];
-                    view.add(
-                        f64::from(periods.at(sample.time_ns)),
-                        from,
-                        home,
-                        access.write,
-                    );
-                    aggregator.add(&access, pages);
+                let Some(&home) = positions.get(usize::from(sample.node)) else {
+                    return;
+                };
+                let fills = f64::from(periods.at(sample.time_ns));
+                let write = sample.flags & ring::WRITE != 0;
+                match access(&sample, from, node_ids) {
+                    Some(access) => {
+                        view.add(fills, from, home, write);
+                        aggregator.add(&access, pages);
+                    }
+                    None => view.add_traffic(fills, home, write),
                 }
             });
         }
@@ -454,7 +455,6 @@ impl Tracker for OpiumTracker {
         snapshot.sample_period = self.period;
         snapshot.samples_lost = sums.lost;
         let (drained, cost_ns) = self.read_samples(tree, snapshot);
-        self.periods.begin();
         self.adapt(&sums, drained, cost_ns);
         if self.aggregator.scan_refused() && !self.scan_told {
             self.scan_told = true;
@@ -472,7 +472,7 @@ impl Tracker for OpiumTracker {
     }
 
     fn stop(&mut self) {
-        self.device.set_sampling(0, false);
+        self.device.set_sampling(0);
     }
 
     fn take_notes(&mut self) -> Vec<String> {

@@ -3,7 +3,8 @@
 //! Page statistics name one home per page, its latest: of a page that moved, samples from before
 //! the move would count as if they had been taken after it. So local accesses and traffic are
 //! summed here, sample by sample, as they are read. Samples of anybody count, watched or not,
-//! because the machine's counters, which they are compared with, count everybody's.
+//! because the machine's counters, which they are compared with, count everybody's. The kernel's
+//! count as traffic only: moving pages is traffic too.
 //!
 //! Each sample stands for as many fills as the period was when it was taken: the period may change
 //! within an interval, which begins when the samples are read and not when the plan is made.
@@ -11,14 +12,14 @@
 /// Sums of one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleView {
-    /// Samples.
+    /// Samples in user mode.
     pub sample_count: u64,
     /// Memory fills that they stand for.
     pub fills: f64,
     /// Those of them served by the requesting CPU's own node.
     pub local_fills: f64,
-    /// Lines to and from each node, by snapshot position: one per fill for a load, two for a store
-    /// (the fill, and the write-back that follows it sooner or later).
+    /// Lines to and from each node, by snapshot position, the kernel's included: one per fill for
+    /// a load, two for a store (the fill, and the write-back that follows it sooner or later).
     pub node_lines: Vec<f64>,
 }
 
@@ -34,14 +35,19 @@ impl SampleView {
         };
     }
 
-    /// Adds a sample that stands for `fills`, taken by node position `from` of node position
-    /// `home`.
+    /// Adds a sample in user mode that stands for `fills`, taken by node position `from` of node
+    /// position `home`.
     pub fn add(&mut self, fills: f64, from: usize, home: usize, write: bool) {
         self.sample_count += 1;
         self.fills += fills;
         if from == home {
             self.local_fills += fills;
         }
+        self.add_traffic(fills, home, write);
+    }
+
+    /// Adds a sample of whatever mode to the traffic.
+    pub fn add_traffic(&mut self, fills: f64, home: usize, write: bool) {
         if let Some(lines) = self.node_lines.get_mut(home) {
             *lines += if write { 2.0 * fills } else { fills };
         }
@@ -54,33 +60,31 @@ impl SampleView {
     }
 }
 
-/// The period by time: the latest change, and what was in force before it.
+/// The period by time: its latest changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PeriodInTime {
-    before: u32,
-    now: u32,
-    changed_ns: u64,
+    /// `(time_ns, period from then on)`, latest first; a period of 0: sampling is off.
+    changes: [(u64, u32); CHANGES],
 }
 
+/// An interval has two at most, one by its traffic and one by the plan, and the samples of the
+/// one before may still lie in the rings.
+const CHANGES: usize = 4;
+
 impl PeriodInTime {
-    /// A change at a time of the device's clock. Of several within one interval, the first and
-    /// the last count.
+    /// A change at a time of the device's clock.
     pub fn change(&mut self, period: u32, time_ns: u64) {
-        (self.now, self.changed_ns) = (period, time_ns);
+        self.changes.rotate_right(1);
+        self.changes[0] = (time_ns, period);
     }
 
-    /// An interval begins: what was changed before it has long been noticed.
-    pub fn begin(&mut self) {
-        self.before = self.now;
-    }
-
-    /// The period at which a sample of that time was taken; never 0.
+    /// The period at which a sample of that time was taken, the oldest known where it is older
+    /// still; never 0: what is sampled after sampling was switched off was taken at the period
+    /// before, as vCPUs notice a little later.
     pub fn at(&self, time_ns: u64) -> u32 {
-        let (first, second) = match time_ns < self.changed_ns {
-            true => (self.before, self.now),
-            false => (self.now, self.before),
-        };
-        if first > 0 { first } else { second.max(1) }
+        let on = || self.changes.iter().filter(|change| change.1 > 0);
+        let latest = on().find(|change| change.0 <= time_ns);
+        latest.or_else(|| on().last()).map_or(1, |change| change.1)
     }
 }
 
@@ -95,8 +99,9 @@ mod tests {
         view.add(100.0, 0, 0, false);
         view.add(300.0, 1, 0, true);
         view.add(100.0, 1, 2, false);
+        view.add_traffic(50.0, 1, true);
         assert_eq!(view.local_ratio(), Some(0.2));
-        assert_eq!(view.node_lines, [700.0, 0.0, 100.0]);
+        assert_eq!(view.node_lines, [700.0, 100.0, 100.0]);
         assert_eq!((view.sample_count, view.fills), (3, 500.0));
         view.begin(2);
         assert_eq!((view.local_ratio(), view.node_lines.len()), (None, 2));
@@ -106,15 +111,18 @@ mod tests {
     fn the_period_changes_in_time() {
         let mut period = PeriodInTime::default();
         period.change(500, 0);
-        period.begin();
         period.change(9000, 1_000);
         assert_eq!([period.at(999), period.at(1_000)], [500, 9000]);
-        period.begin();
-        assert_eq!(period.at(999), 9000);
+        // Another change in the same interval does not hide the first.
+        period.change(700, 2_000);
+        assert_eq!(
+            [period.at(999), period.at(1_999), period.at(2_000)],
+            [500, 9000, 700]
+        );
         // Off: late samples were taken at what was before.
-        period.change(0, 2_000);
-        assert_eq!([period.at(1_999), period.at(2_001)], [9000, 9000]);
-        period.begin();
-        assert_eq!(period.at(3_000), 1);
+        period.change(0, 3_000);
+        assert_eq!([period.at(2_999), period.at(3_001)], [700, 700]);
+        period.change(800, 4_000);
+        assert_eq!([period.at(3_999), period.at(4_000)], [700, 800]);
     }
 }
