@@ -296,7 +296,8 @@ pub mod ring {
     pub const NODE: usize = 28;
     /// u8 flags, below.
     pub const FLAGS: usize = 29;
-    /// Flag: a store.
+    /// Flag: a store, or a load by an instruction that stores to the same place (as AMD IBS tells
+    /// of an operation that does both).
     pub const WRITE: u8 = 1;
     /// Flag: kernel mode.
     pub const KERNEL: u8 = 2;

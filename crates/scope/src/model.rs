@@ -220,6 +220,9 @@ impl Model {
             self.admit(vcpu.id, access, true);
             return 0; // the device's pages: priced as private hits
         };
+        if access.store {
+            vcpu.stored(&self.device, access.pc, access.vaddr);
+        }
         let now_ps = vcpu.time_ps + score.since_ps;
         let contested = self.contested(vcpu, line, access.store, now_ps);
         let found = self.shared[vcpu.id].private.find(line);
@@ -322,6 +325,7 @@ impl Model {
         let Access {
             vaddr,
             paddr,
+            pc,
             store,
             kernel,
             ..
@@ -329,6 +333,7 @@ impl Model {
         vcpu.fill(
             &self.device,
             &Fill {
+                pc,
                 vaddr,
                 paddr,
                 node,

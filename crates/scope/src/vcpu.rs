@@ -112,6 +112,8 @@ fn clear(device: &Device, index: usize, from: usize, to: usize) {
 /// A line that came from memory.
 #[derive(Clone, Copy)]
 pub struct Fill {
+    /// Address of the instruction.
+    pub pc: u64,
     /// Virtual address of the access.
     pub vaddr: u64,
     /// Physical address of the access.
@@ -175,6 +177,8 @@ pub struct Vcpu {
     sample_left: u64,
     sample_period: u32,
     sample_skip: u32,
+    /// Instruction and virtual address of the latest sample of a load, and the sample's place.
+    sampled_load: Option<(u64, u64, usize)>,
     random: u64,
     filter_sequence: u32,
     filters: Vec<Filter>,
@@ -224,6 +228,7 @@ impl Vcpu {
             sample_left: u64::MAX,
             sample_period: 0,
             sample_skip: 0,
+            sampled_load: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1),
             filter_sequence: 0,
             filters: Vec::new(),
@@ -298,10 +303,23 @@ impl Vcpu {
             | (u8::from(fill.kernel) * ring::KERNEL)
             | (u8::from(fill.stream) * ring::STREAM);
         device.u8(at + ring::FLAGS).store(flags, Relaxed);
+        self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, at));
         // Pairs with the reader's acquire load of the head: the sample is complete first.
         device
             .u64(self.block + block::RING_HEAD)
             .store(head + 1, Release);
+    }
+
+    /// A store: where it belongs to the instruction whose load was sampled last, the sample is of
+    /// a write too. The reader may have the sample already, which loses no more than this.
+    pub fn stored(&mut self, device: &Device, pc: u64, vaddr: u64) {
+        if let Some((_, _, at)) = self
+            .sampled_load
+            .take_if(|&mut (load_pc, load_vaddr, _)| (load_pc, load_vaddr) == (pc, vaddr))
+        {
+            let flags = device.u8(at + ring::FLAGS);
+            flags.store(flags.load(Relaxed) | ring::WRITE, Relaxed);
+        }
     }
 
     /// Moves the scoreboard's counts to the device. Returns the time they stand for.
@@ -383,5 +401,85 @@ impl Filter {
                 .u64(opium::FIRED + (counter >> 6) * 8)
                 .fetch_or(1 << (counter & 63), Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PC: u64 = 0x40_0000;
+
+    fn fill(vaddr: u64, kernel: bool) -> Fill {
+        Fill {
+            pc: PC,
+            vaddr,
+            paddr: vaddr,
+            node: 0,
+            store: false,
+            kernel,
+            stream: false,
+            latency_ps: 100_000,
+        }
+    }
+
+    fn sampling(skip: u32) -> (Device, Vcpu) {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../machines/opteron8385.toml"
+        );
+        let text = std::fs::read_to_string(file).unwrap();
+        let machine = hither_core::machine::parse::parse(&text).unwrap();
+        let device = Device::map(None).unwrap();
+        device.u32(control::SAMPLE_PERIOD).store(100, Relaxed);
+        device.u32(control::SAMPLE_SKIP).store(skip, Relaxed);
+        let mut vcpu = Vcpu::new(&machine, 0);
+        vcpu.control(&device, &Mutex::default(), 64);
+        (device, vcpu)
+    }
+
+    fn taken(device: &Device) -> u64 {
+        device.get(block::BASE + block::RING_HEAD)
+    }
+
+    #[test]
+    fn fills_left_out_are_not_counted_down() {
+        for (skip, kernel_share) in [(0, 1), (1, 0)] {
+            let (device, mut vcpu) = sampling(skip);
+            for at in 0..100_000 {
+                vcpu.fill(&device, &fill(at * 64, at % 10 != 0));
+            }
+            // Of 10,000 user fills and 90,000 of the kernel.
+            let wanted = (10_000 + kernel_share * 90_000) / 100;
+            assert!(
+                taken(&device).abs_diff(wanted) < wanted / 5,
+                "{}",
+                taken(&device)
+            );
+        }
+    }
+
+    #[test]
+    fn a_load_whose_instruction_stores_is_sampled_as_a_write() {
+        let (device, mut vcpu) = sampling(0);
+        let mut at = 0;
+        let mut next = |vcpu: &mut Vcpu| {
+            let before = taken(&device);
+            while taken(&device) == before {
+                at += 64;
+                vcpu.fill(&device, &fill(at, false));
+            }
+            (
+                at,
+                ring::BASE + before as usize * ring::SAMPLE_BYTES + ring::FLAGS,
+            )
+        };
+        let (vaddr, flags) = next(&mut vcpu);
+        vcpu.stored(&device, PC, vaddr);
+        assert_eq!(device.u8(flags).load(Relaxed) & ring::WRITE, ring::WRITE);
+        let (vaddr, flags) = next(&mut vcpu);
+        vcpu.stored(&device, PC + 4, vaddr);
+        vcpu.stored(&device, PC, vaddr + 8);
+        assert_eq!(device.u8(flags).load(Relaxed) & ring::WRITE, 0);
     }
 }

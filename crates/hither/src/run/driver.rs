@@ -199,8 +199,9 @@ impl Session {
         let Some(plan) = self.decide(now_us) else {
             return self.interval_us;
         };
-        self.outcomes = self.execute(&plan.requests, handle);
+        // First, so that samples tell of the time of the moves, which may be long.
         self.watch.tracker().set_sampling(plan.sampling);
+        self.outcomes = self.execute(&plan.requests, handle);
         let wanted_us = now_us + plan.next_interval_us;
         wanted_us.saturating_sub(self.now_us()).max(LEAST_SLEEP_US)
     }
