@@ -1,9 +1,11 @@
 //! Speed of the laboratory: host seconds of one program with the model, with a plugin that only
 //! resolves addresses, and with plain QEMU.
 //!
-//! `cargo bench --package hither-lab` after `cargo build --release` and `hither lab setup`. The
-//! program is `cluster shared`: 8 busy vCPUs, bound by memory. Each way runs twice in boots of
-//! its own and the faster run counts, because other work on the host can only slow it down.
+//! `cargo bench --package hither-lab [-- PROGRAM...]` after `cargo build --release` and
+//! `hither lab setup`. Each program keeps 8 vCPUs busy: `cluster shared` waits for one memory
+//! controller, `cluster local` reads its own memory in streams, `cg` computes. Each way runs twice
+//! in boots of its own and the faster run counts, because other work on the host can only slow it
+//! down.
 
 use hither_lab::qemu::{HugePages, ScopeMode};
 use hither_lab::session::{Lab, Options};
@@ -17,6 +19,12 @@ const WANTED_PER_SECOND: f64 = 80e6;
 const WANTED_RATIO: f64 = 2.5;
 /// Boots of each way.
 const REPEAT: usize = 2;
+/// What is measured, unless arguments choose among them: a few seconds of the host each.
+const PROGRAMS: [&str; 3] = [
+    "cluster shared --rounds 8",
+    "cluster local --rounds 64",
+    "cg --products 20",
+];
 
 fn options(mode: Option<ScopeMode>, agent: &Path) -> Options {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
@@ -37,11 +45,9 @@ fn options(mode: Option<ScopeMode>, agent: &Path) -> Options {
 }
 
 /// Host seconds of the faster run, and its instructions where they are counted.
-fn measure(name: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f64), String> {
-    let program = built.join("cluster").display().to_string();
-    let argv: Vec<String> = [&program, "shared", "--rounds", "8"]
-        .map(str::to_owned)
-        .to_vec();
+fn measure(words: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f64), String> {
+    let mut argv: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    argv[0] = built.join(&argv[0]).display().to_string();
     let mut best = (f64::INFINITY, 0.0);
     for _ in 0..REPEAT {
         let lab = Lab::prepare(options(mode, &built.join("hither")))
@@ -51,7 +57,7 @@ fn measure(name: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f6
             .map_err(|error| error.to_string())?;
         if run.ended.status != 0 {
             return Err(format!(
-                "{name}: the program ended with status {}",
+                "{words} ({mode:?}): the program ended with status {}",
                 run.ended.status
             ));
         }
@@ -69,38 +75,51 @@ fn measure(name: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f6
     Ok(best)
 }
 
-fn bench() -> Result<(), String> {
-    // target/release/deps/speed-HASH
-    let this = std::env::current_exe().map_err(|error| error.to_string())?;
-    let built: PathBuf = this.ancestors().nth(2).ok_or("no build folder")?.to_owned();
-    let (model, instructions) = measure("model", Some(ScopeMode::Model), &built)?;
-    let (resolve, _) = measure("resolve", Some(ScopeMode::Resolve), &built)?;
-    let (plain, _) = measure("plain", None, &built)?;
+fn bench(words: &str, built: &Path) -> Result<(), String> {
+    let (model, instructions) = measure(words, Some(ScopeMode::Model), built)?;
+    let (resolve, _) = measure(words, Some(ScopeMode::Resolve), built)?;
+    let (plain, _) = measure(words, None, built)?;
     let verdict = |met: bool| if met { "met" } else { "MISSED" };
     let speed = instructions / model;
     let ratio = model / resolve;
     println!(
-        "cluster shared, 8 vCPUs, {:.0} million instructions",
+        "{words}, 8 vCPUs, {:.0} million instructions",
         instructions / 1e6
     );
     println!("  with the model          {model:8.2} s");
     println!("  resolving addresses     {resolve:8.2} s");
     println!("  plain QEMU              {plain:8.2} s");
     println!(
-        "instructions a second: {:.0} million (wanted {:.0}): {}",
+        "  instructions a second: {:.0} million (wanted {:.0}): {}",
         speed / 1e6,
         WANTED_PER_SECOND / 1e6,
         verdict(speed >= WANTED_PER_SECOND)
     );
     println!(
-        "model over resolving:  {ratio:.2} (wanted at most {WANTED_RATIO}): {}",
+        "  model over resolving:  {ratio:.2} (wanted at most {WANTED_RATIO}): {}",
         verdict(ratio <= WANTED_RATIO)
     );
     println!(
-        "model over plain QEMU: {:.2}; resolving over plain QEMU: {:.2}",
+        "  model over plain QEMU: {:.2}; resolving over plain QEMU: {:.2}",
         model / plain,
         resolve / plain
     );
+    Ok(())
+}
+
+fn bench_all() -> Result<(), String> {
+    // target/release/deps/speed-HASH
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let built: PathBuf = this.ancestors().nth(2).ok_or("no build folder")?.to_owned();
+    let chosen: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    for words in PROGRAMS {
+        if chosen.is_empty() || chosen.iter().any(|part| words.contains(part.as_str())) {
+            bench(words, &built)?;
+        }
+    }
     Ok(())
 }
 
@@ -109,7 +128,7 @@ fn main() -> ExitCode {
     if std::env::args().any(|argument| argument == "--test") {
         return ExitCode::SUCCESS;
     }
-    match bench() {
+    match bench_all() {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("speed: {reason}");
