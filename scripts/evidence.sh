@@ -20,7 +20,7 @@ tables=(
   "cluster-shared|all threads read points that one thread wrote: a controller in overload|$programs/cluster shared --rounds 110"
   "cluster-partitioned|each thread reads its part of points that one thread wrote|$programs/cluster partitioned --rounds 1000"
   "cluster-mixed|as cluster-shared, with writes|$programs/cluster mixed --rounds 128"
-  "cluster-local|each thread reads what it wrote: nothing to gain|$programs/cluster local --rounds 1150"
+  "cluster-local|each thread reads what it wrote: nothing to gain|$programs/cluster local --rounds 1200"
   "cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain|$programs/cg --products 1000"
   "gups|random updates of a table that one thread wrote|$programs/gups --updates 40000000"
   "kvstore|a hash table that one thread loaded, Zipf-distributed keys|$programs/kvstore --operations 12000000"

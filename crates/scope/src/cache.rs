@@ -34,6 +34,60 @@ impl Sets {
     }
 }
 
+/// One byte of each line's hash per way, eight ways to a word, so that a set is searched with a few
+/// operations instead of a comparison per way. A byte may be stale: whoever finds one looks at the
+/// way itself.
+struct Hints {
+    words: Vec<AtomicU64>,
+    per_set: usize,
+    ways: usize,
+}
+
+const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
+
+impl Hints {
+    fn new(sets: usize, ways: usize) -> Self {
+        let per_set = ways.div_ceil(8);
+        Self {
+            words: zeroed(sets * per_set),
+            per_set,
+            ways,
+        }
+    }
+
+    /// Never 0, which stands where there was never a line.
+    fn byte(line: u64) -> u64 {
+        (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).max(1)
+    }
+
+    /// Ways of the set that may hold the line, lowest first.
+    #[inline]
+    fn ways(&self, set: usize, line: u64) -> impl Iterator<Item = usize> {
+        let wanted = Self::byte(line) * EACH_BYTE;
+        let words = &self.words[set * self.per_set..(set + 1) * self.per_set];
+        words.iter().enumerate().flat_map(move |(index, word)| {
+            // Bytes that are equal become zero; the lowest zero byte is found exactly, bytes above
+            // one may be found falsely (Warren, Hacker's Delight, 6-1), even where there is no way.
+            let apart = word.load(Relaxed) ^ wanted;
+            let mut found = apart.wrapping_sub(EACH_BYTE) & !apart & EACH_BYTE << 7;
+            std::iter::from_fn(move || {
+                let way = index * 8 + found.trailing_zeros() as usize / 8;
+                let any = found != 0 && way < self.ways;
+                found &= found.wrapping_sub(1);
+                any.then_some(way)
+            })
+        })
+    }
+
+    /// The way now holds the line. Of two threads that write the same word at once one may lose.
+    fn put(&self, set: usize, way: usize, line: u64) {
+        let word = &self.words[set * self.per_set + way / 8];
+        let shift = way % 8 * 8;
+        let others = word.load(Relaxed) & !(0xff << shift);
+        word.store(others | Self::byte(line) << shift, Relaxed);
+    }
+}
+
 fn zeroed(len: usize) -> Vec<AtomicU64> {
     (0..len).map(|_| AtomicU64::new(0)).collect()
 }
@@ -44,6 +98,7 @@ pub struct Private {
     sets: Sets,
     ways: usize,
     tags: Vec<AtomicU64>,
+    hints: Hints,
     /// Next way to replace, per set (first in, first out). Written by the owner only.
     hands: Vec<AtomicU32>,
 }
@@ -58,20 +113,16 @@ impl Private {
             sets,
             ways,
             tags: zeroed(count * ways),
+            hints: Hints::new(count, ways),
             hands,
         }
     }
 
-    fn set(&self, line: u64) -> (usize, &[AtomicU64]) {
-        let set = self.sets.of(line);
-        (set, &self.tags[set * self.ways..(set + 1) * self.ways])
-    }
-
     fn way(&self, line: u64) -> Option<&AtomicU64> {
         let wanted = (line + 1) << 1;
-        self.set(line)
-            .1
-            .iter()
+        let set = self.sets.of(line);
+        (self.hints.ways(set, line))
+            .map(|way| &self.tags[set * self.ways + way])
             .find(|tag| tag.load(Relaxed) & !1 == wanted)
     }
 
@@ -82,14 +133,19 @@ impl Private {
 
     /// Puts the line in, or changes its writable bit where it is there.
     pub fn insert(&self, line: u64, writable: bool) {
-        let value = (line + 1) << 1 | u64::from(writable);
-        if let Some(tag) = self.way(line) {
-            tag.store(value, Relaxed);
-            return;
+        match self.way(line) {
+            Some(tag) => tag.store((line + 1) << 1 | u64::from(writable), Relaxed),
+            None => self.fill(line, writable),
         }
-        let (set, tags) = self.set(line);
+    }
+
+    /// Puts in a line that is not there.
+    pub fn fill(&self, line: u64, writable: bool) {
+        let value = (line + 1) << 1 | u64::from(writable);
+        let set = self.sets.of(line);
         let hand = self.hands[set].load(Relaxed) as usize;
-        tags[hand].store(value, Relaxed);
+        self.tags[set * self.ways + hand].store(value, Relaxed);
+        self.hints.put(set, hand, line);
         let next = if hand + 1 == self.ways { 0 } else { hand + 1 };
         self.hands[set].store(next as u32, Relaxed);
     }
@@ -174,6 +230,7 @@ pub struct Llc {
     sets: Sets,
     ways: usize,
     entries: Vec<AtomicU64>,
+    hints: Hints,
     /// One recently-used bit per way.
     used: Vec<AtomicU32>,
 }
@@ -189,17 +246,23 @@ impl Llc {
             sets,
             ways,
             entries: zeroed(count * ways),
+            hints: Hints::new(count, ways),
             used,
         }
+    }
+
+    /// The way that the next line of this set goes to.
+    fn next_way(&self, set: usize) -> usize {
+        let used = self.used[set].load(Relaxed);
+        ((!used).trailing_zeros() as usize).min(self.ways - 1)
     }
 
     /// Set, way and state of a line, as one load saw it: another vCPU may empty the way next.
     fn locate(&self, line: u64) -> Option<(usize, usize, Entry)> {
         let set = self.sets.of(line);
         let wanted = line + 1;
-        let entries = &self.entries[set * self.ways..(set + 1) * self.ways];
-        entries.iter().enumerate().find_map(|(way, entry)| {
-            let seen = entry.load(Relaxed);
+        self.hints.ways(set, line).find_map(|way| {
+            let seen = self.entries[set * self.ways + way].load(Relaxed);
             (seen >> LINE_SHIFT == wanted).then_some((set, way, Entry(seen)))
         })
     }
@@ -237,17 +300,19 @@ impl Llc {
     pub fn remove(&self, line: u64) {
         if let Some((set, way, _)) = self.locate(line) {
             self.entries[set * self.ways + way].store(0, Relaxed);
+            // Empty ways are filled first.
+            self.used[set].fetch_and(!(1 << way), Relaxed);
         }
     }
 
     /// Puts a line in and returns the one it replaces.
     pub fn insert(&self, entry: Entry) -> Option<Entry> {
         let set = self.sets.of(entry.line());
-        let entries = &self.entries[set * self.ways..(set + 1) * self.ways];
-        let used = self.used[set].load(Relaxed);
-        let way = (entries.iter().position(|entry| entry.load(Relaxed) == 0))
-            .unwrap_or_else(|| ((!used).trailing_zeros() as usize).min(self.ways - 1));
-        let victim = entries[way].swap(entry.0, Relaxed);
+        let way = self.next_way(set);
+        let place = &self.entries[set * self.ways + way];
+        let victim = place.load(Relaxed);
+        place.store(entry.0, Relaxed);
+        self.hints.put(set, way, entry.line());
         self.touch(set, way);
         (victim != 0).then_some(Entry(victim))
     }
@@ -319,6 +384,22 @@ mod tests {
         }
         let victim = llc.insert(Entry::new(16, 0, true, false)).unwrap();
         assert_eq!(victim.line(), 4);
+    }
+
+    #[test]
+    fn ways_need_not_be_a_multiple_of_eight() {
+        // 12 ways: the hints' last four bytes of each set stand for no way.
+        let llc = Llc::new(12 * 64 * 5, 64, 12);
+        let private = Private::new(12 * 64 * 5, 64, 12);
+        for line in 0..10_000 {
+            assert!(llc.find(line).is_none() && private.find(line).is_none());
+            llc.insert(Entry::new(line, 0, true, false));
+            private.fill(line, false);
+        }
+        let lines = || 0..10_000;
+        assert_eq!(lines().filter(|&line| llc.find(line).is_some()).count(), 60);
+        let held = lines().filter(|&line| private.find(line).is_some());
+        assert_eq!(held.count(), 60);
     }
 
     #[test]

@@ -63,8 +63,6 @@ impl Burst {
 }
 
 struct Slot {
-    /// line + 1, 0 when free.
-    line: AtomicU64,
     /// When it was first seen to change hands.
     since: AtomicU64,
     accesses: [Burst; MAX_VCPUS],
@@ -84,6 +82,8 @@ pub enum Visit {
 
 /// The watched lines.
 pub struct Contests {
+    /// line + 1 of each slot, 0 when free. By themselves, as every miss looks there.
+    lines: Vec<AtomicU64>,
     slots: Vec<Slot>,
     vcpus: usize,
 }
@@ -92,25 +92,27 @@ impl Contests {
     /// None yet, for so many vCPUs.
     pub fn new(vcpus: usize) -> Self {
         let slot = || Slot {
-            line: AtomicU64::new(0),
             since: AtomicU64::new(0),
             accesses: std::array::from_fn(|_| Burst::default()),
             stores: std::array::from_fn(|_| Burst::default()),
         };
         Self {
+            lines: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..SLOTS).map(|_| slot()).collect(),
             vcpus,
         }
     }
 
-    fn slot(&self, line: u64) -> &Slot {
-        &self.slots[line as usize % SLOTS]
+    /// The line that its slot watches, and the slot.
+    fn slot(&self, line: u64) -> (&AtomicU64, &Slot) {
+        let at = line as usize % SLOTS;
+        (&self.lines[at], &self.slots[at])
     }
 
     /// A line just changed hands: watch it.
     pub fn mark(&self, vcpu: usize, line: u64, store: bool, now: u64) {
-        let slot = self.slot(line);
-        if slot.line.load(Relaxed) == line + 1 {
+        let (watched, slot) = self.slot(line);
+        if watched.load(Relaxed) == line + 1 {
             return; // its access was entered by `access`
         }
         for other in 0..self.vcpus {
@@ -118,7 +120,7 @@ impl Contests {
             slot.stores[other].clear();
         }
         slot.since.store(now, Relaxed);
-        slot.line.store(line + 1, Relaxed);
+        watched.store(line + 1, Relaxed);
         slot.accesses[vcpu].extend(now);
         if store {
             slot.stores[vcpu].extend(now);
@@ -127,8 +129,8 @@ impl Contests {
 
     /// An access that the filter did not answer.
     pub fn access(&self, vcpu: usize, line: u64, store: bool, now: u64) -> Visit {
-        let slot = self.slot(line);
-        if slot.line.load(Relaxed) != line + 1 {
+        let (watched, slot) = self.slot(line);
+        if watched.load(Relaxed) != line + 1 {
             return Visit::Free;
         }
         let own = &slot.accesses[vcpu];
@@ -147,7 +149,7 @@ impl Contests {
         if fresh || others.any(|other| slot.accesses[other].near(now)) {
             return Visit::Quiet;
         }
-        slot.line.store(0, Relaxed);
+        watched.store(0, Relaxed);
         Visit::Free
     }
 }

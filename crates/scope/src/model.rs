@@ -245,7 +245,10 @@ impl Model {
             };
         }
         let stall = self.miss(vcpu, score, access, (line, node), found.is_some(), now_ps);
-        self.shared[vcpu.id].private.insert(line, access.store);
+        match found {
+            Some(_) => self.shared[vcpu.id].private.insert(line, access.store),
+            None => self.shared[vcpu.id].private.fill(line, access.store),
+        }
         match contested {
             Contested::Pays(price) => stall.max(price),
             Contested::Quiet => stall,
