@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # gcc and libc6-dev link Rust programs; busybox-static and numactl go into the guest.
 packages=(gcc libc6-dev make busybox-static numactl)
-evidence_packages=(7zip stress-ng)
+evidence_packages=(sqlite3 zstd stress-ng)
 qemu_package=qemu-system-x86
 # The laboratory is built for plugin interface version 4 and tested with QEMU 10.0, which has it.
 qemu_least=10.0
