@@ -64,7 +64,7 @@ record() {
     printf -- '- host: %s CPUs, QEMU %s, %s s\n' "$(nproc)" \
       "$(qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/\1/p')" \
       "$(($(date +%s) - start))"
-    printf -- '- command: `%s`\n' "${compare[*]}"
+    printf -- '- command: `%s`\n' "${compare[*]@Q}"
     cat "$text.table"
     printf '\nMedian of %s runs in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "$REPEAT"
     printf 'the policy'"'"'s, less one; the words are those of docs/ARCHITECTURE.md.\n'
