@@ -82,11 +82,11 @@ fn show(figure: &Value, factor: f64, digits: usize) -> String {
     })
 }
 
-/// Speed against first-touch, as `+12 %`.
+/// Speed against first-touch, as `+12.3 %`.
 fn gain(base: Option<f64>, seconds: Option<f64>) -> String {
     match (base, seconds) {
         (Some(base), Some(seconds)) if seconds > 0.0 => {
-            format!("{:+.0} %", (base / seconds - 1.0) * 100.0)
+            format!("{:+.1} %", (base / seconds - 1.0) * 100.0)
         }
         _ => "–".to_owned(),
     }
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(lines.len(), 4);
         assert_eq!(
             lines[3],
-            "| carrefour | 5.00 (4.90 to 5.30) | +100 % | – | – | 26 | – | 8 | – | – | 12288 | – |"
+            "| carrefour | 5.00 (4.90 to 5.30) | +100.0 % | – | – | 26 | – | 8 | – | – | 12288 | – |"
         );
     }
 
@@ -232,7 +232,7 @@ mod tests {
             text.contains("| program | first-touch | carrefour |"),
             "{text}"
         );
-        assert!(text.contains("| [cluster](docs/evidence/cluster.md) | 10.00 s | +100 % |"));
+        assert!(text.contains("| [cluster](docs/evidence/cluster.md) | 10.00 s | +100.0 % |"));
     }
 
     #[test]
