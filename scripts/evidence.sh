@@ -30,7 +30,7 @@ tables=(
   "gups|random updates of a table that one thread wrote|$programs/gups --updates 40000000"
   "kvstore|a hash table that one thread loaded, Zipf-distributed keys|$programs/kvstore --operations 12000000"
   "sqlite|SQLite: rows inserted, indexed and joined in memory, one thread|/usr/bin/sqlite3 :memory: '$sql'"
-  "zstd|Zstandard's own benchmark, eight compressing threads, then one that decompresses|/usr/bin/zstd -b1 -i1 -T8"
+  "zstd|Zstandard's own benchmark, eight compressing threads, then one that decompresses|/usr/bin/zstd -b9 -i0 -T8"
   "stress-ng|stress-ng's memory-bandwidth stressor, eight processes|/usr/bin/stress-ng --stream 8 --stream-ops 120 --stream-l3-size 4M"
 )
 
