@@ -84,7 +84,9 @@ impl PeriodInTime {
     pub fn at(&self, time_ns: u64) -> u32 {
         let on = || self.changes.iter().filter(|change| change.1 > 0);
         let latest = on().find(|change| change.0 <= time_ns);
-        latest.or_else(|| on().next_back()).map_or(1, |change| change.1)
+        latest
+            .or_else(|| on().next_back())
+            .map_or(1, |change| change.1)
     }
 }
 
