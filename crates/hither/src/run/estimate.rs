@@ -102,14 +102,6 @@ pub struct Sampled {
     pub controller_imbalance: Option<f64>,
 }
 
-/// One interval as its samples show it, per user-mode fill.
-#[derive(Clone, Debug, Default)]
-struct View {
-    local_ratio: f64,
-    /// Lines per node position.
-    node_lines: Vec<f64>,
-}
-
 /// The running estimate.
 #[derive(Clone, Debug, Default)]
 pub struct Estimate {
@@ -118,11 +110,10 @@ pub struct Estimate {
     after: Part,
     has_moved: bool,
     sampled: Sampled,
-    view: View,
-    fills: f64,
-    local_fills: f64,
-    /// Lines per node position.
-    traffic: Vec<f64>,
+    /// All intervals.
+    seen: SampleView,
+    /// The latest interval with enough samples.
+    latest: SampleView,
 }
 
 /// Fewer samples than this tell nothing of an interval that had none: the ratio of 64 is off by 6
@@ -133,10 +124,9 @@ impl Estimate {
     /// For a machine with so many nodes.
     #[must_use]
     pub fn new(node_count: usize) -> Self {
-        Self {
-            traffic: vec![0.0; node_count],
-            ..Self::default()
-        }
+        let mut estimate = Self::default();
+        estimate.seen.begin(node_count);
+        estimate
     }
 
     /// Takes in an interval; `view`: what its samples say of the machine; `moved`: pages moved in
@@ -160,36 +150,18 @@ impl Estimate {
         self.sampled.sample_count += samples.unwrap_or(0);
         self.sampled.lost_count += snapshot.samples_lost;
         match view {
-            Some(view) => self.add_view(view),
-            None => self.add_unseen(accesses),
-        }
-    }
-
-    fn add_view(&mut self, view: &SampleView) {
-        self.fills += view.fills;
-        self.local_fills += view.local_fills;
-        for (sum, lines) in self.traffic.iter_mut().zip(&view.node_lines) {
-            *sum += lines;
-        }
-        if view.sample_count >= LEAST_SAMPLES {
-            self.sampled.interval_count += 1;
-            self.view = View {
-                local_ratio: view.local_fills / view.fills,
-                node_lines: (view.node_lines.iter())
-                    .map(|lines| lines / view.fills)
-                    .collect(),
-            };
-        }
-    }
-
-    fn add_unseen(&mut self, accesses: f64) {
-        if self.view.node_lines.is_empty() {
-            return; // nothing was seen before either
-        }
-        self.fills += accesses;
-        self.local_fills += accesses * self.view.local_ratio;
-        for (sum, lines) in self.traffic.iter_mut().zip(&self.view.node_lines) {
-            *sum += accesses * lines;
+            Some(view) => {
+                self.seen.add_interval(view, 1.0);
+                if view.sample_count >= LEAST_SAMPLES {
+                    self.sampled.interval_count += 1;
+                    self.latest.clone_from(view);
+                }
+            }
+            None if self.latest.fills > 0.0 => {
+                let times = accesses / self.latest.fills;
+                self.seen.add_interval(&self.latest, times);
+            }
+            None => {} // nothing was seen before either
         }
     }
 
@@ -197,8 +169,8 @@ impl Estimate {
     #[must_use]
     pub fn sampled(&self) -> Sampled {
         Sampled {
-            local_access_ratio: (self.fills > 0.0).then(|| self.local_fills / self.fills),
-            controller_imbalance: metrics::imbalance(&self.traffic),
+            local_access_ratio: self.seen.local_ratio(),
+            controller_imbalance: metrics::imbalance(&self.seen.node_lines),
             ..self.sampled
         }
     }

@@ -53,6 +53,15 @@ impl SampleView {
         }
     }
 
+    /// Adds `times` an interval of the same machine; its samples are not counted again.
+    pub fn add_interval(&mut self, interval: &Self, times: f64) {
+        self.fills += times * interval.fills;
+        self.local_fills += times * interval.local_fills;
+        for (sum, lines) in self.node_lines.iter_mut().zip(&interval.node_lines) {
+            *sum += times * lines;
+        }
+    }
+
     /// Local-access ratio; `None` without samples.
     #[must_use]
     pub fn local_ratio(&self) -> Option<f64> {
