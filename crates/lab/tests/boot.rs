@@ -3,6 +3,8 @@
 //! They run the built `hither` (beside the test's folder, or `HITHER_BIN`) as a person would, with
 //! kernels from `hither lab setup`. `make test` runs them one at a time.
 
+mod common;
+
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -13,17 +15,8 @@ use tempfile::TempDir;
 
 /// `hither` as built with this test's profile.
 fn hither() -> PathBuf {
-    if let Some(path) = std::env::var_os("HITHER_BIN") {
-        return path.into();
-    }
-    let test = std::env::current_exe().unwrap();
-    let built = test.parent().unwrap().parent().unwrap().join("hither");
-    assert!(
-        built.is_file(),
-        "{} is not built: run `cargo build --release` first, or set HITHER_BIN",
-        built.display()
-    );
-    built
+    let given = std::env::var_os("HITHER_BIN");
+    given.map_or_else(|| common::built("hither"), PathBuf::from)
 }
 
 fn machine(name: &str) -> String {

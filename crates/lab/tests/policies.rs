@@ -26,6 +26,23 @@ fn lab(words: &[&str], program: &str, arguments: &[&str]) -> Output {
     output
 }
 
+/// The same as `hither lab run` under a policy: what it says, and its report.
+fn reported(policy: &str, program: &str, arguments: &[&str]) -> (String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.json");
+    let words = [
+        "run",
+        "--policy",
+        policy,
+        "--json",
+        &report.display().to_string(),
+    ];
+    let output = lab(&words, program, arguments);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    (text, report)
+}
+
 fn number(value: &Value, path: &str) -> f64 {
     let found = value
         .pointer(path)
@@ -79,9 +96,6 @@ fn a_controller_in_overload_is_relieved() {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn samples_agree_with_exact_counts() {
-    let folder = tempfile::tempdir().unwrap();
-    let report = folder.path().join("report.json");
-    let report_name = report.display().to_string();
     let mut apart = Vec::new();
     for (program, arguments) in [
         ("cluster", "shared --rounds 24"),
@@ -95,9 +109,7 @@ fn samples_agree_with_exact_counts() {
         ("kvstore", "--operations 2000000"),
     ] {
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
-        let words = ["run", "--policy", "carrefour", "--json", &report_name];
-        lab(&words, program, &arguments);
-        let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        let (_, report) = reported("carrefour", program, &arguments);
         for figure in ["local_access_ratio", "controller_imbalance"] {
             let exact = 100.0 * number(&report, &format!("/figures/{figure}"));
             let sampled = 100.0 * number(&report, &format!("/hither/decided/sampled/{figure}"));
@@ -118,15 +130,8 @@ fn samples_agree_with_exact_counts() {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn a_harmful_policy_is_reported_and_reverted() {
-    let folder = tempfile::tempdir().unwrap();
-    let report = folder.path().join("report.json");
-    let report_name = report.display().to_string();
-    let output = lab(
-        &["run", "--policy", "wrong-node", "--json", &report_name],
-        "cluster",
-        &["local", "--mb", "32", "--rounds", "200"],
-    );
-    let text = String::from_utf8_lossy(&output.stderr);
+    let arguments = ["local", "--mb", "32", "--rounds", "200"];
+    let (text, report) = reported("wrong-node", "cluster", &arguments);
     assert!(
         text.contains("(misplace, "),
         "nothing was misplaced: {text}"
@@ -136,7 +141,6 @@ fn a_harmful_policy_is_reported_and_reverted() {
         text.contains("pages put back"),
         "nothing was put back: {text}"
     );
-    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     let (before, after) = (
         number(&report, "/hither/decided/before/local_access_ratio"),
         number(&report, "/hither/decided/after/local_access_ratio"),
