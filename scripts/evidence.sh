@@ -19,8 +19,9 @@ sql+='with recursive c(x) as (select 1 union all select x + 1 from c where x < 3
 sql+=' insert into t select x, (x * 7919) % 100003, printf("row %d", x) from c;'
 sql+='create index i on t(v); select count(*), sum(a.v + b.v) from t a join t b on a.v = b.k;'
 
-# name|what it shows|command, in the shell's words. Rounds give at least 10 s of guest time under the fastest policy, so
-# that the kernel's balancing, which starts after 1 s, has its chance.
+# name|what it shows|command, in the shell's words. Rounds of our own programs give at least 10 s of
+# guest time under the fastest policy, so that the kernel's balancing, which starts after 1 s, has
+# its chance.
 tables=(
   "cluster-shared|all threads read points that one thread wrote: a controller in overload|$programs/cluster shared --rounds 110"
   "cluster-partitioned|each thread reads its part of points that one thread wrote|$programs/cluster partitioned --rounds 1000"

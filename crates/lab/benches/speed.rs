@@ -1,4 +1,4 @@
-//! Speed of the laboratory: host seconds of one program with the model, with a plugin that only
+//! Speed of the laboratory: host seconds of programs with the model, with a plugin that only
 //! resolves addresses, and with plain QEMU.
 //!
 //! `cargo bench --package hither-lab [-- PROGRAM...]` after `cargo build --release` and
