@@ -53,6 +53,8 @@ pub struct Clock {
     /// further.
     wake_at_ps: [AtomicU64; MAX_VCPUS],
     skew_ps: u64,
+    /// Longest time between two looks at the clock, in ps.
+    pub quantum_ps: u64,
     seats: Seats,
     vcpus: usize,
     /// Guest time at which QEMU's main loop wants to be called, `u64::MAX` when it does not wait.
@@ -99,6 +101,7 @@ impl Clock {
             alarm_ps: AtomicU64::new(u64::MAX),
             ring,
             skew_ps: skew_ns * 1000,
+            quantum_ps: skew_ns * 250,
             seats: Seats::new(vcpus),
             max_skew_ps: AtomicU64::new(0),
             breaks: AtomicU64::new(0),
@@ -315,6 +318,15 @@ impl Clock {
         None
     }
 
+    /// How much longer a vCPU may run before it looks again, in ps, where guest time is `now_ps`.
+    /// The limit is kept from below, as a block in translation can take longer than it is allowed.
+    pub fn allowance(&self, own_ps: u64, now_ps: u64) -> u64 {
+        let lead = own_ps.saturating_sub(now_ps);
+        (self.skew_ps * 8 / 10)
+            .saturating_sub(lead)
+            .min(self.quantum_ps)
+    }
+
     /// A running vCPU reports its time and waits while it is too far ahead. It has executed up
     /// to `executed_ps`; `own_ps` adds what it then waits for memory, during which it does
     /// nothing that others could see, so only the former counts as skew.
@@ -325,8 +337,7 @@ impl Clock {
         if skew > self.max_skew_ps.load(Relaxed) {
             self.max_skew_ps.fetch_max(skew, Relaxed);
         }
-        // One more step may follow before it looks again, so the limit is kept from below.
-        if own_ps.saturating_sub(now) <= self.skew_ps * 7 / 10 {
+        if self.allowance(own_ps, now) >= self.skew_ps / 10 {
             return now;
         }
         // Wait until the others have all but caught up: fewer, longer turns.

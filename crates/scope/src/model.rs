@@ -555,7 +555,7 @@ impl Model {
 
     /// A vCPU has run for a quantum: counts, traffic, time, and its turn.
     pub fn synchronise(&self, vcpu: &mut Vcpu, score: &mut Score, may_wait: bool) {
-        let from = vcpu.time_ps;
+        let from = vcpu.begun_ps;
         let misses = vcpu.demand_misses;
         vcpu.flush(&self.device, score);
         let executed = vcpu.time_ps;
@@ -569,6 +569,9 @@ impl Model {
             let now = self.clock.synchronise(vcpu.id, executed, vcpu.time_ps);
             self.load.advance(&self.machine, &self.device, now);
             self.report(now);
+            let clock = &self.clock;
+            let allowance = clock.allowance(vcpu.time_ps, now);
+            vcpu.begin(score, clock.quantum_ps - allowance);
         }
         vcpu.prices = self.load.prices(&self.machine, vcpu.node);
     }

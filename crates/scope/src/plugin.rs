@@ -38,7 +38,6 @@ struct Plugin {
     /// Each is touched by its vCPU's thread only.
     vcpus: Vec<UnsafeCell<Owned>>,
     nodes: Vec<usize>,
-    quantum_ps: u64,
     host_start_ns: u64,
     prices: InstructionPrices,
 }
@@ -200,7 +199,7 @@ fn access(vcpu: usize, info: sys::qemu_plugin_meminfo_t, vaddr: u64, pc: u64, st
         charge(owned, score, stall);
     }
     // A repeated string instruction is one block: it must not run far ahead within it.
-    if score.since_ps >= plugin.quantum_ps * 17 / 16 {
+    if score.since_ps >= plugin.model.clock.quantum_ps * 17 / 16 {
         plugin.model.synchronise(&mut owned.vcpu, score, true);
     }
 }
@@ -356,6 +355,7 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
             plugin
                 .windows
                 .mark(device, &plugin.nodes, word, owned.vcpu.time_ps / 1000);
+            owned.vcpu.begin(score, plugin.model.clock.quantum_ps);
         }
     }
 }
@@ -449,7 +449,7 @@ extern "C" fn on_translate(_: sys::qemu_plugin_id_t, tb: *mut sys::qemu_plugin_t
             sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS,
             sys::qemu_plugin_cond::QEMU_PLUGIN_COND_GE,
             plugin.entry(offset_of!(Score, since_ps)),
-            plugin.quantum_ps,
+            plugin.model.clock.quantum_ps,
             std::ptr::null_mut(),
         );
     }
@@ -556,6 +556,7 @@ extern "C" fn on_vcpu_init(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
     owned.guest = Guest::new();
     let model = &plugin.model;
     owned.vcpu.time_ps = model.clock.start(vcpu as usize, 0);
+    owned.vcpu.begun_ps = owned.vcpu.time_ps;
     owned.vcpu.prices = model.load.prices(&model.machine, owned.vcpu.node);
 }
 
@@ -580,9 +581,7 @@ extern "C" fn on_resume(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
         score.since_ps += (model.machine.costs.wakeup_ns * 1000.0) as u64;
     }
     // It may be ahead of the others by what waking up took: its first block synchronises.
-    let lead = plugin.quantum_ps.min(owned.vcpu.time_ps);
-    owned.vcpu.time_ps -= lead;
-    score.since_ps += lead;
+    owned.vcpu.begin(score, model.clock.quantum_ps);
     owned.vcpu.prices = model.load.prices(&model.machine, owned.vcpu.node);
 }
 
@@ -679,7 +678,6 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
         scores: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
         vcpus: owned,
         nodes,
-        quantum_ps: options.skew_ns * 100,
         host_start_ns: host_ns(),
         prices,
     };

@@ -4,13 +4,14 @@
 //! fast the laboratory is. Measured on a 2-core virtual machine: a futex hand-over between threads
 //! that may run anywhere costs 12 us, because the waker's kernel sends an interrupt to the other,
 //! idle core; between threads of one core it costs 1.8 us. Where vCPUs outnumber the host's CPUs,
-//! each is therefore bound to one, and moves when that one has two more than another. They are
-//! batch threads: one that is woken waits until the waker has ended its turn.
+//! each is therefore bound to one, evenly, and neighbours to the same one: they share caches in the
+//! model, whose tables then stay in one host CPU's own cache. They are batch threads: one that is
+//! woken waits until the waker has ended its turn.
 //!
 //! Only the vCPU's own thread binds it; `running` and the seat are read by all.
 
 use hither_core::opium::MAX_VCPUS;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// The host's CPUs and who sits on each.
 pub struct Seats {
@@ -21,7 +22,12 @@ pub struct Seats {
     seat: [AtomicUsize; MAX_VCPUS],
     /// Has its thread been bound there?
     bound: [AtomicBool; MAX_VCPUS],
+    /// How often more its seat was found wrong than right.
+    doubts: [AtomicU32; MAX_VCPUS],
 }
+
+/// So many doubts move a vCPU: about a millisecond of the host.
+const PATIENCE: u32 = 8;
 
 impl Seats {
     /// Every CPU that this process may use, nobody seated.
@@ -31,6 +37,7 @@ impl Seats {
             vcpus,
             seat: std::array::from_fn(|_| AtomicUsize::new(0)),
             bound: std::array::from_fn(|_| AtomicBool::new(false)),
+            doubts: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
@@ -53,31 +60,31 @@ impl Seats {
         self.seat[vcpu].load(Relaxed)
     }
 
-    /// Binds the calling vCPU's thread where that spreads the running ones more evenly.
+    /// Binds the calling vCPU's thread where it belongs, as soon as that has been elsewhere more
+    /// often than not: who runs changes at every interrupt.
     pub fn settle(&self, vcpu: usize, running: impl Fn(usize) -> bool) {
-        if let Some(seat) = self.better(vcpu, running)
-            && bind(self.cpus[seat])
-        {
+        if !self.shared() {
+            return;
+        }
+        let seat = self.belongs(vcpu, running);
+        let bound = self.bound[vcpu].load(Relaxed);
+        let doubts = &self.doubts[vcpu];
+        if bound && seat == self.of(vcpu) {
+            doubts.store(doubts.load(Relaxed).saturating_sub(1), Relaxed);
+        } else if bound && doubts.load(Relaxed) < PATIENCE {
+            doubts.store(doubts.load(Relaxed) + 1, Relaxed);
+        } else if bind(self.cpus[seat]) {
             self.seat[vcpu].store(seat, Relaxed);
             self.bound[vcpu].store(true, Relaxed);
+            doubts.store(0, Relaxed);
         }
     }
 
-    /// The seat that this vCPU should move to, if any.
-    fn better(&self, vcpu: usize, running: impl Fn(usize) -> bool) -> Option<usize> {
-        if !self.shared() {
-            return None;
-        }
-        let others = |seat: usize| {
-            (0..self.vcpus)
-                .filter(|&other| other != vcpu && self.of(other) == seat && running(other))
-                .count()
-        };
-        let (least, seat) = (0..self.cpus.len())
-            .map(|seat| (others(seat), seat))
-            .min()?;
-        let stays = self.bound[vcpu].load(Relaxed) && others(self.of(vcpu)) <= least + 1;
-        (!stays).then_some(seat)
+    /// The seat of this vCPU where all that run are spread evenly, in their order.
+    fn belongs(&self, vcpu: usize, running: impl Fn(usize) -> bool) -> usize {
+        let run = |range: std::ops::Range<usize>| range.filter(|&other| running(other)).count();
+        let (before, after) = (run(0..vcpu), run(vcpu + 1..self.vcpus));
+        before * self.cpus.len() / (before + 1 + after)
     }
 }
 
@@ -110,42 +117,55 @@ fn bind(cpu: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn seated(cpus: usize, seats: &[usize]) -> Seats {
-        let all = Seats {
+    fn seats(cpus: usize, vcpus: usize) -> Seats {
+        Seats {
             cpus: (0..cpus).collect(),
-            ..Seats::new(seats.len())
-        };
-        for (vcpu, &seat) in seats.iter().enumerate() {
-            all.seat[vcpu].store(seat, Relaxed);
-            all.bound[vcpu].store(true, Relaxed);
+            ..Seats::new(vcpus)
         }
-        all
     }
 
     #[test]
-    fn an_even_spread_stays() {
-        let seats = seated(2, &[0, 1, 0, 1]);
-        assert!((0..4).all(|vcpu| seats.better(vcpu, |_| true).is_none()));
-    }
-
-    #[test]
-    fn one_moves_when_its_cpu_has_two_more() {
-        let seats = seated(2, &[0, 0, 0, 1]);
-        assert_eq!(seats.better(0, |_| true), None, "2 against 2 is no gain");
-        let seats = seated(2, &[0, 0, 1, 1]);
+    fn those_that_run_are_spread_evenly_and_neighbours_sit_together() {
+        let all = seats(2, 8);
+        let places = |running: &[usize]| -> Vec<usize> {
+            let runs = |vcpu: usize| running.contains(&vcpu);
+            (running.iter())
+                .map(|&vcpu| all.belongs(vcpu, runs))
+                .collect()
+        };
+        assert_eq!(places(&[0, 1, 2, 3, 4, 5, 6, 7]), [0, 0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(places(&[0, 1]), [0, 1]);
+        assert_eq!(places(&[2, 3, 7]), [0, 0, 1]);
+        assert_eq!(places(&[5]), [0]);
         assert_eq!(
-            seats.better(0, |other| other < 2),
-            None,
-            "one other here, none there"
+            all.belongs(7, |other| other < 2),
+            1,
+            "one that begins to run"
         );
-        let seats = seated(2, &[0, 0, 0, 1]);
-        assert_eq!(seats.better(0, |other| other < 3), Some(1));
     }
 
     #[test]
     fn nobody_is_bound_where_each_has_a_cpu() {
-        let seats = seated(4, &[0, 0, 0, 0]);
-        assert_eq!(seats.better(0, |_| true), None);
-        assert_eq!(seats.count(), 1);
+        let all = seats(4, 4);
+        all.settle(3, |_| true);
+        assert!(!all.bound[3].load(Relaxed));
+        assert_eq!(all.count(), 1);
+    }
+
+    #[test]
+    fn one_doubt_moves_nobody() {
+        // Host CPU 0 twice, so that the binding is one that this machine allows.
+        let all = Seats {
+            cpus: vec![allowed()[0]; 2],
+            ..Seats::new(4)
+        };
+        all.settle(1, |_| true);
+        assert_eq!(all.of(1), 0);
+        all.settle(1, |other| other == 0);
+        assert_eq!(all.of(1), 0);
+        for _ in 0..PATIENCE {
+            all.settle(1, |other| other == 0);
+        }
+        assert_eq!(all.of(1), 1);
     }
 }
