@@ -2,7 +2,7 @@
 //!
 //! It sees every load and store of the guest, keeps caches, memory controllers and links, and
 //! owns the guest's clock, so that `time ./app` inside shows what placement costs. One file per
-//! part: `model` (the path of an access), `cache`, `contest`, `tlb`, `stream` (overlap), `load`
+//! part: `model` (the path of an access), `filter`, `cache`, `contest`, `tlb`, `stream` (overlap), `load`
 //! (controllers and links), `clock`, `seats` (which host CPU a vCPU runs on), `vcpu` and `device`
 //! (counters and samples), `window`, `decode`, `guest`, `plugin` (QEMU's callbacks), `preload` (its
 //! view of time), `options`.
@@ -26,6 +26,7 @@ mod clock;
 mod contest;
 mod decode;
 mod device;
+mod filter;
 mod load;
 mod model;
 mod options;

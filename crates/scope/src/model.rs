@@ -1,10 +1,8 @@
 //! The memory model: from an access to what it costs.
 //!
 //! The path of an access, cheapest first:
-//! 1. *Filter*: a small array per vCPU of virtual lines that are surely in its private cache (and
-//!    may be written). Most accesses end here, without a physical address. It is indexed by the
-//!    offset within the page, which virtual and physical address share, so that another vCPU can
-//!    clear every entry of a physical line without knowing its virtual address.
+//! 1. *Filter* (`filter`): virtual lines that are surely in the vCPU's private cache. Most accesses
+//!    end here.
 //! 2. *Translation* by the modelled buffer, then the private cache.
 //! 3. *Last-level cache* of the domain, its siblings' copies, and the directory of other domains.
 //! 4. *Memory*: a stream costs bandwidth, an independent miss its latency over the core's
@@ -16,36 +14,28 @@ use crate::cache::{Directory, Entry, Llc, Private};
 use crate::clock::Clock;
 use crate::contest::{Contests, Visit};
 use crate::device::Device;
+use crate::filter::Filter;
 use crate::load::Load;
 use crate::vcpu::{Fill, Filters, Score, Vcpu};
 use hither_core::machine::Machine;
 use hither_core::opium::{self, vcpu as block};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
 
-const FILTER_ENTRIES: usize = 512;
-const PAGE_BYTES: u64 = 4096;
 /// Stream lines that computing time can be saved up for.
 const OVERLAP_LINES: u64 = 16;
 
-/// What other vCPUs may touch of one vCPU.
-pub struct Shared {
-    /// `line << 1 | writable`, 0 when empty. Entries are written by the owner, cleared by all.
-    filter: Vec<AtomicU64>,
-    private: Private,
-}
-
 /// A memory access that the filter did not answer.
 #[derive(Clone, Copy)]
-pub struct Access {
+pub struct Access<'a> {
     /// Virtual address.
     pub vaddr: u64,
     /// Physical address.
     pub paddr: u64,
     /// Address of the instruction.
     pub pc: u64,
-    /// Value loaded.
-    pub value: u64,
+    /// Reads the value loaded, which few accesses need.
+    pub value: &'a dyn Fn() -> u64,
     /// A store?
     pub store: bool,
     /// In kernel mode?
@@ -66,7 +56,9 @@ pub struct Model {
     pub load: Load,
     /// Filters as last read.
     pub filters: Mutex<Filters>,
-    shared: Vec<Shared>,
+    /// What each vCPU need not ask for.
+    pub filter: Filter,
+    private: Vec<Private>,
     llcs: Vec<Llc>,
     directory: Directory,
     contests: Contests,
@@ -76,8 +68,6 @@ pub struct Model {
     node_starts: Vec<u64>,
     /// Bytes of memory below 4 GB.
     low_bytes: u64,
-    lines_per_page: u64,
-    filter_ways: u64,
     private_ps: u64,
     llc_ps: Vec<u64>,
 }
@@ -98,7 +88,7 @@ fn depends(vcpu: &mut Vcpu, access: &Access) -> bool {
         return false; // the store buffer waits, not the core
     }
     let dependent = vcpu.dependence.check(access.pc, access.vaddr);
-    vcpu.dependence.loaded(access.value);
+    vcpu.dependence.loaded((access.value)());
     dependent
 }
 
@@ -117,13 +107,9 @@ impl Model {
                 .push(node_starts.last().copied().unwrap_or(0) + (node.memory_mb << 20) / line);
         }
         let total = node_starts.last().copied().unwrap_or(0) * line;
-        let lines_per_page = PAGE_BYTES / line;
         let cache = &machine.private_cache;
-        let shared = (0..machine.cpu_count())
-            .map(|_| Shared {
-                filter: (0..FILTER_ENTRIES).map(|_| AtomicU64::new(0)).collect(),
-                private: Private::new(cache.size_kb << 10, line, cache.ways as usize),
-            })
+        let private = (0..machine.cpu_count())
+            .map(|_| Private::new(cache.size_kb << 10, line, cache.ways as usize))
             .collect();
         let llcs = (machine.domains.iter())
             .map(|domain| Llc::new(domain.cache.size_kb << 10, line, domain.cache.ways as usize))
@@ -133,7 +119,8 @@ impl Model {
             clock: Clock::new(skew_ns, machine.cpu_count(), ring),
             load: Load::new(&machine),
             filters: Mutex::default(),
-            shared,
+            filter: Filter::new(line),
+            private,
             llcs,
             directory: Directory::new((total / line) as usize),
             contests: Contests::new(machine.cpu_count()),
@@ -146,8 +133,6 @@ impl Model {
             } else {
                 total
             },
-            lines_per_page,
-            filter_ways: FILTER_ENTRIES as u64 / lines_per_page,
             private_ps: (cache.latency_ns * 1000.0) as u64,
             llc_ps: machine
                 .domains
@@ -159,47 +144,14 @@ impl Model {
         }
     }
 
-    fn filter_index(&self, line: u64, vaddr: u64) -> usize {
-        let page = vaddr >> 12;
-        let way = (page ^ page >> 3 ^ page >> 6) & (self.filter_ways - 1);
-        ((line & (self.lines_per_page - 1)) * self.filter_ways + way) as usize
-    }
-
-    /// Does the filter answer this access? The hottest lines of the plugin.
-    #[inline(always)]
-    pub fn filtered<const STORE: bool>(&self, vcpu: usize, vaddr: u64) -> bool {
-        let line = vaddr >> self.line_shift;
-        let entry = self.shared[vcpu].filter[self.filter_index(line, vaddr)].load(Relaxed);
-        if STORE {
-            entry == line << 1 | 1
-        } else {
-            entry & !1 == line << 1
-        }
-    }
-
-    /// Forgets a vCPU's filter: its translations changed.
-    pub fn clear_filter(&self, vcpu: usize) {
-        for entry in &self.shared[vcpu].filter {
-            entry.store(0, Relaxed);
-        }
-    }
-
-    /// Takes a line out of a vCPU's filter, or leaves it readable only.
-    fn unfilter(&self, vcpu: usize, line: u64) {
-        let set = ((line & (self.lines_per_page - 1)) * self.filter_ways) as usize;
-        for entry in &self.shared[vcpu].filter[set..set + self.filter_ways as usize] {
-            entry.store(0, Relaxed);
-        }
-    }
-
     fn invalidate(&self, vcpu: usize, line: u64) {
-        self.shared[vcpu].private.invalidate(line);
-        self.unfilter(vcpu, line);
+        self.private[vcpu].invalidate(line);
+        self.filter.remove(vcpu, line << self.line_shift);
     }
 
     fn downgrade(&self, vcpu: usize, line: u64) {
-        self.shared[vcpu].private.downgrade(line);
-        self.unfilter(vcpu, line);
+        self.private[vcpu].downgrade(line);
+        self.filter.remove(vcpu, line << self.line_shift);
     }
 
     /// Line number and node position of a physical address; `None` for device memory.
@@ -217,7 +169,7 @@ impl Model {
     /// An access that the filter did not answer, already translated. Returns its stall in ps.
     pub fn access(&self, vcpu: &mut Vcpu, score: &Score, access: &Access) -> u64 {
         let Some((line, node)) = self.locate(access.paddr) else {
-            self.admit(vcpu.id, access, true);
+            self.filter.admit(vcpu.id, access.vaddr, true);
             return 0; // the device's pages: priced as private hits
         };
         if access.store {
@@ -225,7 +177,7 @@ impl Model {
         }
         let now_ps = vcpu.time_ps + score.since_ps;
         let contested = self.contested(vcpu, line, access.store, now_ps);
-        let found = self.shared[vcpu.id].private.find(line);
+        let found = self.private[vcpu.id].find(line);
         if let Some(writable) = found
             && (writable || !access.store)
         {
@@ -233,7 +185,7 @@ impl Model {
                 Contested::Pays(stall) => return stall,
                 Contested::Quiet => return 0,
                 // Writable only for a store, which is worth the check of `keep_if_owner`.
-                Contested::No => self.admit(vcpu.id, access, writable && access.store),
+                Contested::No => self.filter.admit(vcpu.id, access.vaddr, writable && access.store),
             }
             if access.store {
                 self.keep_if_owner(vcpu, line);
@@ -246,14 +198,14 @@ impl Model {
         }
         let stall = self.miss(vcpu, score, access, (line, node), found.is_some(), now_ps);
         match found {
-            Some(_) => self.shared[vcpu.id].private.insert(line, access.store),
-            None => self.shared[vcpu.id].private.fill(line, access.store),
+            Some(_) => self.private[vcpu.id].insert(line, access.store),
+            None => self.private[vcpu.id].fill(line, access.store),
         }
         match contested {
             Contested::Pays(price) => stall.max(price),
             Contested::Quiet => stall,
             Contested::No => {
-                self.admit(vcpu.id, access, access.store);
+                self.filter.admit(vcpu.id, access.vaddr, access.store);
                 if access.store {
                     self.keep_if_owner(vcpu, line);
                 }
@@ -272,12 +224,6 @@ impl Model {
         if !ours {
             self.invalidate(vcpu.id, line);
         }
-    }
-
-    fn admit(&self, vcpu: usize, access: &Access, writable: bool) {
-        let line = access.vaddr >> self.line_shift;
-        let index = self.filter_index(line, access.vaddr);
-        self.shared[vcpu].filter[index].store(line << 1 | u64::from(writable), Relaxed);
     }
 
     /// Beyond the private cache (or an upgrade of a copy there).

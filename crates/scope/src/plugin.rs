@@ -95,7 +95,7 @@ fn charge(owned: &mut Owned, score: &mut Score, ps: u64) {
 }
 
 extern "C" fn on_load(vcpu: c_uint, info: sys::qemu_plugin_meminfo_t, vaddr: u64, pc: *mut c_void) {
-    if !plugin().model.filtered::<false>(vcpu as usize, vaddr) {
+    if !plugin().model.filter.answers::<false>(vcpu as usize, vaddr) {
         access(vcpu as usize, info, vaddr, pc as u64, false);
     }
 }
@@ -106,7 +106,7 @@ extern "C" fn on_store(
     vaddr: u64,
     pc: *mut c_void,
 ) {
-    if !plugin().model.filtered::<true>(vcpu as usize, vaddr) {
+    if !plugin().model.filter.answers::<true>(vcpu as usize, vaddr) {
         access(vcpu as usize, info, vaddr, pc as u64, true);
     }
 }
@@ -147,7 +147,7 @@ extern "C" fn on_store_past(
             vaddr,
             paddr,
             pc,
-            value: 0,
+            value: &|| 0,
             store: true,
             kernel: pc >> 63 != 0,
         };
@@ -173,12 +173,11 @@ fn access(vcpu: usize, info: sys::qemu_plugin_meminfo_t, vaddr: u64, pc: u64, st
     let Some(paddr) = translate(plugin, owned, score, info, vaddr, store) else {
         return;
     };
-    let value = if store { 0 } else { loaded_value(info) };
     let access = Access {
         vaddr,
         paddr,
         pc,
-        value,
+        value: &|| loaded_value(info),
         store,
         kernel: pc >> 63 != 0,
     };
@@ -329,12 +328,12 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
             owned.vcpu.count(device, block::PAGE_TABLE_SWITCHES, 1);
             owned.vcpu.tlb.flush_user();
             owned.guest.forget_all();
-            plugin.model.clear_filter(vcpu as usize);
+            plugin.model.filter.clear(vcpu as usize);
         }
         Event::FlushAll => {
             owned.vcpu.tlb.flush_all();
             owned.guest.forget_all();
-            plugin.model.clear_filter(vcpu as usize);
+            plugin.model.filter.clear(vcpu as usize);
         }
         Event::FlushPage(base_register) => {
             owned.vcpu.count(device, block::INVLPGS, 1);
@@ -348,7 +347,7 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
                     owned.guest.forget_all();
                 }
             }
-            plugin.model.clear_filter(vcpu as usize);
+            plugin.model.filter.clear(vcpu as usize);
         }
         Event::Marker(word) => {
             owned.vcpu.flush(device, score);
