@@ -10,11 +10,13 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// `line % sets` without a division where sets are a power of two.
+/// `line % sets` without a division (Lemire, Kaser, Kurz: Faster remainder by direct computation,
+/// 2019): exact for lines below 2^32, which are more than 100 GB.
 #[derive(Clone, Copy)]
 struct Sets {
     count: u64,
-    mask: Option<u64>,
+    /// 2^64 over `count`, rounded up; 0 stands for 2^64.
+    reciprocal: u64,
 }
 
 impl Sets {
@@ -22,145 +24,155 @@ impl Sets {
         let count = (size_bytes / line_bytes / ways as u64).max(1);
         Self {
             count,
-            mask: count.is_power_of_two().then(|| count - 1),
+            reciprocal: (u64::MAX / count).wrapping_add(1),
         }
     }
 
+    #[inline(always)]
     fn of(self, line: u64) -> usize {
-        (match self.mask {
-            Some(mask) => line & mask,
-            None => line % self.count,
-        }) as usize
+        let fraction = line.wrapping_mul(self.reciprocal);
+        ((u128::from(fraction) * u128::from(self.count)) >> 64) as usize
     }
 }
 
-/// One byte of each line's hash per way, eight ways to a word, so that a set is searched with a few
-/// operations instead of a comparison per way. A byte may be stale: whoever finds one looks at the
-/// way itself.
-struct Hints {
-    words: Vec<AtomicU64>,
-    per_set: usize,
-    ways: usize,
-}
-
+/// Most ways of a cache.
+const WAYS: usize = 32;
 const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
 
-impl Hints {
-    fn new(sets: usize, ways: usize) -> Self {
-        let per_set = ways.div_ceil(8);
+/// One set of a cache. Every set has room for the most ways, so that its place needs no
+/// multiplication by what the machine file says and no access within it a check.
+#[repr(C, align(64))]
+struct Set {
+    /// One byte of each line's hash per way, so that a set is searched with a few operations
+    /// instead of a comparison per way. A byte may be stale: whoever finds one looks at the way
+    /// itself. 0 where there was never a line.
+    hints: [AtomicU64; WAYS / 8],
+    /// What the replacement of lines remembers.
+    history: AtomicU32,
+    ways: [AtomicU64; WAYS],
+}
+
+/// Never 0.
+fn hint(line: u64) -> u64 {
+    (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).max(1)
+}
+
+impl Set {
+    fn new() -> Self {
         Self {
-            words: zeroed(sets * per_set),
-            per_set,
-            ways,
+            hints: std::array::from_fn(|_| AtomicU64::new(0)),
+            history: AtomicU32::new(0),
+            ways: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
-    /// Never 0, which stands where there was never a line.
-    fn byte(line: u64) -> u64 {
-        (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).max(1)
-    }
-
-    /// Ways of the set that may hold the line, lowest first.
-    #[inline]
-    fn ways(&self, set: usize, line: u64) -> impl Iterator<Item = usize> {
-        let wanted = Self::byte(line) * EACH_BYTE;
-        let words = &self.words[set * self.per_set..(set + 1) * self.per_set];
-        words.iter().enumerate().flat_map(move |(index, word)| {
+    /// The way that holds the line among the first `8 * words`, and what one load of it saw;
+    /// `holds` says which does.
+    #[inline(always)]
+    fn find(
+        &self,
+        words: usize,
+        line: u64,
+        holds: impl Fn(u64) -> bool,
+    ) -> Option<(&AtomicU64, usize, u64)> {
+        let wanted = hint(line) * EACH_BYTE;
+        for (index, word) in self.hints.iter().enumerate().take(words) {
             // Bytes that are equal become zero; the lowest zero byte is found exactly, bytes above
-            // one may be found falsely (Warren, Hacker's Delight, 6-1), even where there is no way.
+            // one may be found falsely (Warren, Hacker's Delight, 6-1).
             let apart = word.load(Relaxed) ^ wanted;
             let mut found = apart.wrapping_sub(EACH_BYTE) & !apart & EACH_BYTE << 7;
-            std::iter::from_fn(move || {
-                let way = index * 8 + found.trailing_zeros() as usize / 8;
-                let any = found != 0 && way < self.ways;
-                found &= found.wrapping_sub(1);
-                any.then_some(way)
-            })
-        })
+            while found != 0 {
+                let way = (index * 8 + found.trailing_zeros() as usize / 8) % WAYS;
+                let seen = self.ways[way].load(Relaxed);
+                if holds(seen) {
+                    return Some((&self.ways[way], way, seen));
+                }
+                found &= found - 1;
+            }
+        }
+        None
     }
 
-    /// The way now holds the line. Of two threads that write the same word at once one may lose.
-    fn put(&self, set: usize, way: usize, line: u64) {
-        let word = &self.words[set * self.per_set + way / 8];
+    /// Puts a line into a way. Of two threads that write the same hints at once one may lose.
+    #[inline(always)]
+    fn put(&self, way: usize, line: u64, value: u64) {
+        let way = way % WAYS;
+        self.ways[way].store(value, Relaxed);
+        let word = &self.hints[way / 8];
         let shift = way % 8 * 8;
         let others = word.load(Relaxed) & !(0xff << shift);
-        word.store(others | Self::byte(line) << shift, Relaxed);
+        word.store(others | hint(line) << shift, Relaxed);
     }
 }
 
-fn zeroed(len: usize) -> Vec<AtomicU64> {
-    (0..len).map(|_| AtomicU64::new(0)).collect()
-}
-
-/// The private cache of one vCPU. A way holds `(line + 1) << 1 | writable`, 0 when empty.
-/// Written by its vCPU; others clear ways or the writable bit.
+/// The private cache of one vCPU. A way holds `(line + 1) << 1 | writable`, 0 when empty; a set
+/// remembers its next way to replace (first in, first out). Written by its vCPU; others clear ways
+/// or the writable bit.
 pub struct Private {
-    sets: Sets,
+    place: Sets,
     ways: usize,
-    tags: Vec<AtomicU64>,
-    hints: Hints,
-    /// Next way to replace, per set (first in, first out). Written by the owner only.
-    hands: Vec<AtomicU32>,
+    /// Hint words that these ways take.
+    words: usize,
+    sets: Vec<Set>,
 }
 
 impl Private {
-    /// A cache of this size.
+    /// A cache of this size; `ways` at most 32.
     pub fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
-        let sets = Sets::new(size_bytes, line_bytes, ways);
-        let count = sets.count as usize;
-        let hands = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let ways = ways.clamp(1, WAYS);
+        let place = Sets::new(size_bytes, line_bytes, ways);
+        let sets = (0..place.count).map(|_| Set::new()).collect();
         Self {
-            sets,
+            place,
             ways,
-            tags: zeroed(count * ways),
-            hints: Hints::new(count, ways),
-            hands,
+            words: ways.div_ceil(8),
+            sets,
         }
     }
 
-    fn way(&self, line: u64) -> Option<&AtomicU64> {
+    #[inline(always)]
+    fn way(&self, line: u64) -> Option<(&AtomicU64, u64)> {
         let wanted = (line + 1) << 1;
-        let set = self.sets.of(line);
-        (self.hints.ways(set, line))
-            .map(|way| &self.tags[set * self.ways + way])
-            .find(|tag| tag.load(Relaxed) & !1 == wanted)
+        let set = &self.sets[self.place.of(line)];
+        let (way, _, seen) = set.find(self.words, line, |seen| seen & !1 == wanted)?;
+        Some((way, seen))
     }
 
     /// Is the line here, and may it be written without asking?
+    #[inline(always)]
     pub fn find(&self, line: u64) -> Option<bool> {
-        self.way(line).map(|tag| tag.load(Relaxed) & 1 != 0)
+        self.way(line).map(|(_, seen)| seen & 1 != 0)
     }
 
     /// Puts the line in, or changes its writable bit where it is there.
     pub fn insert(&self, line: u64, writable: bool) {
         match self.way(line) {
-            Some(tag) => tag.store((line + 1) << 1 | u64::from(writable), Relaxed),
+            Some((way, _)) => way.store((line + 1) << 1 | u64::from(writable), Relaxed),
             None => self.fill(line, writable),
         }
     }
 
     /// Puts in a line that is not there.
+    #[inline(always)]
     pub fn fill(&self, line: u64, writable: bool) {
-        let value = (line + 1) << 1 | u64::from(writable);
-        let set = self.sets.of(line);
-        let hand = self.hands[set].load(Relaxed) as usize;
-        self.tags[set * self.ways + hand].store(value, Relaxed);
-        self.hints.put(set, hand, line);
+        let set = &self.sets[self.place.of(line)];
+        let hand = set.history.load(Relaxed) as usize;
+        set.put(hand, line, (line + 1) << 1 | u64::from(writable));
         let next = if hand + 1 == self.ways { 0 } else { hand + 1 };
-        self.hands[set].store(next as u32, Relaxed);
+        set.history.store(next as u32, Relaxed);
     }
 
     /// Takes the line out.
     pub fn invalidate(&self, line: u64) {
-        if let Some(tag) = self.way(line) {
-            tag.store(0, Relaxed);
+        if let Some((way, _)) = self.way(line) {
+            way.store(0, Relaxed);
         }
     }
 
     /// Leaves the line readable only.
     pub fn downgrade(&self, line: u64) {
-        if let Some(tag) = self.way(line) {
-            tag.fetch_and(!1, Relaxed);
+        if let Some((way, _)) = self.way(line) {
+            way.fetch_and(!1, Relaxed);
         }
     }
 }
@@ -225,94 +237,91 @@ impl Entry {
     }
 }
 
-/// A last-level cache: inclusive of its private caches, not-recently-used replacement.
+/// A last-level cache: inclusive of its private caches, not-recently-used replacement. A way holds
+/// an [`Entry`]; a set remembers one recently-used bit per way.
 pub struct Llc {
-    sets: Sets,
+    place: Sets,
     ways: usize,
-    entries: Vec<AtomicU64>,
-    hints: Hints,
-    /// One recently-used bit per way.
-    used: Vec<AtomicU32>,
+    /// Hint words that these ways take.
+    words: usize,
+    sets: Vec<Set>,
 }
 
 impl Llc {
     /// A cache of this size; `ways` at most 32.
     pub fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
-        let ways = ways.clamp(1, 32);
-        let sets = Sets::new(size_bytes, line_bytes, ways);
-        let count = sets.count as usize;
-        let used = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let ways = ways.clamp(1, WAYS);
+        let place = Sets::new(size_bytes, line_bytes, ways);
+        let sets = (0..place.count).map(|_| Set::new()).collect();
         Self {
-            sets,
+            place,
             ways,
-            entries: zeroed(count * ways),
-            hints: Hints::new(count, ways),
-            used,
+            words: ways.div_ceil(8),
+            sets,
         }
     }
 
-    /// The way that the next line of this set goes to.
-    fn next_way(&self, set: usize) -> usize {
-        let used = self.used[set].load(Relaxed);
-        ((!used).trailing_zeros() as usize).min(self.ways - 1)
+    fn set(&self, line: u64) -> &Set {
+        &self.sets[self.place.of(line)]
     }
 
-    /// Set, way and state of a line, as one load saw it: another vCPU may empty the way next.
-    fn locate(&self, line: u64) -> Option<(usize, usize, Entry)> {
-        let set = self.sets.of(line);
-        let wanted = line + 1;
-        self.hints.ways(set, line).find_map(|way| {
-            let seen = self.entries[set * self.ways + way].load(Relaxed);
-            (seen >> LINE_SHIFT == wanted).then_some((set, way, Entry(seen)))
-        })
-    }
-
-    fn touch(&self, set: usize, way: usize) {
-        let used = &self.used[set];
-        let bits = used.load(Relaxed);
+    fn touch(&self, set: &Set, way: usize) {
+        let bits = set.history.load(Relaxed);
         let with = bits | 1 << way;
         if with != bits {
-            let full = u32::MAX >> (32 - self.ways as u32);
-            used.store(if with == full { 1 << way } else { with }, Relaxed);
+            let full = u32::MAX >> (WAYS - self.ways);
+            let kept = if with == full { 1 << way } else { with };
+            set.history.store(kept, Relaxed);
         }
     }
 
     /// The line's state, marked as used; [`Llc::update`] writes it back.
+    #[inline(always)]
     pub fn find(&self, line: u64) -> Option<Entry> {
-        let (set, way, entry) = self.locate(line)?;
+        let set = self.set(line);
+        let (_, way, seen) = set.find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1)?;
         self.touch(set, way);
-        Some(entry)
+        Some(Entry(seen))
     }
 
     /// The line's state without marking it as used (a probe from elsewhere).
     pub fn probe(&self, line: u64) -> Option<Entry> {
-        self.locate(line).map(|(_, _, entry)| entry)
+        let set = self.set(line);
+        let (_, _, seen) = set.find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1)?;
+        Some(Entry(seen))
     }
 
     /// Replaces the state of a line that is here; nothing happens where it has gone.
     pub fn update(&self, entry: Entry) {
-        if let Some((set, way, _)) = self.locate(entry.line()) {
-            self.entries[set * self.ways + way].store(entry.0, Relaxed);
+        let line = entry.line();
+        let found = self
+            .set(line)
+            .find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1);
+        if let Some((way, _, _)) = found {
+            way.store(entry.0, Relaxed);
         }
     }
 
     /// Takes a line out.
     pub fn remove(&self, line: u64) {
-        if let Some((set, way, _)) = self.locate(line) {
-            self.entries[set * self.ways + way].store(0, Relaxed);
+        let set = self.set(line);
+        if let Some((place, way, _)) =
+            set.find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1)
+        {
+            place.store(0, Relaxed);
             // Empty ways are filled first.
-            self.used[set].fetch_and(!(1 << way), Relaxed);
+            set.history.fetch_and(!(1 << way), Relaxed);
         }
     }
 
     /// Puts a line in and returns the one it replaces.
+    #[inline(always)]
     pub fn insert(&self, entry: Entry) -> Option<Entry> {
-        let set = self.sets.of(entry.line());
-        let way = self.next_way(set);
-        let place = &self.entries[set * self.ways + way];
-        let victim = place.load(Relaxed);
-        place.store(entry.0, Relaxed);
-        self.hints.put(set, way, entry.line());
+        let set = self.set(entry.line());
+        let used = set.history.load(Relaxed);
+        let way = ((!used).trailing_zeros() as usize).min(self.ways - 1);
+        let victim = set.ways[way % WAYS].load(Relaxed);
+        set.put(way, entry.line(), entry.0);
         self.touch(set, way);
         (victim != 0).then_some(Entry(victim))
     }
@@ -400,6 +409,17 @@ mod tests {
         assert_eq!(lines().filter(|&line| llc.find(line).is_some()).count(), 60);
         let held = lines().filter(|&line| private.find(line).is_some());
         assert_eq!(held.count(), 60);
+    }
+
+    #[test]
+    fn remainders_are_exact() {
+        for count in [1, 2, 3, 64, 511, 1536, 8191, 65_536, 99_999] {
+            let sets = Sets::new(count * 64 * 4, 64, 4);
+            let lines = (0..2 * count).chain((1 << 32) - 2 * count..1 << 32);
+            for line in lines {
+                assert_eq!(sets.of(line) as u64, line % count, "{line} % {count}");
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 use crate::seats::Seats;
 use hither_core::opium::MAX_VCPUS;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Host waits are cut into pieces of this length. Longer than the host's tick: a sooner time-out
 /// would have the host's timer programmed anew at each wait, which costs more than the switch.
@@ -36,7 +36,8 @@ struct Idle {
 /// The clock of the machine.
 pub struct Clock {
     time_ps: [AtomicU64; MAX_VCPUS],
-    running: [AtomicBool; MAX_VCPUS],
+    /// A bit per vCPU.
+    running: AtomicU32,
     /// Host ns at which the sender of an interrupt counted this vCPU as running, 0 once its own
     /// thread has taken over. Written by the sender, cleared by the thread or by `expire`.
     promised: [AtomicU64; MAX_VCPUS],
@@ -89,7 +90,7 @@ impl Clock {
     pub fn new(skew_ns: u64, vcpus: usize, ring: fn()) -> Self {
         Self {
             time_ps: std::array::from_fn(|_| AtomicU64::new(0)),
-            running: std::array::from_fn(|_| AtomicBool::new(false)),
+            running: AtomicU32::new(0),
             promised: std::array::from_fn(|_| AtomicU64::new(0)),
             now_ps: AtomicU64::new(0),
             told_ps: AtomicU64::new(0),
@@ -110,10 +111,18 @@ impl Clock {
 
     /// The slowest running vCPU's time; `None` when all are halted.
     fn slowest(&self) -> Option<u64> {
-        (0..self.vcpus)
-            .filter(|&vcpu| self.running[vcpu].load(Relaxed))
-            .map(|vcpu| self.time_ps[vcpu].load(Relaxed))
-            .min()
+        let mut left = self.running.load(Relaxed);
+        let mut slowest = None;
+        while left != 0 {
+            let time = self.time_ps[left.trailing_zeros() as usize % MAX_VCPUS].load(Relaxed);
+            slowest = Some(slowest.map_or(time, |least: u64| least.min(time)));
+            left &= left - 1;
+        }
+        slowest
+    }
+
+    fn runs(&self, vcpu: usize) -> bool {
+        self.running.load(SeqCst) >> vcpu & 1 != 0
     }
 
     /// Recomputes guest time.
@@ -130,7 +139,7 @@ impl Clock {
         let at = self.read().saturating_add(in_ns.saturating_mul(1000));
         self.alarm_ps.store(at, SeqCst);
         // A vCPU that halts now sees the alarm, or we see that it has halted.
-        let running = (0..self.vcpus).any(|vcpu| self.running[vcpu].load(SeqCst));
+        let running = self.running.load(SeqCst) != 0;
         if !running {
             self.clear_alarm();
         }
@@ -188,7 +197,7 @@ impl Clock {
         (0..self.vcpus).any(|vcpu| {
             Some(vcpu) != except
                 && self.seats.of(vcpu) == seat
-                && self.running[vcpu].load(SeqCst)
+                && self.runs(vcpu)
                 && self.awaited_ps[vcpu].load(SeqCst) == u64::MAX
         })
     }
@@ -209,7 +218,7 @@ impl Clock {
 
     /// The vCPU counts no longer; time follows the host where it was the last.
     fn stop(&self, idle: &mut Idle, vcpu: usize) {
-        self.running[vcpu].store(false, SeqCst);
+        self.running.fetch_and(!(1 << vcpu), SeqCst);
         if self.slowest().is_none() {
             self.now_ps
                 .fetch_max(self.time_ps[vcpu].load(Relaxed), Relaxed);
@@ -250,7 +259,7 @@ impl Clock {
     pub fn start(&self, vcpu: usize, own_ps: u64) -> u64 {
         let mut idle = self.idle.lock().expect("no thread panics while holding it");
         self.promised[vcpu].store(0, SeqCst);
-        if self.running[vcpu].load(SeqCst) {
+        if self.runs(vcpu) {
             // The sender of an interrupt has set our time and counts us as running already.
             return self.time_ps[vcpu].load(Relaxed).max(own_ps);
         }
@@ -263,15 +272,14 @@ impl Clock {
         self.now_ps.fetch_max(now, Relaxed);
         let time = own_ps.max(now);
         self.time_ps[vcpu].store(time, Relaxed);
-        self.running[vcpu].store(true, SeqCst);
+        self.running.fetch_or(1 << vcpu, SeqCst);
         drop(idle);
         self.settle(vcpu);
         time
     }
 
     fn settle(&self, vcpu: usize) {
-        self.seats
-            .settle(vcpu, |other| self.running[other].load(Relaxed));
+        self.seats.settle(vcpu, |other| self.runs(other));
     }
 
     /// A vCPU halts.
@@ -288,12 +296,12 @@ impl Clock {
     /// to wake up on the host. True where it was halted.
     pub fn promise(&self, vcpu: usize, at_ps: u64) -> bool {
         let _idle = self.idle.lock().expect("no thread panics while holding it");
-        if self.running[vcpu].load(SeqCst) {
+        if self.runs(vcpu) {
             return false;
         }
         self.time_ps[vcpu].fetch_max(at_ps, Relaxed);
         self.promised[vcpu].store(host_ns(), SeqCst);
-        self.running[vcpu].store(true, SeqCst);
+        self.running.fetch_or(1 << vcpu, SeqCst);
         true
     }
 

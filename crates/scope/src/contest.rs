@@ -83,7 +83,7 @@ pub enum Visit {
 /// The watched lines.
 pub struct Contests {
     /// line + 1 of each slot, 0 when free. By themselves, as every miss looks there.
-    lines: Vec<AtomicU64>,
+    lines: Box<[AtomicU64; SLOTS]>,
     slots: Vec<Slot>,
     vcpus: usize,
 }
@@ -97,7 +97,7 @@ impl Contests {
             stores: std::array::from_fn(|_| Burst::default()),
         };
         Self {
-            lines: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            lines: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
             slots: (0..SLOTS).map(|_| slot()).collect(),
             vcpus,
         }
@@ -128,11 +128,17 @@ impl Contests {
     }
 
     /// An access that the filter did not answer.
+    #[inline(always)]
     pub fn access(&self, vcpu: usize, line: u64, store: bool, now: u64) -> Visit {
-        let (watched, slot) = self.slot(line);
-        if watched.load(Relaxed) != line + 1 {
+        if self.lines[line as usize % SLOTS].load(Relaxed) != line + 1 {
             return Visit::Free;
         }
+        self.watched(vcpu, line, store, now)
+    }
+
+    #[inline(never)]
+    fn watched(&self, vcpu: usize, line: u64, store: bool, now: u64) -> Visit {
+        let (watched, slot) = self.slot(line);
         let own = &slot.accesses[vcpu];
         let last = (own.count.load(Relaxed) > 0).then(|| own.end.load(Relaxed));
         own.extend(now);

@@ -64,7 +64,9 @@ impl Device {
     /// The u64 at this offset.
     #[inline]
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset + 8 <= opium::SIZE && offset.is_multiple_of(8));
+        // In one comparison: no bit beyond the size, which is a power of two, nor below eight.
+        const { assert!(opium::SIZE.is_power_of_two()) };
+        assert!(offset & !(opium::SIZE - 8) == 0);
         // SAFETY: in bounds and aligned (just checked); the mapping is never unmapped.
         unsafe { &*self.base.add(offset).cast() }
     }

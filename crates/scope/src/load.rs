@@ -11,7 +11,7 @@
 //! shared word. Bytes in flight on links include the configured overhead.
 
 use crate::device::Device;
-use hither_core::machine::{Curve, Machine};
+use hither_core::machine::Machine;
 use hither_core::opium;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -132,6 +132,8 @@ pub struct Traffic {
 /// Latency and stream cost of one initiator, by target position, in ps.
 #[derive(Clone, Copy, Default)]
 pub struct Prices {
+    /// End of the epoch that they are of.
+    epoch_end_ps: u64,
     /// A demand miss.
     pub latency_ps: [u64; opium::MAX_NODES],
     /// A line of a stream.
@@ -227,7 +229,9 @@ impl Load {
             }
             let resource = &self.nodes[node];
             resource.read.fetch_add(read, Relaxed);
-            resource.written.fetch_add(written, Relaxed);
+            if written > 0 {
+                resource.written.fetch_add(written, Relaxed);
+            }
             delay = delay.max(
                 resource
                     .booking
@@ -241,8 +245,8 @@ impl Load {
             }
         }
         for (link, resource) in self.links.iter().enumerate() {
-            let bytes = (link_bytes[link] * machine.links[link].overhead) as u64;
-            if bytes > 0 {
+            if link_bytes[link] > 0.0 {
+                let bytes = (link_bytes[link] * machine.links[link].overhead) as u64;
                 resource.read.fetch_add(bytes, Relaxed);
                 delay = delay.max(resource.booking.book(from, to, bytes, resource.gbs()));
             }
@@ -323,26 +327,30 @@ impl Load {
     }
 
     fn reprice(&self, machine: &Machine, mean: &[f64]) {
-        let queueing = |curve: &Curve, index: usize| curve.queueing_ns(mean[index]);
+        let (nodes, links) = (machine.nodes.iter(), machine.links.iter());
+        let curves = (nodes.map(|node| &node.curve)).chain(links.map(|link| &link.curve));
+        let queueing: Vec<f64> = (curves.zip(mean))
+            .map(|(curve, &used)| curve.queueing_ns(used))
+            .collect();
+        let (nodes, links) = queueing.split_at(machine.nodes.len());
         for (initiator, row) in self.latency_ps.iter().enumerate() {
             for (target, cell) in row.iter().enumerate() {
-                let links: f64 = self.ways[target][initiator]
-                    .iter()
-                    .map(|&(link, share)| {
-                        share * queueing(&machine.links[link].curve, self.nodes.len() + link)
-                    })
-                    .sum();
+                let ways = self.ways[target][initiator].iter();
                 let ns = machine.idle_latency_ns(initiator, target)
-                    + queueing(&machine.nodes[target].curve, target)
-                    + links;
+                    + nodes[target]
+                    + ways.map(|&(link, share)| share * links[link]).sum::<f64>();
                 cell.store((ns * 1000.0) as u64, Relaxed);
             }
         }
     }
 
-    /// Present prices for a vCPU of this node.
-    pub fn prices(&self, machine: &Machine, initiator: usize) -> Prices {
-        let mut prices = Prices::default();
+    /// Brings the prices of a vCPU of this node up to the present epoch's.
+    pub fn refresh(&self, machine: &Machine, initiator: usize, prices: &mut Prices) {
+        let epoch_end_ps = self.epoch_end_ps.load(Relaxed);
+        if prices.epoch_end_ps == epoch_end_ps {
+            return;
+        }
+        prices.epoch_end_ps = epoch_end_ps;
         // Little's law: the bytes in flight that give `stream_gbs` at the idle local latency.
         let per_ps =
             self.line_bytes as f64 / (machine.cpu.stream_gbs * machine.nodes[initiator].idle_ns);
@@ -351,7 +359,6 @@ impl Load {
             prices.latency_ps[target] = latency;
             prices.stream_ps[target] = (latency as f64 * per_ps) as u64;
         }
-        prices
     }
 }
 

@@ -175,7 +175,7 @@ impl Model {
         if access.store {
             vcpu.stored(&self.device, access.pc, access.vaddr);
         }
-        let now_ps = vcpu.time_ps + score.since_ps;
+        let now_ps = vcpu.time_ps + score.since_ps();
         let contested = self.contested(vcpu, line, access.store, now_ps);
         let found = self.private[vcpu.id].find(line);
         if let Some(writable) = found
@@ -185,7 +185,9 @@ impl Model {
                 Contested::Pays(stall) => return stall,
                 Contested::Quiet => return 0,
                 // Writable only for a store, which is worth the check of `keep_if_owner`.
-                Contested::No => self.filter.admit(vcpu.id, access.vaddr, writable && access.store),
+                Contested::No => self
+                    .filter
+                    .admit(vcpu.id, access.vaddr, writable && access.store),
             }
             if access.store {
                 self.keep_if_owner(vcpu, line);
@@ -245,8 +247,14 @@ impl Model {
             return self.llc_hit(vcpu, score, access, entry, held, now_ps);
         }
         let streaming = vcpu.streams.miss(access.vaddr >> self.line_shift);
-        let transfer = self.fetch_from_domains(vcpu, access.store, line, now_ps);
-        let alone = access.store || self.directory.others(line, vcpu.domain) == 0;
+        let mut alone = self.directory.others(line, vcpu.domain) == 0;
+        let transfer = if alone {
+            None
+        } else {
+            let transfer = self.fetch_from_domains(vcpu, access.store, line, now_ps);
+            alone = access.store || self.directory.others(line, vcpu.domain) == 0;
+            transfer
+        };
         let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
         self.directory.add(line, vcpu.domain);
         // Another domain may have filled the line meanwhile: whoever added itself later sees both.
@@ -311,7 +319,7 @@ impl Model {
             return cost_ps;
         }
         let computing =
-            (vcpu.time_ps + score.since_ps).wrapping_sub(vcpu.stalled_ps + vcpu.stall_ps);
+            (vcpu.time_ps + score.since_ps()).wrapping_sub(vcpu.stalled_ps + vcpu.stall_ps);
         let passed = computing.saturating_sub(vcpu.overlap_mark_ps);
         vcpu.overlap_mark_ps = computing;
         let saved = (vcpu.overlap_ps + (passed as f64 * share) as u64).min(OVERLAP_LINES * cost_ps);
@@ -339,7 +347,9 @@ impl Model {
             (false, true) => entry.shared_with(vcpu.slot),
             (false, false) => entry,
         };
-        self.llcs[vcpu.domain as usize].update(state);
+        if state != entry {
+            self.llcs[vcpu.domain as usize].update(state);
+        }
         for slot in (0..members.len()).filter(siblings) {
             if access.store {
                 self.invalidate(members[slot], line);
@@ -437,13 +447,15 @@ impl Model {
     }
 
     /// A line leaves a last-level cache: private copies go with it, dirty ones to memory.
+    #[inline(always)]
     fn evict(&self, vcpu: &mut Vcpu, victim: Entry) {
         let line = victim.line();
         self.directory.remove(line, vcpu.domain);
-        for (slot, &member) in self.members[vcpu.domain as usize].iter().enumerate() {
-            if victim.sharers() >> slot & 1 != 0 {
-                self.invalidate(member, line);
-            }
+        let members = &self.members[vcpu.domain as usize];
+        let mut sharers = victim.sharers();
+        while sharers != 0 {
+            self.invalidate(members[sharers.trailing_zeros() as usize], line);
+            sharers &= sharers - 1;
         }
         if victim.dirty() {
             let node = self.node_starts[1..].iter().position(|&end| line < end);
@@ -519,7 +531,8 @@ impl Model {
             let allowance = clock.allowance(vcpu.time_ps, now);
             vcpu.begin(score, clock.quantum_ps - allowance);
         }
-        vcpu.prices = self.load.prices(&self.machine, vcpu.node);
+        self.load
+            .refresh(&self.machine, vcpu.node, &mut vcpu.prices);
     }
 
     fn report(&self, now_ps: u64) {

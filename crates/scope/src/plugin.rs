@@ -90,7 +90,7 @@ impl Plugin {
 }
 
 fn charge(owned: &mut Owned, score: &mut Score, ps: u64) {
-    score.since_ps += ps;
+    score.pass(ps);
     owned.vcpu.stall_ps += ps;
 }
 
@@ -124,7 +124,7 @@ extern "C" fn on_string(
 ) {
     let plugin = plugin();
     let (_, score) = plugin.own(vcpu as usize);
-    score.since_ps += (size_bytes(info) as f64 * plugin.prices.string_byte) as u64;
+    score.pass((size_bytes(info) as f64 * plugin.prices.string_byte) as u64);
     // SAFETY: as in `size_bytes`.
     if unsafe { sys::qemu_plugin_mem_is_store(info) } {
         on_store(vcpu, info, vaddr, pc);
@@ -198,7 +198,7 @@ fn access(vcpu: usize, info: sys::qemu_plugin_meminfo_t, vaddr: u64, pc: u64, st
         charge(owned, score, stall);
     }
     // A repeated string instruction is one block: it must not run far ahead within it.
-    if score.since_ps >= plugin.model.clock.quantum_ps * 17 / 16 {
+    if score.since_ps() >= plugin.model.clock.quantum_ps * 17 / 16 {
         plugin.model.synchronise(&mut owned.vcpu, score, true);
     }
 }
@@ -283,7 +283,7 @@ fn interrupt_command(plugin: &Plugin, owned: &mut Owned, score: &Score, paddr: u
             let (logical, shorthand) = (value >> 11 & 1 == 1, value >> 18 & 3);
             let field = u64::from(owned.vcpu.icr_high >> 24);
             let at_ps = owned.vcpu.time_ps
-                + score.since_ps
+                + score.since_ps()
                 + (plugin.model.machine.costs.ipi_ns * 1000.0) as u64;
             for target in (0..plugin.vcpus.len()).filter(|&target| target != owned.vcpu.id) {
                 let meant = match (shorthand, logical) {
@@ -321,7 +321,7 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
                 (block::INTERRUPTS, costs.interrupt_ns)
             };
             owned.vcpu.count(device, field, 1);
-            score.since_ps += (ns * 1000.0) as u64;
+            score.pass((ns * 1000.0) as u64);
         }
         Event::ReadsFaultAddress => owned.vcpu.fault_seen = true,
         Event::PageTableSwitch => {
@@ -416,15 +416,16 @@ extern "C" fn on_translate(_: sys::qemu_plugin_id_t, tb: *mut sys::qemu_plugin_t
         ports += u64::from(decoded.kind == Kind::Port);
         instrument(insn, decoded.kind, pc);
     }
-    let instructions = if start >> 63 == 0 {
-        offset_of!(Score, user)
+    let (user, kernel) = if start >> 63 == 0 {
+        (count as u64, 0)
     } else {
-        offset_of!(Score, kernel)
+        (0, count as u64)
     };
-    let user_flops = if start >> 63 == 0 { flops } else { 0 };
+    let user_flops = if kernel == 0 { flops } else { 0 };
+    let spent = (cost_ps as u64) << Score::TIME_SHIFT | user;
     let adds = [
-        (offset_of!(Score, since_ps), cost_ps as u64),
-        (instructions, count as u64),
+        (offset_of!(Score, spent), spent),
+        (offset_of!(Score, kernel), kernel),
         (offset_of!(Score, flops), user_flops),
         (offset_of!(Score, syscalls), syscalls),
         (offset_of!(Score, ports), ports),
@@ -447,8 +448,8 @@ extern "C" fn on_translate(_: sys::qemu_plugin_id_t, tb: *mut sys::qemu_plugin_t
             Some(on_quantum),
             sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS,
             sys::qemu_plugin_cond::QEMU_PLUGIN_COND_GE,
-            plugin.entry(offset_of!(Score, since_ps)),
-            plugin.model.clock.quantum_ps,
+            plugin.entry(offset_of!(Score, spent)),
+            plugin.model.clock.quantum_ps << Score::TIME_SHIFT,
             std::ptr::null_mut(),
         );
     }
@@ -556,7 +557,10 @@ extern "C" fn on_vcpu_init(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
     let model = &plugin.model;
     owned.vcpu.time_ps = model.clock.start(vcpu as usize, 0);
     owned.vcpu.begun_ps = owned.vcpu.time_ps;
-    owned.vcpu.prices = model.load.prices(&model.machine, owned.vcpu.node);
+    let vcpu = &mut owned.vcpu;
+    model
+        .load
+        .refresh(&model.machine, vcpu.node, &mut vcpu.prices);
 }
 
 extern "C" fn on_idle(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
@@ -577,11 +581,14 @@ extern "C" fn on_resume(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
     owned.vcpu.idle(&model.device, owned.vcpu.time_ps - before);
     if std::mem::take(&mut owned.vcpu.halted) {
         owned.vcpu.count(&model.device, block::WAKEUPS, 1);
-        score.since_ps += (model.machine.costs.wakeup_ns * 1000.0) as u64;
+        score.pass((model.machine.costs.wakeup_ns * 1000.0) as u64);
     }
     // It may be ahead of the others by what waking up took: its first block synchronises.
     owned.vcpu.begin(score, model.clock.quantum_ps);
-    owned.vcpu.prices = model.load.prices(&model.machine, owned.vcpu.node);
+    let vcpu = &mut owned.vcpu;
+    model
+        .load
+        .refresh(&model.machine, vcpu.node, &mut vcpu.prices);
 }
 
 /// QEMU's entry point.
@@ -735,7 +742,7 @@ pub fn guest_time_ps() -> u64 {
         Some((owned, score)) if !owned.vcpu.halted => plugin
             .model
             .clock
-            .read_from(owned.vcpu.time_ps + score.since_ps),
+            .read_from(owned.vcpu.time_ps + score.since_ps()),
         _ => plugin.model.clock.read(),
     }
 }

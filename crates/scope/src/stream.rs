@@ -38,7 +38,19 @@ impl Default for Streams {
 
 impl Streams {
     /// A miss on this (virtual) line: does it belong to a trained stream?
+    #[inline(always)]
     pub fn miss(&mut self, line: u64) -> bool {
+        let latest = &mut self.table[0];
+        if line.wrapping_sub(latest.last) == latest.direction as u64
+            && latest.confidence >= TRAINING
+        {
+            latest.last = line;
+            return true;
+        }
+        self.search(line)
+    }
+
+    fn search(&mut self, line: u64) -> bool {
         for index in 0..STREAMS {
             let stream = &mut self.table[index];
             let delta = line.wrapping_sub(stream.last) as i64;

@@ -9,16 +9,15 @@ use hither_core::opium::{self, control, filter, ring, vcpu as block};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Counters that translated code adds to inline; QEMU's scoreboard holds one per vCPU. The
-/// model adds stalls to `since_ps` too, so that one comparison tells when to synchronise.
+/// Counters that translated code adds to inline; QEMU's scoreboard holds one per vCPU.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Score {
-    /// Modelled time since the last synchronisation, and a head start: the next one is due when it
-    /// reaches the quantum.
-    pub since_ps: u64,
-    /// Instructions in user mode since then.
-    pub user: u64,
+    /// What nearly every block adds to, in one word: modelled time in ps since the last
+    /// synchronisation, stalls and a head start included, and below its low bits
+    /// ([`Score::TIME_SHIFT`]) the instructions in user mode since then. The next synchronisation
+    /// is due when the time reaches the quantum, which one comparison tells.
+    pub spent: u64,
     /// Instructions in kernel mode.
     pub kernel: u64,
     /// Floating-point operations.
@@ -28,7 +27,28 @@ pub struct Score {
     /// Port accesses.
     pub ports: u64,
     /// Keeps the counters of two vCPUs in cache lines of their own, however QEMU aligns them.
-    pub apart: [u64; 10],
+    pub apart: [u64; 11],
+}
+
+impl Score {
+    /// Where the time begins: 16 million instructions below, a second above.
+    pub const TIME_SHIFT: u32 = 24;
+
+    /// Modelled time in ps.
+    #[inline(always)]
+    pub fn since_ps(&self) -> u64 {
+        self.spent >> Self::TIME_SHIFT
+    }
+
+    /// Time passes.
+    #[inline(always)]
+    pub fn pass(&mut self, ps: u64) {
+        self.spent += ps << Self::TIME_SHIFT;
+    }
+
+    fn user(&self) -> u64 {
+        self.spent & ((1 << Self::TIME_SHIFT) - 1)
+    }
 }
 
 /// One active filter of the device.
@@ -153,11 +173,11 @@ pub struct Vcpu {
     pub traffic: Traffic,
     /// Present prices.
     pub prices: Prices,
-    /// Its modelled time is this and `Score::since_ps`.
+    /// Its modelled time is this and [`Score::since_ps`].
     pub time_ps: u64,
     /// Its modelled time after the last synchronisation.
     pub begun_ps: u64,
-    /// Stalls within `Score::since_ps`.
+    /// Stalls within [`Score::since_ps`].
     pub stall_ps: u64,
     /// Demand misses since the last synchronisation.
     pub demand_misses: u64,
@@ -248,6 +268,7 @@ impl Vcpu {
     }
 
     /// Books a memory fill: counters, traffic, filters, samples.
+    #[inline(always)]
     pub fn fill(&mut self, device: &Device, fill: &Fill) {
         let kind = usize::from(fill.kernel) * 2 + usize::from(fill.store);
         device.add(self.block + block::fills(kind, fill.node), 1);
@@ -278,6 +299,7 @@ impl Vcpu {
         self.traffic.written[node] += 1;
     }
 
+    #[inline(never)]
     fn sample(&mut self, device: &Device, fill: &Fill) {
         if self.sample_period == 0 {
             self.sample_left = u64::MAX;
@@ -330,7 +352,7 @@ impl Vcpu {
 
     /// Moves the scoreboard's counts to the device.
     pub fn flush(&mut self, device: &Device, score: &mut Score) {
-        self.count(device, block::INSTRUCTIONS_USER, score.user);
+        self.count(device, block::INSTRUCTIONS_USER, score.user());
         self.count(device, block::INSTRUCTIONS_KERNEL, score.kernel);
         self.count(device, block::FLOPS, score.flops);
         self.count(device, block::SYSCALLS, score.syscalls);
@@ -339,7 +361,7 @@ impl Vcpu {
         self.stalled_ps += self.stall_ps;
         self.stall_ps = 0;
         self.demand_misses = 0;
-        self.time_ps += std::mem::take(&mut *score).since_ps;
+        self.time_ps += std::mem::take(&mut *score).since_ps();
         device.set(self.block + block::STALL_NS, self.stalled_ps / 1000);
         device.set(
             self.block + block::LATENCY_SUM_NS,
@@ -348,12 +370,12 @@ impl Vcpu {
         device.set(self.block + block::TIME_NS, self.time_ps / 1000);
     }
 
-    /// Starts `Score::since_ps` at this much, so that it reaches the quantum so much sooner.
+    /// Starts [`Score::since_ps`] at this much, so that it reaches the quantum so much sooner.
     pub fn begin(&mut self, score: &mut Score, head_start_ps: u64) {
         let by = head_start_ps.min(self.time_ps);
         self.begun_ps = self.time_ps;
         self.time_ps -= by;
-        score.since_ps += by;
+        score.pass(by);
     }
 
     /// A wait for capacity: time passes, and the demand misses that were under way waited.
