@@ -4,8 +4,8 @@
 //! owns the guest's clock, so that `time ./app` inside shows what placement costs. One file per
 //! part: `model` (the path of an access), `filter`, `cache`, `contest`, `tlb`, `stream` (overlap), `load`
 //! (controllers and links), `clock`, `seats` (which host CPU a vCPU runs on), `vcpu` and `device`
-//! (counters and samples), `window`, `decode`, `guest`, `plugin` (QEMU's callbacks), `preload` (its
-//! view of time), `options`.
+//! (counters and samples), `window`, `decode`, `guest`, `plugin` (the edge to QEMU), `translation` and
+//! `access` (its callbacks), `preload` (its view of time), `options`.
 
 #![cfg_attr(
     test,
@@ -13,7 +13,13 @@
 )]
 
 #[cfg(not(test))]
+mod access;
+
+#[cfg(not(test))]
 mod plugin;
+
+#[cfg(not(test))]
+mod translation;
 
 #[cfg(not(test))]
 mod guest;
