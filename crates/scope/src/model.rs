@@ -16,7 +16,8 @@ use crate::contest::{Contests, Visit};
 use crate::device::Device;
 use crate::filter::Filter;
 use crate::load::Load;
-use crate::vcpu::{Fill, Filters, Score, Vcpu};
+use crate::regions::Regions;
+use crate::vcpu::{Fill, Score, Vcpu};
 use hither_core::machine::Machine;
 use hither_core::opium::{self, vcpu as block};
 use std::sync::Mutex;
@@ -54,8 +55,8 @@ pub struct Model {
     pub clock: Clock,
     /// Controllers and links.
     pub load: Load,
-    /// Filters as last read.
-    pub filters: Mutex<Filters>,
+    /// Region filters as last read.
+    pub regions: Mutex<Regions>,
     /// What each vCPU need not ask for.
     pub filter: Filter,
     private: Vec<Private>,
@@ -118,7 +119,7 @@ impl Model {
             line_shift: line.trailing_zeros(),
             clock: Clock::new(skew_ns, machine.cpu_count(), ring),
             load: Load::new(&machine),
-            filters: Mutex::default(),
+            regions: Mutex::default(),
             filter: Filter::new(line),
             private,
             llcs,
@@ -522,7 +523,7 @@ impl Model {
             .load
             .post(&self.machine, vcpu.node, &traffic, from, executed);
         vcpu.delay(delay, misses, self.machine.cpu.mlp);
-        vcpu.control(&self.device, &self.filters, self.machine.line_bytes);
+        vcpu.control(&self.device, &self.regions, self.machine.line_bytes);
         if may_wait {
             let now = self.clock.synchronise(vcpu.id, executed, vcpu.time_ps);
             self.load.advance(&self.machine, &self.device, now);

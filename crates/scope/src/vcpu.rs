@@ -2,10 +2,11 @@
 
 use crate::device::Device;
 use crate::load::{Prices, Traffic};
+use crate::regions::{Region, Regions};
 use crate::stream::{Dependence, Streams};
 use crate::tlb::Tlb;
 use hither_core::machine::Machine;
-use hither_core::opium::{self, control, filter, ring, vcpu as block};
+use hither_core::opium::{control, ring, vcpu as block};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -48,87 +49,6 @@ impl Score {
 
     fn user(&self) -> u64 {
         self.spent & ((1 << Self::TIME_SHIFT) - 1)
-    }
-}
-
-/// One active filter of the device.
-#[derive(Clone, Copy)]
-pub struct Filter {
-    index: usize,
-    flags: u32,
-    shift: u32,
-    start: u64,
-    end: u64,
-    base: usize,
-    threshold: u32,
-    secondary: u32,
-}
-
-/// The filters as last read from the control page.
-#[derive(Default)]
-pub struct Filters {
-    sequence: u32,
-    active: Vec<Filter>,
-}
-
-impl Filters {
-    /// Reads the control page again where the guest changed it, clearing what it asks to clear.
-    /// Fields out of range leave that filter out: the guest must not be able to hurt us.
-    fn refresh(&mut self, device: &Device, sequence: u32, line_bytes: u32) {
-        if self.sequence == sequence {
-            return;
-        }
-        self.sequence = sequence;
-        self.active.clear();
-        for index in 0..opium::FILTERS {
-            let at = control::FILTERS + 64 * index;
-            let word = |field: usize| device.u32(at + field).load(Relaxed);
-            let read = Filter {
-                index,
-                flags: word(filter::FLAGS),
-                shift: word(filter::SHIFT),
-                start: device.get(at + filter::START),
-                end: device.get(at + filter::END),
-                base: word(filter::BASE_COUNTER) as usize,
-                threshold: word(filter::THRESHOLD),
-                secondary: word(filter::SECONDARY),
-            };
-            let sane =
-                (line_bytes.trailing_zeros()..=21).contains(&read.shift) && read.start < read.end;
-            if read.flags & filter::ENABLED == 0 || !sane {
-                continue;
-            }
-            let regions = (read.end - read.start).div_ceil(1 << read.shift);
-            let Some(end) = usize::try_from(regions)
-                .ok()
-                .and_then(|n| n.checked_add(read.base))
-            else {
-                continue;
-            };
-            if end > opium::COUNTERS {
-                continue;
-            }
-            if read.flags & filter::CLEAR != 0 {
-                clear(device, index, read.base, end);
-            }
-            self.active.push(read);
-        }
-    }
-}
-
-fn clear(device: &Device, index: usize, from: usize, to: usize) {
-    for counter in from..to {
-        for node in 0..opium::MAX_NODES {
-            device
-                .u32(opium::COUNTER_BASE + (counter * opium::MAX_NODES + node) * 4)
-                .store(0, Relaxed);
-        }
-        device
-            .u64(opium::FIRED + (counter >> 6) * 8)
-            .fetch_and(!(1 << (counter & 63)), Relaxed);
-    }
-    for node in 0..opium::MAX_NODES {
-        device.set(opium::SECONDARY + (index * opium::MAX_NODES + node) * 8, 0);
     }
 }
 
@@ -206,7 +126,7 @@ pub struct Vcpu {
     sampled_load: Option<(u64, u64, usize)>,
     random: u64,
     filter_sequence: u32,
-    filters: Vec<Filter>,
+    regions: Vec<Region>,
 }
 
 impl Vcpu {
@@ -257,7 +177,7 @@ impl Vcpu {
             sampled_load: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1),
             filter_sequence: 0,
-            filters: Vec::new(),
+            regions: Vec::new(),
         }
     }
 
@@ -279,10 +199,8 @@ impl Vcpu {
             self.demand_misses += 1;
             self.latency_sum_ps += fill.latency_ps;
         }
-        for filter in &self.filters {
-            if (filter.start..filter.end).contains(&fill.paddr) {
-                filter.count(device, fill, self.node);
-            }
+        for region in &self.regions {
+            region.count(device, fill, self.node);
         }
         let skipped =
             self.sample_skip & 1 != 0 && fill.kernel || self.sample_skip & 2 != 0 && fill.stream;
@@ -392,7 +310,7 @@ impl Vcpu {
     }
 
     /// Looks at what the guest wrote into the control page.
-    pub fn control(&mut self, device: &Device, shared: &Mutex<Filters>, line_bytes: u32) {
+    pub fn control(&mut self, device: &Device, shared: &Mutex<Regions>, line_bytes: u32) {
         let period = device.u32(control::SAMPLE_PERIOD).load(Relaxed);
         if period != self.sample_period {
             self.sample_period = period;
@@ -408,32 +326,7 @@ impl Vcpu {
             let mut shared = shared.lock().expect("no thread panics while holding it");
             shared.refresh(device, sequence, line_bytes);
             self.filter_sequence = sequence;
-            self.filters.clone_from(&shared.active);
-        }
-    }
-}
-
-impl Filter {
-    fn count(&self, device: &Device, fill: &Fill, requester: usize) {
-        let direction = if fill.store {
-            filter::WRITES
-        } else {
-            filter::READS
-        };
-        if self.secondary & direction != 0 {
-            let at = opium::SECONDARY + (self.index * opium::MAX_NODES + requester) * 8;
-            device.u64(at).fetch_add(1, Relaxed);
-        }
-        if self.flags & direction == 0 {
-            return;
-        }
-        let counter = self.base + ((fill.paddr - self.start) >> self.shift) as usize;
-        let at = opium::COUNTER_BASE + (counter * opium::MAX_NODES + requester) * 4;
-        let now = device.u32(at).fetch_add(1, Relaxed).wrapping_add(1);
-        if now == self.threshold {
-            device
-                .u64(opium::FIRED + (counter >> 6) * 8)
-                .fetch_or(1 << (counter & 63), Relaxed);
+            self.regions.clone_from(&shared.active);
         }
     }
 }
