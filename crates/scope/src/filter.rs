@@ -9,8 +9,8 @@
 use hither_core::opium::MAX_VCPUS;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Entries of a vCPU: as many bits as an offset within a 4 KB page has, less the three that make
-/// an index of an offset in bytes.
+/// Entries of a vCPU: one for each eight bytes of a 4 KB page, so that an index is an offset within
+/// the page without its lowest bits. Those that lie within one line are the line's ways.
 const ENTRIES: usize = 512;
 
 type Table = [AtomicU64; ENTRIES];
