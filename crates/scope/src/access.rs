@@ -12,27 +12,15 @@ fn charge(owned: &mut Owned, score: &mut Score, ps: u64) {
     owned.vcpu.stall_ps += ps;
 }
 
-/// An instruction loads.
-pub extern "C" fn on_load(
+/// An instruction loads, or stores.
+pub extern "C" fn on_access<const STORE: bool>(
     vcpu: c_uint,
     info: sys::qemu_plugin_meminfo_t,
     vaddr: u64,
     pc: *mut c_void,
 ) {
-    if !plugin().model.filter.answers::<false>(vcpu as usize, vaddr) {
-        access(vcpu as usize, info, vaddr, pc as u64, false);
-    }
-}
-
-/// An instruction stores.
-pub extern "C" fn on_store(
-    vcpu: c_uint,
-    info: sys::qemu_plugin_meminfo_t,
-    vaddr: u64,
-    pc: *mut c_void,
-) {
-    if !plugin().model.filter.answers::<true>(vcpu as usize, vaddr) {
-        access(vcpu as usize, info, vaddr, pc as u64, true);
+    if !plugin().model.filter.answers::<STORE>(vcpu as usize, vaddr) {
+        access(vcpu as usize, info, vaddr, pc as u64, STORE);
     }
 }
 
@@ -53,9 +41,9 @@ pub extern "C" fn on_string(
     score.pass((size_bytes(info) as f64 * plugin.prices.string_byte) as u64);
     // SAFETY: as in `size_bytes`.
     if unsafe { sys::qemu_plugin_mem_is_store(info) } {
-        on_store(vcpu, info, vaddr, pc);
+        on_access::<true>(vcpu, info, vaddr, pc);
     } else {
-        on_load(vcpu, info, vaddr, pc);
+        on_access::<false>(vcpu, info, vaddr, pc);
     }
 }
 
@@ -202,7 +190,7 @@ fn interrupt_command(plugin: &Plugin, owned: &mut Owned, score: &Score, paddr: u
             let at_ps = owned.vcpu.time_ps
                 + score.since_ps()
                 + (plugin.model.machine.costs.ipi_ns * 1000.0) as u64;
-            for target in (0..plugin.vcpu_count()).filter(|&target| target != owned.vcpu.id) {
+            for target in (0..plugin.nodes.len()).filter(|&target| target != owned.vcpu.id) {
                 let meant = match (shorthand, logical) {
                     (0, true) => target < 8 && field >> target & 1 == 1,
                     (0, false) => field == target as u64 || field == 0xff,

@@ -105,10 +105,8 @@ impl Set {
     }
 }
 
-/// The private cache of one vCPU. A way holds `(line + 1) << 1 | writable`, 0 when empty; a set
-/// remembers its next way to replace (first in, first out). Written by its vCPU; others clear ways
-/// or the writable bit.
-pub struct Private {
+/// The sets of one cache.
+struct Table {
     place: Sets,
     ways: usize,
     /// Hint words that these ways take.
@@ -116,9 +114,9 @@ pub struct Private {
     sets: Vec<Set>,
 }
 
-impl Private {
-    /// A cache of this size; `ways` at most 32.
-    pub fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
+impl Table {
+    /// Of a cache of this size; `ways` at most 32.
+    fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
         let ways = ways.clamp(1, WAYS);
         let place = Sets::new(size_bytes, line_bytes, ways);
         let sets = (0..place.count).map(|_| Set::new()).collect();
@@ -131,10 +129,27 @@ impl Private {
     }
 
     #[inline(always)]
+    fn set(&self, line: u64) -> &Set {
+        &self.sets[self.place.of(line)]
+    }
+}
+
+/// The private cache of one vCPU. A way holds `(line + 1) << 1 | writable`, 0 when empty; a set
+/// remembers its next way to replace (first in, first out). Written by its vCPU; others clear ways
+/// or the writable bit.
+pub struct Private(Table);
+
+impl Private {
+    /// A cache of this size; `ways` at most 32.
+    pub fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
+        Self(Table::new(size_bytes, line_bytes, ways))
+    }
+
+    #[inline(always)]
     fn way(&self, line: u64) -> Option<(&AtomicU64, u64)> {
         let wanted = (line + 1) << 1;
-        let set = &self.sets[self.place.of(line)];
-        let (way, _, seen) = set.find(self.words, line, |seen| seen & !1 == wanted)?;
+        let set = self.0.set(line);
+        let (way, _, seen) = set.find(self.0.words, line, |seen| seen & !1 == wanted)?;
         Some((way, seen))
     }
 
@@ -155,10 +170,10 @@ impl Private {
     /// Puts in a line that is not there.
     #[inline(always)]
     pub fn fill(&self, line: u64, writable: bool) {
-        let set = &self.sets[self.place.of(line)];
+        let set = self.0.set(line);
         let hand = set.history.load(Relaxed) as usize;
         set.put(hand, line, (line + 1) << 1 | u64::from(writable));
-        let next = if hand + 1 == self.ways { 0 } else { hand + 1 };
+        let next = if hand + 1 == self.0.ways { 0 } else { hand + 1 };
         set.history.store(next as u32, Relaxed);
     }
 
@@ -239,75 +254,57 @@ impl Entry {
 
 /// A last-level cache: inclusive of its private caches, not-recently-used replacement. A way holds
 /// an [`Entry`]; a set remembers one recently-used bit per way.
-pub struct Llc {
-    place: Sets,
-    ways: usize,
-    /// Hint words that these ways take.
-    words: usize,
-    sets: Vec<Set>,
-}
+pub struct Llc(Table);
 
 impl Llc {
     /// A cache of this size; `ways` at most 32.
     pub fn new(size_bytes: u64, line_bytes: u64, ways: usize) -> Self {
-        let ways = ways.clamp(1, WAYS);
-        let place = Sets::new(size_bytes, line_bytes, ways);
-        let sets = (0..place.count).map(|_| Set::new()).collect();
-        Self {
-            place,
-            ways,
-            words: ways.div_ceil(8),
-            sets,
-        }
-    }
-
-    fn set(&self, line: u64) -> &Set {
-        &self.sets[self.place.of(line)]
+        Self(Table::new(size_bytes, line_bytes, ways))
     }
 
     fn touch(&self, set: &Set, way: usize) {
         let bits = set.history.load(Relaxed);
         let with = bits | 1 << way;
         if with != bits {
-            let full = u32::MAX >> (WAYS - self.ways);
+            let full = u32::MAX >> (WAYS - self.0.ways);
             let kept = if with == full { 1 << way } else { with };
             set.history.store(kept, Relaxed);
         }
     }
 
+    /// The line's set and way, the way's number, and its state as one load saw it: another vCPU may
+    /// empty the way next.
+    #[inline(always)]
+    fn locate(&self, line: u64) -> Option<(&Set, &AtomicU64, usize, Entry)> {
+        let set = self.0.set(line);
+        let holds = |seen| seen >> LINE_SHIFT == line + 1;
+        let (place, way, seen) = set.find(self.0.words, line, holds)?;
+        Some((set, place, way, Entry(seen)))
+    }
+
     /// The line's state, marked as used; [`Llc::update`] writes it back.
     #[inline(always)]
     pub fn find(&self, line: u64) -> Option<Entry> {
-        let set = self.set(line);
-        let (_, way, seen) = set.find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1)?;
+        let (set, _, way, entry) = self.locate(line)?;
         self.touch(set, way);
-        Some(Entry(seen))
+        Some(entry)
     }
 
     /// The line's state without marking it as used (a probe from elsewhere).
     pub fn probe(&self, line: u64) -> Option<Entry> {
-        let set = self.set(line);
-        let (_, _, seen) = set.find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1)?;
-        Some(Entry(seen))
+        self.locate(line).map(|(_, _, _, entry)| entry)
     }
 
     /// Replaces the state of a line that is here; nothing happens where it has gone.
     pub fn update(&self, entry: Entry) {
-        let line = entry.line();
-        let found = self
-            .set(line)
-            .find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1);
-        if let Some((way, _, _)) = found {
-            way.store(entry.0, Relaxed);
+        if let Some((_, place, _, _)) = self.locate(entry.line()) {
+            place.store(entry.0, Relaxed);
         }
     }
 
     /// Takes a line out.
     pub fn remove(&self, line: u64) {
-        let set = self.set(line);
-        if let Some((place, way, _)) =
-            set.find(self.words, line, |seen| seen >> LINE_SHIFT == line + 1)
-        {
+        if let Some((set, place, way, _)) = self.locate(line) {
             place.store(0, Relaxed);
             // Empty ways are filled first.
             set.history.fetch_and(!(1 << way), Relaxed);
@@ -317,9 +314,9 @@ impl Llc {
     /// Puts a line in and returns the one it replaces.
     #[inline(always)]
     pub fn insert(&self, entry: Entry) -> Option<Entry> {
-        let set = self.set(entry.line());
+        let set = self.0.set(entry.line());
         let used = set.history.load(Relaxed);
-        let way = ((!used).trailing_zeros() as usize).min(self.ways - 1);
+        let way = ((!used).trailing_zeros() as usize).min(self.0.ways - 1);
         let victim = set.ways[way % WAYS].load(Relaxed);
         set.put(way, entry.line(), entry.0);
         self.touch(set, way);

@@ -279,7 +279,7 @@ impl Clock {
     }
 
     fn settle(&self, vcpu: usize) {
-        self.seats.settle(vcpu, |other| self.runs(other));
+        self.seats.settle(vcpu, self.running.load(Relaxed));
     }
 
     /// A vCPU halts.

@@ -145,6 +145,16 @@ impl Model {
         }
     }
 
+    /// Calls `with` for the vCPU of each slot in a bit mask of the domain's.
+    #[inline(always)]
+    fn each(&self, domain: u32, mut slots: u64, with: impl Fn(usize)) {
+        let members = &self.members[domain as usize];
+        while slots != 0 {
+            with(members[slots.trailing_zeros() as usize]);
+            slots &= slots - 1;
+        }
+    }
+
     fn invalidate(&self, vcpu: usize, line: u64) {
         self.private[vcpu].invalidate(line);
         self.filter.remove(vcpu, line << self.line_shift);
@@ -248,14 +258,11 @@ impl Model {
             return self.llc_hit(vcpu, score, access, entry, held, now_ps);
         }
         let streaming = vcpu.streams.miss(access.vaddr >> self.line_shift);
-        let mut alone = self.directory.others(line, vcpu.domain) == 0;
-        let transfer = if alone {
-            None
-        } else {
-            let transfer = self.fetch_from_domains(vcpu, access.store, line, now_ps);
-            alone = access.store || self.directory.others(line, vcpu.domain) == 0;
-            transfer
+        let transfer = match self.directory.others(line, vcpu.domain) {
+            0 => None,
+            _ => self.fetch_from_domains(vcpu, access.store, line, now_ps),
         };
+        let alone = access.store || self.directory.others(line, vcpu.domain) == 0;
         let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
         self.directory.add(line, vcpu.domain);
         // Another domain may have filled the line meanwhile: whoever added itself later sees both.
@@ -339,9 +346,8 @@ impl Model {
         now_ps: u64,
     ) -> u64 {
         let line = entry.line();
-        let members = &self.members[vcpu.domain as usize];
-        let siblings = |slot: &usize| entry.sharers() >> slot & 1 != 0 && *slot as u32 != vcpu.slot;
-        let taken = entry.owned() && (0..members.len()).any(|slot| siblings(&slot));
+        let siblings = entry.sharers() & !(1 << vcpu.slot);
+        let taken = entry.owned() && siblings != 0;
         // The new state first, then the old copies: see `keep_if_owner`.
         let state = match (access.store, taken || !entry.owned()) {
             (true, _) => entry.written_by(vcpu.slot),
@@ -351,16 +357,16 @@ impl Model {
         if state != entry {
             self.llcs[vcpu.domain as usize].update(state);
         }
-        for slot in (0..members.len()).filter(siblings) {
-            if access.store {
-                self.invalidate(members[slot], line);
-            } else if taken {
-                self.downgrade(members[slot], line);
-            }
+        if access.store {
+            self.each(vcpu.domain, siblings, |member| {
+                self.invalidate(member, line)
+            });
+        } else if taken {
+            self.each(vcpu.domain, siblings, |member| self.downgrade(member, line));
         }
         let mut stall = 0;
         if access.store {
-            let shared = (0..members.len()).any(|slot| siblings(&slot)) || !entry.exclusive();
+            let shared = siblings != 0 || !entry.exclusive();
             let elsewhere = if entry.exclusive() {
                 None
             } else {
@@ -419,15 +425,14 @@ impl Model {
             } else if entry.exclusive() {
                 llc.update(entry.known_elsewhere());
             }
-            for (slot, &member) in self.members[domain as usize].iter().enumerate() {
-                if entry.sharers() >> slot & 1 == 0 {
-                    continue;
-                }
-                if store {
-                    self.invalidate(member, line);
-                } else if entry.owned() {
-                    self.downgrade(member, line);
-                }
+            if store {
+                self.each(domain, entry.sharers(), |member| {
+                    self.invalidate(member, line)
+                });
+            } else if entry.owned() {
+                self.each(domain, entry.sharers(), |member| {
+                    self.downgrade(member, line)
+                });
             }
         }
         if transfer.is_some() || store && present {
@@ -452,12 +457,9 @@ impl Model {
     fn evict(&self, vcpu: &mut Vcpu, victim: Entry) {
         let line = victim.line();
         self.directory.remove(line, vcpu.domain);
-        let members = &self.members[vcpu.domain as usize];
-        let mut sharers = victim.sharers();
-        while sharers != 0 {
-            self.invalidate(members[sharers.trailing_zeros() as usize], line);
-            sharers &= sharers - 1;
-        }
+        self.each(vcpu.domain, victim.sharers(), |member| {
+            self.invalidate(member, line)
+        });
         if victim.dirty() {
             let node = self.node_starts[1..].iter().position(|&end| line < end);
             vcpu.write_back(&self.device, node.expect("only located lines are cached"));
@@ -479,11 +481,9 @@ impl Model {
             let domain = holders.trailing_zeros();
             holders &= holders - 1;
             if let Some(entry) = self.llcs[domain as usize].probe(line) {
-                for (slot, &member) in self.members[domain as usize].iter().enumerate() {
-                    if entry.sharers() >> slot & 1 != 0 {
-                        self.invalidate(member, line);
-                    }
-                }
+                self.each(domain, entry.sharers(), |member| {
+                    self.invalidate(member, line)
+                });
                 self.llcs[domain as usize].remove(line);
             }
             self.directory.remove(line, domain);

@@ -76,11 +76,6 @@ impl Plugin {
         }
     }
 
-    /// Number of vCPUs.
-    pub fn vcpu_count(&self) -> usize {
-        self.vcpus.len()
-    }
-
     /// A word of every vCPU's [`Score`], for translated code.
     pub fn entry(&self, offset: usize) -> sys::qemu_plugin_u64 {
         sys::qemu_plugin_u64 {

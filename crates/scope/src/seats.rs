@@ -61,30 +61,30 @@ impl Seats {
     }
 
     /// Binds the calling vCPU's thread where it belongs, as soon as that has been elsewhere more
-    /// often than not: who runs changes at every interrupt.
-    pub fn settle(&self, vcpu: usize, running: impl Fn(usize) -> bool) {
+    /// often than not: who runs (a bit per vCPU) changes at every interrupt.
+    pub fn settle(&self, vcpu: usize, running: u32) {
         if !self.shared() {
             return;
         }
         let seat = self.belongs(vcpu, running);
         let bound = self.bound[vcpu].load(Relaxed);
-        let doubts = &self.doubts[vcpu];
+        let doubts = self.doubts[vcpu].load(Relaxed);
         if bound && seat == self.of(vcpu) {
-            doubts.store(doubts.load(Relaxed).saturating_sub(1), Relaxed);
-        } else if bound && doubts.load(Relaxed) < PATIENCE {
-            doubts.store(doubts.load(Relaxed) + 1, Relaxed);
+            self.doubts[vcpu].store(doubts.saturating_sub(1), Relaxed);
+        } else if bound && doubts < PATIENCE {
+            self.doubts[vcpu].store(doubts + 1, Relaxed);
         } else if bind(self.cpus[seat]) {
             self.seat[vcpu].store(seat, Relaxed);
             self.bound[vcpu].store(true, Relaxed);
-            doubts.store(0, Relaxed);
+            self.doubts[vcpu].store(0, Relaxed);
         }
     }
 
-    /// The seat of this vCPU where all that run are spread evenly, in their order.
-    fn belongs(&self, vcpu: usize, running: impl Fn(usize) -> bool) -> usize {
-        let run = |range: std::ops::Range<usize>| range.filter(|&other| running(other)).count();
-        let (before, after) = (run(0..vcpu), run(vcpu + 1..self.vcpus));
-        before * self.cpus.len() / (before + 1 + after)
+    /// The seat of this vCPU where it and all that run are spread evenly, in their order.
+    fn belongs(&self, vcpu: usize, running: u32) -> usize {
+        let own = 1 << vcpu;
+        let before = (running & (own - 1)).count_ones() as usize;
+        before * self.cpus.len() / (running | own).count_ones() as usize
     }
 }
 
@@ -128,26 +128,22 @@ mod tests {
     fn those_that_run_are_spread_evenly_and_neighbours_sit_together() {
         let all = seats(2, 8);
         let places = |running: &[usize]| -> Vec<usize> {
-            let runs = |vcpu: usize| running.contains(&vcpu);
+            let mask = running.iter().fold(0, |mask, vcpu| mask | 1 << vcpu);
             (running.iter())
-                .map(|&vcpu| all.belongs(vcpu, runs))
+                .map(|&vcpu| all.belongs(vcpu, mask))
                 .collect()
         };
         assert_eq!(places(&[0, 1, 2, 3, 4, 5, 6, 7]), [0, 0, 0, 0, 1, 1, 1, 1]);
         assert_eq!(places(&[0, 1]), [0, 1]);
         assert_eq!(places(&[2, 3, 7]), [0, 0, 1]);
         assert_eq!(places(&[5]), [0]);
-        assert_eq!(
-            all.belongs(7, |other| other < 2),
-            1,
-            "one that begins to run"
-        );
+        assert_eq!(all.belongs(7, 0b11), 1, "one that begins to run");
     }
 
     #[test]
     fn nobody_is_bound_where_each_has_a_cpu() {
         let all = seats(4, 4);
-        all.settle(3, |_| true);
+        all.settle(3, 0b1111);
         assert!(!all.bound[3].load(Relaxed));
         assert_eq!(all.count(), 1);
     }
@@ -159,12 +155,12 @@ mod tests {
             cpus: vec![allowed()[0]; 2],
             ..Seats::new(4)
         };
-        all.settle(1, |_| true);
+        all.settle(1, 0b1111);
         assert_eq!(all.of(1), 0);
-        all.settle(1, |other| other == 0);
+        all.settle(1, 0b1);
         assert_eq!(all.of(1), 0);
         for _ in 0..PATIENCE {
-            all.settle(1, |other| other == 0);
+            all.settle(1, 0b1);
         }
         assert_eq!(all.of(1), 1);
     }

@@ -1,7 +1,7 @@
 //! Translation: what each block and instruction of the guest will call or count, and the events
 //! that instructions stand for.
 
-use crate::access::{on_load, on_store, on_store_past, on_string};
+use crate::access::{on_access, on_store_past, on_string};
 use crate::decode::{Decoded, Kind, decode};
 use crate::plugin::plugin;
 use crate::vcpu::Score;
@@ -230,6 +230,9 @@ fn price(prices: &InstructionPrices, kind: Kind) -> f64 {
         }
 }
 
+/// A callback of accesses.
+type Accessed = unsafe extern "C" fn(c_uint, sys::qemu_plugin_meminfo_t, u64, *mut c_void);
+
 fn instrument(insn: *mut sys::qemu_plugin_insn, kind: Kind, pc: u64) {
     use sys::qemu_plugin_cb_flags::{
         QEMU_PLUGIN_CB_NO_REGS as NO_REGS, QEMU_PLUGIN_CB_R_REGS as READ_REGS,
@@ -262,19 +265,20 @@ fn instrument(insn: *mut sys::qemu_plugin_insn, kind: Kind, pc: u64) {
                 event.to_word() as *mut c_void,
             );
         }
+        let on = |rw, callback: Accessed| {
+            sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(callback), NO_REGS, rw, data);
+        };
         match kind {
-            Kind::RepeatString => {
-                sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(on_string), NO_REGS, RW, data)
-            }
+            Kind::RepeatString => on(RW, on_string),
             Kind::NonTemporalStore => {
-                sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(on_load), NO_REGS, R, data);
-                sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(on_store_past), NO_REGS, W, data);
+                on(R, on_access::<false>);
+                on(W, on_store_past);
             }
             // Its operand is an address, not an access.
             Kind::FlushPage(_) => {}
             _ => {
-                sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(on_load), NO_REGS, R, data);
-                sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(on_store), NO_REGS, W, data);
+                on(R, on_access::<false>);
+                on(W, on_access::<true>);
             }
         }
     }
