@@ -1,7 +1,8 @@
 //! What hither believed over a whole run: from samples, and from counters.
 //!
-//! Each sample counts for the fills that it stands for, so that sums over intervals of different
-//! density are right. An interval in which the engine had sampling switched off counts with the
+//! Samples tell where an interval's fills went, the counters of the cores (not of the nodes) how
+//! many there were: the number of samples tells that only to within its noise, which is largest
+//! where sampling is cheap, before the first move. An interval in which the engine had sampling switched off counts with the
 //! figures of the last one that had enough samples, by the counters' number of accesses.
 
 use hither_core::metrics;
@@ -151,14 +152,17 @@ impl Estimate {
         self.sampled.lost_count += snapshot.samples_lost;
         match view {
             Some(view) => {
-                self.seen.add_interval(view, 1.0);
+                let counted = rate.map_or(view.all_fills, |_| accesses);
+                if view.all_fills > 0.0 {
+                    self.seen.add_interval(view, counted / view.all_fills);
+                }
                 if view.sample_count >= LEAST_SAMPLES {
                     self.sampled.interval_count += 1;
                     self.latest.clone_from(view);
                 }
             }
-            None if self.latest.fills > 0.0 => {
-                let times = accesses / self.latest.fills;
+            None if self.latest.all_fills > 0.0 => {
+                let times = accesses / self.latest.all_fills;
                 self.seen.add_interval(&self.latest, times);
             }
             None => {} // nothing was seen before either
@@ -240,7 +244,8 @@ mod tests {
     #[test]
     fn intervals_count_by_their_accesses() {
         let mut estimate = Estimate::new(2);
-        // 100 samples on the first node, 75 of them local: ratio 0.75, 10 fills each.
+        // 100 samples on the first node, 75 of them local: ratio 0.75. They stand for 1000 fills,
+        // but the counters say 1500.
         let first = view(10.0, &[(0, 0, 75), (1, 0, 25)]);
         estimate.add(&snapshot(1.5), Some(&first), false);
         // 100 samples on the second, all local: ratio 1, 30 fills each.
@@ -252,10 +257,10 @@ mod tests {
         estimate.add(&off, Some(&SampleView::default()), false);
         let sampled = estimate.sampled();
         assert_eq!((sampled.sample_count, sampled.interval_count), (200, 2));
-        // (0.75 * 1 + 1 * 3 + 1 * 4) / 8 = 0.96875.
-        assert_eq!(sampled.local_access_ratio, Some(0.96875));
-        // Traffic 1 : 7, mean 4, deviation sqrt(18), over the mean 1.0607.
-        assert!((sampled.controller_imbalance.unwrap() - 18f64.sqrt() / 4.0).abs() < 1e-12);
+        // (0.75 * 1.5 + 1 * 3.5 + 1 * 4) / 9 = 0.9583.
+        assert!((sampled.local_access_ratio.unwrap() - 8.625 / 9.0).abs() < 1e-12);
+        // Traffic 1.5 : 7.5, mean 4.5, deviation sqrt(18), over the mean 0.9428.
+        assert!((sampled.controller_imbalance.unwrap() - 18f64.sqrt() / 4.5).abs() < 1e-12);
         assert_eq!(estimate.whole().local_access_ratio, Some(0.5));
         assert_eq!(estimate.whole().controller_imbalance, Some(0.0));
         assert_eq!(estimate.after(), None);

@@ -16,6 +16,8 @@ pub struct SampleView {
     pub sample_count: u64,
     /// Memory fills that they stand for.
     pub fills: f64,
+    /// Memory fills in any mode, the kernel's included.
+    pub all_fills: f64,
     /// Those of them served by the requesting CPU's own node.
     pub local_fills: f64,
     /// Lines to and from each node, by snapshot position, the kernel's included: one per fill for
@@ -48,6 +50,7 @@ impl SampleView {
 
     /// Adds a sample of whatever mode to the traffic.
     pub fn add_traffic(&mut self, fills: f64, home: usize, write: bool) {
+        self.all_fills += fills;
         if let Some(lines) = self.node_lines.get_mut(home) {
             *lines += if write { 2.0 * fills } else { fills };
         }
@@ -56,6 +59,7 @@ impl SampleView {
     /// Adds `times` an interval of the same machine; its samples are not counted again.
     pub fn add_interval(&mut self, interval: &Self, times: f64) {
         self.fills += times * interval.fills;
+        self.all_fills += times * interval.all_fills;
         self.local_fills += times * interval.local_fills;
         for (sum, lines) in self.node_lines.iter_mut().zip(&interval.node_lines) {
             *sum += times * lines;
@@ -114,6 +118,7 @@ mod tests {
         assert_eq!(view.local_ratio(), Some(0.2));
         assert_eq!(view.node_lines, [700.0, 100.0, 100.0]);
         assert_eq!((view.sample_count, view.fills), (3, 500.0));
+        assert_eq!(view.all_fills, 550.0);
         view.begin(2);
         assert_eq!((view.local_ratio(), view.node_lines.len()), (None, 2));
     }
