@@ -9,14 +9,12 @@
 //! Who writes: `time` its vCPU (and the sender of an inter-processor interrupt, when it wakes a
 //! halted one); `running` its vCPU and that sender; `now` anyone, forward only.
 
-use crate::seats::Seats;
+use crate::seats::{Seats, allowed};
+use crate::turns::Turns;
 use hither_core::opium::MAX_VCPUS;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-/// Host waits are cut into pieces of this length. Longer than the host's tick: a sooner time-out
-/// would have the host's timer programmed anew at each wait, which costs more than the switch.
-const NAP_NS: i64 = 20_000_000;
 /// Rounds of spinning before a waiting vCPU sleeps after all.
 const SPINS: u32 = 2000;
 /// After this many naps without progress a waiting vCPU is let go.
@@ -45,19 +43,10 @@ pub struct Clock {
     /// Latest time any reader was told.
     told_ps: AtomicU64,
     idle: Mutex<Idle>,
-    /// Guest time for which each waiting vCPU waits, `u64::MAX` where it does not. Written by the
-    /// vCPU, taken by whoever wakes it.
-    awaited_ps: [AtomicU64; MAX_VCPUS],
-    /// Futex word of each vCPU: bumped when it should look again.
-    turn: [AtomicU32; MAX_VCPUS],
-    /// Not above the lowest awaited time of each seat, so that most synchronisations look no
-    /// further.
-    wake_at_ps: [AtomicU64; MAX_VCPUS],
     skew_ps: u64,
     /// Longest time between two looks at the clock, in ps.
     pub quantum_ps: u64,
-    seats: Seats,
-    vcpus: usize,
+    turns: Turns,
     /// Guest time at which QEMU's main loop wants to be called, `u64::MAX` when it does not wait.
     alarm_ps: AtomicU64,
     /// Calls it.
@@ -95,15 +84,11 @@ impl Clock {
             now_ps: AtomicU64::new(0),
             told_ps: AtomicU64::new(0),
             idle: Mutex::new(Idle { since: None }),
-            awaited_ps: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
-            turn: std::array::from_fn(|_| AtomicU32::new(0)),
-            wake_at_ps: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
-            vcpus,
             alarm_ps: AtomicU64::new(u64::MAX),
             ring,
             skew_ps: skew_ns * 1000,
             quantum_ps: skew_ns * 250,
-            seats: Seats::new(vcpus),
+            turns: Turns::new(Seats::new(allowed(), vcpus), vcpus),
             max_skew_ps: AtomicU64::new(0),
             breaks: AtomicU64::new(0),
         }
@@ -157,49 +142,36 @@ impl Clock {
         }
     }
 
-    /// Recomputes guest time after this vCPU's has changed, and calls those whose time has come.
-    fn progress(&self, vcpu: usize) -> u64 {
+    /// Recomputes guest time after a vCPU's has changed, and calls those whose time has come.
+    fn progress(&self) -> u64 {
         let now = self.advance();
-        self.wake(self.seats.of(vcpu), now);
+        self.wake(now);
         if now >= self.alarm_ps.load(Relaxed) {
             self.ring_once();
         }
         now
     }
 
-    /// Wakes the waiting vCPUs whose time has come: those of this host CPU, and those of host
-    /// CPUs where nobody is awake to do it. Waking another CPU's threads costs an interrupt.
-    fn wake(&self, own_seat: usize, now: u64) {
-        for seat in 0..self.seats.count() {
-            let due = now >= self.wake_at_ps[seat].load(SeqCst);
-            if due && (seat == own_seat || !self.awake(seat, None)) {
-                self.wake_seat(seat, now);
+    /// Wakes the seats where somebody's time has come and nobody is awake to see it. Where somebody
+    /// is, its turn ends soon.
+    fn wake(&self, now: u64) {
+        for seat in 0..self.turns.seats.count() {
+            if self.turns.is_due(seat, now) && !self.awake(seat, None) {
+                self.turns.ring(seat);
             }
         }
     }
 
-    fn wake_seat(&self, seat: usize, now: u64) {
-        self.wake_at_ps[seat].store(u64::MAX, SeqCst);
-        for vcpu in (0..self.vcpus).filter(|&vcpu| self.seats.of(vcpu) == seat) {
-            let (awaited, turn) = (&self.awaited_ps[vcpu], &self.turn[vcpu]);
-            let target = awaited.load(SeqCst);
-            if target > now {
-                self.wake_at_ps[seat].fetch_min(target, SeqCst);
-            } else if awaited.swap(u64::MAX, SeqCst) != u64::MAX {
-                turn.fetch_add(1, SeqCst);
-                futex(turn, libc::FUTEX_WAKE, 1, None);
-            }
-        }
-    }
-
-    /// Is a vCPU of this host CPU, other than `except`, running and not asleep?
+    /// Is a vCPU of this seat, other than `except`, running and not waiting?
     fn awake(&self, seat: usize, except: Option<usize>) -> bool {
-        (0..self.vcpus).any(|vcpu| {
-            Some(vcpu) != except
-                && self.seats.of(vcpu) == seat
-                && self.runs(vcpu)
-                && self.awaited_ps[vcpu].load(SeqCst) == u64::MAX
-        })
+        let running = self.running.load(SeqCst) & !except.map_or(0, |vcpu| 1 << vcpu);
+        self.turns.awake(seat, running)
+    }
+
+    /// A vCPU has left this seat, or is about to leave its host CPU idle.
+    fn relieve(&self, seat: usize) {
+        self.turns.arm(seat);
+        self.progress();
     }
 
     /// Takes back promises that were not kept.
@@ -209,7 +181,11 @@ impl Clock {
             if promised == 0 || host_ns().saturating_sub(promised) < PROMISE_NS {
                 continue;
             }
-            let mut idle = self.idle.lock().expect("no thread panics while holding it");
+            // Who holds it is changing the very thing. Waiting for it could write `errno` (see
+            // `turns`).
+            let Ok(mut idle) = self.idle.try_lock() else {
+                return;
+            };
             if self.promised[vcpu].swap(0, SeqCst) != 0 {
                 self.stop(&mut idle, vcpu);
             }
@@ -279,7 +255,9 @@ impl Clock {
     }
 
     fn settle(&self, vcpu: usize) {
-        self.seats.settle(vcpu, self.running.load(Relaxed));
+        if let Some(left) = self.turns.settle(vcpu, self.running.load(Relaxed)) {
+            self.relieve(left);
+        }
     }
 
     /// A vCPU halts.
@@ -289,7 +267,7 @@ impl Clock {
         self.promised[vcpu].store(0, SeqCst);
         self.stop(&mut idle, vcpu);
         drop(idle);
-        self.progress(vcpu);
+        self.relieve(self.turns.seats.of(vcpu));
     }
 
     /// An interrupt sent to a halted vCPU: it runs from `at_ps`, however long its thread takes
@@ -303,27 +281,6 @@ impl Clock {
         self.promised[vcpu].store(host_ns(), SeqCst);
         self.running.fetch_or(1 << vcpu, SeqCst);
         true
-    }
-
-    /// Waits without sleeping for as long as no other vCPU could use this host CPU, and wakes
-    /// those of this host CPU: one that goes idle is slow to wake up. `None` where sleeping is
-    /// better.
-    fn spin(&self, vcpu: usize, target: u64) -> Option<u64> {
-        let seat = self.seats.of(vcpu);
-        for _ in 0..SPINS {
-            if self.seats.shared() && self.awake(seat, Some(vcpu)) {
-                return None;
-            }
-            for _ in 0..20 {
-                std::hint::spin_loop();
-            }
-            let now = self.advance();
-            if now >= target {
-                return Some(now);
-            }
-            self.wake(seat, now);
-        }
-        None
     }
 
     /// How much longer a vCPU may run before it looks again, in ps, where guest time is `now_ps`.
@@ -340,7 +297,7 @@ impl Clock {
     /// nothing that others could see, so only the former counts as skew.
     pub fn synchronise(&self, vcpu: usize, executed_ps: u64, own_ps: u64) -> u64 {
         self.time_ps[vcpu].store(own_ps, SeqCst);
-        let mut now = self.progress(vcpu);
+        let now = self.progress();
         let skew = executed_ps.saturating_sub(now);
         if skew > self.max_skew_ps.load(Relaxed) {
             self.max_skew_ps.fetch_max(skew, Relaxed);
@@ -349,67 +306,77 @@ impl Clock {
             return now;
         }
         // Wait until the others have all but caught up: fewer, longer turns.
-        let target = own_ps - self.skew_ps / 8;
         self.settle(vcpu);
-        let seat = self.seats.of(vcpu);
-        let mut naps = 0;
-        loop {
-            if let Some(now) = self.spin(vcpu, target) {
+        self.wait(vcpu, own_ps - self.skew_ps / 8)
+    }
+
+    /// Gives way until guest time is there: to another vCPU of the same seat, or to none, which
+    /// costs the host CPU's time for a while; one that goes idle is slow to wake up.
+    fn wait(&self, vcpu: usize, target: u64) -> u64 {
+        let seat = self.turns.seats.of(vcpu);
+        for _ in 0..SPINS {
+            let now = self.advance();
+            if now >= target {
                 return now;
             }
-            let turn = self.turn[vcpu].load(SeqCst);
-            self.awaited_ps[vcpu].store(target, SeqCst);
-            self.wake_at_ps[seat].fetch_min(target, SeqCst);
-            let before = now;
-            now = self.advance();
-            if now >= target {
-                break;
+            if let Some(next) = self.turns.take(seat, now) {
+                self.turns.hand_over(vcpu, target, next);
+                return self.advance();
             }
+            if self.turns.seats.shared() && self.awake(seat, Some(vcpu)) {
+                break; // its thread needs this host CPU
+            }
+            self.wake(now);
+            for _ in 0..20 {
+                std::hint::spin_loop();
+            }
+        }
+        let clock = std::ptr::from_ref(self).cast();
+        self.turns.rest(vcpu, target, rest, clock);
+        self.advance()
+    }
+
+    /// A worker without a vCPU: waits for one whose time has come.
+    fn find_work(&self, worker: usize) -> ! {
+        let (mut naps, mut before) = (0, 0);
+        loop {
+            let seat = self.turns.seat_of(worker);
+            let bell = self.turns.arm(seat);
+            self.expire();
+            let now = self.advance();
             if now > before {
                 naps = 0;
             }
-            if naps == NAPS {
-                self.breaks.fetch_add(1, Relaxed);
-                break;
+            before = now;
+            // Who is awake takes the next one itself, unless it is stuck in the kernel.
+            if naps > 0 || !self.awake(seat, None) {
+                let let_go = naps >= NAPS;
+                let until = if let_go { u64::MAX } else { now };
+                if let Some(next) = self.turns.take(seat, until) {
+                    self.breaks.fetch_add(u64::from(let_go), Relaxed);
+                    self.turns.carry(worker, next);
+                }
             }
+            self.wake(now);
+            self.turns.nap(seat, bell);
             naps += 1;
-            self.expire();
-            self.wake(seat, now);
-            futex(&self.turn[vcpu], libc::FUTEX_WAIT, turn, Some(NAP_NS));
-            // Awake again, for those who look; `spin` or the next round sees whether it is time.
-            self.awaited_ps[vcpu].store(u64::MAX, SeqCst);
         }
-        self.awaited_ps[vcpu].store(u64::MAX, SeqCst);
-        now
     }
 }
 
-fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout_ns: Option<i64>) {
-    let timeout = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: timeout_ns.unwrap_or(0),
-    };
-    let pointer = if timeout_ns.is_some() {
-        &raw const timeout
-    } else {
-        std::ptr::null()
-    };
-    // SAFETY: the word outlives the call; the time-out is null or valid. Errors (interrupted,
-    // value changed, timed out) all mean: look again.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            operation | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            pointer,
-        )
-    };
+/// [`Clock::find_work`] as `turns` calls it.
+///
+/// # Safety
+/// `clock` points to the clock whose worker this is.
+unsafe extern "C" fn rest(clock: *const (), worker: u64) -> ! {
+    // SAFETY: the clock outlives its vCPUs.
+    unsafe { &*clock.cast::<Clock>() }.find_work(worker as usize)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn guest_time_is_the_slowest_running_vcpus() {
@@ -473,9 +440,72 @@ mod tests {
         );
     }
 
+    /// A clock whose vCPUs sit on so many host CPUs, all of them the first that we may use.
+    fn seated(skew_ns: u64, vcpus: usize, cpus: usize) -> Clock {
+        let mut clock = Clock::new(skew_ns, vcpus, || {});
+        clock.turns = Turns::new(Seats::new(vec![allowed()[0]; cpus], vcpus), vcpus);
+        clock
+    }
+
+    thread_local! {
+        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    /// Runs four vCPUs, which halt now and then, for 2 ms of guest time; what each then finds in
+    /// its thread-local storage. Threads that handed their context over must not end: they would
+    /// take their worker's place with them.
+    fn four_take_turns(cpus: usize) -> (&'static Clock, Vec<(usize, u64)>) {
+        let clock: &'static Clock = Box::leak(Box::new(seated(10_000, 4, cpus)));
+        let (sender, ended) = std::sync::mpsc::channel();
+        for vcpu in 0..4 {
+            clock.start(vcpu, 0);
+        }
+        for vcpu in 0..4 {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                OWN.set(vcpu);
+                let mut time = 0;
+                let mut own = 0.0;
+                for step in 0..1000 {
+                    time += 1_000_000 + 700_000 * vcpu as u64;
+                    own += 0.5;
+                    clock.synchronise(vcpu, time, time);
+                    if step % 100 == 99 {
+                        clock.halt(vcpu, time);
+                        time = clock.start(vcpu, time);
+                    }
+                }
+                clock.halt(vcpu, time);
+                assert_eq!(own, 500.0);
+                sender.send((OWN.get(), time)).unwrap();
+                loop {
+                    std::thread::park();
+                }
+            });
+        }
+        (clock, ended.iter().take(4).collect())
+    }
+
+    #[test]
+    fn those_that_share_a_host_cpu_take_turns_and_keep_their_storage() {
+        for cpus in [1, 2] {
+            let (clock, mut ended) = four_take_turns(cpus);
+            ended.sort_unstable();
+            let vcpus: Vec<usize> = ended.iter().map(|&(vcpu, _)| vcpu).collect();
+            assert_eq!(vcpus, [0, 1, 2, 3]);
+            assert!(ended.iter().all(|&(_, time)| time >= 1_000_000_000));
+            // Each looks at the clock after up to 3.1 us, and then waits if it is too far ahead,
+            // unless a busy host let it go.
+            let skew = clock.max_skew_ps.load(Relaxed);
+            let limit = 10_000_000 + 3_100_000 * (1 + clock.breaks.load(Relaxed));
+            assert!((8_000_000..limit).contains(&skew), "{skew} of {limit}");
+            assert!(clock.turns.count() > 100, "{}", clock.turns.count());
+        }
+    }
+
     #[test]
     fn one_ahead_waits_until_the_other_comes_near() {
-        let clock = std::sync::Arc::new(Clock::new(10, 2, || {}));
+        let clock = std::sync::Arc::new(seated(10, 2, 2));
         clock.start(0, 0);
         clock.start(1, 0);
         let other = clock.clone();

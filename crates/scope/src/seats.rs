@@ -1,14 +1,11 @@
 //! Where vCPU threads run on the host.
 //!
-//! vCPUs take turns of microseconds (see `clock`), so that what one hand-over costs decides how
-//! fast the laboratory is. Measured on a 2-core virtual machine: a futex hand-over between threads
-//! that may run anywhere costs 12 us, because the waker's kernel sends an interrupt to the other,
-//! idle core; between threads of one core it costs 1.8 us. Where vCPUs outnumber the host's CPUs,
-//! each is therefore bound to one, evenly, and neighbours to the same one: they share caches in the
-//! model, whose tables then stay in one host CPU's own cache. They are batch threads: one that is
-//! woken waits until the waker has ended its turn.
+//! Where vCPUs outnumber the host's CPUs, each is bound to one, evenly, and neighbours to the same
+//! one: they share caches in the model, whose tables then stay in one host CPU's own cache. Else
+//! each has a seat of its own, wherever the kernel runs it.
 //!
-//! Only the vCPU's own thread binds it; `running` and the seat are read by all.
+//! Only the vCPU itself binds the worker that carries it (see `turns`), and vCPUs settle one at a
+//! time; `running` and the seat are read by all.
 
 use hither_core::opium::MAX_VCPUS;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -18,8 +15,10 @@ pub struct Seats {
     /// Host CPUs that QEMU may use.
     cpus: Vec<usize>,
     vcpus: usize,
-    /// Position in `cpus` of each vCPU.
+    /// Position in `cpus` of each vCPU; its own number where none is shared.
     seat: [AtomicUsize; MAX_VCPUS],
+    /// Who sits on each seat, a bit per vCPU.
+    members: [AtomicU32; MAX_VCPUS],
     /// Has its thread been bound there?
     bound: [AtomicBool; MAX_VCPUS],
     /// How often more its seat was found wrong than right.
@@ -30,12 +29,20 @@ pub struct Seats {
 const PATIENCE: u32 = 8;
 
 impl Seats {
-    /// Every CPU that this process may use, nobody seated.
-    pub fn new(vcpus: usize) -> Self {
+    /// Seats for these host CPUs, nobody bound.
+    pub fn new(cpus: Vec<usize>, vcpus: usize) -> Self {
+        let shared = vcpus > cpus.len();
+        let seat = |vcpu: usize| if shared { 0 } else { vcpu };
+        let members = |place: usize| {
+            (0..vcpus)
+                .filter(|&vcpu| seat(vcpu) == place)
+                .fold(0, |mask, vcpu| mask | 1 << vcpu)
+        };
         Self {
-            cpus: allowed(),
+            cpus,
             vcpus,
-            seat: std::array::from_fn(|_| AtomicUsize::new(0)),
+            seat: std::array::from_fn(|vcpu| AtomicUsize::new(seat(vcpu))),
+            members: std::array::from_fn(|place| AtomicU32::new(members(place))),
             bound: std::array::from_fn(|_| AtomicBool::new(false)),
             doubts: std::array::from_fn(|_| AtomicU32::new(0)),
         }
@@ -46,21 +53,26 @@ impl Seats {
         self.vcpus > self.cpus.len()
     }
 
-    /// Number of seats: one for all where none has to be shared.
+    /// Number of seats.
     pub fn count(&self) -> usize {
         if self.shared() {
             self.cpus.len().max(1)
         } else {
-            1
+            self.vcpus
         }
     }
 
-    /// The seat of a vCPU; 0 before it has one.
+    /// The seat of a vCPU; 0 before it has one of several that are shared.
     pub fn of(&self, vcpu: usize) -> usize {
         self.seat[vcpu].load(Relaxed)
     }
 
-    /// Binds the calling vCPU's thread where it belongs, as soon as that has been elsewhere more
+    /// Who sits there, a bit per vCPU.
+    pub fn members(&self, seat: usize) -> u32 {
+        self.members[seat].load(Relaxed)
+    }
+
+    /// Binds the thread of the calling vCPU where it belongs, as soon as that has been elsewhere more
     /// often than not: who runs (a bit per vCPU) changes at every interrupt.
     pub fn settle(&self, vcpu: usize, running: u32) {
         if !self.shared() {
@@ -74,6 +86,8 @@ impl Seats {
         } else if bound && doubts < PATIENCE {
             self.doubts[vcpu].store(doubts + 1, Relaxed);
         } else if bind(self.cpus[seat]) {
+            self.members[self.of(vcpu)].fetch_and(!(1 << vcpu), Relaxed);
+            self.members[seat].fetch_or(1 << vcpu, Relaxed);
             self.seat[vcpu].store(seat, Relaxed);
             self.bound[vcpu].store(true, Relaxed);
             self.doubts[vcpu].store(0, Relaxed);
@@ -88,7 +102,8 @@ impl Seats {
     }
 }
 
-fn allowed() -> Vec<usize> {
+/// Host CPUs that this process may use.
+pub fn allowed() -> Vec<usize> {
     // SAFETY: `set` is a plain bit set of the size given.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -103,10 +118,8 @@ fn allowed() -> Vec<usize> {
 
 /// Binds the calling thread; false where the host does not let us.
 fn bind(cpu: usize) -> bool {
-    // SAFETY: plain structures that outlive the calls. A refused batch policy costs speed only.
+    // SAFETY: a plain structure that outlives the call.
     unsafe {
-        let parameter: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameter);
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
@@ -118,10 +131,7 @@ mod tests {
     use super::*;
 
     fn seats(cpus: usize, vcpus: usize) -> Seats {
-        Seats {
-            cpus: (0..cpus).collect(),
-            ..Seats::new(vcpus)
-        }
+        Seats::new((0..cpus).collect(), vcpus)
     }
 
     #[test]
@@ -145,16 +155,13 @@ mod tests {
         let all = seats(4, 4);
         all.settle(3, 0b1111);
         assert!(!all.bound[3].load(Relaxed));
-        assert_eq!(all.count(), 1);
+        assert_eq!((all.count(), all.of(3), all.members(3)), (4, 3, 0b1000));
     }
 
     #[test]
     fn one_doubt_moves_nobody() {
         // Host CPU 0 twice, so that the binding is one that this machine allows.
-        let all = Seats {
-            cpus: vec![allowed()[0]; 2],
-            ..Seats::new(4)
-        };
+        let all = Seats::new(vec![allowed()[0]; 2], 4);
         all.settle(1, 0b1111);
         assert_eq!(all.of(1), 0);
         all.settle(1, 0b1);
@@ -163,5 +170,6 @@ mod tests {
             all.settle(1, 0b1);
         }
         assert_eq!(all.of(1), 1);
+        assert_eq!([0, 1].map(|seat| all.members(seat)), [0b1101, 0b10]);
     }
 }
