@@ -44,7 +44,9 @@ pub struct Clock {
     told_ps: AtomicU64,
     idle: Mutex<Idle>,
     skew_ps: u64,
-    /// Longest time between two looks at the clock, in ps.
+    /// Longest time between two looks at the clock, in ps: what skew allows a vCPU that is not
+    /// ahead. The limit is kept from below, as a block in translation can take longer than it is
+    /// allowed.
     pub quantum_ps: u64,
     turns: Turns,
     /// Guest time at which QEMU's main loop wants to be called, `u64::MAX` when it does not wait.
@@ -87,7 +89,7 @@ impl Clock {
             alarm_ps: AtomicU64::new(u64::MAX),
             ring,
             skew_ps: skew_ns * 1000,
-            quantum_ps: skew_ns * 250,
+            quantum_ps: skew_ns * 800,
             turns: Turns::new(Seats::new(allowed(), vcpus), vcpus),
             max_skew_ps: AtomicU64::new(0),
             breaks: AtomicU64::new(0),
@@ -284,12 +286,9 @@ impl Clock {
     }
 
     /// How much longer a vCPU may run before it looks again, in ps, where guest time is `now_ps`.
-    /// The limit is kept from below, as a block in translation can take longer than it is allowed.
     pub fn allowance(&self, own_ps: u64, now_ps: u64) -> u64 {
-        let lead = own_ps.saturating_sub(now_ps);
-        (self.skew_ps * 8 / 10)
-            .saturating_sub(lead)
-            .min(self.quantum_ps)
+        self.quantum_ps
+            .saturating_sub(own_ps.saturating_sub(now_ps))
     }
 
     /// A running vCPU reports its time and waits while it is too far ahead. It has executed up
@@ -305,9 +304,9 @@ impl Clock {
         if self.allowance(own_ps, now) >= self.skew_ps / 10 {
             return now;
         }
-        // Wait until the others have all but caught up: fewer, longer turns.
         self.settle(vcpu);
-        self.wait(vcpu, own_ps - self.skew_ps / 8)
+        // Turns that are longer cost fewer hand-overs, but more waiting for the other host CPUs.
+        self.wait(vcpu, own_ps - self.skew_ps / 3)
     }
 
     /// Gives way until guest time is there: to another vCPU of the same seat, or to none, which
