@@ -3,9 +3,10 @@
 //! It sees every load and store of the guest, keeps caches, memory controllers and links, and
 //! owns the guest's clock, so that `time ./app` inside shows what placement costs. One file per
 //! part: `model` (the path of an access), `filter`, `cache`, `contest`, `tlb`, `stream` (overlap),
-//! `load` (controllers and links), `clock`, `seats` (which host CPU a vCPU runs on), `vcpu`,
-//! `regions` and `device` (counters and samples), `window`, `decode`, `guest`, `plugin` (the edge
-//! to QEMU), `translation` and `access` (its callbacks), `preload` (its view of time), `options`.
+//! `load` (controllers and links), `clock`, `seats` (which host CPU a vCPU runs on), `turns` and
+//! `context` (how vCPUs hand a host CPU over), `vcpu`, `regions` and `device` (counters and
+//! samples), `window`, `decode`, `guest`, `plugin` (the edge to QEMU), `translation` and `access`
+//! (its callbacks), `preload` (its view of time), `options`.
 
 #![cfg_attr(
     test,
