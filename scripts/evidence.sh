@@ -27,7 +27,7 @@ tables=(
   "cluster-partitioned|each thread reads its part of points that one thread wrote|$programs/cluster partitioned --rounds 1120"
   "cluster-mixed|as cluster-shared, with writes|$programs/cluster mixed --rounds 128"
   "cluster-local|each thread reads what it wrote: nothing to gain|$programs/cluster local --rounds 1200"
-  "cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain|$programs/cg --products 1000"
+  "cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain|$programs/cg --products 1040"
   "gups|random updates of a table that one thread wrote|$programs/gups --updates 40000000"
   "kvstore|a hash table that one thread loaded, Zipf-distributed keys|$programs/kvstore --operations 12000000"
   "sqlite|SQLite: rows inserted, indexed and joined in memory, one thread|/usr/bin/sqlite3 :memory: '$sql'"
