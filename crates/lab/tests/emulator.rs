@@ -268,13 +268,15 @@ fn system_calls_page_faults_and_wake_ups_cost_the_configured_amounts() {
     for line in lines {
         let what = line["what"].as_str().unwrap();
         let (times, machine) = (number(line, "times"), &SKYLAKE.machine);
-        let counted = match what {
-            "syscall" => number(line, "syscalls"),
-            "fault" => number(line, "exceptions"),
-            _ => number(line, "wakeups") / 2.0,
+        // A CPU that is called before it has halted needs no wake-up, and how often that happens is
+        // left to the host: skew allows it.
+        let (counted, limit) = match what {
+            "syscall" => (number(line, "syscalls"), 0.05),
+            "fault" => (number(line, "exceptions"), 0.05),
+            _ => (number(line, "wakeups") / 2.0, 0.20),
         };
         assert!(
-            (counted / times - 1.0).abs() < 0.05,
+            (counted / times - 1.0).abs() < limit,
             "{what}: {counted} of {times}"
         );
         let expected = expected_ns(machine, line) / times;

@@ -7,7 +7,8 @@
 //! host. A CPU that reads the clock adds what it has accrued since it last synchronised.
 //!
 //! Who writes: `time` its vCPU (and the sender of an inter-processor interrupt, when it wakes a
-//! halted one); `running` its vCPU and that sender; `now` anyone, forward only.
+//! halted one); `running` its vCPU, that sender, and whoever finds that a promise was not kept;
+//! `now` anyone, forward only.
 
 use crate::seats::{Seats, allowed};
 use crate::turns::Turns;
@@ -19,6 +20,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 const SPINS: u32 = 2000;
 /// After this many naps without progress a waiting vCPU is let go.
 const NAPS: u32 = 3;
+/// A worker that sleeps looks again after this host time. Longer than the host's tick: a sooner
+/// time-out would have the host's timer programmed anew each time, which costs more than a switch.
+const NAP_NS: u64 = 20_000_000;
 
 /// A vCPU that was promised to run but has not begun within this host time will not: the plugin
 /// hears of an interrupt only after QEMU delivered it, so its target may have run and halted
@@ -98,10 +102,10 @@ impl Clock {
 
     /// The slowest running vCPU's time; `None` when all are halted.
     fn slowest(&self) -> Option<u64> {
-        let mut left = self.running.load(Relaxed);
+        let mut left = self.running.load(SeqCst);
         let mut slowest = None;
         while left != 0 {
-            let time = self.time_ps[left.trailing_zeros() as usize % MAX_VCPUS].load(Relaxed);
+            let time = self.time_ps[left.trailing_zeros() as usize % MAX_VCPUS].load(SeqCst);
             slowest = Some(slowest.map_or(time, |least: u64| least.min(time)));
             left &= left - 1;
         }
@@ -154,8 +158,8 @@ impl Clock {
         now
     }
 
-    /// Wakes the seats where somebody's time has come and nobody is awake to see it. Where somebody
-    /// is, its turn ends soon.
+    /// Wakes the seats where somebody's time has come and nobody is awake to see it when its own
+    /// turn ends.
     fn wake(&self, now: u64) {
         for seat in 0..self.turns.seats.count() {
             if self.turns.is_due(seat, now) && !self.awake(seat, None) {
@@ -188,7 +192,7 @@ impl Clock {
             let Ok(mut idle) = self.idle.try_lock() else {
                 return;
             };
-            if self.promised[vcpu].swap(0, SeqCst) != 0 {
+            if (self.promised[vcpu].compare_exchange(promised, 0, SeqCst, SeqCst)).is_ok() {
                 self.stop(&mut idle, vcpu);
             }
         }
@@ -210,7 +214,7 @@ impl Clock {
     pub fn read(&self) -> u64 {
         self.expire();
         let now = match self.slowest() {
-            Some(_) => self.advance(),
+            Some(_) => self.progress(),
             None => self.idle_now(&self.idle.lock().expect("no thread panics while holding it")),
         };
         self.tell(now)
@@ -251,15 +255,7 @@ impl Clock {
         let time = own_ps.max(now);
         self.time_ps[vcpu].store(time, Relaxed);
         self.running.fetch_or(1 << vcpu, SeqCst);
-        drop(idle);
-        self.settle(vcpu);
         time
-    }
-
-    fn settle(&self, vcpu: usize) {
-        if let Some(left) = self.turns.settle(vcpu, self.running.load(Relaxed)) {
-            self.relieve(left);
-        }
     }
 
     /// A vCPU halts.
@@ -304,7 +300,9 @@ impl Clock {
         if self.allowance(own_ps, now) >= self.skew_ps / 10 {
             return now;
         }
-        self.settle(vcpu);
+        if let Some(left) = self.turns.settle(vcpu, self.running.load(Relaxed)) {
+            self.relieve(left);
+        }
         // Turns that are longer cost fewer hand-overs, but more waiting for the other host CPUs.
         self.wait(vcpu, own_ps - self.skew_ps / 3)
     }
@@ -331,7 +329,7 @@ impl Clock {
             }
         }
         let clock = std::ptr::from_ref(self).cast();
-        self.turns.rest(vcpu, target, rest, clock);
+        self.turns.rest(vcpu, target, find_work, clock);
         self.advance()
     }
 
@@ -347,7 +345,8 @@ impl Clock {
                 naps = 0;
             }
             before = now;
-            // Who is awake takes the next one itself, unless it is stuck in the kernel.
+            // Who is awake takes the next one itself, unless it is stuck in the kernel, or was
+            // promised and does not come.
             if naps > 0 || !self.awake(seat, None) {
                 let let_go = naps >= NAPS;
                 let until = if let_go { u64::MAX } else { now };
@@ -357,8 +356,13 @@ impl Clock {
                 }
             }
             self.wake(now);
-            self.turns.nap(seat, bell);
-            naps += 1;
+            let promised = |vcpu: &AtomicU64| vcpu.load(SeqCst) != 0;
+            let limit_ns = if self.promised.iter().any(promised) {
+                PROMISE_NS
+            } else {
+                NAP_NS
+            };
+            naps += u32::from(!self.turns.nap(seat, bell, limit_ns));
         }
     }
 }
@@ -367,7 +371,7 @@ impl Clock {
 ///
 /// # Safety
 /// `clock` points to the clock whose worker this is.
-unsafe extern "C" fn rest(clock: *const (), worker: u64) -> ! {
+unsafe extern "C" fn find_work(clock: *const (), worker: u64) -> ! {
     // SAFETY: the clock outlives its vCPUs.
     unsafe { &*clock.cast::<Clock>() }.find_work(worker as usize)
 }
@@ -453,8 +457,10 @@ mod tests {
     /// Runs four vCPUs, which halt now and then, for 2 ms of guest time; what each then finds in
     /// its thread-local storage. Threads that handed their context over must not end: they would
     /// take their worker's place with them.
-    fn four_take_turns(cpus: usize) -> (&'static Clock, Vec<(usize, u64)>) {
-        let clock: &'static Clock = Box::leak(Box::new(seated(10_000, 4, cpus)));
+    fn four_take_turns(cpus: usize, quick: bool) -> (&'static Clock, Vec<(usize, u64)>) {
+        let clock = Box::leak(Box::new(seated(10_000, 4, cpus)));
+        clock.turns.quick &= quick;
+        let clock: &'static Clock = clock;
         let (sender, ended) = std::sync::mpsc::channel();
         for vcpu in 0..4 {
             clock.start(vcpu, 0);
@@ -487,8 +493,8 @@ mod tests {
 
     #[test]
     fn those_that_share_a_host_cpu_take_turns_and_keep_their_storage() {
-        for cpus in [1, 2] {
-            let (clock, mut ended) = four_take_turns(cpus);
+        for (cpus, quick) in [(1, true), (2, true), (1, false)] {
+            let (clock, mut ended) = four_take_turns(cpus, quick);
             ended.sort_unstable();
             let vcpus: Vec<usize> = ended.iter().map(|&(vcpu, _)| vcpu).collect();
             assert_eq!(vcpus, [0, 1, 2, 3]);

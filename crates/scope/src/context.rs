@@ -3,8 +3,10 @@
 //! A context is what makes a thread the one that it is: a stack, the registers that a function
 //! keeps, and the base of its thread-local storage, by which the C library and QEMU know it. The
 //! kernel's thread underneath, the *worker*, carries whichever context is put on it; only what the
-//! kernel knows a thread by (its number, its CPUs) stays with the worker. Nothing that QEMU's
-//! vCPU threads do while they run guest code asks for that.
+//! kernel knows a thread by (its number, its CPUs, its signal mask, the place where it writes the
+//! CPU's number) stays with the worker. QEMU's vCPU threads, which are all alike in that, do not
+//! ask for it while they run guest code. What runs between contexts must keep off thread-local
+//! storage, and with it off `errno`: another worker may carry its owner.
 //!
 //! x86-64 only, as the laboratory is: its guest runs the host's own programs.
 
@@ -119,7 +121,7 @@ pub struct Stack {
     start: Context,
 }
 
-// SAFETY: the memory belongs to one worker at a time, and is never freed while one can use it.
+// SAFETY: the memory belongs to one worker at a time, and is never freed: a worker may sleep on it.
 unsafe impl Send for Stack {}
 // SAFETY: as above.
 unsafe impl Sync for Stack {}
@@ -183,13 +185,6 @@ impl Stack {
             };
         }
         &self.start
-    }
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`.
-        unsafe { libc::munmap(self.base.cast(), STACK_BYTES) };
     }
 }
 

@@ -4,8 +4,8 @@
 //! one: they share caches in the model, whose tables then stay in one host CPU's own cache. Else
 //! each has a seat of its own, wherever the kernel runs it.
 //!
-//! Only the vCPU itself binds the worker that carries it (see `turns`), and vCPUs settle one at a
-//! time; `running` and the seat are read by all.
+//! Only the vCPU itself binds the worker that carries it (see `turns`) and changes its seat, which
+//! all read.
 
 use hither_core::opium::MAX_VCPUS;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -31,32 +31,31 @@ const PATIENCE: u32 = 8;
 impl Seats {
     /// Seats for these host CPUs, nobody bound.
     pub fn new(cpus: Vec<usize>, vcpus: usize) -> Self {
-        let shared = vcpus > cpus.len();
-        let seat = |vcpu: usize| if shared { 0 } else { vcpu };
-        let members = |place: usize| {
-            (0..vcpus)
-                .filter(|&vcpu| seat(vcpu) == place)
-                .fold(0, |mask, vcpu| mask | 1 << vcpu)
-        };
-        Self {
+        let mut seats = Self {
             cpus,
             vcpus,
-            seat: std::array::from_fn(|vcpu| AtomicUsize::new(seat(vcpu))),
-            members: std::array::from_fn(|place| AtomicU32::new(members(place))),
+            seat: std::array::from_fn(|_| AtomicUsize::new(0)),
+            members: std::array::from_fn(|_| AtomicU32::new(0)),
             bound: std::array::from_fn(|_| AtomicBool::new(false)),
             doubts: std::array::from_fn(|_| AtomicU32::new(0)),
+        };
+        for vcpu in 0..vcpus {
+            let seat = if seats.shared() { 0 } else { vcpu };
+            *seats.seat[vcpu].get_mut() = seat;
+            *seats.members[seat].get_mut() |= 1 << vcpu;
         }
+        seats
     }
 
     /// Do vCPUs share host CPUs?
     pub fn shared(&self) -> bool {
-        self.vcpus > self.cpus.len()
+        !self.cpus.is_empty() && self.vcpus > self.cpus.len()
     }
 
     /// Number of seats.
     pub fn count(&self) -> usize {
         if self.shared() {
-            self.cpus.len().max(1)
+            self.cpus.len()
         } else {
             self.vcpus
         }
@@ -73,25 +72,28 @@ impl Seats {
     }
 
     /// Binds the thread of the calling vCPU where it belongs, as soon as that has been elsewhere more
-    /// often than not: who runs (a bit per vCPU) changes at every interrupt.
-    pub fn settle(&self, vcpu: usize, running: u32) {
+    /// often than not: who runs (a bit per vCPU) changes at every interrupt. Returns the seat that
+    /// it has left.
+    pub fn settle(&self, vcpu: usize, running: u32) -> Option<usize> {
         if !self.shared() {
-            return;
+            return None;
         }
+        let before = self.of(vcpu);
         let seat = self.belongs(vcpu, running);
         let bound = self.bound[vcpu].load(Relaxed);
         let doubts = self.doubts[vcpu].load(Relaxed);
-        if bound && seat == self.of(vcpu) {
+        if bound && seat == before {
             self.doubts[vcpu].store(doubts.saturating_sub(1), Relaxed);
         } else if bound && doubts < PATIENCE {
             self.doubts[vcpu].store(doubts + 1, Relaxed);
         } else if bind(self.cpus[seat]) {
-            self.members[self.of(vcpu)].fetch_and(!(1 << vcpu), Relaxed);
+            self.members[before].fetch_and(!(1 << vcpu), Relaxed);
             self.members[seat].fetch_or(1 << vcpu, Relaxed);
             self.seat[vcpu].store(seat, Relaxed);
             self.bound[vcpu].store(true, Relaxed);
             self.doubts[vcpu].store(0, Relaxed);
         }
+        (self.of(vcpu) != before).then_some(before)
     }
 
     /// The seat of this vCPU where it and all that run are spread evenly, in their order.
@@ -151,6 +153,15 @@ mod tests {
     }
 
     #[test]
+    fn without_a_known_host_cpu_none_is_shared() {
+        let all = seats(0, 4);
+        assert_eq!(
+            (all.settle(3, 0b1111), all.of(3), all.count()),
+            (None, 3, 4)
+        );
+    }
+
+    #[test]
     fn nobody_is_bound_where_each_has_a_cpu() {
         let all = seats(4, 4);
         all.settle(3, 0b1111);
@@ -166,9 +177,8 @@ mod tests {
         assert_eq!(all.of(1), 0);
         all.settle(1, 0b1);
         assert_eq!(all.of(1), 0);
-        for _ in 0..PATIENCE {
-            all.settle(1, 0b1);
-        }
+        let left: Vec<_> = (0..PATIENCE).filter_map(|_| all.settle(1, 0b1)).collect();
+        assert_eq!(left, [0]);
         assert_eq!(all.of(1), 1);
         assert_eq!([0, 1].map(|seat| all.members(seat)), [0b1101, 0b10]);
     }

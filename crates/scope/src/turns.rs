@@ -7,17 +7,15 @@
 //!
 //! Each vCPU's own thread is at first its worker. A vCPU that waits leaves its context here, and
 //! its worker goes on with the context of another of the same seat, or sleeps. So there are as
-//! many workers on a seat as vCPUs, and one more can always be woken when the vCPU that is carried
-//! blocks in the kernel.
+//! many workers on a seat as vCPUs: one that halts in the kernel, and keeps its worker, leaves
+//! enough for the others. One that blocks there otherwise, which the plugin does not see, holds up
+//! its seat until a sleeping worker finds that guest time stands still.
 
 use crate::context::{self, Context, Stack};
 use crate::seats::Seats;
 use hither_core::opium::MAX_VCPUS;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
-/// A sleeping worker looks again after this time. Longer than the host's tick: a sooner time-out
-/// would have the host's timer programmed anew each time, which costs more than the switch.
-const NAP_NS: i64 = 20_000_000;
 /// So many hand-overs, about 100 us of the host, and the kernel may run other threads: one that
 /// it has just woken (QEMU's main loop, a vCPU that was halted) would else wait for its tick.
 const YIELD: u32 = 4;
@@ -38,10 +36,11 @@ pub struct Turns {
     stacks: Vec<Stack>,
     /// Futex word of each seat: bumped when a sleeping worker of it should look again.
     bell: [AtomicU32; MAX_VCPUS],
-    /// The lowest awaited time of each seat when its last worker went to sleep, `u64::MAX` when
-    /// one has been woken since.
+    /// Not above the lowest awaited time of each seat from when a worker of it went to sleep, until
+    /// one is woken; then `u64::MAX`.
     wake_at_ps: [AtomicU64; MAX_VCPUS],
-    quick: bool,
+    /// See [`context::is_quick`].
+    pub quick: bool,
 }
 
 impl Turns {
@@ -69,11 +68,10 @@ impl Turns {
     /// Sees to it that a vCPU, which is the caller, sits where it belongs; returns the seat that
     /// it left.
     pub fn settle(&self, vcpu: usize, running: u32) -> Option<usize> {
-        let before = self.seats.of(vcpu);
-        self.seats.settle(vcpu, running);
-        let seat = self.seats.of(vcpu);
-        self.worker_seat[self.carrier[vcpu].load(Relaxed)].store(seat, Relaxed);
-        (seat != before).then_some(before)
+        let left = self.seats.settle(vcpu, running)?;
+        let worker = self.carrier[vcpu].load(Relaxed);
+        self.worker_seat[worker].store(self.seats.of(vcpu), Relaxed);
+        Some(left)
     }
 
     /// Is one of these vCPUs on this seat and not waiting?
@@ -91,9 +89,16 @@ impl Turns {
                 .min()
                 .filter(|&(target, _)| target <= now_ps && target != u64::MAX)?;
             let awaited = &self.awaited_ps[vcpu];
-            if (awaited.compare_exchange(target, u64::MAX, SeqCst, Relaxed)).is_ok() {
+            if (awaited.compare_exchange(target, u64::MAX, SeqCst, Relaxed)).is_err() {
+                continue;
+            }
+            // It may have moved since we looked who sits here: seats must not exchange workers.
+            let its_seat = self.seats.of(vcpu);
+            if its_seat == seat {
                 return Some(vcpu);
             }
+            awaited.store(target, SeqCst);
+            self.ring(its_seat);
         }
     }
 
@@ -169,8 +174,9 @@ impl Turns {
         let earliest = bits(self.seats.members(seat))
             .map(|vcpu| self.awaited_ps[vcpu].load(SeqCst))
             .min();
-        // A full fence: who changes guest time after this sees the note, or we see the change.
-        self.wake_at_ps[seat].swap(earliest.unwrap_or(u64::MAX), SeqCst);
+        // Never up: another may have noted an earlier time since we looked. A full fence: who
+        // changes guest time after this sees the note, or we see the change.
+        self.wake_at_ps[seat].fetch_min(earliest.unwrap_or(u64::MAX), SeqCst);
         bell
     }
 
@@ -186,18 +192,15 @@ impl Turns {
         futex(&self.bell[seat], libc::FUTEX_WAKE, 1, std::ptr::null());
     }
 
-    /// Sleeps until somebody rings, as seen from a state of the bell, or for a while.
-    pub fn nap(&self, seat: usize, bell: u32) {
-        let while_ns = libc::timespec {
+    /// Sleeps until somebody rings, as seen from a state of the bell. False where nobody did for
+    /// so long.
+    pub fn nap(&self, seat: usize, bell: u32, limit_ns: u64) -> bool {
+        let limit = libc::timespec {
             tv_sec: 0,
-            tv_nsec: NAP_NS,
+            tv_nsec: limit_ns as _,
         };
-        futex(
-            &self.bell[seat],
-            libc::FUTEX_WAIT,
-            bell,
-            &raw const while_ns,
-        );
+        let answer = futex(&self.bell[seat], libc::FUTEX_WAIT, bell, &raw const limit);
+        answer != -i64::from(libc::ETIMEDOUT)
     }
 }
 
@@ -211,14 +214,19 @@ fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
 }
 
 /// Not the C library's: that would write `errno` into the thread-local storage of a context that
-/// somebody else may carry by now. Errors (interrupted, value changed, timed out) all mean: look
-/// again.
-fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout: *const libc::timespec) {
+/// somebody else may carry by now. Returns what the kernel does: errors are negative.
+fn futex(
+    word: &AtomicU32,
+    operation: libc::c_int,
+    value: u32,
+    timeout: *const libc::timespec,
+) -> i64 {
+    let answer;
     // SAFETY: the word outlives the call; the time-out is null or valid.
     unsafe {
         std::arch::asm!(
             "syscall",
-            inlateout("rax") libc::SYS_futex => _,
+            inlateout("rax") libc::SYS_futex => answer,
             in("rdi") word.as_ptr(),
             in("rsi") operation | libc::FUTEX_PRIVATE_FLAG,
             in("rdx") u64::from(value),
@@ -228,4 +236,5 @@ fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, timeout: *const l
             options(nostack),
         );
     }
+    answer
 }
