@@ -300,8 +300,9 @@ fn wait_for_line(child: &mut Child) {
 
 fn kill(pid: u32, signal: &str) {
     assert!(
-        Command::new("kill")
-            .args([signal, &pid.to_string()])
+        // The shell's own: Debian's smallest installation has no `kill` program.
+        Command::new("sh")
+            .args(["-c", &format!("kill {signal} {pid}")])
             .status()
             .unwrap()
             .success()

@@ -454,8 +454,9 @@ fn signals_and_time_outs_leave_no_process_and_no_file() {
             .spawn()
             .unwrap();
         let qemu = emulator_of(&hither);
-        let sent = Command::new("kill")
-            .args(["-s", signal, &hither.id().to_string()])
+        // The shell's own: Debian's smallest installation has no `kill` program.
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -s {signal} {}", hither.id())])
             .status();
         assert!(sent.unwrap().success());
         let answer = Answer::of(hither.wait_with_output().unwrap());
