@@ -75,17 +75,18 @@ impl Comparison {
 
     /// How many times as fast as `other` a policy is, from end to end.
     fn whole(&self, policy: &str, other: &str) -> f64 {
-        let seconds = |policy| self.figure(policy, "/seconds/median");
-        let gain = seconds(other) / seconds(policy);
-        println!("{policy} is {gain:.3} times as fast as {other}");
-        gain
+        self.gain("seconds", policy, other)
     }
 
     /// The same in the steady state.
     fn steady(&self, policy: &str, other: &str) -> f64 {
-        let seconds = |policy| self.figure(policy, "/steady_seconds/median");
+        self.gain("steady_seconds", policy, other)
+    }
+
+    fn gain(&self, which: &str, policy: &str, other: &str) -> f64 {
+        let seconds = |policy| self.figure(policy, &format!("/{which}/median"));
         let gain = seconds(other) / seconds(policy);
-        println!("{policy} is {gain:.3} times as fast as {other} in the steady state");
+        println!("{which}: {policy} is {gain:.3} times as fast as {other}");
         gain
     }
 }

@@ -11,7 +11,7 @@
 //! `now` anyone, forward only.
 
 use crate::seats::{Seats, allowed};
-use crate::turns::Turns;
+use crate::turns::{Turns, bits};
 use hither_core::opium::MAX_VCPUS;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -102,14 +102,9 @@ impl Clock {
 
     /// The slowest running vCPU's time; `None` when all are halted.
     fn slowest(&self) -> Option<u64> {
-        let mut left = self.running.load(SeqCst);
-        let mut slowest = None;
-        while left != 0 {
-            let time = self.time_ps[left.trailing_zeros() as usize % MAX_VCPUS].load(SeqCst);
-            slowest = Some(slowest.map_or(time, |least: u64| least.min(time)));
-            left &= left - 1;
-        }
-        slowest
+        bits(self.running.load(SeqCst))
+            .map(|vcpu| self.time_ps[vcpu].load(SeqCst))
+            .min()
     }
 
     fn runs(&self, vcpu: usize) -> bool {

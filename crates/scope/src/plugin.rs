@@ -187,7 +187,14 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
     }
     let device =
         Device::map(options.opium.as_deref()).map_err(|error| format!("opium device: {error}"))?;
-    describe(&device, &machine, vcpus, options.skew_ns);
+    let nodes: Vec<usize> = (0..vcpus)
+        .map(|vcpu| {
+            machine
+                .node_of_cpu(hither_core::ids::CpuId(vcpu as u32))
+                .unwrap_or(0)
+        })
+        .collect();
+    describe(&device, &machine, &nodes, options.skew_ns);
     let prices = InstructionPrices::new(&machine);
     let owned = (0..vcpus)
         .map(|vcpu| {
@@ -195,13 +202,6 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
                 vcpu: Vcpu::new(&machine, vcpu),
                 guest: Guest::default(),
             })
-        })
-        .collect();
-    let nodes = (0..vcpus)
-        .map(|vcpu| {
-            machine
-                .node_of_cpu(hither_core::ids::CpuId(vcpu as u32))
-                .unwrap_or(0)
         })
         .collect();
     let plugin = Plugin {
@@ -226,10 +226,15 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
     Ok(())
 }
 
-fn describe(device: &Device, machine: &hither_core::machine::Machine, vcpus: usize, skew_ns: u64) {
+fn describe(
+    device: &Device,
+    machine: &hither_core::machine::Machine,
+    nodes: &[usize],
+    skew_ns: u64,
+) {
     let put = |offset: usize, value: u32| device.u32(offset).store(value, Relaxed);
     put(header::VERSION, hither_core::opium::VERSION);
-    put(header::VCPU_COUNT, vcpus as u32);
+    put(header::VCPU_COUNT, nodes.len() as u32);
     put(header::NODE_COUNT, machine.nodes.len() as u32);
     put(header::LINK_COUNT, machine.links.len() as u32);
     put(header::LINE_BYTES, machine.line_bytes);
@@ -237,10 +242,7 @@ fn describe(device: &Device, machine: &hither_core::machine::Machine, vcpus: usi
     for (position, node) in machine.nodes.iter().enumerate() {
         put(header::NODE_IDS + 4 * position, node.id.0);
     }
-    for vcpu in 0..vcpus {
-        let node = machine
-            .node_of_cpu(hither_core::ids::CpuId(vcpu as u32))
-            .unwrap_or(0);
+    for (vcpu, &node) in nodes.iter().enumerate() {
         device
             .u8(header::VCPU_NODES + vcpu)
             .store(node as u8, Relaxed);

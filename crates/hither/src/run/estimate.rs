@@ -2,8 +2,9 @@
 //!
 //! Samples tell where an interval's fills went, the counters of the cores (not of the nodes) how
 //! many there were: the number of samples tells that only to within its noise, which is largest
-//! where sampling is cheap, before the first move. An interval in which the engine had sampling switched off counts with the
-//! figures of the last one that had enough samples, by the counters' number of accesses.
+//! where sampling is cheap, before the first move. An interval in which the engine had sampling
+//! switched off counts with the figures of the last one that had enough samples, by the counters'
+//! number of accesses.
 
 use hither_core::metrics;
 use hither_core::snapshot::Snapshot;
