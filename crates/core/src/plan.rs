@@ -94,6 +94,8 @@ pub enum Refusal {
     TargetForbidden,
     /// Not tried: the request was dropped before its turn (queue full, shutdown).
     Dropped,
+    /// This backend cannot do this kind of move.
+    NotSupported,
 }
 
 impl Refusal {
@@ -116,6 +118,7 @@ impl Refusal {
             Self::ProcessGone => "process gone",
             Self::TargetForbidden => "target forbidden",
             Self::Dropped => "not tried",
+            Self::NotSupported => "not supported",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Attempts are made on this process alone and undone at once. On a captured machine
 //! (`root` is not `/`) only files are looked at.
 
-use crate::kernel_backend::KernelBackend;
+use crate::backend::kernel::KernelBackend;
 use crate::opium::Device;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::root::Root;

@@ -3,9 +3,9 @@
 //! Split by kernel source; every reader takes a [`root::Root`], so that a captured machine is a
 //! test. [`sys`] is the only home of system calls.
 
+pub mod backend;
 pub mod doctor;
 pub mod error;
-pub mod kernel_backend;
 pub mod opium;
 pub mod parse;
 pub mod proc;

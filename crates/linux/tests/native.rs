@@ -1,13 +1,12 @@
 //! What only a real kernel can show: another user's process.
 
 use hither_core::ids::{NodeId, Pid};
-use hither_core::plan::{Mechanism, MoveRequest, Reason, Refusal};
-use hither_core::snapshot::Evidence;
-use hither_linux::kernel_backend::KernelBackend;
+use hither_core::plan::Refusal;
+use hither_linux::backend::kernel::KernelBackend;
 use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::sys;
-use hither_mover::Backend;
+use hither_mover::{Action, Backend, Job, Pages, Race};
 
 /// The user that owns nothing.
 const NOBODY: u32 = 65_534;
@@ -29,25 +28,22 @@ fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
-fn request(pid: i32) -> MoveRequest {
-    MoveRequest {
-        id: 1,
+fn job(pid: i32) -> Job<'static> {
+    Job {
         pid: Pid(pid),
-        pages: vec![0x400, 0x401],
-        to: NodeId(0),
-        reason: Reason {
-            mechanism: Mechanism::Collocate,
-            because: "test".into(),
+        action: Action::Migrate {
+            pages: Pages::Listed(&[0x400, 0x401]),
+            to: NodeId(0),
         },
-        predicted_gain_ns: Evidence::unknown("test"),
+        race: Race::Block,
     }
 }
 
 #[test]
 fn another_users_pages_are_not_ours_to_move() {
     // Process 1 is root's, or at least not nobody's.
-    let asked = as_nobody(|| KernelBackend::new().execute(&[request(1)]));
-    let outcomes = asked.unwrap_or_else(|| KernelBackend::new().execute(&[request(1)]));
+    let asked = as_nobody(|| KernelBackend::new().execute(&[job(1)]));
+    let outcomes = asked.unwrap_or_else(|| KernelBackend::new().execute(&[job(1)]));
     assert_eq!(outcomes[0].refused, [(Refusal::NotOurs, 2)]);
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use hither_core::policy::{EvidenceKind, Policy};
-use hither_linux::kernel_backend::KernelBackend;
+use hither_linux::backend::kernel::KernelBackend;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;

@@ -16,7 +16,7 @@ use hither_linux::sys::{self, Ended, PidFd, Signals, Timer, Usage, Waiter};
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::watch::Watch;
-use hither_mover::{Backend, OutcomeBuilder};
+use hither_mover::{Action, Backend, Job, Pages, Race};
 use std::ffi::OsString;
 use std::io;
 use std::process;
@@ -244,13 +244,17 @@ impl Session {
                 first || pages <= SLICE_PAGES
             });
             let (slice, after) = rest.split_at(fits.count());
-            outcomes.extend(self.backend.execute(slice));
+            let jobs: Vec<Job<'_>> = slice.iter().map(job).collect();
+            let done = self.backend.execute(&jobs).into_iter().zip(slice);
+            outcomes.extend(done.map(|(outcome, request)| outcome.of_request(request.id)));
             rest = after;
         }
-        outcomes.extend(rest.iter().map(|request| {
-            let mut builder = OutcomeBuilder::new(request);
-            builder.refused_many(Refusal::Dropped, request.pages.len() as u64);
-            builder.finish()
+        outcomes.extend(rest.iter().map(|request| MoveOutcome {
+            request: request.id,
+            moved: Vec::new(),
+            already_there: 0,
+            refused: vec![(Refusal::Dropped, request.pages.len() as u64)],
+            duration_ns: 0,
         }));
         outcomes
     }
@@ -292,6 +296,18 @@ impl Session {
                 self.engine.log_mut().drain().collect()
             },
         }
+    }
+}
+
+/// What the engine asks for, as a backend takes it.
+fn job(request: &MoveRequest) -> Job<'_> {
+    Job {
+        pid: request.pid,
+        action: Action::Migrate {
+            pages: Pages::Listed(&request.pages),
+            to: request.to,
+        },
+        race: Race::Block,
     }
 }
 

@@ -8,7 +8,7 @@ use hither_core::policy::{self, EvidenceKind};
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
 use hither_linux::proc::tree::Tree;
 use hither_linux::tracker::view::SampleView;
-use hither_mover::Unavailable;
+use hither_mover::{Outcome, OutcomeBuilder, Unavailable};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -73,19 +73,19 @@ impl Backend for FakeBackend {
     fn probe(&self) -> Result<(), Unavailable> {
         Ok(())
     }
-    fn execute(&mut self, requests: &[MoveRequest]) -> Vec<MoveOutcome> {
-        let one = |request: &MoveRequest| {
-            let mut builder = OutcomeBuilder::new(request);
-            for &page in &request.pages {
+    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
+        let one = |job: &Job<'_>| {
+            let mut builder = OutcomeBuilder::new(job);
+            let Action::Migrate { pages, to } = &job.action else {
+                panic!("the engine only migrates");
+            };
+            for page in pages.iter() {
                 builder.moved(page);
-                self.0
-                    .borrow_mut()
-                    .moved
-                    .push((request.pid, page, request.to));
+                self.0.borrow_mut().moved.push((job.pid, page, *to));
             }
             builder.finish()
         };
-        requests.iter().map(one).collect()
+        jobs.iter().map(one).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Problem: `move_pages` has a high price per call (it drains every CPU's page lists), stops at
 //! the first batch that it cannot finish, and then tells nothing of that batch nor of the rest.
 //!
-//! Mechanism: consecutive requests of one process share calls of at most [`CHUNK_PAGES`] pages.
+//! Mechanism: consecutive jobs of one process share calls of at most [`CHUNK_PAGES`] pages.
 //! 1. *Query* where the pages are: unmapped pages and those already there leave the batch.
 //! 2. *Move* the rest; each page's status starts at a mark that no kernel writes.
 //! 3. *Verify* by a second query what has no clear status: what is on its target now has moved
@@ -17,8 +17,8 @@
 //! Source: move_pages(2); `do_pages_move` of Linux `mm/migrate.c` (read at 6.12).
 
 use crate::sys;
-use hither_core::plan::{MoveOutcome, MoveRequest, Refusal};
-use hither_mover::{Backend, OutcomeBuilder, Unavailable};
+use hither_core::plan::Refusal;
+use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 
 /// Most pages per call: 64 MiB. A call first empties every CPU's page lists, which waits for a
 /// worker on each of them: 3 to 16 ms on a busy machine of 8 CPUs, whatever the call moves. The
@@ -41,8 +41,8 @@ pub struct KernelBackend {
 /// A page on its way.
 #[derive(Clone, Copy, Debug)]
 struct Item {
-    /// Index of the request.
-    request: usize,
+    /// Index of the job.
+    job: usize,
     page: u64,
     target: i32,
     /// What the kernel said last.
@@ -82,19 +82,23 @@ impl KernelBackend {
         Self::default()
     }
 
-    /// Moves the pages of consecutive requests of one process.
-    fn execute_process(&mut self, requests: &[MoveRequest], builders: &mut [OutcomeBuilder]) {
-        let pid = requests[0].pid.0;
+    /// Moves the pages of consecutive jobs of one process.
+    fn execute_process(&mut self, jobs: &[Job<'_>], builders: &mut [OutcomeBuilder]) {
+        let pid = jobs[0].pid.0;
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        for (index, request) in requests.iter().enumerate() {
-            let target = request.to.0 as i32;
-            batch.extend(request.pages.iter().map(|&page| Item {
-                request: index,
-                page,
-                target,
-                status: UNTOLD,
-            }));
+        for (index, job) in jobs.iter().enumerate() {
+            match &job.action {
+                Action::Migrate { pages, to } => batch.extend(pages.iter().map(|page| Item {
+                    job: index,
+                    page,
+                    target: to.0 as i32,
+                    status: UNTOLD,
+                })),
+                Action::Replicate { .. } => {
+                    builders[index].refused_many(Refusal::NotSupported, job.page_count());
+                }
+            }
         }
         for chunk in batch.chunks_mut(CHUNK_PAGES) {
             self.execute_chunk(pid, chunk, builders);
@@ -104,11 +108,14 @@ impl KernelBackend {
 
     fn execute_chunk(&mut self, pid: i32, chunk: &mut [Item], builders: &mut [OutcomeBuilder]) {
         let start = sys::monotonic_ns();
-        let first = chunk[0].request;
+        let first = chunk[0].job;
         let mut settle = |item: &Item, verdict| {
-            let builder = &mut builders[item.request];
+            let builder = &mut builders[item.job];
             match verdict {
-                Verdict::Moved => builder.moved(item.page),
+                Verdict::Moved => {
+                    builder.moved(item.page);
+                    builder.figures().bytes += 4096;
+                }
                 Verdict::AlreadyThere => builder.already_there(),
                 Verdict::Refused(refusal) => builder.refused(refusal),
             }
@@ -259,16 +266,16 @@ impl Backend for KernelBackend {
         }
     }
 
-    fn execute(&mut self, requests: &[MoveRequest]) -> Vec<MoveOutcome> {
-        let mut builders: Vec<OutcomeBuilder> = requests.iter().map(OutcomeBuilder::new).collect();
+    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
+        let mut builders: Vec<OutcomeBuilder> = jobs.iter().map(OutcomeBuilder::new).collect();
         let mut start = 0;
-        while start < requests.len() {
-            let same = requests[start..]
+        while start < jobs.len() {
+            let same = jobs[start..]
                 .iter()
-                .take_while(|r| r.pid == requests[start].pid)
+                .take_while(|job| job.pid == jobs[start].pid)
                 .count();
             let range = start..start + same;
-            self.execute_process(&requests[range.clone()], &mut builders[range]);
+            self.execute_process(&jobs[range.clone()], &mut builders[range]);
             start += same;
         }
         builders.into_iter().map(OutcomeBuilder::finish).collect()

@@ -2,20 +2,16 @@
 
 use super::*;
 use hither_core::ids::{NodeId, Pid};
-use hither_core::plan::{Mechanism, Reason};
-use hither_core::snapshot::Evidence;
+use hither_mover::{Pages, Race};
 
-fn request(id: u64, pid: i32, pages: Vec<u64>, to: u32) -> MoveRequest {
-    MoveRequest {
-        id,
+fn job(pid: i32, pages: &[u64], to: u32) -> Job<'_> {
+    Job {
         pid: Pid(pid),
-        pages,
-        to: NodeId(to),
-        reason: Reason {
-            mechanism: Mechanism::Collocate,
-            because: "test".into(),
+        action: Action::Migrate {
+            pages: Pages::Listed(pages),
+            to: NodeId(to),
         },
-        predicted_gain_ns: Evidence::unknown("test"),
+        race: Race::Block,
     }
 }
 
@@ -46,18 +42,15 @@ fn pages_that_are_there_stay_there() {
     // More than two chunks.
     let (memory, first) = touched(2 * CHUNK_PAGES + 7);
     let pages: Vec<u64> = (first..first + 2 * CHUNK_PAGES as u64 + 7).collect();
-    let requests = [
-        request(1, own_pid(), pages[..100].to_vec(), home(first)),
-        request(2, own_pid(), pages[100..].to_vec(), home(first)),
+    let jobs = [
+        job(own_pid(), &pages[..100], home(first)),
+        job(own_pid(), &pages[100..], home(first)),
     ];
-    let outcomes = KernelBackend::new().execute(&requests);
-    assert_eq!(
-        outcomes.iter().map(|o| o.request).collect::<Vec<_>>(),
-        [1, 2]
-    );
-    for (outcome, request) in outcomes.iter().zip(&requests) {
+    let outcomes = KernelBackend::new().execute(&jobs);
+    assert_eq!(outcomes.len(), 2);
+    for (outcome, job) in outcomes.iter().zip(&jobs) {
         let there = outcome.already_there + outcome.moved.len() as u64;
-        assert_eq!(there, request.pages.len() as u64, "{:?}", outcome.refused);
+        assert_eq!(there, job.page_count(), "{:?}", outcome.refused);
     }
     assert_eq!(
         memory[(first * 4096 - memory.as_ptr() as u64) as usize],
@@ -71,7 +64,7 @@ fn an_unmapped_page_is_refused_and_its_neighbours_are_not() {
     let (_memory, first) = touched(2);
     let pages = vec![1, first, first + 1];
     let outcome = KernelBackend::new()
-        .execute(&[request(1, own_pid(), pages, home(first))])
+        .execute(&[job(own_pid(), &pages, home(first))])
         .remove(0);
     assert_eq!(outcome.refused, [(Refusal::Unmapped, 1)]);
     assert_eq!(outcome.already_there + outcome.moved.len() as u64, 2);
@@ -82,10 +75,8 @@ fn a_process_that_is_gone_is_an_outcome() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id() as i32;
     child.wait().unwrap();
-    let outcomes = KernelBackend::new().execute(&[
-        request(1, pid, vec![1, 2, 3], 0),
-        request(2, own_pid(), vec![1], 0),
-    ]);
+    let outcomes =
+        KernelBackend::new().execute(&[job(pid, &[1, 2, 3], 0), job(own_pid(), &[1], 0)]);
     assert_eq!(outcomes[0].refused, [(Refusal::ProcessGone, 3)]);
     assert_eq!(outcomes[1].refused, [(Refusal::Unmapped, 1)]);
 }
@@ -93,9 +84,9 @@ fn a_process_that_is_gone_is_an_outcome() {
 #[test]
 fn a_node_that_does_not_exist_is_forbidden() {
     let (_memory, first) = touched(3);
-    let pages = (first..first + 3).collect();
+    let pages: Vec<u64> = (first..first + 3).collect();
     let outcome = KernelBackend::new()
-        .execute(&[request(1, own_pid(), pages, 1023)])
+        .execute(&[job(own_pid(), &pages, 1023)])
         .remove(0);
     assert_eq!(
         outcome.refused,
@@ -108,13 +99,8 @@ fn a_node_that_does_not_exist_is_forbidden() {
 fn nothing_asked_nothing_done() {
     let mut backend = KernelBackend::new();
     assert!(backend.execute(&[]).is_empty());
-    let outcome = backend
-        .execute(&[request(5, own_pid(), vec![], 0)])
-        .remove(0);
-    assert_eq!(
-        (outcome.request, outcome.moved.len(), outcome.refused.len()),
-        (5, 0, 0)
-    );
+    let outcome = backend.execute(&[job(own_pid(), &[], 0)]).remove(0);
+    assert_eq!(outcome.page_count(), 0);
     assert_eq!(backend.probe(), Ok(()));
     assert_eq!(backend.name(), "kernel");
 }

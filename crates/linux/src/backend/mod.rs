@@ -1,0 +1,4 @@
+//! What moves memory here. Each backend is one file; which one serves a job is decided where
+//! backends are offered.
+
+pub mod kernel;
