@@ -222,7 +222,12 @@ impl OutcomeBuilder {
 
     /// The page was on the target already.
     pub fn already_there(&mut self) {
-        self.outcome.already_there += 1;
+        self.already_there_many(1);
+    }
+
+    /// So were so many.
+    pub fn already_there_many(&mut self, count: u64) {
+        self.outcome.already_there += count;
     }
 
     /// The page stays where it is.

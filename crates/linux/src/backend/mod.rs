@@ -2,3 +2,4 @@
 //! backends are offered.
 
 pub mod kernel;
+pub mod swap;

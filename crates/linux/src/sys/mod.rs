@@ -1,14 +1,21 @@
 //! System calls: the only home of `unsafe` in this crate. Thin wrappers with owned types and
 //! `io::Result`; no policy, no parsing.
 
+mod area;
 mod events;
 mod map;
+mod mappings;
 mod memory;
 mod probe;
 mod process;
+mod robust;
+mod thread;
+mod userfault;
 
+pub use area::{Area, discard, is_resident, populate, with_preferred_node};
 pub use events::{Arrived, Signals, Timer, Waiter, Wake};
 pub use map::SharedMap;
+pub use mappings::{Mapping, query_mapping};
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, ScanQuery, move_pages, pagemap_scan,
     query_pages,
@@ -18,6 +25,11 @@ pub use process::{
     Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_usage, reap_any,
     restore_mask_in_child, wait_child,
 };
+pub use robust::{RobustGuard, RobustMutex};
+pub use thread::{
+    EventFd, thread_descriptor, thread_descriptor_address, thread_id, thread_lives, wait_readable,
+};
+pub use userfault::{FaultEvent, Progress, Userfault, feature};
 
 use std::io;
 

@@ -1,0 +1,293 @@
+//! One exchange: take the program's pages away, copy them, put the copies in their place.
+//!
+//! Problem: nobody may write to a page between its copy and its replacement. Write protection
+//! leaves many ways around it: same-page merging, a page dropped and faulted in anew, kernels that
+//! lose the bit.
+//!
+//! Mechanism: the pages *leave* first. `UFFDIO_MOVE` takes them, uncopied, from the program's
+//! addresses to parking slots that only this exchange knows, and refuses every page that is pinned
+//! or shared. An access by the program waits from then on (the addresses are registered for
+//! missing pages). The parked pages are copied into slots that are filled already, on the target
+//! node, and these are put at the program's addresses; that wakes whoever waits.
+//!
+//! An access in between, by the race policy: under `Block` it waits for the copy; otherwise the
+//! worker, which looks after each piece that it copies, brings the page back at once.
+//!
+//! What always holds: see the journal. The parked pages stay as they are until the window closes,
+//! so that there is one true copy of every byte at every moment.
+
+use super::fork_gate;
+use super::journal::{Page, Shared, State, pages_done};
+use super::pool::{HUGE, PAGE, Size};
+use super::{Hook, Step};
+use crate::sys;
+use hither_mover::{Race, Raced};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Bytes copied between two looks at whether somebody waits: about 2 us of copying.
+const PIECE: u64 = 16 << 10;
+/// Tries while the kernel says that it could not lock a page just now.
+const TRIES: u32 = 1000;
+
+/// What became of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Moved,
+    /// It was touched on its way and is back.
+    Raced,
+    /// The kernel did not let it go: pinned, or shared after a fork.
+    Held,
+    /// Nothing was there.
+    Missing,
+    /// It is of a kind that cannot be exchanged.
+    Unsuited,
+    /// The program unmapped it or threw it away meanwhile.
+    Gone,
+}
+
+/// What is exchanged: pages at addresses that follow each other.
+pub(super) struct Chunk {
+    pub(super) start: u64,
+    pub(super) size: Size,
+    pub(super) race: Race,
+    /// As long as the chunk.
+    pub(super) parking: Range<u64>,
+    /// As long as the chunk, filled.
+    pub(super) fresh: Range<u64>,
+}
+
+/// How it went beside the pages.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub(super) stall_ns: u64,
+    pub(super) copied: u64,
+    /// Under `Race::Fail`.
+    pub(super) raced: Option<Raced>,
+    /// Accesses that are accounted for.
+    seen: usize,
+}
+
+/// Which slots hold what afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    pub(super) parking_filled: bool,
+    pub(super) fresh_filled: bool,
+}
+
+pub(super) struct Exchange<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) hook: &'a Hook,
+}
+
+impl Exchange<'_> {
+    /// Exchanges one chunk. `fates` and `slots` get one entry per page.
+    pub(super) fn run(
+        &self,
+        chunk: &Chunk,
+        fates: &mut Vec<Fate>,
+        slots: &mut Vec<Slots>,
+    ) -> Account {
+        if self.shared.gated {
+            fork_gate::enter();
+        }
+        let mut account = Account::default();
+        self.take(chunk, fates);
+        self.step(Step::Away);
+        self.copy(chunk, fates, &mut account);
+        self.step(Step::Copied);
+        self.put(chunk, fates, slots, &mut account);
+        if self.shared.gated {
+            fork_gate::leave();
+        }
+        self.step(Step::Closed);
+        account
+    }
+
+    fn step(&self, step: Step) {
+        if let Some(hook) = self.hook {
+            hook(step);
+        }
+    }
+
+    /// The pages leave.
+    fn take(&self, chunk: &Chunk, fates: &mut Vec<Fate>) {
+        let count = ((chunk.parking.end - chunk.parking.start) / PAGE) as usize;
+        fates.clear();
+        fates.resize(count, Fate::Moved);
+        let mut journal = self.shared.journal();
+        journal.pages.clear();
+        journal.pages.extend((0..count as u64).map(|index| Page {
+            address: chunk.start + index * PAGE,
+            state: State::Leaving,
+        }));
+        journal.parking = chunk.parking.start;
+        journal.race = chunk.race;
+        journal.touches.clear();
+        self.shared.touched.store(false, Ordering::Relaxed);
+        journal.open = true;
+        self.step(Step::Leaving);
+        let mut next = 0;
+        let mut tries = 0;
+        while next < count {
+            let offset = next as u64 * PAGE;
+            let length = (count - next) as u64 * PAGE;
+            let (to, from) = (chunk.parking.start + offset, chunk.start + offset);
+            // SAFETY: the slots are this exchange's own and empty; the journal remembers whose
+            // the pages are, and they come back.
+            let progress = unsafe { self.shared.receiver.exchange(to, from, length) };
+            let done = pages_done(progress);
+            for page in &mut journal.pages[next..next + done] {
+                page.state = State::Away;
+            }
+            next += done;
+            let fate = match progress.errno {
+                None => break,
+                Some(libc::EAGAIN) if tries < TRIES => {
+                    tries += 1;
+                    continue;
+                }
+                Some(libc::ENOENT) => Fate::Missing,
+                Some(libc::EINVAL) => Fate::Unsuited,
+                Some(_) => Fate::Held,
+            };
+            // A huge page comes whole or not at all; a mapping that is unsuited stays so.
+            let all = fate == Fate::Unsuited || (done == 0 && chunk.size == Size::Huge);
+            let stay = if all { next..count } else { next..(next + 1).min(count) };
+            for index in stay.clone() {
+                journal.pages[index].state = State::Home;
+                fates[index] = fate;
+            }
+            next = stay.end;
+        }
+        self.step(Step::Taken);
+    }
+
+    /// The parked pages are copied into the filled slots.
+    fn copy(&self, chunk: &Chunk, fates: &mut [Fate], account: &mut Account) {
+        let piece = match chunk.size {
+            Size::Small => PIECE,
+            Size::Huge => 4 * PIECE,
+        };
+        let most = (piece / PAGE) as usize;
+        let mut next = 0;
+        while next < fates.len() {
+            // Slots without a page stay untouched: reading them would fill them.
+            let away = |fate: &&Fate| **fate == Fate::Moved;
+            let length = fates[next..].iter().take(most).take_while(away).count();
+            if length == 0 {
+                next += 1;
+                continue;
+            }
+            let offset = next as u64 * PAGE;
+            let bytes = length as u64 * PAGE;
+            let (from, to) = (chunk.parking.start + offset, chunk.fresh.start + offset);
+            // SAFETY: both are slots of this exchange, so long at least, and filled.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes as usize) };
+            account.copied += bytes;
+            next += length;
+            self.step(Step::Copying);
+            if self.shared.touched.swap(false, Ordering::Acquire) && chunk.race != Race::Block {
+                self.give_back(chunk, fates, account);
+                if account.raced.is_some() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Somebody waits: the pages that were touched go back.
+    fn give_back(&self, chunk: &Chunk, fates: &mut [Fate], account: &mut Account) {
+        let mut journal = self.shared.journal();
+        let now = sys::monotonic_ns();
+        while account.seen < journal.touches.len() {
+            let touch = journal.touches[account.seen];
+            account.seen += 1;
+            let pages = match chunk.size {
+                _ if chunk.race == Race::Fail => 0..journal.pages.len(),
+                Size::Small => touch.page..touch.page + 1,
+                Size::Huge => {
+                    let unit = (HUGE / PAGE) as usize;
+                    let first = touch.page / unit * unit;
+                    first..(first + unit).min(journal.pages.len())
+                }
+            };
+            self.shared.restore_all(&mut journal, pages.clone());
+            fates[pages]
+                .iter_mut()
+                .filter(|fate| **fate == Fate::Moved)
+                .for_each(|fate| *fate = Fate::Raced);
+            account.stall_ns += now.saturating_sub(touch.at_ns);
+            if chunk.race == Race::Fail {
+                account.raced = Some(touch.raced);
+                return;
+            }
+        }
+    }
+
+    /// The copies arrive, and the window closes.
+    fn put(
+        &self,
+        chunk: &Chunk,
+        fates: &mut [Fate],
+        slots: &mut Vec<Slots>,
+        account: &mut Account,
+    ) {
+        let mut journal = self.shared.journal();
+        let mut next = 0;
+        while next < journal.pages.len() {
+            if journal.pages[next].state != State::Away {
+                next += 1;
+                continue;
+            }
+            let run = journal.run(next, State::Away);
+            for page in &mut journal.pages[run.clone()] {
+                page.state = State::Arriving;
+            }
+            self.step(Step::Arriving);
+            let to = journal.pages[next].address;
+            let from = chunk.fresh.start + next as u64 * PAGE;
+            // SAFETY: the slots hold copies of the pages that left these addresses, which are
+            // empty, or the kernel refuses.
+            let progress =
+                unsafe { self.shared.traps.exchange(to, from, run.len() as u64 * PAGE) };
+            let arrived = next + pages_done(progress);
+            for (index, page) in (run.start..).zip(&mut journal.pages[run.clone()]) {
+                page.state = if index < arrived { State::Arrived } else { State::Away };
+            }
+            next = arrived;
+            match progress.errno {
+                None => {}
+                Some(libc::EAGAIN) => self.shared.serve(&mut journal),
+                Some(_) if next < run.end => self.shared.restore(&mut journal, next),
+                Some(_) => {}
+            }
+        }
+        self.step(Step::Arrived);
+        let now = sys::monotonic_ns();
+        for touch in &journal.touches[account.seen..] {
+            account.stall_ns += now.saturating_sub(touch.at_ns);
+        }
+        slots.clear();
+        for (page, fate) in journal.pages.iter().zip(fates) {
+            let (parking_filled, arrived) = match page.state {
+                State::Arrived => (true, true),
+                State::Replaced | State::Gone => (true, false),
+                _ => (false, false),
+            };
+            slots.push(Slots {
+                parking_filled,
+                fresh_filled: !arrived,
+            });
+            match page.state {
+                State::Gone => {
+                    *fate = Fate::Gone;
+                    let _ = self.shared.traps.wake(&(page.address..page.address + PAGE));
+                }
+                State::Restored | State::Replaced => *fate = Fate::Raced,
+                _ => {}
+            }
+        }
+        journal.open = false;
+    }
+}

@@ -1,0 +1,332 @@
+//! What an exchange has done so far, kept where another thread can finish or undo it.
+//!
+//! Terms: a *window* is the time in which pages of the program are away from their addresses. The
+//! *journal* says which, and where they are meanwhile; it changes under one lock, together with
+//! the call that it describes. So whoever holds the lock finds every byte of the program:
+//!
+//! | state | at the program's address | in the parking slot |
+//! |---|---|---|
+//! | `Home` | the page | nothing |
+//! | `Leaving` | the page, or nothing | nothing, or the page |
+//! | `Away` | nothing; an access waits | the page |
+//! | `Arriving` | nothing, or the copy | the page |
+//! | `Arrived` | the copy | the old page, of no use to the program |
+//! | `Restored` | the page again | nothing |
+//! | `Replaced` | a copy, as the mapping had changed | the old page, of no use |
+//! | `Gone` | nothing that is ours: the program threw it away | the old page |
+
+use crate::sys::{FaultEvent, Progress, RobustGuard, RobustMutex, Userfault};
+use hither_mover::{Race, Raced};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::pool::PAGE;
+
+/// After the program said that it throws pages away, it does so at a time that nobody tells. For
+/// so long those pages are left to the kernel's own migration, which cannot bring them back.
+const DISCARD_NS: u64 = 10_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Home,
+    Leaving,
+    Away,
+    Arriving,
+    Arrived,
+    Restored,
+    Replaced,
+    Gone,
+}
+
+/// A page of the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page {
+    /// Where the program has it now (`mremap` changes it).
+    pub(super) address: u64,
+    pub(super) state: State,
+}
+
+/// An access that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touch {
+    pub(super) page: usize,
+    pub(super) raced: Raced,
+    pub(super) at_ns: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    /// Is anything below valid?
+    pub(super) open: bool,
+    pub(super) race: Race,
+    pub(super) pages: Vec<Page>,
+    /// Address of the parking slot of the first page; the others follow.
+    pub(super) parking: u64,
+    /// Accesses in this window.
+    pub(super) touches: Vec<Touch>,
+    /// Addresses that are registered for the present job.
+    pub(super) trapped: Vec<Range<u64>>,
+    /// What the program said it throws away, and until when that matters (ns).
+    discarded: Vec<(Range<u64>, u64)>,
+}
+
+impl Journal {
+    pub(super) fn parking(&self, page: usize) -> u64 {
+        self.parking + page as u64 * PAGE
+    }
+
+    fn find(&self, address: u64) -> Option<usize> {
+        let page = address & !(PAGE - 1);
+        self.pages.iter().position(|known| known.address == page)
+    }
+
+    /// Is part of this about to be thrown away by the program?
+    pub(super) fn is_discarded(&mut self, range: &Range<u64>, now_ns: u64) -> bool {
+        self.discarded.retain(|&(_, until)| now_ns < until);
+        let overlaps = |known: &Range<u64>| known.start < range.end && range.start < known.end;
+        self.discarded.iter().any(|(known, _)| overlaps(known))
+    }
+
+    /// The longest run of pages from `first` on in one state and at addresses that follow.
+    pub(super) fn run(&self, first: usize, state: State) -> Range<usize> {
+        let mut end = first;
+        while end < self.pages.len()
+            && self.pages[end].state == state
+            && (end == first || self.pages[end].address == self.pages[end - 1].address + PAGE)
+        {
+            end += 1;
+        }
+        first..end
+    }
+}
+
+/// What worker and monitor share.
+pub(super) struct Shared {
+    /// Traps accesses to pages that are away, and hears of forks and of changes of mappings.
+    pub(super) traps: Userfault,
+    /// Receives pages in the parking slots; hears of nothing.
+    pub(super) receiver: Userfault,
+    journal: RobustMutex<Journal>,
+    /// There are touches that the worker shall look at.
+    pub(super) touched: AtomicBool,
+    /// Forks must be kept out, as nobody tells of them.
+    pub(super) gated: bool,
+    /// Forks seen while pages were away, and pages given to children.
+    pub(super) forks: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(traps: Userfault, receiver: Userfault, gated: bool) -> Self {
+        Self {
+            traps,
+            receiver,
+            journal: RobustMutex::new(Journal::default()),
+            touched: AtomicBool::new(false),
+            gated,
+            forks: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn journal(&self) -> RobustGuard<'_, Journal> {
+        self.journal.lock()
+    }
+
+    /// Handles every event that has come. Only with the journal's lock: a change of mappings lets
+    /// no page arrive before it is read (`EAGAIN`), so what is read here is told before.
+    pub(super) fn serve(&self, journal: &mut Journal) {
+        while let Ok(Some(event)) = self.traps.next_event() {
+            match event {
+                FaultEvent::Missing { address, thread } => {
+                    self.touch(journal, Raced { address, thread });
+                }
+                FaultEvent::Fork(child) => self.provide(journal, &child),
+                FaultEvent::Remap { from, to, length } => remap(journal, from, to, length),
+                FaultEvent::Remove(range) => remove(journal, range),
+            }
+        }
+    }
+
+    /// A thread waits for a page.
+    fn touch(&self, journal: &mut Journal, raced: Raced) {
+        let start = raced.address & !(PAGE - 1);
+        let page = start..start + PAGE;
+        let known = if journal.open {
+            journal.find(raced.address)
+        } else {
+            None
+        };
+        let state = known.map(|index| journal.pages[index].state);
+        match (known, state) {
+            (Some(page), Some(State::Leaving | State::Away | State::Arriving)) => {
+                journal.touches.push(Touch {
+                    page,
+                    raced,
+                    at_ns: crate::sys::monotonic_ns(),
+                });
+                if journal.race != Race::Block {
+                    self.touched.store(true, Ordering::Release);
+                }
+            }
+            // It has come meanwhile; or the program's first touch of a page that was never there
+            // or that it threw away: it reads zeros, as without us.
+            _ => {
+                if self.traps.zero(&page).is_err() {
+                    let _ = self.traps.wake(&page);
+                }
+            }
+        }
+    }
+
+    /// A child was born while pages were away: it gets its copies before it runs. The parked
+    /// pages are what the parent had at that moment: nobody can write to them.
+    fn provide(&self, journal: &Journal, child: &Userfault) {
+        if !journal.open {
+            return;
+        }
+        self.forks.fetch_add(1, Ordering::Relaxed);
+        for (index, page) in journal.pages.iter().enumerate() {
+            let parked = match page.state {
+                State::Away | State::Arriving => true,
+                // The worker died between the call and the note of it.
+                State::Leaving => crate::sys::is_resident(journal.parking(index)),
+                _ => false,
+            };
+            if parked {
+                // SAFETY: the child's page is missing, or the call does nothing. A child that
+                // was killed meanwhile needs no page.
+                while unsafe { child.copy(page.address, journal.parking(index), PAGE) }.errno
+                    == Some(libc::EAGAIN)
+                {}
+            }
+        }
+    }
+
+    /// Puts pages back where they were.
+    pub(super) fn restore_all(&self, journal: &mut Journal, pages: Range<usize>) {
+        let mut next = pages.start;
+        while next < pages.end {
+            if journal.pages[next].state != State::Away {
+                next += 1;
+                continue;
+            }
+            let run = journal.run(next, State::Away);
+            let run = run.start..run.end.min(pages.end);
+            let length = run.len() as u64 * PAGE;
+            let (to, from) = (journal.pages[next].address, journal.parking(next));
+            // SAFETY: the pages came from there, and the addresses are empty or nothing is done.
+            let done = pages_done(unsafe { self.traps.exchange(to, from, length) });
+            for page in &mut journal.pages[next..next + done] {
+                page.state = State::Restored;
+            }
+            next += done;
+            if next < run.end {
+                self.restore(journal, next);
+                next += 1;
+            }
+        }
+    }
+
+    /// Puts a page back where it was: the page itself, or a copy where the program changed its
+    /// mapping so that the page may not return.
+    pub(super) fn restore(&self, journal: &mut Journal, index: usize) {
+        while journal.pages[index].state != State::Gone {
+            let (to, from) = (journal.pages[index].address, journal.parking(index));
+            // SAFETY: the page came from that address, which is empty or the call does nothing.
+            let moved = unsafe { self.traps.exchange(to, from, PAGE) }.errno;
+            let copied = match moved {
+                None | Some(libc::EAGAIN) => moved,
+                // SAFETY: as above, with a copy.
+                Some(_) => unsafe { self.traps.copy(to, from, PAGE) }.errno,
+            };
+            journal.pages[index].state = match (moved, copied) {
+                (None, _) => State::Restored,
+                (_, None) => State::Replaced,
+                (_, Some(libc::EAGAIN)) => {
+                    self.serve(journal);
+                    continue;
+                }
+                // The data has no other place than the parking slot: wait for memory.
+                (_, Some(libc::ENOMEM)) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                // Unmapped, or mapped anew by somebody else.
+                _ => State::Gone,
+            };
+            return;
+        }
+    }
+
+    /// Undoes what a worker left that died: every page is at its address afterwards.
+    pub(super) fn recover(&self, journal: &mut Journal) {
+        if journal.open {
+            for index in 0..journal.pages.len() {
+                let page = journal.pages[index];
+                if !matches!(page.state, State::Leaving | State::Away | State::Arriving) {
+                    continue;
+                }
+                // Nothing is parked (never left), or something is at the address (arrived):
+                // then this call fails and changes nothing.
+                // SAFETY: as in `restore`.
+                let undone = unsafe { self.traps.exchange(page.address, journal.parking(index), PAGE) };
+                match undone.errno {
+                    None | Some(libc::ENOENT | libc::EEXIST) => {
+                        journal.pages[index].state = State::Restored;
+                    }
+                    Some(_) => self.restore(journal, index),
+                }
+            }
+            journal.open = false;
+            if self.gated {
+                super::fork_gate::leave();
+            }
+        }
+        self.release(journal);
+    }
+
+    /// Lets go of the present job's addresses; whoever waits there goes on.
+    pub(super) fn release(&self, journal: &mut Journal) {
+        for range in std::mem::take(&mut journal.trapped) {
+            if self.traps.unregister(&range).is_ok() {
+                continue;
+            }
+            // Something else is mapped in between by now: page by page, what is still ours. What
+            // cannot be let go of stays registered, and is served as long as the mover lives.
+            for start in (range.start..range.end).step_by(PAGE as usize) {
+                let page = start..start + PAGE;
+                if self.traps.unregister(&page).is_err() {
+                    let _ = self.traps.wake(&page);
+                }
+            }
+        }
+    }
+}
+
+/// The program's pages are at other addresses now, and what was at those is no more.
+fn remap(journal: &mut Journal, from: u64, to: u64, length: u64) {
+    for page in &mut journal.pages {
+        if (from..from + length).contains(&page.address) {
+            page.address = page.address - from + to;
+        } else if (to..to + length).contains(&page.address) && page.state == State::Away {
+            page.state = State::Gone;
+        }
+    }
+    journal.trapped.push(to..to + length);
+}
+
+/// The program throws these pages away.
+fn remove(journal: &mut Journal, range: Range<u64>) {
+    for page in &mut journal.pages {
+        if range.contains(&page.address) && page.state == State::Away {
+            page.state = State::Gone;
+        }
+    }
+    let until = crate::sys::monotonic_ns() + DISCARD_NS;
+    journal.discarded.push((range, until));
+}
+
+/// Bytes done, as pages.
+pub(super) fn pages_done(progress: Progress) -> usize {
+    (progress.done / PAGE) as usize
+}

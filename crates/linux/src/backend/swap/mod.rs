@@ -1,0 +1,673 @@
+//! The backend `swap`: exchanges pages of this process from user space, by `UFFDIO_MOVE`.
+//!
+//! Problem: `move_pages(2)` gets a page, copies and maps it, one after the other, behind locks of
+//! the whole process, and frees the old one, on the caller's time.
+//!
+//! Mechanism ([`exchange`]): old pages out, copied into pages that are in stock already
+//! ([`pool`]), those in. A monitor thread ([`monitor`]) answers for what is away meanwhile; the
+//! journal ([`journal`]) lets it finish what a dead worker began. What cannot be exchanged
+//! (pages of files, shared memory, locked mappings, thread stacks, a huge page asked for in part)
+//! goes to the backend `kernel`.
+//!
+//! Safety: between out and in the program's addresses are empty. Its own accesses wait. So do the
+//! kernel's (`read` into the range, `process_vm_readv`) where the context sees them, and a child
+//! that is forked gets its pages where the kernel tells of forks: both need `CAP_SYS_PTRACE`.
+//! Without it the kernel's accesses fail with `EFAULT` in that moment and a raw `clone` gives a
+//! child with holes: then the backend only works where [`Config::without_privilege`] asks for it.
+//!
+//! Source: `facts`: userfaultfd(2), ioctl_userfaultfd(2), Linux `mm/userfaultfd.c` (6.18); memif
+//! section 5.2 for the race policies.
+
+mod exchange;
+mod fork_gate;
+mod journal;
+mod monitor;
+mod pool;
+mod runs;
+mod survey;
+
+use super::kernel::KernelBackend;
+use crate::sys::{self, Userfault, feature};
+use exchange::{Account, Chunk, Exchange, Fate, Slots};
+use hither_core::ids::{NodeId, Pid};
+use hither_core::plan::Refusal;
+use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Pages, Race, Unavailable};
+use journal::Shared;
+use monitor::Monitor;
+use pool::{HUGE, PAGE, Pool, Size};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+pub use pool::Limits;
+
+/// Most bytes of small pages that are away at once: an access waits for 50 us of copying at most.
+const WINDOW_BYTES: u64 = 512 << 10;
+/// Times that a page is tried again that was touched on its way.
+const RETRIES: u32 = 2;
+/// Beyond a thread's descriptor: restartable-sequence area and the like.
+const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
+
+/// A moment within an exchange, for tests that stop, fork or kill right there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The addresses are registered.
+    Trapped,
+    /// The journal says that pages leave (lock held).
+    Leaving,
+    /// They have left (lock held).
+    Taken,
+    /// They are away.
+    Away,
+    /// A piece was copied.
+    Copying,
+    /// All are copied.
+    Copied,
+    /// The journal says that copies arrive (lock held).
+    Arriving,
+    /// They have arrived (lock held).
+    Arrived,
+    /// The window is closed.
+    Closed,
+}
+
+/// Called at every step.
+pub type Hook = Option<Arc<dyn Fn(Step) + Send + Sync>>;
+
+/// How to exchange.
+#[derive(Clone, Default)]
+pub struct Config {
+    /// Stock of pages.
+    pub limits: Limits,
+    /// Work without `CAP_SYS_PTRACE` too, with the dangers that the module names.
+    pub without_privilege: bool,
+    /// Exchange pages that are on the target already: for tests and benchmarks on one node.
+    pub in_place: bool,
+    /// For tests.
+    pub hook: Hook,
+}
+
+/// Moves this process's private anonymous memory.
+pub struct SwapBackend {
+    shared: Arc<Shared>,
+    pool: Arc<Pool>,
+    stocker: Option<JoinHandle<()>>,
+    monitor: Monitor,
+    kernel: KernelBackend,
+    pagemap: File,
+    maps: File,
+    config: Config,
+    worker: i32,
+    fates: Vec<Fate>,
+    slots: Vec<Slots>,
+}
+
+/// Jobs whose pages follow each other, to one node under one race policy.
+struct Span {
+    range: Range<u64>,
+    to: NodeId,
+    race: Race,
+    /// Job and its part of the range.
+    parts: Vec<(usize, Range<u64>)>,
+}
+
+/// What a page of a span came to.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Moved,
+    AlreadyThere,
+    Refused(Refusal),
+}
+
+impl Span {
+    /// Tells the jobs what their pages among these came to.
+    fn settle(&self, builders: &mut [OutcomeBuilder], range: &Range<u64>, verdict: Verdict) {
+        for (job, part) in &self.parts {
+            let both = part.start.max(range.start)..part.end.min(range.end);
+            if both.start >= both.end {
+                continue;
+            }
+            let pages = both.start / PAGE..both.end / PAGE;
+            let builder = &mut builders[*job];
+            match verdict {
+                Verdict::Moved => {
+                    builder.figures().bytes += both.end - both.start;
+                    builder.moved_many(pages);
+                }
+                Verdict::AlreadyThere => builder.already_there_many(pages.end - pages.start),
+                Verdict::Refused(refusal) => {
+                    builder.refused_many(refusal, pages.end - pages.start);
+                }
+            }
+        }
+    }
+}
+
+/// The work on one span.
+#[derive(Default)]
+struct Progress {
+    account: Account,
+    /// For the kernel's own migration; `true`: it would not let go of them here.
+    others: Vec<(Range<u64>, bool)>,
+    /// Touched on their way.
+    raced: Vec<Range<u64>>,
+    huge_kept: u64,
+    huge_split: u64,
+}
+
+impl SwapBackend {
+    /// Opens contexts, reserves the pool's addresses and starts the two threads.
+    ///
+    /// # Errors
+    /// Why it cannot work here.
+    pub fn new(config: Config) -> Result<Self, Unavailable> {
+        let (traps, gated) = open_traps(config.without_privilege)?;
+        let system = |error: std::io::Error| Unavailable::new(
+            format!("the pool of pages cannot be set up ({error})"),
+            "allow more memory or threads to this process",
+        );
+        let receiver = Userfault::new(feature::MOVE | feature::WRITE_PROTECT, true)
+            .map_err(|error| missing_call(&error))?;
+        let pool = Pool::new(&receiver, config.limits).map_err(system)?;
+        let shared = Arc::new(Shared::new(traps, receiver, gated));
+        let monitor = Monitor::start(Arc::clone(&shared)).map_err(system)?;
+        let stock = Arc::clone(&pool);
+        let stocker = std::thread::Builder::new()
+            .name("hither-pages".into())
+            .spawn(move || stock.keep_in_stock())
+            .map_err(system)?;
+        Ok(Self {
+            shared,
+            pool,
+            stocker: Some(stocker),
+            monitor,
+            kernel: KernelBackend::new(),
+            pagemap: File::open("/proc/self/pagemap").map_err(system)?,
+            maps: File::open("/proc/self/maps").map_err(system)?,
+            config,
+            worker: 0,
+            fates: Vec::new(),
+            slots: Vec::new(),
+        })
+    }
+
+    /// Could [`Self::new`] work here? Changes nothing.
+    pub fn available(without_privilege: bool) -> Result<(), Unavailable> {
+        open_traps(without_privilege).map(drop)
+    }
+
+    /// Gets pages for moves of so many bytes to a node, as the pool's thread would after the first
+    /// such move. Returns the bytes in stock afterwards for small and for huge pages.
+    pub fn warm(&self, node: NodeId, small_bytes: u64, huge_bytes: u64) -> [u64; 2] {
+        [(Size::Small, small_bytes), (Size::Huge, huge_bytes)].map(|(size, bytes)| {
+            self.pool.expect(node, size, bytes);
+            self.pool.fill(node, size, bytes)
+        })
+    }
+
+    /// Forks that happened while pages were away, and whose children were provided for.
+    #[must_use]
+    pub fn fork_count(&self) -> u64 {
+        self.shared.forks.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn span(&mut self, span: &Span, builders: &mut [OutcomeBuilder]) {
+        let begin = sys::monotonic_ns();
+        let mut progress = Progress::default();
+        let ours = |own: &Range<u64>| own.start < span.range.end && span.range.start < own.end;
+        if self.pool.ranges().iter().any(ours) {
+            span.settle(builders, &span.range, Verdict::Refused(Refusal::NotOurs));
+            return;
+        }
+        if self.may_exchange(&span.range) {
+            self.exchange_span(span, builders, &mut progress);
+        } else {
+            progress.others.push((span.range.clone(), false));
+        }
+        for (range, held) in std::mem::take(&mut progress.others) {
+            self.by_kernel(span, &range, held, builders);
+        }
+        let took = sys::monotonic_ns().saturating_sub(begin);
+        for (job, _) in &span.parts {
+            let figures = builders[*job].figures();
+            figures.duration_ns += took;
+            figures.raced = figures.raced.or(progress.account.raced);
+        }
+        let figures = builders[span.parts[0].0].figures();
+        figures.stall_ns += progress.account.stall_ns;
+        figures.huge_kept += progress.huge_kept;
+        figures.huge_split += progress.huge_split;
+    }
+
+    /// Is nothing in the range that the kernel touches on its own, or that the program is about to
+    /// throw away?
+    fn may_exchange(&self, range: &Range<u64>) -> bool {
+        let now = sys::monotonic_ns();
+        if self.shared.journal().is_discarded(range, now) {
+            return false;
+        }
+        let Ok(descriptors) = survey::thread_descriptors() else {
+            return false;
+        };
+        let mapping = |address| match sys::query_mapping(&self.maps, address) {
+            Ok(Some(mapping)) if mapping.range.contains(&address) => mapping.range,
+            _ => address..address,
+        };
+        let last = range.end - PAGE;
+        let index = descriptors.partition_point(|&descriptor| descriptor < range.start);
+        // What belongs to a descriptor below may reach into the range, in the same mapping.
+        let below = index.checked_sub(1).map(|below| descriptors[below]);
+        let reached = below.is_some_and(|below| {
+            below + DESCRIPTOR_BYTES > range.start && below >= mapping(range.start).start
+        });
+        // A stack ends at its thread's descriptor and begins where its mapping begins.
+        let above = descriptors.get(index);
+        let stack = above.is_some_and(|&next| next < range.end || next < mapping(last).end);
+        !(reached || stack)
+    }
+
+    fn exchange_span(
+        &mut self,
+        span: &Span,
+        builders: &mut [OutcomeBuilder],
+        progress: &mut Progress,
+    ) {
+        let survey = match survey::survey(&self.pagemap, &span.range) {
+            Ok(survey) => survey,
+            Err(_) => return progress.others.push((span.range.clone(), false)),
+        };
+        let mut work: VecDeque<(Range<u64>, usize)> = VecDeque::new();
+        let mut accounted = survey.found;
+        for range in &survey.others {
+            progress.others.push((range.clone(), false));
+        }
+        for (index, part) in survey.parts.iter().enumerate() {
+            let mut start = part.range.start;
+            while start < part.range.end {
+                let end = part.same_node(start);
+                let node = part.node(start);
+                if node < 0 {
+                    span.settle(builders, &(start..end), Verdict::Refused(Refusal::Unmapped));
+                } else if node == span.to.0 as i32 && !self.config.in_place {
+                    span.settle(builders, &(start..end), Verdict::AlreadyThere);
+                } else {
+                    match work.back_mut() {
+                        Some((last, of)) if last.end == start && *of == index => last.end = end,
+                        _ => work.push_back((start..end, index)),
+                    }
+                }
+                start = end;
+            }
+        }
+        // What the scan did not tell is not in memory.
+        let total = (span.range.end - span.range.start) / PAGE;
+        accounted = total - accounted.min(total);
+        self.settle_absent(span, &survey, accounted, builders);
+        let (Some((first, _)), Some((last, _))) = (work.front(), work.back()) else {
+            return;
+        };
+        let envelope = first.start..last.end;
+        {
+            // Noted first: a worker that dies in between leaves nothing registered.
+            let mut journal = self.shared.journal();
+            journal.trapped.push(envelope.clone());
+            if self.shared.traps.trap_missing(&envelope).is_err() {
+                self.shared.release(&mut journal);
+                progress.others.extend(work.into_iter().map(|(range, _)| (range, false)));
+                return;
+            }
+        }
+        self.step(Step::Trapped);
+        for size in [Size::Small, Size::Huge] {
+            let of_size = |(_, index): &&(Range<u64>, usize)| survey.parts[*index].size == size;
+            let bytes = work.iter().filter(of_size).map(|(range, _)| range.end - range.start).sum();
+            if bytes > 0 {
+                self.pool.expect(span.to, size, bytes);
+            }
+        }
+        for round in 0..=RETRIES {
+            while let Some((range, index)) = work.pop_front() {
+                if progress.account.raced.is_some() {
+                    span.settle(builders, &range, Verdict::Refused(Refusal::Dropped));
+                    continue;
+                }
+                let rest = self.chunk(span, &range, &survey.parts[index], builders, progress);
+                if rest < range.end {
+                    work.push_front((rest..range.end, index));
+                }
+            }
+            for range in std::mem::take(&mut progress.raced) {
+                let part = survey.parts.iter().position(|part| part.range.contains(&range.start));
+                match part {
+                    Some(index) if round < RETRIES && progress.account.raced.is_none() => {
+                        work.push_back((range, index));
+                    }
+                    _ => span.settle(builders, &range, Verdict::Refused(Refusal::Busy)),
+                }
+            }
+        }
+        self.shared.release(&mut self.shared.journal());
+    }
+
+    /// Pages of the span that are in no part of the survey.
+    fn settle_absent(
+        &self,
+        span: &Span,
+        survey: &survey::Survey,
+        count: u64,
+        builders: &mut [OutcomeBuilder],
+    ) {
+        if count == 0 {
+            return;
+        }
+        let mut known: Vec<Range<u64>> =
+            survey.parts.iter().map(|part| part.range.clone()).collect();
+        known.extend(survey.others.iter().cloned());
+        known.sort_unstable_by_key(|range| range.start);
+        let mut start = span.range.start;
+        for range in known.into_iter().chain([span.range.end..span.range.end]) {
+            if start < range.start {
+                let absent = start..range.start;
+                span.settle(builders, &absent, Verdict::Refused(Refusal::Unmapped));
+            }
+            start = range.end;
+        }
+    }
+
+    /// Exchanges the first pages of a range; returns where the rest begins.
+    fn chunk(
+        &mut self,
+        span: &Span,
+        range: &Range<u64>,
+        part: &survey::Part,
+        builders: &mut [OutcomeBuilder],
+        progress: &mut Progress,
+    ) -> u64 {
+        let size = part.size;
+        let most = match size {
+            Size::Small => WINDOW_BYTES,
+            Size::Huge => HUGE,
+        };
+        let want = most.min(range.end - range.start);
+        let fresh = self.pool.fresh(span.to, size, want).or_else(|| {
+            self.pool.fill(span.to, size, want);
+            self.pool.fresh(span.to, size, want)
+        });
+        let Some(fresh) = fresh else {
+            // Nothing to be had on the target; the kernel may know better, or says so.
+            progress.others.push((range.clone(), false));
+            return range.end;
+        };
+        let Some(parking) = self.pool.empty(size, fresh.end - fresh.start) else {
+            self.pool.put_filled(span.to, size, fresh);
+            progress.others.push((range.clone(), false));
+            return range.end;
+        };
+        let length = parking.end - parking.start;
+        let cut = fresh.start + length;
+        self.pool.put_filled(span.to, size, cut..fresh.end);
+        let chunk = Chunk {
+            start: range.start,
+            size,
+            race: span.race,
+            parking,
+            fresh: fresh.start..cut,
+        };
+        let exchange = Exchange {
+            shared: &self.shared,
+            hook: &self.config.hook,
+        };
+        let account = exchange.run(&chunk, &mut self.fates, &mut self.slots);
+        progress.account.stall_ns += account.stall_ns;
+        progress.account.copied += account.copied;
+        progress.account.raced = account.raced;
+        self.stock_up(span.to, &chunk, part, progress);
+        self.settle_fates(span, &chunk, builders, progress);
+        range.start + length
+    }
+
+    /// The slots go back to the pool, as what they are now.
+    fn stock_up(&self, to: NodeId, chunk: &Chunk, part: &survey::Part, progress: &mut Progress) {
+        let size = chunk.size;
+        if size == Size::Huge {
+            let moved = |slots: &Slots| slots.parking_filled && !slots.fresh_filled;
+            let untouched = |slots: &Slots| !slots.parking_filled && slots.fresh_filled;
+            if self.slots.iter().all(moved) && self.pool.is_huge(&chunk.parking) {
+                let home = NodeId(part.node(chunk.start) as u32);
+                self.pool.put_filled(home, size, chunk.parking.clone());
+                self.pool.put_empty(size, chunk.fresh.clone());
+            } else if self.slots.iter().all(untouched) {
+                self.pool.put_empty(size, chunk.parking.clone());
+                self.pool.put_filled(to, size, chunk.fresh.clone());
+            } else {
+                self.pool.put_unknown(size, chunk.parking.clone());
+                self.pool.put_unknown(size, chunk.fresh.clone());
+            }
+            let end = chunk.start + (chunk.parking.end - chunk.parking.start);
+            if self.pool.is_huge(&(chunk.start..end)) {
+                progress.huge_kept += u64::from(self.slots.iter().all(moved));
+            } else {
+                progress.huge_split += 1;
+            }
+            return;
+        }
+        let mut next = 0;
+        while next < self.slots.len() {
+            let slots = self.slots[next];
+            let node = part.node(chunk.start + next as u64 * PAGE);
+            let same = (next..self.slots.len()).take_while(|&index| {
+                self.slots[index] == slots && part.node(chunk.start + index as u64 * PAGE) == node
+            });
+            let count = same.count() as u64;
+            let offset = next as u64 * PAGE;
+            let at = |start: u64| start + offset..start + offset + count * PAGE;
+            let (parking, fresh) = (at(chunk.parking.start), at(chunk.fresh.start));
+            if slots.parking_filled {
+                self.pool.put_filled(NodeId(node as u32), size, parking);
+            } else {
+                self.pool.put_empty(size, parking);
+            }
+            if slots.fresh_filled {
+                self.pool.put_filled(to, size, fresh);
+            } else {
+                self.pool.put_empty(size, fresh);
+            }
+            next += count as usize;
+        }
+    }
+
+    fn settle_fates(
+        &self,
+        span: &Span,
+        chunk: &Chunk,
+        builders: &mut [OutcomeBuilder],
+        progress: &mut Progress,
+    ) {
+        let mut next = 0;
+        while next < self.fates.len() {
+            let fate = self.fates[next];
+            let count = self.fates[next..].iter().take_while(|&&other| other == fate).count();
+            let start = chunk.start + next as u64 * PAGE;
+            let range = start..start + count as u64 * PAGE;
+            match fate {
+                Fate::Moved => span.settle(builders, &range, Verdict::Moved),
+                Fate::Raced => progress.raced.push(range),
+                Fate::Held => progress.others.push((range, true)),
+                Fate::Unsuited => progress.others.push((range, false)),
+                Fate::Missing | Fate::Gone => {
+                    span.settle(builders, &range, Verdict::Refused(Refusal::Unmapped));
+                }
+            }
+            next += count;
+        }
+    }
+
+    /// Lets the kernel try what cannot be exchanged.
+    fn by_kernel(
+        &mut self,
+        span: &Span,
+        range: &Range<u64>,
+        held: bool,
+        builders: &mut [OutcomeBuilder],
+    ) {
+        for (job, part) in &span.parts {
+            let both = part.start.max(range.start)..part.end.min(range.end);
+            if both.start >= both.end {
+                continue;
+            }
+            let ask = Job {
+                pid: Pid(0),
+                action: Action::Migrate {
+                    pages: Pages::Run(both.start / PAGE..both.end / PAGE),
+                    to: span.to,
+                },
+                race: Race::Block,
+            };
+            let outcome = self.kernel.execute(&[ask]).remove(0);
+            let builder = &mut builders[*job];
+            builder.figures().bytes += outcome.bytes;
+            builder.already_there_many(outcome.already_there);
+            for (refusal, count) in outcome.refused {
+                // Two ways of moving it were refused, and nobody else maps it.
+                let pinned = held && refusal == Refusal::Busy;
+                builder.refused_many(if pinned { Refusal::Pinned } else { refusal }, count);
+            }
+            for page in outcome.moved {
+                builder.moved(page);
+            }
+        }
+    }
+
+    fn step(&self, step: Step) {
+        if let Some(hook) = &self.config.hook {
+            hook(step);
+        }
+    }
+
+    /// The thread that works may change, and the monitor may have been ended from outside.
+    fn check_threads(&mut self) {
+        if !self.monitor.lives()
+            && let Ok(monitor) = Monitor::start(Arc::clone(&self.shared))
+        {
+            self.monitor = monitor;
+            self.worker = 0;
+        }
+        let thread = sys::thread_id();
+        if self.worker != thread {
+            self.worker = thread;
+            self.monitor.watch_worker(thread);
+        }
+    }
+}
+
+/// The context that traps, and whether forks must be kept out because nobody tells of them.
+fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable> {
+    let features = feature::MOVE
+        | feature::EVENT_REMAP
+        | feature::EVENT_REMOVE
+        | feature::THREAD_ID
+        | feature::EXACT_ADDRESS;
+    let told = Userfault::new(features | feature::EVENT_FORK, false);
+    let error = match told {
+        Ok(traps) => return Ok((traps, false)),
+        Err(error) => error,
+    };
+    if !without_privilege {
+        if error.raw_os_error() == Some(libc::EPERM) {
+            return Err(Unavailable::new(
+                "without CAP_SYS_PTRACE the kernel tells nothing of forks and of its own accesses",
+                "give the program CAP_SYS_PTRACE, or ask for `swap` explicitly where it makes no \
+                 system call on memory under way and no raw clone",
+            ));
+        }
+        return Err(missing_call(&error));
+    }
+    let traps = Userfault::new(features, false).or_else(|_| Userfault::new(features, true));
+    traps.map(|traps| (traps, true)).map_err(|error| missing_call(&error))
+}
+
+fn missing_call(error: &std::io::Error) -> Unavailable {
+    Unavailable::new(
+        format!("userfaultfd(2) with UFFDIO_MOVE is not to be had ({error})"),
+        "use Linux 6.11 or newer with CONFIG_USERFAULTFD, and allow the call in the container's \
+         seccomp profile",
+    )
+}
+
+/// Consecutive jobs whose pages follow each other become one span; `Race::Fail` keeps its own, as
+/// a touch ends it all.
+fn spans(jobs: &[Job<'_>], builders: &mut [OutcomeBuilder]) -> Vec<Span> {
+    let own = std::process::id() as i32;
+    let mut spans: Vec<Span> = Vec::new();
+    for (index, job) in jobs.iter().enumerate() {
+        let Action::Migrate { pages, to } = &job.action else {
+            builders[index].refused_many(Refusal::NotSupported, job.page_count());
+            continue;
+        };
+        if job.pid.0 != 0 && job.pid.0 != own {
+            builders[index].refused_many(Refusal::NotSupported, job.page_count());
+            continue;
+        }
+        let mut add = |range: Range<u64>| match spans.last_mut() {
+            Some(last)
+                if last.range.end == range.start
+                    && last.to == *to
+                    && last.race == job.race
+                    && (job.race != Race::Fail || last.parts.last().is_some_and(|p| p.0 == index)) =>
+            {
+                last.range.end = range.end;
+                match last.parts.last_mut() {
+                    Some((of, part)) if *of == index => part.end = range.end,
+                    _ => last.parts.push((index, range)),
+                }
+            }
+            _ => spans.push(Span {
+                range: range.clone(),
+                to: *to,
+                race: job.race,
+                parts: vec![(index, range)],
+            }),
+        };
+        match pages {
+            Pages::Run(run) if run.start < run.end => add(run.start * PAGE..run.end * PAGE),
+            Pages::Run(_) => {}
+            Pages::Listed(pages) => {
+                pages.iter().for_each(|&page| add(page * PAGE..(page + 1) * PAGE));
+            }
+        }
+    }
+    spans
+}
+
+impl Backend for SwapBackend {
+    fn name(&self) -> &'static str {
+        "swap"
+    }
+
+    fn probe(&self) -> Result<(), Unavailable> {
+        Self::available(self.config.without_privilege)
+    }
+
+    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
+        self.check_threads();
+        let mut builders: Vec<OutcomeBuilder> = jobs.iter().map(OutcomeBuilder::new).collect();
+        for span in spans(jobs, &mut builders) {
+            self.span(&span, &mut builders);
+        }
+        builders.into_iter().map(OutcomeBuilder::finish).collect()
+    }
+}
+
+impl Drop for SwapBackend {
+    fn drop(&mut self) {
+        self.pool.stop();
+        if let Some(stocker) = self.stocker.take() {
+            let _ = stocker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

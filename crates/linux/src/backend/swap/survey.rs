@@ -1,0 +1,188 @@
+//! What there is to move: which pages of a range are where, which are huge, and which are not to
+//! be exchanged at all.
+
+use super::pool::{HUGE, PAGE, Size};
+use crate::sys::{self, PageRegion, ScanQuery};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+/// Runs of pages that one call of the scan tells.
+const SCAN_RUNS: usize = 256;
+
+/// Pages at addresses that follow each other, of one size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) range: Range<u64>,
+    pub(super) size: Size,
+    /// The node of each page, or of each huge page.
+    pub(super) nodes: Vec<i32>,
+}
+
+impl Part {
+    /// The node of the page at an address.
+    pub(super) fn node(&self, address: u64) -> i32 {
+        self.nodes[((address - self.range.start) / self.size.bytes()) as usize]
+    }
+
+    /// Where pages of one node end that begin at `start`.
+    pub(super) fn same_node(&self, start: u64) -> u64 {
+        let step = self.size.bytes();
+        let from = ((start - self.range.start) / step) as usize;
+        let same = self.nodes[from..].iter().take_while(|&&node| node == self.nodes[from]).count();
+        start + same as u64 * step
+    }
+}
+
+/// What a range holds.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Resident anonymous pages, ascending.
+    pub(super) parts: Vec<Part>,
+    /// Pages that others must move: of files, and part of a huge page that the range does not
+    /// cover.
+    pub(super) others: Vec<Range<u64>>,
+    /// Pages of the range that are accounted for above.
+    pub(super) found: u64,
+}
+
+/// Looks at `range`, which is page-aligned.
+pub(super) fn survey(pagemap: &File, range: &Range<u64>) -> io::Result<Survey> {
+    let mut survey = Survey::default();
+    let mut runs = [PageRegion::default(); SCAN_RUNS];
+    let mut start = range.start;
+    while start < range.end {
+        let query = ScanQuery {
+            start,
+            end: range.end,
+            required: sys::PAGE_IS_PRESENT,
+            reported: sys::PAGE_IS_PRESENT | sys::PAGE_IS_HUGE | sys::PAGE_IS_FILE,
+        };
+        let (count, end) = sys::pagemap_scan(pagemap, query, &mut runs)?;
+        for run in &runs[..count] {
+            survey.add(run);
+        }
+        if end <= start {
+            break;
+        }
+        start = end;
+    }
+    for part in &mut survey.parts {
+        let step = part.size.bytes();
+        let addresses: Vec<u64> = (part.range.start..part.range.end).step_by(step as usize).collect();
+        part.nodes = vec![i32::MIN; addresses.len()];
+        sys::query_pages(0, &addresses, &mut part.nodes)?;
+    }
+    Ok(survey)
+}
+
+impl Survey {
+    fn add(&mut self, run: &PageRegion) {
+        let range = run.start..run.end;
+        self.found += (run.end - run.start) / PAGE;
+        if run.categories & sys::PAGE_IS_FILE != 0 {
+            self.others.push(range);
+        } else if run.categories & sys::PAGE_IS_HUGE != 0 {
+            let whole = range.start.next_multiple_of(HUGE)..range.end / HUGE * HUGE;
+            if whole.start < whole.end {
+                if range.start < whole.start {
+                    self.others.push(range.start..whole.start);
+                }
+                if whole.end < range.end {
+                    self.others.push(whole.end..range.end);
+                }
+                self.part(whole, Size::Huge);
+            } else {
+                self.others.push(range);
+            }
+        } else {
+            self.part(range, Size::Small);
+        }
+    }
+
+    fn part(&mut self, range: Range<u64>, size: Size) {
+        match self.parts.last_mut() {
+            Some(last) if last.size == size && last.range.end == range.start => {
+                last.range.end = range.end;
+            }
+            _ => self.parts.push(Part {
+                range,
+                size,
+                nodes: Vec::new(),
+            }),
+        }
+    }
+}
+
+/// Addresses where threads keep what the kernel touches on its own: thread descriptors, with
+/// thread-local storage and the restartable-sequence area beside them, at the upper end of stacks.
+pub(super) fn thread_descriptors() -> io::Result<Vec<u64>> {
+    let mut addresses = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/task")? {
+        let thread = entry?.file_name().to_string_lossy().parse();
+        addresses.extend(thread.ok().and_then(sys::thread_descriptor_address));
+    }
+    addresses.sort_unstable();
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, end: u64, categories: u64) -> PageRegion {
+        PageRegion {
+            start,
+            end,
+            categories,
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_taken_whole_or_left_to_others() {
+        let mut survey = Survey::default();
+        let huge = sys::PAGE_IS_PRESENT | sys::PAGE_IS_HUGE;
+        // A huge page of which the range has the upper half, one whole, the lower half of another.
+        survey.add(&run(HUGE / 2, 2 * HUGE + HUGE / 2, huge));
+        assert_eq!(survey.others, [HUGE / 2..HUGE, 2 * HUGE..2 * HUGE + HUGE / 2]);
+        assert_eq!(survey.parts.len(), 1);
+        assert_eq!(survey.parts[0].range, HUGE..2 * HUGE);
+        survey.add(&run(3 * HUGE + PAGE, 4 * HUGE, huge));
+        assert_eq!(survey.others.len(), 3, "no huge page whole");
+        survey.add(&run(5 * HUGE, 5 * HUGE + PAGE, sys::PAGE_IS_PRESENT));
+        survey.add(&run(5 * HUGE + PAGE, 5 * HUGE + 3 * PAGE, sys::PAGE_IS_PRESENT));
+        assert_eq!(survey.parts[1].range, 5 * HUGE..5 * HUGE + 3 * PAGE, "joined");
+        survey.add(&run(6 * HUGE, 6 * HUGE + PAGE, sys::PAGE_IS_FILE));
+        assert_eq!(survey.others.len(), 4);
+        assert_eq!(survey.found, 1024 + 511 + 3 + 1);
+    }
+
+    #[test]
+    fn a_part_knows_its_nodes() {
+        let part = Part {
+            range: PAGE..5 * PAGE,
+            size: Size::Small,
+            nodes: vec![1, 1, 0, 1],
+        };
+        assert_eq!(part.node(3 * PAGE), 0);
+        assert_eq!(part.same_node(PAGE), 3 * PAGE);
+        assert_eq!(part.same_node(4 * PAGE), 5 * PAGE);
+    }
+
+    #[test]
+    fn every_thread_has_a_descriptor() {
+        let here = thread_descriptors().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let local = 0u8;
+            let own = std::ptr::from_ref(&local) as u64;
+            // The nearest descriptor above what a thread has on its stack is its own.
+            let above = thread_descriptors().unwrap().into_iter().find(|&address| address > own);
+            assert_eq!(above, sys::thread_descriptor_address(sys::thread_id()));
+            let _ = receiver.recv();
+        });
+        assert!(!here.is_empty());
+        drop(sender);
+        thread.join().unwrap();
+    }
+}

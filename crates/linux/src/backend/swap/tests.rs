@@ -1,0 +1,205 @@
+//! On this machine's own kernel: exchanges in place, which need no second node.
+
+use super::*;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Touched private memory, small or huge pages, each word of which says where it is.
+struct Memory(sys::Area, u64);
+
+impl Memory {
+    fn new(bytes: u64, huge: bool) -> Self {
+        let area = sys::Area::new(bytes.next_multiple_of(HUGE), huge).unwrap();
+        let memory = Self(area, bytes);
+        for word in memory.words() {
+            word.store(word as *const AtomicU64 as u64, Ordering::Relaxed);
+        }
+        memory
+    }
+
+    fn range(&self) -> Range<u64> {
+        let start = self.0.range().start;
+        start..start + self.1
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped for as long as `self`, aligned, and any bit pattern is valid.
+        unsafe { std::slice::from_raw_parts(self.range().start as *const AtomicU64, self.1 as usize / 8) }
+    }
+
+    fn assert_intact(&self) {
+        for word in self.words() {
+            assert_eq!(word.load(Ordering::Relaxed), word as *const AtomicU64 as u64);
+        }
+    }
+
+    fn job(&self, race: Race) -> Job<'static> {
+        migrate(self.range(), race)
+    }
+}
+
+fn migrate(range: Range<u64>, race: Race) -> Job<'static> {
+    Job {
+        pid: Pid(0),
+        action: Action::Migrate {
+            pages: Pages::Run(range.start / PAGE..range.end / PAGE),
+            to: NodeId(0),
+        },
+        race,
+    }
+}
+
+fn backend(hook: Hook) -> SwapBackend {
+    let config = Config {
+        in_place: true,
+        without_privilege: true,
+        hook,
+        ..Config::default()
+    };
+    SwapBackend::new(config).expect("this kernel has UFFDIO_MOVE")
+}
+
+/// The mapping of an address.
+fn mapping(address: u64) -> Range<u64> {
+    let maps = File::open("/proc/self/maps").unwrap();
+    sys::query_mapping(&maps, address).unwrap().unwrap().range
+}
+
+#[test]
+fn every_page_is_exchanged_and_keeps_its_content() {
+    let memory = Memory::new(3 << 20, false);
+    let before = mapping(memory.range().start);
+    let mut backend = backend(None);
+    for round in 0..3 {
+        let outcome = backend.execute(&[memory.job(Race::Recover)]).remove(0);
+        assert_eq!(outcome.moved.len(), 768, "round {round}: {outcome:?}");
+        assert_eq!((outcome.bytes, outcome.raced), (3 << 20, None));
+        memory.assert_intact();
+    }
+    drop(backend);
+    memory.assert_intact();
+    assert_eq!(mapping(memory.range().start), before, "it is not left in parts");
+}
+
+#[test]
+fn huge_pages_stay_huge() {
+    let memory = Memory::new(8 << 20, true);
+    let mut backend = backend(None);
+    for _ in 0..3 {
+        let outcome = backend.execute(&[memory.job(Race::Block)]).remove(0);
+        assert_eq!(outcome.moved.len(), 2048, "{outcome:?}");
+        assert_eq!((outcome.huge_kept, outcome.huge_split), (4, 0), "{outcome:?}");
+        memory.assert_intact();
+    }
+}
+
+#[test]
+fn jobs_that_follow_each_other_are_exchanged_together_and_told_apart() {
+    let memory = Memory::new(1 << 20, false);
+    let windows = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&windows);
+    let mut backend = backend(Some(Arc::new(move |step| {
+        counted.fetch_add(u64::from(step == Step::Closed), Ordering::Relaxed);
+    })));
+    let start = memory.range().start;
+    let jobs: Vec<Job<'_>> = (0..4)
+        .map(|index| migrate(start + index * 16 * PAGE..start + (index + 1) * 16 * PAGE, Race::Block))
+        .collect();
+    let outcomes = backend.execute(&jobs);
+    for (index, outcome) in (0..).zip(&outcomes) {
+        let first = start / PAGE + index * 16;
+        assert_eq!(outcome.moved, (first..first + 16).collect::<Vec<_>>());
+    }
+    assert_eq!(windows.load(Ordering::Relaxed), 1);
+    memory.assert_intact();
+}
+
+#[test]
+fn holes_and_foreign_pages_are_told() {
+    let memory = Memory::new(1 << 20, false);
+    let range = memory.range();
+    sys::discard(&(range.start + PAGE..range.start + 3 * PAGE));
+    let mut backend = backend(None);
+    let outcome = backend.execute(&[memory.job(Race::Recover)]).remove(0);
+    assert_eq!(outcome.moved.len(), 254);
+    assert_eq!(outcome.refused, [(Refusal::Unmapped, 2)]);
+    assert_eq!(memory.words()[512].load(Ordering::Relaxed), 0, "reads as zeros, as before");
+    let pool = backend.pool.ranges()[0].clone();
+    let outcome = backend.execute(&[migrate(pool.start..pool.start + PAGE, Race::Block)]).remove(0);
+    assert_eq!(outcome.refused, [(Refusal::NotOurs, 1)]);
+    let mut other = migrate(range, Race::Block);
+    other.pid = Pid(1);
+    assert_eq!(backend.execute(&[other])[0].refused, [(Refusal::NotSupported, 256)]);
+}
+
+#[test]
+fn stacks_and_thread_local_storage_are_left_to_the_kernel() {
+    thread_local!(static LOCAL: u64 = const { 7 });
+    let closed = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&closed);
+    let mut backend = backend(Some(Arc::new(move |_| seen.store(true, Ordering::Relaxed))));
+    let on_stack = 5u64;
+    let addresses = [
+        std::ptr::from_ref(&on_stack) as u64,
+        LOCAL.with(|local| std::ptr::from_ref(local) as u64),
+    ];
+    for address in addresses {
+        let page = address / PAGE * PAGE;
+        let outcome = backend.execute(&[migrate(page..page + PAGE, Race::Block)]).remove(0);
+        assert_eq!(outcome.page_count(), 1);
+    }
+    assert!(!closed.load(Ordering::Relaxed), "no window was opened");
+}
+
+/// Runs one exchange of one chunk while `act` is called at a step, on another thread, which the
+/// exchange does not wait for longer than `act` takes to get going.
+fn with_act(at: Step, race: Race, act: impl FnOnce(&Memory) + Send + 'static) -> (Arc<Memory>, Outcome) {
+    let memory = Arc::new(Memory::new(256 << 10, false));
+    let inside = Arc::clone(&memory);
+    let act = Mutex::new(Some(act));
+    let thread = Arc::new(Mutex::new(None));
+    let handle = Arc::clone(&thread);
+    let mut backend = backend(Some(Arc::new(move |step| {
+        if step == at
+            && let Some(act) = act.lock().unwrap().take()
+        {
+            let memory = Arc::clone(&inside);
+            let (sender, started) = std::sync::mpsc::channel();
+            *handle.lock().unwrap() = Some(std::thread::spawn(move || {
+                sender.send(()).unwrap();
+                act(&memory);
+            }));
+            started.recv().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    })));
+    let outcome = backend.execute(&[memory.job(race)]).remove(0);
+    let handle = thread.lock().unwrap().take().expect("the step was reached");
+    handle.join().unwrap();
+    (memory, outcome)
+}
+
+#[test]
+fn a_store_on_the_way_is_kept_under_every_policy() {
+    for at in [Step::Away, Step::Copying, Step::Copied] {
+        for race in [Race::Recover, Race::Fail, Race::Block] {
+            let (memory, outcome) = with_act(at, race, |memory| {
+                memory.words()[9 * 512].store(1, Ordering::Relaxed);
+            });
+            let address = memory.range().start + 9 * PAGE;
+            let word = &memory.words()[9 * 512];
+            assert_eq!(word.load(Ordering::Relaxed), 1, "{at:?} {race:?}");
+            word.store(address, Ordering::Relaxed);
+            memory.assert_intact();
+            assert!(outcome.stall_ns > 1_000_000, "it waited 20 ms: {outcome:?}");
+            if race == Race::Fail && at != Step::Copied {
+                let raced = outcome.raced.expect("told");
+                assert_eq!(raced.address, address);
+                assert!(raced.thread > 0);
+                assert_eq!(outcome.moved.len(), 0);
+            } else {
+                assert_eq!(outcome.moved.len(), 64, "{at:?} {race:?} {outcome:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Threads of this process: numbers, life and death, and where their own data lie.
+
+use super::check;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `O_EXCL`: the descriptor stands for one thread (Linux 6.9).
+const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+
+/// This thread's number.
+#[must_use]
+pub fn thread_id() -> i32 {
+    // SAFETY: no arguments, always succeeds.
+    unsafe { libc::gettid() }
+}
+
+/// Does a thread of this process live?
+#[must_use]
+pub fn thread_lives(thread: i32) -> bool {
+    // SAFETY: integers; signal 0 only asks.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 }
+}
+
+/// A descriptor that becomes readable when a thread of this process ends.
+pub fn thread_descriptor(thread: i32) -> io::Result<OwnedFd> {
+    // SAFETY: integers only.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Where a thread of this process keeps the list of its robust locks: in its thread descriptor,
+/// hence beside its thread-local storage and restartable-sequence area, at the upper end of its
+/// stack (glibc and musl). `None`: it has none, or is no more.
+#[must_use]
+pub fn thread_descriptor_address(thread: i32) -> Option<u64> {
+    let mut head = 0u64;
+    let mut length = 0usize;
+    // SAFETY: both results are valid for the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_robust_list,
+            thread,
+            &raw mut head,
+            &raw mut length,
+        )
+    };
+    (result == 0 && head != 0).then_some(head)
+}
+
+/// A counter that wakes whoever polls it.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// Not readable yet.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: integers only.
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }.into())?;
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    /// Makes it readable.
+    pub fn ring(&self) {
+        let one = 1u64;
+        // SAFETY: 8 bytes are valid for the write; it does not block (at the counter's limit it is
+        // readable anyhow).
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+    }
+
+    /// Makes it unreadable.
+    pub fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: 8 bytes are valid for the read; it does not block.
+        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    }
+
+    /// For polling.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+}
+
+/// Waits until one of these is readable, and tells which are.
+pub fn wait_readable<const N: usize>(descriptors: [Option<BorrowedFd<'_>>; N]) -> [bool; N] {
+    let mut polled = descriptors.map(|descriptor| libc::pollfd {
+        // A negative number is left out.
+        fd: descriptor.map_or(-1, |descriptor| descriptor.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: `polled` has N entries and outlives the call.
+    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
+    polled.map(|one| one.revents != 0)
+}
