@@ -1,14 +1,18 @@
-//! System calls: the only home of `unsafe` in this crate. Thin wrappers with owned types and
-//! `io::Result`; no policy, no parsing.
+//! System calls: with the copy loops of [`crate::backend::copy`] the only home of `unsafe` in this
+//! crate. Thin wrappers with owned types and `io::Result`; no policy, no parsing.
 
 mod events;
 mod map;
+mod mappings;
 mod memory;
 mod probe;
 mod process;
+mod reach;
+mod threads;
 
 pub use events::{Arrived, Signals, Timer, Waiter, Wake};
 pub use map::SharedMap;
+pub use mappings::{Mapping, query_mapping};
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, ScanQuery, move_pages, pagemap_scan,
     query_pages,
@@ -18,6 +22,8 @@ pub use process::{
     Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_usage, reap_any,
     restore_mask_in_child, wait_child,
 };
+pub use reach::{Access, copy_by_kernel, page_bytes, populate};
+pub use threads::bind_thread;
 
 use std::io;
 
