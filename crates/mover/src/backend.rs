@@ -117,7 +117,10 @@ impl Job<'_> {
         match &self.action {
             Action::Migrate { pages, .. } => pages.count(),
             &Action::Replicate { bytes: 0, .. } => 0,
-            &Action::Replicate { to, bytes, .. } => ((to + bytes - 1) >> 12) - (to >> 12) + 1,
+            // A range that passes the end of all addresses is refused, and counted first.
+            &Action::Replicate { to, bytes, .. } => {
+                (to.saturating_add(bytes - 1) >> 12) - (to >> 12) + 1
+            }
         }
     }
 }
@@ -330,6 +333,7 @@ mod tests {
         assert_eq!(replicate(4095, 0).page_count(), 0);
         assert_eq!(replicate(4095, 1).page_count(), 1);
         assert_eq!(replicate(4095, 2).page_count(), 2);
+        assert_eq!(replicate(u64::MAX, u64::MAX).page_count(), 1);
         assert_eq!(job(&[7, 9]).page_count(), 2);
         assert_eq!(Pages::Run(3..5).iter().collect::<Vec<_>>(), [3, 4]);
         assert_eq!(Pages::Listed(&[3, 9]).iter().collect::<Vec<_>>(), [3, 9]);

@@ -75,7 +75,7 @@ fn advise(range: &Range<u64>, advice: libc::c_int) -> io::Result<()> {
 }
 
 /// Gets a page for every address of a part of an [`Area`], by this thread's memory policy.
-pub fn populate(part: &Range<u64>) -> io::Result<()> {
+pub fn fill(part: &Range<u64>) -> io::Result<()> {
     advise(part, libc::MADV_POPULATE_WRITE)
 }
 
@@ -83,7 +83,8 @@ pub fn populate(part: &Range<u64>) -> io::Result<()> {
 pub fn discard(part: &Range<u64>) {
     // It can only fail for want of memory for page tables, and is tried again then.
     while let Err(error) = advise(part, libc::MADV_DONTNEED) {
-        if error.raw_os_error() != Some(libc::EAGAIN) && error.raw_os_error() != Some(libc::ENOMEM) {
+        if error.raw_os_error() != Some(libc::EAGAIN) && error.raw_os_error() != Some(libc::ENOMEM)
+        {
             return;
         }
     }

@@ -1,5 +1,5 @@
-//! System calls: the only home of `unsafe` in this crate. Thin wrappers with owned types and
-//! `io::Result`; no policy, no parsing.
+//! System calls: with the copy loops of [`crate::backend::copy`] the only home of `unsafe` in this
+//! crate. Thin wrappers with owned types and `io::Result`; no policy, no parsing.
 
 mod area;
 mod events;
@@ -8,11 +8,13 @@ mod mappings;
 mod memory;
 mod probe;
 mod process;
+mod reach;
 mod robust;
 mod thread;
+mod threads;
 mod userfault;
 
-pub use area::{Area, discard, is_resident, populate, with_preferred_node};
+pub use area::{Area, discard, fill, is_resident, with_preferred_node};
 pub use events::{Arrived, Signals, Timer, Waiter, Wake};
 pub use map::SharedMap;
 pub use mappings::{Mapping, query_mapping};
@@ -25,10 +27,12 @@ pub use process::{
     Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_usage, reap_any,
     restore_mask_in_child, wait_child,
 };
+pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
 pub use thread::{
     EventFd, thread_descriptor, thread_descriptor_address, thread_id, thread_lives, wait_readable,
 };
+pub use threads::bind_thread;
 pub use userfault::{FaultEvent, Progress, Userfault, feature};
 
 use std::io;

@@ -67,14 +67,26 @@ impl EventFd {
         let one = 1u64;
         // SAFETY: 8 bytes are valid for the write; it does not block (at the counter's limit it is
         // readable anyhow).
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+        unsafe {
+            libc::write(
+                self.0.as_raw_fd(),
+                (&raw const one).cast(),
+                size_of::<u64>(),
+            )
+        };
     }
 
     /// Makes it unreadable.
     pub fn clear(&self) {
         let mut count = 0u64;
         // SAFETY: 8 bytes are valid for the read; it does not block.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        unsafe {
+            libc::read(
+                self.0.as_raw_fd(),
+                (&raw mut count).cast(),
+                size_of::<u64>(),
+            )
+        };
     }
 
     /// For polling.

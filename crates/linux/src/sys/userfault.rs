@@ -158,7 +158,10 @@ impl Userfault {
 
     /// By the device, which an administrator can open to a group.
     fn by_device(flags: libc::c_int) -> io::Result<Self> {
-        let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd")?;
+        let device = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/userfaultfd")?;
         // SAFETY: an open descriptor and an integer.
         let fd = check(unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, flags) }.into())?;
         // SAFETY: a new descriptor that nobody else owns.

@@ -17,10 +17,12 @@
 //! so that there is one true copy of every byte at every moment.
 
 use super::fork_gate;
-use super::journal::{Page, Shared, State, pages_done};
+use super::journal::{Journal, Page, Shared, State, pages_done};
 use super::pool::{HUGE, PAGE, Size};
 use super::{Hook, Step};
+use crate::backend::copy;
 use crate::sys;
+use hither_core::ids::NodeId;
 use hither_mover::{Race, Raced};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -44,6 +46,8 @@ pub(super) enum Fate {
     Unsuited,
     /// The program unmapped it or threw it away meanwhile.
     Gone,
+    /// It got a page on another node, as the target had none.
+    Elsewhere,
 }
 
 /// What is exchanged: pages at addresses that follow each other.
@@ -53,8 +57,15 @@ pub(super) struct Chunk {
     pub(super) race: Race,
     /// As long as the chunk.
     pub(super) parking: Range<u64>,
-    /// As long as the chunk, filled.
-    pub(super) fresh: Range<u64>,
+    pub(super) target: Target,
+}
+
+/// Where the copies come from.
+pub(super) enum Target {
+    /// Slots as long as the chunk, filled: they are copied into and put in place.
+    Filled(Range<u64>),
+    /// Nothing is in stock: the kernel gets a page on this node, copies and maps it in one go.
+    Fresh(NodeId),
 }
 
 /// How it went beside the pages.
@@ -94,8 +105,11 @@ impl Exchange<'_> {
         let mut account = Account::default();
         self.take(chunk, fates);
         self.step(Step::Away);
-        self.copy(chunk, fates, &mut account);
+        if let Target::Filled(fresh) = &chunk.target {
+            self.copy(chunk, fresh.start, fates, &mut account);
+        }
         self.step(Step::Copied);
+        self.look(chunk, fates, &mut account);
         self.put(chunk, fates, slots, &mut account);
         if self.shared.gated {
             fork_gate::leave();
@@ -153,7 +167,11 @@ impl Exchange<'_> {
             };
             // A huge page comes whole or not at all; a mapping that is unsuited stays so.
             let all = fate == Fate::Unsuited || (done == 0 && chunk.size == Size::Huge);
-            let stay = if all { next..count } else { next..(next + 1).min(count) };
+            let stay = if all {
+                next..count
+            } else {
+                next..(next + 1).min(count)
+            };
             for index in stay.clone() {
                 journal.pages[index].state = State::Home;
                 fates[index] = fate;
@@ -164,7 +182,7 @@ impl Exchange<'_> {
     }
 
     /// The parked pages are copied into the filled slots.
-    fn copy(&self, chunk: &Chunk, fates: &mut [Fate], account: &mut Account) {
+    fn copy(&self, chunk: &Chunk, fresh: u64, fates: &mut [Fate], account: &mut Account) {
         let piece = match chunk.size {
             Size::Small => PIECE,
             Size::Huge => 4 * PIECE,
@@ -181,18 +199,23 @@ impl Exchange<'_> {
             }
             let offset = next as u64 * PAGE;
             let bytes = length as u64 * PAGE;
-            let (from, to) = (chunk.parking.start + offset, chunk.fresh.start + offset);
+            let (from, to) = (chunk.parking.start + offset, fresh + offset);
             // SAFETY: both are slots of this exchange, so long at least, and filled.
-            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes as usize) };
+            unsafe { copy::nontemporal(from as *const u8, to as *mut u8, bytes as usize) };
             account.copied += bytes;
             next += length;
             self.step(Step::Copying);
-            if self.shared.touched.swap(false, Ordering::Acquire) && chunk.race != Race::Block {
-                self.give_back(chunk, fates, account);
-                if account.raced.is_some() {
-                    return;
-                }
+            self.look(chunk, fates, account);
+            if account.raced.is_some() {
+                return;
             }
+        }
+    }
+
+    /// Does somebody wait who shall not?
+    fn look(&self, chunk: &Chunk, fates: &mut [Fate], account: &mut Account) {
+        if self.shared.touched.swap(false, Ordering::Acquire) && chunk.race != Race::Block {
+            self.give_back(chunk, fates, account);
         }
     }
 
@@ -234,33 +257,15 @@ impl Exchange<'_> {
         account: &mut Account,
     ) {
         let mut journal = self.shared.journal();
-        let mut next = 0;
-        while next < journal.pages.len() {
-            if journal.pages[next].state != State::Away {
-                next += 1;
-                continue;
-            }
-            let run = journal.run(next, State::Away);
-            for page in &mut journal.pages[run.clone()] {
-                page.state = State::Arriving;
-            }
-            self.step(Step::Arriving);
-            let to = journal.pages[next].address;
-            let from = chunk.fresh.start + next as u64 * PAGE;
-            // SAFETY: the slots hold copies of the pages that left these addresses, which are
-            // empty, or the kernel refuses.
-            let progress =
-                unsafe { self.shared.traps.exchange(to, from, run.len() as u64 * PAGE) };
-            let arrived = next + pages_done(progress);
-            for (index, page) in (run.start..).zip(&mut journal.pages[run.clone()]) {
-                page.state = if index < arrived { State::Arrived } else { State::Away };
-            }
-            next = arrived;
-            match progress.errno {
-                None => {}
-                Some(libc::EAGAIN) => self.shared.serve(&mut journal),
-                Some(_) if next < run.end => self.shared.restore(&mut journal, next),
-                Some(_) => {}
+        match chunk.target {
+            Target::Filled(ref fresh) => self.arrive(&mut journal, Some(fresh.start)),
+            Target::Fresh(node) => {
+                // Without such a policy the pages come from elsewhere, which is seen below.
+                let _ = sys::with_preferred_node(node.0, || {
+                    self.arrive(&mut journal, None);
+                    Ok(())
+                });
+                account.copied += journal.pages.len() as u64 * PAGE;
             }
         }
         self.step(Step::Arrived);
@@ -269,7 +274,7 @@ impl Exchange<'_> {
             account.stall_ns += now.saturating_sub(touch.at_ns);
         }
         slots.clear();
-        for (page, fate) in journal.pages.iter().zip(fates) {
+        for (page, fate) in journal.pages.iter().zip(fates.iter_mut()) {
             let (parking_filled, arrived) = match page.state {
                 State::Arrived => (true, true),
                 State::Replaced | State::Gone => (true, false),
@@ -289,5 +294,61 @@ impl Exchange<'_> {
             }
         }
         journal.open = false;
+        if let Target::Fresh(node) = chunk.target {
+            find_strays(&journal, node, fates);
+        }
+    }
+
+    /// Puts what is away in its place: the copies in the slots from `fresh` on, or new pages.
+    fn arrive(&self, journal: &mut Journal, fresh: Option<u64>) {
+        let mut next = 0;
+        while next < journal.pages.len() {
+            if journal.pages[next].state != State::Away {
+                next += 1;
+                continue;
+            }
+            let run = journal.run(next, State::Away);
+            for page in &mut journal.pages[run.clone()] {
+                page.state = State::Arriving;
+            }
+            self.step(Step::Arriving);
+            let (to, length) = (journal.pages[next].address, run.len() as u64 * PAGE);
+            let traps = &self.shared.traps;
+            // SAFETY: the slots hold copies of the pages that left these addresses, or the pages
+            // themselves; the addresses are empty, or the kernel refuses.
+            let progress = unsafe {
+                match fresh {
+                    Some(fresh) => traps.exchange(to, fresh + next as u64 * PAGE, length),
+                    None => traps.copy(to, journal.parking(next), length),
+                }
+            };
+            let arrived = next + pages_done(progress);
+            for (index, page) in (run.start..).zip(&mut journal.pages[run.clone()]) {
+                page.state = if index < arrived {
+                    State::Arrived
+                } else {
+                    State::Away
+                };
+            }
+            next = arrived;
+            match progress.errno {
+                None => {}
+                Some(libc::EAGAIN) => self.shared.serve(journal),
+                Some(_) if next < run.end => self.shared.restore(journal, next),
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// Which pages that the kernel got are not on the node?
+fn find_strays(journal: &Journal, node: NodeId, fates: &mut [Fate]) {
+    let addresses: Vec<u64> = journal.pages.iter().map(|page| page.address).collect();
+    let mut nodes = vec![node.0 as i32; addresses.len()];
+    let _ = sys::query_pages(0, &addresses, &mut nodes);
+    for (at, fate) in nodes.into_iter().zip(fates) {
+        if *fate == Fate::Moved && at >= 0 && at != node.0 as i32 {
+            *fate = Fate::Elsewhere;
+        }
     }
 }

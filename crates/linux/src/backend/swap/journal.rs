@@ -269,7 +269,10 @@ impl Shared {
                 // Nothing is parked (never left), or something is at the address (arrived):
                 // then this call fails and changes nothing.
                 // SAFETY: as in `restore`.
-                let undone = unsafe { self.traps.exchange(page.address, journal.parking(index), PAGE) };
+                let undone = unsafe {
+                    self.traps
+                        .exchange(page.address, journal.parking(index), PAGE)
+                };
                 match undone.errno {
                     None | Some(libc::ENOENT | libc::EEXIST) => {
                         journal.pages[index].state = State::Restored;

@@ -28,7 +28,7 @@ mod survey;
 
 use super::kernel::KernelBackend;
 use crate::sys::{self, Userfault, feature};
-use exchange::{Account, Chunk, Exchange, Fate, Slots};
+use exchange::{Account, Chunk, Exchange, Fate, Slots, Target};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Refusal;
 use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Pages, Race, Unavailable};
@@ -45,10 +45,17 @@ pub use pool::Limits;
 
 /// Most bytes of small pages that are away at once: an access waits for 50 us of copying at most.
 const WINDOW_BYTES: u64 = 512 << 10;
+/// The same where the kernel gets the target pages while it copies, without looking up.
+const COLD_BYTES: u64 = 128 << 10;
 /// Times that a page is tried again that was touched on its way.
 const RETRIES: u32 = 2;
 /// Beyond a thread's descriptor: restartable-sequence area and the like.
 const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
+
+/// For so long the list of threads is believed. A thread that began since has its stack in a
+/// mapping that is newer than what a program asks to move, and where the kernel's accesses wait,
+/// moving a stack harms nobody but the worker itself, which is older.
+const DESCRIPTORS_NS: u64 = 1_000_000;
 
 /// A moment within an exchange, for tests that stop, fork or kill right there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +107,8 @@ pub struct SwapBackend {
     maps: File,
     config: Config,
     worker: i32,
+    /// Where threads keep their own data, and until when that is believed (ns).
+    descriptors: (Vec<u64>, u64),
     fates: Vec<Fate>,
     slots: Vec<Slots>,
 }
@@ -164,10 +173,12 @@ impl SwapBackend {
     /// Why it cannot work here.
     pub fn new(config: Config) -> Result<Self, Unavailable> {
         let (traps, gated) = open_traps(config.without_privilege)?;
-        let system = |error: std::io::Error| Unavailable::new(
-            format!("the pool of pages cannot be set up ({error})"),
-            "allow more memory or threads to this process",
-        );
+        let system = |error: std::io::Error| {
+            Unavailable::new(
+                format!("the pool of pages cannot be set up ({error})"),
+                "allow more memory or threads to this process",
+            )
+        };
         let receiver = Userfault::new(feature::MOVE | feature::WRITE_PROTECT, true)
             .map_err(|error| missing_call(&error))?;
         let pool = Pool::new(&receiver, config.limits).map_err(system)?;
@@ -188,6 +199,7 @@ impl SwapBackend {
             maps: File::open("/proc/self/maps").map_err(system)?,
             config,
             worker: 0,
+            descriptors: (Vec::new(), 0),
             fates: Vec::new(),
             slots: Vec::new(),
         })
@@ -201,10 +213,8 @@ impl SwapBackend {
     /// Gets pages for moves of so many bytes to a node, as the pool's thread would after the first
     /// such move. Returns the bytes in stock afterwards for small and for huge pages.
     pub fn warm(&self, node: NodeId, small_bytes: u64, huge_bytes: u64) -> [u64; 2] {
-        [(Size::Small, small_bytes), (Size::Huge, huge_bytes)].map(|(size, bytes)| {
-            self.pool.expect(node, size, bytes);
-            self.pool.fill(node, size, bytes)
-        })
+        [(Size::Small, small_bytes), (Size::Huge, huge_bytes)]
+            .map(|(size, bytes)| self.pool.warm(node, size, bytes))
     }
 
     /// Forks that happened while pages were away, and whose children were provided for.
@@ -243,14 +253,19 @@ impl SwapBackend {
 
     /// Is nothing in the range that the kernel touches on its own, or that the program is about to
     /// throw away?
-    fn may_exchange(&self, range: &Range<u64>) -> bool {
+    fn may_exchange(&mut self, range: &Range<u64>) -> bool {
         let now = sys::monotonic_ns();
         if self.shared.journal().is_discarded(range, now) {
             return false;
         }
-        let Ok(descriptors) = survey::thread_descriptors() else {
-            return false;
-        };
+        if now >= self.descriptors.1 {
+            let Ok(found) = survey::thread_descriptors() else {
+                return false;
+            };
+            let believed = if self.shared.gated { 0 } else { DESCRIPTORS_NS };
+            self.descriptors = (found, now + believed);
+        }
+        let descriptors = &self.descriptors.0;
         let mapping = |address| match sys::query_mapping(&self.maps, address) {
             Ok(Some(mapping)) if mapping.range.contains(&address) => mapping.range,
             _ => address..address,
@@ -315,18 +330,14 @@ impl SwapBackend {
             journal.trapped.push(envelope.clone());
             if self.shared.traps.trap_missing(&envelope).is_err() {
                 self.shared.release(&mut journal);
-                progress.others.extend(work.into_iter().map(|(range, _)| (range, false)));
+                progress
+                    .others
+                    .extend(work.into_iter().map(|(range, _)| (range, false)));
                 return;
             }
         }
         self.step(Step::Trapped);
-        for size in [Size::Small, Size::Huge] {
-            let of_size = |(_, index): &&(Range<u64>, usize)| survey.parts[*index].size == size;
-            let bytes = work.iter().filter(of_size).map(|(range, _)| range.end - range.start).sum();
-            if bytes > 0 {
-                self.pool.expect(span.to, size, bytes);
-            }
-        }
+        self.pool.expect(envelope.end - envelope.start);
         for round in 0..=RETRIES {
             while let Some((range, index)) = work.pop_front() {
                 if progress.account.raced.is_some() {
@@ -339,7 +350,10 @@ impl SwapBackend {
                 }
             }
             for range in std::mem::take(&mut progress.raced) {
-                let part = survey.parts.iter().position(|part| part.range.contains(&range.start));
+                let part = survey
+                    .parts
+                    .iter()
+                    .position(|part| part.range.contains(&range.start));
                 match part {
                     Some(index) if round < RETRIES && progress.account.raced.is_none() => {
                         work.push_back((range, index));
@@ -392,28 +406,40 @@ impl SwapBackend {
         };
         let want = most.min(range.end - range.start);
         let fresh = self.pool.fresh(span.to, size, want).or_else(|| {
-            self.pool.fill(span.to, size, want);
+            // Huge pages are worth waiting for; small ones the kernel gets while it copies.
+            (size == Size::Huge).then(|| self.pool.fill(span.to, size, want))?;
             self.pool.fresh(span.to, size, want)
         });
-        let Some(fresh) = fresh else {
-            // Nothing to be had on the target; the kernel may know better, or says so.
+        if fresh.is_none() && size == Size::Huge {
+            // None to be had: the kernel may know better, or says so.
             progress.others.push((range.clone(), false));
             return range.end;
-        };
-        let Some(parking) = self.pool.empty(size, fresh.end - fresh.start) else {
-            self.pool.put_filled(span.to, size, fresh);
+        }
+        let length = fresh
+            .as_ref()
+            .map_or(want.min(COLD_BYTES), |fresh| fresh.end - fresh.start);
+        let Some(parking) = self.pool.empty(size, length) else {
+            if let Some(fresh) = fresh {
+                self.pool.put_filled(span.to, size, fresh);
+            }
             progress.others.push((range.clone(), false));
             return range.end;
         };
         let length = parking.end - parking.start;
-        let cut = fresh.start + length;
-        self.pool.put_filled(span.to, size, cut..fresh.end);
+        let fresh = fresh.map(|fresh| {
+            let cut = fresh.start + length;
+            self.pool.put_filled(span.to, size, cut..fresh.end);
+            fresh.start..cut
+        });
         let chunk = Chunk {
             start: range.start,
             size,
             race: span.race,
             parking,
-            fresh: fresh.start..cut,
+            target: match fresh {
+                Some(fresh) => Target::Filled(fresh),
+                None => Target::Fresh(span.to),
+            },
         };
         let exchange = Exchange {
             shared: &self.shared,
@@ -431,19 +457,23 @@ impl SwapBackend {
     /// The slots go back to the pool, as what they are now.
     fn stock_up(&self, to: NodeId, chunk: &Chunk, part: &survey::Part, progress: &mut Progress) {
         let size = chunk.size;
-        if size == Size::Huge {
+        let fresh_start = match &chunk.target {
+            Target::Filled(fresh) => Some(fresh.start),
+            Target::Fresh(_) => None,
+        };
+        if let (Size::Huge, Target::Filled(fresh)) = (size, &chunk.target) {
             let moved = |slots: &Slots| slots.parking_filled && !slots.fresh_filled;
             let untouched = |slots: &Slots| !slots.parking_filled && slots.fresh_filled;
             if self.slots.iter().all(moved) && self.pool.is_huge(&chunk.parking) {
                 let home = NodeId(part.node(chunk.start) as u32);
                 self.pool.put_filled(home, size, chunk.parking.clone());
-                self.pool.put_empty(size, chunk.fresh.clone());
+                self.pool.put_empty(size, fresh.clone());
             } else if self.slots.iter().all(untouched) {
                 self.pool.put_empty(size, chunk.parking.clone());
-                self.pool.put_filled(to, size, chunk.fresh.clone());
+                self.pool.put_filled(to, size, fresh.clone());
             } else {
                 self.pool.put_unknown(size, chunk.parking.clone());
-                self.pool.put_unknown(size, chunk.fresh.clone());
+                self.pool.put_unknown(size, fresh.clone());
             }
             let end = chunk.start + (chunk.parking.end - chunk.parking.start);
             if self.pool.is_huge(&(chunk.start..end)) {
@@ -463,16 +493,18 @@ impl SwapBackend {
             let count = same.count() as u64;
             let offset = next as u64 * PAGE;
             let at = |start: u64| start + offset..start + offset + count * PAGE;
-            let (parking, fresh) = (at(chunk.parking.start), at(chunk.fresh.start));
+            let parking = at(chunk.parking.start);
             if slots.parking_filled {
                 self.pool.put_filled(NodeId(node as u32), size, parking);
             } else {
                 self.pool.put_empty(size, parking);
             }
-            if slots.fresh_filled {
-                self.pool.put_filled(to, size, fresh);
-            } else {
-                self.pool.put_empty(size, fresh);
+            if let Some(fresh) = fresh_start.map(at) {
+                if slots.fresh_filled {
+                    self.pool.put_filled(to, size, fresh);
+                } else {
+                    self.pool.put_empty(size, fresh);
+                }
             }
             next += count as usize;
         }
@@ -488,14 +520,17 @@ impl SwapBackend {
         let mut next = 0;
         while next < self.fates.len() {
             let fate = self.fates[next];
-            let count = self.fates[next..].iter().take_while(|&&other| other == fate).count();
+            let count = self.fates[next..]
+                .iter()
+                .take_while(|&&other| other == fate)
+                .count();
             let start = chunk.start + next as u64 * PAGE;
             let range = start..start + count as u64 * PAGE;
             match fate {
                 Fate::Moved => span.settle(builders, &range, Verdict::Moved),
                 Fate::Raced => progress.raced.push(range),
                 Fate::Held => progress.others.push((range, true)),
-                Fate::Unsuited => progress.others.push((range, false)),
+                Fate::Unsuited | Fate::Elsewhere => progress.others.push((range, false)),
                 Fate::Missing | Fate::Gone => {
                     span.settle(builders, &range, Verdict::Refused(Refusal::Unmapped));
                 }
@@ -585,7 +620,9 @@ fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable>
         return Err(missing_call(&error));
     }
     let traps = Userfault::new(features, false).or_else(|_| Userfault::new(features, true));
-    traps.map(|traps| (traps, true)).map_err(|error| missing_call(&error))
+    traps
+        .map(|traps| (traps, true))
+        .map_err(|error| missing_call(&error))
 }
 
 fn missing_call(error: &std::io::Error) -> Unavailable {
@@ -615,7 +652,8 @@ fn spans(jobs: &[Job<'_>], builders: &mut [OutcomeBuilder]) -> Vec<Span> {
                 if last.range.end == range.start
                     && last.to == *to
                     && last.race == job.race
-                    && (job.race != Race::Fail || last.parts.last().is_some_and(|p| p.0 == index)) =>
+                    && (job.race != Race::Fail
+                        || last.parts.last().is_some_and(|p| p.0 == index)) =>
             {
                 last.range.end = range.end;
                 match last.parts.last_mut() {
@@ -634,7 +672,9 @@ fn spans(jobs: &[Job<'_>], builders: &mut [OutcomeBuilder]) -> Vec<Span> {
             Pages::Run(run) if run.start < run.end => add(run.start * PAGE..run.end * PAGE),
             Pages::Run(_) => {}
             Pages::Listed(pages) => {
-                pages.iter().for_each(|&page| add(page * PAGE..(page + 1) * PAGE));
+                pages
+                    .iter()
+                    .for_each(|&page| add(page * PAGE..(page + 1) * PAGE));
             }
         }
     }

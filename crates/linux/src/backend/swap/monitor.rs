@@ -59,7 +59,10 @@ impl Monitor {
     }
 
     fn worker(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
-        self.control.worker.lock().unwrap_or_else(|poison| poison.into_inner())
+        self.control
+            .worker
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// Does it live?
@@ -92,7 +95,10 @@ fn watch(shared: &Shared, control: &Control) {
             if control.stop.load(Ordering::Acquire) {
                 return;
             }
-            let mut next = control.worker.lock().unwrap_or_else(|poison| poison.into_inner());
+            let mut next = control
+                .worker
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner());
             worker = next.take().or(worker);
         }
         if death {

@@ -9,8 +9,12 @@
 //! What always holds: every slot is in one list or lent to one exchange; what the lists say of a
 //! slot is true of the page tables. A slot of which nothing is known is emptied first.
 //!
-//! The stock of a node follows what was asked for ([`Pool::fresh`]) and is given back to the
-//! system when nothing was asked for [`Limits::idle_ms`]. A thread of the pool fills and drops.
+//! What moves leave behind is stock for moves the other way, so that traffic in both directions
+//! needs no new pages. Where a move found too little, that much is kept in stock from then on: a
+//! thread of the pool gets it when moves rest for a moment (small pages; meanwhile the kernel
+//! allocates while it copies, which costs less than to map pages twice), or at once (huge pages,
+//! which the kernel cannot copy whole). All of it goes back to the system after
+//! [`Limits::idle_ms`] without a move.
 //!
 //! Pages come by the policy `MPOL_PREFERRED` of the filling thread, and those that came from
 //! elsewhere are dropped: strict binding would wake the out-of-memory killer where a node is full.
@@ -30,6 +34,9 @@ pub(super) const HUGE: u64 = 2 << 20;
 
 /// Bytes that the filling thread gets in one go.
 const FILL_BYTES: u64 = 2 << 20;
+
+/// Moves rest when none began for so long.
+const REST: Duration = Duration::from_millis(2);
 
 /// How much may be in stock.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +75,8 @@ impl Size {
 #[derive(Debug, Default)]
 struct Stock {
     filled: Runs,
-    /// How much there shall be, in bytes.
-    level: u64,
+    /// What shall be there when moves rest, in bytes: what they found missing.
+    low: u64,
     /// Nothing came the last time; do not try again before.
     exhausted_until: Option<Instant>,
 }
@@ -77,6 +84,8 @@ struct Stock {
 struct Lists {
     empty: BTreeMap<Size, Runs>,
     stock: BTreeMap<(NodeId, Size), Stock>,
+    /// Bytes of the largest move since moves rested for long.
+    largest: u64,
     used: Instant,
     stopping: bool,
 }
@@ -94,7 +103,9 @@ impl Pool {
     /// Reserves addresses, which cost nothing, and lets `receiver` put pages there.
     pub(super) fn new(receiver: &Userfault, limits: Limits) -> io::Result<Arc<Self>> {
         // Room for the stock of several nodes and for what exchanges have lent.
-        let bytes = (limits.stock_bytes * 8).next_multiple_of(HUGE).max(16 * HUGE);
+        let bytes = (limits.stock_bytes * 8)
+            .next_multiple_of(HUGE)
+            .max(16 * HUGE);
         let areas = [sys::Area::new(bytes, false)?, sys::Area::new(bytes, true)?];
         let mut empty = BTreeMap::new();
         for (size, area) in [Size::Small, Size::Huge].into_iter().zip(&areas) {
@@ -109,6 +120,7 @@ impl Pool {
             lists: Mutex::new(Lists {
                 empty,
                 stock: BTreeMap::new(),
+                largest: 0,
                 used: Instant::now(),
                 stopping: false,
             }),
@@ -118,7 +130,9 @@ impl Pool {
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(|poison| poison.into_inner())
+        self.lists
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// The pool's own addresses, which nobody may ask to move.
@@ -132,21 +146,18 @@ impl Pool {
         lists.used = Instant::now();
         let stock = lists.stock.entry((node, size)).or_default();
         let taken = stock.filled.take(want);
-        if stock.filled.bytes() < stock.level / 2 {
+        if taken.is_none() {
+            stock.low = (stock.low + want).min(self.limits.stock_bytes);
             self.changed.notify_all();
         }
         taken
     }
 
-    /// A move of so many bytes to a node begins: its like shall find twice as much in stock.
-    pub(super) fn expect(&self, node: NodeId, size: Size, bytes: u64) {
+    /// A move of so many bytes begins: what it leaves behind may stay.
+    pub(super) fn expect(&self, bytes: u64) {
         let mut lists = self.lists();
-        let stock = lists.stock.entry((node, size)).or_default();
-        let level = (bytes * 2).next_multiple_of(FILL_BYTES).min(self.limits.stock_bytes);
-        if stock.level < level {
-            stock.level = level;
-            self.changed.notify_all();
-        }
+        lists.largest = lists.largest.max(bytes);
+        lists.used = Instant::now();
     }
 
     /// Empty slots: `want` bytes of one run or fewer.
@@ -164,9 +175,10 @@ impl Pool {
     /// Slots that hold pages on a node.
     pub(super) fn put_filled(&self, node: NodeId, size: Size, range: Range<u64>) {
         let mut lists = self.lists();
+        let largest = lists.largest;
         let stock = lists.stock.entry((node, size)).or_default();
         stock.filled.put(range);
-        if stock.filled.bytes() > self.most(stock) {
+        if stock.filled.bytes() > self.most(stock, largest) {
             self.changed.notify_all();
         }
     }
@@ -177,9 +189,26 @@ impl Pool {
         self.put_empty(size, range);
     }
 
-    /// More than this is dropped: moves both ways need twice the level at times.
-    fn most(&self, stock: &Stock) -> u64 {
-        (stock.level * 2).min(self.limits.stock_bytes)
+    /// More than this is dropped: moves both ways leave twice the largest at times.
+    fn most(&self, stock: &Stock, largest: u64) -> u64 {
+        (stock.low.max(largest) * 2).min(self.limits.stock_bytes)
+    }
+
+    /// Keeps so much in stock, and gets what is missing now. Returns what is there.
+    pub(super) fn warm(&self, node: NodeId, size: Size, bytes: u64) -> u64 {
+        let missing = {
+            let mut lists = self.lists();
+            let stock = lists.stock.entry((node, size)).or_default();
+            stock.low = stock.low.max(bytes.min(self.limits.stock_bytes));
+            stock.low.saturating_sub(stock.filled.bytes())
+        };
+        self.fill(node, size, missing);
+        self.lists()
+            .stock
+            .entry((node, size))
+            .or_default()
+            .filled
+            .bytes()
     }
 
     /// Gets pages on a node now. Returns the bytes that came.
@@ -200,7 +229,7 @@ impl Pool {
     }
 
     fn fill_slots(&self, node: NodeId, size: Size, slots: Range<u64>) -> u64 {
-        let populated = sys::with_preferred_node(node.0, || sys::populate(&slots));
+        let populated = sys::with_preferred_node(node.0, || sys::fill(&slots));
         if populated.is_err() {
             self.put_unknown(size, slots);
             return 0;
@@ -246,8 +275,11 @@ impl Pool {
                 Chore::Fill(node, size) => {
                     if self.fill(node, size, FILL_BYTES) == 0 {
                         let later = Instant::now() + Duration::from_millis(self.limits.idle_ms);
-                        self.lists().stock.entry((node, size)).or_default().exhausted_until =
-                            Some(later);
+                        self.lists()
+                            .stock
+                            .entry((node, size))
+                            .or_default()
+                            .exhausted_until = Some(later);
                     }
                 }
                 Chore::Drop(size, slots) => self.put_unknown(size, slots),
@@ -264,13 +296,15 @@ impl Pool {
                 return Chore::Stop;
             }
             let now = Instant::now();
-            let unused = now.duration_since(lists.used) >= idle;
-            let mut stocked = false;
+            let rest = now.duration_since(lists.used);
+            if rest >= idle {
+                lists.largest = 0;
+                lists.stock.values_mut().for_each(|stock| stock.low = 0);
+            }
+            let largest = lists.largest;
+            let mut wait = None;
             for (&(node, size), stock) in &mut lists.stock {
-                if unused {
-                    stock.level = 0;
-                }
-                let most = self.most(stock);
+                let most = self.most(stock, largest);
                 if stock.filled.bytes() > most {
                     let excess = (stock.filled.bytes() - most).min(FILL_BYTES);
                     if let Some(slots) = stock.filled.take(excess.next_multiple_of(size.bytes())) {
@@ -278,19 +312,24 @@ impl Pool {
                     }
                 }
                 let blocked = stock.exhausted_until.is_some_and(|until| now < until);
-                if stock.filled.bytes() < stock.level / 2 && !blocked {
+                let short = stock.filled.bytes() < stock.low && !blocked;
+                if short && (size == Size::Huge || rest >= REST) {
                     stock.exhausted_until = None;
                     return Chore::Fill(node, size);
                 }
-                stocked |= stock.level > 0;
+                let next = if short { REST } else { idle };
+                if stock.low > 0 || stock.filled.bytes() > 0 {
+                    wait = Some(next.min(wait.unwrap_or(next)));
+                }
             }
             // With nothing in stock there is nothing to look after until somebody asks.
-            lists = if stocked {
-                let waited = self.changed.wait_timeout(lists, idle);
-                waited.unwrap_or_else(|poison| poison.into_inner()).0
-            } else {
-                let waited = self.changed.wait(lists);
-                waited.unwrap_or_else(|poison| poison.into_inner())
+            let poisoned = |poison: std::sync::PoisonError<_>| poison.into_inner();
+            lists = match wait {
+                Some(wait) => self
+                    .changed
+                    .wait_timeout(lists, wait)
+                    .map_or_else(|poison| poison.into_inner().0, |(lists, _)| lists),
+                None => self.changed.wait(lists).unwrap_or_else(poisoned),
             };
         }
     }

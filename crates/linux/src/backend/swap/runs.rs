@@ -69,7 +69,11 @@ mod tests {
         assert_eq!(runs.take(4), Some(20..24), "the one that fits best");
         assert_eq!(runs.take(4), Some(0..4));
         runs.put(0..4);
-        assert_eq!(runs.take(99), Some(0..10), "joined again; as much as there is");
+        assert_eq!(
+            runs.take(99),
+            Some(0..10),
+            "joined again; as much as there is"
+        );
         assert_eq!((runs.take(1), runs.bytes()), (None, 0));
     }
 

@@ -29,7 +29,10 @@ impl Part {
     pub(super) fn same_node(&self, start: u64) -> u64 {
         let step = self.size.bytes();
         let from = ((start - self.range.start) / step) as usize;
-        let same = self.nodes[from..].iter().take_while(|&&node| node == self.nodes[from]).count();
+        let same = self.nodes[from..]
+            .iter()
+            .take_while(|&&node| node == self.nodes[from])
+            .count();
         start + same as u64 * step
     }
 }
@@ -69,7 +72,9 @@ pub(super) fn survey(pagemap: &File, range: &Range<u64>) -> io::Result<Survey> {
     }
     for part in &mut survey.parts {
         let step = part.size.bytes();
-        let addresses: Vec<u64> = (part.range.start..part.range.end).step_by(step as usize).collect();
+        let addresses: Vec<u64> = (part.range.start..part.range.end)
+            .step_by(step as usize)
+            .collect();
         part.nodes = vec![i32::MIN; addresses.len()];
         sys::query_pages(0, &addresses, &mut part.nodes)?;
     }
@@ -144,14 +149,25 @@ mod tests {
         let huge = sys::PAGE_IS_PRESENT | sys::PAGE_IS_HUGE;
         // A huge page of which the range has the upper half, one whole, the lower half of another.
         survey.add(&run(HUGE / 2, 2 * HUGE + HUGE / 2, huge));
-        assert_eq!(survey.others, [HUGE / 2..HUGE, 2 * HUGE..2 * HUGE + HUGE / 2]);
+        assert_eq!(
+            survey.others,
+            [HUGE / 2..HUGE, 2 * HUGE..2 * HUGE + HUGE / 2]
+        );
         assert_eq!(survey.parts.len(), 1);
         assert_eq!(survey.parts[0].range, HUGE..2 * HUGE);
         survey.add(&run(3 * HUGE + PAGE, 4 * HUGE, huge));
         assert_eq!(survey.others.len(), 3, "no huge page whole");
         survey.add(&run(5 * HUGE, 5 * HUGE + PAGE, sys::PAGE_IS_PRESENT));
-        survey.add(&run(5 * HUGE + PAGE, 5 * HUGE + 3 * PAGE, sys::PAGE_IS_PRESENT));
-        assert_eq!(survey.parts[1].range, 5 * HUGE..5 * HUGE + 3 * PAGE, "joined");
+        survey.add(&run(
+            5 * HUGE + PAGE,
+            5 * HUGE + 3 * PAGE,
+            sys::PAGE_IS_PRESENT,
+        ));
+        assert_eq!(
+            survey.parts[1].range,
+            5 * HUGE..5 * HUGE + 3 * PAGE,
+            "joined"
+        );
         survey.add(&run(6 * HUGE, 6 * HUGE + PAGE, sys::PAGE_IS_FILE));
         assert_eq!(survey.others.len(), 4);
         assert_eq!(survey.found, 1024 + 511 + 3 + 1);
@@ -177,7 +193,10 @@ mod tests {
             let local = 0u8;
             let own = std::ptr::from_ref(&local) as u64;
             // The nearest descriptor above what a thread has on its stack is its own.
-            let above = thread_descriptors().unwrap().into_iter().find(|&address| address > own);
+            let above = thread_descriptors()
+                .unwrap()
+                .into_iter()
+                .find(|&address| address > own);
             assert_eq!(above, sys::thread_descriptor_address(sys::thread_id()));
             let _ = receiver.recv();
         });

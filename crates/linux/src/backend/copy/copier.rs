@@ -1,0 +1,265 @@
+//! A few threads that share large copies.
+//!
+//! Problem: one CPU does not use up a memory controller, and two helpers that each get a half are
+//! as slow as the slower one, which on a busy machine may not even have been woken yet.
+//!
+//! Mechanism: the calling thread is a worker itself and starts at once. Parts are handed out under
+//! a lock, large ones first and ever smaller ones after that (guided self-scheduling, Polychronopoulos
+//! and Kuck 1987), so that a late helper finds less left and nobody waits for it. A part takes
+//! tens of microseconds at least, so the lock is no matter.
+//!
+//! Always: every byte is in exactly one part; `copy` returns when all parts are done.
+
+use super::stream;
+use crate::sys;
+use hither_core::ids::CpuId;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Least bytes of a part: about 20 us of copying, against some 10 us to wake a thread.
+const PART_LEAST: usize = 256 << 10;
+/// Parts end at such an address of the target: a huge page is written by one CPU where parts are
+/// that large, a page always.
+const CUTS: [usize; 2] = [2 << 20, 4096];
+/// Workers are threads; more than this is a caller's mistake.
+const MOST_WORKERS: usize = 256;
+
+/// Copies with a fixed number of workers, of which the calling thread is one.
+#[derive(Debug)]
+pub struct Copier {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+    /// The process that made it: a forked child has none of the threads.
+    owner: u32,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Written by all workers under its lock.
+    state: Mutex<State>,
+    /// There is a task, or it is time to go. Helpers wait.
+    work: Condvar,
+    /// The last part is done. The caller waits.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    task: Option<Task>,
+    closing: bool,
+}
+
+/// One copy. Addresses are numbers here, so that they may go to other threads.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    from: usize,
+    to: usize,
+    bytes: usize,
+    /// Bytes handed out: parts are taken from the front.
+    handed: usize,
+    /// Bytes whose copy has ended.
+    copied: usize,
+    workers: usize,
+}
+
+impl Task {
+    /// Offset and length of the next part, which is handed out by this.
+    fn take(&mut self) -> Option<(usize, usize)> {
+        let left = self.bytes - self.handed;
+        if left == 0 {
+            return None;
+        }
+        let start = self.handed;
+        let wanted = (left / (2 * self.workers)).max(PART_LEAST);
+        // What would be left is too little for a part of its own: this one takes it.
+        let length = if left < wanted + PART_LEAST {
+            left
+        } else {
+            let end = self.to.wrapping_add(start + wanted);
+            let cut = CUTS.iter().find(|&&cut| wanted >= 2 * cut);
+            wanted - cut.map_or(0, |cut| end % cut)
+        };
+        self.handed += length;
+        Some((start, length))
+    }
+}
+
+impl Copier {
+    /// Starts `workers - 1` threads; with one worker none. The threads run on `cpus` where any are
+    /// given: those near the source or the target; the calling thread stays where it is.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no or far too many workers; what the kernel says where it gives no
+    /// thread (`EAGAIN`) or none of the CPUs (`EINVAL`).
+    pub fn new(workers: usize, cpus: &[CpuId]) -> io::Result<Self> {
+        if !(1..=MOST_WORKERS).contains(&workers) {
+            let text = format!("{workers} workers are not in 1 to {MOST_WORKERS}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let mut copier = Self {
+            shared: Arc::default(),
+            helpers: Vec::new(),
+            owner: std::process::id(),
+        };
+        let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.0).collect();
+        for number in 1..workers {
+            let shared = Arc::clone(&copier.shared);
+            let helper = std::thread::Builder::new()
+                .name(format!("hither-copy{number}"))
+                .spawn(move || help(&shared))?;
+            let bound = match cpus.as_slice() {
+                [] => Ok(()),
+                cpus => sys::bind_thread(&helper, cpus),
+            };
+            // Kept even so: dropping the copier ends it.
+            copier.helpers.push(helper);
+            bound?;
+        }
+        Ok(copier)
+    }
+
+    /// How many workers, the calling thread included.
+    #[must_use]
+    pub fn worker_count(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
+    /// Was it made by this process, rather than by one that forked it?
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.owner == std::process::id()
+    }
+
+    /// Copies, by the way and with the workers that suit the size; later stores of the calling
+    /// thread are ordered after it. In a forked child the calling thread copies alone.
+    ///
+    /// # Safety
+    /// As [`stream::nontemporal`].
+    pub unsafe fn copy(&mut self, from: *const u8, to: *mut u8, bytes: usize) {
+        if self.helpers.is_empty() || bytes < 2 * PART_LEAST || !self.is_ours() {
+            // SAFETY: as the caller promises.
+            return unsafe { stream::copy(from, to, bytes) };
+        }
+        let mut state = self.shared.lock();
+        state.task = Some(Task {
+            from: from.expose_provenance(),
+            to: to.expose_provenance(),
+            bytes,
+            handed: 0,
+            copied: 0,
+            workers: self.worker_count(),
+        });
+        self.shared.work.notify_all();
+        state = self.shared.work_off(state);
+        // Gone once the last part is done, by whichever worker.
+        while state.task.is_some() {
+            state = wait(&self.shared.done, state);
+        }
+    }
+}
+
+impl Drop for Copier {
+    fn drop(&mut self) {
+        // A forked child has none of these threads, and the lock may be held by one for ever.
+        if !self.is_ours() {
+            std::mem::forget(std::mem::take(&mut self.helpers));
+            return;
+        }
+        self.shared.lock().closing = true;
+        self.shared.work.notify_all();
+        for helper in self.helpers.drain(..) {
+            // A helper cannot panic, and there would be nobody to tell.
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies parts as long as there are any to hand out.
+    fn work_off<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Some(task) = &mut state.task
+            && let Some((start, length)) = task.take()
+        {
+            let from = std::ptr::with_exposed_provenance::<u8>(task.from + start);
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(task.to + start);
+            let total = task.bytes;
+            drop(state);
+            // SAFETY: a part of the copy whose caller promised what is needed; it waits until all
+            // parts are done, and no other worker has this part.
+            unsafe { stream::copy_part(from, to, length, total) };
+            state = self.lock();
+            let task = state.task.as_mut();
+            let task = task.expect("a task stays until its last part is done, and this is one");
+            task.copied += length;
+            if task.copied == task.bytes {
+                state.task = None;
+                self.done.notify_one();
+            }
+        }
+        state
+    }
+}
+
+/// Waits, and goes on even where another thread panicked: the state is whole at every unlock.
+fn wait<'a>(condition: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    condition
+        .wait(state)
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A helper's life.
+fn help(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.closing {
+        state = shared.work_off(state);
+        let has_parts = |task: Task| task.handed < task.bytes;
+        if !state.closing && !state.task.is_some_and(has_parts) {
+            state = wait(&shared.work, state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_cover_every_byte_once(
+            to in 0usize..1 << 40,
+            bytes in 2 * PART_LEAST..1 << 30,
+            workers in 2usize..20,
+        ) {
+            let mut task = Task { from: 0, to, bytes, handed: 0, copied: 0, workers };
+            let mut next = 0;
+            let mut least = usize::MAX;
+            while let Some((start, length)) = task.take() {
+                prop_assert_eq!(start, next);
+                next += length;
+                prop_assert!(next == bytes || (to + next) % 4096 == 0);
+                least = least.min(length);
+            }
+            prop_assert_eq!(next, bytes);
+            prop_assert!(least >= PART_LEAST / 2, "{}", least);
+        }
+    }
+
+    #[test]
+    fn impossible_teams_are_errors() {
+        assert_eq!(
+            Copier::new(0, &[]).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        assert!(Copier::new(MOST_WORKERS + 1, &[]).is_err());
+        let nowhere = Copier::new(2, &[CpuId(60_000)]).unwrap_err();
+        assert_eq!(nowhere.raw_os_error(), Some(libc::EINVAL));
+        // With one worker there is nobody to bind.
+        assert_eq!(Copier::new(1, &[CpuId(60_000)]).unwrap().worker_count(), 1);
+    }
+}
