@@ -34,7 +34,14 @@ fn main() {
             })
             .unwrap();
             let mut kernel = KernelBackend::new();
-            let len = span.end - span.start; for node in 0..nodes { swap.warm(NodeId(node), if huge { 0 } else { size }, if huge { size } else { 0 }); }
+            let len = span.end - span.start;
+            for node in 0..nodes {
+                swap.warm(
+                    NodeId(node),
+                    if huge { 0 } else { size },
+                    if huge { size } else { 0 },
+                );
+            }
             for way in ["both", "one"] {
                 for name in ["swap", "kernel"] {
                     if name == "kernel" && nodes == 1 {

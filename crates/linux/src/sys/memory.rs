@@ -14,6 +14,8 @@ const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 pub const PAGE_IS_FILE: u64 = 1 << 2;
 /// Category: in memory.
 pub const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// Category: the page of zeros that all share.
+pub const PAGE_IS_ZERO: u64 = 1 << 5;
 /// Category: part of a huge page mapped as one.
 pub const PAGE_IS_HUGE: u64 = 1 << 6;
 

@@ -19,8 +19,8 @@ pub use events::{Arrived, Signals, Timer, Waiter, Wake};
 pub use map::SharedMap;
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
-    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, ScanQuery, move_pages, pagemap_scan,
-    query_pages,
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_ZERO, PageRegion, ScanQuery, move_pages,
+    pagemap_scan, query_pages,
 };
 pub use probe::{effective_uid, perf_event_allowed, userfaultfd_allowed};
 pub use process::{

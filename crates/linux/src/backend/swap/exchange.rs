@@ -20,7 +20,7 @@ use super::fork_gate;
 use super::journal::{Journal, Page, Shared, State, pages_done};
 use super::pool::{HUGE, PAGE, Size};
 use super::{Hook, Step};
-use crate::backend::copy;
+use crate::backend::copy::{self, Copier};
 use crate::sys;
 use hither_core::ids::NodeId;
 use hither_mover::{Race, Raced};
@@ -29,6 +29,8 @@ use std::sync::atomic::Ordering;
 
 /// Bytes copied between two looks at whether somebody waits: about 2 us of copying.
 const PIECE: u64 = 16 << 10;
+/// The same where several threads copy: the least that they share.
+const SHARED_PIECE: u64 = 512 << 10;
 /// Tries while the kernel says that it could not lock a page just now.
 const TRIES: u32 = 1000;
 
@@ -88,13 +90,14 @@ pub(super) struct Slots {
 
 pub(super) struct Exchange<'a> {
     pub(super) shared: &'a Shared,
+    pub(super) copier: &'a mut Copier,
     pub(super) hook: &'a Hook,
 }
 
 impl Exchange<'_> {
     /// Exchanges one chunk. `fates` and `slots` get one entry per page.
     pub(super) fn run(
-        &self,
+        &mut self,
         chunk: &Chunk,
         fates: &mut Vec<Fate>,
         slots: &mut Vec<Slots>,
@@ -182,10 +185,11 @@ impl Exchange<'_> {
     }
 
     /// The parked pages are copied into the filled slots.
-    fn copy(&self, chunk: &Chunk, fresh: u64, fates: &mut [Fate], account: &mut Account) {
-        let piece = match chunk.size {
-            Size::Small => PIECE,
-            Size::Huge => 4 * PIECE,
+    fn copy(&mut self, chunk: &Chunk, fresh: u64, fates: &mut [Fate], account: &mut Account) {
+        // Several threads share larger pieces only.
+        let piece = match self.copier.worker_count() {
+            1 => PIECE,
+            _ => SHARED_PIECE,
         };
         let most = (piece / PAGE) as usize;
         let mut next = 0;
@@ -201,7 +205,14 @@ impl Exchange<'_> {
             let bytes = length as u64 * PAGE;
             let (from, to) = (chunk.parking.start + offset, fresh + offset);
             // SAFETY: both are slots of this exchange, so long at least, and filled.
-            unsafe { copy::nontemporal(from as *const u8, to as *mut u8, bytes as usize) };
+            unsafe {
+                if bytes == SHARED_PIECE {
+                    self.copier
+                        .copy(from as *const u8, to as *mut u8, bytes as usize);
+                } else {
+                    copy::nontemporal(from as *const u8, to as *mut u8, bytes as usize);
+                }
+            }
             account.copied += bytes;
             next += length;
             self.step(Step::Copying);

@@ -26,6 +26,7 @@ mod pool;
 mod runs;
 mod survey;
 
+use super::copy::Copier;
 use super::kernel::KernelBackend;
 use crate::sys::{self, Userfault, feature};
 use exchange::{Account, Chunk, Exchange, Fate, Slots, Target};
@@ -40,6 +41,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use survey::Locator;
 
 pub use pool::Limits;
 
@@ -84,7 +86,7 @@ pub enum Step {
 pub type Hook = Option<Arc<dyn Fn(Step) + Send + Sync>>;
 
 /// How to exchange.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Config {
     /// Stock of pages.
     pub limits: Limits,
@@ -92,8 +94,23 @@ pub struct Config {
     pub without_privilege: bool,
     /// Exchange pages that are on the target already: for tests and benchmarks on one node.
     pub in_place: bool,
+    /// Threads that share copies of 512 KiB and more, the worker included: one alone does not use
+    /// up the way between two nodes.
+    pub copiers: usize,
     /// For tests.
     pub hook: Hook,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            without_privilege: false,
+            in_place: false,
+            copiers: 2,
+            hook: None,
+        }
+    }
 }
 
 /// Moves this process's private anonymous memory.
@@ -103,7 +120,8 @@ pub struct SwapBackend {
     stocker: Option<JoinHandle<()>>,
     monitor: Monitor,
     kernel: KernelBackend,
-    pagemap: File,
+    locator: Locator,
+    copier: Copier,
     maps: File,
     config: Config,
     worker: i32,
@@ -195,7 +213,8 @@ impl SwapBackend {
             stocker: Some(stocker),
             monitor,
             kernel: KernelBackend::new(),
-            pagemap: File::open("/proc/self/pagemap").map_err(system)?,
+            locator: Locator::new().map_err(system)?,
+            copier: Copier::new(config.copiers.max(1), &[]).map_err(system)?,
             maps: File::open("/proc/self/maps").map_err(system)?,
             config,
             worker: 0,
@@ -289,7 +308,7 @@ impl SwapBackend {
         builders: &mut [OutcomeBuilder],
         progress: &mut Progress,
     ) {
-        let survey = match survey::survey(&self.pagemap, &span.range) {
+        let survey = match survey::survey(&self.locator, &span.range) {
             Ok(survey) => survey,
             Err(_) => return progress.others.push((span.range.clone(), false)),
         };
@@ -441,8 +460,9 @@ impl SwapBackend {
                 None => Target::Fresh(span.to),
             },
         };
-        let exchange = Exchange {
+        let mut exchange = Exchange {
             shared: &self.shared,
+            copier: &mut self.copier,
             hook: &self.config.hook,
         };
         let account = exchange.run(&chunk, &mut self.fates, &mut self.slots);

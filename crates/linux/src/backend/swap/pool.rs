@@ -20,10 +20,10 @@
 //! elsewhere are dropped: strict binding would wake the out-of-memory killer where a node is full.
 
 use super::runs::Runs;
+use super::survey::Locator;
 use crate::sys::{self, Userfault};
 use hither_core::ids::NodeId;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -93,7 +93,7 @@ struct Lists {
 /// The stock.
 pub(super) struct Pool {
     areas: [sys::Area; 2],
-    pagemap: File,
+    locator: Locator,
     lists: Mutex<Lists>,
     changed: Condvar,
     limits: Limits,
@@ -116,7 +116,7 @@ impl Pool {
         }
         Ok(Arc::new(Self {
             areas,
-            pagemap: File::open("/proc/self/pagemap")?,
+            locator: Locator::new()?,
             lists: Mutex::new(Lists {
                 empty,
                 stock: BTreeMap::new(),
@@ -172,15 +172,18 @@ impl Pool {
         }
     }
 
-    /// Slots that hold pages on a node.
+    /// Slots that hold pages on a node; dropped where enough are in stock. (By the caller: a thread
+    /// of its own would only wait for the same locks of the kernel.)
     pub(super) fn put_filled(&self, node: NodeId, size: Size, range: Range<u64>) {
         let mut lists = self.lists();
         let largest = lists.largest;
         let stock = lists.stock.entry((node, size)).or_default();
-        stock.filled.put(range);
-        if stock.filled.bytes() > self.most(stock, largest) {
-            self.changed.notify_all();
+        if stock.filled.bytes() + (range.end - range.start) <= self.most(stock, largest) {
+            stock.filled.put(range);
+            return;
         }
+        drop(lists);
+        self.put_unknown(size, range);
     }
 
     /// Slots of which nothing is known.
@@ -235,18 +238,22 @@ impl Pool {
             return 0;
         }
         let step = size.bytes();
-        let addresses: Vec<u64> = (slots.start..slots.end).step_by(step as usize).collect();
-        let mut nodes = vec![i32::MIN; addresses.len()];
-        if sys::query_pages(0, &addresses, &mut nodes).is_err() {
+        let mut nodes = Vec::new();
+        if self.locator.nodes(&slots, step, &mut nodes).is_err() {
             self.put_unknown(size, slots);
             return 0;
         }
         let mut got = 0;
-        for (&address, &at) in addresses.iter().zip(&nodes) {
+        for (address, at) in (slots.start..slots.end).step_by(step as usize).zip(nodes) {
             let slot = address..address + step;
             if at == node.0 as i32 && (size == Size::Small || self.is_huge(&slot)) {
                 got += step;
-                self.put_filled(node, size, slot);
+                self.lists()
+                    .stock
+                    .entry((node, size))
+                    .or_default()
+                    .filled
+                    .put(slot);
             } else {
                 self.put_unknown(size, slot);
             }
@@ -263,7 +270,7 @@ impl Pool {
             reported: sys::PAGE_IS_HUGE,
         };
         let mut found = [sys::PageRegion::default()];
-        let filled = sys::pagemap_scan(&self.pagemap, query, &mut found);
+        let filled = sys::pagemap_scan(self.locator.pagemap(), query, &mut found);
         filled.is_ok_and(|(count, _)| count == 1) && (found[0].start..found[0].end) == *slot
     }
 
@@ -305,7 +312,7 @@ impl Pool {
             let mut wait = None;
             for (&(node, size), stock) in &mut lists.stock {
                 let most = self.most(stock, largest);
-                if stock.filled.bytes() > most {
+                if rest >= REST && stock.filled.bytes() > most {
                     let excess = (stock.filled.bytes() - most).min(FILL_BYTES);
                     if let Some(slots) = stock.filled.take(excess.next_multiple_of(size.bytes())) {
                         return Chore::Drop(size, slots);

@@ -2,13 +2,20 @@
 //! be exchanged at all.
 
 use super::pool::{HUGE, PAGE, Size};
+use crate::proc::pagemap;
+use crate::root::Root;
 use crate::sys::{self, PageRegion, ScanQuery};
+use crate::tracker::frames::FrameNodes;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 /// Runs of pages that one call of the scan tells.
 const SCAN_RUNS: usize = 256;
+
+/// Entries of the page map that are read at once.
+const FRAMES_READ: usize = 512;
 
 /// Pages at addresses that follow each other, of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +56,69 @@ pub(super) struct Survey {
     pub(super) found: u64,
 }
 
+/// Tells the nodes of pages: by their frames where this user may know them, as the system call that
+/// tells nodes takes 200 ns a page, a fifth of the whole move.
+pub(super) struct Locator {
+    pagemap: File,
+    frames: FrameNodes,
+}
+
+impl Locator {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            pagemap: File::open("/proc/self/pagemap")?,
+            frames: FrameNodes::read(&Root::host()),
+        })
+    }
+
+    pub(super) fn pagemap(&self) -> &File {
+        &self.pagemap
+    }
+
+    /// The node of each page, or of each huge page, by `step`; a negative number where there is
+    /// none.
+    pub(super) fn nodes(
+        &self,
+        range: &Range<u64>,
+        step: u64,
+        nodes: &mut Vec<i32>,
+    ) -> io::Result<()> {
+        nodes.clear();
+        if self.by_frames(range, step, nodes).is_some() {
+            return Ok(());
+        }
+        let addresses: Vec<u64> = (range.start..range.end).step_by(step as usize).collect();
+        nodes.clear();
+        nodes.resize(addresses.len(), i32::MIN);
+        sys::query_pages(0, &addresses, nodes)
+    }
+
+    fn by_frames(&self, range: &Range<u64>, step: u64, nodes: &mut Vec<i32>) -> Option<()> {
+        let mut bytes = [0u8; FRAMES_READ * 8];
+        // Of a huge page one entry is enough.
+        let pages = if step == PAGE { FRAMES_READ as u64 } else { 1 };
+        let mut start = range.start;
+        while start < range.end {
+            let count = pages.min((range.end - start).div_ceil(step));
+            let part = &mut bytes[..count as usize * 8];
+            self.pagemap.read_exact_at(part, start / PAGE * 8).ok()?;
+            for entry in part.chunks_exact(8) {
+                let entry = u64::from_ne_bytes(entry.try_into().ok()?);
+                let node = match pagemap::frame(entry) {
+                    Some(frame) => self.frames.node(frame)?.0 as i32,
+                    None if pagemap::is_present(entry) => return None,
+                    None => -libc::ENOENT,
+                };
+                nodes.push(node);
+            }
+            start += count * step;
+        }
+        Some(())
+    }
+}
+
 /// Looks at `range`, which is page-aligned.
-pub(super) fn survey(pagemap: &File, range: &Range<u64>) -> io::Result<Survey> {
+pub(super) fn survey(locator: &Locator, range: &Range<u64>) -> io::Result<Survey> {
     let mut survey = Survey::default();
     let mut runs = [PageRegion::default(); SCAN_RUNS];
     let mut start = range.start;
@@ -59,9 +127,12 @@ pub(super) fn survey(pagemap: &File, range: &Range<u64>) -> io::Result<Survey> {
             start,
             end: range.end,
             required: sys::PAGE_IS_PRESENT,
-            reported: sys::PAGE_IS_PRESENT | sys::PAGE_IS_HUGE | sys::PAGE_IS_FILE,
+            reported: sys::PAGE_IS_PRESENT
+                | sys::PAGE_IS_HUGE
+                | sys::PAGE_IS_FILE
+                | sys::PAGE_IS_ZERO,
         };
-        let (count, end) = sys::pagemap_scan(pagemap, query, &mut runs)?;
+        let (count, end) = sys::pagemap_scan(&locator.pagemap, query, &mut runs)?;
         for run in &runs[..count] {
             survey.add(run);
         }
@@ -71,18 +142,17 @@ pub(super) fn survey(pagemap: &File, range: &Range<u64>) -> io::Result<Survey> {
         start = end;
     }
     for part in &mut survey.parts {
-        let step = part.size.bytes();
-        let addresses: Vec<u64> = (part.range.start..part.range.end)
-            .step_by(step as usize)
-            .collect();
-        part.nodes = vec![i32::MIN; addresses.len()];
-        sys::query_pages(0, &addresses, &mut part.nodes)?;
+        locator.nodes(&part.range, part.size.bytes(), &mut part.nodes)?;
     }
     Ok(survey)
 }
 
 impl Survey {
     fn add(&mut self, run: &PageRegion) {
+        // The page of zeros that all share: nothing of the program's is in memory.
+        if run.categories & sys::PAGE_IS_ZERO != 0 {
+            return;
+        }
         let range = run.start..run.end;
         self.found += (run.end - run.start) / PAGE;
         if run.categories & sys::PAGE_IS_FILE != 0 {
