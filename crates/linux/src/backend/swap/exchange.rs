@@ -22,7 +22,6 @@ use super::pool::{HUGE, PAGE, Size};
 use super::{Hook, Step};
 use crate::backend::copy::{self, Copier};
 use crate::sys;
-use hither_core::ids::NodeId;
 use hither_mover::{Race, Raced};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -48,8 +47,6 @@ pub(super) enum Fate {
     Unsuited,
     /// The program unmapped it or threw it away meanwhile.
     Gone,
-    /// It got a page on another node, as the target had none.
-    Elsewhere,
 }
 
 /// What is exchanged: pages at addresses that follow each other.
@@ -59,15 +56,8 @@ pub(super) struct Chunk {
     pub(super) race: Race,
     /// As long as the chunk.
     pub(super) parking: Range<u64>,
-    pub(super) target: Target,
-}
-
-/// Where the copies come from.
-pub(super) enum Target {
-    /// Slots as long as the chunk, filled: they are copied into and put in place.
-    Filled(Range<u64>),
-    /// Nothing is in stock: the kernel gets a page on this node, copies and maps it in one go.
-    Fresh(NodeId),
+    /// As long as the chunk, filled.
+    pub(super) fresh: Range<u64>,
 }
 
 /// How it went beside the pages.
@@ -108,9 +98,7 @@ impl Exchange<'_> {
         let mut account = Account::default();
         self.take(chunk, fates);
         self.step(Step::Away);
-        if let Target::Filled(fresh) = &chunk.target {
-            self.copy(chunk, fresh.start, fates, &mut account);
-        }
+        self.copy(chunk, fates, &mut account);
         self.step(Step::Copied);
         self.look(chunk, fates, &mut account);
         self.put(chunk, fates, slots, &mut account);
@@ -185,10 +173,11 @@ impl Exchange<'_> {
     }
 
     /// The parked pages are copied into the filled slots.
-    fn copy(&mut self, chunk: &Chunk, fresh: u64, fates: &mut [Fate], account: &mut Account) {
-        // Several threads share larger pieces only.
-        let piece = match self.copier.worker_count() {
-            1 => PIECE,
+    fn copy(&mut self, chunk: &Chunk, fates: &mut [Fate], account: &mut Account) {
+        // Where nobody is to be given back anything, all at once; several threads share no less.
+        let piece = match (chunk.race, self.copier.worker_count()) {
+            (Race::Block, _) => chunk.parking.end - chunk.parking.start,
+            (_, 1) => PIECE,
             _ => SHARED_PIECE,
         };
         let most = (piece / PAGE) as usize;
@@ -203,10 +192,10 @@ impl Exchange<'_> {
             }
             let offset = next as u64 * PAGE;
             let bytes = length as u64 * PAGE;
-            let (from, to) = (chunk.parking.start + offset, fresh + offset);
+            let (from, to) = (chunk.parking.start + offset, chunk.fresh.start + offset);
             // SAFETY: both are slots of this exchange, so long at least, and filled.
             unsafe {
-                if bytes == SHARED_PIECE {
+                if bytes >= SHARED_PIECE {
                     self.copier
                         .copy(from as *const u8, to as *mut u8, bytes as usize);
                 } else {
@@ -268,17 +257,7 @@ impl Exchange<'_> {
         account: &mut Account,
     ) {
         let mut journal = self.shared.journal();
-        match chunk.target {
-            Target::Filled(ref fresh) => self.arrive(&mut journal, Some(fresh.start)),
-            Target::Fresh(node) => {
-                // Without such a policy the pages come from elsewhere, which is seen below.
-                let _ = sys::with_preferred_node(node.0, || {
-                    self.arrive(&mut journal, None);
-                    Ok(())
-                });
-                account.copied += journal.pages.len() as u64 * PAGE;
-            }
-        }
+        self.arrive(&mut journal, chunk.fresh.start);
         self.step(Step::Arrived);
         let now = sys::monotonic_ns();
         for touch in &journal.touches[account.seen..] {
@@ -305,13 +284,10 @@ impl Exchange<'_> {
             }
         }
         journal.open = false;
-        if let Target::Fresh(node) = chunk.target {
-            find_strays(&journal, node, fates);
-        }
     }
 
-    /// Puts what is away in its place: the copies in the slots from `fresh` on, or new pages.
-    fn arrive(&self, journal: &mut Journal, fresh: Option<u64>) {
+    /// Puts the copies, in the slots from `fresh` on, in the places of what is away.
+    fn arrive(&self, journal: &mut Journal, fresh: u64) {
         let mut next = 0;
         while next < journal.pages.len() {
             if journal.pages[next].state != State::Away {
@@ -324,15 +300,10 @@ impl Exchange<'_> {
             }
             self.step(Step::Arriving);
             let (to, length) = (journal.pages[next].address, run.len() as u64 * PAGE);
-            let traps = &self.shared.traps;
-            // SAFETY: the slots hold copies of the pages that left these addresses, or the pages
-            // themselves; the addresses are empty, or the kernel refuses.
-            let progress = unsafe {
-                match fresh {
-                    Some(fresh) => traps.exchange(to, fresh + next as u64 * PAGE, length),
-                    None => traps.copy(to, journal.parking(next), length),
-                }
-            };
+            let from = fresh + next as u64 * PAGE;
+            // SAFETY: the slots hold copies of the pages that left these addresses, which are
+            // empty, or the kernel refuses.
+            let progress = unsafe { self.shared.traps.exchange(to, from, length) };
             let arrived = next + pages_done(progress);
             for (index, page) in (run.start..).zip(&mut journal.pages[run.clone()]) {
                 page.state = if index < arrived {
@@ -348,18 +319,6 @@ impl Exchange<'_> {
                 Some(_) if next < run.end => self.shared.restore(journal, next),
                 Some(_) => {}
             }
-        }
-    }
-}
-
-/// Which pages that the kernel got are not on the node?
-fn find_strays(journal: &Journal, node: NodeId, fates: &mut [Fate]) {
-    let addresses: Vec<u64> = journal.pages.iter().map(|page| page.address).collect();
-    let mut nodes = vec![node.0 as i32; addresses.len()];
-    let _ = sys::query_pages(0, &addresses, &mut nodes);
-    for (at, fate) in nodes.into_iter().zip(fates) {
-        if *fate == Fate::Moved && at >= 0 && at != node.0 as i32 {
-            *fate = Fate::Elsewhere;
         }
     }
 }

@@ -29,7 +29,7 @@ mod survey;
 use super::copy::Copier;
 use super::kernel::KernelBackend;
 use crate::sys::{self, Userfault, feature};
-use exchange::{Account, Chunk, Exchange, Fate, Slots, Target};
+use exchange::{Account, Chunk, Exchange, Fate, Slots};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Refusal;
 use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Pages, Race, Unavailable};
@@ -45,10 +45,11 @@ use survey::Locator;
 
 pub use pool::Limits;
 
-/// Most bytes of small pages that are away at once: an access waits for 50 us of copying at most.
-const WINDOW_BYTES: u64 = 512 << 10;
-/// The same where the kernel gets the target pages while it copies, without looking up.
-const COLD_BYTES: u64 = 128 << 10;
+/// Most bytes that are away at once, as many as the kernel's own migration unmaps at once: an
+/// access waits for 200 us of copying at most.
+const WINDOW_BYTES: u64 = HUGE;
+/// Runs in stock shorter than this serve no longer request.
+const CRUMB_BYTES: u64 = 16 * PAGE;
 /// Times that a page is tried again that was touched on its way.
 const RETRIES: u32 = 2;
 /// Beyond a thread's descriptor: restartable-sequence area and the like.
@@ -250,7 +251,11 @@ impl SwapBackend {
             span.settle(builders, &span.range, Verdict::Refused(Refusal::NotOurs));
             return;
         }
-        if self.may_exchange(&span.range) {
+        if !self
+            .pool
+            .is_empty(span.to, span.range.end - span.range.start)
+            && self.may_exchange(&span.range)
+        {
             self.exchange_span(span, builders, &mut progress);
         } else {
             progress.others.push((span.range.clone(), false));
@@ -356,7 +361,6 @@ impl SwapBackend {
             }
         }
         self.step(Step::Trapped);
-        self.pool.expect(envelope.end - envelope.start);
         for round in 0..=RETRIES {
             while let Some((range, index)) = work.pop_front() {
                 if progress.account.raced.is_some() {
@@ -419,46 +423,31 @@ impl SwapBackend {
         progress: &mut Progress,
     ) -> u64 {
         let size = part.size;
-        let most = match size {
-            Size::Small => WINDOW_BYTES,
-            Size::Huge => HUGE,
+        let want = WINDOW_BYTES.min(range.end - range.start);
+        let Some(fresh) = self.pool.fresh(span.to, size, want) else {
+            progress.others.push((range.clone(), false));
+            return range.end;
         };
-        let want = most.min(range.end - range.start);
-        let fresh = self.pool.fresh(span.to, size, want).or_else(|| {
-            // Huge pages are worth waiting for; small ones the kernel gets while it copies.
-            (size == Size::Huge).then(|| self.pool.fill(span.to, size, want))?;
-            self.pool.fresh(span.to, size, want)
-        });
-        if fresh.is_none() && size == Size::Huge {
-            // None to be had: the kernel may know better, or says so.
+        // Crumbs of stock are not worth a window each.
+        if fresh.end - fresh.start < want.min(CRUMB_BYTES) {
+            self.pool.put_filled(span.to, size, fresh);
             progress.others.push((range.clone(), false));
             return range.end;
         }
-        let length = fresh
-            .as_ref()
-            .map_or(want.min(COLD_BYTES), |fresh| fresh.end - fresh.start);
-        let Some(parking) = self.pool.empty(size, length) else {
-            if let Some(fresh) = fresh {
-                self.pool.put_filled(span.to, size, fresh);
-            }
+        let Some(parking) = self.pool.empty(size, fresh.end - fresh.start) else {
+            self.pool.put_filled(span.to, size, fresh);
             progress.others.push((range.clone(), false));
             return range.end;
         };
         let length = parking.end - parking.start;
-        let fresh = fresh.map(|fresh| {
-            let cut = fresh.start + length;
-            self.pool.put_filled(span.to, size, cut..fresh.end);
-            fresh.start..cut
-        });
+        let cut = fresh.start + length;
+        self.pool.put_filled(span.to, size, cut..fresh.end);
         let chunk = Chunk {
             start: range.start,
             size,
             race: span.race,
             parking,
-            target: match fresh {
-                Some(fresh) => Target::Filled(fresh),
-                None => Target::Fresh(span.to),
-            },
+            fresh: fresh.start..cut,
         };
         let mut exchange = Exchange {
             shared: &self.shared,
@@ -477,11 +466,8 @@ impl SwapBackend {
     /// The slots go back to the pool, as what they are now.
     fn stock_up(&self, to: NodeId, chunk: &Chunk, part: &survey::Part, progress: &mut Progress) {
         let size = chunk.size;
-        let fresh_start = match &chunk.target {
-            Target::Filled(fresh) => Some(fresh.start),
-            Target::Fresh(_) => None,
-        };
-        if let (Size::Huge, Target::Filled(fresh)) = (size, &chunk.target) {
+        let fresh = &chunk.fresh;
+        if size == Size::Huge {
             let moved = |slots: &Slots| slots.parking_filled && !slots.fresh_filled;
             let untouched = |slots: &Slots| !slots.parking_filled && slots.fresh_filled;
             if self.slots.iter().all(moved) && self.pool.is_huge(&chunk.parking) {
@@ -513,18 +499,16 @@ impl SwapBackend {
             let count = same.count() as u64;
             let offset = next as u64 * PAGE;
             let at = |start: u64| start + offset..start + offset + count * PAGE;
-            let parking = at(chunk.parking.start);
+            let (parking, fresh) = (at(chunk.parking.start), at(chunk.fresh.start));
             if slots.parking_filled {
                 self.pool.put_filled(NodeId(node as u32), size, parking);
             } else {
                 self.pool.put_empty(size, parking);
             }
-            if let Some(fresh) = fresh_start.map(at) {
-                if slots.fresh_filled {
-                    self.pool.put_filled(to, size, fresh);
-                } else {
-                    self.pool.put_empty(size, fresh);
-                }
+            if slots.fresh_filled {
+                self.pool.put_filled(to, size, fresh);
+            } else {
+                self.pool.put_empty(size, fresh);
             }
             next += count as usize;
         }
@@ -550,7 +534,7 @@ impl SwapBackend {
                 Fate::Moved => span.settle(builders, &range, Verdict::Moved),
                 Fate::Raced => progress.raced.push(range),
                 Fate::Held => progress.others.push((range, true)),
-                Fate::Unsuited | Fate::Elsewhere => progress.others.push((range, false)),
+                Fate::Unsuited => progress.others.push((range, false)),
                 Fate::Missing | Fate::Gone => {
                     span.settle(builders, &range, Verdict::Refused(Refusal::Unmapped));
                 }

@@ -10,11 +10,10 @@
 //! slot is true of the page tables. A slot of which nothing is known is emptied first.
 //!
 //! What moves leave behind is stock for moves the other way, so that traffic in both directions
-//! needs no new pages. Where a move found too little, that much is kept in stock from then on: a
-//! thread of the pool gets it when moves rest for a moment (small pages; meanwhile the kernel
-//! allocates while it copies, which costs less than to map pages twice), or at once (huge pages,
-//! which the kernel cannot copy whole). All of it goes back to the system after
-//! [`Limits::idle_ms`] without a move.
+//! needs no new pages. Where a move finds nothing in stock, the kernel's own migration does it: to
+//! get pages first and exchange them then would cost more CPU time than that does. From then on
+//! twice the largest move is kept in stock: a thread of the pool gets it when moves rest for a
+//! moment. All of it goes back to the system after [`Limits::idle_ms`] without a move.
 //!
 //! Pages come by the policy `MPOL_PREFERRED` of the filling thread, and those that came from
 //! elsewhere are dropped: strict binding would wake the out-of-memory killer where a node is full.
@@ -147,17 +146,39 @@ impl Pool {
         let stock = lists.stock.entry((node, size)).or_default();
         let taken = stock.filled.take(want);
         if taken.is_none() {
-            stock.low = (stock.low + want).min(self.limits.stock_bytes);
-            self.changed.notify_all();
+            self.missed(lists, node, size);
         }
         taken
     }
 
-    /// A move of so many bytes begins: what it leaves behind may stay.
-    pub(super) fn expect(&self, bytes: u64) {
+    /// Is nothing in stock on a node? Then that shall change.
+    pub(super) fn is_empty(&self, node: NodeId, bytes: u64) -> bool {
         let mut lists = self.lists();
         lists.largest = lists.largest.max(bytes);
         lists.used = Instant::now();
+        let sizes = [Size::Small, Size::Huge];
+        let filled = |size| {
+            lists
+                .stock
+                .get(&(node, size))
+                .is_some_and(|s| s.filled.bytes() > 0)
+        };
+        if sizes.into_iter().any(filled) {
+            return false;
+        }
+        self.missed(lists, node, Size::Small);
+        true
+    }
+
+    fn missed(&self, mut lists: MutexGuard<'_, Lists>, node: NodeId, size: Size) {
+        let wanted = (lists.largest * 2)
+            .next_multiple_of(HUGE)
+            .min(self.limits.stock_bytes);
+        let stock = lists.stock.entry((node, size)).or_default();
+        if stock.low < wanted {
+            stock.low = wanted;
+            self.changed.notify_all();
+        }
     }
 
     /// Empty slots: `want` bytes of one run or fewer.
@@ -320,7 +341,7 @@ impl Pool {
                 }
                 let blocked = stock.exhausted_until.is_some_and(|until| now < until);
                 let short = stock.filled.bytes() < stock.low && !blocked;
-                if short && (size == Size::Huge || rest >= REST) {
+                if short && rest >= REST {
                     stock.exhausted_until = None;
                     return Chore::Fill(node, size);
                 }

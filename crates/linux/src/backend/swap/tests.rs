@@ -62,7 +62,10 @@ fn backend(hook: Hook) -> SwapBackend {
         ..Config::default()
     };
     let backend = SwapBackend::new(config).expect("this kernel has UFFDIO_MOVE");
-    assert!(backend.warm(NodeId(0), 4 << 20, 0)[0] >= 4 << 20);
+    assert_eq!(
+        backend.warm(NodeId(0), 4 << 20, 8 << 20),
+        [4 << 20, 8 << 20]
+    );
     backend
 }
 
@@ -84,10 +87,10 @@ fn every_page_is_exchanged_and_keeps_its_content() {
     }
     drop(backend);
     memory.assert_intact();
-    assert_eq!(
-        mapping(memory.range().start),
-        before,
-        "it is not left in parts"
+    let whole = mapping(memory.range().start);
+    assert!(
+        whole.end >= memory.0.range().end,
+        "left in parts: {whole:x?}"
     );
 }
 
