@@ -90,6 +90,7 @@ fn the_doctor_names_works_and_remedies() {
         "damon",
         "mglru",
         "kernel",
+        "copy",
         "swap",
     ] {
         assert!(printed.contains(name), "{name}: {printed}");

@@ -3,6 +3,7 @@
 //! Attempts are made on this process alone and undone at once. On a captured machine
 //! (`root` is not `/`) only files are looked at.
 
+use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
 use crate::opium::Device;
 use crate::proc::pagemap::{self, Pagemap};
@@ -68,6 +69,7 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
     (Role::Tracker, "damon", false, damon),
     (Role::Tracker, "mglru", false, mglru),
     (Role::Backend, "kernel", true, kernel),
+    (Role::Backend, "copy", false, copy),
     (Role::Backend, "swap", false, swap),
 ];
 
@@ -275,6 +277,24 @@ fn kernel(root: &Root) -> Finding {
     }
 }
 
+fn copy(root: &Root) -> Finding {
+    if !root.is_host() {
+        return no("a captured machine cannot be tried", "run it there");
+    }
+    let backend = match CopyBackend::new(1, Vec::new()) {
+        Ok(backend) => backend,
+        Err(error) => return no(format!("it cannot be made ({error})"), "free some memory"),
+    };
+    match backend.probe() {
+        Ok(()) if backend.looks_ahead() => Ok(format!(
+            "{}, addresses are checked beforehand",
+            backend.instructions()
+        )),
+        Ok(()) => Ok("the kernel copies (process_vm_readv): slower, Linux 5.14 has better".into()),
+        Err(why) => no(why.why, why.remedy),
+    }
+}
+
 fn swap(root: &Root) -> Finding {
     let sysctl = "proc/sys/vm/unprivileged_userfaultfd";
     let Some(unprivileged) = text(root, sysctl) else {
@@ -322,6 +342,11 @@ mod tests {
             checks
                 .iter()
                 .any(|check| check.name == "kernel" && check.works)
+        );
+        let copy = checks.iter().find(|check| check.name == "copy").unwrap();
+        assert!(
+            copy.works && copy.found.contains("checked beforehand"),
+            "{copy:?}"
         );
     }
 

@@ -55,6 +55,18 @@ impl CopyBackend {
         })
     }
 
+    /// Are addresses checked before a copy? Else the kernel copies.
+    #[must_use]
+    pub fn looks_ahead(&self) -> bool {
+        self.reach.is_some()
+    }
+
+    /// What large copies are done with, for a person.
+    #[must_use]
+    pub fn instructions(&self) -> &'static str {
+        stream::Way::best().name()
+    }
+
     /// Copies whole, or refuses whole, or has the kernel copy and says page by page.
     fn replicate(
         &mut self,

@@ -13,7 +13,9 @@
 use super::stream;
 use crate::sys;
 use hither_core::ids::CpuId;
+use std::hint::spin_loop;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -24,6 +26,9 @@ const PART_LEAST: usize = 256 << 10;
 const CUTS: [usize; 2] = [2 << 20, 4096];
 /// Workers are threads; more than this is a caller's mistake.
 const MOST_WORKERS: usize = 256;
+/// How long a worker spins before it sleeps, in ns: what a part and a wake-up take. The caller waits
+/// for one last part at most; a helper finds the next copy at once where copies follow each other.
+const SPIN_NS: u64 = 50_000;
 
 /// Copies with a fixed number of workers, of which the calling thread is one.
 #[derive(Debug)]
@@ -42,6 +47,9 @@ struct Shared {
     work: Condvar,
     /// The last part is done. The caller waits.
     done: Condvar,
+    /// Counts tasks that came and went, and the end. Written under the lock; read without it by
+    /// who spins, and takes the lock before it believes anything.
+    changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -150,11 +158,13 @@ impl Copier {
             copied: 0,
             workers: self.worker_count(),
         });
-        self.shared.work.notify_all();
+        self.shared.changed(&self.shared.work);
         state = self.shared.work_off(state);
         // Gone once the last part is done, by whichever worker.
         while state.task.is_some() {
-            state = wait(&self.shared.done, state);
+            state = self
+                .shared
+                .wait(&self.shared.done, state, |state| state.task.is_some());
         }
     }
 }
@@ -166,8 +176,10 @@ impl Drop for Copier {
             std::mem::forget(std::mem::take(&mut self.helpers));
             return;
         }
-        self.shared.lock().closing = true;
-        self.shared.work.notify_all();
+        let mut state = self.shared.lock();
+        state.closing = true;
+        self.shared.changed(&self.shared.work);
+        drop(state);
         for helper in self.helpers.drain(..) {
             // A helper cannot panic, and there would be nobody to tell.
             let _ = helper.join();
@@ -178,6 +190,33 @@ impl Drop for Copier {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that the state has changed, to who spins and to who sleeps. The lock is held.
+    fn changed(&self, sleepers: &Condvar) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        sleepers.notify_all();
+    }
+
+    /// Spins for a while, then sleeps if `is_idle` even so; the state may still be idle afterwards.
+    fn wait<'a>(
+        &'a self,
+        sleepers: &Condvar,
+        state: MutexGuard<'a, State>,
+        is_idle: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        let before = self.changes.load(Ordering::Relaxed);
+        drop(state);
+        let end = sys::monotonic_ns() + SPIN_NS;
+        while self.changes.load(Ordering::Relaxed) == before && sys::monotonic_ns() < end {
+            spin_loop();
+        }
+        let state = self.lock();
+        if !is_idle(&state) {
+            return state;
+        }
+        // The state is whole at every unlock, also where another thread panicked.
+        sleepers.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies parts as long as there are any to hand out.
@@ -198,28 +237,24 @@ impl Shared {
             task.copied += length;
             if task.copied == task.bytes {
                 state.task = None;
-                self.done.notify_one();
+                self.changed(&self.done);
             }
         }
         state
     }
 }
 
-/// Waits, and goes on even where another thread panicked: the state is whole at every unlock.
-fn wait<'a>(condition: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-    condition
-        .wait(state)
-        .unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A helper's life.
 fn help(shared: &Shared) {
+    let is_idle = |state: &State| {
+        let has_parts = |task: Task| task.handed < task.bytes;
+        !state.closing && !state.task.is_some_and(has_parts)
+    };
     let mut state = shared.lock();
     while !state.closing {
         state = shared.work_off(state);
-        let has_parts = |task: Task| task.handed < task.bytes;
-        if !state.closing && !state.task.is_some_and(has_parts) {
-            state = wait(&shared.work, state);
+        if is_idle(&state) {
+            state = shared.wait(&shared.work, state, is_idle);
         }
     }
 }

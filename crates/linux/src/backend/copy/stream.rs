@@ -6,16 +6,22 @@
 //!
 //! Mechanism: the target is brought to a line boundary by an ordinary copy, then several pages are
 //! copied side by side, a block of each in turn, so that the processor's read-ahead (which stops at
-//! page boundaries) follows several pages at once. What is left of less than such a group is one
-//! stream with prefetch instructions. A store fence ends it.
+//! page boundaries) follows several pages at once. What is less than such a group is one stream.
+//! A store fence ends it.
 //!
-//! Figures behind [`TUNING`] (Intel Sapphire Rapids, virtual machine, 2 MiB second-level cache, GB/s, best of
-//! ten, 64 MiB): one page at a time 11.4, with prefetch 11.6, four pages in turn 13.8, eight 14.4;
-//! glibc's memcpy 7.9, `rep movsb` 7.9. At 8 MiB, which the last-level cache holds, longer blocks
-//! are better: four pages by 256 B 13.6, by 2 KiB 14.1. Prefetch instructions gain nothing there.
+//! Figures behind [`TUNING`], in GB/s, best of ten (an Intel Xeon with AVX-512 and 2 MiB of
+//! second-level cache, in a shared virtual machine). 64 MiB: one page at a time 11.4, four in turn
+//! 13.8, eight 14.4, glibc's memcpy and `rep movsb` 7.9. At 8 MiB, which the last-level cache
+//! holds, longer blocks are better: four pages by 256 B 13.6, by 2 KiB 14.1.
+//!
+//! Rejected: prefetch instructions. One page at a time gains by them (16 MiB: 10.4 to 14.0), several
+//! in turn do not, and a single scattered page loses by them (7.1 to 6.7).
 //!
 //! The loops are assembly: other threads may write to the source meanwhile (memif replicates live
 //! memory), and an access that the compiler does not see cannot be reasoned about by it.
+
+// Elsewhere the library copies, and the figures have no use.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -115,6 +121,19 @@ impl Way {
         Self::Plain
     }
 
+    /// The words for a report.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "streaming stores of AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "streaming stores of AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Sse2 => "streaming stores of SSE2",
+            Self::Plain => "the library's memcpy",
+        }
+    }
+
     /// Copies a part of a copy of `total` bytes, then fences.
     ///
     /// # Safety
@@ -147,12 +166,10 @@ impl Way {
 mod x86 {
     use super::{LINE, PAGE, TUNING};
     use std::arch::asm;
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_sfence};
+    use std::arch::x86_64::_mm_sfence;
 
     /// Bytes that one step copies: four lines.
     const STEP: usize = 4 * LINE;
-    /// How far ahead of itself a single stream reads, in bytes (measured: 512 to 2048 are alike).
-    const AHEAD: usize = 1024;
 
     /// One width of vector registers.
     pub(super) trait Vector {
@@ -335,18 +352,13 @@ mod x86 {
         whole
     }
 
-    /// Copies whole steps one after the other, reading ahead; returns the bytes copied.
+    /// Copies whole steps one after the other; returns the bytes copied.
     ///
     /// # Safety
     /// As [`groups`].
     unsafe fn single<V: Vector>(from: *const u8, to: *mut u8, bytes: usize) -> usize {
         let whole = bytes - bytes % STEP;
         for step in (0..whole).step_by(STEP) {
-            for line in (0..STEP).step_by(LINE) {
-                let ahead = from.wrapping_add(step + AHEAD + line);
-                // SAFETY: a hint; it may name any address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
-            }
             // SAFETY: a whole step is left.
             unsafe { V::step(from.add(step), to.add(step)) };
         }
