@@ -4,13 +4,17 @@
 //! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
 
 mod lab;
+mod moving;
 mod print;
 mod run;
 mod topo;
+mod units;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// Exit status where the work could not be finished.
+const STATUS_FAILED: u8 = 1;
 /// Exit status for bad input and missing pieces.
 const STATUS_BAD_INPUT: u8 = 2;
 
@@ -28,6 +32,7 @@ enum Command {
     Topo(topo::Command),
     /// Run a program and move its memory where it is used
     Run(run::Command),
+    Move(moving::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -36,6 +41,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Topo(command) => command.run(),
         Command::Run(command) => command.run(),
+        Command::Move(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

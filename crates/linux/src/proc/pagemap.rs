@@ -4,12 +4,15 @@ use crate::root::Root;
 use crate::sys::{self, PageRegion, ScanQuery};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Present in memory (bit 63).
 const PRESENT: u64 = 1 << 63;
 /// Mapped by one process alone (bit 56, Linux 4.2).
 const EXCLUSIVE: u64 = 1 << 56;
+/// Entries per read: 128 KiB.
+const READ_PAGES: u64 = 1 << 14;
 /// Frame number (bits 0 to 54); zero for users without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -65,13 +68,44 @@ impl Pagemap {
         Ok(got)
     }
 
+    /// The pages of a range that are in memory, as ascending runs: by `PAGEMAP_SCAN`, or page by
+    /// page where the kernel has it not.
+    pub fn present(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut add = |run: Range<u64>| match runs.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => runs.push(run),
+        };
+        match self.scan(pages.clone(), sys::PAGE_IS_PRESENT, &mut add) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                let mut entries = vec![0; READ_PAGES.min(pages.end - pages.start) as usize];
+                let mut bytes = Vec::new();
+                let mut first = pages.start;
+                while first < pages.end {
+                    let most = entries.len().min((pages.end - first) as usize);
+                    let got = self.read(first, &mut entries[..most], &mut bytes)?;
+                    if got == 0 {
+                        break;
+                    }
+                    let present = entries[..got].iter().zip(first..);
+                    present
+                        .filter(|(entry, _)| is_present(**entry))
+                        .for_each(|(_, page)| add(page..page + 1));
+                    first += got as u64;
+                }
+            }
+            done => done?,
+        }
+        Ok(runs)
+    }
+
     /// Ranges of pages between two pages (exclusive end) that have all of the `required`
     /// categories (`sys::PAGE_IS_*`), as `PAGEMAP_SCAN` finds them. `ENOTTY`: kernel before 6.7.
     pub fn scan(
         &self,
-        pages: std::ops::Range<u64>,
+        pages: Range<u64>,
         required: u64,
-        mut each: impl FnMut(std::ops::Range<u64>),
+        mut each: impl FnMut(Range<u64>),
     ) -> io::Result<()> {
         let mut regions = [PageRegion::default(); 64];
         let mut start = pages.start << 12;
@@ -153,5 +187,18 @@ mod tests {
     fn a_process_that_is_gone_is_an_io_error() {
         let error = Pagemap::open(&Root::host(), i32::MAX).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn present_pages_are_runs() {
+        let (_memory, first) = touched(64);
+        let map = Pagemap::open(&Root::host(), std::process::id() as i32).unwrap();
+        let runs = map.present(first + 3..first + 60).unwrap();
+        assert_eq!(runs, [first + 3..first + 60]);
+        assert!(map.present(1..1).unwrap().is_empty());
+        assert!(
+            map.present(1..2).unwrap().is_empty(),
+            "page 1 is never mapped"
+        );
     }
 }

@@ -4,19 +4,21 @@
 mod events;
 mod map;
 mod memory;
+mod private;
 mod probe;
 mod process;
 
 pub use events::{Arrived, Signals, Timer, Waiter, Wake};
 pub use map::SharedMap;
 pub use memory::{
-    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, ScanQuery, move_pages, pagemap_scan,
-    query_pages,
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, ScanQuery, bind_memory, move_pages,
+    pagemap_scan, query_pages,
 };
+pub use private::{PrivateMemory, Stores};
 pub use probe::{effective_uid, perf_event_allowed, userfaultfd_allowed};
 pub use process::{
-    Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_usage, reap_any,
-    restore_mask_in_child, wait_child,
+    Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_cpu_ns, own_usage, reap_any,
+    restore_mask_in_child, stay_on, wait_child,
 };
 
 use std::io;
@@ -30,6 +32,12 @@ pub const FORWARDED: [i32; 6] = [
     libc::SIGUSR1,
     libc::SIGUSR2,
 ];
+/// A person asks to stop (Ctrl-C).
+pub const SIGINT: i32 = libc::SIGINT;
+/// A program asks to stop.
+pub const SIGTERM: i32 = libc::SIGTERM;
+/// Error number: there is no such process.
+pub const ESRCH: i32 = libc::ESRCH;
 /// A child has ended.
 pub const SIGCHLD: i32 = libc::SIGCHLD;
 
