@@ -3,6 +3,8 @@
 //! Exit statuses: those of the program that was run; 0; 1 where the work could not be finished;
 //! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
 
+mod bench;
+mod draw;
 mod lab;
 mod moving;
 mod print;
@@ -33,6 +35,7 @@ enum Command {
     /// Run a program and move its memory where it is used
     Run(run::Command),
     Move(moving::Command),
+    Bench(bench::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Topo(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Move(command) => command.run(),
+        Command::Bench(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

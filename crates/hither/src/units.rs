@@ -23,6 +23,17 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "write a whole number with K, M, G or T, as in 64K or 16M".to_owned())
 }
 
+/// The number of a node: `2` or `node2`.
+///
+/// # Errors
+/// What to write instead, for a refusal by clap.
+pub fn parse_node(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("node").unwrap_or(text);
+    digits
+        .parse()
+        .map_err(|_| "write a node as 2 or node2".to_owned())
+}
+
 /// The shortest way to write a number of bytes that [`parse_bytes`] reads.
 #[must_use]
 pub fn short_bytes(bytes: u64) -> String {

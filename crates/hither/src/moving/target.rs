@@ -1,5 +1,6 @@
 //! Where pages shall go: a node, or a tier of several.
 
+use crate::units::parse_node;
 use anyhow::bail;
 use hither_core::ids::NodeId;
 use hither_linux::topology::Topology;
@@ -25,10 +26,9 @@ impl fmt::Display for Wanted {
 
 /// Reads `2`, `node2` or `tier:0`.
 pub fn parse(text: &str) -> Result<Wanted, String> {
-    let number = |digits: &str| digits.parse::<u32>().ok();
     match text.strip_prefix("tier:") {
-        Some(rank) => number(rank).map(Wanted::Tier),
-        None => number(text.strip_prefix("node").unwrap_or(text)).map(Wanted::Node),
+        Some(rank) => rank.parse().ok().map(Wanted::Tier),
+        None => parse_node(text).ok().map(Wanted::Node),
     }
     .ok_or_else(|| "write a node as 2 or node2, or a tier as tier:0".to_owned())
 }
