@@ -5,8 +5,8 @@ mod methods;
 mod migspeed;
 mod report;
 
-use crate::print;
 use crate::units::{parse_bytes, parse_node, short_bytes};
+use crate::{STATUS_FAILED, print};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use hither_core::ids::NodeId;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 /// the first caches what the one before it left there.
 const LEAST_ARENA_BYTES: usize = 64 << 20;
 /// Largest request.
-const MOST_BYTES: u64 = 16 << 30;
+const MOST_BYTES: u64 = 1 << 40;
 /// Time between two lines of progress, in ns.
 const PROGRESS_EVERY_NS: u64 = 100_000_000;
 
@@ -145,7 +145,10 @@ impl MoveArguments {
             }
             None => print::out(&report.text())?,
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(match report.lost.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(STATUS_FAILED),
+        })
     }
 
     /// The two nodes; the same one twice where there is no other.
@@ -219,7 +222,7 @@ impl MoveArguments {
     fn measure(&self, from: &Node, to: &Node, arena_bytes: usize) -> Report {
         let start_ns = sys::monotonic_ns();
         let end_ns = start_ns + (self.seconds * 1e9) as u64;
-        let mut notes = Vec::new();
+        let (mut notes, mut lost) = (Vec::new(), Vec::new());
         let cpus = keep_near(from, to, &mut notes);
         let overhead_ns = measure::overhead();
         let plan = self.plan();
@@ -270,10 +273,7 @@ impl MoveArguments {
                 notes.push("the kernel split huge pages while it moved them".to_owned());
             }
             if !place.is_whole() {
-                notes.push(format!(
-                    "CONTENT LOST: {} pages do not hold what was written to them",
-                    kind.name()
-                ));
+                lost.push(kind.name());
             }
         }
         progress.clear();
@@ -287,6 +287,7 @@ impl MoveArguments {
             arena_bytes,
             overhead_ns,
             cells,
+            lost,
             notes,
         }
     }
@@ -454,7 +455,7 @@ mod tests {
             ("--sizes 4000", "whole pages"),
             ("--sizes 0", "whole pages"),
             ("--sizes 4K,", "whole number"),
-            ("--sizes 32G", "at most 16G"),
+            ("--sizes 2T", "at most 1T"),
             ("--pages tiny", "small"),
             ("--repeat 0", "--repeat"),
             ("--seconds 0", "0.1"),

@@ -39,6 +39,7 @@ pub fn parse_node(text: &str) -> Result<u32, String> {
 pub fn short_bytes(bytes: u64) -> String {
     match bytes {
         0 => "0".to_owned(),
+        bytes if bytes.trailing_zeros() >= 40 => format!("{}T", bytes >> 40),
         bytes if bytes.trailing_zeros() >= 30 => format!("{}G", bytes >> 30),
         bytes if bytes.trailing_zeros() >= 20 => format!("{}M", bytes >> 20),
         bytes if bytes.trailing_zeros() >= 10 => format!("{}K", bytes >> 10),
@@ -69,6 +70,7 @@ mod tests {
             ("64k", 65536),
             ("16M", 16 << 20),
             ("1G", 1 << 30),
+            ("2T", 2 << 40),
             ("0", 0),
         ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");

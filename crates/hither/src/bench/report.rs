@@ -29,6 +29,8 @@ pub struct Report {
     pub overhead_ns: (u64, u64),
     /// By page kind and size.
     pub cells: Vec<Cell>,
+    /// Page kinds of which memory did not hold afterwards what was written to it before.
+    pub lost: Vec<&'static str>,
     /// Sentences for a person.
     pub notes: Vec<String>,
 }
@@ -85,6 +87,11 @@ impl Report {
             "\nGB/s are 10^9 bytes per second at the median; CPU is that of all threads of this \
              process;\nto copy is the distance to the faster bare copy of the same bytes.\n"
         ));
+        for kind in &self.lost {
+            text.push_str(&format!(
+                "CONTENT LOST in {kind} pages: do not use this machine\n"
+            ));
+        }
         for note in self.reasons().iter().chain(&self.notes) {
             text.push_str(&format!("note: {note}\n"));
         }
@@ -138,6 +145,7 @@ impl Report {
             "overhead_ns": { "wall": self.overhead_ns.0, "cpu": self.overhead_ns.1 },
             "methods": methods.collect::<Vec<_>>(),
             "results": results.collect::<Vec<_>>(),
+            "content_lost": self.lost,
             "notes": self.notes,
         });
         format!("{document:#}\n")
@@ -171,7 +179,10 @@ impl Report {
             }
         }
         LineChart {
-            title: "Moving memory between two nodes".to_owned(),
+            title: match self.is_in_place() {
+                true => "Copying memory in place".to_owned(),
+                false => "Moving memory between two nodes".to_owned(),
+            },
             subtitle: format!(
                 "{}, Linux {}, medians of {} repetitions or more",
                 self.direction(),
@@ -273,6 +284,7 @@ mod tests {
                 cell(PageKind::Small, 65_536, figures(32_768)),
                 cell(PageKind::Huge, 2 << 20, Err("no huge page".into())),
             ],
+            lost: Vec::new(),
             notes: vec!["a note".into()],
         }
     }
@@ -292,6 +304,12 @@ mod tests {
         );
         assert!(line("small  64K   mbind").ends_with("not measured"));
         assert!(line("huge   2M    move_pages").ends_with("not measured"));
+        assert!(!text.contains("LOST"));
+        let lost = Report {
+            lost: vec!["huge"],
+            ..report()
+        };
+        assert!(lost.text().contains("CONTENT LOST in huge pages"));
         assert!(text.contains("note: mbind, migspeed not measured: it broke\n"));
         assert!(text.contains("note: move_pages not measured: no huge page\nnote: a note\n"));
     }
