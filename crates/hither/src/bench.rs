@@ -114,6 +114,9 @@ impl MoveArguments {
     fn run(self) -> anyhow::Result<ExitCode> {
         let topology = Topology::read(&Root::host()).context("reading the machine")?;
         let (from, to) = self.nodes(&topology)?;
+        if self.plan().is_empty() {
+            bail!("--sizes: none is of whole huge pages; give multiples of 2M, or --pages small");
+        }
         let arena_bytes = self.arena_bytes();
         for node in [from, to] {
             let arenas = if from.id == to.id { 2 } else { 1 };
@@ -216,6 +219,7 @@ impl MoveArguments {
         kinds
             .into_iter()
             .map(|kind| (kind, fitting(kind)))
+            .filter(|(_, sizes): &(_, Vec<usize>)| !sizes.is_empty())
             .collect()
     }
 
@@ -445,6 +449,7 @@ mod tests {
         assert_eq!(plan[1], (PageKind::Huge, vec![2 << 20, 16 << 20, 64 << 20]));
         let plan = line("--pages huge --sizes 4M,3M,4M").unwrap().plan();
         assert_eq!(plan, [(PageKind::Huge, vec![4 << 20])]);
+        assert_eq!(line("--pages both --sizes 4K").unwrap().plan().len(), 1);
         assert_eq!(line("--sizes 65M").unwrap().arena_bytes(), 66 << 20);
         assert_eq!(line("--sizes 4K").unwrap().arena_bytes(), 64 << 20);
     }

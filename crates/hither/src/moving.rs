@@ -103,8 +103,18 @@ impl Command {
         let pieces = self.pieces(&root, chosen, &rooms, &mut around)?;
         let mut backend = KernelBackend::new();
         backend.probe().context("backend kernel")?;
-        let done =
-            (!self.dry_run).then(|| self.perform(&pieces, &rooms, &mut backend, &mut around));
+        let done = match self.dry_run {
+            true => None,
+            false => {
+                // Not before: while pages are only looked for, Ctrl-C may end it as it ends any
+                // program.
+                around.signals = Some(
+                    Signals::new(&[sys::SIGINT, sys::SIGTERM])
+                        .context("reading signals as data")?,
+                );
+                Some(self.perform(&pieces, &rooms, &mut backend, &mut around))
+            }
+        };
         let (accounts, stop) = match &done {
             Some((accounts, stop)) => (Some(&accounts[..]), *stop),
             None => (None, None),
@@ -145,11 +155,12 @@ impl Command {
         rooms: &[Room],
         around: &mut Here,
     ) -> anyhow::Result<Vec<Piece>> {
-        let doing = || format!("{}: looking for its pages", self.about());
-        let pagemap = Pagemap::open(root, self.pid).with_context(doing)?;
+        let pagemap = Pagemap::open(root, self.pid).map_err(|error| self.explain(error))?;
         let mut pieces = Vec::new();
         for mapping in chosen {
-            let resident = pagemap.present(mapping.pages.clone()).with_context(doing)?;
+            let resident = pagemap
+                .present(mapping.pages.clone())
+                .map_err(|error| self.explain(error))?;
             if resident.is_empty() {
                 continue;
             }
@@ -183,7 +194,10 @@ impl Command {
         let (mut accounts, stop) = perform::perform(pid, pieces, rooms, self.rate, backend, around);
         around.clear_progress();
         for (account, piece) in accounts.iter_mut().zip(pieces) {
-            account.after = perform::places(&piece.resident, around).ok();
+            // Who interrupts a second time does not want to know.
+            if !matches!(around.stop(), Some(Stop::Signal(_))) {
+                account.after = perform::places(&piece.resident, around).ok();
+            }
         }
         (accounts, stop)
     }
@@ -222,7 +236,8 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 struct Here {
     pid: i32,
     process: PidFd,
-    signals: Signals,
+    /// Once pages move.
+    signals: Option<Signals>,
     timer: Timer,
     start_ns: u64,
     shows_progress: bool,
@@ -242,8 +257,7 @@ impl Here {
         Ok(Self {
             pid,
             process,
-            signals: Signals::new(&[sys::SIGINT, sys::SIGTERM])
-                .context("reading signals as data")?,
+            signals: None,
             timer: Timer::new().context("making a timer")?,
             start_ns: sys::monotonic_ns(),
             shows_progress: io::stderr().is_terminal(),
@@ -252,7 +266,7 @@ impl Here {
     }
 
     fn stop(&self) -> Option<Stop> {
-        if let Some(arrived) = self.signals.take() {
+        if let Some(arrived) = self.signals.as_ref().and_then(Signals::take) {
             return Some(Stop::Signal(arrived.signal));
         }
         self.process.has_ended().then_some(Stop::Gone)
@@ -276,10 +290,9 @@ impl Surroundings for Here {
         if stop.is_some() || sleep_us == 0 {
             return stop;
         }
-        let waiter = Waiter::new(&self.timer, &self.signals, &self.process);
         // Without a timer there is no rate to keep: going on is better than never waking.
-        if self.timer.arm(sleep_us).is_ok() {
-            let _ = waiter.wait();
+        if let (Some(signals), Ok(())) = (&self.signals, self.timer.arm(sleep_us)) {
+            let _ = Waiter::new(&self.timer, signals, &self.process).wait();
         }
         self.stop()
     }

@@ -340,6 +340,7 @@ fn the_comparison_is_a_table_a_document_and_a_chart() {
 fn bad_comparisons_are_refused_with_a_remedy() {
     for (arguments, words) in [
         (&["--sizes", "5000"][..], "whole pages of 4K"),
+        (&["--pages", "huge", "--sizes", "1M"], "multiples of 2M"),
         (&["--from", "777"], "--from node777: there is no such node"),
         (&["--to", "777"], "--to node777: there is no such node"),
         (&["--sizes", "1T"], "give smaller --sizes"),

@@ -83,10 +83,10 @@ impl Report {
             }
         }
         text.push_str(&print::columns(&head, &rows));
-        text.push_str(&format!(
+        text.push_str(
             "\nGB/s are 10^9 bytes per second at the median; CPU is that of all threads of this \
-             process;\nto copy is the distance to the faster bare copy of the same bytes.\n"
-        ));
+             process;\nto copy is the distance to the faster bare copy of the same bytes.\n",
+        );
         for kind in &self.lost {
             text.push_str(&format!(
                 "CONTENT LOST in {kind} pages: do not use this machine\n"

@@ -71,30 +71,34 @@ impl Pagemap {
     /// The pages of a range that are in memory, as ascending runs: by `PAGEMAP_SCAN`, or page by
     /// page where the kernel has it not.
     pub fn present(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-        let mut runs: Vec<Range<u64>> = Vec::new();
-        let mut add = |run: Range<u64>| match runs.last_mut() {
-            Some(last) if last.end == run.start => last.end = run.end,
-            _ => runs.push(run),
-        };
-        match self.scan(pages.clone(), sys::PAGE_IS_PRESENT, &mut add) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
-                let mut entries = vec![0; READ_PAGES.min(pages.end - pages.start) as usize];
-                let mut bytes = Vec::new();
-                let mut first = pages.start;
-                while first < pages.end {
-                    let most = entries.len().min((pages.end - first) as usize);
-                    let got = self.read(first, &mut entries[..most], &mut bytes)?;
-                    if got == 0 {
-                        break;
-                    }
-                    let present = entries[..got].iter().zip(first..);
-                    present
-                        .filter(|(entry, _)| is_present(**entry))
-                        .for_each(|(_, page)| add(page..page + 1));
-                    first += got as u64;
+        let mut runs = Vec::new();
+        let scanned = self.scan(pages.clone(), sys::PAGE_IS_PRESENT, |run| {
+            append(&mut runs, run);
+        });
+        match scanned {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.read_present(pages),
+            done => done.map(|()| runs),
+        }
+    }
+
+    /// The same from the entries.
+    fn read_present(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs = Vec::new();
+        let mut entries = vec![0; READ_PAGES.min(pages.end.saturating_sub(pages.start)) as usize];
+        let mut bytes = Vec::new();
+        let mut first = pages.start;
+        while first < pages.end {
+            let most = entries.len().min((pages.end - first) as usize);
+            let got = self.read(first, &mut entries[..most], &mut bytes)?;
+            if got == 0 {
+                break;
+            }
+            for (page, &entry) in (first..).zip(&entries[..got]) {
+                if is_present(entry) {
+                    append(&mut runs, page..page + 1);
                 }
             }
-            done => done?,
+            first += got as u64;
         }
         Ok(runs)
     }
@@ -128,6 +132,14 @@ impl Pagemap {
             start = walked;
         }
         Ok(())
+    }
+}
+
+/// Adds a run behind others, as one with the last where they touch.
+fn append(runs: &mut Vec<Range<u64>>, run: Range<u64>) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start => last.end = run.end,
+        _ => runs.push(run),
     }
 }
 
@@ -193,12 +205,23 @@ mod tests {
     fn present_pages_are_runs() {
         let (_memory, first) = touched(64);
         let map = Pagemap::open(&Root::host(), std::process::id() as i32).unwrap();
-        let runs = map.present(first + 3..first + 60).unwrap();
-        assert_eq!(runs, [first + 3..first + 60]);
-        assert!(map.present(1..1).unwrap().is_empty());
-        assert!(
-            map.present(1..2).unwrap().is_empty(),
-            "page 1 is never mapped"
-        );
+        for pages in [first..first + 64, first + 3..first + 60, 1..2, 1..1] {
+            let runs = map.present(pages.clone()).unwrap();
+            assert_eq!(runs, map.read_present(pages.clone()).unwrap(), "both ways");
+            let found: Vec<u64> = runs.iter().cloned().flatten().collect();
+            // Page 1 is never mapped.
+            let expected: Vec<u64> = pages.filter(|&page| page >= first).collect();
+            assert_eq!(found, expected);
+            assert!(runs.len() <= 1, "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn runs_that_touch_are_one() {
+        let mut runs = Vec::new();
+        for run in [1..3, 3..4, 6..7, 8..9, 9..12] {
+            append(&mut runs, run);
+        }
+        assert_eq!(runs, [1..4, 6..7, 8..12]);
     }
 }
