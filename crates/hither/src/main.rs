@@ -3,14 +3,20 @@
 //! Exit statuses: those of the program that was run; 0; 1 where the work could not be finished;
 //! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
 
+mod bench;
+mod draw;
 mod lab;
+mod moving;
 mod print;
 mod run;
 mod topo;
+mod units;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// Exit status where the work could not be finished.
+const STATUS_FAILED: u8 = 1;
 /// Exit status for bad input and missing pieces.
 const STATUS_BAD_INPUT: u8 = 2;
 
@@ -28,6 +34,8 @@ enum Command {
     Topo(topo::Command),
     /// Run a program and move its memory where it is used
     Run(run::Command),
+    Move(moving::Command),
+    Bench(bench::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -36,6 +44,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Topo(command) => command.run(),
         Command::Run(command) => command.run(),
+        Command::Move(command) => command.run(),
+        Command::Bench(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

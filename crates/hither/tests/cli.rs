@@ -1,39 +1,16 @@
 //! The command line as a person sees it: what is typed, what comes out, the exit status.
 
+mod common;
+
+use common::{hither, output, refused, text};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn hither(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hither"));
-    command.args(arguments);
-    command
-}
-
-fn output(arguments: &[&str]) -> Output {
-    hither(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
 
 fn machines() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines")
-}
-
-/// Exit status and standard error of a command line that must be refused.
-fn refused(arguments: &[&str], words: &str) {
-    let output = output(arguments);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-    assert!(
-        error.contains(words),
-        "{arguments:?}: `{words}` is not in {error}"
-    );
-    assert!(!error.contains("panicked"), "{arguments:?}: {error}");
 }
 
 #[test]
@@ -408,6 +385,9 @@ fn help_and_version_are_there() {
         &["--help"][..],
         &["run", "--help"],
         &["topo", "--help"],
+        &["move", "--help"],
+        &["bench", "--help"],
+        &["bench", "move", "--help"],
         &["--version"],
     ] {
         let shown = output(arguments);

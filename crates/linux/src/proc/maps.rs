@@ -3,16 +3,19 @@
 //! One mapping is asked for by address where the kernel can (Linux 6.11); else the whole text is
 //! read and parsed.
 
-use crate::error::Fault;
+use crate::error::{Error, Fault, Result};
 use crate::parse::{Parsed, clip};
 use crate::root::Root;
 use crate::sys::{self, Mapping};
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, ErrorKind, Read, Seek};
 use std::ops::Range;
 
 /// Most bytes of text that are read: 65,530 mappings (the usual limit) with long names.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// What mends a list of mappings that cannot be read as one.
+const TEXT_REMEDY: &str = "report it with the file: hither does not know this kernel's format";
 
 /// The address map of one process, open.
 #[derive(Debug)]
@@ -95,7 +98,35 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
     Ok(mappings)
 }
 
-fn parse_line(line: &str) -> Result<Mapping, &'static str> {
+/// The mappings of a process; none for a kernel thread or a process that has just ended.
+///
+/// # Errors
+/// No such process, or it is somebody else's: `errno` of the error tells them apart.
+pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
+    let path = root.path(&format!("proc/{pid}/maps"));
+    // Not by `Root::text`: a process may have more mappings than fit in its limit, and names may
+    // be in any encoding.
+    let bytes = std::fs::read(&path).map_err(|error| {
+        let (reason, remedy) = match error.kind() {
+            ErrorKind::NotFound => (
+                "there is no such process",
+                "give the number of a running one",
+            ),
+            ErrorKind::PermissionDenied => (
+                "the process is not yours",
+                "run hither as its owner or as root",
+            ),
+            _ if error.raw_os_error() == Some(libc::ESRCH) => {
+                ("the process has ended", "give the number of a running one")
+            }
+            _ => ("cannot be read", "try again as root"),
+        };
+        Error::io(&path, reason, remedy, error)
+    })?;
+    parse(&String::from_utf8_lossy(&bytes)).map_err(|fault| fault.at(&path, TEXT_REMEDY))
+}
+
+fn parse_line(line: &str) -> std::result::Result<Mapping, &'static str> {
     let hex = |word: &str| u64::from_str_radix(word, 16).ok();
     // Five words, then spaces, then the name, which may hold spaces itself.
     let mut rest = line;
@@ -231,5 +262,21 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             .map(|mapping| mapping.name)
             .collect();
         assert_eq!(names, ["/usr/bin/a file (deleted)", "[heap]"]);
+    }
+
+    #[test]
+    fn the_kernels_own_file_is_read() {
+        let mappings = read(&Root::host(), std::process::id() as i32).unwrap();
+        let here = std::ptr::from_ref(TEXT).cast::<u8>() as u64 >> 12;
+        let own = mappings.iter().find(|m| m.pages().contains(&here)).unwrap();
+        assert!(own.name.starts_with('/'), "{own:?}");
+        assert!(mappings.iter().any(|m| m.name == "[stack]"));
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_named() {
+        let error = read(&Root::host(), i32::MAX).unwrap_err();
+        assert!(error.to_string().contains("no such process"), "{error}");
+        assert_eq!(error.errno(), Some(libc::ENOENT));
     }
 }

@@ -4,12 +4,15 @@ use crate::root::Root;
 use crate::sys::{self, PageRegion, ScanQuery};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Present in memory (bit 63).
 const PRESENT: u64 = 1 << 63;
 /// Mapped by one process alone (bit 56, Linux 4.2).
 const EXCLUSIVE: u64 = 1 << 56;
+/// Entries per read: 128 KiB.
+const READ_PAGES: u64 = 1 << 14;
 /// Frame number (bits 0 to 54); zero for users without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -65,13 +68,48 @@ impl Pagemap {
         Ok(got)
     }
 
+    /// The pages of a range that are in memory, as ascending runs: by `PAGEMAP_SCAN`, or page by
+    /// page where the kernel has it not.
+    pub fn present(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs = Vec::new();
+        let scanned = self.scan(pages.clone(), sys::PAGE_IS_PRESENT, |run| {
+            append(&mut runs, run);
+        });
+        match scanned {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.read_present(pages),
+            done => done.map(|()| runs),
+        }
+    }
+
+    /// The same from the entries.
+    fn read_present(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs = Vec::new();
+        let mut entries = vec![0; READ_PAGES.min(pages.end.saturating_sub(pages.start)) as usize];
+        let mut bytes = Vec::new();
+        let mut first = pages.start;
+        while first < pages.end {
+            let most = entries.len().min((pages.end - first) as usize);
+            let got = self.read(first, &mut entries[..most], &mut bytes)?;
+            if got == 0 {
+                break;
+            }
+            for (page, &entry) in (first..).zip(&entries[..got]) {
+                if is_present(entry) {
+                    append(&mut runs, page..page + 1);
+                }
+            }
+            first += got as u64;
+        }
+        Ok(runs)
+    }
+
     /// Ranges of pages between two pages (exclusive end) that have all of the `required`
     /// categories (`sys::PAGE_IS_*`), as `PAGEMAP_SCAN` finds them. `ENOTTY`: kernel before 6.7.
     pub fn scan(
         &self,
-        pages: std::ops::Range<u64>,
+        pages: Range<u64>,
         required: u64,
-        mut each: impl FnMut(std::ops::Range<u64>),
+        mut each: impl FnMut(Range<u64>),
     ) -> io::Result<()> {
         let mut regions = [PageRegion::default(); 64];
         let mut start = pages.start << 12;
@@ -94,6 +132,14 @@ impl Pagemap {
             start = walked;
         }
         Ok(())
+    }
+}
+
+/// Adds a run behind others, as one with the last where they touch.
+fn append(runs: &mut Vec<Range<u64>>, run: Range<u64>) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start => last.end = run.end,
+        _ => runs.push(run),
     }
 }
 
@@ -153,5 +199,29 @@ mod tests {
     fn a_process_that_is_gone_is_an_io_error() {
         let error = Pagemap::open(&Root::host(), i32::MAX).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn present_pages_are_runs() {
+        let (_memory, first) = touched(64);
+        let map = Pagemap::open(&Root::host(), std::process::id() as i32).unwrap();
+        for pages in [first..first + 64, first + 3..first + 60, 1..2, 1..1] {
+            let runs = map.present(pages.clone()).unwrap();
+            assert_eq!(runs, map.read_present(pages.clone()).unwrap(), "both ways");
+            let found: Vec<u64> = runs.iter().cloned().flatten().collect();
+            // Page 1 is never mapped.
+            let expected: Vec<u64> = pages.filter(|&page| page >= first).collect();
+            assert_eq!(found, expected);
+            assert!(runs.len() <= 1, "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn runs_that_touch_are_one() {
+        let mut runs = Vec::new();
+        for run in [1..3, 3..4, 6..7, 8..9, 9..12] {
+            append(&mut runs, run);
+        }
+        assert_eq!(runs, [1..4, 6..7, 8..12]);
     }
 }

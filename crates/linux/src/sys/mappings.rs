@@ -67,6 +67,27 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Its virtual page numbers (address >> 12).
+    #[must_use]
+    pub fn pages(&self) -> Range<u64> {
+        self.range.start >> 12..self.range.end >> 12
+    }
+
+    /// As `/proc/PID/maps` has it: `rwxp` or `rwxs`, `-` for what is not allowed.
+    #[must_use]
+    pub fn permissions(&self) -> String {
+        let letter = |allowed, letter| if allowed { letter } else { '-' };
+        let last = if self.shared { 's' } else { 'p' };
+        [
+            letter(self.readable, 'r'),
+            letter(self.writable, 'w'),
+            letter(self.executable, 'x'),
+            last,
+        ]
+        .iter()
+        .collect()
+    }
+
     /// Private memory that belongs to no file and not to the kernel (`[vdso]`, `[vvar]`): heap,
     /// stacks, `mmap(MAP_PRIVATE | MAP_ANONYMOUS)`.
     #[must_use]

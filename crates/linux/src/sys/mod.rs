@@ -6,6 +6,7 @@ mod events;
 mod map;
 mod mappings;
 mod memory;
+mod private;
 mod probe;
 mod process;
 mod reach;
@@ -19,13 +20,14 @@ pub use events::{Arrived, Signals, Timer, Waiter, Wake};
 pub use map::SharedMap;
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
-    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_ZERO, PageRegion, ScanQuery, move_pages,
-    pagemap_scan, query_pages,
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_ZERO, PageRegion, ScanQuery, bind_memory,
+    move_pages, pagemap_scan, query_pages,
 };
+pub use private::{PrivateMemory, Stores};
 pub use probe::{effective_uid, perf_event_allowed, userfaultfd_allowed};
 pub use process::{
-    Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_usage, reap_any,
-    restore_mask_in_child, wait_child,
+    Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_cpu_ns, own_usage, reap_any,
+    restore_mask_in_child, stay_on, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
@@ -46,6 +48,12 @@ pub const FORWARDED: [i32; 6] = [
     libc::SIGUSR1,
     libc::SIGUSR2,
 ];
+/// A person asks to stop (Ctrl-C).
+pub const SIGINT: i32 = libc::SIGINT;
+/// A program asks to stop.
+pub const SIGTERM: i32 = libc::SIGTERM;
+/// Error number: there is no such process.
+pub const ESRCH: i32 = libc::ESRCH;
 /// A child has ended.
 pub const SIGCHLD: i32 = libc::SIGCHLD;
 

@@ -1,6 +1,7 @@
 //! Processes: handles that cannot name the wrong one, signals, waiting, own use of resources.
 
 use super::check;
+use hither_core::set::CpuSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -164,6 +165,40 @@ pub fn own_usage() -> Usage {
     }
 }
 
+/// CPU time of all threads of this process so far, user and kernel mode, in ns: the sum that
+/// `getrusage(2)` gives in us (`CLOCK_PROCESS_CPUTIME_ID`).
+#[must_use]
+pub fn own_cpu_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec that the call fills in; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Keeps the calling thread, and threads and children that it starts from now on, on these CPUs.
+///
+/// Source: `sched_setaffinity(2)`. `EINVAL`: none of them may be used.
+pub fn stay_on(cpus: &CpuSet) -> io::Result<()> {
+    let highest = cpus.iter().next_back().map_or(0, |cpu| cpu.0 as usize);
+    let mut mask = vec![0u64; highest / 64 + 1];
+    for cpu in cpus.iter() {
+        mask[cpu.0 as usize / 64] |= 1 << (cpu.0 % 64);
+    }
+    // SAFETY: the call reads the bytes announced of `mask`; it concerns the calling thread alone.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            mask.len() * 8,
+            mask.as_ptr(),
+        )
+    };
+    check(result).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +224,29 @@ mod tests {
     fn own_use_is_measured() {
         let usage = own_usage();
         assert!(usage.peak_resident_kb > 100, "{usage:?}");
+        let us = usage.user_us + usage.system_us;
+        assert!(own_cpu_ns() / 1000 >= us, "the clock was read later");
+    }
+
+    #[test]
+    fn a_thread_stays_where_it_is_put() {
+        std::thread::spawn(|| {
+            let read = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line = |text: &str| {
+                let found = text
+                    .lines()
+                    .find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+                found.unwrap().trim().to_owned()
+            };
+            let allowed: CpuSet = line(&read()).parse().unwrap();
+            let first: CpuSet = allowed.iter().take(1).collect();
+            stay_on(&first).unwrap();
+            assert_eq!(line(&read()), first.to_string());
+            let none = stay_on(&CpuSet::new()).unwrap_err();
+            assert_eq!(none.raw_os_error(), Some(libc::EINVAL));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

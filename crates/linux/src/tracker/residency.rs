@@ -6,8 +6,9 @@
 //! than [`PAGES_PER_INTERVAL`] pages, and goes on where the last one stopped.
 
 use super::Tracker;
-use crate::error::{Fault, Result};
-use crate::parse::{Parsed, clip};
+use crate::error::Result;
+use crate::parse::Parsed;
+use crate::proc::maps;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::tree::{Process, Tree};
 use crate::root::Root;
@@ -89,22 +90,11 @@ impl ResidencyTracker {
 /// 55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]
 /// ```
 pub fn parse_maps(text: &str) -> Parsed<Vec<Range<u64>>> {
-    let mut ranges = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let fail = || Fault::new(index + 1, format!("`{}` is no mapping", clip(line)));
-        let range = line.split_whitespace().next().ok_or_else(fail)?;
-        let (start, end) = range.split_once('-').ok_or_else(fail)?;
-        let page = |text| u64::from_str_radix(text, 16).map(|address| address >> 12);
-        let (start, end) = (
-            page(start).map_err(|_| fail())?,
-            page(end).map_err(|_| fail())?,
-        );
-        if end < start {
-            return Err(fail());
-        }
-        ranges.push(start..end);
-    }
-    Ok(ranges)
+    let mappings = maps::parse(text)?;
+    Ok(mappings
+        .into_iter()
+        .map(|mapping| mapping.pages())
+        .collect())
 }
 
 fn scan_present(
@@ -242,7 +232,9 @@ mod tests {
             [0x400..0x402, 0x7_f000_0000..0x7_f000_0001]
         );
         assert_eq!(
-            parse_maps("400000-402000 x\n5000-4000").unwrap_err().line,
+            parse_maps("400000-402000 r-xp 0 0:0 0\n5000-4000 r-xp 0 0:0 0")
+                .unwrap_err()
+                .line,
             2
         );
         assert!(parse_maps("zz-4 x").is_err());

@@ -1,0 +1,503 @@
+//! `hither bench`: what moving memory costs on this machine.
+
+mod measure;
+mod methods;
+mod migspeed;
+mod report;
+
+use crate::units::{parse_bytes, parse_node, short_bytes};
+use crate::{STATUS_FAILED, print};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use hither_core::ids::NodeId;
+use hither_linux::root::Root;
+use hither_linux::sys;
+use hither_linux::topology::{Node, Topology};
+use measure::{Cell, Limits};
+use methods::{HUGE_BYTES, METHODS, PAGE_BYTES, PageKind, Place};
+use report::Report;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Least memory on each node that requests go through, so that one repetition does not find in
+/// the first caches what the one before it left there.
+const LEAST_ARENA_BYTES: usize = 64 << 20;
+/// Largest request.
+const MOST_BYTES: u64 = 1 << 40;
+/// Time between two lines of progress, in ns.
+const PROGRESS_EVERY_NS: u64 = 100_000_000;
+
+/// Measure what moving memory costs on this machine
+#[derive(Debug, Args)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Move(MoveArguments),
+}
+
+/// Compare ways of moving memory of this process between two nodes
+///
+/// Requests of each size are moved by one call of move_pages(2), by one of mbind(2), and by the
+/// program migspeed where it is installed (Debian package numactl). Copies of the same bytes, with
+/// ordinary and with non-temporal stores, are the limit that the last column compares with. The
+/// methods take turns; the first rounds are dropped; every page that should have moved is looked
+/// for afterwards, and a repetition in which one has not arrived does not count.
+///
+/// On a machine with one node nothing can move: move_pages, mbind and migspeed are marked as not
+/// measured, and the copies go from the node to itself.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is timed is the request alone: pages are brought back and looked for outside of it, and the
+cost of reading the clocks is taken off. With huge pages, requests of less than 2M are left out,
+as no part of a huge page moves alone, and move_pages is given one address per huge page.
+
+Examples:
+  hither bench move
+  hither bench move --from 0 --to 2 --sizes 64K,1M --pages small --repeat 1000
+  hither bench move --json move.json --svg move.svg")]
+struct MoveArguments {
+    /// Node that pages come from: 0 or node0 [default: the first with memory]
+    #[arg(long, value_name = "NODE", value_parser = parse_node)]
+    from: Option<u32>,
+    /// Node that pages go to [default: the next with memory after --from]
+    #[arg(long, value_name = "NODE", value_parser = parse_node)]
+    to: Option<u32>,
+    /// Sizes of requests: whole pages
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size,
+          default_value = "4K,64K,1M,2M,16M,64M")]
+    sizes: Vec<usize>,
+    /// Size of the pages: 4 KiB, 2 MiB (transparent huge pages), or one after the other
+    #[arg(long, value_name = "KIND", default_value = "both")]
+    pages: Kinds,
+    /// Repetitions of each method at each size, at least; small requests get more
+    #[arg(long, value_name = "N", default_value_t = 30,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    repeat: usize,
+    /// Time for the whole comparison; where it is too short for --repeat, the table says how many
+    /// repetitions there were
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Write hither.bench-move/1 to a file; `-` prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw throughput over size into a file that any browser shows
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kinds {
+    Small,
+    Huge,
+    Both,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Bad input: nodes that are not there or have too little memory, files that cannot be
+    /// written.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.action {
+            Action::Move(arguments) => arguments.run(),
+        }
+    }
+}
+
+impl MoveArguments {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let topology = Topology::read(&Root::host()).context("reading the machine")?;
+        let (from, to) = self.nodes(&topology)?;
+        if self.plan().is_empty() {
+            bail!("--sizes: none is of whole huge pages; give multiples of 2M, or --pages small");
+        }
+        let arena_bytes = self.arena_bytes();
+        for node in [from, to] {
+            let arenas = if from.id == to.id { 2 } else { 1 };
+            check_memory(node, arenas * arena_bytes)?;
+        }
+        let files = [("--json", &self.json), ("--svg", &self.svg)];
+        for (option, path) in files {
+            path.as_deref()
+                .map_or(Ok(()), |path| can_write(option, path))?;
+        }
+        let mut report = self.measure(from, to, arena_bytes);
+        if from.id == to.id {
+            let why = match topology.memory_nodes().len() {
+                1 => "this machine has one node with memory",
+                _ => "--from and --to are the same node",
+            };
+            report
+                .notes
+                .insert(0, format!("{why}: only copies are measured, in place"));
+        }
+        if let Some(path) = &self.svg {
+            write("--svg", path, &report.svg())?;
+        }
+        match &self.json {
+            Some(path) if is_standard_output(path) => print::out(&report.json())?,
+            Some(path) => {
+                write("--json", path, &report.json())?;
+                print::out(&report.text())?;
+            }
+            None => print::out(&report.text())?,
+        }
+        Ok(match report.lost.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(STATUS_FAILED),
+        })
+    }
+
+    /// The two nodes; the same one twice where there is no other.
+    fn nodes<'a>(&self, topology: &'a Topology) -> anyhow::Result<(&'a Node, &'a Node)> {
+        let usable: Vec<&Node> = topology
+            .nodes
+            .iter()
+            .filter(|node| node.memory.total_kb > 0)
+            .collect();
+        let find = |option: &str, number: u32| {
+            let found = usable
+                .iter()
+                .find(|node| node.id == NodeId(number))
+                .copied();
+            let names = || {
+                let names: Vec<String> = usable.iter().map(|node| node.id.to_string()).collect();
+                names.join(", ")
+            };
+            found.with_context(|| {
+                format!("{option} node{number}: there is no such node with memory here; choose one of {}", names())
+            })
+        };
+        let from = match self.from {
+            Some(number) => find("--from", number)?,
+            None => usable
+                .iter()
+                .find(|node| Some(node.id.0) != self.to)
+                .or(usable.first())
+                .copied()
+                .context("no node has memory")?,
+        };
+        let to = match self.to {
+            Some(number) => find("--to", number)?,
+            None => {
+                let after = usable.iter().find(|node| node.id > from.id);
+                let other = usable.iter().find(|node| node.id != from.id);
+                after.or(other).copied().unwrap_or(from)
+            }
+        };
+        Ok((from, to))
+    }
+
+    /// Whole huge pages, and each request fits.
+    fn arena_bytes(&self) -> usize {
+        let largest = self.sizes.iter().copied().max().unwrap_or(0);
+        largest.max(LEAST_ARENA_BYTES).next_multiple_of(HUGE_BYTES)
+    }
+
+    /// Page kinds with the sizes that they are measured at.
+    fn plan(&self) -> Vec<(PageKind, Vec<usize>)> {
+        let kinds = match self.pages {
+            Kinds::Small => vec![PageKind::Small],
+            Kinds::Huge => vec![PageKind::Huge],
+            Kinds::Both => vec![PageKind::Small, PageKind::Huge],
+        };
+        let mut sizes = self.sizes.clone();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let fitting = |kind: PageKind| {
+            let sizes = sizes.iter().copied();
+            sizes
+                .filter(|size| size.is_multiple_of(kind.bytes()))
+                .collect()
+        };
+        kinds
+            .into_iter()
+            .map(|kind| (kind, fitting(kind)))
+            .filter(|(_, sizes): &(_, Vec<usize>)| !sizes.is_empty())
+            .collect()
+    }
+
+    fn measure(&self, from: &Node, to: &Node, arena_bytes: usize) -> Report {
+        let start_ns = sys::monotonic_ns();
+        let end_ns = start_ns + (self.seconds * 1e9) as u64;
+        let (mut notes, mut lost) = (Vec::new(), Vec::new());
+        let cpus = keep_near(from, to, &mut notes);
+        let overhead_ns = measure::overhead();
+        let plan = self.plan();
+        let mut left: usize = plan.iter().map(|(_, sizes)| sizes.len()).sum();
+        let mut cells: Vec<Cell> = Vec::new();
+        let mut progress = Progress::new();
+        for (kind, sizes) in plan {
+            let mut place = match Place::new(kind, arena_bytes, from.id, to.id) {
+                Ok(place) => place,
+                Err(why) => {
+                    left -= sizes.len();
+                    cells.extend(
+                        sizes
+                            .iter()
+                            .map(|&bytes| measure::without(kind, bytes, &why)),
+                    );
+                    continue;
+                }
+            };
+            if place.huge_share().is_none() {
+                notes.push(format!(
+                    "{} pages are as asked for, not as checked: this kernel does not tell (Linux \
+                     6.7 does)",
+                    kind.name()
+                ));
+            }
+            for bytes in sizes {
+                let limits = Limits {
+                    repeat: self.repeat,
+                    cell_ns: end_ns.saturating_sub(sys::monotonic_ns()) / left as u64,
+                };
+                let mut tell = |count| progress.tell(kind, bytes, count);
+                let clock = &sys::monotonic_ns;
+                cells.push(measure::cell(
+                    &mut place,
+                    bytes,
+                    limits,
+                    overhead_ns,
+                    clock,
+                    &mut tell,
+                ));
+                left -= 1;
+            }
+            if place
+                .huge_share()
+                .is_some_and(|share| kind == PageKind::Huge && share < 1.0)
+            {
+                notes.push("the kernel split huge pages while it moved them".to_owned());
+            }
+            if !place.is_whole() {
+                lost.push(kind.name());
+            }
+        }
+        progress.clear();
+        Report {
+            from: from.id,
+            to: to.id,
+            cpus,
+            kernel: kernel_release(),
+            repeat: self.repeat,
+            seconds: self.seconds,
+            arena_bytes,
+            overhead_ns,
+            cells,
+            lost,
+            notes,
+        }
+    }
+}
+
+/// Keeps this thread, and programs that it starts, on CPUs of the one or the other node, so that
+/// copies do not change sides in between.
+fn keep_near(from: &Node, to: &Node, notes: &mut Vec<String>) -> Option<String> {
+    let cpus = [from, to].map(|node| &node.cpus);
+    let Some(cpus) = cpus.into_iter().find(|cpus| !cpus.is_empty()) else {
+        notes.push("neither node has CPUs: the measuring thread runs anywhere".to_owned());
+        return None;
+    };
+    match sys::stay_on(cpus) {
+        Ok(()) => Some(cpus.to_string()),
+        Err(error) => {
+            notes.push(format!("the measuring thread runs anywhere: {error}"));
+            None
+        }
+    }
+}
+
+/// A node that is bound to and has too little memory would cost the process its life.
+fn check_memory(node: &Node, bytes: usize) -> anyhow::Result<()> {
+    let available_kb = node.memory.free_kb + node.memory.file_kb;
+    let needed_kb = (bytes / 1024) as u64;
+    if available_kb < needed_kb + needed_kb / 4 {
+        bail!(
+            "{}: {} are needed there and {} can be had; give smaller --sizes or another node",
+            node.id,
+            print::size(needed_kb + needed_kb / 4),
+            print::size(available_kb)
+        );
+    }
+    Ok(())
+}
+
+fn kernel_release() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    read.map_or("unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Found out now rather than after a long run; nothing is overwritten yet.
+fn can_write(option: &str, path: &Path) -> anyhow::Result<()> {
+    if option == "--json" && is_standard_output(path) {
+        return Ok(());
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.append(true).create(true).open(path);
+    opened.map(drop).with_context(|| cannot_write(option, path))
+}
+
+fn write(option: &str, path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| cannot_write(option, path))
+}
+
+fn cannot_write(option: &str, path: &Path) -> String {
+    format!(
+        "{} cannot be written; give {option} a file in a folder of yours",
+        path.display()
+    )
+}
+
+/// Whole pages, one at least.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES as u64) || bytes > MOST_BYTES {
+        return Err(format!(
+            "a request has whole pages of 4K and at most {}",
+            short_bytes(MOST_BYTES)
+        ));
+    }
+    Ok(bytes as usize)
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write a number of seconds from 0.1 to 86400".to_owned()),
+    }
+}
+
+/// One line on a terminal that says how far it is.
+struct Progress {
+    is_shown: bool,
+    last_ns: u64,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            is_shown: io::stderr().is_terminal(),
+            last_ns: 0,
+        }
+    }
+
+    fn tell(&mut self, kind: PageKind, bytes: usize, count: usize) {
+        let now_ns = sys::monotonic_ns();
+        if self.is_shown && now_ns >= self.last_ns + PROGRESS_EVERY_NS {
+            self.last_ns = now_ns;
+            let size = short_bytes(bytes as u64);
+            let line = format!(
+                "hither: {} pages, {size}, {} methods, repetition {count}",
+                kind.name(),
+                METHODS.len()
+            );
+            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        }
+    }
+
+    fn clear(&self) {
+        if self.is_shown && self.last_ns > 0 {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: MoveArguments,
+    }
+
+    fn line(text: &str) -> Result<MoveArguments, String> {
+        let words = std::iter::once("bench").chain(text.split_whitespace());
+        Line::try_parse_from(words)
+            .map(|line| line.arguments)
+            .map_err(|error| error.to_string())
+    }
+
+    fn captured(name: &str) -> Topology {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines");
+        Topology::read(&Root::new(folder.join(name))).unwrap()
+    }
+
+    #[test]
+    fn huge_pages_have_the_sizes_that_fit() {
+        let plan = line("").unwrap().plan();
+        assert_eq!(
+            plan[0],
+            (
+                PageKind::Small,
+                vec![4096, 65_536, 1 << 20, 2 << 20, 16 << 20, 64 << 20]
+            )
+        );
+        assert_eq!(plan[1], (PageKind::Huge, vec![2 << 20, 16 << 20, 64 << 20]));
+        let plan = line("--pages huge --sizes 4M,3M,4M").unwrap().plan();
+        assert_eq!(plan, [(PageKind::Huge, vec![4 << 20])]);
+        assert_eq!(line("--pages both --sizes 4K").unwrap().plan().len(), 1);
+        assert_eq!(line("--sizes 65M").unwrap().arena_bytes(), 66 << 20);
+        assert_eq!(line("--sizes 4K").unwrap().arena_bytes(), 64 << 20);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (text, part) in [
+            ("--sizes 4000", "whole pages"),
+            ("--sizes 0", "whole pages"),
+            ("--sizes 4K,", "whole number"),
+            ("--sizes 2T", "at most 1T"),
+            ("--pages tiny", "small"),
+            ("--repeat 0", "--repeat"),
+            ("--seconds 0", "0.1"),
+            ("--seconds nan", "0.1"),
+            ("--from x", "node"),
+        ] {
+            let error = line(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_two_where_there_are_two() {
+        let chosen = |text: &str, machine: &str| {
+            let topology = captured(machine);
+            line(text)
+                .unwrap()
+                .nodes(&topology)
+                .map(|(from, to)| (from.id.0, to.id.0))
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(chosen("", "two-socket"), Ok((0, 1)));
+        assert_eq!(chosen("--from 1", "two-socket"), Ok((1, 0)));
+        assert_eq!(chosen("--to 0", "two-socket"), Ok((1, 0)));
+        assert_eq!(chosen("--from 1 --to 1", "two-socket"), Ok((1, 1)));
+        let error = chosen("--to 7", "two-socket").unwrap_err();
+        assert!(
+            error.contains("--to node7") && error.contains("node0, node1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_node_must_have_the_memory() {
+        let machine = captured("two-socket");
+        check_memory(&machine.nodes[0], 4096).unwrap();
+        let error = check_memory(&machine.nodes[0], 1 << 60).unwrap_err();
+        assert!(error.to_string().contains("smaller --sizes"), "{error}");
+    }
+}

@@ -1,0 +1,343 @@
+//! `hither move`: pages of a running process to a node or a tier, by the kernel.
+
+mod perform;
+mod report;
+mod select;
+mod target;
+
+use crate::units::parse_bytes;
+use crate::{STATUS_FAILED, print};
+use anyhow::{Context, bail};
+use hither_core::ids::Pid;
+use hither_core::plan::Refusal;
+use hither_linux::backend::kernel::KernelBackend;
+use hither_linux::proc::maps;
+use hither_linux::proc::pagemap::Pagemap;
+use hither_linux::root::Root;
+use hither_linux::sys::{self, PidFd, Signals, Timer, Waiter};
+use hither_linux::topology::Topology;
+use hither_mover::Backend;
+use perform::{Account, Piece, Stop, Surroundings};
+use report::Report;
+use select::{Asked, Selection};
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use target::{Room, Wanted};
+
+/// A move that takes longer than this shows its progress, in us.
+const PROGRESS_AFTER_US: u64 = 500_000;
+/// Time between two lines of progress, in us.
+const PROGRESS_EVERY_US: u64 = 100_000;
+
+/// Move pages of a running process to a node or a tier
+///
+/// Only pages in memory are moved, by move_pages(2): they keep their content, and the program
+/// waits where it touches one on its way. What is mapped by several processes stays where it is.
+/// The table says for each mapping where its pages were (in pages of 4 KiB), what was moved,
+/// what was there already, what was refused and why, and where the pages are afterwards.
+///
+/// Without --range and --mapping all mappings are taken. Pages that the program allocates later
+/// follow its own memory policy, not this command.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit status: 0 also where single pages were refused; 1 where the process ended meanwhile, or
+where not one page that should move could be moved; 2 for bad input; 130 after Ctrl-C (128 plus
+the signal's number): the batch in hand is finished and what was done is printed.
+
+Examples:
+  hither move --pid 4711 --to node1 --dry-run
+  hither move --pid 4711 --to 1 --mapping '[heap]' --mapping libblas
+  hither move --pid 4711 --to tier:0 --range 7f2c8c000000-7f2c90000000 --rate 500M")]
+pub struct Command {
+    /// Process to move pages of
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: i32,
+    /// Where to: a node (2 or node2), or a tier by rank (tier:0 is the fastest), whose nodes are
+    /// filled in their order as far as they have free memory
+    #[arg(long, value_name = "NODE|TIER", value_parser = target::parse)]
+    to: Wanted,
+    /// Addresses to move, in hexadecimal as /proc/PID/maps prints them, end exclusive; repeatable
+    #[arg(long = "range", value_name = "A-B", value_parser = select::parse_range)]
+    ranges: Vec<Asked>,
+    /// Mappings to move: a path or a part of it, [heap], [stack], [anon] (all memory without a
+    /// file), or a name given with prctl(PR_SET_VMA); repeatable
+    #[arg(long = "mapping", value_name = "NAME", conflicts_with = "ranges")]
+    mappings: Vec<String>,
+    /// Print what would be moved and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (hither.move/1) instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Move at most so many bytes per second: 500M, 2G
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
+    rate: Option<u64>,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Bad input: no such process, node, tier, mapping; a process of somebody else. What happens
+    /// once pages move is an outcome and is printed.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let root = Root::host();
+        let topology = Topology::read(&root).context("reading the machine")?;
+        let rooms = target::resolve(self.to, &topology)?;
+        let mut around = Here::new(self.pid)?;
+        let program = program(&root, self.pid);
+        let mappings = maps::read(&root, self.pid).with_context(|| self.about())?;
+        if mappings.is_empty() {
+            bail!(
+                "{}: a kernel thread or ended: it has no memory",
+                self.about()
+            );
+        }
+        let selection = match (&self.ranges[..], &self.mappings[..]) {
+            ([], []) => Selection::Everything,
+            ([], names) => Selection::Names(names),
+            (ranges, _) => Selection::Ranges(ranges),
+        };
+        let chosen = select::select(&mappings, &selection)?;
+        let selected_count = chosen.len();
+        let pieces = self.pieces(&root, chosen, &rooms, &mut around)?;
+        let mut backend = KernelBackend::new();
+        backend.probe().context("backend kernel")?;
+        let done = match self.dry_run {
+            true => None,
+            false => {
+                // Not before: while pages are only looked for, Ctrl-C may end it as it ends any
+                // program.
+                around.signals = Some(
+                    Signals::new(&[sys::SIGINT, sys::SIGTERM])
+                        .context("reading signals as data")?,
+                );
+                Some(self.perform(&pieces, &rooms, &mut backend, &mut around))
+            }
+        };
+        let (accounts, stop) = match &done {
+            Some((accounts, stop)) => (Some(&accounts[..]), *stop),
+            None => (None, None),
+        };
+        let report = Report {
+            pid: self.pid,
+            program: &program,
+            wanted: self.to,
+            rooms: &rooms,
+            pieces: &pieces,
+            empty_count: selected_count - pieces.len(),
+            accounts,
+            stop,
+        };
+        print::out(&if self.json {
+            report.json()
+        } else {
+            report.text()
+        })?;
+        Ok(ExitCode::from(match stop {
+            Some(Stop::Signal(signal)) => (128 + signal).clamp(0, 255) as u8,
+            Some(Stop::Gone) => STATUS_FAILED,
+            None if self.dry_run => 0,
+            None => status(&report.total()),
+        }))
+    }
+
+    /// How an error about the process begins.
+    fn about(&self) -> String {
+        format!("--pid {}", self.pid)
+    }
+
+    /// The mappings that have pages in memory, with these pages.
+    fn pieces(
+        &self,
+        root: &Root,
+        chosen: Vec<hither_linux::sys::Mapping>,
+        rooms: &[Room],
+        around: &mut Here,
+    ) -> anyhow::Result<Vec<Piece>> {
+        let pagemap = Pagemap::open(root, self.pid).map_err(|error| self.explain(error))?;
+        let mut pieces = Vec::new();
+        for mapping in chosen {
+            let resident = pagemap
+                .present(mapping.pages())
+                .map_err(|error| self.explain(error))?;
+            if resident.is_empty() {
+                continue;
+            }
+            let piece = perform::piece(mapping, resident, rooms, around);
+            pieces.push(piece.map_err(|error| self.explain(error))?);
+        }
+        Ok(pieces)
+    }
+
+    /// What the kernel means when it does not tell where pages are.
+    fn explain(&self, error: io::Error) -> anyhow::Error {
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "its pages may not be moved; run hither as its owner or as root, and in a \
+                 container with CAP_SYS_NICE or move_pages(2) in the seccomp profile"
+            }
+            _ => "its pages cannot be found; it may have ended",
+        };
+        anyhow::Error::new(error).context(format!("{}: {remedy}", self.about()))
+    }
+
+    fn perform(
+        &self,
+        pieces: &[Piece],
+        rooms: &[Room],
+        backend: &mut dyn Backend,
+        around: &mut Here,
+    ) -> (Vec<Account>, Option<Stop>) {
+        around.start_ns = sys::monotonic_ns();
+        let pid = Pid(self.pid);
+        let (mut accounts, stop) = perform::perform(pid, pieces, rooms, self.rate, backend, around);
+        around.clear_progress();
+        for (account, piece) in accounts.iter_mut().zip(pieces) {
+            // Who interrupts a second time does not want to know.
+            if !matches!(around.stop(), Some(Stop::Signal(_))) {
+                account.after = perform::places(&piece.resident, around).ok();
+            }
+        }
+        (accounts, stop)
+    }
+}
+
+/// Nothing moved though something should have: the work could not be done.
+fn status(total: &Account) -> u8 {
+    let stayed: u64 = total
+        .refused
+        .iter()
+        // A page that is gone, or that others use too, is not what a person waits for.
+        .filter(|(refusal, _)| !matches!(refusal, Refusal::Unmapped | Refusal::Shared))
+        .map(|(_, count)| count)
+        .sum();
+    if stayed > 0 && total.moved == 0 {
+        STATUS_FAILED
+    } else {
+        0
+    }
+}
+
+/// The command name of a process, for a person.
+fn program(root: &Root, pid: i32) -> String {
+    let name = std::fs::read(root.path(&format!("proc/{pid}/comm"))).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim().to_owned()
+}
+
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("at 0 bytes per second nothing would ever move".to_owned()),
+        rate => Ok(rate),
+    }
+}
+
+/// This machine: the process, signals of a person, the clock, the terminal.
+struct Here {
+    pid: i32,
+    process: PidFd,
+    /// Once pages move.
+    signals: Option<Signals>,
+    timer: Timer,
+    start_ns: u64,
+    shows_progress: bool,
+    shown_us: Option<u64>,
+}
+
+impl Here {
+    fn new(pid: i32) -> anyhow::Result<Self> {
+        let process = PidFd::open(pid).map_err(|error| {
+            // ENOENT or EINVAL: a thread, which is no process of its own.
+            let what = match error.raw_os_error() {
+                Some(sys::ESRCH) => "there is no such process; give the number of a running one",
+                _ => "it cannot be opened as a process; give the process, not a thread of it",
+            };
+            anyhow::Error::new(error).context(format!("--pid {pid}: {what}"))
+        })?;
+        Ok(Self {
+            pid,
+            process,
+            signals: None,
+            timer: Timer::new().context("making a timer")?,
+            start_ns: sys::monotonic_ns(),
+            shows_progress: io::stderr().is_terminal(),
+            shown_us: None,
+        })
+    }
+
+    fn stop(&self) -> Option<Stop> {
+        if let Some(arrived) = self.signals.as_ref().and_then(Signals::take) {
+            return Some(Stop::Signal(arrived.signal));
+        }
+        self.process.has_ended().then_some(Stop::Gone)
+    }
+
+    fn clear_progress(&mut self) {
+        if self.shown_us.take().is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Surroundings for Here {
+    fn locate(&mut self, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
+        let addresses: Vec<u64> = pages.iter().map(|page| page << 12).collect();
+        sys::query_pages(self.pid, &addresses, status)
+    }
+
+    fn pause(&mut self, sleep_us: u64) -> Option<Stop> {
+        let stop = self.stop();
+        if stop.is_some() || sleep_us == 0 {
+            return stop;
+        }
+        // Without a timer there is no rate to keep: going on is better than never waking.
+        if let (Some(signals), Ok(())) = (&self.signals, self.timer.arm(sleep_us)) {
+            let _ = Waiter::new(&self.timer, signals, &self.process).wait();
+        }
+        self.stop()
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        sys::monotonic_ns().saturating_sub(self.start_ns) / 1000
+    }
+
+    fn progress(&mut self, tried: u64, of: u64, moved: u64) {
+        let now_us = self.elapsed_us();
+        let due_us = self
+            .shown_us
+            .map_or(PROGRESS_AFTER_US, |us| us + PROGRESS_EVERY_US);
+        if !self.shows_progress || now_us < due_us {
+            return;
+        }
+        self.shown_us = Some(now_us);
+        let percent = 100.0 * tried as f64 / of.max(1) as f64;
+        let gbs = moved as f64 / (now_us as f64 * 1e3);
+        let line = format!("hither: {percent:3.0} %, {tried} of {of} pages, {gbs:.2} GB/s");
+        let _ = write!(io::stderr(), "\r{line}\x1b[K");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn only_what_could_not_be_done_at_all_is_a_failure() {
+        let account = |moved, refused: &[(Refusal, u64)]| Account {
+            moved,
+            refused: BTreeMap::from_iter(refused.iter().copied()),
+            ..Account::default()
+        };
+        assert_eq!(status(&account(0, &[])), 0);
+        assert_eq!(status(&account(0, &[(Refusal::Shared, 9)])), 0);
+        assert_eq!(status(&account(1, &[(Refusal::NoMemory, 9)])), 0);
+        assert_eq!(status(&account(0, &[(Refusal::NoMemory, 9)])), 1);
+    }
+
+    #[test]
+    fn rates_are_positive() {
+        assert_eq!(parse_rate("500M"), Ok(500 << 20));
+        assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
+    }
+}

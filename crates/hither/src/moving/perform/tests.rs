@@ -1,0 +1,268 @@
+//! Moves in a world of our own: pages on nodes with little memory.
+
+use super::*;
+use hither_mover::{OutcomeBuilder, Unavailable};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+#[derive(Debug, Default)]
+struct World {
+    /// Node of each page.
+    pages: BTreeMap<u64, i32>,
+    /// Pages that a node still takes, where that is limited.
+    capacity: BTreeMap<u32, u64>,
+    /// Pages that cannot move.
+    busy: Vec<u64>,
+    /// Sizes of the batches, with their targets.
+    batches: Vec<(u64, u32)>,
+    slept_us: u64,
+    /// Stop after so many batches.
+    stop_after: Option<(usize, Stop)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Shared(Rc<RefCell<World>>);
+
+impl Backend for Shared {
+    fn name(&self) -> &'static str {
+        "world"
+    }
+
+    fn probe(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
+        let mut world = self.0.borrow_mut();
+        let one = |job: &Job<'_>| {
+            let Action::Migrate { pages, to } = &job.action else {
+                panic!("not asked for here");
+            };
+            world.batches.push((pages.count(), to.0));
+            let mut builder = OutcomeBuilder::new(job);
+            for page in pages.iter() {
+                let room = world.capacity.get(&to.0).copied();
+                match world.pages.get(&page) {
+                    None => builder.refused(Refusal::Unmapped),
+                    Some(&node) if node == to.0 as i32 => builder.already_there(),
+                    Some(_) if world.busy.contains(&page) => builder.refused(Refusal::Busy),
+                    Some(_) if room == Some(0) => builder.refused(Refusal::NoMemory),
+                    Some(_) => {
+                        world.pages.insert(page, to.0 as i32);
+                        if let Some(room) = world.capacity.get_mut(&to.0) {
+                            *room -= 1;
+                        }
+                        builder.moved(page);
+                    }
+                }
+            }
+            builder.took(1000);
+            builder.finish()
+        };
+        jobs.iter().map(one).collect()
+    }
+}
+
+impl Surroundings for Shared {
+    fn locate(&mut self, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
+        let world = self.0.borrow();
+        for (page, status) in pages.iter().zip(status) {
+            *status = world.pages.get(page).copied().unwrap_or(-2);
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, sleep_us: u64) -> Option<Stop> {
+        let mut world = self.0.borrow_mut();
+        world.slept_us += sleep_us;
+        let (batches, stop) = world.stop_after?;
+        (world.batches.len() >= batches).then_some(stop)
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        self.0.borrow().slept_us
+    }
+
+    fn progress(&mut self, tried: u64, of: u64, _: u64) {
+        assert!(tried <= of, "{tried} of {of}");
+    }
+}
+
+fn rooms(free: &[(u32, u64)]) -> Vec<Room> {
+    let room = |&(node, free_pages)| Room {
+        node: NodeId(node),
+        free_pages,
+    };
+    free.iter().map(room).collect()
+}
+
+/// One mapping with pages `first..` on these nodes.
+fn world(first: u64, nodes: &[(u64, i32)], rooms: &[Room]) -> (Shared, Piece) {
+    let world = Shared::default();
+    let mut page = first;
+    for &(count, node) in nodes {
+        for _ in 0..count {
+            world.0.borrow_mut().pages.insert(page, node);
+            page += 1;
+        }
+    }
+    let mapping = Mapping {
+        range: first << 12..page << 12,
+        readable: true,
+        writable: true,
+        executable: false,
+        shared: false,
+        offset: 0,
+        device: (0, 0),
+        inode: 0,
+        name: String::new(),
+    };
+    let runs = std::iter::once(first..page).collect();
+    let piece = piece(mapping, runs, rooms, &mut world.clone()).unwrap();
+    (world, piece)
+}
+
+fn run(
+    world: &Shared,
+    piece: &Piece,
+    rooms: &[Room],
+    rate: Option<u64>,
+) -> (Account, Option<Stop>) {
+    let pieces = std::slice::from_ref(piece);
+    let (mut backend, mut around) = (world.clone(), world.clone());
+    let (mut accounts, stop) = perform(Pid(1), pieces, rooms, rate, &mut backend, &mut around);
+    let mut account = accounts.remove(0);
+    account.after = Some(places(&piece.resident, &mut around).unwrap());
+    let refused: u64 = account.refused.values().sum();
+    assert_eq!(
+        account.moved + account.already_there + refused + account.not_tried,
+        count(&piece.resident),
+        "every page once: {account:?}"
+    );
+    (account, stop)
+}
+
+#[test]
+fn pages_elsewhere_move_and_the_others_are_left_alone() {
+    let rooms = rooms(&[(1, 1_000_000)]);
+    let (world, piece) = world(1024, &[(600, 0), (100, 1), (300, 2), (5, -14)], &rooms);
+    assert_eq!(piece.to_move, [1024..1624, 1724..2029]);
+    assert_eq!(piece.before.nowhere, 5);
+    world.0.borrow_mut().busy = vec![1030, 1900];
+    let (account, stop) = run(&world, &piece, &rooms, None);
+    assert_eq!(
+        (account.moved, account.already_there, stop),
+        (898 + 5, 100, None)
+    );
+    assert_eq!(account.refused, BTreeMap::from([(Refusal::Busy, 2)]));
+    assert_eq!(account.strayed(&rooms), Some(0));
+    assert_eq!(world.0.borrow().batches, [(905, 1)]);
+    assert_eq!(account.gbs(), Some(903.0 * 4096.0 / 1000.0));
+}
+
+#[test]
+fn batches_end_between_huge_pages() {
+    let rooms = rooms(&[(1, 1_000_000)]);
+    let (world, piece) = world(100, &[(40_000, 0)], &rooms);
+    let (account, _) = run(&world, &piece, &rooms, None);
+    assert_eq!(account.moved, 40_000);
+    // Page 100 + 16384 lies within a huge page; the last boundary before it is 16384.
+    let sizes: Vec<u64> = world
+        .0
+        .borrow()
+        .batches
+        .iter()
+        .map(|batch| batch.0)
+        .collect();
+    assert_eq!(sizes, [16_284, 16_384, 7332]);
+}
+
+#[test]
+fn many_small_runs_share_a_batch_and_none_is_lost() {
+    let runs: Vec<Range<u64>> = (0..5000).map(|run| run * 10..run * 10 + 7).collect();
+    let mut cutter = Cutter::new(&runs);
+    let mut pages = Vec::new();
+    loop {
+        let left = cutter.left();
+        let batch = cutter.next(1000);
+        assert_eq!(cutter.left(), left - batch.len() as u64);
+        if batch.is_empty() {
+            break;
+        }
+        assert!(batch.len() <= 1000);
+        pages.extend(batch);
+    }
+    let expected: Vec<u64> = runs.iter().cloned().flatten().collect();
+    assert_eq!(pages, expected);
+    assert!(Cutter::new(&[]).next(512).is_empty());
+}
+
+#[test]
+fn a_tier_is_filled_node_by_node() {
+    // node2 has room for 1300 pages, of which two whole huge pages are used; node5 has the rest.
+    let rooms = rooms(&[(2, 1300), (5, 100)]);
+    let (world, piece) = world(0, &[(3000, 0), (50, 5)], &rooms);
+    let (account, _) = run(&world, &piece, &rooms, None);
+    assert_eq!((account.moved, account.already_there), (3000, 50));
+    assert_eq!(world.0.borrow().batches, [(1024, 2), (1976, 5)]);
+    let after = account.after.unwrap();
+    assert_eq!(
+        after.nodes,
+        BTreeMap::from([(NodeId(2), 1024), (NodeId(5), 2026)])
+    );
+}
+
+#[test]
+fn what_a_full_node_refuses_goes_to_the_next() {
+    let rooms = rooms(&[(2, 10_000), (5, 10_000)]);
+    let (world, piece) = world(0, &[(2000, 0)], &rooms);
+    world.0.borrow_mut().capacity = BTreeMap::from([(2, 700), (5, 1000)]);
+    world.0.borrow_mut().busy = vec![1, 1999];
+    let (account, _) = run(&world, &piece, &rooms, None);
+    assert_eq!(account.moved, 1700);
+    // The busy pages were refused twice and are counted once.
+    let expected = BTreeMap::from([(Refusal::Busy, 2), (Refusal::NoMemory, 298)]);
+    assert_eq!(account.refused, expected);
+    assert_eq!(world.0.borrow().batches, [(2000, 2), (1300, 5)]);
+}
+
+#[test]
+fn a_stop_ends_it_after_the_present_batch() {
+    for stop in [Stop::Signal(2), Stop::Gone] {
+        let rooms = rooms(&[(1, 1_000_000)]);
+        let (world, piece) = world(0, &[(40_000, 0)], &rooms);
+        world.0.borrow_mut().stop_after = Some((2, stop));
+        let (account, stopped) = run(&world, &piece, &rooms, None);
+        assert_eq!(stopped, Some(stop));
+        assert_eq!(
+            (account.moved, account.not_tried),
+            (32_768, 40_000 - 32_768)
+        );
+    }
+}
+
+#[test]
+fn a_rate_sleeps_between_small_batches() {
+    let rooms = rooms(&[(1, 1_000_000)]);
+    let (world, piece) = world(0, &[(10_240, 0)], &rooms);
+    // 40 MiB at 40 MiB/s take a second, in batches of a tenth of that.
+    let (account, _) = run(&world, &piece, &rooms, Some(40 << 20));
+    assert_eq!(account.moved, 10_240);
+    assert_eq!(world.0.borrow().slept_us, 1_000_000);
+    assert_eq!(world.0.borrow().batches, [(1024, 1); 10]);
+    assert_eq!(batch_pages(Some(1)), 512);
+    assert_eq!(batch_pages(Some(u64::MAX)), 16_384);
+}
+
+#[test]
+fn pages_that_wander_off_are_noticed() {
+    let rooms = rooms(&[(1, 1_000_000)]);
+    let (world, piece) = world(0, &[(10, 0)], &rooms);
+    let (mut account, _) = run(&world, &piece, &rooms, None);
+    world.0.borrow_mut().pages.insert(3, 0);
+    world.0.borrow_mut().pages.remove(&4);
+    account.after = Some(places(&piece.resident, &mut world.clone()).unwrap());
+    assert_eq!(account.strayed(&rooms), Some(2));
+    account.after = None;
+    assert_eq!(account.strayed(&rooms), None);
+}

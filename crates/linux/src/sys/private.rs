@@ -1,0 +1,201 @@
+//! Private anonymous memory straight from the kernel, and the plainest ways to copy it.
+
+use super::check;
+use std::io;
+use std::ptr::NonNull;
+
+/// Bytes of a huge page on x86-64.
+const HUGE_BYTES: usize = 2 << 20;
+/// Bytes of a page.
+const PAGE_BYTES: usize = 4096;
+
+/// A private anonymous mapping, aligned to huge pages: untouched until written, so that its
+/// placement can be chosen first. Unmapped when dropped.
+#[derive(Debug)]
+pub struct PrivateMemory {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+/// Which stores a copy uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stores {
+    /// Whatever the C library's `memcpy` chooses for this size.
+    Library,
+    /// Non-temporal: past the caches. As `Library` where the processor is no x86-64.
+    NonTemporal,
+}
+
+impl PrivateMemory {
+    /// Maps `bytes`, rounded up to whole huge pages, and advises the kernel for or against huge
+    /// pages (`MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`).
+    ///
+    /// # Errors
+    /// No memory, or a kernel without transparent huge pages that is asked for them.
+    pub fn new(bytes: usize, huge: bool) -> io::Result<Self> {
+        let bytes = bytes.max(1).next_multiple_of(HUGE_BYTES);
+        let mapped = bytes + HUGE_BYTES;
+        // SAFETY: a new mapping at an address that the kernel chooses; nothing else refers to it.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = start.cast::<u8>();
+        let head = start.align_offset(HUGE_BYTES);
+        // SAFETY: `head` is below HUGE_BYTES, by which the mapping is longer than `bytes`. What
+        // lies before and behind the aligned part belongs to this mapping and is given back.
+        let base = unsafe {
+            let base = start.add(head);
+            if head > 0 {
+                libc::munmap(start.cast(), head);
+            }
+            libc::munmap(base.add(bytes).cast(), mapped - head - bytes);
+            base
+        };
+        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = Self { base, bytes };
+        let advice = if huge {
+            libc::MADV_HUGEPAGE
+        } else {
+            libc::MADV_NOHUGEPAGE
+        };
+        // SAFETY: the range is this mapping; advice on page sizes changes no content.
+        let advised = check(unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) }.into());
+        match advised {
+            Err(error) if huge => Err(error),
+            // A kernel without huge pages refuses advice against them, and needs none.
+            _ => Ok(memory),
+        }
+    }
+
+    /// First address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Never: a mapping has at least one page.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is readable, as long as `self`, and written only through `&mut`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
+    }
+
+    /// The bytes, to write.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
+    }
+
+    /// Writes to every page, so that each has memory of its own: `byte` plus the page's number.
+    pub fn fill_pages(&mut self, byte: u8) {
+        let pages = self.bytes_mut().chunks_exact_mut(PAGE_BYTES);
+        for (index, page) in pages.enumerate() {
+            page.fill(byte.wrapping_add(index as u8));
+        }
+    }
+
+    /// Copies `bytes` at `offset` from the same offset of another. What was copied is visible to
+    /// whatever follows.
+    ///
+    /// # Panics
+    /// Where the range is not within both, or not of whole 64-byte lines.
+    pub fn copy_from(&mut self, source: &Self, offset: usize, bytes: usize, stores: Stores) {
+        let range = offset..offset.saturating_add(bytes);
+        assert!(
+            offset.is_multiple_of(64) && bytes.is_multiple_of(64),
+            "{range:?} is not of whole lines"
+        );
+        let from = &source.bytes()[range.clone()];
+        let to = &mut self.bytes_mut()[range];
+        match stores {
+            Stores::Library => to.copy_from_slice(from),
+            Stores::NonTemporal => copy_non_temporal(from, to),
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn copy_non_temporal(from: &[u8], to: &mut [u8]) {
+    to.copy_from_slice(from);
+}
+
+/// Both have the same length, of whole lines, and begin on one.
+#[cfg(target_arch = "x86_64")]
+fn copy_non_temporal(from: &[u8], to: &mut [u8]) {
+    use std::arch::x86_64 as cpu;
+    let lines = from.chunks_exact(64).zip(to.chunks_exact_mut(64));
+    for (from, to) in lines {
+        let from = from.as_ptr().cast::<cpu::__m128i>();
+        let to = to.as_mut_ptr().cast::<cpu::__m128i>();
+        for part in 0..4 {
+            // SAFETY: SSE2 is part of x86-64; both chunks have four vectors of 16 bytes, and the
+            // target is aligned to a line.
+            unsafe { cpu::_mm_stream_si128(to.add(part), cpu::_mm_loadu_si128(from.add(part))) };
+        }
+    }
+    // SAFETY: a fence has no operands. It orders the stores above before whatever follows.
+    unsafe { cpu::_mm_sfence() };
+}
+
+impl Drop for PrivateMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, unmapped once; no reference outlives `self`.
+        let _ = check(unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) }.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_equal_and_stay_in_their_range() {
+        let mut source = PrivateMemory::new(3 << 20, false).unwrap();
+        assert_eq!(source.len(), 4 << 20);
+        assert!(source.address().is_multiple_of(HUGE_BYTES as u64) && !source.is_empty());
+        source.fill_pages(7);
+        let line = (0..).take(64).collect::<Vec<u8>>();
+        source.bytes_mut()[64..128].copy_from_slice(&line);
+        for stores in [Stores::Library, Stores::NonTemporal] {
+            let mut target = PrivateMemory::new(1, false).unwrap();
+            target.copy_from(&source, 64, 128, stores);
+            assert_eq!(target.bytes()[64..128], line);
+            assert_eq!(target.bytes()[128..192], [7; 64]);
+            let outside = |part: &[u8]| part.iter().all(|&byte| byte == 0);
+            assert!(outside(&target.bytes()[..64]) && outside(&target.bytes()[192..8192]));
+            target.copy_from(&source, 0, 2 << 20, stores);
+            assert!(target.bytes() == &source.bytes()[..2 << 20]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index")]
+    fn nothing_behind_the_end_is_copied() {
+        let source = PrivateMemory::new(4 << 20, false).unwrap();
+        let mut target = PrivateMemory::new(2 << 20, false).unwrap();
+        target.copy_from(&source, 2 << 20, 64, Stores::NonTemporal);
+    }
+}
