@@ -210,6 +210,16 @@ mod fresh {
         Line(value)
     }
 
+    #[cfg(loom)]
+    fn watched() -> Line<AtomicU64> {
+        line(AtomicU64::watched(0))
+    }
+
+    #[cfg(shuttle)]
+    fn watched() -> Line<AtomicU64> {
+        line(AtomicU64::new(0))
+    }
+
     fn ends() -> Ends {
         Ends {
             head: line(AtomicU64::new(0)),
@@ -228,14 +238,14 @@ mod fresh {
                 node_count: Plain32::default(),
                 node_bytes: Plain32::default(),
                 nodes_offset: Plain32::default(),
-                free: line(AtomicU64::new(0)),
-                staging: line(AtomicU64::new(0)),
+                free: watched(),
+                staging: watched(),
                 high: ends(),
                 normal: ends(),
                 done: ends(),
                 failed: ends(),
                 bell: line(Bell::new()),
-                armed: line(AtomicU64::new(0)),
+                armed: watched(),
                 completion_bell: line(Bell::new()),
             }
         }

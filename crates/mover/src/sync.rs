@@ -10,7 +10,7 @@
 use std::sync::atomic;
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(loom)]
@@ -32,6 +32,8 @@ pub(crate) use std::thread::JoinHandle;
 
 #[cfg(any(loom, shuttle))]
 pub(crate) use modelled::{Bell, Flag};
+#[cfg(loom)]
+pub(crate) use touched::{AtomicU64, quietly};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use real::{Bell, Flag};
 
@@ -240,6 +242,85 @@ mod modelled {
                     .wait(raised)
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
             }
+        }
+    }
+}
+
+/// loom 0.7 decides where to switch threads by the last access to a word alone. A thread that
+/// loads and then swaps hides its own swap from it: the load is the last access, and loads do not
+/// depend on loads, so that an earlier load by another thread is never tried after the swap. (A
+/// push with `Relaxed` onto a queue that the server had only looked at was not found.) So here
+/// every access first touches a word beside it by a read-modify-write without order, on which
+/// every later access depends; it adds switches and no synchronisation. A model that is too large so
+/// leaves that out for the words of queues that have a model of their own ([`quietly`]).
+#[cfg(loom)]
+mod touched {
+    use super::Ordering;
+    use loom::sync::atomic;
+    use std::cell::Cell;
+
+    thread_local! {
+        static QUIET: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Makes words in `body` whose accesses leave out the touch, but for [`AtomicU64::watched`].
+    pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
+        QUIET.set(true);
+        let made = body();
+        QUIET.set(false);
+        made
+    }
+
+    #[derive(Debug)]
+    pub struct AtomicU64 {
+        word: atomic::AtomicU64,
+        touches: Option<atomic::AtomicU32>,
+    }
+
+    impl AtomicU64 {
+        pub(crate) fn new(value: u64) -> Self {
+            let touches = (!QUIET.get()).then(|| atomic::AtomicU32::new(0));
+            let word = atomic::AtomicU64::new(value);
+            Self { word, touches }
+        }
+
+        pub(crate) fn watched(value: u64) -> Self {
+            let touches = Some(atomic::AtomicU32::new(0));
+            let word = atomic::AtomicU64::new(value);
+            Self { word, touches }
+        }
+
+        fn touch(&self) -> &atomic::AtomicU64 {
+            if let Some(touches) = &self.touches {
+                touches.fetch_add(1, Ordering::Relaxed);
+            }
+            &self.word
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            self.touch().load(order)
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.touch().store(value, order);
+        }
+
+        pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
+            self.touch().swap(value, order)
+        }
+
+        pub(crate) fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+            self.touch().fetch_or(bits, order)
+        }
+
+        pub(crate) fn compare_exchange(
+            &self,
+            expected: u64,
+            value: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.touch().compare_exchange(expected, value, success, failure)
         }
     }
 }
