@@ -332,15 +332,20 @@ impl Instance {
             return Ok(());
         };
         let header = self.region.header();
-        let mut current = Some(staging::reverse(&self.region, newest)?);
-        while let Some(index) = current {
+        let mut current = staging::reverse(&self.region, newest)?;
+        for _ in 0..self.region.slot_count() {
             // Read first: once it is queued, it is the worker's.
-            current = staging::after(&self.region, index)?;
-            let high = Asked::read(self.region.slot(index)?).is_high();
+            let after = staging::after(&self.region, current)?;
+            let high = Asked::read(self.region.slot(current)?).is_high();
             let ends = if high { &header.high } else { &header.normal };
-            queue::enqueue(&self.region, ends, index)?;
+            queue::enqueue(&self.region, ends, current)?;
+            match after {
+                Some(after) => current = after,
+                None => return Ok(()),
+            }
         }
-        Ok(())
+        // Longer than there are slots: a ring.
+        Err(self.region.give_up())
     }
 
     /// Takes the next request. Does not look into staging.

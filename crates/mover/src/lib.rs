@@ -34,4 +34,4 @@ pub use instance::Depths;
 pub use record::{Completion, Invalid, PAGE_BYTES, RequestId, Status, reason_index};
 pub use region::Corrupt;
 pub use request::{Priority, Reason, Rejected, Request};
-pub use service::{Close, Config, Mover, Notify, OpenError, Statistics};
+pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};

@@ -130,7 +130,7 @@ impl Region {
 pub(crate) struct Turns(u32);
 
 impl Turns {
-    const MOST: u32 = 1 << 20;
+    const MOST: u32 = 1 << 18;
 
     #[inline]
     pub(crate) fn new() -> Self {

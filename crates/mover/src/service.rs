@@ -153,6 +153,35 @@ impl Mover {
         config: Config,
         backend: impl FnMut(usize) -> Box<dyn Backend + Send> + Send + 'static,
     ) -> Result<Self, OpenError> {
+        let workers = config.workers;
+        let mover = Self::build(config, Box::new(backend))?;
+        mover.check_cpus()?;
+        for number in 0..workers {
+            let mut worker = Worker::new(Arc::clone(&mover.shared), number);
+            mover.start(number, move || worker.run())?;
+        }
+        Ok(mover)
+    }
+
+    /// A service without threads, whose requests are moved by whoever calls [`Server::serve`]:
+    /// for programs that have a thread to spare at times, and for measuring and testing without
+    /// the chances of scheduling. [`Config::workers`] must be 1; closing runs nothing.
+    ///
+    /// # Errors
+    /// As [`Mover::open`].
+    pub fn open_unserved(
+        config: Config,
+        backend: impl FnMut(usize) -> Box<dyn Backend + Send> + Send + 'static,
+    ) -> Result<(Self, Server), OpenError> {
+        if config.workers != 1 {
+            return Err(OpenError::Workers(config.workers));
+        }
+        let mover = Self::build(config, Box::new(backend))?;
+        let worker = Worker::new(Arc::clone(&mover.shared), 0);
+        Ok((mover, Server { worker }))
+    }
+
+    fn build(config: Config, factory: Factory) -> Result<Self, OpenError> {
         if !(1..=MOST_SLOTS).contains(&config.capacity) {
             return Err(OpenError::Capacity(config.capacity));
         }
@@ -178,7 +207,7 @@ impl Mover {
             },
             pid: Pid(own_pid()),
             rate: rate.map(|rate| Mutex::new(TokenBucket::new(rate, now_ns))),
-            factory: Mutex::new(Box::new(backend) as Factory),
+            factory: Mutex::new(factory),
             names: Mutex::new(Vec::new()),
             closing: AtomicU32::new(OPEN),
             pause: Bell::new(),
@@ -186,18 +215,12 @@ impl Mover {
             dead: Mutex::new(Vec::new()),
             figures: Figures::default(),
         });
-        let mover = Self {
+        Ok(Self {
             shared,
             threads: Mutex::new(Vec::new()),
             cpus: config.cpus,
             closed: false,
-        };
-        mover.check_cpus()?;
-        for number in 0..config.workers {
-            let mut worker = Worker::new(Arc::clone(&mover.shared), number);
-            mover.start(number, move || worker.run())?;
-        }
-        Ok(mover)
+        })
     }
 
     /// Starts the thread of a worker and notes it.
@@ -498,6 +521,27 @@ impl fmt::Debug for Mover {
         f.debug_struct("Mover")
             .field("statistics", &self.statistics())
             .finish_non_exhaustive()
+    }
+}
+
+/// The worker of a service without threads ([`Mover::open_unserved`]).
+pub struct Server {
+    worker: Worker,
+}
+
+impl Server {
+    /// Moves what was submitted until nothing is queued, on this thread.
+    ///
+    /// # Errors
+    /// [`Corrupt`], for good.
+    pub fn serve(&mut self) -> Result<(), Corrupt> {
+        self.worker.serve_queued()
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
     }
 }
 

@@ -95,6 +95,18 @@ impl Worker {
         }
     }
 
+    /// Serves until nothing is queued.
+    pub(crate) fn serve_queued(&mut self) -> Result<(), Corrupt> {
+        let mut batch = Vec::new();
+        loop {
+            self.gather(&mut batch, false)?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.serve_batch(&mut batch)?;
+        }
+    }
+
     fn serve(&mut self) -> Result<(), Corrupt> {
         let mut batch = Vec::new();
         let mut look_on = false;

@@ -2,3 +2,7 @@
 
 #[cfg(loom)]
 mod loom;
+#[cfg(not(any(loom, shuttle)))]
+mod queues;
+#[cfg(shuttle)]
+mod shuttle;
