@@ -3,7 +3,35 @@
 //! A [`Backend`] carries out [`Job`]s and nothing else; what to move is decided in `hither_core`
 //! or by the program itself, and what only tells of the machine is a tracker. A new backend is
 //! one file plus one line in the table of whoever offers backends.
+//!
+//! A [`Mover`] is a service over backends: programs submit requests and retrieve completions
+//! through lock-free queues, without blocking and, while a worker is awake, without a system call
+//! (Lin and Liu, "memif: Towards Programming Heterogeneous Memory Asynchronously", ASPLOS 2016).
+//! `docs/mover.md` describes the queues' bytes and protocol.
 
 pub mod backend;
+mod clock;
+mod free_list;
+mod future;
+mod instance;
+pub mod layout;
+mod notify;
+mod queue;
+mod rate;
+mod record;
+mod region;
+mod request;
+mod service;
+mod staging;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod worker;
 
 pub use backend::{Action, Backend, Job, Outcome, OutcomeBuilder, Pages, Race, Raced, Unavailable};
+pub use future::MoveFuture;
+pub use instance::Depths;
+pub use record::{Completion, Invalid, PAGE_BYTES, RequestId, Status, reason_index};
+pub use region::Corrupt;
+pub use request::{Priority, Reason, Rejected, Request};
+pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};

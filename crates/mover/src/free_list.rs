@@ -1,0 +1,61 @@
+//! The free list: a stack of slots (Treiber), taken from and returned to by any thread.
+//!
+//! The head carries a tag that grows with every change. Without it a thread that has read "slot 3,
+//! followed by slot 5" could be overtaken by others that take 3 and 5 and return 3, and would then
+//! make 5 the head though somebody owns it (ABA).
+
+use crate::layout::Link;
+use crate::region::{Corrupt, Region, Turns};
+use crate::sync::Ordering;
+
+/// Takes a free slot, or `None` where all are in use.
+#[inline]
+pub(crate) fn pop(region: &Region) -> Result<Option<u16>, Corrupt> {
+    let head = &region.header().free.0;
+    let mut turns = Turns::new();
+    // Acquire, here and below: pairs with the push of that slot, so that its link is the one that
+    // the push wrote or a later one, in which case the tag has grown too.
+    let mut seen = Link(head.load(Ordering::Acquire));
+    loop {
+        let Some(index) = seen.index() else {
+            return Ok(None);
+        };
+        let below = Link(region.slot(index)?.link.load(Ordering::Relaxed)).index();
+        let swap = head.compare_exchange(
+            seen.0,
+            seen.to(below).0,
+            Ordering::Acquire,
+            Ordering::Acquire,
+        );
+        match swap {
+            Ok(_) => return Ok(Some(index)),
+            Err(now) => seen = Link(now),
+        }
+        turns.next(region)?;
+    }
+}
+
+/// Returns a slot.
+#[inline]
+pub(crate) fn push(region: &Region, index: u16) -> Result<(), Corrupt> {
+    push_with(region, index, Ordering::Release)
+}
+
+/// `publish` is [`Ordering::Release`], but for a test that shows that nothing weaker will do.
+#[inline]
+pub(crate) fn push_with(region: &Region, index: u16, publish: Ordering) -> Result<(), Corrupt> {
+    let head = &region.header().free.0;
+    let link = &region.slot(index)?.link;
+    let mut turns = Turns::new();
+    let mut seen = Link(head.load(Ordering::Relaxed));
+    loop {
+        link.store(Link(0).to(seen.index()).0, Ordering::Relaxed);
+        // Release: the next owner sees all that this one did to the slot.
+        let next = seen.to(Some(index)).0;
+        match head.compare_exchange(seen.0, next, publish, Ordering::Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(now) => seen = Link(now),
+        }
+        turns.next(region)?;
+    }
+}

@@ -1,0 +1,546 @@
+//! One mover's queues and the rules by which its clients and workers pass requests on.
+//!
+//! A request's way: free list → client → staging → high or normal → worker → done or failed →
+//! client → free list. Its slot's `state` says where it is:
+//!
+//! ```text
+//!          allocate          submit           take             complete
+//!   Free ───────────► Held ─────────► Queued ──────► Running ───────────► Finished
+//!    ▲                 │                 │ cancel                  ▲          │
+//!    │◄────────────────┘ release         └──────────► Cancelled ───┘          │
+//!    └────────────────────────────────────────────────────────────────────────┘ retrieve
+//! ```
+//!
+//! and carries a generation that grows whenever the slot becomes free, so that the number of a
+//! finished request never means its successor. A request that a future waits for is marked
+//! `FOR_FUTURE`: it is not put into a completion queue. Where its future was dropped it is marked
+//! `ABANDONED` as well, and whoever completes it frees it.
+//!
+//! Who passes staged requests on is decided by staging's colour (memif section 4.4):
+//!
+//! - Blue: some worker sleeps, or is about to. Who submits flushes staging into high and normal,
+//!   makes it red, again from the start if it is no longer empty, and if it was blue until that
+//!   moment rings the workers' bell once: a *kick*, the only system call of a submission.
+//! - Red: some worker looks at staging before it sleeps. Submitting is one push.
+//!
+//! A worker that finds nothing makes staging blue, which only succeeds while it is empty, looks at
+//! high and normal once more, and sleeps if the bell has not been rung since before it looked.
+//! Nothing is slept through: a flusher writes staging's head after it has filled high and normal
+//! ([`staging::set_colour`] writes even what is there already). If that was before the worker's
+//! change to blue, the worker's second look sees what was filled in; if after, the flusher found
+//! blue and kicks.
+
+use crate::layout::{Colour, Ends, Slot};
+use crate::notify::Notifier;
+use crate::record::{Asked, Completion, RequestId, Status, write_outcome};
+use crate::region::{Corrupt, Region};
+use crate::sync::{AtomicU32, Mutex, Ordering, Plain64, lock};
+use crate::{backend::Outcome, free_list, queue, staging};
+use std::io;
+use std::task::Waker;
+
+const STATE_MASK: u64 = 0xf;
+const FREE: u64 = 0;
+const HELD: u64 = 1;
+const QUEUED: u64 = 2;
+const CANCELLED: u64 = 3;
+const RUNNING: u64 = 4;
+const FINISHED: u64 = 5;
+/// Its result goes to a future and not to a completion queue.
+const FOR_FUTURE: u64 = 0x10;
+/// Nobody wants its result.
+const ABANDONED: u64 = 0x20;
+const MARKS: u64 = 0xff;
+const GENERATION_SHIFT: u32 = 8;
+/// Generations are 48 bits, to fit a [`RequestId`] beside the slot's number.
+const GENERATIONS: u64 = (1 << 48) - 1;
+
+fn generation(state: u64) -> u64 {
+    state >> GENERATION_SHIFT & GENERATIONS
+}
+
+fn with(state: u64, marks: u64) -> u64 {
+    state & !MARKS | marks
+}
+
+/// A slot that its holder may fill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) index: u16,
+    generation: u64,
+}
+
+/// A request that a worker has taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) index: u16,
+    /// Cancelled before its turn: to be completed, not to be run.
+    pub(crate) cancelled: bool,
+    pub(crate) asked: Asked,
+    pub(crate) submitted_ticks: u64,
+}
+
+/// Requests by where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depths {
+    /// Slots that nobody uses.
+    pub free: u64,
+    /// Taken from the free list and not submitted yet.
+    pub held: u64,
+    /// Submitted and not begun.
+    pub queued: u64,
+    /// Being moved.
+    pub running: u64,
+    /// Completed and not retrieved, of any status.
+    pub completed: u64,
+    /// Of the queued ones: known to the workers, with high priority.
+    pub queue_high: u64,
+    /// Of the queued ones: known to the workers, with normal priority.
+    pub queue_normal: u64,
+    /// Of the completed ones: in the queue of those that are done.
+    pub queue_done: u64,
+    /// Of the completed ones: in the queue of failed and cancelled ones.
+    pub queue_failed: u64,
+}
+
+/// What happened so far; only for reports.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Blue to red by a submitter, each followed by one ring of the bell.
+    pub(crate) kicks: Plain64,
+    /// Red to blue by a worker.
+    pub(crate) blues: Plain64,
+    /// Blue to red by a worker that woke up or found something.
+    pub(crate) recoloured: Plain64,
+    /// Times that a worker went to sleep.
+    pub(crate) sleeps: Plain64,
+    /// Sleeping workers that another worker rang for.
+    pub(crate) helpers: Plain64,
+}
+
+pub(crate) struct Instance {
+    pub(crate) region: Region,
+    pub(crate) notifier: Notifier,
+    pub(crate) tally: Tally,
+    /// How many workers there are.
+    workers: usize,
+    /// Workers between "about to set blue" and "awake". Kept only where there are several.
+    sleepers: AtomicU32,
+    /// By slot: whom to wake when a future's request is finished.
+    wakers: Box<[Mutex<Option<Waker>>]>,
+}
+
+impl Instance {
+    pub(crate) fn new(slot_count: u16, workers: usize, eventfd: bool) -> io::Result<Self> {
+        Ok(Self {
+            region: Region::new(slot_count)?,
+            notifier: Notifier::new(eventfd)?,
+            tally: Tally::default(),
+            workers,
+            sleepers: AtomicU32::new(0),
+            wakers: (0..slot_count).map(|_| Mutex::new(None)).collect(),
+        })
+    }
+
+    // The client's side.
+
+    /// Takes a slot from the free list.
+    #[inline]
+    pub(crate) fn allocate(&self) -> Result<Option<Held>, Corrupt> {
+        self.region.check()?;
+        let Some(index) = free_list::pop(&self.region)? else {
+            return Ok(None);
+        };
+        let slot = self.region.slot(index)?;
+        let state = slot.state.load(Ordering::Relaxed);
+        if state & MARKS != FREE {
+            return Err(self.region.give_up());
+        }
+        slot.state.store(with(state, HELD), Ordering::Relaxed);
+        Ok(Some(Held {
+            index,
+            generation: generation(state),
+        }))
+    }
+
+    /// Gives a held slot back unsubmitted.
+    pub(crate) fn release(&self, held: Held) -> Result<(), Corrupt> {
+        self.region.check()?;
+        self.free(held.index)
+    }
+
+    fn free(&self, index: u16) -> Result<(), Corrupt> {
+        let slot = self.region.slot(index)?;
+        let next = generation(slot.state.load(Ordering::Relaxed)).wrapping_add(1) & GENERATIONS;
+        slot.state
+            .store(next << GENERATION_SHIFT | FREE, Ordering::Relaxed);
+        free_list::push(&self.region, index)
+    }
+
+    /// Passes a held slot on to the workers.
+    #[inline]
+    pub(crate) fn submit(
+        &self,
+        held: Held,
+        asked: &Asked,
+        ticks: u64,
+        for_future: bool,
+    ) -> Result<RequestId, Corrupt> {
+        self.region.check()?;
+        let slot = self.region.slot(held.index)?;
+        asked.write(slot);
+        slot.submitted_ticks.set(ticks);
+        let marks = QUEUED | if for_future { FOR_FUTURE } else { 0 };
+        let state = held.generation << GENERATION_SHIFT | marks;
+        slot.state.store(state, Ordering::Relaxed);
+        if staging::push(&self.region, held.index)? == Colour::Blue {
+            self.pass_on()?;
+        }
+        Ok(RequestId::new(held.index, held.generation))
+    }
+
+    /// The submitter's duty where staging was blue.
+    #[cold]
+    fn pass_on(&self) -> Result<(), Corrupt> {
+        loop {
+            self.flush()?;
+            match staging::set_colour(&self.region, Colour::Red)? {
+                None => {}
+                Some(Colour::Red) => return Ok(()),
+                Some(Colour::Blue) => {
+                    self.tally.kicks.add(1);
+                    self.region.header().bell.0.ring(1);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Takes a completed request, if there is one, copies its result and frees its slot.
+    #[inline]
+    pub(crate) fn retrieve(&self) -> Result<Option<Completion>, Corrupt> {
+        self.region.check()?;
+        let header = self.region.header();
+        // Every retrieval changes which queue is looked at first, so that neither is starved.
+        let turn = header.done.head.0.load(Ordering::Relaxed)
+            ^ header.failed.head.0.load(Ordering::Relaxed);
+        let (first, second) = if turn >> 17 & 1 == 0 {
+            (&header.failed, &header.done)
+        } else {
+            (&header.done, &header.failed)
+        };
+        let index = match queue::dequeue(&self.region, first)? {
+            Some(index) => index,
+            None => match queue::dequeue(&self.region, second)? {
+                Some(index) => index,
+                None => return Ok(None),
+            },
+        };
+        let slot = self.region.slot(index)?;
+        let state = slot.state.load(Ordering::Relaxed);
+        if state & MARKS != FINISHED {
+            return Err(self.region.give_up());
+        }
+        self.result(index, slot, state).map(Some)
+    }
+
+    #[inline]
+    fn result(&self, index: u16, slot: &Slot, state: u64) -> Result<Completion, Corrupt> {
+        let id = RequestId::new(index, generation(state));
+        let Some(completion) = Completion::read(id, slot) else {
+            return Err(self.region.give_up());
+        };
+        self.free(index)?;
+        Ok(completion)
+    }
+
+    /// Cancels a queued request. True: it will complete as cancelled and not run.
+    pub(crate) fn cancel(&self, id: RequestId) -> Result<bool, Corrupt> {
+        self.region.check()?;
+        if id.index() >= self.region.slot_count() {
+            return Ok(false);
+        }
+        let state = &self.region.slot(id.index())?.state;
+        let mut seen = state.load(Ordering::Relaxed);
+        while generation(seen) == id.generation() && seen & STATE_MASK == QUEUED {
+            let next = seen & !STATE_MASK | CANCELLED;
+            match state.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(true),
+                Err(now) => seen = now,
+            }
+        }
+        Ok(false)
+    }
+
+    /// The result of a future's request, or `None` after noting whom to wake.
+    pub(crate) fn poll(
+        &self,
+        id: RequestId,
+        waker: &Waker,
+    ) -> Result<Option<Completion>, Corrupt> {
+        self.region.check()?;
+        let slot = self.region.slot(id.index())?;
+        // Noted first: who finishes the request looks for a waker after it has changed the state.
+        *lock(&self.wakers[usize::from(id.index())]) = Some(waker.clone());
+        let state = slot.state.load(Ordering::Acquire);
+        if generation(state) != id.generation() {
+            return Err(self.region.give_up());
+        }
+        if state & STATE_MASK != FINISHED {
+            return Ok(None);
+        }
+        *lock(&self.wakers[usize::from(id.index())]) = None;
+        self.result(id.index(), slot, state).map(Some)
+    }
+
+    /// Ends the interest in a future's request: cancelled if it has not begun, freed when it ends.
+    pub(crate) fn abandon(&self, id: RequestId) -> Result<(), Corrupt> {
+        self.region.check()?;
+        let slot = self.region.slot(id.index())?;
+        *lock(&self.wakers[usize::from(id.index())]) = None;
+        let mut seen = slot.state.load(Ordering::Acquire);
+        loop {
+            if generation(seen) != id.generation() {
+                return Err(self.region.give_up());
+            }
+            let state = match seen & STATE_MASK {
+                FINISHED => return self.free(id.index()),
+                QUEUED => CANCELLED,
+                other => other,
+            };
+            let next = with(seen, state | FOR_FUTURE | ABANDONED);
+            match slot
+                .state
+                .compare_exchange(seen, next, Ordering::Relaxed, Ordering::Acquire)
+            {
+                Ok(_) => return Ok(()),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    // The workers' side.
+
+    /// Rings so far: to be read before looking for work, and given to [`Instance::rest`].
+    pub(crate) fn rings(&self) -> u32 {
+        self.region.header().bell.0.rings()
+    }
+
+    /// Moves everything staged to the queues of its priorities, first come, first served.
+    pub(crate) fn flush(&self) -> Result<(), Corrupt> {
+        let Some(newest) = staging::take_all(&self.region)? else {
+            return Ok(());
+        };
+        let header = self.region.header();
+        let mut current = staging::reverse(&self.region, newest)?;
+        for _ in 0..self.region.slot_count() {
+            // Read first: once it is queued, it is the worker's.
+            let after = staging::after(&self.region, current)?;
+            let high = Asked::read(self.region.slot(current)?).is_high();
+            let ends = if high { &header.high } else { &header.normal };
+            queue::enqueue(&self.region, ends, current)?;
+            match after {
+                Some(after) => current = after,
+                None => return Ok(()),
+            }
+        }
+        // Longer than there are slots: a ring.
+        Err(self.region.give_up())
+    }
+
+    /// Takes the next request. Does not look into staging.
+    pub(crate) fn take(&self) -> Result<Option<Taken>, Corrupt> {
+        self.region.check()?;
+        let header = self.region.header();
+        let index = match queue::dequeue(&self.region, &header.high)? {
+            Some(index) => index,
+            None => match queue::dequeue(&self.region, &header.normal)? {
+                Some(index) => index,
+                None => return Ok(None),
+            },
+        };
+        let slot = self.region.slot(index)?;
+        let mut seen = slot.state.load(Ordering::Relaxed);
+        let cancelled = loop {
+            match seen & STATE_MASK {
+                CANCELLED => break true,
+                QUEUED => {}
+                _ => return Err(self.region.give_up()),
+            }
+            let next = seen & !STATE_MASK | RUNNING;
+            match slot
+                .state
+                .compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => break false,
+                Err(now) => seen = now,
+            }
+        };
+        Ok(Some(Taken {
+            index,
+            cancelled,
+            asked: Asked::read(slot),
+            submitted_ticks: slot.submitted_ticks.get(),
+        }))
+    }
+
+    /// Hands a taken request's result to whom it may concern. [`Instance::announce`] must follow.
+    pub(crate) fn complete(
+        &self,
+        taken: &Taken,
+        outcome: &Outcome,
+        queued_ns: u64,
+        backend: u8,
+    ) -> Result<Status, Corrupt> {
+        self.region.check()?;
+        let slot = self.region.slot(taken.index)?;
+        let status = write_outcome(slot, outcome, queued_ns, backend, taken.cancelled);
+        let state = slot.state.load(Ordering::Relaxed);
+        if state & FOR_FUTURE != 0 {
+            self.finish_for_future(taken.index, slot, state)?;
+            return Ok(status);
+        }
+        slot.state.store(with(state, FINISHED), Ordering::Relaxed);
+        let header = self.region.header();
+        let ends = match status {
+            Status::Done => &header.done,
+            Status::Failed | Status::Cancelled => &header.failed,
+        };
+        queue::enqueue(&self.region, ends, taken.index)?;
+        Ok(status)
+    }
+
+    fn finish_for_future(&self, index: u16, slot: &Slot, state: u64) -> Result<(), Corrupt> {
+        let mut seen = state;
+        while seen & ABANDONED == 0 {
+            let next = with(seen, FINISHED | FOR_FUTURE);
+            // Release: the future sees the result.
+            match slot
+                .state
+                .compare_exchange(seen, next, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => {
+                    let waker = lock(&self.wakers[usize::from(index)]).take();
+                    if let Some(waker) = waker {
+                        waker.wake();
+                    }
+                    return Ok(());
+                }
+                Err(now) => seen = now,
+            }
+        }
+        self.free(index)
+    }
+
+    /// Wakes clients that wait for completions, after one or more of them.
+    pub(crate) fn announce(&self) {
+        self.notifier.announce(self.region.header());
+    }
+
+    /// For a worker that is about to be busy: leaves staging to the submitters where another
+    /// worker sleeps, and wakes that one where requests are waiting already. So a request never
+    /// waits for a busy worker while another sleeps.
+    pub(crate) fn share(&self) -> Result<(), Corrupt> {
+        if self.workers < 2 || self.sleepers.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let mut waiting = false;
+        loop {
+            match staging::set_colour(&self.region, Colour::Blue)? {
+                Some(before) => {
+                    if before == Colour::Red {
+                        self.tally.blues.add(1);
+                    }
+                    break;
+                }
+                None => self.flush()?,
+            }
+        }
+        let header = self.region.header();
+        for ends in [&header.high, &header.normal] {
+            waiting |= !queue::is_empty(&self.region, ends)?;
+        }
+        if waiting {
+            self.tally.helpers.add(1);
+            header.bell.0.ring(1);
+        }
+        Ok(())
+    }
+
+    /// Makes staging blue and sleeps until the bell rings; `rings` is from before the caller
+    /// looked for work in vain. Returns at once where there is work after all.
+    pub(crate) fn rest(&self, rings: u32) -> Result<(), Corrupt> {
+        if self.workers > 1 {
+            self.sleepers.fetch_add(1, Ordering::AcqRel);
+        }
+        let slept = self.sleep_if_idle(rings);
+        if self.workers > 1 {
+            self.sleepers.fetch_sub(1, Ordering::AcqRel);
+        }
+        if slept? && staging::set_colour(&self.region, Colour::Red)? == Some(Colour::Blue) {
+            // Awake without a kick.
+            self.tally.recoloured.add(1);
+        }
+        Ok(())
+    }
+
+    /// Returns whether staging was made blue.
+    fn sleep_if_idle(&self, rings: u32) -> Result<bool, Corrupt> {
+        match staging::set_colour(&self.region, Colour::Blue)? {
+            None => return Ok(false),
+            Some(Colour::Red) => self.tally.blues.add(1),
+            Some(Colour::Blue) => {}
+        }
+        if self.is_idle()? {
+            self.tally.sleeps.add(1);
+            self.region.header().bell.0.wait(rings, None);
+        }
+        Ok(true)
+    }
+
+    /// Is nothing queued for the workers, as far as this thread can see?
+    pub(crate) fn is_idle(&self) -> Result<bool, Corrupt> {
+        self.region.check()?;
+        let header = self.region.header();
+        Ok(staging::is_empty(&self.region)
+            && queue::is_empty(&self.region, &header.high)?
+            && queue::is_empty(&self.region, &header.normal)?)
+    }
+
+    /// Requests known to the workers and not begun.
+    pub(crate) fn waiting(&self) -> u64 {
+        let header = self.region.header();
+        queue::depth(&header.high) + queue::depth(&header.normal)
+    }
+
+    /// Requests by where they are, each looked at once while others go on.
+    pub(crate) fn depths(&self) -> Depths {
+        let header = self.region.header();
+        let depth = |ends: &Ends| queue::depth(ends);
+        let mut depths = Depths {
+            queue_high: depth(&header.high),
+            queue_normal: depth(&header.normal),
+            queue_done: depth(&header.done),
+            queue_failed: depth(&header.failed),
+            ..Depths::default()
+        };
+        for index in 0..self.region.slot_count() {
+            let Ok(slot) = self.region.slot(index) else {
+                continue;
+            };
+            match slot.state.load(Ordering::Relaxed) & STATE_MASK {
+                FREE => depths.free += 1,
+                HELD => depths.held += 1,
+                QUEUED | CANCELLED => depths.queued += 1,
+                RUNNING => depths.running += 1,
+                _ => depths.completed += 1,
+            }
+        }
+        depths
+    }
+
+    /// Is staging blue?
+    pub(crate) fn is_blue(&self) -> bool {
+        staging::colour(&self.region) == Colour::Blue
+    }
+}

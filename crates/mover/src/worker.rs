@@ -1,0 +1,344 @@
+//! A worker: takes requests in batches, has its backend move them, hands back the results.
+
+use crate::backend::{Backend, Job, Outcome};
+use crate::clock::Clock;
+use crate::instance::{Instance, Taken};
+use crate::rate::TokenBucket;
+use crate::record::Status;
+use crate::region::Corrupt;
+use crate::sync::{AtomicU32, Bell, Mutex, Ordering, Plain64, lock};
+use hither_core::ids::Pid;
+use hither_core::plan::Refusal;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Value of [`Shared::closing`]: go on.
+pub(crate) const OPEN: u32 = 0;
+/// Serve what is queued, then end.
+pub(crate) const DRAIN: u32 = 1;
+/// Complete what is queued without running it, then end.
+pub(crate) const ABANDON: u32 = 2;
+
+/// Makes the backend of the worker of this number.
+pub(crate) type Factory = Box<dyn FnMut(usize) -> Box<dyn Backend + Send> + Send>;
+
+/// What the workers and the service share.
+pub(crate) struct Shared {
+    pub(crate) instance: Instance,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Limits,
+    pub(crate) pid: Pid,
+    pub(crate) rate: Option<Mutex<TokenBucket>>,
+    pub(crate) factory: Mutex<Factory>,
+    /// Names of backends in order of appearance; a completion has a position in it.
+    pub(crate) names: Mutex<Vec<&'static str>>,
+    /// [`OPEN`], [`DRAIN`] or [`ABANDON`]. Written once, by the closing thread.
+    pub(crate) closing: AtomicU32,
+    /// Workers sleep here until the rate limit lets them go on; rung by the closing thread.
+    pub(crate) pause: Bell,
+    /// How many are in `dead`: what a submission looks at.
+    pub(crate) dead_count: AtomicU32,
+    /// Numbers of workers that died and were not replaced yet.
+    pub(crate) dead: Mutex<Vec<usize>>,
+    pub(crate) figures: Figures,
+}
+
+/// Settings that a worker reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) workers: usize,
+    pub(crate) batch_requests: usize,
+    pub(crate) batch_bytes: u64,
+    pub(crate) spin_us: u32,
+    pub(crate) small_bytes: u64,
+}
+
+/// Sums over all workers, for reports.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) batches: Plain64,
+    pub(crate) done: Plain64,
+    pub(crate) failed: Plain64,
+    pub(crate) cancelled: Plain64,
+    pub(crate) bytes: Plain64,
+    pub(crate) backend_panics: Plain64,
+    pub(crate) replaced_workers: Plain64,
+}
+
+/// One worker's own state.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+    backend: Box<dyn Backend + Send>,
+    name: u8,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
+        let backend = (lock(&shared.factory))(number);
+        let name = register(&shared, backend.name());
+        Self {
+            shared,
+            number,
+            backend,
+            name,
+        }
+    }
+
+    /// Serves until the service is closed, or the queues are corrupt.
+    pub(crate) fn run(&mut self) {
+        // A corrupt instance has no worker: its clients get an error from every call.
+        if self.serve().is_err() {
+            let instance = &self.shared.instance;
+            instance.notifier.wake_all(instance.region.header());
+        }
+    }
+
+    /// Serves until nothing is queued.
+    pub(crate) fn serve_queued(&mut self) -> Result<(), Corrupt> {
+        let mut batch = Vec::new();
+        loop {
+            self.gather(&mut batch, false)?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.serve_batch(&mut batch)?;
+        }
+    }
+
+    fn serve(&mut self) -> Result<(), Corrupt> {
+        let mut batch = Vec::new();
+        let mut look_on = false;
+        loop {
+            // Both before looking: who closes rings afterwards, so that a worker that has missed
+            // the change does not sleep.
+            let rings = self.shared.instance.rings();
+            let closing = self.shared.closing.load(Ordering::Acquire);
+            self.gather(&mut batch, closing == ABANDON)?;
+            if !batch.is_empty() {
+                look_on = batch
+                    .iter()
+                    .all(|taken| taken.asked.bytes < self.shared.limits.small_bytes);
+                self.serve_batch(&mut batch)?;
+            } else if closing != OPEN {
+                return Ok(());
+            } else if !(look_on && self.look_on()?) {
+                look_on = false;
+                self.shared.instance.rest(rings)?;
+            }
+        }
+    }
+
+    /// Fills the batch with requests to run, and completes at once those that are not to be run.
+    fn gather(&self, batch: &mut Vec<Taken>, drop_all: bool) -> Result<(), Corrupt> {
+        let Shared {
+            instance, limits, ..
+        } = &*self.shared;
+        instance.flush()?;
+        // Several workers share what waits, instead of the first taking it all.
+        let share = instance.waiting().div_ceil(limits.workers as u64).max(1);
+        let most = usize::try_from(share).map_or(limits.batch_requests, |share| {
+            share.min(limits.batch_requests)
+        });
+        let mut bytes = 0u64;
+        let mut announce = false;
+        while batch.len() < most && bytes < limits.batch_bytes {
+            let Some(mut taken) = instance.take()? else {
+                break;
+            };
+            taken.cancelled |= drop_all;
+            if taken.cancelled {
+                self.complete_unrun(&taken, Refusal::Dropped)?;
+                announce = true;
+            } else if taken.asked.check().is_err() {
+                self.complete_unrun(&taken, Refusal::NotSupported)?;
+                announce = true;
+            } else {
+                bytes = bytes.saturating_add(taken.asked.bytes);
+                batch.push(taken);
+            }
+        }
+        if announce {
+            instance.announce();
+        }
+        Ok(())
+    }
+
+    fn complete_unrun(&self, taken: &Taken, reason: Refusal) -> Result<(), Corrupt> {
+        let queued_ns = self
+            .shared
+            .clock
+            .present()
+            .since_ns(taken.submitted_ticks);
+        let outcome = refused(&self.shared, taken, reason);
+        complete(&self.shared, taken, &outcome, queued_ns, self.name)
+    }
+
+    fn serve_batch(&mut self, batch: &mut Vec<Taken>) -> Result<(), Corrupt> {
+        let shared = Arc::clone(&self.shared);
+        // Whatever happens from here on, every request of the batch is completed.
+        let mut pending = Pending {
+            shared: &shared,
+            batch,
+            name: self.name,
+        };
+        shared.instance.share()?;
+        self.wait_for_rate(pending.batch.iter().map(|taken| taken.asked.bytes).sum());
+        let jobs: Vec<Job<'_>> = pending
+            .batch
+            .iter()
+            .map(|taken| job(&shared, taken))
+            .collect();
+        let present = shared.clock.present();
+        let outcomes = catch_unwind(AssertUnwindSafe(|| self.backend.execute(&jobs)));
+        shared.figures.batches.add(1);
+        match outcomes {
+            Ok(outcomes) if outcomes.len() == jobs.len() => {
+                pending.complete(outcomes, |taken| present.since_ns(taken.submitted_ticks))
+            }
+            // It broke its word, by a panic or otherwise: what it holds is not to be trusted.
+            _ => {
+                shared.figures.backend_panics.add(1);
+                drop(pending);
+                self.backend = (lock(&shared.factory))(self.number);
+                self.name = register(&shared, self.backend.name());
+                shared.instance.region.check()
+            }
+        }
+    }
+
+    /// Sleeps until the rate limit lets the bytes through, or the service is abandoned.
+    fn wait_for_rate(&self, bytes: u64) {
+        let shared = &*self.shared;
+        let Some(rate) = &shared.rate else { return };
+        loop {
+            let rings = shared.pause.rings();
+            if shared.closing.load(Ordering::Acquire) == ABANDON {
+                return;
+            }
+            let Some(delay_ns) = lock(rate).take(bytes, shared.clock.now_ns()) else {
+                return;
+            };
+            shared.pause.wait(rings, Some(Duration::from_nanos(delay_ns)));
+        }
+    }
+
+    /// Looks for work for a while: a wake-up would take longer than the next small request is
+    /// away (memif section 5.4). Returns whether there is some.
+    fn look_on(&self) -> Result<bool, Corrupt> {
+        let Shared {
+            instance,
+            clock,
+            limits,
+            ..
+        } = &*self.shared;
+        let end_ns = clock.now_ns() + u64::from(limits.spin_us) * 1000;
+        while limits.spin_us > 0 {
+            for _ in 0..64 {
+                if !instance.is_idle()? || self.shared.closing.load(Ordering::Relaxed) != OPEN {
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
+            }
+            if clock.now_ns() >= end_ns {
+                break;
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The job that a request stands for. Only of what passed its check.
+fn job(shared: &Shared, taken: &Taken) -> Job<'static> {
+    Job {
+        pid: shared.pid,
+        action: taken.asked.action(),
+        race: taken.asked.race(),
+    }
+}
+
+/// The outcome of a request of which no page was moved.
+pub(crate) fn refused(shared: &Shared, taken: &Taken, reason: Refusal) -> Outcome {
+    let pages = match taken.asked.check() {
+        Ok(()) => job(shared, taken).page_count(),
+        Err(_) => 1,
+    };
+    Outcome {
+        refused: vec![(reason, pages)],
+        ..Outcome::default()
+    }
+}
+
+/// Completes one request and counts it.
+pub(crate) fn complete(
+    shared: &Shared,
+    taken: &Taken,
+    outcome: &Outcome,
+    queued_ns: u64,
+    name: u8,
+) -> Result<(), Corrupt> {
+    let figures = &shared.figures;
+    // Counted first, so that who has seen the completion finds it counted.
+    figures.bytes.add(outcome.bytes);
+    let is_done = outcome.raced.is_none() && outcome.refused.iter().all(|&(_, count)| count == 0);
+    match (taken.cancelled, is_done) {
+        (true, _) => figures.cancelled.add(1),
+        (false, true) => figures.done.add(1),
+        (false, false) => figures.failed.add(1),
+    }
+    let status = shared.instance.complete(taken, outcome, queued_ns, name)?;
+    debug_assert_eq!(status == Status::Cancelled, taken.cancelled);
+    Ok(())
+}
+
+/// Position of a backend's name; the last one stands for all that do not fit.
+fn register(shared: &Shared, name: &'static str) -> u8 {
+    let mut names = lock(&shared.names);
+    let found = names.iter().position(|known| *known == name);
+    let position = found.unwrap_or_else(|| {
+        if names.len() <= usize::from(u8::MAX) {
+            names.push(name);
+        }
+        names.len() - 1
+    });
+    u8::try_from(position).unwrap_or(u8::MAX)
+}
+
+/// Requests that a worker has taken and must complete. Dropped, it completes the rest as busy: the
+/// backend did not say where their pages are.
+struct Pending<'w> {
+    shared: &'w Shared,
+    batch: &'w mut Vec<Taken>,
+    name: u8,
+}
+
+impl Pending<'_> {
+    fn complete(
+        &mut self,
+        outcomes: Vec<Outcome>,
+        queued_ns: impl Fn(&Taken) -> u64,
+    ) -> Result<(), Corrupt> {
+        for (taken, outcome) in self.batch.drain(..).zip(&outcomes) {
+            complete(self.shared, &taken, outcome, queued_ns(&taken), self.name)?;
+        }
+        self.shared.instance.announce();
+        Ok(())
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let present = self.shared.clock.present();
+        for taken in self.batch.drain(..) {
+            let outcome = refused(self.shared, &taken, Refusal::Busy);
+            let queued_ns = present.since_ns(taken.submitted_ticks);
+            // Fails only where the instance is corrupt, and then nobody asks for it.
+            let _ = complete(self.shared, &taken, &outcome, queued_ns, self.name);
+        }
+        self.shared.instance.announce();
+    }
+}
