@@ -173,6 +173,8 @@ pub struct Outcome {
     pub huge_split: u64,
     /// The access that ended it, under [`Race::Fail`].
     pub raced: Option<Raced>,
+    /// Who did it, where a backend hands jobs on; `None`: the backend that was asked.
+    pub backend: Option<&'static str>,
 }
 
 impl Outcome {

@@ -320,7 +320,8 @@ impl Pending<'_> {
         queued_ns: impl Fn(&Taken) -> u64,
     ) -> Result<(), Corrupt> {
         for (taken, outcome) in self.batch.drain(..).zip(&outcomes) {
-            complete(self.shared, &taken, outcome, queued_ns(&taken), self.name)?;
+            let name = outcome.backend.map_or(self.name, |name| register(self.shared, name));
+            complete(self.shared, &taken, outcome, queued_ns(&taken), name)?;
         }
         self.shared.instance.announce();
         Ok(())

@@ -3,4 +3,5 @@
 
 pub mod copy;
 pub mod kernel;
+pub mod own;
 pub mod swap;

@@ -566,6 +566,7 @@ impl SwapBackend {
             };
             let outcome = self.kernel.execute(&[ask]).remove(0);
             let builder = &mut builders[*job];
+            let before = builder.counted();
             builder.figures().bytes += outcome.bytes;
             builder.already_there_many(outcome.already_there);
             for (refusal, count) in outcome.refused {
@@ -575,6 +576,9 @@ impl SwapBackend {
             }
             for page in outcome.moved {
                 builder.moved(page);
+            }
+            if before == 0 {
+                builder.figures().backend = Some(self.kernel.name());
             }
         }
     }
