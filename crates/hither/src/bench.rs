@@ -4,6 +4,7 @@ mod measure;
 mod methods;
 mod migspeed;
 mod report;
+mod service;
 
 use crate::units::{parse_bytes, parse_node, short_bytes};
 use crate::{STATUS_FAILED, print};
@@ -38,6 +39,7 @@ pub struct Command {
 #[derive(Debug, Subcommand)]
 enum Action {
     Move(MoveArguments),
+    Service(ServiceArguments),
 }
 
 /// Compare ways of moving memory of this process between two nodes
@@ -90,6 +92,86 @@ struct MoveArguments {
     svg: Option<PathBuf>,
 }
 
+/// Stream requests through the asynchronous service, beside calls of move_pages(2)
+///
+/// Groups of requests go to another node: both ways, so that pages are used again, and one way.
+/// Times run from the first submission to the last completion; CPU time is that of all threads of
+/// this process. Eight requests of sixteen pages show latency and what submitting costs.
+///
+/// On a machine with one node pages are exchanged in place, with nothing to compare but a copy.
+#[derive(Debug, Args)]
+struct ServiceArguments {
+    /// Node that pages come from: 0 or node0 [default: the first with memory]
+    #[arg(long, value_name = "NODE", value_parser = parse_node)]
+    from: Option<u32>,
+    /// Node that pages go to [default: the next with memory after --from]
+    #[arg(long, value_name = "NODE", value_parser = parse_node)]
+    to: Option<u32>,
+    /// Sizes of requests: whole pages, and powers of two
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_power,
+          default_value = "64K,1M,2M,16M")]
+    sizes: Vec<usize>,
+    /// Size of the pages
+    #[arg(long, value_name = "KIND", default_value = "both")]
+    pages: Kinds,
+    /// Requests per stream, at least
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    repeat: usize,
+    /// Threads that share a copy of 512K or more
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    copiers: usize,
+    /// Write hither.bench-service/1 to a file; `-` prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl ServiceArguments {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let topology = Topology::read(&Root::host()).context("reading the machine")?;
+        let (from, to) = nodes(&topology, self.from, self.to)?;
+        let sizes = plan(&self.sizes, self.pages);
+        if sizes.is_empty() {
+            bail!("--sizes: none is of whole huge pages; give multiples of 2M, or --pages small");
+        }
+        if let Some(path) = &self.json {
+            can_write("--json", path)?;
+        }
+        let largest = self.sizes.iter().copied().max().unwrap_or(0);
+        for node in [from, to] {
+            check_memory(node, (6 * largest).max(LEAST_ARENA_BYTES))?;
+        }
+        let mut notes = Vec::new();
+        keep_near(from, to, &mut notes);
+        let report = service::measure(service::Plan {
+            from: from.id,
+            to: to.id,
+            sizes,
+            repeat: self.repeat,
+            copiers: self.copiers,
+        })?;
+        show(&self.json, &report.json(), &report.text())?;
+        for note in notes {
+            print::err_lines(&note);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The document to a file and the table to a person, or the document alone to standard output.
+fn show(json: &Option<PathBuf>, document: &str, table: &str) -> anyhow::Result<()> {
+    match json {
+        Some(path) if is_standard_output(path) => print::out(document)?,
+        Some(path) => {
+            write("--json", path, document)?;
+            print::out(table)?;
+        }
+        None => print::out(table)?,
+    }
+    Ok(())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kinds {
     Small,
@@ -106,6 +188,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             Action::Move(arguments) => arguments.run(),
+            Action::Service(arguments) => arguments.run(),
         }
     }
 }
@@ -113,8 +196,8 @@ impl Command {
 impl MoveArguments {
     fn run(self) -> anyhow::Result<ExitCode> {
         let topology = Topology::read(&Root::host()).context("reading the machine")?;
-        let (from, to) = self.nodes(&topology)?;
-        if self.plan().is_empty() {
+        let (from, to) = nodes(&topology, self.from, self.to)?;
+        if plan(&self.sizes, self.pages).is_empty() {
             bail!("--sizes: none is of whole huge pages; give multiples of 2M, or --pages small");
         }
         let arena_bytes = self.arena_bytes();
@@ -140,58 +223,11 @@ impl MoveArguments {
         if let Some(path) = &self.svg {
             write("--svg", path, &report.svg())?;
         }
-        match &self.json {
-            Some(path) if is_standard_output(path) => print::out(&report.json())?,
-            Some(path) => {
-                write("--json", path, &report.json())?;
-                print::out(&report.text())?;
-            }
-            None => print::out(&report.text())?,
-        }
+        show(&self.json, &report.json(), &report.text())?;
         Ok(match report.lost.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::from(STATUS_FAILED),
         })
-    }
-
-    /// The two nodes; the same one twice where there is no other.
-    fn nodes<'a>(&self, topology: &'a Topology) -> anyhow::Result<(&'a Node, &'a Node)> {
-        let usable: Vec<&Node> = topology
-            .nodes
-            .iter()
-            .filter(|node| node.memory.total_kb > 0)
-            .collect();
-        let find = |option: &str, number: u32| {
-            let found = usable
-                .iter()
-                .find(|node| node.id == NodeId(number))
-                .copied();
-            let names = || {
-                let names: Vec<String> = usable.iter().map(|node| node.id.to_string()).collect();
-                names.join(", ")
-            };
-            found.with_context(|| {
-                format!("{option} node{number}: there is no such node with memory here; choose one of {}", names())
-            })
-        };
-        let from = match self.from {
-            Some(number) => find("--from", number)?,
-            None => usable
-                .iter()
-                .find(|node| Some(node.id.0) != self.to)
-                .or(usable.first())
-                .copied()
-                .context("no node has memory")?,
-        };
-        let to = match self.to {
-            Some(number) => find("--to", number)?,
-            None => {
-                let after = usable.iter().find(|node| node.id > from.id);
-                let other = usable.iter().find(|node| node.id != from.id);
-                after.or(other).copied().unwrap_or(from)
-            }
-        };
-        Ok((from, to))
     }
 
     /// Whole huge pages, and each request fits.
@@ -200,36 +236,13 @@ impl MoveArguments {
         largest.max(LEAST_ARENA_BYTES).next_multiple_of(HUGE_BYTES)
     }
 
-    /// Page kinds with the sizes that they are measured at.
-    fn plan(&self) -> Vec<(PageKind, Vec<usize>)> {
-        let kinds = match self.pages {
-            Kinds::Small => vec![PageKind::Small],
-            Kinds::Huge => vec![PageKind::Huge],
-            Kinds::Both => vec![PageKind::Small, PageKind::Huge],
-        };
-        let mut sizes = self.sizes.clone();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let fitting = |kind: PageKind| {
-            let sizes = sizes.iter().copied();
-            sizes
-                .filter(|size| size.is_multiple_of(kind.bytes()))
-                .collect()
-        };
-        kinds
-            .into_iter()
-            .map(|kind| (kind, fitting(kind)))
-            .filter(|(_, sizes): &(_, Vec<usize>)| !sizes.is_empty())
-            .collect()
-    }
-
     fn measure(&self, from: &Node, to: &Node, arena_bytes: usize) -> Report {
         let start_ns = sys::monotonic_ns();
         let end_ns = start_ns + (self.seconds * 1e9) as u64;
         let (mut notes, mut lost) = (Vec::new(), Vec::new());
         let cpus = keep_near(from, to, &mut notes);
         let overhead_ns = measure::overhead();
-        let plan = self.plan();
+        let plan = plan(&self.sizes, self.pages);
         let mut left: usize = plan.iter().map(|(_, sizes)| sizes.len()).sum();
         let mut cells: Vec<Cell> = Vec::new();
         let mut progress = Progress::new();
@@ -295,6 +308,76 @@ impl MoveArguments {
             notes,
         }
     }
+}
+
+/// The two nodes; the same one twice where there is no other.
+fn nodes(
+    topology: &Topology,
+    from: Option<u32>,
+    to: Option<u32>,
+) -> anyhow::Result<(&Node, &Node)> {
+    let usable: Vec<&Node> = topology
+        .nodes
+        .iter()
+        .filter(|node| node.memory.total_kb > 0)
+        .collect();
+    let find = |option: &str, number: u32| {
+        let found = usable
+            .iter()
+            .find(|node| node.id == NodeId(number))
+            .copied();
+        let names = || {
+            let names: Vec<String> = usable.iter().map(|node| node.id.to_string()).collect();
+            names.join(", ")
+        };
+        found.with_context(|| {
+            format!(
+                "{option} node{number}: there is no such node with memory here; choose one of {}",
+                names()
+            )
+        })
+    };
+    let source = match from {
+        Some(number) => find("--from", number)?,
+        None => usable
+            .iter()
+            .find(|node| Some(node.id.0) != to)
+            .or(usable.first())
+            .copied()
+            .context("no node has memory")?,
+    };
+    let target = match to {
+        Some(number) => find("--to", number)?,
+        None => {
+            let after = usable.iter().find(|node| node.id > source.id);
+            let other = usable.iter().find(|node| node.id != source.id);
+            after.or(other).copied().unwrap_or(source)
+        }
+    };
+    Ok((source, target))
+}
+
+/// Page kinds with the sizes that they are measured at.
+fn plan(sizes: &[usize], pages: Kinds) -> Vec<(PageKind, Vec<usize>)> {
+    let kinds = match pages {
+        Kinds::Small => vec![PageKind::Small],
+        Kinds::Huge => vec![PageKind::Huge],
+        Kinds::Both => vec![PageKind::Small, PageKind::Huge],
+    };
+    let mut sizes = sizes.to_vec();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let fitting = |kind: PageKind| {
+        let sizes = sizes.iter().copied();
+        sizes
+            .filter(|size| size.is_multiple_of(kind.bytes()))
+            .collect()
+    };
+    kinds
+        .into_iter()
+        .map(|kind| (kind, fitting(kind)))
+        .filter(|(_, sizes): &(_, Vec<usize>)| !sizes.is_empty())
+        .collect()
 }
 
 /// Keeps this thread, and programs that it starts, on CPUs of the one or the other node, so that
@@ -369,6 +452,15 @@ fn parse_size(text: &str) -> Result<usize, String> {
         ));
     }
     Ok(bytes as usize)
+}
+
+/// The same, a power of two.
+fn parse_power(text: &str) -> Result<usize, String> {
+    let bytes = parse_size(text)?;
+    if !bytes.is_power_of_two() || bytes > 1 << 30 {
+        return Err("a request here has a power of two of bytes, at most 1G".to_owned());
+    }
+    Ok(bytes)
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {

@@ -27,7 +27,7 @@ pub use private::{PrivateMemory, Stores};
 pub use probe::{effective_uid, perf_event_allowed, userfaultfd_allowed};
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_cpu_ns, own_usage, reap_any,
-    restore_mask_in_child, stay_on, wait_child,
+    restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
@@ -54,6 +54,8 @@ pub const SIGINT: i32 = libc::SIGINT;
 pub const SIGTERM: i32 = libc::SIGTERM;
 /// Error number: there is no such process.
 pub const ESRCH: i32 = libc::ESRCH;
+/// Somebody uses it just now.
+pub const EBUSY: i32 = libc::EBUSY;
 /// A child has ended.
 pub const SIGCHLD: i32 = libc::SIGCHLD;
 
@@ -69,11 +71,15 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is a valid timespec that the call fills in; the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    // SAFETY: `time` is a valid timespec that the call fills in; the clocks asked for always exist.
+    unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

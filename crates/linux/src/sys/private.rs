@@ -1,6 +1,7 @@
 //! Private anonymous memory straight from the kernel, and the plainest ways to copy it.
 
 use super::check;
+use crate::backend::copy::{self, Copier};
 use std::io;
 use std::ptr::NonNull;
 
@@ -132,32 +133,22 @@ impl PrivateMemory {
         let to = &mut self.bytes_mut()[range];
         match stores {
             Stores::Library => to.copy_from_slice(from),
-            Stores::NonTemporal => copy_non_temporal(from, to),
+            // SAFETY: two slices of one length, the one exclusive.
+            Stores::NonTemporal => unsafe {
+                copy::nontemporal(from.as_ptr(), to.as_mut_ptr(), bytes);
+            },
         }
     }
-}
 
-#[cfg(not(target_arch = "x86_64"))]
-fn copy_non_temporal(from: &[u8], to: &mut [u8]) {
-    to.copy_from_slice(from);
-}
-
-/// Both have the same length, of whole lines, and begin on one.
-#[cfg(target_arch = "x86_64")]
-fn copy_non_temporal(from: &[u8], to: &mut [u8]) {
-    use std::arch::x86_64 as cpu;
-    let lines = from.chunks_exact(64).zip(to.chunks_exact_mut(64));
-    for (from, to) in lines {
-        let from = from.as_ptr().cast::<cpu::__m128i>();
-        let to = to.as_mut_ptr().cast::<cpu::__m128i>();
-        for part in 0..4 {
-            // SAFETY: SSE2 is part of x86-64; both chunks have four vectors of 16 bytes, and the
-            // target is aligned to a line.
-            unsafe { cpu::_mm_stream_si128(to.add(part), cpu::_mm_loadu_si128(from.add(part))) };
-        }
+    /// Copies the first `bytes` from another, by several threads.
+    ///
+    /// # Panics
+    /// Where either has fewer.
+    pub fn copy_shared(&mut self, source: &Self, bytes: usize, copier: &mut Copier) {
+        let (from, to) = (&source.bytes()[..bytes], &mut self.bytes_mut()[..bytes]);
+        // SAFETY: two slices of one length, the one exclusive.
+        unsafe { copier.copy(from.as_ptr(), to.as_mut_ptr(), bytes) };
     }
-    // SAFETY: a fence has no operands. It orders the stores above before whatever follows.
-    unsafe { cpu::_mm_sfence() };
 }
 
 impl Drop for PrivateMemory {

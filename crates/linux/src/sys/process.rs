@@ -169,13 +169,13 @@ pub fn own_usage() -> Usage {
 /// `getrusage(2)` gives in us (`CLOCK_PROCESS_CPUTIME_ID`).
 #[must_use]
 pub fn own_cpu_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid timespec that the call fills in; the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    super::clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// CPU time of the calling thread so far, in ns.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    super::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Keeps the calling thread, and threads and children that it starts from now on, on these CPUs.
