@@ -95,7 +95,9 @@ fn mover_round(mover: &Mover, server: &mut hither_mover::Server) -> (f64, f64) {
         server.serve().expect("sound queues");
         let start = Instant::now();
         for _ in 0..BATCH {
-            black_box(mover.retrieve().expect("a completion"));
+            // Looked at where it is, as a program does that uses its fields.
+            let completion = mover.retrieve();
+            assert!(black_box(&completion).is_some(), "a completion");
         }
         calls_ns += start.elapsed().as_nanos();
     }

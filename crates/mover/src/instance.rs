@@ -30,7 +30,7 @@
 //! change to blue, the worker's second look sees what was filled in; if after, the flusher found
 //! blue and kicks.
 
-use crate::layout::{Colour, Ends, Slot};
+use crate::layout::{Colour, Ends, Link, Slot};
 use crate::notify::Notifier;
 use crate::record::{Asked, Completion, RequestId, Status, write_outcome};
 use crate::region::{Corrupt, Region};
@@ -171,7 +171,12 @@ impl Instance {
 
     fn free(&self, index: u16) -> Result<(), Corrupt> {
         let slot = self.region.slot(index)?;
-        let next = generation(slot.state.load(Ordering::Relaxed)).wrapping_add(1) & GENERATIONS;
+        self.free_state(index, slot, slot.state.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn free_state(&self, index: u16, slot: &Slot, state: u64) -> Result<(), Corrupt> {
+        let next = generation(state).wrapping_add(1) & GENERATIONS;
         slot.state
             .store(next << GENERATION_SHIFT | FREE, Ordering::Relaxed);
         free_list::push(&self.region, index)
@@ -219,12 +224,21 @@ impl Instance {
     /// Takes a completed request, if there is one, copies its result and frees its slot.
     #[inline]
     pub(crate) fn retrieve(&self) -> Result<Option<Completion>, Corrupt> {
+        match self.take_completed()? {
+            Some((index, state)) => self.result(index, state).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The first half of [`Instance::retrieve`]: number and state of a completed request, which
+    /// the caller then owns.
+    #[inline]
+    pub(crate) fn take_completed(&self) -> Result<Option<(u16, u64)>, Corrupt> {
         self.region.check()?;
         let header = self.region.header();
-        // Every retrieval changes which queue is looked at first, so that neither is starved.
-        let turn = header.done.head.0.load(Ordering::Relaxed)
-            ^ header.failed.head.0.load(Ordering::Relaxed);
-        let (first, second) = if turn >> 17 & 1 == 0 {
+        // Done first, but after every 16th of those failed first, so that neither is starved.
+        let done_tag = Link(header.done.head.0.load(Ordering::Relaxed)).tag();
+        let (first, second) = if done_tag % 16 == 15 {
             (&header.failed, &header.done)
         } else {
             (&header.done, &header.failed)
@@ -236,21 +250,22 @@ impl Instance {
                 None => return Ok(None),
             },
         };
-        let slot = self.region.slot(index)?;
-        let state = slot.state.load(Ordering::Relaxed);
+        let state = self.region.slot(index)?.state.load(Ordering::Relaxed);
         if state & MARKS != FINISHED {
             return Err(self.region.give_up());
         }
-        self.result(index, slot, state).map(Some)
+        Ok(Some((index, state)))
     }
 
+    /// The second half: copies the result and frees the slot.
     #[inline]
-    fn result(&self, index: u16, slot: &Slot, state: u64) -> Result<Completion, Corrupt> {
+    pub(crate) fn result(&self, index: u16, state: u64) -> Result<Completion, Corrupt> {
+        let slot = self.region.slot(index)?;
         let id = RequestId::new(index, generation(state));
         let Some(completion) = Completion::read(id, slot) else {
             return Err(self.region.give_up());
         };
-        self.free(index)?;
+        self.free_state(index, slot, state)?;
         Ok(completion)
     }
 
@@ -290,7 +305,7 @@ impl Instance {
             return Ok(None);
         }
         *lock(&self.wakers[usize::from(id.index())]) = None;
-        self.result(id.index(), slot, state).map(Some)
+        self.result(id.index(), state).map(Some)
     }
 
     /// Ends the interest in a future's request: cancelled if it has not begun, freed when it ends.

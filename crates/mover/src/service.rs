@@ -331,19 +331,26 @@ impl Mover {
     #[must_use]
     pub fn retrieve(&self) -> Option<Completion> {
         let instance = &self.shared.instance;
-        match instance.retrieve() {
-            Ok(Some(completion)) => {
+        let completed = match instance.take_completed() {
+            Ok(Some(completed)) => {
                 instance.notifier.found();
-                Some(completion)
+                completed
             }
-            Ok(None) => {
-                self.heal();
-                let header = instance.region.header();
-                let look = || instance.retrieve();
-                instance.notifier.found_nothing(header, look).ok()?
-            }
-            Err(Corrupt) => None,
-        }
+            Ok(None) => self.retrieve_late()?,
+            Err(Corrupt) => return None,
+        };
+        instance.result(completed.0, completed.1).ok()
+    }
+
+    /// The rest of a retrieval that found nothing.
+    fn retrieve_late(&self) -> Option<(u16, u64)> {
+        self.heal();
+        let instance = &self.shared.instance;
+        let look = || instance.take_completed();
+        instance
+            .notifier
+            .found_nothing(instance.region.header(), look)
+            .ok()?
     }
 
     /// A completion, waiting for one up to `timeout`, or for ever. `None` after the time, at once

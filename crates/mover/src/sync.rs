@@ -43,15 +43,18 @@ pub(crate) use real::{Bell, Flag};
 pub struct Plain64(atomic::AtomicU64);
 
 impl Plain64 {
+    #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(atomic::Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, atomic::Ordering::Relaxed);
     }
 
     /// For figures: adds without a lost update.
+    #[inline]
     pub(crate) fn add(&self, value: u64) {
         self.0.fetch_add(value, atomic::Ordering::Relaxed);
     }
@@ -63,10 +66,12 @@ impl Plain64 {
 pub struct Plain32(atomic::AtomicU32);
 
 impl Plain32 {
+    #[inline]
     pub(crate) fn get(&self) -> u32 {
         self.0.load(atomic::Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn set(&self, value: u32) {
         self.0.store(value, atomic::Ordering::Relaxed);
     }
