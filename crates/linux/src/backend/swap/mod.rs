@@ -251,17 +251,17 @@ impl SwapBackend {
             span.settle(builders, &span.range, Verdict::Refused(Refusal::NotOurs));
             return;
         }
-        if !self
-            .pool
-            .is_empty(span.to, span.range.end - span.range.start)
-            && self.may_exchange(&span.range)
-        {
+        if self.may_exchange(&span.range) {
             self.exchange_span(span, builders, &mut progress);
         } else {
             progress.others.push((span.range.clone(), false));
         }
         for (range, held) in std::mem::take(&mut progress.others) {
-            self.by_kernel(span, &range, held, builders);
+            if progress.account.raced.is_some() {
+                span.settle(builders, &range, Verdict::Refused(Refusal::Dropped));
+            } else {
+                self.by_kernel(span, &range, held, builders);
+            }
         }
         let took = sys::monotonic_ns().saturating_sub(begin);
         for (job, _) in &span.parts {
@@ -317,33 +317,11 @@ impl SwapBackend {
             Ok(survey) => survey,
             Err(_) => return progress.others.push((span.range.clone(), false)),
         };
-        let mut work: VecDeque<(Range<u64>, usize)> = VecDeque::new();
-        let mut accounted = survey.found;
-        for range in &survey.others {
-            progress.others.push((range.clone(), false));
-        }
-        for (index, part) in survey.parts.iter().enumerate() {
-            let mut start = part.range.start;
-            while start < part.range.end {
-                let end = part.same_node(start);
-                let node = part.node(start);
-                if node < 0 {
-                    span.settle(builders, &(start..end), Verdict::Refused(Refusal::Unmapped));
-                } else if node == span.to.0 as i32 && !self.config.in_place {
-                    span.settle(builders, &(start..end), Verdict::AlreadyThere);
-                } else {
-                    match work.back_mut() {
-                        Some((last, of)) if last.end == start && *of == index => last.end = end,
-                        _ => work.push_back((start..end, index)),
-                    }
-                }
-                start = end;
-            }
-        }
-        // What the scan did not tell is not in memory.
-        let total = (span.range.end - span.range.start) / PAGE;
-        accounted = total - accounted.min(total);
-        self.settle_absent(span, &survey, accounted, builders);
+        self.settle_absent(span, &survey, builders);
+        progress
+            .others
+            .extend(survey.others.iter().map(|range| (range.clone(), false)));
+        let mut work = self.work(span, &survey, builders, progress);
         let (Some((first, _)), Some((last, _))) = (work.front(), work.back()) else {
             return;
         };
@@ -388,20 +366,49 @@ impl SwapBackend {
         self.shared.release(&mut self.shared.journal());
     }
 
-    /// Pages of the span that are in no part of the survey.
-    fn settle_absent(
+    /// The pages that are to be exchanged, with the part of the survey that they are in.
+    fn work(
         &self,
         span: &Span,
         survey: &survey::Survey,
-        count: u64,
         builders: &mut [OutcomeBuilder],
-    ) {
-        if count == 0 {
+        progress: &mut Progress,
+    ) -> VecDeque<(Range<u64>, usize)> {
+        let mut work: VecDeque<(Range<u64>, usize)> = VecDeque::new();
+        for (index, part) in survey.parts.iter().enumerate() {
+            let bytes = part.range.end - part.range.start;
+            let in_stock = self.pool.has(span.to, part.size, bytes);
+            let mut start = part.range.start;
+            while start < part.range.end {
+                let range = start..part.same_node(start);
+                start = range.end;
+                let node = part.node(range.start);
+                if node < 0 {
+                    span.settle(builders, &range, Verdict::Refused(Refusal::Unmapped));
+                } else if node == span.to.0 as i32 && !self.config.in_place {
+                    span.settle(builders, &range, Verdict::AlreadyThere);
+                } else if !in_stock {
+                    progress.others.push((range, false));
+                } else {
+                    match work.back_mut() {
+                        Some((last, of)) if last.end == range.start && *of == index => {
+                            last.end = range.end;
+                        }
+                        _ => work.push_back((range, index)),
+                    }
+                }
+            }
+        }
+        work
+    }
+
+    /// Pages of the span that the survey did not find are not in memory.
+    fn settle_absent(&self, span: &Span, survey: &survey::Survey, builders: &mut [OutcomeBuilder]) {
+        if survey.found == (span.range.end - span.range.start) / PAGE {
             return;
         }
-        let mut known: Vec<Range<u64>> =
-            survey.parts.iter().map(|part| part.range.clone()).collect();
-        known.extend(survey.others.iter().cloned());
+        let parts = survey.parts.iter().map(|part| part.range.clone());
+        let mut known: Vec<Range<u64>> = parts.chain(survey.others.iter().cloned()).collect();
         known.sort_unstable_by_key(|range| range.start);
         let mut start = span.range.start;
         for range in known.into_iter().chain([span.range.end..span.range.end]) {

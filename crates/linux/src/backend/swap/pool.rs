@@ -151,23 +151,18 @@ impl Pool {
         taken
     }
 
-    /// Is nothing in stock on a node? Then that shall change.
-    pub(super) fn is_empty(&self, node: NodeId, bytes: u64) -> bool {
+    /// A move of so many bytes begins. Is anything of this size in stock on the node? If not, that
+    /// shall change.
+    pub(super) fn has(&self, node: NodeId, size: Size, bytes: u64) -> bool {
         let mut lists = self.lists();
         lists.largest = lists.largest.max(bytes);
         lists.used = Instant::now();
-        let sizes = [Size::Small, Size::Huge];
-        let filled = |size| {
-            lists
-                .stock
-                .get(&(node, size))
-                .is_some_and(|s| s.filled.bytes() > 0)
-        };
-        if sizes.into_iter().any(filled) {
-            return false;
+        let stock = lists.stock.get(&(node, size));
+        let filled = stock.is_some_and(|stock| stock.filled.bytes() > 0);
+        if !filled {
+            self.missed(lists, node, size);
         }
-        self.missed(lists, node, Size::Small);
-        true
+        filled
     }
 
     fn missed(&self, mut lists: MutexGuard<'_, Lists>, node: NodeId, size: Size) {
