@@ -5,6 +5,7 @@
 
 use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
+use crate::backend::swap::SwapBackend;
 use crate::opium::Device;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::root::Root;
@@ -69,8 +70,8 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
     (Role::Tracker, "damon", false, damon),
     (Role::Tracker, "mglru", false, mglru),
     (Role::Backend, "kernel", true, kernel),
-    (Role::Backend, "copy", false, copy),
-    (Role::Backend, "swap", false, swap),
+    (Role::Backend, "copy", true, copy),
+    (Role::Backend, "swap", true, swap),
 ];
 
 /// Runs all checks.
@@ -300,7 +301,7 @@ fn swap(root: &Root) -> Finding {
     let Some(unprivileged) = text(root, sysctl) else {
         return no(
             "this kernel has no userfaultfd",
-            "use a kernel with CONFIG_USERFAULTFD, 6.8 or later",
+            "use a kernel with CONFIG_USERFAULTFD, 6.11 or later",
         );
     };
     if !root.is_host() {
@@ -308,21 +309,13 @@ fn swap(root: &Root) -> Finding {
             "userfaultfd is there, vm.unprivileged_userfaultfd is {unprivileged}"
         ));
     }
-    let refused = |error: io::Error| {
-        no(
-            format!("userfaultfd is refused ({error})"),
-            "allow the system call in the container's seccomp profile",
-        )
-    };
-    match (
-        sys::userfaultfd_allowed(false),
-        sys::userfaultfd_allowed(true),
-    ) {
-        (Ok(()), _) => Ok("userfaultfd works, faults of the kernel included".to_owned()),
-        (Err(_), Ok(())) => Ok(format!(
-            "userfaultfd works for user mode only (vm.unprivileged_userfaultfd is {unprivileged}; 1 or root enables all)"
-        )),
-        (Err(_), Err(error)) => refused(error),
+    match (SwapBackend::available(false), SwapBackend::available(true)) {
+        (Ok(()), _) => Ok("pages are exchanged from user space; forks are seen".to_owned()),
+        (Err(why), Ok(())) => no(
+            why.why,
+            format!("{} (vm.unprivileged_userfaultfd is {unprivileged})", why.remedy),
+        ),
+        (Err(_), Err(why)) => no(why.why, why.remedy),
     }
 }
 

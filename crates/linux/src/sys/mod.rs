@@ -24,7 +24,7 @@ pub use memory::{
     move_pages, pagemap_scan, query_pages,
 };
 pub use private::{PrivateMemory, Stores};
-pub use probe::{effective_uid, perf_event_allowed, userfaultfd_allowed};
+pub use probe::{effective_uid, perf_event_allowed};
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, interleave_memory, own_cpu_ns, own_usage, reap_any,
     restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,

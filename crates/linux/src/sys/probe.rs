@@ -40,18 +40,6 @@ pub fn perf_event_allowed(kind: u32, config: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Would `userfaultfd(2)` give this user a context? `user_mode_only`: one that does not see
-/// faults of the kernel.
-pub fn userfaultfd_allowed(user_mode_only: bool) -> io::Result<()> {
-    const USER_MODE_ONLY: libc::c_int = 1;
-    let flags = libc::O_CLOEXEC | if user_mode_only { USER_MODE_ONLY } else { 0 };
-    // SAFETY: one integer.
-    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
-    // SAFETY: a new descriptor that nobody else owns; dropped, hence closed, here.
-    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-    Ok(())
-}
-
 /// The effective user of this process; 0 is root.
 #[must_use]
 pub fn effective_uid() -> u32 {

@@ -92,9 +92,7 @@ impl Exchange<'_> {
         fates: &mut Vec<Fate>,
         slots: &mut Vec<Slots>,
     ) -> Account {
-        if self.shared.gated {
-            fork_gate::enter();
-        }
+        fork_gate::enter(&self.shared.in_gate);
         let mut account = Account::default();
         self.take(chunk, fates);
         self.step(Step::Away);
@@ -102,9 +100,7 @@ impl Exchange<'_> {
         self.step(Step::Copied);
         self.look(chunk, fates, &mut account);
         self.put(chunk, fates, slots, &mut account);
-        if self.shared.gated {
-            fork_gate::leave();
-        }
+        fork_gate::leave(&self.shared.in_gate);
         self.step(Step::Closed);
         account
     }

@@ -1,14 +1,15 @@
-//! Keeps `fork` of the C library out of windows, where no event tells of forks.
+//! Keeps `fork` of the C library out of windows.
 //!
-//! A child that is born in a window has holes where pages are away. With `CAP_SYS_PTRACE` the
-//! kernel tells of every fork and the child gets its pages; without it, handlers of
-//! pthread_atfork(3) wait until the window is closed (some 100 us at most). They do not see raw
-//! `clone` calls; that is why the backend must be asked for explicitly in that case.
+//! A child that is born in a window has holes where pages are away. Where the kernel tells of forks
+//! (`CAP_SYS_PTRACE`) the monitor gives the child its pages, unless the whole process is killed in
+//! that moment: then the child would live on with holes. Handlers of pthread_atfork(3) wait until
+//! the window is closed, some 100 us at most, and need no privilege. They do not see raw `clone`
+//! calls; that is why, without the privilege, the backend must be asked for explicitly.
 //!
 //! Counters instead of a lock: the monitor leaves on behalf of a worker that died.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Windows that are open. Written by workers; read by threads that fork.
@@ -20,8 +21,9 @@ static INSTALLED: Once = Once::new();
 /// A look takes no longer than this to be repeated.
 const NAP: Duration = Duration::from_micros(20);
 
-/// Before a window opens: waits for forks under way, and keeps others waiting.
-pub(super) fn enter() {
+/// Before a window opens: waits for forks under way, and keeps others waiting. `inside` is the
+/// backend's own note of that.
+pub(super) fn enter(inside: &AtomicBool) {
     INSTALLED.call_once(|| {
         // SAFETY: the handlers touch atomics and sleep; both may be done around a fork.
         let error = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
@@ -30,6 +32,7 @@ pub(super) fn enter() {
     loop {
         WINDOWS.fetch_add(1, SeqCst);
         if FORKING.load(SeqCst) == 0 {
+            inside.store(true, SeqCst);
             return;
         }
         WINDOWS.fetch_sub(1, SeqCst);
@@ -37,9 +40,11 @@ pub(super) fn enter() {
     }
 }
 
-/// The window is closed.
-pub(super) fn leave() {
-    WINDOWS.fetch_sub(1, SeqCst);
+/// The window is closed, by whoever closed it.
+pub(super) fn leave(inside: &AtomicBool) {
+    if inside.swap(false, SeqCst) {
+        WINDOWS.fetch_sub(1, SeqCst);
+    }
 }
 
 extern "C" fn prepare() {

@@ -67,6 +67,8 @@ pub(super) struct Journal {
     pub(super) touches: Vec<Touch>,
     /// Addresses that are registered for the present job.
     pub(super) trapped: Vec<Range<u64>>,
+    /// The thread whose job that is.
+    pub(super) owner: i32,
     /// What the program said it throws away, and until when that matters (ns).
     discarded: Vec<(Range<u64>, u64)>,
 }
@@ -79,6 +81,11 @@ impl Journal {
     fn find(&self, address: u64) -> Option<usize> {
         let page = address & !(PAGE - 1);
         self.pages.iter().position(|known| known.address == page)
+    }
+
+    /// Is a thread in the middle of a job?
+    pub(super) fn is_owned_by(&self, thread: i32) -> bool {
+        self.owner == thread && (self.open || !self.trapped.is_empty())
     }
 
     /// Is part of this about to be thrown away by the program?
@@ -110,20 +117,23 @@ pub(super) struct Shared {
     journal: RobustMutex<Journal>,
     /// There are touches that the worker shall look at.
     pub(super) touched: AtomicBool,
-    /// Forks must be kept out, as nobody tells of them.
-    pub(super) gated: bool,
+    /// The kernel tells of forks, and its own accesses wait.
+    pub(super) privileged: bool,
+    /// This backend keeps forks waiting.
+    pub(super) in_gate: AtomicBool,
     /// Forks seen while pages were away, and pages given to children.
     pub(super) forks: AtomicU64,
 }
 
 impl Shared {
-    pub(super) fn new(traps: Userfault, receiver: Userfault, gated: bool) -> Self {
+    pub(super) fn new(traps: Userfault, receiver: Userfault, privileged: bool) -> Self {
         Self {
             traps,
             receiver,
             journal: RobustMutex::new(Journal::default()),
             touched: AtomicBool::new(false),
-            gated,
+            privileged,
+            in_gate: AtomicBool::new(false),
             forks: AtomicU64::new(0),
         }
     }
@@ -281,10 +291,8 @@ impl Shared {
                 }
             }
             journal.open = false;
-            if self.gated {
-                super::fork_gate::leave();
-            }
         }
+        super::fork_gate::leave(&self.in_gate);
         self.release(journal);
     }
 

@@ -191,7 +191,7 @@ impl SwapBackend {
     /// # Errors
     /// Why it cannot work here.
     pub fn new(config: Config) -> Result<Self, Unavailable> {
-        let (traps, gated) = open_traps(config.without_privilege)?;
+        let (traps, privileged) = open_traps(config.without_privilege)?;
         let system = |error: std::io::Error| {
             Unavailable::new(
                 format!("the pool of pages cannot be set up ({error})"),
@@ -201,7 +201,7 @@ impl SwapBackend {
         let receiver = Userfault::new(feature::MOVE | feature::WRITE_PROTECT, true)
             .map_err(|error| missing_call(&error))?;
         let pool = Pool::new(&receiver, config.limits).map_err(system)?;
-        let shared = Arc::new(Shared::new(traps, receiver, gated));
+        let shared = Arc::new(Shared::new(traps, receiver, privileged));
         let monitor = Monitor::start(Arc::clone(&shared)).map_err(system)?;
         let stock = Arc::clone(&pool);
         let stocker = std::thread::Builder::new()
@@ -286,7 +286,11 @@ impl SwapBackend {
             let Ok(found) = survey::thread_descriptors() else {
                 return false;
             };
-            let believed = if self.shared.gated { 0 } else { DESCRIPTORS_NS };
+            let believed = if self.shared.privileged {
+                DESCRIPTORS_NS
+            } else {
+                0
+            };
             self.descriptors = (found, now + believed);
         }
         let descriptors = &self.descriptors.0;
@@ -329,6 +333,7 @@ impl SwapBackend {
         {
             // Noted first: a worker that dies in between leaves nothing registered.
             let mut journal = self.shared.journal();
+            journal.owner = self.worker;
             journal.trapped.push(envelope.clone());
             if self.shared.traps.trap_missing(&envelope).is_err() {
                 self.shared.release(&mut journal);
@@ -612,7 +617,7 @@ impl SwapBackend {
     }
 }
 
-/// The context that traps, and whether forks must be kept out because nobody tells of them.
+/// The context that traps, and whether it sees forks and the kernel's own accesses.
 fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable> {
     let features = feature::MOVE
         | feature::EVENT_REMAP
@@ -621,7 +626,7 @@ fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable>
         | feature::EXACT_ADDRESS;
     let told = Userfault::new(features | feature::EVENT_FORK, false);
     let error = match told {
-        Ok(traps) => return Ok((traps, false)),
+        Ok(traps) => return Ok((traps, true)),
         Err(error) => error,
     };
     if !without_privilege {
@@ -636,7 +641,7 @@ fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable>
     }
     let traps = Userfault::new(features, false).or_else(|_| Userfault::new(features, true));
     traps
-        .map(|traps| (traps, true))
+        .map(|traps| (traps, false))
         .map_err(|error| missing_call(&error))
 }
 

@@ -6,7 +6,7 @@ use crate::sys::{self, EventFd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 /// A running monitor.
@@ -22,7 +22,14 @@ struct Control {
     /// Its own thread number.
     thread: AtomicI32,
     /// A new worker to watch.
-    worker: Mutex<Option<OwnedFd>>,
+    worker: Mutex<Option<Watched>>,
+}
+
+/// A thread that exchanges.
+struct Watched {
+    thread: i32,
+    /// Readable once it has ended.
+    descriptor: OwnedFd,
 }
 
 impl Monitor {
@@ -53,21 +60,20 @@ impl Monitor {
     pub(super) fn watch_worker(&self, thread: i32) {
         // Without such descriptors (Linux before 6.9) the death of a thread is not noticed.
         if let Ok(descriptor) = sys::thread_descriptor(thread) {
-            *self.worker() = Some(descriptor);
+            *self.control.next_worker() = Some(Watched { thread, descriptor });
             self.control.bell.ring();
         }
-    }
-
-    fn worker(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
-        self.control
-            .worker
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// Does it live?
     pub(super) fn lives(&self) -> bool {
         sys::thread_lives(self.control.thread.load(Ordering::Acquire))
+    }
+}
+
+impl Control {
+    fn next_worker(&self) -> MutexGuard<'_, Option<Watched>> {
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -83,41 +89,38 @@ impl Drop for Monitor {
 }
 
 fn watch(shared: &Shared, control: &Control) {
-    let mut worker: Option<OwnedFd> = None;
+    let mut worker: Option<Watched> = None;
     loop {
         let [event, bell, death] = sys::wait_readable([
             Some(shared.traps.descriptor()),
             Some(control.bell.descriptor()),
-            worker.as_ref().map(|descriptor| descriptor.as_fd()),
+            worker.as_ref().map(|worker| worker.descriptor.as_fd()),
         ]);
         if bell {
             control.bell.clear();
             if control.stop.load(Ordering::Acquire) {
                 return;
             }
-            let mut next = control
-                .worker
-                .lock()
-                .unwrap_or_else(|poison| poison.into_inner());
-            worker = next.take().or(worker);
         }
-        if death {
-            worker = None;
+        if event || death {
             let mut journal = shared.journal();
-            if journal.owner_died || journal.open || !journal.trapped.is_empty() {
+            let dead = worker
+                .as_ref()
+                .filter(|_| death)
+                .map(|worker| worker.thread);
+            if journal.owner_died || dead.is_some_and(|dead| journal.is_owned_by(dead)) {
                 // In the middle of a job. Nobody can use this backend any more: what it has in
                 // stock goes back to the system by itself, with the pool's thread.
                 shared.recover(&mut journal);
                 return;
             }
-        }
-        if event {
-            let mut journal = shared.journal();
-            if journal.owner_died {
-                shared.recover(&mut journal);
-                return;
-            }
             shared.serve(&mut journal);
+        }
+        // Another thread works now, or nobody does.
+        if let Some(next) = control.next_worker().take() {
+            worker = Some(next);
+        } else if death {
+            worker = None;
         }
     }
 }
