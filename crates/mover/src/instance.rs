@@ -459,18 +459,10 @@ impl Instance {
         if self.workers < 2 || self.sleepers.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let mut waiting = false;
-        loop {
-            match staging::set_colour(&self.region, Colour::Blue)? {
-                Some(before) => {
-                    if before == Colour::Red {
-                        self.tally.blues.add(1);
-                    }
-                    break;
-                }
-                None => self.flush()?,
-            }
+        while !self.make_blue()? {
+            self.flush()?;
         }
+        let mut waiting = false;
         let header = self.region.header();
         for ends in [&header.high, &header.normal] {
             waiting |= !queue::is_empty(&self.region, ends)?;
@@ -501,16 +493,24 @@ impl Instance {
 
     /// Returns whether staging was made blue.
     fn sleep_if_idle(&self, rings: u32) -> Result<bool, Corrupt> {
-        match staging::set_colour(&self.region, Colour::Blue)? {
-            None => return Ok(false),
-            Some(Colour::Red) => self.tally.blues.add(1),
-            Some(Colour::Blue) => {}
+        if !self.make_blue()? {
+            return Ok(false);
         }
         if self.is_idle()? {
             self.tally.sleeps.add(1);
             self.region.header().bell.0.wait(rings, None);
         }
         Ok(true)
+    }
+
+    /// Leaves staging to the submitters, if it is empty. A caller that then finds
+    /// [`Instance::is_idle`] may sleep until the bell rings.
+    pub(crate) fn make_blue(&self) -> Result<bool, Corrupt> {
+        let before = staging::set_colour(&self.region, Colour::Blue)?;
+        if before == Some(Colour::Red) {
+            self.tally.blues.add(1);
+        }
+        Ok(before.is_some())
     }
 
     /// Is nothing queued for the workers, as far as this thread can see?

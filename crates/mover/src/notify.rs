@@ -27,9 +27,9 @@ const WAITING: u64 = 2;
 
 pub(crate) struct Notifier {
     flag: Option<Flag>,
-    /// Not 0: the eventfd may be readable. Workers set it after they raised the eventfd, clients
-    /// clear it before they drain it, so that a readable eventfd is never taken for a drained one
-    /// for good.
+    /// Times that the eventfd was raised, or is about to be, and not drained: added to before the
+    /// eventfd is raised, and lowered after draining by what the eventfd itself counted. So it is
+    /// 0 only while the eventfd is not readable, however long a thread is kept from going on.
     raised: AtomicU32,
     /// Retrievals in a row that found nothing, up to 2; only a hint.
     empties: AtomicU32,
@@ -68,8 +68,8 @@ impl Notifier {
 
     fn raise(&self) {
         if let Some(flag) = &self.flag {
+            self.raised.fetch_add(1, Ordering::Relaxed);
             flag.raise();
-            self.raised.store(1, Ordering::Relaxed);
         }
     }
 
@@ -94,8 +94,7 @@ impl Notifier {
         self.empties.store(1, Ordering::Relaxed);
         let drain = again && self.raised.load(Ordering::Relaxed) != 0;
         if drain {
-            self.raised.store(0, Ordering::Relaxed);
-            flag.lower();
+            self.raised.fetch_sub(flag.lower(), Ordering::Relaxed);
         }
         header.armed.0.fetch_or(POLLING, Ordering::AcqRel);
         let found = look()?;

@@ -153,9 +153,12 @@ mod real {
             let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         }
 
-        pub(crate) fn lower(&self) {
+        /// Returns how often it was raised since it was last lowered.
+        pub(crate) fn lower(&self) -> u32 {
+            let mut count = [0u8; 8];
             // Fails where it is not readable, which is what is wanted.
-            let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+            let _ = rustix::io::read(&self.0, &mut count);
+            u64::from_ne_bytes(count) as u32
         }
 
         pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -217,31 +220,31 @@ mod modelled {
     /// What the kernel's eventfd promises.
     #[derive(Debug)]
     pub struct Flag {
-        raised: Mutex<bool>,
+        raised: Mutex<u32>,
         pollers: Condvar,
     }
 
     impl Flag {
         pub(crate) fn new() -> std::io::Result<Self> {
             Ok(Self {
-                raised: Mutex::new(false),
+                raised: Mutex::new(0),
                 pollers: Condvar::new(),
             })
         }
 
         pub(crate) fn raise(&self) {
-            *lock(&self.raised) = true;
+            *lock(&self.raised) += 1;
             self.pollers.notify_all();
         }
 
-        pub(crate) fn lower(&self) {
-            *lock(&self.raised) = false;
+        pub(crate) fn lower(&self) -> u32 {
+            std::mem::take(&mut *lock(&self.raised))
         }
 
         /// `poll()` without a time-out.
         pub(crate) fn poll(&self) {
             let mut raised = lock(&self.raised);
-            while !*raised {
+            while *raised == 0 {
                 raised = self
                     .pollers
                     .wait(raised)
