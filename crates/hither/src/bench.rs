@@ -119,7 +119,7 @@ struct ServiceArguments {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     repeat: usize,
     /// Threads that share a copy of 512K or more
-    #[arg(long, value_name = "N", default_value_t = 2,
+    #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     copiers: usize,
     /// Write hither.bench-service/1 to a file; `-` prints it instead of the table

@@ -11,7 +11,6 @@ use crate::proc::pagemap::{self, Pagemap};
 use crate::root::Root;
 use crate::sys::{self, PAGE_IS_PRESENT};
 use hither_mover::Backend;
-use std::io;
 
 /// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,7 +312,10 @@ fn swap(root: &Root) -> Finding {
         (Ok(()), _) => Ok("pages are exchanged from user space; forks are seen".to_owned()),
         (Err(why), Ok(())) => no(
             why.why,
-            format!("{} (vm.unprivileged_userfaultfd is {unprivileged})", why.remedy),
+            format!(
+                "{} (vm.unprivileged_userfaultfd is {unprivileged})",
+                why.remedy
+            ),
         ),
         (Err(_), Err(why)) => no(why.why, why.remedy),
     }

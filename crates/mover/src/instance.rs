@@ -288,11 +288,7 @@ impl Instance {
     }
 
     /// The result of a future's request, or `None` after noting whom to wake.
-    pub(crate) fn poll(
-        &self,
-        id: RequestId,
-        waker: &Waker,
-    ) -> Result<Option<Completion>, Corrupt> {
+    pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Result<Option<Completion>, Corrupt> {
         self.region.check()?;
         let slot = self.region.slot(id.index())?;
         // Noted first: who finishes the request looks for a waker after it has changed the state.

@@ -316,7 +316,8 @@ pub(crate) fn write_outcome(
             word.set(saturated(count));
         }
         let raced = outcome.raced;
-        slot.raced_address.set(raced.map_or(0, |raced| raced.address));
+        slot.raced_address
+            .set(raced.map_or(0, |raced| raced.address));
         slot.raced_thread
             .set(raced.map_or(0, |raced| raced.thread as u32));
     }

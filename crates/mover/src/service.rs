@@ -51,7 +51,8 @@ pub struct Config {
     /// Most requests that a backend is handed at once. More lets it exchange neighbours together;
     /// but the results of a batch are announced together too.
     pub batch_requests: usize,
-    /// A batch takes no more requests once it has this many bytes.
+    /// A batch takes no more requests once it has this many bytes. 256 KiB: neighbours share most
+    /// of the price of a move, and the first of them does not wait long for the last.
     pub batch_bytes: u64,
     /// Whether there is something to `poll()`.
     pub notify: Notify,
@@ -67,7 +68,7 @@ impl Default for Config {
             spin_us: 50,
             small_bytes: 512 << 10,
             batch_requests: 64,
-            batch_bytes: 64 << 20,
+            batch_bytes: 256 << 10,
             notify: Notify::Off,
         }
     }
@@ -292,7 +293,10 @@ impl Mover {
     ///
     /// # Errors
     /// The request and what is wrong with it.
-    pub fn submit_async<'m>(&'m self, request: Request<'m>) -> Result<MoveFuture<'m>, Rejected<'m>> {
+    pub fn submit_async<'m>(
+        &'m self,
+        request: Request<'m>,
+    ) -> Result<MoveFuture<'m>, Rejected<'m>> {
         let id = self.submit_as(request, true)?;
         Ok(MoveFuture::new(self, id))
     }
@@ -592,7 +596,10 @@ fn bind(cpus: &[CpuId]) -> io::Result<()> {
     for cpu in cpus {
         let index = cpu.0 as usize;
         if index >= CpuSet::MAX_CPU {
-            let text = format!("{cpu} is beyond the largest number, {}", CpuSet::MAX_CPU - 1);
+            let text = format!(
+                "{cpu} is beyond the largest number, {}",
+                CpuSet::MAX_CPU - 1
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         set.set(index);

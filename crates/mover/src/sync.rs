@@ -32,10 +32,10 @@ pub(crate) use std::thread::JoinHandle;
 
 #[cfg(any(loom, shuttle))]
 pub(crate) use modelled::{Bell, Flag};
-#[cfg(loom)]
-pub(crate) use touched::{AtomicU64, quietly};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use real::{Bell, Flag};
+#[cfg(loom)]
+pub(crate) use touched::{AtomicU64, quietly};
 
 /// A 64-bit word of shared memory that is only ever read and written whole, without order.
 #[derive(Debug, Default)]
@@ -328,7 +328,8 @@ mod touched {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u64, u64> {
-            self.touch().compare_exchange(expected, value, success, failure)
+            self.touch()
+                .compare_exchange(expected, value, success, failure)
         }
     }
 }

@@ -166,11 +166,7 @@ impl Worker {
     }
 
     fn complete_unrun(&self, taken: &Taken, reason: Refusal) -> Result<(), Corrupt> {
-        let queued_ns = self
-            .shared
-            .clock
-            .present()
-            .since_ns(taken.submitted_ticks);
+        let queued_ns = self.shared.clock.present().since_ns(taken.submitted_ticks);
         let outcome = refused(&self.shared, taken, reason);
         complete(&self.shared, taken, &outcome, queued_ns, self.name)
     }
@@ -220,7 +216,9 @@ impl Worker {
             let Some(delay_ns) = lock(rate).take(bytes, shared.clock.now_ns()) else {
                 return;
             };
-            shared.pause.wait(rings, Some(Duration::from_nanos(delay_ns)));
+            shared
+                .pause
+                .wait(rings, Some(Duration::from_nanos(delay_ns)));
         }
     }
 
@@ -320,7 +318,9 @@ impl Pending<'_> {
         queued_ns: impl Fn(&Taken) -> u64,
     ) -> Result<(), Corrupt> {
         for (taken, outcome) in self.batch.drain(..).zip(&outcomes) {
-            let name = outcome.backend.map_or(self.name, |name| register(self.shared, name));
+            let name = outcome
+                .backend
+                .map_or(self.name, |name| register(self.shared, name));
             complete(self.shared, &taken, outcome, queued_ns(&taken), name)?;
         }
         self.shared.instance.announce();

@@ -152,7 +152,11 @@ fn staging_with(publish: Ordering) {
         }
         drain(&mut found);
         for client in 0..2 {
-            let own: Vec<u16> = found.iter().copied().filter(|i| i / EACH == client).collect();
+            let own: Vec<u16> = found
+                .iter()
+                .copied()
+                .filter(|i| i / EACH == client)
+                .collect();
             let expected: Vec<u16> = (client * EACH..(client + 1) * EACH).collect();
             assert_eq!(own, expected, "of {found:?}");
         }
@@ -461,7 +465,6 @@ fn polling_sleeps_past_nothing() {
                 Some(_) => found += 1,
                 None => instance.notifier.flag().expect("eventfd").poll(),
             }
-
         }
         worker.join().unwrap();
     });

@@ -95,8 +95,8 @@ pub struct Config {
     pub without_privilege: bool,
     /// Exchange pages that are on the target already: for tests and benchmarks on one node.
     pub in_place: bool,
-    /// Threads that share copies of 512 KiB and more, the worker included: one alone does not use
-    /// up the way between two nodes.
+    /// Threads that share copies of 512 KiB and more, the worker included. One alone does not use
+    /// up the way between two nodes; two do, at more CPU time.
     pub copiers: usize,
     /// For tests.
     pub hook: Hook,
@@ -108,7 +108,7 @@ impl Default for Config {
             limits: Limits::default(),
             without_privilege: false,
             in_place: false,
-            copiers: 2,
+            copiers: 1,
             hook: None,
         }
     }
@@ -173,12 +173,23 @@ impl Span {
     }
 }
 
+/// Why the kernel shall move pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// They cannot be exchanged, or nothing is known of them.
+    Unsuited,
+    /// They are there, elsewhere, and nothing is in stock.
+    NoStock,
+    /// They are there and were not let go of.
+    Held,
+}
+
 /// The work on one span.
 #[derive(Default)]
 struct Progress {
     account: Account,
-    /// For the kernel's own migration; `true`: it would not let go of them here.
-    others: Vec<(Range<u64>, bool)>,
+    /// For the kernel's own migration.
+    others: Vec<(Range<u64>, Why)>,
     /// Touched on their way.
     raced: Vec<Range<u64>>,
     huge_kept: u64,
@@ -254,14 +265,15 @@ impl SwapBackend {
         if self.may_exchange(&span.range) {
             self.exchange_span(span, builders, &mut progress);
         } else {
-            progress.others.push((span.range.clone(), false));
+            progress.others.push((span.range.clone(), Why::Unsuited));
         }
-        for (range, held) in std::mem::take(&mut progress.others) {
-            if progress.account.raced.is_some() {
+        if progress.account.raced.is_some() {
+            for (range, _) in std::mem::take(&mut progress.others) {
                 span.settle(builders, &range, Verdict::Refused(Refusal::Dropped));
-            } else {
-                self.by_kernel(span, &range, held, builders);
             }
+        }
+        for why in [Why::Unsuited, Why::NoStock, Why::Held] {
+            self.by_kernel(span, why, &progress, builders);
         }
         let took = sys::monotonic_ns().saturating_sub(begin);
         for (job, _) in &span.parts {
@@ -319,12 +331,15 @@ impl SwapBackend {
     ) {
         let survey = match survey::survey(&self.locator, &span.range) {
             Ok(survey) => survey,
-            Err(_) => return progress.others.push((span.range.clone(), false)),
+            Err(_) => return progress.others.push((span.range.clone(), Why::Unsuited)),
         };
         self.settle_absent(span, &survey, builders);
-        progress
-            .others
-            .extend(survey.others.iter().map(|range| (range.clone(), false)));
+        progress.others.extend(
+            survey
+                .others
+                .iter()
+                .map(|range| (range.clone(), Why::Unsuited)),
+        );
         let mut work = self.work(span, &survey, builders, progress);
         let (Some((first, _)), Some((last, _))) = (work.front(), work.back()) else {
             return;
@@ -339,7 +354,7 @@ impl SwapBackend {
                 self.shared.release(&mut journal);
                 progress
                     .others
-                    .extend(work.into_iter().map(|(range, _)| (range, false)));
+                    .extend(work.into_iter().map(|(range, _)| (range, Why::Unsuited)));
                 return;
             }
         }
@@ -393,7 +408,7 @@ impl SwapBackend {
                 } else if node == span.to.0 as i32 && !self.config.in_place {
                     span.settle(builders, &range, Verdict::AlreadyThere);
                 } else if !in_stock {
-                    progress.others.push((range, false));
+                    progress.others.push((range, Why::NoStock));
                 } else {
                     match work.back_mut() {
                         Some((last, of)) if last.end == range.start && *of == index => {
@@ -437,18 +452,18 @@ impl SwapBackend {
         let size = part.size;
         let want = WINDOW_BYTES.min(range.end - range.start);
         let Some(fresh) = self.pool.fresh(span.to, size, want) else {
-            progress.others.push((range.clone(), false));
+            progress.others.push((range.clone(), Why::NoStock));
             return range.end;
         };
         // Crumbs of stock are not worth a window each.
         if fresh.end - fresh.start < want.min(CRUMB_BYTES) {
             self.pool.put_filled(span.to, size, fresh);
-            progress.others.push((range.clone(), false));
+            progress.others.push((range.clone(), Why::NoStock));
             return range.end;
         }
         let Some(parking) = self.pool.empty(size, fresh.end - fresh.start) else {
             self.pool.put_filled(span.to, size, fresh);
-            progress.others.push((range.clone(), false));
+            progress.others.push((range.clone(), Why::NoStock));
             return range.end;
         };
         let length = parking.end - parking.start;
@@ -545,8 +560,8 @@ impl SwapBackend {
             match fate {
                 Fate::Moved => span.settle(builders, &range, Verdict::Moved),
                 Fate::Raced => progress.raced.push(range),
-                Fate::Held => progress.others.push((range, true)),
-                Fate::Unsuited => progress.others.push((range, false)),
+                Fate::Held => progress.others.push((range, Why::Held)),
+                Fate::Unsuited => progress.others.push((range, Why::Unsuited)),
                 Fate::Missing | Fate::Gone => {
                     span.settle(builders, &range, Verdict::Refused(Refusal::Unmapped));
                 }
@@ -555,42 +570,55 @@ impl SwapBackend {
         }
     }
 
-    /// Lets the kernel try what cannot be exchanged.
+    /// Lets the kernel move what is not exchanged, all of one kind at once.
     fn by_kernel(
         &mut self,
         span: &Span,
-        range: &Range<u64>,
-        held: bool,
+        why: Why,
+        progress: &Progress,
         builders: &mut [OutcomeBuilder],
     ) {
-        for (job, part) in &span.parts {
-            let both = part.start.max(range.start)..part.end.min(range.end);
-            if both.start >= both.end {
-                continue;
+        let mut of = Vec::new();
+        let mut jobs = Vec::new();
+        for (range, _) in progress.others.iter().filter(|(_, other)| *other == why) {
+            for (job, part) in &span.parts {
+                let both = part.start.max(range.start)..part.end.min(range.end);
+                if both.start < both.end {
+                    of.push(*job);
+                    jobs.push(Job {
+                        pid: Pid(0),
+                        action: Action::Migrate {
+                            pages: Pages::Run(both.start / PAGE..both.end / PAGE),
+                            to: span.to,
+                        },
+                        race: Race::Block,
+                    });
+                }
             }
-            let ask = Job {
-                pid: Pid(0),
-                action: Action::Migrate {
-                    pages: Pages::Run(both.start / PAGE..both.end / PAGE),
-                    to: span.to,
-                },
-                race: Race::Block,
-            };
-            let outcome = self.kernel.execute(&[ask]).remove(0);
-            let builder = &mut builders[*job];
-            let before = builder.counted();
+        }
+        if jobs.is_empty() {
+            return;
+        }
+        let outcomes = match why {
+            Why::NoStock | Why::Held if !self.config.in_place => {
+                self.kernel.execute_surveyed(&jobs)
+            }
+            _ => self.kernel.execute(&jobs),
+        };
+        for (job, outcome) in of.into_iter().zip(outcomes) {
+            let builder = &mut builders[job];
+            if builder.counted() == 0 {
+                builder.figures().backend = Some(self.kernel.name());
+            }
             builder.figures().bytes += outcome.bytes;
             builder.already_there_many(outcome.already_there);
             for (refusal, count) in outcome.refused {
                 // Two ways of moving it were refused, and nobody else maps it.
-                let pinned = held && refusal == Refusal::Busy;
+                let pinned = why == Why::Held && refusal == Refusal::Busy;
                 builder.refused_many(if pinned { Refusal::Pinned } else { refusal }, count);
             }
             for page in outcome.moved {
                 builder.moved(page);
-            }
-            if before == 0 {
-                builder.figures().backend = Some(self.kernel.name());
             }
         }
     }

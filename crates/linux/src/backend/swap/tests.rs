@@ -62,10 +62,8 @@ fn backend(hook: Hook) -> SwapBackend {
         ..Config::default()
     };
     let backend = SwapBackend::new(config).expect("this kernel has UFFDIO_MOVE");
-    assert_eq!(
-        backend.warm(NodeId(0), 4 << 20, 8 << 20),
-        [4 << 20, 8 << 20]
-    );
+    let stock = backend.warm(NodeId(0), 4 << 20, 8 << 20);
+    assert!(stock[0] >= 4 << 20 && stock[1] >= 8 << 20, "{stock:?}");
     backend
 }
 
