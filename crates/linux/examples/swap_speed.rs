@@ -53,7 +53,7 @@ fn main() {
                     if huge { size } else { 0 },
                 );
             }
-            for way in ["both", "one"] {
+            for way in ["both"] {
                 for name in ["swap", "raw"] {
                     if name == "raw" && nodes == 1 {
                         continue;

@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use survey::Locator;
 
 pub use pool::Limits;
@@ -59,6 +59,8 @@ const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
 /// mapping that is newer than what a program asks to move, and where the kernel's accesses wait,
 /// moving a stack harms nobody but the worker itself, which is older.
 const DESCRIPTORS_NS: u64 = 1_000_000;
+/// The monitor is looked after so often.
+const THREADS_NS: u64 = 1_000_000;
 
 /// A moment within an exchange, for tests that stop, fork or kill right there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +127,12 @@ pub struct SwapBackend {
     copier: Copier,
     maps: File,
     config: Config,
-    worker: i32,
+    /// This process.
+    own: i32,
+    /// The thread that works, and its number for the kernel.
+    worker: Option<(ThreadId, i32)>,
+    /// Until when the threads need no other look, in ns.
+    threads_seen_ns: u64,
     /// Where threads keep their own data, and until when that is believed (ns).
     descriptors: (Vec<u64>, u64),
     fates: Vec<Fate>,
@@ -229,7 +236,9 @@ impl SwapBackend {
             copier: Copier::new(config.copiers.max(1), &[]).map_err(system)?,
             maps: File::open("/proc/self/maps").map_err(system)?,
             config,
-            worker: 0,
+            own: std::process::id() as i32,
+            worker: None,
+            threads_seen_ns: 0,
             descriptors: (Vec::new(), 0),
             fates: Vec::new(),
             slots: Vec::new(),
@@ -348,7 +357,7 @@ impl SwapBackend {
         {
             // Noted first: a worker that dies in between leaves nothing registered.
             let mut journal = self.shared.journal();
-            journal.owner = self.worker;
+            journal.owner = self.worker.map_or(0, |(_, thread)| thread);
             journal.trapped.push(envelope.clone());
             if self.shared.traps.trap_missing(&envelope).is_err() {
                 self.shared.release(&mut journal);
@@ -631,15 +640,21 @@ impl SwapBackend {
 
     /// The thread that works may change, and the monitor may have been ended from outside.
     fn check_threads(&mut self) {
+        let here = std::thread::current().id();
+        let now = sys::monotonic_ns();
+        if self.worker.is_some_and(|(worker, _)| worker == here) && now < self.threads_seen_ns {
+            return;
+        }
+        self.threads_seen_ns = now + THREADS_NS;
         if !self.monitor.lives()
             && let Ok(monitor) = Monitor::start(Arc::clone(&self.shared))
         {
             self.monitor = monitor;
-            self.worker = 0;
+            self.worker = None;
         }
-        let thread = sys::thread_id();
-        if self.worker != thread {
-            self.worker = thread;
+        if self.worker.is_none_or(|(worker, _)| worker != here) {
+            let thread = sys::thread_id();
+            self.worker = Some((here, thread));
             self.monitor.watch_worker(thread);
         }
     }
@@ -683,8 +698,7 @@ fn missing_call(error: &std::io::Error) -> Unavailable {
 
 /// Consecutive jobs whose pages follow each other become one span; `Race::Fail` keeps its own, as
 /// a touch ends it all.
-fn spans(jobs: &[Job<'_>], builders: &mut [OutcomeBuilder]) -> Vec<Span> {
-    let own = std::process::id() as i32;
+fn spans(own: i32, jobs: &[Job<'_>], builders: &mut [OutcomeBuilder]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         let Action::Migrate { pages, to } = &job.action else {
@@ -741,7 +755,7 @@ impl Backend for SwapBackend {
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
         self.check_threads();
         let mut builders: Vec<OutcomeBuilder> = jobs.iter().map(OutcomeBuilder::new).collect();
-        for span in spans(jobs, &mut builders) {
+        for span in spans(self.own, jobs, &mut builders) {
             self.span(&span, &mut builders);
         }
         builders.into_iter().map(OutcomeBuilder::finish).collect()
