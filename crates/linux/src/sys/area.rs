@@ -1,8 +1,10 @@
 //! Private memory of this process, page by page: reserving, filling, dropping, node policies.
 
 use super::check;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 const HUGE: u64 = 2 << 20;
 /// `linux/mempolicy.h`.
@@ -111,14 +113,12 @@ fn set_policy(mode: libc::c_int, mask: &[u64]) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, bits) }).map(drop)
 }
 
-/// Is there a page at an address of an [`Area`], in memory or in swap space?
+/// Is there a page at an address of an [`Area`], in memory or in swap space? `pagemap` is an open
+/// `/proc/self/pagemap`.
 #[must_use]
-pub fn is_resident(address: u64) -> bool {
+pub fn is_resident(pagemap: &File, address: u64) -> bool {
     let mut entry = [0u8; 8];
-    let read = std::fs::File::open("/proc/self/pagemap").and_then(|file| {
-        use std::os::unix::fs::FileExt;
-        file.read_exact_at(&mut entry, (address >> 12) * 8)
-    });
+    let read = pagemap.read_exact_at(&mut entry, (address >> 12) * 8);
     // Bit 63: in memory; bit 62: in swap space.
     read.is_ok() && u64::from_ne_bytes(entry) >> 62 != 0
 }

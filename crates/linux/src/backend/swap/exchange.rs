@@ -17,7 +17,7 @@
 //! so that there is one true copy of every byte at every moment.
 
 use super::fork_gate;
-use super::journal::{Journal, Page, Shared, State, pages_done};
+use super::journal::{Journal, Page, Shared, State};
 use super::pool::{HUGE, PAGE, Size};
 use super::{Hook, Step};
 use crate::backend::copy::{self, Copier};
@@ -137,7 +137,7 @@ impl Exchange<'_> {
             // SAFETY: the slots are this exchange's own and empty; the journal remembers whose
             // the pages are, and they come back.
             let progress = unsafe { self.shared.receiver.exchange(to, from, length) };
-            let done = pages_done(progress);
+            let done = self.shared.settled(progress, to, count - next, false);
             for page in &mut journal.pages[next..next + done] {
                 page.state = State::Away;
             }
@@ -300,7 +300,7 @@ impl Exchange<'_> {
             // SAFETY: the slots hold copies of the pages that left these addresses, which are
             // empty, or the kernel refuses.
             let progress = unsafe { self.shared.traps.exchange(to, from, length) };
-            let arrived = next + pages_done(progress);
+            let arrived = next + self.shared.settled(progress, from, run.len(), true);
             for (index, page) in (run.start..).zip(&mut journal.pages[run.clone()]) {
                 page.state = if index < arrived {
                     State::Arrived

@@ -15,8 +15,9 @@
 //! | `Replaced` | a copy, as the mapping had changed | the old page, of no use |
 //! | `Gone` | nothing that is ours: the program threw it away | the old page |
 
-use crate::sys::{FaultEvent, Progress, RobustGuard, RobustMutex, Userfault};
+use crate::sys::{self, FaultEvent, Progress, RobustGuard, RobustMutex, Userfault};
 use hither_mover::{Race, Raced};
+use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -115,6 +116,7 @@ pub(super) struct Shared {
     /// Receives pages in the parking slots; hears of nothing.
     pub(super) receiver: Userfault,
     journal: RobustMutex<Journal>,
+    pagemap: File,
     /// There are touches that the worker shall look at.
     pub(super) touched: AtomicBool,
     /// The kernel tells of forks, and its own accesses wait.
@@ -126,8 +128,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(traps: Userfault, receiver: Userfault, privileged: bool) -> Self {
+    pub(super) fn new(
+        traps: Userfault,
+        receiver: Userfault,
+        pagemap: File,
+        privileged: bool,
+    ) -> Self {
         Self {
+            pagemap,
             traps,
             receiver,
             journal: RobustMutex::new(Journal::default()),
@@ -136,6 +144,26 @@ impl Shared {
             in_gate: AtomicBool::new(false),
             forks: AtomicU64::new(0),
         }
+    }
+
+    /// How many of the `count` pages at `slots` have left (`gone`) or come, from the first on, after
+    /// a call that says how far it came. Where it failed on the way, the page tables are asked: a
+    /// kernel that moves several pages under one lock may count too few of them.
+    pub(super) fn settled(
+        &self,
+        progress: Progress,
+        slots: u64,
+        count: usize,
+        gone: bool,
+    ) -> usize {
+        let done = pages_done(progress);
+        if progress.errno.is_none() || done >= count {
+            return done.min(count);
+        }
+        let rest = slots + done as u64 * PAGE;
+        let more = (0..(count - done) as u64)
+            .take_while(|index| sys::is_resident(&self.pagemap, rest + index * PAGE) != gone);
+        done + more.count()
     }
 
     pub(super) fn journal(&self) -> RobustGuard<'_, Journal> {
@@ -172,7 +200,7 @@ impl Shared {
                 journal.touches.push(Touch {
                     page,
                     raced,
-                    at_ns: crate::sys::monotonic_ns(),
+                    at_ns: sys::monotonic_ns(),
                 });
                 if journal.race != Race::Block {
                     self.touched.store(true, Ordering::Release);
@@ -199,15 +227,25 @@ impl Shared {
             let parked = match page.state {
                 State::Away | State::Arriving => true,
                 // The worker died between the call and the note of it.
-                State::Leaving => crate::sys::is_resident(journal.parking(index)),
+                State::Leaving => sys::is_resident(&self.pagemap, journal.parking(index)),
                 _ => false,
             };
             if parked {
-                // SAFETY: the child's page is missing, or the call does nothing. A child that
-                // was killed meanwhile needs no page.
-                while unsafe { child.copy(page.address, journal.parking(index), PAGE) }.errno
-                    == Some(libc::EAGAIN)
-                {}
+                self.provide_page(journal, child, index);
+            }
+        }
+    }
+
+    fn provide_page(&self, journal: &Journal, child: &Userfault, index: usize) {
+        let (to, from) = (journal.pages[index].address, journal.parking(index));
+        // SAFETY: the child's page is missing, or the call does nothing. A child that was killed
+        // meanwhile needs no page.
+        while unsafe { child.copy(to, from, PAGE) }.errno == Some(libc::EAGAIN) {
+            // The child itself forks or changes its mappings, and waits for its events to be read.
+            while let Ok(Some(event)) = child.next_event() {
+                if let FaultEvent::Fork(grandchild) = event {
+                    self.provide(journal, &grandchild);
+                }
             }
         }
     }
@@ -225,7 +263,8 @@ impl Shared {
             let length = run.len() as u64 * PAGE;
             let (to, from) = (journal.pages[next].address, journal.parking(next));
             // SAFETY: the pages came from there, and the addresses are empty or nothing is done.
-            let done = pages_done(unsafe { self.traps.exchange(to, from, length) });
+            let progress = unsafe { self.traps.exchange(to, from, length) };
+            let done = self.settled(progress, from, run.len(), true);
             for page in &mut journal.pages[next..next + done] {
                 page.state = State::Restored;
             }
@@ -333,11 +372,11 @@ fn remove(journal: &mut Journal, range: Range<u64>) {
             page.state = State::Gone;
         }
     }
-    let until = crate::sys::monotonic_ns() + DISCARD_NS;
+    let until = sys::monotonic_ns() + DISCARD_NS;
     journal.discarded.push((range, until));
 }
 
 /// Bytes done, as pages.
-pub(super) fn pages_done(progress: Progress) -> usize {
+fn pages_done(progress: Progress) -> usize {
     (progress.done / PAGE) as usize
 }

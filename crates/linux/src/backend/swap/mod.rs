@@ -219,7 +219,8 @@ impl SwapBackend {
         let receiver = Userfault::new(feature::MOVE | feature::WRITE_PROTECT, true)
             .map_err(|error| missing_call(&error))?;
         let pool = Pool::new(&receiver, config.limits).map_err(system)?;
-        let shared = Arc::new(Shared::new(traps, receiver, privileged));
+        let pagemap = File::open("/proc/self/pagemap").map_err(system)?;
+        let shared = Arc::new(Shared::new(traps, receiver, pagemap, privileged));
         let monitor = Monitor::start(Arc::clone(&shared)).map_err(system)?;
         let stock = Arc::clone(&pool);
         let stocker = std::thread::Builder::new()
