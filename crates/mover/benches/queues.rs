@@ -52,15 +52,17 @@ fn main() {
         words_ns.push(array_round(&words, || 7u64));
         completions_ns.push(array_round(&completions, || sample.clone()));
     }
-    let [calls, all, words, completions] =
-        [calls_ns, all_ns, words_ns, completions_ns].map(median);
+    let [calls, all, words, completions] = [calls_ns, all_ns, words_ns, completions_ns].map(median);
     let kicks = mover.statistics().kicks;
     println!("ArrayQueue push + pop, of a u64          {words:6.1} ns");
     println!("ArrayQueue push + pop, of a completion   {completions:6.1} ns");
     println!("submit + retrieve                        {calls:6.1} ns");
     println!("request + submit + retrieve              {all:6.1} ns");
     println!("ratio to the u64 pair: {:.2}", calls / words);
-    println!("ratio to the u64 pair, request included: {:.2}", all / words);
+    println!(
+        "ratio to the u64 pair, request included: {:.2}",
+        all / words
+    );
     println!("ratio to the completion pair: {:.2}", calls / completions);
     println!("system calls of submissions: {kicks}");
 }

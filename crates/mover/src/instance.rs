@@ -288,11 +288,7 @@ impl Instance {
     }
 
     /// The result of a future's request, or `None` after noting whom to wake.
-    pub(crate) fn poll(
-        &self,
-        id: RequestId,
-        waker: &Waker,
-    ) -> Result<Option<Completion>, Corrupt> {
+    pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Result<Option<Completion>, Corrupt> {
         self.region.check()?;
         let slot = self.region.slot(id.index())?;
         // Noted first: who finishes the request looks for a waker after it has changed the state.
@@ -555,6 +551,7 @@ impl Instance {
     }
 
     /// Is staging blue?
+    #[cfg(all(test, loom))]
     pub(crate) fn is_blue(&self) -> bool {
         staging::colour(&self.region) == Colour::Blue
     }

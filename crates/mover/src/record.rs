@@ -101,7 +101,7 @@ impl Asked {
             return Err(Invalid::Overflow);
         }
         if self.flags & FLAG_MIGRATE != 0 {
-            if (self.from | self.bytes) % PAGE_BYTES != 0 {
+            if !(self.from | self.bytes).is_multiple_of(PAGE_BYTES) {
                 return Err(Invalid::Unaligned);
             }
             if self.to >= MOST_NODES {
@@ -316,7 +316,8 @@ pub(crate) fn write_outcome(
             word.set(saturated(count));
         }
         let raced = outcome.raced;
-        slot.raced_address.set(raced.map_or(0, |raced| raced.address));
+        slot.raced_address
+            .set(raced.map_or(0, |raced| raced.address));
         slot.raced_thread
             .set(raced.map_or(0, |raced| raced.thread as u32));
     }

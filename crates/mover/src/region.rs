@@ -4,9 +4,7 @@
 //! after `fork`: there it reads as zeros, which is a region with nothing free and nothing
 //! completed, so that a child can do no harm to its parent's moves.
 
-use crate::layout::{
-    Header, Link, MAGIC, MOST_SLOTS, Node, QUEUE_COUNT, Slot, VERSION,
-};
+use crate::layout::{Header, Link, MAGIC, MOST_SLOTS, Node, QUEUE_COUNT, Slot, VERSION};
 use crate::sync::Ordering;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -57,11 +55,20 @@ impl Region {
             slot.link.store(Link(0).to(next).0, Ordering::Relaxed);
             slot.node.set(index.into());
         }
-        header.free.0.store(Link(0).to(Some(0)).0, Ordering::Relaxed);
+        header
+            .free
+            .0
+            .store(Link(0).to(Some(0)).0, Ordering::Relaxed);
         let queues = [&header.high, &header.normal, &header.done, &header.failed];
         for (node, queue) in (self.slot_count..).zip(queues) {
-            queue.head.0.store(Link(0).to(Some(node)).0, Ordering::Relaxed);
-            queue.tail.0.store(Link(0).to(Some(node)).0, Ordering::Relaxed);
+            queue
+                .head
+                .0
+                .store(Link(0).to(Some(node)).0, Ordering::Relaxed);
+            queue
+                .tail
+                .0
+                .store(Link(0).to(Some(node)).0, Ordering::Relaxed);
         }
         header.magic.set(MAGIC);
     }
@@ -107,7 +114,8 @@ impl Region {
     /// Marks the instance as corrupt.
     #[cold]
     pub(crate) fn give_up(&self) -> Corrupt {
-        self.corrupt.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.corrupt
+            .store(true, std::sync::atomic::Ordering::Relaxed);
         Corrupt
     }
 
@@ -147,7 +155,7 @@ impl Turns {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 #[derive(Debug)]
 struct Memory {
     start: std::ptr::NonNull<u8>,
@@ -157,13 +165,13 @@ struct Memory {
 }
 
 // SAFETY: the mapping belongs to this value alone, and all access to it is by atomics.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 unsafe impl Send for Memory {}
 // SAFETY: as above.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 unsafe impl Sync for Memory {}
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 impl Memory {
     fn new(slot_count: u16, node_count: u16) -> io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -218,7 +226,7 @@ impl Memory {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: `new` made this mapping, and every reference into it borrowed `self`.
@@ -226,7 +234,7 @@ impl Drop for Memory {
     }
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 #[derive(Debug)]
 struct Memory {
     header: Box<Header>,
@@ -234,7 +242,7 @@ struct Memory {
     nodes: Box<[Node]>,
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 impl Memory {
     fn new(slot_count: u16, node_count: u16) -> io::Result<Self> {
         Ok(Self {

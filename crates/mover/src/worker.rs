@@ -166,11 +166,7 @@ impl Worker {
     }
 
     fn complete_unrun(&self, taken: &Taken, reason: Refusal) -> Result<(), Corrupt> {
-        let queued_ns = self
-            .shared
-            .clock
-            .present()
-            .since_ns(taken.submitted_ticks);
+        let queued_ns = self.shared.clock.present().since_ns(taken.submitted_ticks);
         let outcome = refused(&self.shared, taken, reason);
         complete(&self.shared, taken, &outcome, queued_ns, self.name)
     }
@@ -220,7 +216,9 @@ impl Worker {
             let Some(delay_ns) = lock(rate).take(bytes, shared.clock.now_ns()) else {
                 return;
             };
-            shared.pause.wait(rings, Some(Duration::from_nanos(delay_ns)));
+            shared
+                .pause
+                .wait(rings, Some(Duration::from_nanos(delay_ns)));
         }
     }
 
@@ -233,8 +231,11 @@ impl Worker {
             limits,
             ..
         } = &*self.shared;
+        if limits.spin_us == 0 {
+            return Ok(false);
+        }
         let end_ns = clock.now_ns() + u64::from(limits.spin_us) * 1000;
-        while limits.spin_us > 0 {
+        loop {
             for _ in 0..64 {
                 if !instance.is_idle()? || self.shared.closing.load(Ordering::Relaxed) != OPEN {
                     return Ok(true);
@@ -242,10 +243,9 @@ impl Worker {
                 std::hint::spin_loop();
             }
             if clock.now_ns() >= end_ns {
-                break;
+                return Ok(false);
             }
         }
-        Ok(false)
     }
 }
 

@@ -224,11 +224,16 @@ fn invalid_requests_come_back_with_a_reason() {
 #[test]
 fn settings_out_of_range_are_refused() {
     let refused = |config| {
-        Mover::open(config, |_| -> Box<dyn Backend + Send> { panic!("not asked for") })
-            .expect_err("out of range")
+        Mover::open(config, |_| -> Box<dyn Backend + Send> {
+            panic!("not asked for")
+        })
+        .expect_err("out of range")
     };
     assert!(matches!(refused(small(0)), OpenError::Capacity(0)));
-    assert!(matches!(refused(small(40_000)), OpenError::Capacity(40_000)));
+    assert!(matches!(
+        refused(small(40_000)),
+        OpenError::Capacity(40_000)
+    ));
     let workers = |workers| Config {
         workers,
         ..Config::default()
@@ -381,12 +386,18 @@ fn a_worker_that_dies_is_replaced_and_loses_no_request() {
     let calls = AtomicUsize::new(0);
     let made = AtomicUsize::new(0);
     let behaviour: Arc<Behaviour> = Arc::new(move |jobs: &[Job<'_>]| {
-        assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "this panic is part of a test");
+        assert!(
+            calls.fetch_add(1, Ordering::Relaxed) > 0,
+            "this panic is part of a test"
+        );
         jobs.iter().map(all_moved).collect()
     });
     let mover = Mover::open(small(4), move |_| {
         // The second one is the replacement, which kills its thread.
-        assert!(made.fetch_add(1, Ordering::Relaxed) != 1, "this panic is part of a test");
+        assert!(
+            made.fetch_add(1, Ordering::Relaxed) != 1,
+            "this panic is part of a test"
+        );
         Box::new(Scripted(Arc::clone(&behaviour)))
     })
     .expect("a mover");
@@ -394,7 +405,9 @@ fn a_worker_that_dies_is_replaced_and_loses_no_request() {
     let first = mover.wait(PATIENCE).expect("a completion all the same");
     assert_eq!((first.tag, first.status), (1, Status::Failed));
     submit(&mover, 2);
-    let second = mover.wait(PATIENCE).expect("a completion by another worker");
+    let second = mover
+        .wait(PATIENCE)
+        .expect("a completion by another worker");
     assert_eq!((second.tag, second.status), (2, Status::Done));
     assert_eq!(mover.statistics().replaced_workers, 1);
 }
@@ -570,9 +583,16 @@ fn the_rate_limit_delays() {
         mover.submit(request).expect("a valid request");
     }
     let rest = mover.close(Close::Drain);
-    assert!(rest.iter().all(|completion| completion.status == Status::Done));
+    assert!(
+        rest.iter()
+            .all(|completion| completion.status == Status::Done)
+    );
     // 20 MiB less a full bucket of 6.4 MiB and the last request, at 64 MiB/s.
-    assert!(start.elapsed() >= Duration::from_millis(190), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= Duration::from_millis(190),
+        "{:?}",
+        start.elapsed()
+    );
     assert_eq!(rest.len(), 20);
 }
 

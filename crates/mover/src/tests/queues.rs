@@ -109,7 +109,10 @@ fn apply(region: &Region, model: &mut Model, step: &Step) -> Result<(), TestCase
     for second in [false, true] {
         let expected = &model.queues[usize::from(second)];
         prop_assert_eq!(queue::depth(ends(second)), expected.len() as u64);
-        prop_assert_eq!(queue::is_empty(region, ends(second)).unwrap(), expected.is_empty());
+        prop_assert_eq!(
+            queue::is_empty(region, ends(second)).unwrap(),
+            expected.is_empty()
+        );
     }
     prop_assert_eq!(staging::is_empty(region), model.staged.is_empty());
     prop_assert_eq!(staging::colour(region), model.colour);
@@ -237,7 +240,11 @@ fn rings_of_links_end_in_an_error() {
     // A queue whose last node leads to itself has no end to enqueue at.
     let queued = region();
     let dummy = SLOTS + 1;
-    queued.node(dummy).unwrap().next.store(ring(dummy), Ordering::Relaxed);
+    queued
+        .node(dummy)
+        .unwrap()
+        .next
+        .store(ring(dummy), Ordering::Relaxed);
     let ends = &queued.header().normal;
     assert_eq!(queue::enqueue(&queued, ends, 0), Err(Corrupt));
 }
@@ -256,7 +263,10 @@ fn threads_move_every_slot_round_and_lose_none() {
                     if sent < ROUNDS
                         && let Some(held) = instance.allocate().unwrap()
                     {
-                        let asked = Asked { tag: client * ROUNDS + sent, ..asked() };
+                        let asked = Asked {
+                            tag: client * ROUNDS + sent,
+                            ..asked()
+                        };
                         instance.submit(held, &asked, 0, false).unwrap();
                         sent += 1;
                     }
@@ -276,7 +286,9 @@ fn threads_move_every_slot_round_and_lose_none() {
                 instance.flush().unwrap();
                 match instance.take().unwrap() {
                     Some(taken) => {
-                        instance.complete(&taken, &Default::default(), 0, 0).unwrap();
+                        instance
+                            .complete(&taken, &Default::default(), 0, 0)
+                            .unwrap();
                         served += 1;
                     }
                     None => std::thread::yield_now(),
