@@ -11,20 +11,21 @@ HITHER := target/release/hither
 STEP   := scripts/step.sh
 export HITHER_START := $(shell date +%s)
 
-.PHONY: help setup build lab demo test unit boot check bench evidence clean
+.PHONY: help setup build lab demo test unit model boot check bench evidence clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo      one program on an emulated four-node machine, under every policy'
-	@echo 'make test      every test: unit, short boots, style'
+	@echo 'make test      every test: unit, models, short boots, style'
 	@echo 'make evidence  the long comparisons, into docs/evidence/ (hours); see below for parts'
 	@echo
 	@echo 'make setup     get what is missing (Debian packages, QEMU, Rust toolchain)'
 	@echo 'make build     build everything, in release'
 	@echo 'make unit      tests that need no root, network or QEMU'
+	@echo 'make model     the mover queues under model checkers: loom, shuttle'
 	@echo 'make boot      tests that boot the emulated machine'
 	@echo 'make check     formatting, clippy, the rules of this repository'
-	@echo 'make bench     speed of the laboratory'
+	@echo 'make bench     speed of the laboratory and of the mover queues'
 	@echo 'make clean     remove what was built; downloads stay'
 	@echo
 	@echo 'Variables: MACHINE=$(MACHINE) CPUS=$(CPUS) ROUNDS=$(ROUNDS)'
@@ -46,13 +47,20 @@ demo: lab
 		--policies $(POLICIES) -- target/release/cluster shared --rounds $(ROUNDS)
 
 # Checks first, so that a slip shows within a minute; boots last, as the longest.
-test: check unit boot
+test: check unit model boot
 
 check: setup
 	@$(STEP) 'check: formatting, clippy, tidy' cargo xtask check
 
 unit: setup
 	@$(STEP) 'unit tests' cargo test --quiet --workspace
+
+# Each has a target folder of its own, so that neither rebuilds what the other has built.
+model: setup
+	@$(STEP) 'model: loom' env RUSTFLAGS='--cfg loom' \
+		cargo test --quiet --release --package hither-mover --lib --target-dir target/loom
+	@$(STEP) 'model: shuttle' env RUSTFLAGS='--cfg shuttle' \
+		cargo test --quiet --release --package hither-mover --lib --target-dir target/shuttle
 
 # One at a time: two emulated machines on two cores would only wait for each other.
 boot: lab
@@ -61,6 +69,7 @@ boot: lab
 
 bench: lab
 	@$(STEP) 'speed of the laboratory' cargo bench --package hither-lab
+	@$(STEP) 'speed of the mover queues' cargo bench --package hither-mover
 
 evidence: lab
 	@$(STEP) 'set-up: measured programs' scripts/setup.sh --evidence

@@ -551,6 +551,7 @@ impl Instance {
     }
 
     /// Is staging blue?
+    #[cfg(all(test, loom))]
     pub(crate) fn is_blue(&self) -> bool {
         staging::colour(&self.region) == Colour::Blue
     }

@@ -202,7 +202,7 @@ pub struct Node {
 }
 
 /// Model checkers cannot make their atomics out of zeroed memory.
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 mod fresh {
     use super::*;
 
@@ -215,7 +215,7 @@ mod fresh {
         line(AtomicU64::watched(0))
     }
 
-    #[cfg(shuttle)]
+    #[cfg(any(shuttle, miri))]
     fn watched() -> Line<AtomicU64> {
         line(AtomicU64::new(0))
     }

@@ -101,7 +101,7 @@ impl Asked {
             return Err(Invalid::Overflow);
         }
         if self.flags & FLAG_MIGRATE != 0 {
-            if (self.from | self.bytes) % PAGE_BYTES != 0 {
+            if !(self.from | self.bytes).is_multiple_of(PAGE_BYTES) {
                 return Err(Invalid::Unaligned);
             }
             if self.to >= MOST_NODES {

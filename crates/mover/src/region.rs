@@ -155,7 +155,7 @@ impl Turns {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 #[derive(Debug)]
 struct Memory {
     start: std::ptr::NonNull<u8>,
@@ -165,13 +165,13 @@ struct Memory {
 }
 
 // SAFETY: the mapping belongs to this value alone, and all access to it is by atomics.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 unsafe impl Send for Memory {}
 // SAFETY: as above.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 unsafe impl Sync for Memory {}
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 impl Memory {
     fn new(slot_count: u16, node_count: u16) -> io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -226,7 +226,7 @@ impl Memory {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: `new` made this mapping, and every reference into it borrowed `self`.
@@ -234,7 +234,7 @@ impl Drop for Memory {
     }
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 #[derive(Debug)]
 struct Memory {
     header: Box<Header>,
@@ -242,7 +242,7 @@ struct Memory {
     nodes: Box<[Node]>,
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 impl Memory {
     fn new(slot_count: u16, node_count: u16) -> io::Result<Self> {
         Ok(Self {

@@ -407,7 +407,7 @@ impl Mover {
     /// What to `poll()` for reading, with [`Notify::Eventfd`]: readable once there may be a
     /// completion, provided that [`Mover::retrieve`] has returned `None` since the last one. Only
     /// for polling: whoever reads or writes it may sleep past a completion.
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(any(loom, shuttle, miri)))]
     #[must_use]
     pub fn notify_fd(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
         let flag = self.shared.instance.notifier.flag();
@@ -515,7 +515,7 @@ impl Mover {
         std::mem::replace(&mut *result, Ok(())).map_err(OpenError::Cpus)
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, shuttle))]
     pub(crate) fn instance(&self) -> &Instance {
         &self.shared.instance
     }
@@ -575,18 +575,18 @@ impl Drop for Life {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 fn own_pid() -> i32 {
     1
 }
 
 /// Binds the calling thread to the CPUs.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 fn bind(cpus: &[CpuId]) -> io::Result<()> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     if cpus.is_empty() {
@@ -607,7 +607,7 @@ fn bind(cpus: &[CpuId]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 fn bind(_: &[CpuId]) -> io::Result<()> {
     Ok(())
 }

@@ -120,7 +120,8 @@ pub(crate) fn is_empty(region: &Region) -> bool {
     Link(head.load(Ordering::Relaxed)).index().is_none()
 }
 
-/// The colour, for a report or a test.
+/// The colour.
+#[cfg(all(test, not(shuttle)))]
 pub(crate) fn colour(region: &Region) -> Colour {
     Link(region.header().staging.0.load(Ordering::Relaxed)).colour()
 }

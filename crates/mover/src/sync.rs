@@ -30,9 +30,9 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::thread::JoinHandle;
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 pub(crate) use modelled::{Bell, Flag};
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 pub(crate) use real::{Bell, Flag};
 #[cfg(loom)]
 pub(crate) use touched::{AtomicU64, quietly};
@@ -98,7 +98,7 @@ where
     Builder::new().name(name).spawn(body)
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 mod real {
     use super::{AtomicU32, Ordering};
     use rustix::event::{EventfdFlags, eventfd};
@@ -167,7 +167,7 @@ mod real {
     }
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, miri))]
 mod modelled {
     use super::{AtomicU32, Mutex, Ordering, lock};
     use std::time::Duration;
@@ -176,6 +176,8 @@ mod modelled {
     use loom::sync::Condvar;
     #[cfg(shuttle)]
     use shuttle::sync::Condvar;
+    #[cfg(not(any(loom, shuttle)))]
+    use std::sync::Condvar;
 
     /// What the kernel's futex promises: comparing the count and going to sleep are one step as
     /// seen by a waker. Time-outs never pass in the model, so that a lost wake-up is a deadlock.
@@ -242,6 +244,7 @@ mod modelled {
         }
 
         /// `poll()` without a time-out.
+        #[cfg(any(loom, shuttle))]
         pub(crate) fn poll(&self) {
             let mut raised = lock(&self.raised);
             while *raised == 0 {

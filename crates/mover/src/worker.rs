@@ -231,8 +231,11 @@ impl Worker {
             limits,
             ..
         } = &*self.shared;
+        if limits.spin_us == 0 {
+            return Ok(false);
+        }
         let end_ns = clock.now_ns() + u64::from(limits.spin_us) * 1000;
-        while limits.spin_us > 0 {
+        loop {
             for _ in 0..64 {
                 if !instance.is_idle()? || self.shared.closing.load(Ordering::Relaxed) != OPEN {
                     return Ok(true);
@@ -240,10 +243,9 @@ impl Worker {
                 std::hint::spin_loop();
             }
             if clock.now_ns() >= end_ns {
-                break;
+                return Ok(false);
             }
         }
-        Ok(false)
     }
 }
 

@@ -252,9 +252,13 @@ struct Whole {
 }
 
 impl Whole {
-    fn new(slots: u16, eventfd: bool) -> Arc<Self> {
+    fn new(slots: u16) -> Arc<Self> {
+        Self::of(quietly(|| Instance::new(slots, 1, false)), slots)
+    }
+
+    fn of(instance: std::io::Result<Instance>, slots: u16) -> Arc<Self> {
         Arc::new(Self {
-            instance: quietly(|| Instance::new(slots, 1, eventfd)).expect("boxes"),
+            instance: instance.expect("boxes"),
             cells: Cells::new(slots),
         })
     }
@@ -319,7 +323,7 @@ impl Whole {
 #[test]
 fn one_kick_for_two_clients() {
     model(3, || {
-        let whole = Whole::new(2, false);
+        let whole = Whole::new(2);
         let clients: Vec<_> = (1..=2)
             .map(|tag| {
                 let whole = Arc::clone(&whole);
@@ -361,7 +365,7 @@ fn take_all(whole: &Whole, served: &mut Vec<u64>) {
 /// sleep. If nobody rings after it looked at the bell, it has everything.
 fn hand_over(awake: bool) {
     model(3, move || {
-        let whole = Whole::new(2, false);
+        let whole = Whole::new(2);
         let instance = &whole.instance;
         let held = [(); 2].map(|()| instance.allocate().unwrap().expect("a free slot"));
         if awake {
@@ -404,7 +408,7 @@ fn two_clients_hand_over_to_a_worker_about_to_sleep() {
 fn whole(clients: u64, each: u64, preemptions: usize) {
     let slots = (clients * each) as u16;
     model(preemptions, move || {
-        let whole = Whole::new(slots, false);
+        let whole = Whole::new(slots);
         let clients: Vec<_> = (0..clients)
             .map(|client| {
                 let whole = Arc::clone(&whole);
@@ -440,7 +444,7 @@ fn two_clients_and_a_worker() {
 #[test]
 fn polling_sleeps_past_nothing() {
     model(3, || {
-        let whole = Whole::new(2, true);
+        let whole = Whole::of(Instance::new(2, 1, true), 2);
         whole.submit(1);
         whole.submit(2);
         let worker = {

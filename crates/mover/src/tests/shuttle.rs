@@ -18,7 +18,7 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use std::sync::Arc;
 
-/// Schedules of each test and scheduler: five tests, two schedulers, 100,000 and more in all.
+/// Schedules of each test by each of two schedulers: with six tests 144,000 in all.
 const SCHEDULES: usize = 12_000;
 const PAGE: usize = 4096;
 
@@ -164,7 +164,11 @@ fn closing_in_the_middle() {
             let setting = open(3, 2, Notify::Off);
             let client = {
                 let mover = Arc::clone(&setting.mover);
-                thread::spawn(move || (0..3).for_each(|number| drop(submit(&mover, number))))
+                thread::spawn(move || {
+                    for number in 0..3 {
+                        submit(&mover, number);
+                    }
+                })
             };
             client.join().unwrap();
             let noted = Arc::clone(&setting.noted);
