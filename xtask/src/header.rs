@@ -48,7 +48,9 @@ pub fn text(root: &Path) -> Result<String> {
     for source in SOURCES {
         builder = builder.with_src(root.join("crates/capi/src").join(source));
     }
-    let bindings = builder.generate().context("cbindgen cannot read crates/capi")?;
+    let bindings = builder
+        .generate()
+        .context("cbindgen cannot read crates/capi")?;
     let mut bytes = Vec::new();
     bindings.write(&mut bytes);
     let text = String::from_utf8(bytes).context("cbindgen wrote no UTF-8")?;
@@ -63,7 +65,10 @@ fn without_safety(text: &str) -> String {
     for line in text.lines() {
         if line.trim() == "* # Safety" || line.trim() == "// # Safety" {
             skipping = true;
-            while kept.last().is_some_and(|last| matches!(last.trim(), "*" | "//")) {
+            while kept
+                .last()
+                .is_some_and(|last| matches!(last.trim(), "*" | "//"))
+            {
                 kept.pop();
             }
         } else if skipping && !line.trim_start().starts_with("//") {

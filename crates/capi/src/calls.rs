@@ -182,7 +182,10 @@ fn wait(handle: c_int, timeout: Option<Duration>) -> Outcome<*mut HitherRequest>
             tv_nsec: left.subsec_nanos().into(),
         });
         // Every error (a signal) means: look again.
-        let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], left.as_ref());
+        let _ = poll(
+            &mut [PollFd::new(&descriptor, PollFlags::IN)],
+            left.as_ref(),
+        );
     }
 }
 
@@ -199,7 +202,10 @@ fn wait(handle: c_int, timeout: Option<Duration>) -> Outcome<*mut HitherRequest>
 pub unsafe extern "C" fn hither_describe(handle: c_int, text: *mut c_char, size: usize) -> c_int {
     number(|| {
         if text.is_null() && size > 0 {
-            return Err(Failure::new(HITHER_EFAULT, "text is NULL: pass a buffer, or size 0"));
+            return Err(Failure::new(
+                HITHER_EFAULT,
+                "text is NULL: pass a buffer, or size 0",
+            ));
         }
         let described = registry::with_handle(handle, |instance| Ok(instance.describe()))?;
         if size > 0 {

@@ -176,7 +176,10 @@ impl Instance {
             }
             // SAFETY: it was not submitted, so that it is still this thread's.
             unsafe { cell.write(asked) };
-            let text = format!("the request is refused: {}; mend the field", rejected.reason);
+            let text = format!(
+                "the request is refused: {}; mend the field",
+                rejected.reason
+            );
             Failure::new(HITHER_EINVAL, text)
         })
     }
@@ -251,7 +254,10 @@ impl Instance {
 
     fn no_request(&self) -> Failure {
         match self.mover.check() {
-            Ok(()) => Failure::new(HITHER_EAGAIN, "the mover has no request free: retrieve some"),
+            Ok(()) => Failure::new(
+                HITHER_EAGAIN,
+                "the mover has no request free: retrieve some",
+            ),
             Err(_) => self.corrupt(),
         }
     }

@@ -95,7 +95,9 @@ unsafe fn open(asked: &HitherConfig) -> Outcome<i32> {
     let Some(handle) = mover.notify_fd().map(|descriptor| descriptor.as_raw_fd()) else {
         unreachable!("opened with an eventfd");
     };
-    Ok(registry::add(Instance::new(handle, mover, chosen, capacity)))
+    Ok(registry::add(Instance::new(
+        handle, mover, chosen, capacity,
+    )))
 }
 
 /// # Safety
@@ -155,7 +157,9 @@ fn config(asked: &HitherConfig, cpus: Vec<CpuId>) -> Outcome<Config> {
         (0, spin_us) => spin_us,
         (_, 0) => 0,
         (_, spin_us) => {
-            return invalid(format!("spin_us is {spin_us} with HITHER_NO_SPIN: leave one out"));
+            return invalid(format!(
+                "spin_us is {spin_us} with HITHER_NO_SPIN: leave one out"
+            ));
         }
     };
     Ok(Config {
@@ -193,7 +197,11 @@ fn settings(asked: &HitherConfig, copier_cpus: Vec<CpuId>) -> Outcome<Settings> 
 
 /// A field's value, or where that is zero its default.
 fn or<T: Default + PartialEq>(asked: T, default: T) -> T {
-    if asked == T::default() { default } else { asked }
+    if asked == T::default() {
+        default
+    } else {
+        asked
+    }
 }
 
 fn failure(error: OpenError) -> Failure {
@@ -203,7 +211,9 @@ fn failure(error: OpenError) -> Failure {
             let text = format!("{text}: {cause}; free some, or raise the limits");
             Failure::new(HITHER_ENOMEM, text)
         }
-        OpenError::Cpus(cause) => Failure::new(HITHER_EINVAL, format!("{text}: {cause}; name others")),
+        OpenError::Cpus(cause) => {
+            Failure::new(HITHER_EINVAL, format!("{text}: {cause}; name others"))
+        }
         _ => Failure::new(HITHER_EINVAL, text),
     }
 }

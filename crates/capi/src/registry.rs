@@ -53,10 +53,7 @@ fn bad_handle(handle: i32) -> Failure {
 
 /// Acts on the mover of a handle.
 #[inline]
-pub(crate) fn with_handle<T>(
-    handle: i32,
-    act: impl FnOnce(&Instance) -> Outcome<T>,
-) -> Outcome<T> {
+pub(crate) fn with_handle<T>(handle: i32, act: impl FnOnce(&Instance) -> Outcome<T>) -> Outcome<T> {
     lifetime::check()?;
     act(find(&open_movers(), handle)?)
 }

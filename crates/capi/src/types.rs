@@ -177,14 +177,20 @@ mod tests {
                 $(assert_eq!(offset_of!($type, $field), $offset, stringify!($field));)*
             };
         }
-        assert_eq!((size_of::<HitherRequest>(), align_of::<HitherRequest>()), (192, 8));
+        assert_eq!(
+            (size_of::<HitherRequest>(), align_of::<HitherRequest>()),
+            (192, 8)
+        );
         offsets!(HitherRequest:
             src_base 0, dst_base 8, length 16, tag 24, kind 32, flags 36, node 40, reserved 44,
             status 48, backend 52, moved 56, already_there 64, bytes 72, queue_ns 80, move_ns 88,
             stall_ns 96, huge_kept 104, huge_split 108, race_address 112, race_thread 120,
             refused 124, reserved_result 188,
         );
-        assert_eq!((size_of::<HitherConfig>(), align_of::<HitherConfig>()), (72, 8));
+        assert_eq!(
+            (size_of::<HitherConfig>(), align_of::<HitherConfig>()),
+            (72, 8)
+        );
         offsets!(HitherConfig:
             name 0, flags 8, capacity 12, workers 16, copiers 20, spin_us 24, batch_requests 28,
             batch_bytes 32, small_bytes 40, rate_limit_bytes_per_s 48, cpus 56, cpu_count 64,

@@ -71,7 +71,16 @@ pub fn library() -> &'static Path {
 /// A compiler with the header at hand and every warning an error.
 pub fn compiler(program: &str) -> Command {
     let mut command = Command::new(program);
-    command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread", "-I"]);
+    command.args([
+        "-g",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        "-pthread",
+        "-I",
+    ]);
     command.arg(home().join("include"));
     command
 }
