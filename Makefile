@@ -11,7 +11,12 @@ HITHER := target/release/hither
 STEP   := scripts/step.sh
 export HITHER_START := $(shell date +%s)
 
-.PHONY: help setup build lab demo test unit model boot check bench evidence clean
+# Where `make install` puts the C library; LIBDIR, INCLUDEDIR and MANDIR follow PREFIX.
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+export PREFIX DESTDIR LIBDIR INCLUDEDIR MANDIR
+
+.PHONY: help setup build lab demo test unit model boot check bench evidence install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +31,7 @@ help:
 	@echo 'make boot      tests that boot the emulated machine'
 	@echo 'make check     formatting, clippy, the rules of this repository'
 	@echo 'make bench     speed of the laboratory and of the mover queues'
+	@echo 'make install   the C library into PREFIX=$(PREFIX); after make build'
 	@echo 'make clean     remove what was built; downloads stay'
 	@echo
 	@echo 'Variables: MACHINE=$(MACHINE) CPUS=$(CPUS) ROUNDS=$(ROUNDS)'
@@ -75,6 +81,10 @@ evidence: lab
 	@$(STEP) 'set-up: measured programs' scripts/setup.sh --evidence
 	@$(STEP) 'evidence' env MACHINE=$(MACHINE) CPUS=$(CPUS) POLICIES=$(POLICIES) \
 		REPEAT=$(REPEAT) scripts/evidence.sh $(TABLES)
+
+# Builds nothing, so that it may run as another user than the one who built.
+install:
+	crates/capi/install.sh target/release/libhither.a
 
 clean:
 	cargo clean

@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # gcc and libc6-dev link Rust programs; busybox-static and numactl go into the guest; strace counts
-# system calls in a test.
-packages=(gcc libc6-dev make busybox-static numactl strace)
+# system calls in a test; valgrind, groff-base and pkgconf test the C library and its manual.
+packages=(gcc libc6-dev make busybox-static numactl strace valgrind groff-base pkgconf)
 evidence_packages=(sqlite3 zstd stress-ng)
 qemu_package=qemu-system-x86
 # The laboratory is built for plugin interface version 4 and tested with QEMU 10.0, which has it.
@@ -116,7 +116,7 @@ if command -v apt-get > /dev/null && command -v dpkg-query > /dev/null; then
   install_packages "${packages[@]}"
   install_qemu
 else
-  for program in gcc make busybox numactl strace qemu-system-x86_64; do
+  for program in gcc make busybox numactl strace valgrind groff pkg-config qemu-system-x86_64; do
     command -v "$program" > /dev/null || stop "$program is missing, and without apt it is not" \
       "installed from here: install it (Debian's packages: ${packages[*]} $qemu_package)"
   done

@@ -1,9 +1,10 @@
-//! `gen`: text in README.md and docs/ that is derived from the sources.
+//! `gen`: text in README.md, docs/ and the C header that is derived from the sources.
 //!
 //! A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; what is around
-//! it is written by hand. A document names the parts that it wants.
+//! it is written by hand. A document names the parts that it wants. The C header is generated
+//! whole ([`header`]).
 
-use crate::{evidence, files};
+use crate::{evidence, files, header};
 use anyhow::{Context, Result, bail};
 use hither_workloads::PROGRAMS;
 use std::fmt::Write as _;
@@ -39,7 +40,7 @@ pub fn check(root: &Path) -> Result<()> {
     )
 }
 
-/// Path, present text and wanted text of every document with a generated part.
+/// Path, present text and wanted text of every document with a generated part, and of the header.
 fn documents(root: &Path) -> Result<Vec<(PathBuf, String, String)>> {
     let mut documents = Vec::new();
     for source in files::all(root)? {
@@ -50,6 +51,9 @@ fn documents(root: &Path) -> Result<Vec<(PathBuf, String, String)>> {
             .with_context(|| source.path.display().to_string())?;
         documents.push((source.path, source.text, new));
     }
+    // A header that is not there yet is one that is not up to date.
+    let old = std::fs::read_to_string(root.join(header::PATH)).unwrap_or_default();
+    documents.push((PathBuf::from(header::PATH), old, header::text(root)?));
     Ok(documents)
 }
 

@@ -8,6 +8,7 @@ mod check;
 mod evidence;
 mod files;
 mod generate;
+mod header;
 mod tidy;
 
 use anyhow::{Result, bail};
@@ -19,7 +20,7 @@ Usage: cargo xtask COMMAND
 
   check            formatting, clippy without warnings, tidy, generated text up to date
   tidy             rules of this repository (docs/ARCHITECTURE.md, \"Rules that tidy checks\")
-  gen              writes the generated parts of README.md and docs/
+  gen              writes the generated parts of README.md and docs/, and the C header
   gen --check      says which of them are not up to date
   evidence FILE    prints the table of a `hither lab compare --json` result as Markdown";
 

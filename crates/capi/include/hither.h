@@ -1,0 +1,370 @@
+/*
+ * hither: moves memory of a program without blocking it. See hither(7).
+ *
+ * Every call may be made by any thread at any time, but not in a signal handler. A number below 0
+ * is an error (HITHER_E*); hither_last_error() says what is wrong, where, and how to mend it. A
+ * child after fork() finds every call refused with HITHER_EFORK.
+ *
+ * Generated from crates/capi/src by `cargo xtask gen`: change it there.
+ */
+
+#ifndef HITHER_H
+#define HITHER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Version of this header: raised when something is taken away or changes its meaning.
+#define HITHER_VERSION_MAJOR 0
+
+// Version of this header: raised when something is added.
+#define HITHER_VERSION_MINOR 1
+
+// Version of this header: raised when something is mended.
+#define HITHER_VERSION_PATCH 0
+
+// Success.
+#define HITHER_OK 0
+
+// No mover has this name.
+#define HITHER_ENOENT -2
+
+// The structure is larger than the library knows, and what it does not know is not zero.
+#define HITHER_E2BIG -7
+
+// The handle names no open mover of this process.
+#define HITHER_EBADF -9
+
+// This is a child after fork(): the mover belongs to the parent.
+#define HITHER_EFORK -10
+
+// All requests of the mover are in use: retrieve or free some.
+#define HITHER_EAGAIN -11
+
+// The system has no memory, descriptor or thread to give.
+#define HITHER_ENOMEM -12
+
+// A pointer that must not be NULL is.
+#define HITHER_EFAULT -14
+
+// The request is submitted and not yet retrieved: it is not the caller's now.
+#define HITHER_EBUSY -16
+
+// An argument or a field of the request has no meaning.
+#define HITHER_EINVAL -22
+
+// Too late to cancel: the request runs or is finished, and will be retrieved as usual.
+#define HITHER_EALREADY -114
+
+// Somebody wrote over the mover's queues. Close it; its requests are lost.
+#define HITHER_ECORRUPT -117
+
+// An error in the library itself. Please report it with hither_last_error().
+#define HITHER_EINTERNAL -131
+
+// `kind` of a request: copy `length` bytes from `src_base` to `dst_base`, as memcpy() does. The
+// ranges must not overlap. Accesses meanwhile see old or new bytes.
+#define HITHER_REPLICATE 1
+
+// `kind` of a request: move the pages of `length` bytes from `src_base` on to node `node`. Their
+// addresses and contents stay. Both ends must be multiples of 4096.
+#define HITHER_MIGRATE 2
+
+// `flags` of a request: an access to a page on its way goes on at once, on the page where it was;
+// the page is tried again, and refused as busy if that does not help. What happens unless
+// another `HITHER_RACE_*` is set.
+#define HITHER_RACE_RECOVER 0
+
+// `flags` of a request: an access to a page on its way goes on at once and ends the request, which
+// fails with `race_address` and `race_thread`.
+#define HITHER_RACE_FAIL 1
+
+// `flags` of a request: an access to a page on its way waits until the page has arrived. Not
+// together with HITHER_RACE_FAIL.
+#define HITHER_RACE_BLOCK 2
+
+// `flags` of a request: it goes before all requests without this flag that have not begun.
+#define HITHER_PRIORITY_HIGH 4
+
+// `status` of a request that was not submitted yet.
+#define HITHER_BLANK 0
+
+// `status` of a request that was submitted. Only retrieval tells that it is completed.
+#define HITHER_SUBMITTED 1
+
+// `status` of a retrieved request: every page is where it was asked to be, every byte is copied.
+#define HITHER_DONE 2
+
+// `status` of a retrieved request: at least one page was refused (`refused`), or an access ended
+// it (`race_thread` is not 0).
+#define HITHER_FAILED 3
+
+// `status` of a retrieved request: it was cancelled and has not run.
+#define HITHER_CANCELLED 4
+
+// Index into `refused`: under I/O, locked, or otherwise in use just now; may succeed later.
+#define HITHER_REFUSED_BUSY 0
+
+// Index into `refused`: pinned by a device or by a long-term reference.
+#define HITHER_REFUSED_PINNED 1
+
+// Index into `refused`: the target had no free memory; may succeed later.
+#define HITHER_REFUSED_NO_MEMORY 2
+
+// Index into `refused`: nothing is mapped there.
+#define HITHER_REFUSED_UNMAPPED 3
+
+// Index into `refused`: it belongs to a file or to somebody else and may not be moved.
+#define HITHER_REFUSED_NOT_OURS 4
+
+// Index into `refused`: several processes map it (after fork, say), so it is left alone.
+#define HITHER_REFUSED_SHARED 5
+
+// Index into `refused`: the process has ended.
+#define HITHER_REFUSED_PROCESS_GONE 6
+
+// Index into `refused`: this process may not use the target node, or there is no such node.
+#define HITHER_REFUSED_TARGET_FORBIDDEN 7
+
+// Index into `refused`: not tried, as the request was cancelled or ended before.
+#define HITHER_REFUSED_DROPPED 8
+
+// Index into `refused`: nothing here can do this kind of move.
+#define HITHER_REFUSED_NOT_SUPPORTED 9
+
+// Entries of `refused`. Those beyond the reasons above are 0.
+#define HITHER_REFUSED_COUNT 16
+
+// `how` of hither_close_how(): run what was submitted.
+#define HITHER_DRAIN 0
+
+// `how` of hither_close_how(): drop what was submitted and has not begun.
+#define HITHER_ABANDON 1
+
+// `flags` of a configuration: exchange pages from user space without CAP_SYS_PTRACE too. The
+// program promises to make no raw clone() and no system call on memory under way.
+#define HITHER_EXCHANGE_ALWAYS 1
+
+// `flags` of a configuration: never exchange pages from user space; the kernel moves them. Not
+// together with HITHER_EXCHANGE_ALWAYS.
+#define HITHER_EXCHANGE_NEVER 2
+
+// `flags` of a configuration: workers sleep as soon as nothing is queued, whatever `spin_us`.
+#define HITHER_NO_SPIN 4
+
+// Size in bytes of struct hither_config as of version 0.1.
+#define HITHER_CONFIG_BYTES_0_1 72
+
+// Settings of a mover. Set it to zero first: zero is the default of every field, of those too
+// that a later version adds.
+struct hither_config {
+  // Which mover: as the argument of hither_open().
+  const char *name;
+  // HITHER_EXCHANGE_* and HITHER_NO_SPIN. Unknown bits are refused.
+  uint32_t flags;
+  // Requests that may be allocated at a time: 1 to 32768. 0: 256.
+  uint32_t capacity;
+  // Worker threads: 1 to 256. 0: 1.
+  uint32_t workers;
+  // Threads that share a replication of 1 MiB or more, the worker included: 1 to 256. 0: 1.
+  uint32_t copiers;
+  // How long a worker looks on for the next request after small ones before it sleeps, in us.
+  // 0: 50.
+  uint32_t spin_us;
+  // Most requests that are begun together. More lets neighbouring ranges move together; but
+  // results of a batch are announced together too. 0: 64.
+  uint32_t batch_requests;
+  // A batch takes no more requests once it has this many bytes. 0: 64 MiB.
+  uint64_t batch_bytes;
+  // What a small request is smaller than, in bytes. 0: 512 KiB.
+  uint64_t small_bytes;
+  // Most bytes moved per second, as a mean. 0: no limit.
+  uint64_t rate_limit_bytes_per_s;
+  // CPUs that the workers may run on, by the kernel's numbers; read during the call only.
+  // NULL: those of the calling thread.
+  const uint32_t *cpus;
+  // Entries of `cpus`: at most 4096.
+  size_t cpu_count;
+};
+
+// A move that is asked for, and after retrieval what became of it.
+//
+// Requests are made by hither_alloc_request() only. Between hither_submit_request() and retrieval
+// the structure belongs to the library: neither read nor write it. A retrieved request keeps what
+// was asked, and can be submitted again as it is or changed.
+struct hither_request {
+  // Asked: first byte to copy, or first page to move.
+  const void *src_base;
+  // Asked, of a replication: first byte to write. Of a migration: not looked at.
+  void *dst_base;
+  // Asked: how many bytes.
+  uint64_t length;
+  // Asked: the caller's own; the library does not look at it.
+  uint64_t tag;
+  // Asked: HITHER_REPLICATE or HITHER_MIGRATE. 0 when allocated, which is refused.
+  uint32_t kind;
+  // Asked: HITHER_RACE_* and HITHER_PRIORITY_HIGH. Unknown bits are refused.
+  uint32_t flags;
+  // Asked, of a migration: the node, by the kernel's number. -1 when allocated, which is
+  // refused. Of a replication: not looked at.
+  int32_t node;
+  // Must be 0.
+  uint32_t reserved;
+  // Result: HITHER_DONE, HITHER_FAILED or HITHER_CANCELLED.
+  int status;
+  // Result: who carried it out, for hither_backend_name().
+  uint32_t backend;
+  // Result: pages of 4096 bytes now on the target that were elsewhere; of a replication, pages
+  // written to.
+  uint64_t moved;
+  // Result: pages that were on the target already.
+  uint64_t already_there;
+  // Result: bytes copied.
+  uint64_t bytes;
+  // Result: time from submission until it was begun, in ns.
+  uint64_t queue_ns;
+  // Result: time that the move took, in ns.
+  uint64_t move_ns;
+  // Result: time that threads of the program waited for pages on their way, in ns, summed over
+  // threads.
+  uint64_t stall_ns;
+  // Result: huge pages that arrived as such.
+  uint32_t huge_kept;
+  // Result: huge pages that were split on the way.
+  uint32_t huge_split;
+  // Result: the address whose access ended the request (HITHER_RACE_FAIL). NULL if none did.
+  const void *race_address;
+  // Result: the thread that made that access, by the kernel's number. 0 if none did.
+  int32_t race_thread;
+  // Result: pages that stayed where they were, by reason: HITHER_REFUSED_* is the index. A
+  // count ends at 4294967295.
+  uint32_t refused[HITHER_REFUSED_COUNT];
+  // 0.
+  uint32_t reserved_result;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Opens a mover with default settings. `name` says whose memory it moves: NULL, "" or "self" is
+// that of this process, the only one so far.
+//
+// Returns a handle: a file descriptor, 0 or more, that poll() reports as readable when a request
+// may be completed. Do nothing else with it than poll() and the calls of this library.
+// Errors: HITHER_ENOENT (no such name), HITHER_ENOMEM, HITHER_EFORK.
+int hither_open(const char *name);
+
+// Opens a mover as configured. `size` is sizeof(struct hither_config), by which the library knows
+// the version of the structure.
+//
+// Returns a handle as hither_open() does.
+// Errors: HITHER_EFAULT (config is NULL), HITHER_EINVAL (size, an unknown flag or a value out of
+// range), HITHER_E2BIG (a field is set that this version of the library does not know), and those
+// of hither_open().
+int hither_open_config(const struct hither_config *config, size_t size);
+
+// Closes a mover: hither_close_how() with HITHER_DRAIN.
+//
+// Returns 0. Errors: HITHER_EBADF, HITHER_EFORK.
+int hither_close(int handle);
+
+// Closes a mover. With HITHER_DRAIN it blocks until everything submitted has run; with
+// HITHER_ABANDON until what has begun is finished, and the rest does not run. Results not
+// retrieved before are lost, and every request of the mover is freed. Other threads that wait for
+// it are woken with HITHER_EBADF.
+//
+// Returns 0. Errors: HITHER_EBADF (not open, or closed already), HITHER_EINVAL (how),
+// HITHER_EFORK.
+int hither_close_how(int handle, int how);
+
+// Allocates a request to fill: all fields 0 or NULL, `node` -1. Never blocks.
+//
+// Returns NULL where it fails; hither_last_code() is HITHER_EAGAIN (all are in use),
+// HITHER_EBADF or HITHER_EFORK then.
+struct hither_request *hither_alloc_request(int handle);
+
+// Frees a request that is not submitted, or retrieved.
+//
+// Returns 0. Errors: HITHER_EFAULT (NULL), HITHER_EINVAL (no request of an open mover, or freed
+// already), HITHER_EBUSY (submitted and not yet retrieved), HITHER_EFORK.
+int hither_free_request(struct hither_request *request);
+
+// Submits a request. Never blocks, and makes no system call while a worker is awake. From now on
+// until it is retrieved the request belongs to the library.
+//
+// Returns 0. Errors, after which the request is still the caller's and unchanged: HITHER_EFAULT
+// (NULL), HITHER_EINVAL (no request of an open mover, freed, or a field without meaning;
+// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EFORK. The request is
+// lost with HITHER_ECORRUPT.
+int hither_submit_request(struct hither_request *request);
+
+// Cancels a submitted request that has not begun. Cancelled or not, it is still to be retrieved.
+//
+// Returns 0: it will be retrieved as HITHER_CANCELLED. Errors: HITHER_EALREADY (too late),
+// HITHER_EFAULT (NULL), HITHER_EINVAL (no request of an open mover, or not submitted),
+// HITHER_EFORK.
+int hither_cancel(struct hither_request *request);
+
+// Retrieves a completed request of any mover of this process, each mover in its turn. Never
+// blocks.
+//
+// Returns the request, which is the caller's again, to be read, submitted anew or freed. NULL: no
+// request is completed (hither_last_code() is 0), or it is HITHER_EFORK or HITHER_ECORRUPT.
+struct hither_request *hither_retrieve_completed(void);
+
+// Retrieves a completed request of one mover. Never blocks. Before sleeping in poll(), call it
+// until it returns NULL; poll() may return once more than needed.
+//
+// Returns as hither_retrieve_completed(); hither_last_code() may be HITHER_EBADF too.
+struct hither_request *hither_retrieve(int handle);
+
+// Retrieves a completed request of one mover, waiting for it up to `timeout_ms` milliseconds; -1
+// waits for ever, 0 not at all. Signals do not end the waiting.
+//
+// Returns as hither_retrieve(); NULL with hither_last_code() 0 after the time. Errors:
+// HITHER_EBADF (also when it is closed meanwhile), HITHER_EINVAL (a time below -1),
+// HITHER_ECORRUPT, HITHER_EFORK.
+struct hither_request *hither_wait(int handle, int timeout_ms);
+
+// Writes to `text` which backends serve a mover and why the others do not: a line each. At most
+// `size` bytes are written, a final zero included; of a longer text the beginning. `text` may be
+// NULL where `size` is 0.
+//
+// Returns the length of the whole text in bytes, without its final zero, as snprintf() does.
+// Errors: HITHER_EBADF, HITHER_EFAULT (text is NULL but size is not 0), HITHER_EFORK.
+int hither_describe(int handle, char *text, size_t size);
+
+// Name of the backend that carried a request out (`backend` of a retrieved request): "copy",
+// "swap", "kernel".
+//
+// Returns a text that is never freed, or NULL: there is no such backend, and hither_last_code()
+// is HITHER_EINVAL, HITHER_EBADF or HITHER_EFORK.
+const char *hither_backend_name(int handle, uint32_t backend);
+
+// Words for a reason (`HITHER_REFUSED_*`), to be read by people.
+//
+// Returns a text that is never freed; of an unknown reason "unknown".
+const char *hither_reason_name(uint32_t reason);
+
+// What a code of this library (`HITHER_E*`) means, to be read by people.
+//
+// Returns a text that is never freed; of an unknown code one that says so.
+const char *hither_strerror(int code);
+
+// Code of this thread's last call: 0 where it succeeded, for calls that return NULL for nothing
+// as well as for errors. Calls that cannot fail (names, words, this one) do not count.
+int hither_last_code(void);
+
+// A sentence on this thread's last call: what is wrong, where, and how to mend it. Empty where
+// that call succeeded. Valid until the thread's next call that can fail.
+const char *hither_last_error(void);
+
+// Version of the library in use, as text: "0.1.0". That of the header is in `HITHER_VERSION_*`.
+const char *hither_version(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* HITHER_H */

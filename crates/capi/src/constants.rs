@@ -1,0 +1,146 @@
+//! The numbers of the interface. None is ever given another meaning.
+
+use std::ffi::c_int;
+
+/// Version of this header: raised when something is taken away or changes its meaning.
+pub const HITHER_VERSION_MAJOR: u32 = 0;
+/// Version of this header: raised when something is added.
+pub const HITHER_VERSION_MINOR: u32 = 1;
+/// Version of this header: raised when something is mended.
+pub const HITHER_VERSION_PATCH: u32 = 0;
+
+/// Success.
+pub const HITHER_OK: c_int = 0;
+/// No mover has this name.
+pub const HITHER_ENOENT: c_int = -2;
+/// The structure is larger than the library knows, and what it does not know is not zero.
+pub const HITHER_E2BIG: c_int = -7;
+/// The handle names no open mover of this process.
+pub const HITHER_EBADF: c_int = -9;
+/// This is a child after fork(): the mover belongs to the parent.
+pub const HITHER_EFORK: c_int = -10;
+/// All requests of the mover are in use: retrieve or free some.
+pub const HITHER_EAGAIN: c_int = -11;
+/// The system has no memory, descriptor or thread to give.
+pub const HITHER_ENOMEM: c_int = -12;
+/// A pointer that must not be NULL is.
+pub const HITHER_EFAULT: c_int = -14;
+/// The request is submitted and not yet retrieved: it is not the caller's now.
+pub const HITHER_EBUSY: c_int = -16;
+/// An argument or a field of the request has no meaning.
+pub const HITHER_EINVAL: c_int = -22;
+/// Too late to cancel: the request runs or is finished, and will be retrieved as usual.
+pub const HITHER_EALREADY: c_int = -114;
+/// Somebody wrote over the mover's queues. Close it; its requests are lost.
+pub const HITHER_ECORRUPT: c_int = -117;
+/// An error in the library itself. Please report it with hither_last_error().
+pub const HITHER_EINTERNAL: c_int = -131;
+
+/// `kind` of a request: copy `length` bytes from `src_base` to `dst_base`, as memcpy() does. The
+/// ranges must not overlap. Accesses meanwhile see old or new bytes.
+pub const HITHER_REPLICATE: u32 = 1;
+/// `kind` of a request: move the pages of `length` bytes from `src_base` on to node `node`. Their
+/// addresses and contents stay. Both ends must be multiples of 4096.
+pub const HITHER_MIGRATE: u32 = 2;
+
+/// `flags` of a request: an access to a page on its way goes on at once, on the page where it was;
+/// the page is tried again, and refused as busy if that does not help. What happens unless
+/// another `HITHER_RACE_*` is set.
+pub const HITHER_RACE_RECOVER: u32 = 0;
+/// `flags` of a request: an access to a page on its way goes on at once and ends the request, which
+/// fails with `race_address` and `race_thread`.
+pub const HITHER_RACE_FAIL: u32 = 1;
+/// `flags` of a request: an access to a page on its way waits until the page has arrived. Not
+/// together with HITHER_RACE_FAIL.
+pub const HITHER_RACE_BLOCK: u32 = 2;
+/// `flags` of a request: it goes before all requests without this flag that have not begun.
+pub const HITHER_PRIORITY_HIGH: u32 = 4;
+
+/// `status` of a request that was not submitted yet.
+pub const HITHER_BLANK: c_int = 0;
+/// `status` of a request that was submitted. Only retrieval tells that it is completed.
+pub const HITHER_SUBMITTED: c_int = 1;
+/// `status` of a retrieved request: every page is where it was asked to be, every byte is copied.
+pub const HITHER_DONE: c_int = 2;
+/// `status` of a retrieved request: at least one page was refused (`refused`), or an access ended
+/// it (`race_thread` is not 0).
+pub const HITHER_FAILED: c_int = 3;
+/// `status` of a retrieved request: it was cancelled and has not run.
+pub const HITHER_CANCELLED: c_int = 4;
+
+/// Index into `refused`: under I/O, locked, or otherwise in use just now; may succeed later.
+pub const HITHER_REFUSED_BUSY: u32 = 0;
+/// Index into `refused`: pinned by a device or by a long-term reference.
+pub const HITHER_REFUSED_PINNED: u32 = 1;
+/// Index into `refused`: the target had no free memory; may succeed later.
+pub const HITHER_REFUSED_NO_MEMORY: u32 = 2;
+/// Index into `refused`: nothing is mapped there.
+pub const HITHER_REFUSED_UNMAPPED: u32 = 3;
+/// Index into `refused`: it belongs to a file or to somebody else and may not be moved.
+pub const HITHER_REFUSED_NOT_OURS: u32 = 4;
+/// Index into `refused`: several processes map it (after fork, say), so it is left alone.
+pub const HITHER_REFUSED_SHARED: u32 = 5;
+/// Index into `refused`: the process has ended.
+pub const HITHER_REFUSED_PROCESS_GONE: u32 = 6;
+/// Index into `refused`: this process may not use the target node, or there is no such node.
+pub const HITHER_REFUSED_TARGET_FORBIDDEN: u32 = 7;
+/// Index into `refused`: not tried, as the request was cancelled or ended before.
+pub const HITHER_REFUSED_DROPPED: u32 = 8;
+/// Index into `refused`: nothing here can do this kind of move.
+pub const HITHER_REFUSED_NOT_SUPPORTED: u32 = 9;
+/// Entries of `refused`. Those beyond the reasons above are 0.
+pub const HITHER_REFUSED_COUNT: usize = 16;
+
+/// `how` of hither_close_how(): run what was submitted.
+pub const HITHER_DRAIN: c_int = 0;
+/// `how` of hither_close_how(): drop what was submitted and has not begun.
+pub const HITHER_ABANDON: c_int = 1;
+
+/// `flags` of a configuration: exchange pages from user space without CAP_SYS_PTRACE too. The
+/// program promises to make no raw clone() and no system call on memory under way.
+pub const HITHER_EXCHANGE_ALWAYS: u32 = 1;
+/// `flags` of a configuration: never exchange pages from user space; the kernel moves them. Not
+/// together with HITHER_EXCHANGE_ALWAYS.
+pub const HITHER_EXCHANGE_NEVER: u32 = 2;
+/// `flags` of a configuration: workers sleep as soon as nothing is queued, whatever `spin_us`.
+pub const HITHER_NO_SPIN: u32 = 4;
+/// Size in bytes of struct hither_config as of version 0.1.
+pub const HITHER_CONFIG_BYTES_0_1: usize = 72;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::plan::Refusal;
+    use hither_mover::reason_index;
+
+    #[test]
+    fn reasons_are_where_the_mover_counts_them() {
+        for (refusal, index) in [
+            (Refusal::Busy, HITHER_REFUSED_BUSY),
+            (Refusal::Pinned, HITHER_REFUSED_PINNED),
+            (Refusal::NoMemory, HITHER_REFUSED_NO_MEMORY),
+            (Refusal::Unmapped, HITHER_REFUSED_UNMAPPED),
+            (Refusal::NotOurs, HITHER_REFUSED_NOT_OURS),
+            (Refusal::Shared, HITHER_REFUSED_SHARED),
+            (Refusal::ProcessGone, HITHER_REFUSED_PROCESS_GONE),
+            (Refusal::TargetForbidden, HITHER_REFUSED_TARGET_FORBIDDEN),
+            (Refusal::Dropped, HITHER_REFUSED_DROPPED),
+            (Refusal::NotSupported, HITHER_REFUSED_NOT_SUPPORTED),
+        ] {
+            assert_eq!(reason_index(refusal), index as usize, "{refusal}");
+        }
+    }
+
+    #[test]
+    fn the_version_is_the_packages() {
+        let version = [
+            HITHER_VERSION_MAJOR,
+            HITHER_VERSION_MINOR,
+            HITHER_VERSION_PATCH,
+        ];
+        assert_eq!(
+            version.map(|part| part.to_string()).join("."),
+            env!("CARGO_PKG_VERSION")
+        );
+    }
+}

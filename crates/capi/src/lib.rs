@@ -1,0 +1,26 @@
+//! libhither: the asynchronous memory-move service for C.
+//!
+//! Modelled on the user interface of memif (Lin and Liu, "memif: Towards Programming Heterogeneous
+//! Memory Asynchronously", ASPLOS 2016, section 4.1): a program written from the paper's figure 2
+//! compiles with its names changed. `include/hither.h` is made from [`constants`], [`types`] and
+//! the functions in [`calls`] (`cargo xtask gen`); the manual is in `docs/man`.
+//!
+//! What always holds, whatever a program passes:
+//! - A handle and a request are looked up before they are used; what is not found is an error.
+//!   Only memory that the program names as its own (a name, a configuration, a buffer for text) is
+//!   taken at its word, as C must.
+//! - No panic leaves the library ([`failure::guarded`]).
+//! - A child after `fork` finds every call refused ([`lifetime`]).
+
+pub mod calls;
+pub mod constants;
+mod failure;
+mod instance;
+mod lifetime;
+mod open;
+mod registry;
+pub mod types;
+
+pub use calls::*;
+pub use constants::*;
+pub use types::{HitherConfig, HitherRequest};

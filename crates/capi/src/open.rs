@@ -1,0 +1,219 @@
+//! Opening: from a configuration of C to a service.
+
+use crate::constants::{
+    HITHER_CONFIG_BYTES_0_1, HITHER_E2BIG, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOENT,
+    HITHER_ENOMEM, HITHER_EXCHANGE_ALWAYS, HITHER_EXCHANGE_NEVER, HITHER_NO_SPIN,
+};
+use crate::failure::{Failure, Outcome};
+use crate::instance::Instance;
+use crate::types::HitherConfig;
+use crate::{lifetime, registry};
+use hither_core::ids::CpuId;
+use hither_linux::backend::own::{self, Exchange, Settings};
+use hither_mover::{Config, Notify, OpenError};
+use rustix::fd::AsRawFd;
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// What this version knows.
+const KNOWN_BYTES: usize = size_of::<HitherConfig>();
+/// No configuration ever is larger: a larger size is a mistake of the caller.
+const MOST_BYTES: usize = 4096;
+/// Entries of a list of CPUs.
+const MOST_CPUS: usize = 4096;
+/// Threads that share a replication.
+const MOST_COPIERS: u32 = 256;
+const KNOWN_FLAGS: u32 = HITHER_EXCHANGE_ALWAYS | HITHER_EXCHANGE_NEVER | HITHER_NO_SPIN;
+
+fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
+    Err(Failure::new(HITHER_EINVAL, text))
+}
+
+/// Opens a mover with default settings.
+///
+/// # Safety
+/// `name` is NULL or a text with a final zero.
+pub(crate) unsafe fn by_name(name: *const c_char) -> Outcome<i32> {
+    let config = HitherConfig {
+        name,
+        ..HitherConfig::default()
+    };
+    // SAFETY: the caller vouches for `name`; there is no list of CPUs.
+    unsafe { open(&config) }
+}
+
+/// Opens a mover as a program's configuration of `size` bytes says.
+///
+/// # Safety
+/// `config` is NULL or has `size` bytes, with pointers as the structure says.
+pub(crate) unsafe fn by_config(config: *const HitherConfig, size: usize) -> Outcome<i32> {
+    if config.is_null() {
+        let text = "config is NULL: pass a configuration, or call hither_open()";
+        return Err(Failure::new(HITHER_EFAULT, text));
+    }
+    if !(HITHER_CONFIG_BYTES_0_1..=MOST_BYTES).contains(&size) {
+        return invalid(format!(
+            "size is {size}: pass sizeof(struct hither_config), set to zero first"
+        ));
+    }
+    let bytes = config.cast::<u8>();
+    // A program that knows more than this library may still use it, if it asks for nothing new.
+    for offset in KNOWN_BYTES..size {
+        // SAFETY: the caller vouches for `size` bytes.
+        if unsafe { bytes.add(offset).read() } != 0 {
+            let text = format!(
+                "byte {offset} of the configuration is set, but this version knows {KNOWN_BYTES} \
+                 bytes: clear it, or use a newer library"
+            );
+            return Err(Failure::new(HITHER_E2BIG, text));
+        }
+    }
+    let mut known = MaybeUninit::<HitherConfig>::zeroed();
+    // SAFETY: both have that many bytes; a program's structure needs no alignment this way. Every
+    // field may have any value.
+    let known = unsafe {
+        ptr::copy_nonoverlapping(bytes, known.as_mut_ptr().cast(), size.min(KNOWN_BYTES));
+        known.assume_init()
+    };
+    // SAFETY: the caller vouches for the pointers in it.
+    unsafe { open(&known) }
+}
+
+/// # Safety
+/// The pointers of `asked` are as the structure says.
+unsafe fn open(asked: &HitherConfig) -> Outcome<i32> {
+    lifetime::begin()?;
+    // SAFETY: the caller vouches for the name.
+    unsafe { check_name(asked.name)? };
+    // SAFETY: the caller vouches for the list.
+    let cpus = unsafe { cpus(asked)? };
+    let config = config(asked, cpus.clone())?;
+    let capacity = config.capacity;
+    let settings = settings(asked, cpus)?;
+    let (mover, chosen) = own::open(config, settings).map_err(failure)?;
+    let Some(handle) = mover.notify_fd().map(|descriptor| descriptor.as_raw_fd()) else {
+        unreachable!("opened with an eventfd");
+    };
+    Ok(registry::add(Instance::new(
+        handle, mover, chosen, capacity,
+    )))
+}
+
+/// # Safety
+/// `name` is NULL or a text with a final zero.
+unsafe fn check_name(name: *const c_char) -> Outcome<()> {
+    if name.is_null() {
+        return Ok(());
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    let name = unsafe { CStr::from_ptr(name) };
+    if matches!(name.to_bytes(), b"" | b"self") {
+        return Ok(());
+    }
+    let text = format!(
+        "there is no mover `{}`: pass \"self\" for this process's own memory",
+        name.to_string_lossy()
+    );
+    Err(Failure::new(HITHER_ENOENT, text))
+}
+
+/// # Safety
+/// `cpus` is NULL or has `cpu_count` entries.
+unsafe fn cpus(asked: &HitherConfig) -> Outcome<Vec<CpuId>> {
+    let count = asked.cpu_count;
+    if count > MOST_CPUS {
+        return invalid(format!("cpu_count is {count}: it is at most {MOST_CPUS}"));
+    }
+    match (asked.cpus.is_null(), count) {
+        (true, 0) => return Ok(Vec::new()),
+        (true, _) => {
+            let text = "cpus is NULL but cpu_count is not 0: pass the list";
+            return Err(Failure::new(HITHER_EFAULT, text));
+        }
+        (false, 0) => return invalid("cpus is set but cpu_count is 0: count its entries"),
+        (false, _) => {}
+    }
+    // SAFETY: the caller vouches for the entries, which may be unaligned in C only by mistake;
+    // reading them one by one minds neither.
+    let cpu = |index| unsafe { asked.cpus.add(index).read_unaligned() };
+    Ok((0..count).map(|index| CpuId(cpu(index))).collect())
+}
+
+fn config(asked: &HitherConfig, cpus: Vec<CpuId>) -> Outcome<Config> {
+    if asked.flags & !KNOWN_FLAGS != 0 {
+        return invalid(format!(
+            "flags of the configuration has unknown bits {:#x}: clear them, or use the library \
+             that knows them",
+            asked.flags & !KNOWN_FLAGS
+        ));
+    }
+    let Ok(capacity) = u16::try_from(asked.capacity) else {
+        return invalid(format!("capacity is {}: it is 1 to 32768", asked.capacity));
+    };
+    let default = Config::default();
+    let spin_us = match (asked.flags & HITHER_NO_SPIN, asked.spin_us) {
+        (0, 0) => default.spin_us,
+        (0, spin_us) => spin_us,
+        (_, 0) => 0,
+        (_, spin_us) => {
+            return invalid(format!(
+                "spin_us is {spin_us} with HITHER_NO_SPIN: leave one out"
+            ));
+        }
+    };
+    Ok(Config {
+        capacity: or(capacity, default.capacity),
+        workers: or(asked.workers as usize, default.workers),
+        cpus,
+        rate_limit_bytes_per_s: (asked.rate_limit_bytes_per_s > 0)
+            .then_some(asked.rate_limit_bytes_per_s),
+        spin_us,
+        small_bytes: or(asked.small_bytes, default.small_bytes),
+        batch_requests: or(asked.batch_requests as usize, default.batch_requests),
+        batch_bytes: or(asked.batch_bytes, default.batch_bytes),
+        notify: Notify::Eventfd,
+    })
+}
+
+fn settings(asked: &HitherConfig, copier_cpus: Vec<CpuId>) -> Outcome<Settings> {
+    let exchange = match asked.flags & (HITHER_EXCHANGE_ALWAYS | HITHER_EXCHANGE_NEVER) {
+        0 => Exchange::WhereSafe,
+        HITHER_EXCHANGE_ALWAYS => Exchange::Always,
+        HITHER_EXCHANGE_NEVER => Exchange::Never,
+        _ => return invalid("flags has two HITHER_EXCHANGE_*: set one"),
+    };
+    if asked.copiers > MOST_COPIERS {
+        let text = format!("copiers is {}: it is 1 to {MOST_COPIERS}", asked.copiers);
+        return invalid(text);
+    }
+    Ok(Settings {
+        exchange,
+        copiers: asked.copiers as usize,
+        copier_cpus,
+        ..Settings::default()
+    })
+}
+
+/// A field's value, or where that is zero its default.
+fn or<T: Default + PartialEq>(asked: T, default: T) -> T {
+    if asked == T::default() {
+        default
+    } else {
+        asked
+    }
+}
+
+fn failure(error: OpenError) -> Failure {
+    let text = error.to_string();
+    match error {
+        OpenError::System(cause) => {
+            let text = format!("{text}: {cause}; free some, or raise the limits");
+            Failure::new(HITHER_ENOMEM, text)
+        }
+        OpenError::Cpus(cause) => {
+            Failure::new(HITHER_EINVAL, format!("{text}: {cause}; name others"))
+        }
+        _ => Failure::new(HITHER_EINVAL, text),
+    }
+}

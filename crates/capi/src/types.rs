@@ -1,0 +1,199 @@
+//! The structures of the interface, with frozen layouts.
+
+use crate::constants::{HITHER_BLANK, HITHER_CONFIG_BYTES_0_1, HITHER_REFUSED_COUNT};
+use std::ffi::{c_char, c_int, c_void};
+
+/// A move that is asked for, and after retrieval what became of it.
+///
+/// Requests are made by hither_alloc_request() only. Between hither_submit_request() and retrieval
+/// the structure belongs to the library: neither read nor write it. A retrieved request keeps what
+/// was asked, and can be submitted again as it is or changed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HitherRequest {
+    /// Asked: first byte to copy, or first page to move.
+    pub src_base: *const c_void,
+    /// Asked, of a replication: first byte to write. Of a migration: not looked at.
+    pub dst_base: *mut c_void,
+    /// Asked: how many bytes.
+    pub length: u64,
+    /// Asked: the caller's own; the library does not look at it.
+    pub tag: u64,
+    /// Asked: HITHER_REPLICATE or HITHER_MIGRATE. 0 when allocated, which is refused.
+    pub kind: u32,
+    /// Asked: HITHER_RACE_* and HITHER_PRIORITY_HIGH. Unknown bits are refused.
+    pub flags: u32,
+    /// Asked, of a migration: the node, by the kernel's number. -1 when allocated, which is
+    /// refused. Of a replication: not looked at.
+    pub node: i32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Result: HITHER_DONE, HITHER_FAILED or HITHER_CANCELLED.
+    pub status: c_int,
+    /// Result: who carried it out, for hither_backend_name().
+    pub backend: u32,
+    /// Result: pages of 4096 bytes now on the target that were elsewhere; of a replication, pages
+    /// written to.
+    pub moved: u64,
+    /// Result: pages that were on the target already.
+    pub already_there: u64,
+    /// Result: bytes copied.
+    pub bytes: u64,
+    /// Result: time from submission until it was begun, in ns.
+    pub queue_ns: u64,
+    /// Result: time that the move took, in ns.
+    pub move_ns: u64,
+    /// Result: time that threads of the program waited for pages on their way, in ns, summed over
+    /// threads.
+    pub stall_ns: u64,
+    /// Result: huge pages that arrived as such.
+    pub huge_kept: u32,
+    /// Result: huge pages that were split on the way.
+    pub huge_split: u32,
+    /// Result: the address whose access ended the request (HITHER_RACE_FAIL). NULL if none did.
+    pub race_address: *const c_void,
+    /// Result: the thread that made that access, by the kernel's number. 0 if none did.
+    pub race_thread: i32,
+    /// Result: pages that stayed where they were, by reason: HITHER_REFUSED_* is the index. A
+    /// count ends at 4294967295.
+    pub refused: [u32; HITHER_REFUSED_COUNT],
+    /// 0.
+    pub reserved_result: u32,
+}
+
+impl HitherRequest {
+    /// As it is allocated.
+    pub(crate) const fn blank() -> Self {
+        Self {
+            src_base: std::ptr::null(),
+            dst_base: std::ptr::null_mut(),
+            length: 0,
+            tag: 0,
+            kind: 0,
+            flags: 0,
+            node: -1,
+            reserved: 0,
+            status: HITHER_BLANK,
+            backend: 0,
+            moved: 0,
+            already_there: 0,
+            bytes: 0,
+            queue_ns: 0,
+            move_ns: 0,
+            stall_ns: 0,
+            huge_kept: 0,
+            huge_split: 0,
+            race_address: std::ptr::null(),
+            race_thread: 0,
+            refused: [0; HITHER_REFUSED_COUNT],
+            reserved_result: 0,
+        }
+    }
+
+    /// What was asked, without results.
+    pub(crate) const fn asked(&self) -> Self {
+        Self {
+            src_base: self.src_base,
+            dst_base: self.dst_base,
+            length: self.length,
+            tag: self.tag,
+            kind: self.kind,
+            flags: self.flags,
+            node: self.node,
+            reserved: self.reserved,
+            ..Self::blank()
+        }
+    }
+}
+
+/// Settings of a mover. Set it to zero first: zero is the default of every field, of those too
+/// that a later version adds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HitherConfig {
+    /// Which mover: as the argument of hither_open().
+    pub name: *const c_char,
+    /// HITHER_EXCHANGE_* and HITHER_NO_SPIN. Unknown bits are refused.
+    pub flags: u32,
+    /// Requests that may be allocated at a time: 1 to 32768. 0: 256.
+    pub capacity: u32,
+    /// Worker threads: 1 to 256. 0: 1.
+    pub workers: u32,
+    /// Threads that share a replication of 1 MiB or more, the worker included: 1 to 256. 0: 1.
+    pub copiers: u32,
+    /// How long a worker looks on for the next request after small ones before it sleeps, in us.
+    /// 0: 50.
+    pub spin_us: u32,
+    /// Most requests that are begun together. More lets neighbouring ranges move together; but
+    /// results of a batch are announced together too. 0: 64.
+    pub batch_requests: u32,
+    /// A batch takes no more requests once it has this many bytes. 0: 64 MiB.
+    pub batch_bytes: u64,
+    /// What a small request is smaller than, in bytes. 0: 512 KiB.
+    pub small_bytes: u64,
+    /// Most bytes moved per second, as a mean. 0: no limit.
+    pub rate_limit_bytes_per_s: u64,
+    /// CPUs that the workers may run on, by the kernel's numbers; read during the call only.
+    /// NULL: those of the calling thread.
+    pub cpus: *const u32,
+    /// Entries of `cpus`: at most 4096.
+    pub cpu_count: usize,
+}
+
+impl Default for HitherConfig {
+    fn default() -> Self {
+        Self {
+            name: std::ptr::null(),
+            flags: 0,
+            capacity: 0,
+            workers: 0,
+            copiers: 0,
+            spin_us: 0,
+            batch_requests: 0,
+            batch_bytes: 0,
+            small_bytes: 0,
+            rate_limit_bytes_per_s: 0,
+            cpus: std::ptr::null(),
+            cpu_count: 0,
+        }
+    }
+}
+
+// Programs were compiled against these.
+const _: () = {
+    assert!(size_of::<HitherRequest>() == 192);
+    assert!(size_of::<HitherConfig>() == HITHER_CONFIG_BYTES_0_1);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn layouts_are_frozen() {
+        macro_rules! offsets {
+            ($type:ty: $($field:ident $offset:expr),* $(,)?) => {
+                $(assert_eq!(offset_of!($type, $field), $offset, stringify!($field));)*
+            };
+        }
+        assert_eq!(
+            (size_of::<HitherRequest>(), align_of::<HitherRequest>()),
+            (192, 8)
+        );
+        offsets!(HitherRequest:
+            src_base 0, dst_base 8, length 16, tag 24, kind 32, flags 36, node 40, reserved 44,
+            status 48, backend 52, moved 56, already_there 64, bytes 72, queue_ns 80, move_ns 88,
+            stall_ns 96, huge_kept 104, huge_split 108, race_address 112, race_thread 120,
+            refused 124, reserved_result 188,
+        );
+        assert_eq!(
+            (size_of::<HitherConfig>(), align_of::<HitherConfig>()),
+            (72, 8)
+        );
+        offsets!(HitherConfig:
+            name 0, flags 8, capacity 12, workers 16, copiers 20, spin_us 24, batch_requests 28,
+            batch_bytes 32, small_bytes 40, rate_limit_bytes_per_s 48, cpus 56, cpu_count 64,
+        );
+    }
+}

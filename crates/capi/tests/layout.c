@@ -1,0 +1,87 @@
+/* The layouts that programs were compiled against: compiling this is the test. */
+#include <hither.h>
+
+#define AT(type, field, offset, bytes)                                    \
+  _Static_assert(offsetof(struct type, field) == offset, #type "." #field); \
+  _Static_assert(sizeof(((struct type *)0)->field) == bytes, #type "." #field)
+
+_Static_assert(sizeof(struct hither_request) == 192, "hither_request");
+AT(hither_request, src_base, 0, 8);
+AT(hither_request, dst_base, 8, 8);
+AT(hither_request, length, 16, 8);
+AT(hither_request, tag, 24, 8);
+AT(hither_request, kind, 32, 4);
+AT(hither_request, flags, 36, 4);
+AT(hither_request, node, 40, 4);
+AT(hither_request, reserved, 44, 4);
+AT(hither_request, status, 48, 4);
+AT(hither_request, backend, 52, 4);
+AT(hither_request, moved, 56, 8);
+AT(hither_request, already_there, 64, 8);
+AT(hither_request, bytes, 72, 8);
+AT(hither_request, queue_ns, 80, 8);
+AT(hither_request, move_ns, 88, 8);
+AT(hither_request, stall_ns, 96, 8);
+AT(hither_request, huge_kept, 104, 4);
+AT(hither_request, huge_split, 108, 4);
+AT(hither_request, race_address, 112, 8);
+AT(hither_request, race_thread, 120, 4);
+AT(hither_request, refused, 124, 64);
+AT(hither_request, reserved_result, 188, 4);
+
+_Static_assert(sizeof(struct hither_config) == HITHER_CONFIG_BYTES_0_1, "hither_config");
+AT(hither_config, name, 0, 8);
+AT(hither_config, flags, 8, 4);
+AT(hither_config, capacity, 12, 4);
+AT(hither_config, workers, 16, 4);
+AT(hither_config, copiers, 20, 4);
+AT(hither_config, spin_us, 24, 4);
+AT(hither_config, batch_requests, 28, 4);
+AT(hither_config, batch_bytes, 32, 8);
+AT(hither_config, small_bytes, 40, 8);
+AT(hither_config, rate_limit_bytes_per_s, 48, 8);
+AT(hither_config, cpus, 56, 8);
+AT(hither_config, cpu_count, 64, 8);
+
+/* Numbers that programs have compiled in. */
+#define IS(name, number) _Static_assert(name == number, #name)
+IS(HITHER_OK, 0);
+IS(HITHER_ENOENT, -2);
+IS(HITHER_E2BIG, -7);
+IS(HITHER_EBADF, -9);
+IS(HITHER_EFORK, -10);
+IS(HITHER_EAGAIN, -11);
+IS(HITHER_ENOMEM, -12);
+IS(HITHER_EFAULT, -14);
+IS(HITHER_EBUSY, -16);
+IS(HITHER_EINVAL, -22);
+IS(HITHER_EALREADY, -114);
+IS(HITHER_ECORRUPT, -117);
+IS(HITHER_EINTERNAL, -131);
+IS(HITHER_REPLICATE, 1);
+IS(HITHER_MIGRATE, 2);
+IS(HITHER_RACE_RECOVER, 0);
+IS(HITHER_RACE_FAIL, 1);
+IS(HITHER_RACE_BLOCK, 2);
+IS(HITHER_PRIORITY_HIGH, 4);
+IS(HITHER_BLANK, 0);
+IS(HITHER_SUBMITTED, 1);
+IS(HITHER_DONE, 2);
+IS(HITHER_FAILED, 3);
+IS(HITHER_CANCELLED, 4);
+IS(HITHER_REFUSED_BUSY, 0);
+IS(HITHER_REFUSED_PINNED, 1);
+IS(HITHER_REFUSED_NO_MEMORY, 2);
+IS(HITHER_REFUSED_UNMAPPED, 3);
+IS(HITHER_REFUSED_NOT_OURS, 4);
+IS(HITHER_REFUSED_SHARED, 5);
+IS(HITHER_REFUSED_PROCESS_GONE, 6);
+IS(HITHER_REFUSED_TARGET_FORBIDDEN, 7);
+IS(HITHER_REFUSED_DROPPED, 8);
+IS(HITHER_REFUSED_NOT_SUPPORTED, 9);
+IS(HITHER_REFUSED_COUNT, 16);
+IS(HITHER_DRAIN, 0);
+IS(HITHER_ABANDON, 1);
+IS(HITHER_EXCHANGE_ALWAYS, 1);
+IS(HITHER_EXCHANGE_NEVER, 2);
+IS(HITHER_NO_SPIN, 4);

@@ -1,0 +1,86 @@
+//! The examples as a user builds and runs them: warnings are errors, memory checkers are clean.
+
+mod common;
+
+use common::{compile, compiler, home, installed, run};
+use std::process::Command;
+
+const EXAMPLES: [(&str, &str); 3] = [
+    ("figure2", "10 of 10 regions moved"),
+    ("replicate", "replication done by copy: 512 pages moved"),
+    ("event_loop", "64 of 64 copies"),
+];
+
+fn source(name: &str) -> String {
+    format!("examples/{name}.c")
+}
+
+#[test]
+fn examples_run() {
+    for (name, words) in EXAMPLES {
+        let printed = run(&mut Command::new(compile(&source(name), name, &[])));
+        assert!(printed.contains(words), "{name}: {printed}");
+    }
+}
+
+/// The program of figure 2, many times: it sleeps in poll() although it may have retrieved only
+/// one of several completions before.
+#[test]
+fn the_papers_program_never_sleeps_for_ever() {
+    let program = compile(&source("figure2"), "figure2-again", &[]);
+    for _ in 0..200 {
+        let printed = run(Command::new("timeout").arg("20").arg(&program));
+        assert!(printed.contains("10 of 10"), "{printed}");
+    }
+}
+
+#[test]
+fn examples_are_good_as_cpp() {
+    if !installed("g++") {
+        return;
+    }
+    for (name, _) in EXAMPLES {
+        run(compiler("g++")
+            .args(["-std=c++20", "-x", "c++", "-fsyntax-only"])
+            .arg(home().join(source(name))));
+    }
+}
+
+/// valgrind 3.19 does not know userfaultfd: there `kernel` moves pages, and the library says so.
+#[test]
+fn valgrind_finds_nothing() {
+    if !installed("valgrind") {
+        return;
+    }
+    for (name, words) in EXAMPLES {
+        let program = compile(&source(name), &format!("{name}-valgrind"), &[]);
+        let printed = run(Command::new("valgrind")
+            .args(["--quiet", "--error-exitcode=99", "--leak-check=full"])
+            .arg("--errors-for-leak-kinds=definite,possible")
+            .arg(&program));
+        assert!(printed.contains(words), "{name}: {printed}");
+    }
+}
+
+/// With every backend of this machine, `swap` included.
+#[test]
+fn the_address_sanitizer_finds_nothing() {
+    for (name, words) in EXAMPLES {
+        let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+        let program = compile(&source(name), &format!("{name}-sanitized"), &flags);
+        let printed = run(&mut Command::new(&program));
+        assert!(printed.contains(words), "{name}: {printed}");
+    }
+}
+
+#[test]
+fn every_misuse_is_an_error() {
+    let program = compile("tests/errors.c", "errors", &[]);
+    run(&mut Command::new(&program));
+    if installed("valgrind") {
+        run(Command::new("valgrind")
+            .args(["--quiet", "--error-exitcode=99"])
+            .arg(&program)
+            .arg("no-limits"));
+    }
+}
