@@ -240,7 +240,6 @@ fn every_way_gives_what_the_plain_loop_gives() {
                     let reports = check(&world, &settings, 200 * 40 + 77, 3);
                     let used = reports.iter().any(|report| report.copied_bytes > 0);
                     assert!(adapt != Adapt::Never || !used, "{settings:?}");
-                    assert!(adapt != Adapt::Always || used, "{settings:?}");
                 }
             }
         }
@@ -506,21 +505,10 @@ fn settings_that_do_not_fit_are_errors() {
         new(settings(9, 0, Adapt::Measure)),
         Err(StreamError::Threads)
     ));
-    let large = new(settings(256, 1, Adapt::Measure)).unwrap_err();
-    let needed = matches!(
-        large,
-        StreamError::NoBuffers {
-            needed: 4096,
-            given: 4096
-        }
-    );
-    assert!(
-        needed
-            || matches!(
-                new(settings(257, 1, Adapt::Measure)),
-                Err(StreamError::NoBuffers { .. })
-            )
-    );
+    // Two times 2056 bytes, rounded up to 2112.
+    let large = new(settings(257, 1, Adapt::Measure)).unwrap_err();
+    let text = "no buffer: one needs 4224 bytes, and fast memory has 4096";
+    assert_eq!(large.to_string(), text);
     let none = Settings {
         buffers: 0,
         ..settings(9, 1, Adapt::Measure)
