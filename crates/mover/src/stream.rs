@@ -44,6 +44,8 @@ use team::Team;
 
 /// Blocks of a measured group, at least: see [`Adapt::Measure`].
 const GROUP_LEAST: usize = 16;
+/// Its time, at least, in ns: a tick of the kernel or a wake-up is a hundredth of it.
+const GROUP_NS: u64 = 2_000_000;
 /// A group has so many times the blocks of all buffers: a quarter of it passes until they fill.
 const GROUP_BUFFERS: usize = 4;
 
@@ -259,7 +261,7 @@ where
         Ok(Self {
             mover,
             initialised: vec![0; buffers.count],
-            pilot: Pilot::new(settings.adapt, group),
+            pilot: Pilot::new(settings.adapt, group, GROUP_NS),
             settings,
             buffers,
             fast: PhantomData,
@@ -302,7 +304,6 @@ where
             &mut outputs,
         );
         let settings = &self.settings;
-        let parted = settings.sharing == Sharing::Together;
         let mut director =
             Director::new(self.mover, &memory, &mut self.pilot, &mut self.initialised);
         let start = |thread| {
@@ -312,14 +313,11 @@ where
         };
         let team = Team::new(&mut director, settings.sharing, settings.threads);
         team.run(start, |work, thread| {
-            for block in work.blocks.clone() {
-                let range = match parted {
-                    true => memory.part(block, thread, settings.threads),
-                    false => 0..memory.elements(block),
-                };
-                if range.is_empty() {
-                    continue;
-                }
+            let (part, of) = match settings.sharing {
+                Sharing::Together => (thread, settings.threads),
+                Sharing::Whole => (0, 1),
+            };
+            for (block, range) in memory.parts(&work.blocks, part, of) {
                 let first = memory.first(block) + range.start;
                 // SAFETY: types and numbers are this stream's. The director gives each block to
                 // one work, whose threads have disjoint parts or are one thread; a buffer given

@@ -19,13 +19,15 @@ const ON_COMPARISONS: usize = 3;
 const STAY_GAIN: f64 = 1.02;
 /// Comparisons that must agree to switch off.
 const OFF_COMPARISONS: usize = 2;
-/// A try that loses this much is ended after a quarter of its blocks.
-const HOPELESS_GAIN: f64 = 0.8;
+/// A try ends early once it has lost this share of the time of a plain group.
+const HOPELESS_LOSS: f64 = 0.25;
 /// Most of the time that tries may cost in the long run.
 const TRY_SHARE: f64 = 0.01;
 /// Blocks of the shortest rest.
 const REST_LEAST: u64 = 64;
-/// Doublings of it: up to 4096 blocks.
+/// A rest has so many times the blocks of its try: a loss that was not seen for noise costs little.
+const REST_TRIES: u64 = 4;
+/// Doublings of the shortest rest.
 const REST_DOUBLINGS: u32 = 6;
 /// Blocks of the longest rest.
 const REST_MOST: u64 = 1 << 16;
@@ -69,6 +71,12 @@ impl Sample {
             elements: 0,
             elapsed_ns: 0,
         }
+    }
+
+    fn add(&mut self, blocks: u64, elements: u64, elapsed_ns: u64) {
+        self.blocks += blocks;
+        self.elements += elements;
+        self.elapsed_ns += elapsed_ns;
     }
 
     fn ns_per_element(&self) -> f64 {
@@ -134,7 +142,8 @@ pub fn decide(now: Decision, samples: &[Sample]) -> Decision {
 /// Blocks to rest after a try of `blocks` blocks that changed nothing, so many times in a row
 /// (from 1). `loss` is what the tried way cost more, as a share of the other's time.
 fn rest(blocks: u64, loss: f64, times: u32) -> u64 {
-    let doubled = REST_LEAST << times.saturating_sub(1).min(REST_DOUBLINGS);
+    let least = REST_LEAST.max(REST_TRIES * blocks);
+    let doubled = least << times.saturating_sub(1).min(REST_DOUBLINGS);
     let paid = (blocks as f64 * loss.max(0.0) / TRY_SHARE).ceil();
     doubled.max(paid as u64).min(REST_MOST)
 }
@@ -155,8 +164,10 @@ pub enum Adapt {
 #[derive(Debug)]
 pub(super) struct Pilot {
     adapt: Adapt,
-    /// Blocks of a sample.
+    /// Blocks of a sample, at least.
     group: u64,
+    /// Its time, at least, in ns: longer than what disturbs it.
+    group_ns: u64,
     decision: Decision,
     way: Way,
     /// Counts changes of `way`, so that a block begun before one is not counted after it.
@@ -166,6 +177,10 @@ pub(super) struct Pilot {
     /// Blocks still to rest; `None`: a try is under way.
     resting: Option<u64>,
     sum: Sample,
+    /// The blocks that pass uncounted.
+    settling: Sample,
+    /// Blocks of the try under way.
+    tried: u64,
     samples: Vec<Sample>,
     /// Tries in a row that changed nothing.
     times: u32,
@@ -173,7 +188,7 @@ pub(super) struct Pilot {
 }
 
 impl Pilot {
-    pub(super) fn new(adapt: Adapt, group: u64) -> Self {
+    pub(super) fn new(adapt: Adapt, group: u64, group_ns: u64) -> Self {
         let (way, decision) = match adapt {
             Adapt::Measure => (Way::Plain, Decision::Undecided),
             Adapt::Always => (Way::Through, Decision::Through),
@@ -182,12 +197,15 @@ impl Pilot {
         Self {
             adapt,
             group,
+            group_ns,
             decision,
             way,
             phase: 0,
             settle: 0,
             resting: None,
             sum: Sample::of(way),
+            settling: Sample::of(way),
+            tried: 0,
             samples: Vec::new(),
             times: 0,
             gain: None,
@@ -216,8 +234,15 @@ impl Pilot {
         if self.adapt != Adapt::Measure {
             return u64::MAX;
         }
-        let group = self.group.saturating_sub(self.sum.blocks).max(1);
-        self.resting.map_or(group, |left| left.max(1))
+        if let Some(left) = self.resting {
+            return left.max(1);
+        }
+        let Sample {
+            blocks, elapsed_ns, ..
+        } = self.sum;
+        let missing_ns = self.group_ns.saturating_sub(elapsed_ns);
+        let by_time = (missing_ns * blocks).div_ceil(elapsed_ns.max(1));
+        self.group.saturating_sub(blocks).max(by_time).max(1)
     }
 
     /// A run of so many blocks begins: nothing is filled.
@@ -240,27 +265,27 @@ impl Pilot {
         if self.adapt != Adapt::Measure || phase != self.phase {
             return;
         }
-        if self.settle > 0 {
-            self.settle = self.settle.saturating_sub(blocks);
-            return;
-        }
         if let Some(left) = &mut self.resting {
             *left = left.saturating_sub(blocks);
+        } else {
+            self.tried += blocks;
         }
-        if pure {
-            self.sum.blocks += blocks;
-            self.sum.elements += elements;
-            self.sum.elapsed_ns += ns;
+        if self.settle > 0 {
+            self.settle = self.settle.saturating_sub(blocks);
+            self.settling.add(blocks, elements, ns);
+        } else if pure {
+            self.sum.add(blocks, elements, ns);
         }
-        let full = self.sum.blocks >= self.group;
+        let full = self.sum.blocks >= self.group && self.sum.elapsed_ns >= self.group_ns;
         if self.resting.is_none() && (full || self.is_hopeless()) {
             self.sampled();
         } else if full {
             // Of a rest only the last sample counts.
-            self.samples = vec![self.take_sum(self.way)];
+            self.samples = vec![self.take_sum()];
         }
         if self.resting == Some(0) && !self.samples.is_empty() {
             self.resting = None;
+            self.tried = 0;
             self.turn();
         }
     }
@@ -272,30 +297,43 @@ impl Pilot {
         }
     }
 
-    fn take_sum(&mut self, next: Way) -> Sample {
-        std::mem::replace(&mut self.sum, Sample::of(next))
+    fn take_sum(&mut self) -> Sample {
+        std::mem::replace(&mut self.sum, Sample::of(self.way))
     }
 
     fn turn(&mut self) {
         self.way = self.way.other();
         self.phase += 1;
         self.sum = Sample::of(self.way);
+        self.settling = self.sum;
         if self.way == Way::Through {
             self.settle = self.settle_blocks();
         }
     }
 
+    /// Has fast memory cost too much for its try to go on?
     fn is_hopeless(&self) -> bool {
-        let worse = |last| gain(last, &self.sum).is_some_and(|gain| gain < HOPELESS_GAIN);
-        self.way == Way::Through
-            && self.decision != Decision::Through
-            && self.sum.blocks >= self.group.div_ceil(4)
-            && self.samples.last().is_some_and(worse)
+        let trying = self.way == Way::Through && self.decision != Decision::Through;
+        let Some(last) = self.samples.last().filter(|_| trying) else {
+            return false;
+        };
+        let (spent, elements) = (
+            self.settling.elapsed_ns + self.sum.elapsed_ns,
+            self.settling.elements + self.sum.elements,
+        );
+        let lost = spent as f64 - elements as f64 * last.ns_per_element();
+        let group_ns = last.elapsed_ns as f64 * self.group as f64 / last.blocks.max(1) as f64;
+        lost > HOPELESS_LOSS * group_ns.max(self.group_ns as f64)
     }
 
     /// A group of a try is complete.
     fn sampled(&mut self) {
-        let sample = self.take_sum(self.way);
+        let counted = self.take_sum();
+        // Hopeless before anything was counted: by what it was while it settled.
+        let sample = match counted.elements {
+            0 => self.settling,
+            _ => counted,
+        };
         self.samples.push(sample);
         if self.samples.len() < 2 {
             self.turn();
@@ -322,9 +360,8 @@ impl Pilot {
             Way::Plain => 1.0 / gain - 1.0,
             Way::Through => gain - 1.0,
         };
-        let tried = self.group + self.settle_blocks();
         self.decision = verdict;
-        self.resting = Some(rest(tried, loss, self.times));
+        self.resting = Some(rest(self.tried, loss, self.times));
         self.samples.clear();
         if self.way == goal {
             self.phase += 1;
@@ -402,10 +439,11 @@ mod tests {
     fn rests_are_long_enough_to_pay_for_tries() {
         // 20 blocks that take 30 % longer cost 6 blocks: 1 % of 600.
         assert_eq!(rest(20, 0.3, 1), 600);
-        assert_eq!(rest(20, 0.0, 1), 64);
-        assert_eq!(rest(20, -1.0, 3), 256);
-        assert_eq!(rest(20, 0.3, 5), 1024);
-        assert_eq!(rest(20, 0.3, 1000), 4096);
+        assert_eq!(rest(10, 0.0, 1), 64);
+        assert_eq!(rest(20, 0.0, 1), 80);
+        assert_eq!(rest(10, -1.0, 3), 256);
+        assert_eq!(rest(10, 0.3, 5), 1024);
+        assert_eq!(rest(10, 0.3, 1000), 4096);
         assert_eq!(rest(20, 1e9, 1), 65536);
     }
 
@@ -426,7 +464,7 @@ mod tests {
 
     #[test]
     fn where_it_costs_a_fifth_it_is_tried_for_at_most_three_percent() {
-        let mut pilot = Pilot::new(Adapt::Measure, 16);
+        let mut pilot = Pilot::new(Adapt::Measure, 16, 0);
         let ns = |way| if way == Way::Plain { 100 } else { 120 };
         // 16 plain; 4 to settle and 16 to count; then a rest.
         let (plain, through, _) = drive(&mut pilot, 36, ns);
@@ -443,16 +481,22 @@ mod tests {
 
     #[test]
     fn a_hopeless_try_ends_early() {
-        let mut pilot = Pilot::new(Adapt::Measure, 16);
+        let mut pilot = Pilot::new(Adapt::Measure, 16, 0);
         let ns = |way| if way == Way::Plain { 100 } else { 1000 };
-        // 4 to settle, 4 to count, of 20.
+        // A block loses 900 of the 1600 ns of the sample before, of which 400 may be lost.
         let (_, through, _) = drive(&mut pilot, 1000, ns);
-        assert_eq!(through, 8);
+        assert_eq!(through, 1);
+        assert_eq!(pilot.decision(), Decision::Plain);
+        // By a half: 50 ns a block, so it is the ninth.
+        let mut pilot = Pilot::new(Adapt::Measure, 16, 0);
+        let ns = |way| if way == Way::Plain { 100 } else { 150 };
+        let (_, through, _) = drive(&mut pilot, 100, ns);
+        assert_eq!(through, 9);
     }
 
     #[test]
     fn where_it_pays_it_stays_on_and_goes_off_when_it_does_not_any_more() {
-        let mut pilot = Pilot::new(Adapt::Measure, 16);
+        let mut pilot = Pilot::new(Adapt::Measure, 16, 0);
         let pays = |way| if way == Way::Plain { 133 } else { 100 };
         let (plain, _, _) = drive(&mut pilot, 100, pays);
         assert_eq!(plain, 32, "plain, through, plain, through");
@@ -467,7 +511,7 @@ mod tests {
 
     #[test]
     fn blocks_of_an_earlier_phase_and_impure_ones_do_not_count() {
-        let mut pilot = Pilot::new(Adapt::Measure, 4);
+        let mut pilot = Pilot::new(Adapt::Measure, 4, 0);
         for _ in 0..100 {
             pilot.finished(pilot.phase(), false, 1, 100, 1);
         }
@@ -481,8 +525,20 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_takes_its_time() {
+        let mut pilot = Pilot::new(Adapt::Measure, 4, 1000);
+        for blocks in 1..=10 {
+            assert_eq!(pilot.way(), Way::Plain);
+            pilot.finished(0, true, 1, 100, 100);
+            // 100 ns each: ten of them are 1000 ns.
+            assert!(blocks == 10 || pilot.left() == 10 - blocks);
+        }
+        assert_eq!(pilot.way(), Way::Through);
+    }
+
+    #[test]
     fn short_runs_add_up() {
-        let mut pilot = Pilot::new(Adapt::Measure, 16);
+        let mut pilot = Pilot::new(Adapt::Measure, 16, 0);
         for _ in 0..100 {
             pilot.begin(2);
             drive(
@@ -498,7 +554,7 @@ mod tests {
     #[test]
     fn who_is_told_does_not_measure() {
         for (adapt, way) in [(Adapt::Always, Way::Through), (Adapt::Never, Way::Plain)] {
-            let mut pilot = Pilot::new(adapt, 16);
+            let mut pilot = Pilot::new(adapt, 16, 0);
             drive(&mut pilot, 1000, |way| way as u64 + 1);
             assert_eq!((pilot.way(), pilot.phase()), (way, 0));
         }

@@ -30,8 +30,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Most blocks given out at once where nothing is filled.
-const STRETCH: u64 = 64;
 /// A thread that waits for a completion looks by itself so often: a worker that died completes its
 /// requests without waking anybody.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -161,11 +159,11 @@ impl<'m, 's> Director<'m, 's> {
         let left = self.memory.block_count() - self.next;
         if left > 0 {
             let most = match self.pilot.way() {
-                Way::Plain => most.min(STRETCH).min(self.pilot.left()),
+                Way::Plain => most.min(self.pilot.left()),
                 Way::Through => 1,
             };
             let first = self.next;
-            self.next += left.min(most as usize);
+            self.next += usize::try_from(most).map_or(left, |most| most.min(left));
             return Some((first..self.next, None));
         }
         // The newest has got least far, and can most likely be cancelled.

@@ -155,12 +155,25 @@ impl Memory {
         self.buffers.block.min(self.length - self.first(block))
     }
 
-    /// The part of a block's elements that one of several threads computes.
-    pub(super) fn part(&self, block: usize, thread: usize, threads: usize) -> Range<usize> {
-        let elements = self.elements(block);
+    /// What one of several threads computes of some blocks: of each block that it has a part of,
+    /// the elements. Its parts follow each other in the arrays.
+    pub(super) fn parts(
+        &self,
+        blocks: &Range<usize>,
+        thread: usize,
+        threads: usize,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let start = self.first(blocks.start);
+        let elements = self.first(blocks.end).min(self.length) - start;
         let units = elements.div_ceil(PART_ELEMENTS);
-        let cut = |thread: usize| (units * thread / threads * PART_ELEMENTS).min(elements);
-        cut(thread)..cut(thread + 1)
+        let cut = |thread: usize| start + (units * thread / threads * PART_ELEMENTS).min(elements);
+        let (from, to) = (cut(thread), cut(thread + 1));
+        let size = self.buffers.block;
+        let touched = from / size..if from < to { to.div_ceil(size) } else { 0 };
+        touched.map(move |block| {
+            let first = block * size;
+            (block, from.max(first) - first..to.min(first + size) - first)
+        })
     }
 
     fn slow_output(&self, array: usize, block: usize) -> usize {
@@ -330,15 +343,17 @@ mod tests {
             (1 << 12, 3 << 12),
         ] {
             let memory = memory(block, length);
-            for threads in [1, 2, 3, 7] {
+            let count = memory.block_count();
+            for (threads, at_once) in [(1, 1), (2, 1), (3, 2), (7, 3), (2, 99)] {
                 let mut next = 0;
-                for number in 0..memory.block_count() {
-                    let first = memory.first(number);
+                for first in (0..count).step_by(at_once) {
+                    let blocks = first..(first + at_once).min(count);
                     for thread in 0..threads {
-                        let part = memory.part(number, thread, threads);
-                        if !part.is_empty() {
-                            assert_eq!(first + part.start, next);
-                            next = first + part.end;
+                        for (number, part) in memory.parts(&blocks, thread, threads) {
+                            assert!(blocks.contains(&number) && !part.is_empty());
+                            assert!(part.end <= memory.elements(number));
+                            assert_eq!(memory.first(number) + part.start, next);
+                            next = memory.first(number) + part.end;
                         }
                     }
                 }

@@ -294,7 +294,8 @@ fn what_is_refused_comes_from_slow_memory() {
     let settings = settings(200, 2, Adapt::Always);
     let report = check(&world, &settings, 20_000, 1)[0];
     assert_eq!((report.fast_blocks, report.copied_bytes), (0, 0));
-    assert!(report.failed_fills > 0, "{report:?}");
+    // Those of the end are cancelled instead.
+    assert!(report.failed_fills + report.late_fills > 0, "{report:?}");
 }
 
 #[test]
