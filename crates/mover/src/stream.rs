@@ -214,7 +214,7 @@ pub struct Stream<'m, 'f, T, U, const I: usize, const O: usize> {
     pilot: Pilot,
     /// Fast memory is this stream's alone; its bytes are whatever the mover writes.
     fast: PhantomData<&'f mut [MaybeUninit<u8>]>,
-    types: PhantomData<fn(&[T], &mut [U])>,
+    types: PhantomData<fn(T, U)>,
 }
 
 impl<'m, 'f, T, U, const I: usize, const O: usize> Stream<'m, 'f, T, U, I, O>
