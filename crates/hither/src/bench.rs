@@ -530,18 +530,24 @@ mod tests {
 
     #[test]
     fn huge_pages_have_the_sizes_that_fit() {
-        let plan = line("").unwrap().plan();
+        let fitting = |text| {
+            let line = line(text).unwrap();
+            plan(&line.sizes, line.pages)
+        };
+        let all = fitting("");
         assert_eq!(
-            plan[0],
+            all[0],
             (
                 PageKind::Small,
                 vec![4096, 65_536, 1 << 20, 2 << 20, 16 << 20, 64 << 20]
             )
         );
-        assert_eq!(plan[1], (PageKind::Huge, vec![2 << 20, 16 << 20, 64 << 20]));
-        let plan = line("--pages huge --sizes 4M,3M,4M").unwrap().plan();
-        assert_eq!(plan, [(PageKind::Huge, vec![4 << 20])]);
-        assert_eq!(line("--pages both --sizes 4K").unwrap().plan().len(), 1);
+        assert_eq!(all[1], (PageKind::Huge, vec![2 << 20, 16 << 20, 64 << 20]));
+        assert_eq!(
+            fitting("--pages huge --sizes 4M,3M,4M"),
+            [(PageKind::Huge, vec![4 << 20])]
+        );
+        assert_eq!(fitting("--pages both --sizes 4K").len(), 1);
         assert_eq!(line("--sizes 65M").unwrap().arena_bytes(), 66 << 20);
         assert_eq!(line("--sizes 4K").unwrap().arena_bytes(), 64 << 20);
     }
@@ -568,9 +574,8 @@ mod tests {
     fn nodes_are_two_where_there_are_two() {
         let chosen = |text: &str, machine: &str| {
             let topology = captured(machine);
-            line(text)
-                .unwrap()
-                .nodes(&topology)
+            let line = line(text).unwrap();
+            nodes(&topology, line.from, line.to)
                 .map(|(from, to)| (from.id.0, to.id.0))
                 .map_err(|error| error.to_string())
         };

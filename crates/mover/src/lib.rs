@@ -23,6 +23,9 @@ mod region;
 mod request;
 mod service;
 mod staging;
+// Of threads and blocks alone; what it shares with workers is the service's, which is modelled.
+#[cfg(not(any(loom, shuttle)))]
+pub mod stream;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ mod events;
 mod map;
 mod mappings;
 mod memory;
+mod node_memory;
 mod private;
 mod probe;
 mod process;
@@ -23,6 +24,7 @@ pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_ZERO, PageRegion, ScanQuery, bind_memory,
     move_pages, pagemap_scan, query_pages,
 };
+pub use node_memory::NodeMemory;
 pub use private::{PrivateMemory, Stores};
 pub use probe::{effective_uid, perf_event_allowed};
 pub use process::{

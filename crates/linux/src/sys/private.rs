@@ -81,7 +81,7 @@ impl PrivateMemory {
     /// First address.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.base.as_ptr() as u64
+        self.base.as_ptr().expose_provenance() as u64
     }
 
     /// Size in bytes.
