@@ -441,7 +441,8 @@ impl SwapBackend {
         let mut known: Vec<Range<u64>> = parts.chain(survey.others.iter().cloned()).collect();
         known.sort_unstable_by_key(|range| range.start);
         let mut start = span.range.start;
-        for range in known.into_iter().chain([span.range.end..span.range.end]) {
+        let end = span.range.end..span.range.end;
+        for range in known.into_iter().chain(std::iter::once(end)) {
             if start < range.start {
                 let absent = start..range.start;
                 span.settle(builders, &absent, Verdict::Refused(Refusal::Unmapped));
