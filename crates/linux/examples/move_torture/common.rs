@@ -199,6 +199,10 @@ pub fn start_watchdog(limit: Duration) {
             if ticks != seen.0 {
                 seen = (ticks, Instant::now());
             } else if seen.1.elapsed() > limit {
+                // Whoever hangs may hold the allocator's lock, which the report needs.
+                // SAFETY: an integer; the signal ends the process.
+                unsafe { libc::alarm(5) };
+                eprintln!("move_torture: nothing goes on; seed {}", SEED.load(Ordering::Relaxed));
                 print_threads();
                 fail(&format!("nothing went on for {} s", limit.as_secs()));
             }

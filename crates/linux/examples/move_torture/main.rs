@@ -7,6 +7,7 @@
 //! where it was called wrongly; with 3 where the backend cannot work on this machine.
 
 mod common;
+mod forks;
 mod memory;
 mod mover;
 mod writers;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 type Scenario = fn(&Options) -> Report;
 
-const SCENARIOS: [(&str, Scenario); 1] = [("writers", writers::run)];
+const SCENARIOS: [(&str, Scenario); 2] = [("writers", writers::run), ("forks", forks::run)];
 
 fn main() -> ExitCode {
     let mut options = Options {

@@ -12,6 +12,8 @@ pub const HUGE: u64 = 2 << 20;
 /// Lanes of a page; the last never has a thread.
 pub const LANES: u64 = 16;
 const WORDS_PER_PAGE: u64 = PAGE / 8;
+/// Makes a huge page of small ones (Linux 6.1).
+pub const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Private anonymous memory, aligned to 2 MiB, that children inherit.
 pub struct Region {
@@ -156,6 +158,15 @@ impl Field {
         }
         word.store(value(address(word), count + 1), Ordering::Release);
         shadow.store(count + 1, Ordering::Release);
+    }
+
+    /// Writes to every page without changing a word.
+    pub fn touch(&self) {
+        for page in 0..self.pages() {
+            self.region
+                .word(page * WORDS_PER_PAGE)
+                .fetch_or(0, Ordering::Relaxed);
+        }
     }
 
     /// Looks at every word. Only while nobody stores.
