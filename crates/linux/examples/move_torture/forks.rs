@@ -55,16 +55,31 @@ impl Verdict {
 
     /// In a child: looks at all memory, and notes what is wrong.
     pub fn look(&self, field: &Field, least: &[u32]) -> bool {
-        self.checked.fetch_add(1, Ordering::Relaxed);
+        self.look_done();
         let Err([address, expected, found]) = field.check_copy(least) else {
             return true;
         };
+        self.note(address, expected, found);
+        false
+    }
+
+    /// In a child: this is wrong.
+    pub fn note(&self, address: u64, expected: u64, found: u64) {
         if self.wrong.fetch_add(1, Ordering::Relaxed) == 0 {
             self.address.store(address, Ordering::Relaxed);
             self.expected.store(expected, Ordering::Relaxed);
             self.found.store(found, Ordering::Relaxed);
         }
-        false
+    }
+
+    /// In a child: something was looked at and was right.
+    pub fn look_done(&self) {
+        self.checked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that parent and children share.
+    pub fn flag(&self) -> &AtomicU64 {
+        &self.checked
     }
 
     /// In the parent.
@@ -191,7 +206,7 @@ impl Forker {
         while !traffic.stopped() {
             let step = meeting.wanted.load(Ordering::SeqCst);
             // Without the kernel's events only forks of the C library are kept out of windows.
-            let raw = true; let _ = options.unprivileged;
+            let raw = !options.unprivileged && !random.one_in(4);
             let long = random.one_in(8);
             // At times a fork at any moment, as long as some are still wanted at all steps.
             if step == 0 && !random.one_in(50) {

@@ -6,10 +6,14 @@
 //! ends with 1 at the first wrong byte, and where a scenario did not meet what it is about; with 2
 //! where it was called wrongly; with 3 where the backend cannot work on this machine.
 
+mod changes;
 mod common;
 mod forks;
+mod kernel;
 mod memory;
 mod mover;
+mod pinned;
+mod splice;
 mod writers;
 
 use common::{Options, Report};
@@ -19,7 +23,14 @@ use std::time::{Duration, Instant};
 
 type Scenario = fn(&Options) -> Report;
 
-const SCENARIOS: [(&str, Scenario); 2] = [("writers", writers::run), ("forks", forks::run)];
+const SCENARIOS: [(&str, Scenario); 6] = [
+    ("writers", writers::run),
+    ("forks", forks::run),
+    ("changes", changes::run),
+    ("kernel", kernel::run),
+    ("splice", splice::run),
+    ("pinned", pinned::run),
+];
 
 fn main() -> ExitCode {
     let mut options = Options {
