@@ -156,7 +156,15 @@ impl Ring {
         let ring = self.descriptor.as_raw_fd();
         // SAFETY: one request is submitted and waited for; no signal mask.
         let done = unsafe {
-            libc::syscall(libc::SYS_io_uring_enter, ring, 1, 1, ENTER_GETEVENTS, 0usize, 0usize)
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                ring,
+                1,
+                1,
+                ENTER_GETEVENTS,
+                0usize,
+                0usize,
+            )
         };
         let [head, mask, entries] = [0, 2, 5].map(|index| self.parameters.completion[index]);
         let at = Self::field(self.completion, head).load(Ordering::Acquire);
@@ -182,7 +190,10 @@ fn move_all(backend: &mut SwapBackend, range: &Range<u64>, race: Race, to: NodeI
 }
 
 fn refused(outcome: &Outcome, reason: Refusal) -> u64 {
-    let found = outcome.refused.iter().find(|(refusal, _)| *refusal == reason);
+    let found = outcome
+        .refused
+        .iter()
+        .find(|(refusal, _)| *refusal == reason);
     found.map_or(0, |(_, count)| *count)
 }
 
@@ -200,12 +211,19 @@ pub fn run(options: &Options) -> Report {
     let region = Region::new(bytes, options.huge);
     let whole = region.range();
     let path = std::env::temp_dir().join(format!("move_torture.ring.{}", std::process::id()));
-    let file = File::options().create_new(true).read(true).write(true).open(&path);
+    let file = File::options()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(&path);
     let _ = std::fs::remove_file(&path);
     let Ok(mut file) = file else {
         common::fail(&format!("{} cannot be written", path.display()));
     };
-    let text: Vec<u8> = (0..bytes).step_by(8).flat_map(|at| mix(at).to_ne_bytes()).collect();
+    let text: Vec<u8> = (0..bytes)
+        .step_by(8)
+        .flat_map(|at| mix(at).to_ne_bytes())
+        .collect();
     if let Err(error) = file.write_all(&text) {
         common::fail(&format!("{}: {error}", path.display()));
     }
@@ -231,14 +249,24 @@ pub fn run(options: &Options) -> Report {
         already_there += outcome.already_there;
         counted += count;
         pinned += refused(&outcome, Refusal::Pinned);
-        if outcome.moved.iter().any(|page| buffer.contains(&(page * PAGE))) {
-            common::fail(&format!("a pinned page of {buffer:x?} was moved: {outcome:?}"));
+        if outcome
+            .moved
+            .iter()
+            .any(|page| buffer.contains(&(page * PAGE)))
+        {
+            common::fail(&format!(
+                "a pinned page of {buffer:x?} was moved: {outcome:?}"
+            ));
         }
         let length = 8 * (1 + random.below((buffer.end - buffer.start) / 8));
         let part = buffer.start..buffer.start + length;
         ring.read_fixed(&file, &part);
         for at in whole.clone().step_by(8) {
-            let expected = if part.contains(&at) { mix(at - part.start) } else { at ^ round };
+            let expected = if part.contains(&at) {
+                mix(at - part.start)
+            } else {
+                at ^ round
+            };
             let found = word_at(at).load(Ordering::Relaxed);
             if found != expected {
                 common::wrong(at, expected, found);

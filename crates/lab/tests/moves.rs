@@ -1,0 +1,75 @@
+//! The asynchronous memory-move service on an emulated machine of two nodes, in short.
+
+mod common;
+
+use common::built;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// `hither lab run` on 4 + 4 CPUs; what the program printed.
+fn run(program: &Path, arguments: &[&str]) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
+    let output = Command::new(built("hither"))
+        .args(["lab", "run", "--cpus", "8", "--timeout", "9m", "--machine"])
+        .arg(&file)
+        .arg("--")
+        .arg(program)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{told}");
+    told
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn requests_cost_less_than_calls() {
+    let sizes = ["--pages", "small", "--sizes", "64K,1M", "--repeat", "64"];
+    let arguments = [&["bench", "service", "--json", "-"][..], &sizes].concat();
+    let report: Value = serde_json::from_str(&run(&built("hither"), &arguments)).unwrap();
+    let swap = &report["backends"][1];
+    assert_eq!(swap["name"], "swap");
+    assert!(swap["unavailable"].is_null(), "{swap}");
+    let rows = report["streams"].as_array().unwrap();
+    // Time of a request, in ns.
+    let each = |bytes: u64, traffic: &str, by: &str, field: &str| {
+        let is =
+            |row: &&Value| row["bytes"] == bytes && row["traffic"] == traffic && row["by"] == by;
+        let row = rows.iter().find(is).unwrap();
+        assert_eq!(row["refused_pages"], 0, "{row}");
+        row[field].as_f64().unwrap() / row["requests"].as_f64().unwrap()
+    };
+    for bytes in [64 << 10, 1 << 20] {
+        // The long run has 2.0 and more; of a few rounds one may fall into other work.
+        let wall = |by| each(bytes, "both ways", by, "wall_ns");
+        let gain = wall("move_pages") / wall("service");
+        println!("{bytes} bytes, both ways: {gain:.2} times as fast");
+        assert!(gain > 1.4, "{report}");
+        // Without stock it is the kernel's own migration, and what looking costs.
+        let wall = |by| each(bytes, "one way", by, "wall_ns");
+        let gain = wall("move_pages") / wall("service");
+        println!("{bytes} bytes, one way: {gain:.2} times as fast");
+        assert!(gain > 0.7, "{report}");
+    }
+    let latency = |by: &str, field: &str| report["latency"][by][field].as_f64().unwrap();
+    let mean = latency("service", "mean_ns") / latency("move_pages", "mean_ns");
+    let cpu = latency("move_pages", "submitter_cpu_ns") / latency("service", "submitter_cpu_ns");
+    println!("latency {mean:.2} of a call's, {cpu:.1} times less CPU for who submits");
+    assert!(mean < 0.85 && cpu > 5.0, "{report}");
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn no_byte_is_lost_between_nodes() {
+    let program = built("examples/move_torture");
+    let told = run(
+        &program,
+        &[
+            "all", "--nodes", "2", "--rounds", "3", "--stores", "20000", "--seed", "7",
+        ],
+    );
+    println!("{told}");
+}
