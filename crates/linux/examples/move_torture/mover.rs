@@ -246,7 +246,7 @@ pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBacke
         // Hardly anything may be in stock: slots are filled and dropped all the time.
         Limits {
             stock_bytes: 4 << 20,
-            idle_ms: 2,
+            idle_ms: 1000,
         },
     ]);
     let config = Config {
@@ -260,11 +260,10 @@ pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBacke
         Ok(backend) => backend,
         Err(why) => common::fail(&format!("the backend `swap` cannot work here: {why}")),
     };
-    if random.one_in(2) {
-        for node in 0..options.nodes {
-            let huge = if options.huge { 2 * HUGE } else { 0 };
-            backend.warm(NodeId(node), 2 << 20, huge);
-        }
+    // Without stock nothing would be exchanged until moves rest.
+    for node in 0..options.nodes {
+        let huge = if options.huge { 2 * HUGE } else { 0 };
+        backend.warm(NodeId(node), 4 << 20, huge);
     }
     backend
 }
