@@ -44,7 +44,7 @@ fn forks_at_every_step() {
 
 #[test]
 fn changes_of_mappings() {
-    survive("changes", &["--rounds", "2"]);
+    survive("changes", &[]);
 }
 
 #[test]

@@ -76,7 +76,6 @@ fn mapping(address: u64) -> Range<u64> {
 #[test]
 fn every_page_is_exchanged_and_keeps_its_content() {
     let memory = Memory::new(3 << 20, false);
-    let before = mapping(memory.range().start);
     let mut backend = backend(None);
     for round in 0..3 {
         let outcome = backend.execute(&[memory.job(Race::Recover)]).remove(0);
