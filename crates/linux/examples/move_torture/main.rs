@@ -8,10 +8,14 @@
 
 mod changes;
 mod common;
+mod discards;
 mod forks;
 mod kernel;
+mod ksm;
 mod memory;
 mod mover;
+mod overlap;
+mod own;
 mod pinned;
 mod splice;
 mod writers;
@@ -23,13 +27,17 @@ use std::time::{Duration, Instant};
 
 type Scenario = fn(&Options) -> Report;
 
-const SCENARIOS: [(&str, Scenario); 6] = [
+const SCENARIOS: [(&str, Scenario); 10] = [
     ("writers", writers::run),
     ("forks", forks::run),
     ("changes", changes::run),
+    ("discards", discards::run),
     ("kernel", kernel::run),
     ("splice", splice::run),
     ("pinned", pinned::run),
+    ("ksm", ksm::run),
+    ("overlap", overlap::run),
+    ("own", own::run),
 ];
 
 fn main() -> ExitCode {

@@ -132,6 +132,7 @@ pub struct Mover {
     hook: Hook,
     backend: SwapBackend,
     left: u64,
+    pub requests_per_backend: u64,
     number: u64,
     target: u32,
     pub tally: Tally,
@@ -156,7 +157,8 @@ impl Mover {
             traffic,
             hook,
             backend,
-            left: REQUESTS_PER_BACKEND,
+            left: 0,
+            requests_per_backend: REQUESTS_PER_BACKEND,
             number: 0,
             target: 0,
             tally: Tally::default(),
@@ -168,7 +170,7 @@ impl Mover {
         if self.left == 0 {
             self.tally.forks += self.backend.fork_count();
             self.backend = backend(&self.options, &mut self.random, &self.hook);
-            self.left = REQUESTS_PER_BACKEND;
+            self.left = self.requests_per_backend;
         }
         self.left -= 1;
         let (first, count) = self.choose((range.end - range.start) / PAGE);
