@@ -245,6 +245,7 @@ impl Mover {
 pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBackend {
     let limits = random.pick(&[
         Limits::default(),
+        Limits::default(),
         // Hardly anything may be in stock: slots are filled and dropped all the time.
         Limits {
             stock_bytes: 4 << 20,
@@ -262,10 +263,11 @@ pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBacke
         Ok(backend) => backend,
         Err(why) => common::fail(&format!("the backend `swap` cannot work here: {why}")),
     };
-    if random.one_in(2) {
+    // Without stock the kernel moves what is asked for first.
+    if !random.one_in(8) {
         for node in 0..options.nodes {
             let huge = if options.huge { 2 * HUGE } else { 0 };
-            backend.warm(NodeId(node), 2 << 20, huge);
+            backend.warm(NodeId(node), 2 * HUGE, huge);
         }
     }
     backend
