@@ -271,6 +271,8 @@ pub fn run(options: &Options) -> Report {
     let mut report = Report::new("changes");
     let mut mapping = Mapping::new(options, 1);
     let mut mover = Mover::new(options, 3, None);
+    // A backend leaves alone for a while what was thrown away near it.
+    mover.requests_per_backend = 8;
     let traffic = std::sync::Arc::clone(&mover.traffic);
     let published = AtomicU64::new(mapping.start);
     let mut met = Met::default();
@@ -306,15 +308,14 @@ pub fn run(options: &Options) -> Report {
         }
         report.met(change, count(&met.done));
         report.count(
-            &format!("{change}: while a window was open"),
+            &format!("{change} with a window open"),
             count(&met.in_window),
         );
-        report.count(&format!("{change}: refused"), count(&met.refused));
+        if count(&met.refused) > 0 {
+            report.count(&format!("{change}: refused"), count(&met.refused));
+        }
     }
-    report.met(
-        "changes while a window was open",
-        met.in_window.values().sum(),
-    );
+    report.met("changes with a window open", met.in_window.values().sum());
     tally.report(&mut report);
     report
 }

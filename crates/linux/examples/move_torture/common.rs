@@ -147,6 +147,26 @@ pub fn count_of(address: u64, found: u64) -> Option<u32> {
     (value(address, count) == found).then_some(count)
 }
 
+/// Settings of the machine and what they were, put back however this program ends.
+static SETTINGS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+/// Changes a setting of the machine until [`put_back`].
+pub fn set(path: &str, value: &str) -> std::io::Result<()> {
+    let before = std::fs::read_to_string(path)?;
+    std::fs::write(path, value)?;
+    SETTINGS.lock().unwrap().push((path.to_owned(), before));
+    Ok(())
+}
+
+/// Puts all settings back.
+pub fn put_back() {
+    if let Ok(mut settings) = SETTINGS.try_lock() {
+        while let Some((path, before)) = settings.pop() {
+            let _ = std::fs::write(path, before.trim());
+        }
+    }
+}
+
 static SEED: AtomicU64 = AtomicU64::new(0);
 static PHASE: Mutex<String> = Mutex::new(String::new());
 static TICKS: AtomicU64 = AtomicU64::new(0);
@@ -170,6 +190,7 @@ pub fn fail(text: &str) -> ! {
         .map_or_else(|_| "?".to_owned(), |phase| phase.clone());
     let seed = SEED.load(Ordering::Relaxed);
     eprintln!("move_torture: {phase}: WRONG: {text}; seed {seed}");
+    put_back();
     // SAFETY: ends the process at once: other threads go on with wrong memory otherwise.
     unsafe { libc::_exit(1) }
 }

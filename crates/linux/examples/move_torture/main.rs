@@ -8,12 +8,19 @@
 
 mod changes;
 mod common;
+mod discards;
 mod forks;
 mod kernel;
+mod ksm;
 mod memory;
 mod mover;
+mod overlap;
+mod own;
 mod pinned;
+mod pressure;
+mod process;
 mod splice;
+mod worker;
 mod writers;
 
 use common::{Options, Report};
@@ -23,13 +30,20 @@ use std::time::{Duration, Instant};
 
 type Scenario = fn(&Options) -> Report;
 
-const SCENARIOS: [(&str, Scenario); 6] = [
+const SCENARIOS: [(&str, Scenario); 13] = [
     ("writers", writers::run),
     ("forks", forks::run),
     ("changes", changes::run),
+    ("discards", discards::run),
     ("kernel", kernel::run),
     ("splice", splice::run),
     ("pinned", pinned::run),
+    ("ksm", ksm::run),
+    ("worker", worker::run),
+    ("process", process::run),
+    ("pressure", pressure::run),
+    ("overlap", overlap::run),
+    ("own", own::run),
 ];
 
 fn main() -> ExitCode {
@@ -44,6 +58,7 @@ fn main() -> ExitCode {
     };
     let mut wanted = None;
     let mut json = None;
+    let mut board = None;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || words.next().and_then(|text| text.parse::<u64>().ok());
@@ -53,10 +68,21 @@ fn main() -> ExitCode {
             "--nodes" => number().map(|value| options.nodes = value.max(1) as u32),
             "--seed" => number().map(|value| options.seed = value),
             "--threads" => number().map(|value| options.threads = value.clamp(1, 15) as usize),
-            "--huge" => Some(options.huge = true),
-            "--unprivileged" => Some(options.unprivileged = true),
+            "--huge" => {
+                options.huge = true;
+                Some(())
+            }
+            "--unprivileged" => {
+                options.unprivileged = true;
+                Some(())
+            }
+            // How a victim of the scenario `process` is called.
+            "--board" => number().map(|value| board = Some(value as i32)),
             "--json" => words.next().map(|path| json = Some(path)),
-            name if wanted.is_none() && !name.starts_with('-') => Some(wanted = Some(word)),
+            name if wanted.is_none() && !name.starts_with('-') => {
+                wanted = Some(word);
+                Some(())
+            }
             _ => None,
         };
         if known.is_none() {
@@ -66,6 +92,10 @@ fn main() -> ExitCode {
     let Some(wanted) = wanted else {
         return usage();
     };
+    if let (Some(board), "victim") = (board, wanted.as_str()) {
+        common::phase("victim", options.seed);
+        process::be_victim(&options, board);
+    }
     let chosen: Vec<_> = SCENARIOS
         .iter()
         .filter(|(name, _)| wanted == "all" || wanted == *name)

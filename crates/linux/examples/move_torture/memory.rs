@@ -212,6 +212,45 @@ impl Field {
     }
 }
 
+/// What every word of a page among identical ones holds, by its place in the page.
+fn same(index: u64) -> u64 {
+    common::mix(index % WORDS_PER_PAGE)
+}
+
+/// Pages that are all the same.
+pub fn identical(bytes: u64, huge: bool) -> Region {
+    let region = Region::new(bytes, huge);
+    for index in 0..region.word_count() {
+        region.word(index).store(same(index), Ordering::Relaxed);
+    }
+    region
+}
+
+/// Stores to a page among identical ones, looks at it, and makes it the same again. Returns the
+/// pages that were stored to.
+pub fn differ(region: &Region, random: &mut Random) -> u64 {
+    let index = random.below(region.word_count());
+    let word = region.word(index);
+    for value in [!same(index), same(index)] {
+        word.store(value, Ordering::Relaxed);
+        let found = word.load(Ordering::Relaxed);
+        if found != value {
+            common::wrong(address(word), value, found);
+        }
+    }
+    1
+}
+
+pub fn assert_identical(region: &Region) {
+    for index in 0..region.word_count() {
+        let word = region.word(index);
+        let found = word.load(Ordering::Relaxed);
+        if found != same(index) {
+            common::wrong(address(word), same(index), found);
+        }
+    }
+}
+
 /// Where a word is.
 pub fn address(word: &AtomicU64) -> u64 {
     std::ptr::from_ref(word) as u64

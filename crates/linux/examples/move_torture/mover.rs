@@ -132,6 +132,7 @@ pub struct Mover {
     hook: Hook,
     backend: SwapBackend,
     left: u64,
+    pub requests_per_backend: u64,
     number: u64,
     target: u32,
     pub tally: Tally,
@@ -156,7 +157,8 @@ impl Mover {
             traffic,
             hook,
             backend,
-            left: REQUESTS_PER_BACKEND,
+            left: 0,
+            requests_per_backend: REQUESTS_PER_BACKEND,
             number: 0,
             target: 0,
             tally: Tally::default(),
@@ -168,7 +170,7 @@ impl Mover {
         if self.left == 0 {
             self.tally.forks += self.backend.fork_count();
             self.backend = backend(&self.options, &mut self.random, &self.hook);
-            self.left = REQUESTS_PER_BACKEND;
+            self.left = self.requests_per_backend;
         }
         self.left -= 1;
         let (first, count) = self.choose((range.end - range.start) / PAGE);
@@ -214,13 +216,6 @@ impl Mover {
         common::tick();
     }
 
-    /// Moves until told to stop.
-    pub fn run(&mut self, range: &Range<u64>) {
-        while !self.traffic.stopped() {
-            self.once(range);
-        }
-    }
-
     /// Drops the backend: everything of it must be settled afterwards.
     pub fn finish(mut self) -> Tally {
         self.tally.forks += self.backend.fork_count();
@@ -242,6 +237,7 @@ impl Mover {
 /// A backend with random settings.
 pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBackend {
     let limits = random.pick(&[
+        Limits::default(),
         Limits::default(),
         // Hardly anything may be in stock: slots are filled and dropped all the time.
         Limits {
