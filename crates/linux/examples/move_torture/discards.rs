@@ -154,6 +154,6 @@ pub fn run(options: &Options) -> Report {
     report.met("discards told", told);
     // Once the mover leaves such pages alone, nothing is left to meet.
     report.count("discards within another window", met);
-    report.met("pages moved", moved);
+    report.count("pages moved", moved);
     report
 }

@@ -34,7 +34,8 @@ pub use process::{
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
 pub use thread::{
-    EventFd, thread_descriptor, thread_descriptor_address, thread_id, thread_lives, wait_readable,
+    EventFd, first_stack_address, thread_descriptor, thread_descriptor_address, thread_id,
+    thread_lives, wait_readable,
 };
 pub use threads::bind_thread;
 pub use userfault::{FaultEvent, Progress, Userfault, feature};

@@ -50,6 +50,11 @@ impl<T> RobustMutex<T> {
         }
     }
 
+    /// The lock itself, to know where it is.
+    pub fn raw(&self) -> &UnsafeCell<libc::pthread_mutex_t> {
+        &self.raw
+    }
+
     /// Waits for the lock.
     pub fn lock(&self) -> RobustGuard<'_, T> {
         // SAFETY: an initialised mutex.

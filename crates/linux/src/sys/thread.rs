@@ -49,6 +49,13 @@ pub fn thread_descriptor_address(thread: i32) -> Option<u64> {
     (result == 0 && head != 0).then_some(head)
 }
 
+/// An address in the stack that the process began with: the kernel put its random bytes there.
+#[must_use]
+pub fn first_stack_address() -> u64 {
+    // SAFETY: an integer; 0 where the kernel gave none.
+    unsafe { libc::getauxval(libc::AT_RANDOM) }
+}
+
 /// A counter that wakes whoever polls it.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);

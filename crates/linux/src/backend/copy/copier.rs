@@ -133,6 +133,13 @@ impl Copier {
         self.helpers.len() + 1
     }
 
+    /// What it needs to copy, beside its own bytes.
+    #[must_use]
+    pub fn memory(&self) -> std::ops::Range<u64> {
+        let start = Arc::as_ptr(&self.shared) as u64;
+        start..start + size_of::<Shared>() as u64
+    }
+
     /// Was it made by this process, rather than by one that forked it?
     #[must_use]
     pub fn is_ours(&self) -> bool {

@@ -126,6 +126,16 @@ impl Exchange<'_> {
         journal.race = chunk.race;
         journal.touches.clear();
         self.shared.touched.store(false, Ordering::Relaxed);
+        // Looked at under the lock: what the program says later, it says of pages that are away.
+        let whole = chunk.start..chunk.start + count as u64 * PAGE;
+        if journal.is_discarded(&whole) {
+            journal
+                .pages
+                .iter_mut()
+                .for_each(|page| page.state = State::Home);
+            fates.fill(Fate::Unsuited);
+            return;
+        }
         journal.open = true;
         self.step(Step::Leaving);
         let mut next = 0;

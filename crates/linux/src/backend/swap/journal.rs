@@ -28,6 +28,12 @@ use super::pool::PAGE;
 /// so long those pages are left to the kernel's own migration, which cannot bring them back.
 const DISCARD_NS: u64 = 10_000_000_000;
 
+/// Pages of the largest window.
+pub(super) const MOST_PAGES: usize = 512;
+/// Accesses of one window that are noted. More threads than this that touch pages on their way wait
+/// until those arrive.
+const MOST_TOUCHES: usize = 1024;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Home,
@@ -84,13 +90,28 @@ impl Journal {
         self.pages.iter().position(|known| known.address == page)
     }
 
+    /// Room for the largest window, so that nothing is allocated while one is open.
+    fn with_room() -> Self {
+        Self {
+            pages: Vec::with_capacity(MOST_PAGES),
+            touches: Vec::with_capacity(MOST_TOUCHES),
+            trapped: Vec::with_capacity(MOST_TOUCHES),
+            discarded: Vec::with_capacity(MOST_TOUCHES),
+            ..Self::default()
+        }
+    }
+
     /// Is a thread in the middle of a job?
     pub(super) fn is_owned_by(&self, thread: i32) -> bool {
         self.owner == thread && (self.open || !self.trapped.is_empty())
     }
 
     /// Is part of this about to be thrown away by the program?
-    pub(super) fn is_discarded(&mut self, range: &Range<u64>, now_ns: u64) -> bool {
+    pub(super) fn is_discarded(&mut self, range: &Range<u64>) -> bool {
+        if self.discarded.is_empty() {
+            return false;
+        }
+        let now_ns = sys::monotonic_ns();
         self.discarded.retain(|&(_, until)| now_ns < until);
         let overlaps = |known: &Range<u64>| known.start < range.end && range.start < known.end;
         self.discarded.iter().any(|(known, _)| overlaps(known))
@@ -138,12 +159,27 @@ impl Shared {
             pagemap,
             traps,
             receiver,
-            journal: RobustMutex::new(Journal::default()),
+            journal: RobustMutex::new(Journal::with_room()),
             touched: AtomicBool::new(false),
             privileged,
             in_gate: AtomicBool::new(false),
             forks: AtomicU64::new(0),
         }
+    }
+
+    /// Memory that is used while a window is open: if a page of it were away, nobody could bring it
+    /// back.
+    pub(super) fn own_memory(&self) -> Vec<Range<u64>> {
+        let journal = self.journal();
+        let mut own = vec![
+            memory_of(std::slice::from_ref(self)),
+            memory_of(std::slice::from_ref(self.journal.raw())),
+        ];
+        own.push(room_of(&journal.pages));
+        own.push(room_of(&journal.touches));
+        own.push(room_of(&journal.trapped));
+        own.push(room_of(&journal.discarded));
+        own
     }
 
     /// How many of the `count` pages at `slots` have left (`gone`) or come, from the first on, after
@@ -197,11 +233,13 @@ impl Shared {
         let state = known.map(|index| journal.pages[index].state);
         match (known, state) {
             (Some(page), Some(State::Leaving | State::Away | State::Arriving)) => {
-                journal.touches.push(Touch {
-                    page,
-                    raced,
-                    at_ns: sys::monotonic_ns(),
-                });
+                if journal.touches.len() < MOST_TOUCHES {
+                    journal.touches.push(Touch {
+                        page,
+                        raced,
+                        at_ns: sys::monotonic_ns(),
+                    });
+                }
                 if journal.race != Race::Block {
                     self.touched.store(true, Ordering::Release);
                 }
@@ -351,6 +389,18 @@ impl Shared {
             }
         }
     }
+}
+
+/// The bytes of a slice.
+pub(super) fn memory_of<T>(slice: &[T]) -> Range<u64> {
+    let start = slice.as_ptr() as u64;
+    start..start + size_of_val(slice) as u64
+}
+
+/// The bytes that a vector has room in.
+pub(super) fn room_of<T>(vector: &Vec<T>) -> Range<u64> {
+    let start = vector.as_ptr() as u64;
+    start..start + (vector.capacity() * size_of::<T>()) as u64
 }
 
 /// The program's pages are at other addresses now, and what was at those is no more.

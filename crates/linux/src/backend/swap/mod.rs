@@ -55,6 +55,8 @@ const RETRIES: u32 = 2;
 /// Beyond a thread's descriptor: restartable-sequence area and the like.
 const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
 
+/// No first stack reaches farther down than this (RLIMIT_STACK is 8 MiB, seldom more).
+const MOST_STACK_BYTES: u64 = 64 << 30;
 /// For so long the list of threads is believed. A thread that began since has its stack in a
 /// mapping that is newer than what a program asks to move, and where the kernel's accesses wait,
 /// moving a stack harms nobody but the worker itself, which is older.
@@ -241,8 +243,8 @@ impl SwapBackend {
             worker: None,
             threads_seen_ns: 0,
             descriptors: (Vec::new(), 0),
-            fates: Vec::new(),
-            slots: Vec::new(),
+            fates: Vec::with_capacity(journal::MOST_PAGES),
+            slots: Vec::with_capacity(journal::MOST_PAGES),
         })
     }
 
@@ -300,10 +302,14 @@ impl SwapBackend {
     /// Is nothing in the range that the kernel touches on its own, or that the program is about to
     /// throw away?
     fn may_exchange(&mut self, range: &Range<u64>) -> bool {
-        let now = sys::monotonic_ns();
-        if self.shared.journal().is_discarded(range, now) {
+        if self.shared.journal().is_discarded(range) {
             return false;
         }
+        let overlaps = |own: &Range<u64>| own.start < range.end && range.start < own.end;
+        if self.own_memory().iter().any(overlaps) {
+            return false;
+        }
+        let now = sys::monotonic_ns();
         if now >= self.descriptors.1 {
             let Ok(found) = survey::thread_descriptors() else {
                 return false;
@@ -320,6 +326,11 @@ impl SwapBackend {
             Ok(Some(mapping)) if mapping.range.contains(&address) => mapping.range,
             _ => address..address,
         };
+        // The first thread's stack has no descriptor at its end.
+        let first = sys::first_stack_address();
+        if range.end > first.saturating_sub(MOST_STACK_BYTES) && overlaps(&mapping(first)) {
+            return false;
+        }
         let last = range.end - PAGE;
         let index = descriptors.partition_point(|&descriptor| descriptor < range.start);
         // What belongs to a descriptor below may reach into the range, in the same mapping.
@@ -331,6 +342,20 @@ impl SwapBackend {
         let above = descriptors.get(index);
         let stack = above.is_some_and(|&next| next < range.end || next < mapping(last).end);
         !(reached || stack)
+    }
+
+    /// Memory that this backend uses while pages are away.
+    fn own_memory(&self) -> Vec<Range<u64>> {
+        let mut own = self.shared.own_memory();
+        own.push(journal::memory_of(std::slice::from_ref(self)));
+        own.push(journal::room_of(&self.fates));
+        own.push(journal::room_of(&self.slots));
+        own.push(self.copier.memory());
+        // Whole pages leave.
+        own.iter_mut().for_each(|range| {
+            *range = range.start & !(PAGE - 1)..range.end.next_multiple_of(PAGE);
+        });
+        own
     }
 
     fn exchange_span(
