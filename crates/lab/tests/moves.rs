@@ -11,7 +11,7 @@ use std::process::Command;
 fn run(program: &Path, arguments: &[&str]) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
     let output = Command::new(built("hither"))
-        .args(["lab", "run", "--cpus", "8", "--timeout", "4m", "--machine"])
+        .args(["lab", "run", "--cpus", "8", "--timeout", "9m", "--machine"])
         .arg(&file)
         .arg("--")
         .arg(program)
@@ -67,7 +67,7 @@ fn no_byte_is_lost_between_nodes() {
     let program = built("examples/move_torture");
     for scenario in ["writers", "forks"] {
         let counts = [
-            "--nodes", "2", "--rounds", "60", "--stores", "100000", "--seed", "7",
+            "--nodes", "2", "--rounds", "100", "--stores", "100000", "--seed", "7",
         ];
         println!("{}", run(&program, &[&[scenario][..], &counts].concat()));
     }

@@ -39,7 +39,7 @@ fn stores_to_pages_on_their_way() {
 
 #[test]
 fn forks_at_every_step() {
-    survive("forks", &["--rounds", "30"]);
+    survive("forks", &["--rounds", "100"]);
 }
 
 #[test]
