@@ -551,7 +551,7 @@ impl Instance {
     }
 
     /// Is staging blue?
-    #[cfg(all(test, loom))]
+    #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn is_blue(&self) -> bool {
         staging::colour(&self.region) == Colour::Blue
     }

@@ -138,7 +138,7 @@ pub struct Statistics {
 /// Any number of threads may use it at a time. After `fork` the child's copy is empty: it has no
 /// free request and no completion, and closing it does nothing.
 pub struct Mover {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     cpus: Vec<CpuId>,
     closed: bool,

@@ -121,7 +121,7 @@ pub(crate) fn is_empty(region: &Region) -> bool {
 }
 
 /// The colour.
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 pub(crate) fn colour(region: &Region) -> Colour {
     Link(region.header().staging.0.load(Ordering::Relaxed)).colour()
 }

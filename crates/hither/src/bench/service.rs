@@ -64,6 +64,17 @@ struct Took {
     refused: u64,
 }
 
+impl Took {
+    /// A round of requests of so many bytes each, that began at this CPU and wall time.
+    fn add(&mut self, requests: usize, bytes: usize, refused: u64, (cpu, wall): (u64, u64)) {
+        self.wall_ns += sys::monotonic_ns() - wall;
+        self.cpu_ns += sys::own_cpu_ns() - cpu;
+        self.requests += requests as u64;
+        self.bytes += (requests * bytes) as u64;
+        self.refused += refused;
+    }
+}
+
 struct Row {
     kind: PageKind,
     bytes: usize,
@@ -266,11 +277,7 @@ fn calls(
         }
         // The first round warms up.
         if rounds > 0 {
-            took.wall_ns += sys::monotonic_ns() - wall;
-            took.cpu_ns += sys::own_cpu_ns() - cpu;
-            took.requests += round.len() as u64;
-            took.bytes += (round.len() * bytes) as u64;
-            took.refused += refused;
+            took.add(round.len(), bytes, refused, (cpu, wall));
         }
         rounds += 1;
     }
@@ -334,11 +341,7 @@ fn stream(
             open -= 1;
         }
         if rounds > 0 {
-            took.wall_ns += sys::monotonic_ns() - wall;
-            took.cpu_ns += sys::own_cpu_ns() - cpu;
-            took.requests += round.len() as u64;
-            took.bytes += (round.len() * bytes) as u64;
-            took.refused += refused;
+            took.add(round.len(), bytes, refused, (cpu, wall));
         }
         rounds += 1;
     }

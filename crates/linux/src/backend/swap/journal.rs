@@ -375,17 +375,24 @@ impl Shared {
 
     /// Lets go of the present job's addresses; whoever waits there goes on.
     pub(super) fn release(&self, journal: &mut Journal) {
-        for range in std::mem::take(&mut journal.trapped) {
-            if self.traps.unregister(&range).is_ok() {
-                continue;
-            }
-            // Something else is mapped in between by now: page by page, what is still ours. What
-            // cannot be let go of stays registered, and is served as long as the mover lives.
-            for start in (range.start..range.end).step_by(PAGE as usize) {
-                let page = start..start + PAGE;
-                if self.traps.unregister(&page).is_err() {
-                    let _ = self.traps.wake(&page);
-                }
+        // Forgotten behind the call, so that a worker that dies in between leaves nothing; and
+        // one by one, so that the list keeps its room.
+        while let Some(range) = journal.trapped.last().cloned() {
+            self.release_range(&range);
+            journal.trapped.pop();
+        }
+    }
+
+    fn release_range(&self, range: &Range<u64>) {
+        if self.traps.unregister(range).is_ok() {
+            return;
+        }
+        // Something else is mapped in between by now: page by page, what is still ours. What
+        // cannot be let go of stays registered, and is served as long as the mover lives.
+        for start in (range.start..range.end).step_by(PAGE as usize) {
+            let page = start..start + PAGE;
+            if self.traps.unregister(&page).is_err() {
+                let _ = self.traps.wake(&page);
             }
         }
     }
