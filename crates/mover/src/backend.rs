@@ -140,6 +140,31 @@ pub trait Backend {
     /// Carries out the jobs in their order and returns their outcomes in the same order.
     /// What happens to pages and processes meanwhile is an outcome, never an error.
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome>;
+
+    /// The same, but tells each outcome, with its job's index, once the job has ended: a job need
+    /// not wait for those after it. Order is free; each job is told of once.
+    fn execute_each(&mut self, jobs: &[Job<'_>], tell: &mut dyn FnMut(usize, Outcome)) {
+        for (index, outcome) in self.execute(jobs).into_iter().enumerate() {
+            tell(index, outcome);
+        }
+    }
+}
+
+/// Outcomes in the order of their jobs, of what tells them one by one: [`Backend::execute`] in
+/// terms of [`Backend::execute_each`].
+///
+/// # Panics
+/// Where a job was not told of.
+pub fn collect(
+    jobs: &[Job<'_>],
+    execute: impl FnOnce(&mut dyn FnMut(usize, Outcome)),
+) -> Vec<Outcome> {
+    let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
+    execute(&mut |index, outcome| outcomes[index] = Some(outcome));
+    let told = outcomes
+        .into_iter()
+        .map(|outcome| outcome.expect("each job is told of"));
+    told.collect()
 }
 
 /// An access that met a page on its way, under [`Race::Fail`].
@@ -266,6 +291,12 @@ impl OutcomeBuilder {
     #[must_use]
     pub fn counted(&self) -> u64 {
         self.outcome.page_count()
+    }
+
+    /// Are all pages accounted for?
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.counted() >= self.expected_count
     }
 
     /// The outcome, pages ascending and reasons in a fixed order.

@@ -31,7 +31,9 @@ mod sync;
 mod tests;
 mod worker;
 
-pub use backend::{Action, Backend, Job, Outcome, OutcomeBuilder, Pages, Race, Raced, Unavailable};
+pub use backend::{
+    Action, Backend, Job, Outcome, OutcomeBuilder, Pages, Race, Raced, Unavailable, collect,
+};
 pub use future::MoveFuture;
 pub use instance::Depths;
 pub use record::{Completion, Invalid, PAGE_BYTES, RequestId, Status, reason_index};

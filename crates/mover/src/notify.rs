@@ -6,6 +6,9 @@
 //! one of them comes first: either the worker finds the arm, or the client's second look finds the
 //! completion. Nobody who is not armed costs the worker a system call.
 //!
+//! Who waits for several completions arms with their number, and is left asleep by a worker that
+//! finds fewer: that worker arms again in its place, and looks once more itself.
+//!
 //! There are two ways to sleep: in `wait` on a bell, and in `poll()` on an eventfd. The eventfd
 //! stays readable after the completions that made it so were retrieved; reading it empty costs a
 //! system call, which a steady stream of `retrieve` must not make. So it is drained only by the
@@ -16,14 +19,17 @@
 //! be about to poll for the next one.
 
 use crate::layout::Header;
+use crate::queue;
 use crate::region::Corrupt;
 use crate::sync::{AtomicU32, Flag, Ordering};
 use std::io;
 
 /// A client is, or is going to be, in `poll()`.
 const POLLING: u64 = 1;
-/// A client is, or is going to be, in `wait`.
+/// A client is, or is going to be, in `wait`. Above [`LEAST_SHIFT`] stands for how many
+/// completions: the least number of all who are.
 const WAITING: u64 = 2;
+const LEAST_SHIFT: u32 = 16;
 
 pub(crate) struct Notifier {
     flag: Option<Flag>,
@@ -50,13 +56,24 @@ impl Notifier {
 
     /// The worker's part.
     pub(crate) fn announce(&self, header: &Header) {
-        // Release: who arms after this sees the completions. Acquire: pairs with the arming.
-        let armed = header.armed.0.swap(0, Ordering::AcqRel);
-        if armed & POLLING != 0 {
-            self.raise();
-        }
-        if armed & WAITING != 0 {
-            header.completion_bell.0.ring(i32::MAX as u32);
+        loop {
+            // Release: who arms after this sees the completions. Acquire: pairs with the arming.
+            let armed = header.armed.0.swap(0, Ordering::AcqRel);
+            if armed & POLLING != 0 {
+                self.raise();
+            }
+            if armed & WAITING == 0 {
+                return;
+            }
+            let least = armed >> LEAST_SHIFT;
+            if completed(header) >= least {
+                header.completion_bell.0.ring(i32::MAX as u32);
+                return;
+            }
+            self.arm_waiting(header, least);
+            if completed(header) < least {
+                return;
+            }
         }
     }
 
@@ -112,8 +129,26 @@ impl Notifier {
         header.completion_bell.0.rings()
     }
 
-    /// Prepares for sleeping on the completion bell; the caller must look once more.
-    pub(crate) fn arm_waiting(&self, header: &Header) {
-        header.armed.0.fetch_or(WAITING, Ordering::AcqRel);
+    /// Prepares for sleeping on the completion bell until there are so many completions; the caller
+    /// must look once more.
+    pub(crate) fn arm_waiting(&self, header: &Header, least: u64) {
+        let armed = &header.armed.0;
+        let mut seen = armed.load(Ordering::Relaxed);
+        loop {
+            let least = match seen & WAITING {
+                0 => least,
+                _ => least.min(seen >> LEAST_SHIFT),
+            };
+            let next = seen & POLLING | WAITING | least << LEAST_SHIFT;
+            match armed.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
     }
+}
+
+/// Completions that nobody has retrieved.
+pub(crate) fn completed(header: &Header) -> u64 {
+    queue::depth(&header.done) + queue::depth(&header.failed)
 }

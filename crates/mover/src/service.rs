@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::future::MoveFuture;
 use crate::instance::{Depths, Held, Instance};
 use crate::layout::MOST_SLOTS;
+use crate::notify;
 use crate::rate::TokenBucket;
 use crate::record::{Completion, RequestId};
 use crate::region::Corrupt;
@@ -48,11 +49,11 @@ pub struct Config {
     /// What a small request is smaller than. 512 KiB is the paper's choice (memif section 5.4).
     /// After a larger one a worker sleeps at once: the next is far away.
     pub small_bytes: u64,
-    /// Most requests that a backend is handed at once. More lets it exchange neighbours together;
-    /// but the results of a batch are announced together too.
+    /// Most requests that a backend is handed at once. More lets it exchange neighbours together.
+    /// Backends that do, tell of each request as it is done; others of all together.
     pub batch_requests: usize,
-    /// A batch takes no more requests once it has this many bytes. 256 KiB: neighbours share most
-    /// of the price of a move, and the first of them does not wait long for the last.
+    /// A batch takes no more requests once it has this many bytes. 1 MiB: neighbours share most of
+    /// the price of a move, and an urgent request waits for half a millisecond of moving at most.
     pub batch_bytes: u64,
     /// Whether there is something to `poll()`.
     pub notify: Notify,
@@ -68,7 +69,7 @@ impl Default for Config {
             spin_us: 50,
             small_bytes: 512 << 10,
             batch_requests: 64,
-            batch_bytes: 256 << 10,
+            batch_bytes: 1 << 20,
             notify: Notify::Off,
         }
     }
@@ -363,14 +364,41 @@ impl Mover {
     /// submission.
     #[must_use]
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Completion> {
+        // Not armed where something is there already: an arm costs the worker a system call.
+        self.retrieve()
+            .or_else(|| self.sleep_until(1, timeout, || self.retrieve()))
+    }
+
+    /// Waits until `count` completions can be retrieved, up to `timeout`, or for ever. Fewer
+    /// wake-ups than as many times [`Mover::wait`]. False after the time, and where `wait` returns
+    /// `None` at once. Completions that other threads retrieve meanwhile do not count, nor those
+    /// of futures: with less than `count` requests under way that is a wait for other threads'
+    /// submissions.
+    #[must_use]
+    pub fn wait_for(&self, count: u16, timeout: Option<Duration>) -> bool {
+        self.heal();
+        let header = self.shared.instance.region.header();
+        let look = || (notify::completed(header) >= u64::from(count)).then_some(());
+        look()
+            .or_else(|| self.sleep_until(u64::from(count), timeout, look))
+            .is_some()
+    }
+
+    /// Sleeps until `look` finds something, which needs `least` completions.
+    fn sleep_until<T>(
+        &self,
+        least: u64,
+        timeout: Option<Duration>,
+        look: impl Fn() -> Option<T>,
+    ) -> Option<T> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let instance = &self.shared.instance;
         let header = instance.region.header();
         loop {
             let rings = instance.notifier.rings(header);
-            instance.notifier.arm_waiting(header);
-            if let Some(completion) = self.retrieve() {
-                return Some(completion);
+            instance.notifier.arm_waiting(header, least);
+            if let Some(found) = look() {
+                return Some(found);
             }
             if instance.region.check().is_err() || instance.region.is_wiped() {
                 return None;

@@ -1,7 +1,7 @@
 //! A worker: takes requests in batches, has its backend move them, hands back the results.
 
 use crate::backend::{Backend, Job, Outcome};
-use crate::clock::Clock;
+use crate::clock::{Clock, Present};
 use crate::instance::{Instance, Taken};
 use crate::rate::TokenBucket;
 use crate::record::Status;
@@ -173,35 +173,34 @@ impl Worker {
 
     fn serve_batch(&mut self, batch: &mut Vec<Taken>) -> Result<(), Corrupt> {
         let shared = Arc::clone(&self.shared);
+        let bytes = batch.iter().map(|taken| taken.asked.bytes).sum();
+        let jobs: Vec<Job<'_>> = batch.iter().map(|taken| job(&shared, taken)).collect();
         // Whatever happens from here on, every request of the batch is completed.
         let mut pending = Pending {
             shared: &shared,
-            batch,
+            batch: batch.drain(..).map(Some).collect(),
+            left: jobs.len(),
+            is_sound: true,
             name: self.name,
         };
         shared.instance.share()?;
-        self.wait_for_rate(pending.batch.iter().map(|taken| taken.asked.bytes).sum());
-        let jobs: Vec<Job<'_>> = pending
-            .batch
-            .iter()
-            .map(|taken| job(&shared, taken))
-            .collect();
+        self.wait_for_rate(bytes);
         let present = shared.clock.present();
-        let outcomes = catch_unwind(AssertUnwindSafe(|| self.backend.execute(&jobs)));
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            self.backend.execute_each(&jobs, &mut |index, outcome| {
+                pending.complete(index, &outcome, &present);
+            });
+        }));
         shared.figures.batches.add(1);
-        match outcomes {
-            Ok(outcomes) if outcomes.len() == jobs.len() => {
-                pending.complete(outcomes, |taken| present.since_ns(taken.submitted_ticks))
-            }
-            // It broke its word, by a panic or otherwise: what it holds is not to be trusted.
-            _ => {
-                shared.figures.backend_panics.add(1);
-                drop(pending);
-                self.backend = (lock(&shared.factory))(self.number);
-                self.name = register(&shared, self.backend.name());
-                shared.instance.region.check()
-            }
+        let kept_its_word = result.is_ok() && pending.is_sound && pending.left == 0;
+        drop(pending);
+        if !kept_its_word {
+            // By a panic or otherwise: what it holds is not to be trusted.
+            shared.figures.backend_panics.add(1);
+            self.backend = (lock(&shared.factory))(self.number);
+            self.name = register(&shared, self.backend.name());
         }
+        shared.instance.region.check()
     }
 
     /// Sleeps until the rate limit lets the bytes through, or the service is abandoned.
@@ -309,37 +308,42 @@ fn register(shared: &Shared, name: &'static str) -> u8 {
 /// backend did not say where their pages are.
 struct Pending<'w> {
     shared: &'w Shared,
-    batch: &'w mut Vec<Taken>,
+    /// `None`: completed.
+    batch: Vec<Option<Taken>>,
+    left: usize,
+    /// The backend told of each job once so far.
+    is_sound: bool,
     name: u8,
 }
 
 impl Pending<'_> {
-    fn complete(
-        &mut self,
-        outcomes: Vec<Outcome>,
-        queued_ns: impl Fn(&Taken) -> u64,
-    ) -> Result<(), Corrupt> {
-        for (taken, outcome) in self.batch.drain(..).zip(&outcomes) {
-            let name = outcome
-                .backend
-                .map_or(self.name, |name| register(self.shared, name));
-            complete(self.shared, &taken, outcome, queued_ns(&taken), name)?;
+    fn complete(&mut self, index: usize, outcome: &Outcome, present: &Present) {
+        let Some(taken) = self.batch.get_mut(index).and_then(Option::take) else {
+            self.is_sound = false;
+            return;
+        };
+        self.left -= 1;
+        let name = outcome
+            .backend
+            .map_or(self.name, |name| register(self.shared, name));
+        let queued_ns = present.since_ns(taken.submitted_ticks);
+        // Fails only where the instance is corrupt, and then nobody asks for it.
+        if complete(self.shared, &taken, outcome, queued_ns, name).is_ok() {
+            self.shared.instance.announce();
         }
-        self.shared.instance.announce();
-        Ok(())
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if self.batch.is_empty() {
+        if self.left == 0 {
             return;
         }
         let present = self.shared.clock.present();
-        for taken in self.batch.drain(..) {
+        for taken in self.batch.drain(..).flatten() {
             let outcome = refused(self.shared, &taken, Refusal::Busy);
             let queued_ns = present.since_ns(taken.submitted_ticks);
-            // Fails only where the instance is corrupt, and then nobody asks for it.
+            // As above.
             let _ = complete(self.shared, &taken, &outcome, queued_ns, self.name);
         }
         self.shared.instance.announce();

@@ -13,7 +13,7 @@ use hither_core::ids::NodeId;
 use hither_linux::backend::copy::Copier;
 use hither_linux::backend::own::{self, Chosen, Settings};
 use hither_linux::sys::{self, PrivateMemory, Stores};
-use hither_mover::{Close, Completion, Config, Mover, Race, Request, Status};
+use hither_mover::{Close, Config, Mover, Race, Request, Status};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -284,14 +284,31 @@ fn calls(
     Ok(took)
 }
 
-/// A request, once one is free.
-fn next<'m>(mover: &'m Mover, done: &mut impl FnMut(Completion)) -> anyhow::Result<Request<'m>> {
+/// A request, once one is free. Sleeps until half of all are, rather than for each.
+fn next<'m>(mover: &'m Mover, done: &mut Done) -> anyhow::Result<Request<'m>> {
     loop {
         if let Some(request) = mover.request() {
             return Ok(request);
         }
-        done(mover.wait(Some(PATIENCE)).ok_or_else(stuck)?);
+        retrieve(mover, Config::default().capacity / 2, done)?;
     }
+}
+
+/// Retrieves what is complete once so many requests are.
+fn retrieve(mover: &Mover, count: u16, done: &mut Done) -> anyhow::Result<()> {
+    anyhow::ensure!(mover.wait_for(count, Some(PATIENCE)), stuck());
+    while let Some(completion) = mover.retrieve() {
+        done.requests += 1;
+        done.refused += completion.refused_pages();
+    }
+    Ok(())
+}
+
+/// What completed in a round: requests, and pages refused.
+#[derive(Default)]
+struct Done {
+    requests: usize,
+    refused: u64,
 }
 
 fn stuck() -> anyhow::Error {
@@ -319,29 +336,19 @@ fn stream(
             std::thread::sleep(Duration::from_millis(200));
         }
         let (cpu, wall) = (sys::own_cpu_ns(), sys::monotonic_ns());
-        let (mut refused, mut open) = (0, 0u64);
+        let mut done = Done::default();
         for &(offset, to) in &round {
-            let mut done = |completion: Completion| {
-                open -= 1;
-                refused += completion.refused_pages();
-            };
             let request = next(mover, &mut done)?;
             let range = start + offset..start + offset + bytes;
             let request = request.migrate(range, to).race(Race::Block);
             mover
                 .submit(request)
                 .map_err(|rejected| anyhow::anyhow!("{rejected}"))?;
-            open += 1;
         }
-        while open > 0 {
-            refused += mover
-                .wait(Some(PATIENCE))
-                .ok_or_else(stuck)?
-                .refused_pages();
-            open -= 1;
-        }
+        let open = round.len() - done.requests;
+        retrieve(mover, open as u16, &mut done)?;
         if rounds > 0 {
-            took.add(round.len(), bytes, refused, (cpu, wall));
+            took.add(round.len(), bytes, done.refused, (cpu, wall));
         }
         rounds += 1;
     }

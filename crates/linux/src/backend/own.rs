@@ -7,7 +7,7 @@ use super::copy::CopyBackend;
 use super::kernel::KernelBackend;
 use super::swap::{self, SwapBackend};
 use hither_core::ids::CpuId;
-use hither_mover::{Action, Backend, Config, Job, Mover, OpenError, Outcome, Unavailable};
+use hither_mover::{Action, Backend, Config, Job, Mover, OpenError, Outcome, Unavailable, collect};
 use std::io;
 
 /// When to exchange pages from user space.
@@ -106,17 +106,21 @@ impl Backend for OwnBackend {
     }
 
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
+        collect(jobs, |tell| self.execute_each(jobs, tell))
+    }
+
+    fn execute_each(&mut self, jobs: &[Job<'_>], tell: &mut dyn FnMut(usize, Outcome)) {
         let is_copy = |job: &Job<'_>| matches!(job.action, Action::Replicate { .. });
-        let mut outcomes = Vec::with_capacity(jobs.len());
+        let mut first = 0;
         for group in jobs.chunk_by(|one, next| is_copy(one) == is_copy(next)) {
             let backend = self.of(&group[0].action);
             let name = backend.name();
-            outcomes.extend(backend.execute(group).into_iter().map(|mut outcome| {
+            backend.execute_each(group, &mut |index, mut outcome| {
                 outcome.backend = outcome.backend.or(Some(name));
-                outcome
-            }));
+                tell(first + index, outcome);
+            });
+            first += group.len();
         }
-        outcomes
     }
 }
 
@@ -170,7 +174,8 @@ mod tests {
                 let request = mover.request().unwrap().tag(1);
                 request.migrate(start..start + (64 << 10), NodeId(0))
             };
-            // The first finds nothing in stock; the pool fills up when moves rest.
+            // The first finds nothing in stock and gets pages on the way; the pool fills up when
+            // moves rest.
             mover.submit(migrate()).unwrap();
             let first = mover.wait(Some(Duration::from_secs(20))).unwrap();
             assert_eq!((first.tag, first.status), (1, Status::Done), "{first:?}");

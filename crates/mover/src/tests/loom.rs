@@ -13,7 +13,7 @@ use crate::layout::{Colour, FLAG_HIGH};
 use crate::record::{Asked, RequestId, Status};
 use crate::region::Region;
 use crate::sync::quietly;
-use crate::{free_list, queue, staging};
+use crate::{free_list, notify, queue, staging};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::Ordering;
@@ -471,5 +471,36 @@ fn polling_sleeps_past_nothing() {
             }
         }
         worker.join().unwrap();
+    });
+}
+
+/// Who waits for two completions sleeps past neither, whichever way the worker that finds one too
+/// few arms again: a lost wake-up is a deadlock, which loom reports.
+#[test]
+fn waiting_for_two_sleeps_past_none() {
+    model(3, || {
+        let whole = Whole::new(2);
+        for tag in [1, 2] {
+            whole.submit(tag);
+        }
+        whole.instance.flush().unwrap();
+        let workers = [(); 2].map(|()| {
+            let taken = whole.instance.take().unwrap().expect("submitted");
+            let whole = Arc::clone(&whole);
+            thread::spawn(move || whole.serve(&taken))
+        });
+        let (header, notifier) = (whole.instance.region.header(), &whole.instance.notifier);
+        loop {
+            let rings = notifier.rings(header);
+            notifier.arm_waiting(header, 2);
+            if notify::completed(header) >= 2 {
+                break;
+            }
+            header.completion_bell.0.wait(rings, None);
+        }
+        whole.check_completions(&[1, 2]);
+        for worker in workers {
+            worker.join().unwrap();
+        }
     });
 }

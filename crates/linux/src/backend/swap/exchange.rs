@@ -47,6 +47,8 @@ pub(super) enum Fate {
     Unsuited,
     /// The program unmapped it or threw it away meanwhile.
     Gone,
+    /// No page was to be had for it.
+    NoMemory,
 }
 
 /// What is exchanged: pages at addresses that follow each other.
@@ -56,15 +58,17 @@ pub(super) struct Chunk {
     pub(super) race: Race,
     /// As long as the chunk.
     pub(super) parking: Range<u64>,
-    /// As long as the chunk, filled.
+    /// As long as the chunk.
     pub(super) fresh: Range<u64>,
+    /// Whether there are pages in `fresh`. If not, they are got on the way, by this thread's memory
+    /// policy: the kernel then need not clear what is overwritten at once.
+    pub(super) is_filled: bool,
 }
 
 /// How it went beside the pages.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     pub(super) stall_ns: u64,
-    pub(super) copied: u64,
     /// Under `Race::Fail`.
     pub(super) raced: Option<Raced>,
     /// Accesses that are accounted for.
@@ -199,20 +203,43 @@ impl Exchange<'_> {
             let offset = next as u64 * PAGE;
             let bytes = length as u64 * PAGE;
             let (from, to) = (chunk.parking.start + offset, chunk.fresh.start + offset);
-            // SAFETY: both are slots of this exchange, so long at least, and filled.
-            unsafe {
-                if bytes >= SHARED_PIECE {
+            if !chunk.is_filled {
+                self.copy_into_new(from, to, next..next + length, fates);
+            } else if bytes >= SHARED_PIECE {
+                // SAFETY: both are slots of this exchange, so long at least, and filled.
+                unsafe {
                     self.copier
                         .copy(from as *const u8, to as *mut u8, bytes as usize);
-                } else {
-                    copy::nontemporal(from as *const u8, to as *mut u8, bytes as usize);
                 }
+            } else {
+                // SAFETY: as above.
+                unsafe { copy::nontemporal(from as *const u8, to as *mut u8, bytes as usize) };
             }
-            account.copied += bytes;
             next += length;
             self.step(Step::Copying);
             self.look(chunk, fates, account);
             if account.raced.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Copies into pages that the kernel gets meanwhile. Those for which it finds none go back.
+    fn copy_into_new(&self, from: u64, to: u64, pages: Range<usize>, fates: &mut [Fate]) {
+        let length = pages.len() as u64 * PAGE;
+        let mut done = 0;
+        while done < length {
+            // SAFETY: the slots from `to` on are this exchange's own and empty, or nothing is done.
+            let progress = unsafe {
+                let (to, from) = (to + done, from + done);
+                self.shared.receiver.copy(to, from, length - done)
+            };
+            done += progress.done;
+            if !matches!(progress.errno, None | Some(libc::EAGAIN)) {
+                let rest = pages.start + (done / PAGE) as usize..pages.end;
+                let mut journal = self.shared.journal();
+                self.shared.restore_all(&mut journal, rest.clone());
+                fates[rest].fill(Fate::NoMemory);
                 return;
             }
         }
@@ -285,7 +312,9 @@ impl Exchange<'_> {
                     *fate = Fate::Gone;
                     let _ = self.shared.traps.wake(&(page.address..page.address + PAGE));
                 }
-                State::Restored | State::Replaced => *fate = Fate::Raced,
+                State::Restored | State::Replaced if *fate != Fate::NoMemory => {
+                    *fate = Fate::Raced;
+                }
                 _ => {}
             }
         }

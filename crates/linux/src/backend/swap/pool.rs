@@ -80,6 +80,13 @@ struct Stock {
     exhausted_until: Option<Instant>,
 }
 
+impl Stock {
+    fn is_exhausted(&self) -> bool {
+        self.exhausted_until
+            .is_some_and(|until| Instant::now() < until)
+    }
+}
+
 struct Lists {
     empty: BTreeMap<Size, Runs>,
     stock: BTreeMap<(NodeId, Size), Stock>,
@@ -151,18 +158,34 @@ impl Pool {
         taken
     }
 
-    /// A move of so many bytes begins. Is anything of this size in stock on the node? If not, that
-    /// shall change.
-    pub(super) fn has(&self, node: NodeId, size: Size, bytes: u64) -> bool {
+    /// A move of so many bytes begins. Are pages of this size to be had on the node: in stock or,
+    /// small ones, on the way? What is not in stock shall be in future.
+    pub(super) fn expects(&self, node: NodeId, size: Size, bytes: u64) -> bool {
         let mut lists = self.lists();
         lists.largest = lists.largest.max(bytes);
         lists.used = Instant::now();
-        let stock = lists.stock.get(&(node, size));
-        let filled = stock.is_some_and(|stock| stock.filled.bytes() > 0);
+        let stock = lists.stock.entry((node, size)).or_default();
+        let filled = stock.filled.bytes() > 0;
+        let expected = filled || (size == Size::Small && !stock.is_exhausted());
         if !filled {
             self.missed(lists, node, size);
         }
-        filled
+        expected
+    }
+
+    /// Was the node full a moment ago?
+    pub(super) fn is_exhausted(&self, node: NodeId, size: Size) -> bool {
+        let lists = self.lists();
+        let stock = lists.stock.get(&(node, size));
+        stock.is_some_and(Stock::is_exhausted)
+    }
+
+    /// The node is full: nothing is tried there for a while.
+    pub(super) fn exhaust(&self, node: NodeId, size: Size) {
+        let until = Instant::now() + Duration::from_millis(self.limits.idle_ms);
+        let mut lists = self.lists();
+        let stock = lists.stock.entry((node, size)).or_default();
+        stock.exhausted_until = Some(until);
     }
 
     fn missed(&self, mut lists: MutexGuard<'_, Lists>, node: NodeId, size: Size) {
@@ -297,12 +320,7 @@ impl Pool {
             match self.next_chore() {
                 Chore::Fill(node, size) => {
                     if self.fill(node, size, FILL_BYTES) == 0 {
-                        let later = Instant::now() + Duration::from_millis(self.limits.idle_ms);
-                        self.lists()
-                            .stock
-                            .entry((node, size))
-                            .or_default()
-                            .exhausted_until = Some(later);
+                        self.exhaust(node, size);
                     }
                 }
                 Chore::Drop(size, slots) => self.put_unknown(size, slots),

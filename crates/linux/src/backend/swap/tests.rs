@@ -1,6 +1,11 @@
 //! On this machine's own kernel: exchanges in place, which need no second node.
 
+use super::pool::{HUGE, PAGE};
 use super::*;
+use hither_core::ids::Pid;
+use hither_core::plan::Refusal;
+use hither_mover::{Action, Pages, Race};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -109,7 +114,7 @@ fn huge_pages_stay_huge() {
 }
 
 #[test]
-fn jobs_that_follow_each_other_are_exchanged_together_and_told_apart() {
+fn jobs_that_follow_each_other_share_windows_and_are_told_apart() {
     let memory = Memory::new(1 << 20, false);
     let windows = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&windows);
@@ -125,12 +130,14 @@ fn jobs_that_follow_each_other_are_exchanged_together_and_told_apart() {
             )
         })
         .collect();
-    let outcomes = backend.execute(&jobs);
-    for (index, outcome) in (0..).zip(&outcomes) {
-        let first = start / PAGE + index * 16;
+    let mut told = Vec::new();
+    backend.execute_each(&jobs, &mut |index, outcome| {
+        let first = start / PAGE + index as u64 * 16;
         assert_eq!(outcome.moved, (first..first + 16).collect::<Vec<_>>());
-    }
-    assert_eq!(windows.load(Ordering::Relaxed), 1);
+        told.push((index, windows.load(Ordering::Relaxed)));
+    });
+    // Two windows of 128 KiB: nobody waits for those of the second who is in the first.
+    assert_eq!(told, [(0, 1), (1, 1), (2, 2), (3, 2)]);
     memory.assert_intact();
 }
 
@@ -237,4 +244,33 @@ fn a_store_on_the_way_is_kept_under_every_policy() {
             }
         }
     }
+}
+
+/// Nothing is in stock: small pages are got on the way, huge ones left to the kernel, which does not
+/// move in place. Where the node is said to be full, the kernel gets both.
+#[test]
+fn without_stock_small_pages_are_got_on_the_way() {
+    let config = Config {
+        in_place: true,
+        without_privilege: true,
+        ..Config::default()
+    };
+    let mut backend = SwapBackend::new(config).unwrap();
+    let memory = Memory::new(4 << 20, false);
+    for race in [Race::Block, Race::Recover] {
+        let outcome = backend.execute(&[memory.job(race)]).remove(0);
+        assert_eq!((outcome.moved.len(), outcome.bytes), (1024, 4 << 20));
+        assert_eq!(outcome.refused, []);
+        memory.assert_intact();
+    }
+    backend.pool.exhaust(NodeId(0), Size::Small);
+    // What was left behind is in stock, and serves before the kernel is asked.
+    let outcome = backend.execute(&[memory.job(Race::Block)]).remove(0);
+    assert!(outcome.moved.len() >= 512, "{outcome:?}");
+    assert_eq!(outcome.moved.len() as u64 + outcome.already_there, 1024);
+    memory.assert_intact();
+    let huge = Memory::new(2 << 20, true);
+    let outcome = backend.execute(&[huge.job(Race::Block)]).remove(0);
+    assert_eq!((outcome.moved.len(), outcome.already_there), (0, 512));
+    huge.assert_intact();
 }

@@ -1,0 +1,429 @@
+//! The way of a span through an exchange: survey, window by window, and what the kernel's own
+//! migration does instead.
+
+use super::exchange::{Chunk, Exchange, Fate};
+use super::pool::{PAGE, Size};
+use super::span::{Ledger, Span, Verdict};
+use super::survey::{self, Part, Survey};
+use super::{Step, SwapBackend};
+use crate::sys;
+use hither_core::ids::{NodeId, Pid};
+use hither_core::plan::Refusal;
+use hither_mover::{Action, Backend, Job, Pages, Race};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Most bytes that are away at once, as many as the kernel's own migration unmaps at once: an
+/// access waits for 200 us of copying at most.
+const WINDOW_BYTES: u64 = super::pool::HUGE;
+/// Runs in stock shorter than this serve no longer request.
+const CRUMB_BYTES: u64 = 16 * PAGE;
+/// Less than this the kernel moves at less cost: a window costs about as much as five pages there.
+const LEAST_BYTES: u64 = 8 * PAGE;
+/// Times that a page is tried again that was touched on its way.
+const RETRIES: u32 = 2;
+
+/// Why the kernel shall move pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// They cannot be exchanged, or nothing is known of them.
+    Unsuited,
+    /// They are there, elsewhere, and no pages are to be had for them.
+    NoStock,
+    /// They are there and were not let go of.
+    Held,
+}
+
+/// The work on one span.
+#[derive(Default)]
+struct Progress {
+    /// For the kernel's own migration.
+    others: Vec<(Range<u64>, Why)>,
+    /// Touched on their way.
+    raced: Vec<Range<u64>>,
+    /// Under `Race::Fail`: an access ended it all.
+    is_over: bool,
+}
+
+impl SwapBackend {
+    pub(super) fn span(&mut self, span: &Span, ledger: &mut Ledger<'_>) {
+        ledger.begin();
+        let mut progress = Progress::default();
+        let few = span.range.end - span.range.start < LEAST_BYTES;
+        if self.is_pool(&span.range) {
+            span.settle(ledger, &span.range, Verdict::Refused(Refusal::NotOurs));
+        } else if few && span.race != Race::Fail && !self.config.in_place {
+            progress.others.push((span.range.clone(), Why::Unsuited));
+        } else if self.may_exchange(&span.range) {
+            self.exchange_span(span, ledger, &mut progress);
+        } else {
+            progress.others.push((span.range.clone(), Why::Unsuited));
+        }
+        if progress.is_over {
+            for (range, _) in progress.others.drain(..) {
+                span.settle(ledger, &range, Verdict::Refused(Refusal::Dropped));
+            }
+        }
+        for why in [Why::Unsuited, Why::NoStock, Why::Held] {
+            self.by_kernel(span, why, &progress, ledger);
+        }
+        ledger.end(span);
+    }
+
+    fn exchange_span(&mut self, span: &Span, ledger: &mut Ledger<'_>, progress: &mut Progress) {
+        let survey = match survey::survey(&self.locator, &span.range) {
+            Ok(survey) => survey,
+            Err(_) => return progress.others.push((span.range.clone(), Why::Unsuited)),
+        };
+        settle_absent(span, &survey, ledger);
+        let unsuited = |range: &Range<u64>| (range.clone(), Why::Unsuited);
+        progress.others.extend(survey.others.iter().map(unsuited));
+        let mut work = self.work(span, &survey, ledger, progress);
+        let (Some((first, _)), Some((last, _))) = (work.front(), work.back()) else {
+            return;
+        };
+        if !self.trap(first.start..last.end) {
+            let unsuited = work.iter().map(|(range, _)| unsuited(range));
+            return progress.others.extend(unsuited);
+        }
+        self.step(Step::Trapped);
+        for round in 0..=RETRIES {
+            while let Some((range, index)) = work.pop_front() {
+                if progress.is_over {
+                    span.settle(ledger, &range, Verdict::Refused(Refusal::Dropped));
+                    continue;
+                }
+                let rest = self.chunk(span, &range, &survey.parts[index], ledger, progress);
+                ledger.tell_complete(span);
+                if rest < range.end {
+                    work.push_front((rest..range.end, index));
+                }
+            }
+            for range in std::mem::take(&mut progress.raced) {
+                let mut parts = survey.parts.iter();
+                let part = parts.position(|part| part.range.contains(&range.start));
+                match part {
+                    Some(index) if round < RETRIES && !progress.is_over => {
+                        work.push_back((range, index));
+                    }
+                    _ => span.settle(ledger, &range, Verdict::Refused(Refusal::Busy)),
+                }
+            }
+        }
+        self.shared.release(&mut self.shared.journal());
+    }
+
+    /// Lets accesses to missing pages of these addresses wait.
+    fn trap(&self, envelope: Range<u64>) -> bool {
+        // Noted first: a worker that dies in between leaves nothing registered.
+        let mut journal = self.shared.journal();
+        journal.owner = self.worker.map_or(0, |(_, thread)| thread);
+        journal.trapped.push(envelope.clone());
+        let trapped = self.shared.traps.trap_missing(&envelope).is_ok();
+        if !trapped {
+            self.shared.release(&mut journal);
+        }
+        trapped
+    }
+
+    /// The pages that are to be exchanged, with the part of the survey that they are in.
+    fn work(
+        &self,
+        span: &Span,
+        survey: &Survey,
+        ledger: &mut Ledger<'_>,
+        progress: &mut Progress,
+    ) -> VecDeque<(Range<u64>, usize)> {
+        let mut work: VecDeque<(Range<u64>, usize)> = VecDeque::new();
+        for (index, part) in survey.parts.iter().enumerate() {
+            let bytes = part.range.end - part.range.start;
+            let to_be_had = self.pool.expects(span.to, part.size, bytes);
+            let mut start = part.range.start;
+            while start < part.range.end {
+                let range = start..part.same_node(start);
+                start = range.end;
+                let node = part.node(range.start);
+                if node < 0 {
+                    span.settle(ledger, &range, Verdict::Refused(Refusal::Unmapped));
+                } else if node == span.to.0 as i32 && !self.config.in_place {
+                    span.settle(ledger, &range, Verdict::AlreadyThere);
+                } else if !to_be_had {
+                    progress.others.push((range, Why::NoStock));
+                } else {
+                    match work.back_mut() {
+                        Some((last, of)) if last.end == range.start && *of == index => {
+                            last.end = range.end;
+                        }
+                        _ => work.push_back((range, index)),
+                    }
+                }
+            }
+        }
+        work
+    }
+
+    /// Slots for pages on the target: filled ones from stock or, for small pages, empty ones.
+    /// Returns whether they are filled.
+    fn slots_for(&self, to: NodeId, size: Size, want: u64) -> Option<(Range<u64>, bool)> {
+        if let Some(fresh) = self.pool.fresh(to, size, want) {
+            // Crumbs of stock are not worth a window each.
+            if fresh.end - fresh.start >= want.min(CRUMB_BYTES) {
+                return Some((fresh, true));
+            }
+            self.pool.put_filled(to, size, fresh);
+        }
+        match size {
+            Size::Small if !self.pool.is_exhausted(to, size) => {
+                Some((self.pool.empty(size, want)?, false))
+            }
+            _ => None,
+        }
+    }
+
+    /// Exchanges the first pages of a range; returns where the rest begins.
+    fn chunk(
+        &mut self,
+        span: &Span,
+        range: &Range<u64>,
+        part: &Part,
+        ledger: &mut Ledger<'_>,
+        progress: &mut Progress,
+    ) -> u64 {
+        let size = part.size;
+        let end = match size {
+            Size::Small => span.window_end(range.start).min(range.end),
+            Size::Huge => range.end,
+        };
+        let want = WINDOW_BYTES.min(end - range.start);
+        let Some((fresh, is_filled)) = self.slots_for(span.to, size, want) else {
+            progress.others.push((range.clone(), Why::NoStock));
+            return range.end;
+        };
+        let put_back = |slots| match is_filled {
+            true => self.pool.put_filled(span.to, size, slots),
+            false => self.pool.put_empty(size, slots),
+        };
+        let Some(parking) = self.pool.empty(size, fresh.end - fresh.start) else {
+            put_back(fresh);
+            progress.others.push((range.clone(), Why::NoStock));
+            return range.end;
+        };
+        let length = parking.end - parking.start;
+        let cut = fresh.start + length;
+        put_back(cut..fresh.end);
+        let chunk = Chunk {
+            start: range.start,
+            size,
+            race: span.race,
+            parking,
+            fresh: fresh.start..cut,
+            is_filled,
+        };
+        let mut exchange = Exchange {
+            shared: &self.shared,
+            copier: &mut self.copier,
+            hook: &self.config.hook,
+        };
+        let mut run = || Ok(exchange.run(&chunk, &mut self.fates, &mut self.slots));
+        let account = match is_filled {
+            true => run(),
+            false => sys::with_preferred_node(span.to.0, run),
+        };
+        // Refused by the kernel is only a node that has vanished.
+        let Ok(account) = account else {
+            self.pool.put_empty(size, chunk.parking);
+            self.pool.put_empty(size, chunk.fresh);
+            progress.others.push((range.clone(), Why::NoStock));
+            return range.end;
+        };
+        if !is_filled {
+            self.find_strays(span.to, &chunk);
+        }
+        let figures = ledger.job(span.job_at(range.start)).figures();
+        figures.stall_ns += account.stall_ns;
+        figures.raced = account.raced;
+        progress.is_over = account.raced.is_some();
+        if size == Size::Huge {
+            let moved = self.stock_up_huge(span.to, &chunk, part);
+            let is_huge = self.pool.is_huge(&(chunk.start..chunk.start + length));
+            figures.huge_kept += u64::from(moved && is_huge);
+            figures.huge_split += u64::from(!is_huge);
+        } else {
+            self.stock_up(span.to, &chunk, part);
+        }
+        self.settle_fates(span, &chunk, ledger, progress);
+        range.start + length
+    }
+
+    /// Pages that were got on the way and came from elsewhere than the target: it is full.
+    fn find_strays(&mut self, to: NodeId, chunk: &Chunk) {
+        let arrived = chunk.start..chunk.start + (chunk.parking.end - chunk.parking.start);
+        let located = self.locator.nodes(&arrived, PAGE, &mut self.nodes);
+        let stray = |node: i32| located.is_ok() && node >= 0 && node != to.0 as i32;
+        let mut found = false;
+        for (fate, &node) in self.fates.iter_mut().zip(&self.nodes) {
+            if *fate == Fate::Moved && stray(node) {
+                *fate = Fate::NoMemory;
+            }
+            found |= *fate == Fate::NoMemory;
+        }
+        if found {
+            self.pool.exhaust(to, chunk.size);
+        }
+    }
+
+    /// The slots of huge pages go back to the pool, as what they are now. Returns whether all pages
+    /// were exchanged.
+    fn stock_up_huge(&self, to: NodeId, chunk: &Chunk, part: &Part) -> bool {
+        let size = Size::Huge;
+        let (parking, fresh) = (chunk.parking.clone(), chunk.fresh.clone());
+        let mut slots = self.slots.iter();
+        let all_moved = slots.all(|slots| slots.parking_filled && !slots.fresh_filled);
+        let mut slots = self.slots.iter();
+        if all_moved && self.pool.is_huge(&parking) {
+            let home = NodeId(part.node(chunk.start) as u32);
+            self.pool.put_filled(home, size, parking);
+            self.pool.put_empty(size, fresh);
+        } else if slots.all(|slots| !slots.parking_filled && slots.fresh_filled) {
+            self.pool.put_empty(size, parking);
+            self.pool.put_filled(to, size, fresh);
+        } else {
+            self.pool.put_unknown(size, parking);
+            self.pool.put_unknown(size, fresh);
+        }
+        all_moved
+    }
+
+    /// The same for small pages.
+    fn stock_up(&self, to: NodeId, chunk: &Chunk, part: &Part) {
+        let size = chunk.size;
+        let mut next = 0;
+        while next < self.slots.len() {
+            let slots = self.slots[next];
+            let node = part.node(chunk.start + next as u64 * PAGE);
+            let same = (next..self.slots.len()).take_while(|&index| {
+                self.slots[index] == slots && part.node(chunk.start + index as u64 * PAGE) == node
+            });
+            let count = same.count() as u64;
+            let offset = next as u64 * PAGE;
+            let at = |start: u64| start + offset..start + offset + count * PAGE;
+            let (parking, fresh) = (at(chunk.parking.start), at(chunk.fresh.start));
+            if slots.parking_filled {
+                self.pool.put_filled(NodeId(node as u32), size, parking);
+            } else {
+                self.pool.put_empty(size, parking);
+            }
+            match (slots.fresh_filled, chunk.is_filled) {
+                (true, true) => self.pool.put_filled(to, size, fresh),
+                // Filled on the way, perhaps, and from whichever node.
+                (true, false) => self.pool.put_unknown(size, fresh),
+                (false, _) => self.pool.put_empty(size, fresh),
+            }
+            next += count as usize;
+        }
+    }
+
+    fn settle_fates(
+        &self,
+        span: &Span,
+        chunk: &Chunk,
+        ledger: &mut Ledger<'_>,
+        progress: &mut Progress,
+    ) {
+        let mut next = 0;
+        while next < self.fates.len() {
+            let fate = self.fates[next];
+            let same = self.fates[next..]
+                .iter()
+                .take_while(|other| **other == fate);
+            let count = same.count();
+            let start = chunk.start + next as u64 * PAGE;
+            let range = start..start + count as u64 * PAGE;
+            let refused = match fate {
+                Fate::Moved => None,
+                Fate::Raced => {
+                    progress.raced.push(range);
+                    next += count;
+                    continue;
+                }
+                Fate::Held | Fate::Unsuited => {
+                    let why = [Why::Unsuited, Why::Held][usize::from(fate == Fate::Held)];
+                    progress.others.push((range, why));
+                    next += count;
+                    continue;
+                }
+                Fate::Missing | Fate::Gone => Some(Refusal::Unmapped),
+                Fate::NoMemory => Some(Refusal::NoMemory),
+            };
+            let verdict = refused.map_or(Verdict::Moved, Verdict::Refused);
+            span.settle(ledger, &range, verdict);
+            next += count;
+        }
+    }
+
+    /// Lets the kernel move what is not exchanged, all of one kind at once.
+    fn by_kernel(&mut self, span: &Span, why: Why, progress: &Progress, ledger: &mut Ledger<'_>) {
+        let mut of = Vec::new();
+        let mut jobs = Vec::new();
+        for (range, _) in progress.others.iter().filter(|(_, other)| *other == why) {
+            for (job, part) in &span.parts {
+                let both = part.start.max(range.start)..part.end.min(range.end);
+                if both.start < both.end {
+                    of.push(*job);
+                    jobs.push(Job {
+                        pid: Pid(0),
+                        action: Action::Migrate {
+                            pages: Pages::Run(both.start / PAGE..both.end / PAGE),
+                            to: span.to,
+                        },
+                        race: Race::Block,
+                    });
+                }
+            }
+        }
+        if jobs.is_empty() {
+            return;
+        }
+        let outcomes = match why {
+            Why::NoStock | Why::Held if !self.config.in_place => {
+                self.kernel.execute_surveyed(&jobs)
+            }
+            _ => self.kernel.execute(&jobs),
+        };
+        for (job, outcome) in of.into_iter().zip(outcomes) {
+            let builder = ledger.job(job);
+            if builder.counted() == 0 {
+                builder.figures().backend = Some(self.kernel.name());
+            }
+            builder.figures().bytes += outcome.bytes;
+            builder.already_there_many(outcome.already_there);
+            for (refusal, count) in outcome.refused {
+                // Two ways of moving it were refused, and nobody else maps it.
+                let pinned = why == Why::Held && refusal == Refusal::Busy;
+                builder.refused_many(if pinned { Refusal::Pinned } else { refusal }, count);
+            }
+            for page in outcome.moved {
+                builder.moved(page);
+            }
+        }
+    }
+}
+
+/// Pages of the span that the survey did not find are not in memory.
+fn settle_absent(span: &Span, survey: &Survey, ledger: &mut Ledger<'_>) {
+    if survey.found == (span.range.end - span.range.start) / PAGE {
+        return;
+    }
+    let parts = survey.parts.iter().map(|part| part.range.clone());
+    let mut known: Vec<Range<u64>> = parts.chain(survey.others.iter().cloned()).collect();
+    known.sort_unstable_by_key(|range| range.start);
+    let mut start = span.range.start;
+    let end = span.range.end..span.range.end;
+    for range in known.into_iter().chain(std::iter::once(end)) {
+        if start < range.start {
+            let absent = start..range.start;
+            span.settle(ledger, &absent, Verdict::Refused(Refusal::Unmapped));
+        }
+        start = range.end;
+    }
+}
