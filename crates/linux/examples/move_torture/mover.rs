@@ -238,11 +238,15 @@ impl Mover {
 pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBackend {
     let limits = random.pick(&[
         Limits::default(),
-        Limits::default(),
+        Limits {
+            recycle: true,
+            ..Limits::default()
+        },
         // Hardly anything may be in stock: slots are filled and dropped all the time.
         Limits {
             stock_bytes: 4 << 20,
             idle_ms: 1000,
+            recycle: true,
         },
     ]);
     let config = Config {

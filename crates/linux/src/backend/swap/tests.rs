@@ -250,11 +250,12 @@ fn a_store_on_the_way_is_kept_under_every_policy() {
 /// move in place. Where the node is said to be full, the kernel gets both.
 #[test]
 fn without_stock_small_pages_are_got_on_the_way() {
-    let config = Config {
+    let mut config = Config {
         in_place: true,
         without_privilege: true,
         ..Config::default()
     };
+    config.limits.recycle = true;
     let mut backend = SwapBackend::new(config).unwrap();
     let memory = Memory::new(4 << 20, false);
     for race in [Race::Block, Race::Recover] {
