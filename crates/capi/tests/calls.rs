@@ -49,7 +49,7 @@ fn configurations_out_of_range_are_refused_with_a_sentence() {
                 ..default()
             },
             HITHER_EINVAL,
-            "0x8",
+            "0x10",
         ),
         (
             HitherConfig {
