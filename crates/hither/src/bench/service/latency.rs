@@ -24,7 +24,10 @@ pub(super) fn latencies(plan: &Plan, settings: &Settings) -> anyhow::Result<[Lat
     let bytes = REQUESTS * BYTES;
     let arena = Arena::new(PageKind::Small, bytes, plan.from)?;
     let start = arena.memory.address() as usize;
-    let (mover, _) = own::open(config(plan), settings.clone())?;
+    let mut settings = settings.clone();
+    // Pages go to and fro.
+    settings.swap.limits.recycle = true;
+    let (mover, _) = own::open(config(plan), settings)?;
     let mut service = Latency::default();
     let mut call = Latency::default();
     let repetitions = plan.repeat as u64 + 2;

@@ -16,7 +16,7 @@ const MOST_STACK_BYTES: u64 = 64 << 30;
 /// For so long the list of threads is believed. A thread that began since has its stack in a
 /// mapping that is newer than what a program asks to move, and where the kernel's accesses wait,
 /// moving a stack harms nobody but the worker itself, which is older.
-const DESCRIPTORS_NS: u64 = 1_000_000;
+const DESCRIPTORS_NS: u64 = 100_000_000;
 
 /// What is known of the process's threads.
 pub(super) struct Threads {

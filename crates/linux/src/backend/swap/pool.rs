@@ -37,11 +37,9 @@ pub(super) const HUGE: u64 = 2 << 20;
 /// Bytes that the filling thread gets in one go.
 const FILL_BYTES: u64 = 2 << 20;
 
-/// More than this waits for nobody to be dropped.
-const MOST_STALE: u64 = 8 * FILL_BYTES;
-
-/// Moves rest when none began for so long.
-const REST: Duration = Duration::from_millis(2);
+/// Moves rest when none began for so long. Filling beside them would slow them down, and costs more
+/// CPU time than getting pages on the way: it pays for who waits, not for a stream.
+const REST: Duration = Duration::from_millis(10);
 
 /// How much may be in stock.
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +100,6 @@ impl Stock {
 
 struct Lists {
     empty: BTreeMap<Size, Runs>,
-    /// Slots whose pages are to be dropped.
-    stale: BTreeMap<Size, Runs>,
     stock: BTreeMap<(NodeId, Size), Stock>,
     /// Bytes of the largest move since moves rested for long.
     largest: u64,
@@ -140,7 +136,6 @@ impl Pool {
             locator: Locator::new()?,
             lists: Mutex::new(Lists {
                 empty,
-                stale: BTreeMap::new(),
                 stock: BTreeMap::new(),
                 largest: 0,
                 used: Instant::now(),
@@ -234,33 +229,19 @@ impl Pool {
         let stock = lists.stock.entry((node, size)).or_default();
         if stock.filled.bytes() + (range.end - range.start) <= self.most(stock, largest) {
             stock.filled.put(range);
-        } else {
-            self.drop_later(lists, size, range);
+            return;
         }
+        drop(lists);
+        self.put_unknown(size, range);
     }
 
-    /// Slots that hold what a move left behind on a node.
+    /// Slots that hold what a move left behind on a node. (Dropped by the caller: a thread of its
+    /// own would contend with the moves for the same locks of the kernel, at twice the CPU time.)
     pub(super) fn put_left(&self, node: NodeId, size: Size, range: Range<u64>) {
         if self.limits.recycle {
             self.put_filled(node, size, range);
         } else {
-            self.drop_later(self.lists(), size, range);
-        }
-    }
-
-    /// The pool's thread drops it, while the caller goes on; the caller itself where that falls
-    /// behind.
-    fn drop_later(&self, mut lists: MutexGuard<'_, Lists>, size: Size, range: Range<u64>) {
-        let stale = lists.stale.entry(size).or_default();
-        stale.put(range);
-        if stale.bytes() < FILL_BYTES {
-            return;
-        }
-        let late = (stale.bytes() > MOST_STALE).then(|| stale.take(FILL_BYTES));
-        drop(lists);
-        self.changed.notify_all();
-        if let Some(slots) = late.flatten() {
-            self.put_unknown(size, slots);
+            self.put_unknown(size, range);
         }
     }
 
@@ -383,15 +364,6 @@ impl Pool {
             }
             let largest = lists.largest;
             let mut wait = None;
-            for (&size, stale) in &mut lists.stale {
-                if stale.bytes() >= FILL_BYTES || rest >= REST {
-                    if let Some(slots) = stale.take(FILL_BYTES) {
-                        return Chore::Drop(size, slots);
-                    }
-                } else if stale.bytes() > 0 {
-                    wait = Some(REST);
-                }
-            }
             for (&(node, size), stock) in &mut lists.stock {
                 let most = self.most(stock, largest);
                 if rest >= REST && stock.filled.bytes() > most {

@@ -7,9 +7,11 @@ use hither_core::plan::Refusal;
 use hither_mover::{Action, Job, Outcome, OutcomeBuilder, Pages, Race};
 use std::ops::Range;
 
-/// Windows that do not hold the rest of a span end with a job, and are this long at least: the jobs
-/// before it are done early, and as few share the price of a window as are needed to make it small.
+/// Windows that do not hold the rest of a span end with a job, so that it is done early, and are
+/// this long at least, and this share of the span: enough jobs share the price of a window to make
+/// it small, and fewer wait for less where there are few.
 const WINDOW_LEAST: u64 = 128 << 10;
+const WINDOW_SHARE: u64 = 4;
 
 /// The outcomes of jobs under way, each told once it is complete.
 pub(super) struct Ledger<'a> {
@@ -125,8 +127,9 @@ impl Span {
 
     /// Where a window may end that begins at `start`, so that no job waits long for those after it.
     pub(super) fn window_end(&self, start: u64) -> u64 {
+        let least = WINDOW_LEAST.max((self.range.end - self.range.start) / WINDOW_SHARE);
         let ends = self.parts.iter().map(|(_, part)| part.end);
-        let mut late = ends.filter(|end| *end >= start + WINDOW_LEAST);
+        let mut late = ends.filter(|end| *end >= start + least);
         late.next().unwrap_or(self.range.end)
     }
 }
