@@ -75,6 +75,9 @@ struct Took {
     bytes: u64,
     /// Pages that did not arrive.
     refused: u64,
+    /// Bare copies beside the rounds: by one thread, and by as many as the service copies with.
+    copy_ns: [u64; 2],
+    copied: u64,
 }
 
 impl Took {
@@ -86,7 +89,15 @@ impl Took {
             requests: 0,
             bytes: 0,
             refused: 0,
+            copy_ns: [0; 2],
+            copied: 0,
         }
+    }
+
+    /// What bare copies of as many bytes would have taken, in ns.
+    fn bare_ns(&self) -> [f64; 2] {
+        let share = self.bytes as f64 / self.copied as f64;
+        self.copy_ns.map(|ns| ns as f64 * share)
     }
 
     /// Runs one round and adds it.
@@ -120,9 +131,6 @@ struct Row {
     traffic: Traffic,
     way: Way,
     took: Took,
-    /// Time of a bare non-temporal copy of as many bytes in ns, by one thread and by as many as
-    /// the service copies with.
-    copy_ns: [f64; 2],
 }
 
 /// What to measure.
@@ -212,7 +220,7 @@ pub fn measure(plan: Plan) -> anyhow::Result<Report> {
         for &bytes in sizes {
             let group = bytes.max(GROUP_BYTES.max(kind.bytes()));
             let arena = Arena::new(*kind, (2 * group).max(32 << 20), plan.from)?;
-            let copy_ns = copy_ns_per_byte(&plan, *kind, group)?;
+            let mut yardstick = Yardstick::new(&plan, *kind, arena.memory.len(), group)?;
             for traffic in [Traffic::Both, Traffic::One] {
                 for way in ways(*kind, &plan, traffic) {
                     arena.settle(plan.from)?;
@@ -220,11 +228,12 @@ pub fn measure(plan: Plan) -> anyhow::Result<Report> {
                         settings.swap.limits.recycle = way == Way::Recycling;
                         let (mover, serving) = own::open(config(&plan), settings.clone())?;
                         chosen = serving;
-                        let took = stream(&mover, &arena, &plan, bytes, group, traffic)?;
+                        let took =
+                            stream(&mover, &arena, &mut yardstick, &plan, bytes, group, traffic)?;
                         drop(mover.close(Close::Drain));
                         took
                     } else {
-                        calls(&arena, &plan, bytes, group, traffic, way)?
+                        calls(&arena, &mut yardstick, &plan, bytes, group, traffic, way)?
                     };
                     rows.push(Row {
                         kind: *kind,
@@ -232,7 +241,6 @@ pub fn measure(plan: Plan) -> anyhow::Result<Report> {
                         traffic,
                         way,
                         took,
-                        copy_ns: copy_ns.map(|ns| ns * took.bytes as f64),
                     });
                 }
             }
@@ -256,13 +264,18 @@ fn config(plan: &Plan) -> Config {
     }
 }
 
-/// Pages can be used again where traffic goes both ways.
+/// Pages can be used again where traffic goes both ways. In place the kernel moves nothing, and gets
+/// all huge pages but those in stock.
 fn ways(kind: PageKind, plan: &Plan, traffic: Traffic) -> Vec<Way> {
-    let mut ways = vec![Way::Service];
+    let in_place = plan.from == plan.to;
+    let mut ways = Vec::new();
+    if !(in_place && kind == PageKind::Huge) {
+        ways.push(Way::Service);
+    }
     if traffic == Traffic::Both {
         ways.push(Way::Recycling);
     }
-    if plan.from != plan.to {
+    if !in_place {
         ways.push(Way::Calls);
         if kind == PageKind::Huge {
             ways.push(Way::CallsHuge);
@@ -295,6 +308,7 @@ fn requests(
 /// Each thread has groups of its own.
 fn calls(
     arena: &Arena,
+    yardstick: &mut Yardstick,
     plan: &Plan,
     bytes: usize,
     group: usize,
@@ -342,6 +356,7 @@ fn calls(
             arena.settle(plan.from)?;
         }
         run(&mut took)?;
+        yardstick.measure(&mut took);
     }
     Ok(took)
 }
@@ -380,6 +395,7 @@ fn stuck() -> anyhow::Error {
 fn stream(
     mover: &Mover,
     arena: &Arena,
+    yardstick: &mut Yardstick,
     plan: &Plan,
     bytes: usize,
     group: usize,
@@ -410,27 +426,45 @@ fn stream(
             arena.settle(plan.from)?;
         }
         took.round(round.len(), bytes, run)?;
+        yardstick.measure(&mut took);
     }
     Ok(took)
 }
 
-/// What a bare non-temporal copy of a byte takes, by one thread and by as many as the service copies
-/// with, in ns: best of ten. Through as much memory as the streams, in pieces like their groups.
-fn copy_ns_per_byte(plan: &Plan, kind: PageKind, group: usize) -> anyhow::Result<[f64; 2]> {
-    let bytes = (2 * group).max(32 << 20);
-    let from = Arena::new(kind, bytes, plan.from)?.memory;
-    let mut to = Arena::new(kind, bytes, plan.to)?.memory;
-    let mut copier = Copier::new(plan.copiers, &[])?;
-    let mut best = [u64::MAX; 2];
-    for _ in 0..10 {
-        let start = sys::monotonic_ns();
-        for offset in (0..bytes).step_by(group) {
-            to.copy_from(&from, offset, group, Stores::NonTemporal);
-        }
-        best[0] = best[0].min(sys::monotonic_ns() - start);
-        let start = sys::monotonic_ns();
-        to.copy_shared(&from, bytes, &mut copier);
-        best[1] = best[1].min(sys::monotonic_ns() - start);
+/// Bare non-temporal copies between the nodes, by one thread and by as many as the service copies
+/// with, through as much memory as the streams. Timed beside each round of them: these machines are
+/// not equally fast at all times.
+struct Yardstick {
+    from: PrivateMemory,
+    to: PrivateMemory,
+    copier: Copier,
+    /// Where the next copy begins, and its length.
+    next: usize,
+    step: usize,
+}
+
+impl Yardstick {
+    fn new(plan: &Plan, kind: PageKind, bytes: usize, group: usize) -> anyhow::Result<Self> {
+        Ok(Self {
+            from: Arena::new(kind, bytes, plan.from)?.memory,
+            to: Arena::new(kind, bytes, plan.to)?.memory,
+            copier: Copier::new(plan.copiers, &[])?,
+            next: 0,
+            step: group,
+        })
     }
-    Ok(best.map(|ns| ns as f64 / bytes as f64))
+
+    /// Adds the times of one copy each way.
+    fn measure(&mut self, took: &mut Took) {
+        let start = sys::monotonic_ns();
+        self.to
+            .copy_from(&self.from, self.next, self.step, Stores::NonTemporal);
+        took.copy_ns[0] += sys::monotonic_ns() - start;
+        let start = sys::monotonic_ns();
+        let part = self.next..self.next + self.step;
+        self.to.copy_shared(&self.from, part, &mut self.copier);
+        took.copy_ns[1] += sys::monotonic_ns() - start;
+        took.copied += self.step as u64;
+        self.next = (self.next + self.step) % self.from.len();
+    }
 }

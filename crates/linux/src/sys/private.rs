@@ -3,6 +3,7 @@
 use super::check;
 use crate::backend::copy::{self, Copier};
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Bytes of a huge page on x86-64.
@@ -144,8 +145,9 @@ impl PrivateMemory {
     ///
     /// # Panics
     /// Where either has fewer.
-    pub fn copy_shared(&mut self, source: &Self, bytes: usize, copier: &mut Copier) {
-        let (from, to) = (&source.bytes()[..bytes], &mut self.bytes_mut()[..bytes]);
+    pub fn copy_shared(&mut self, source: &Self, part: Range<usize>, copier: &mut Copier) {
+        let bytes = part.len();
+        let (from, to) = (&source.bytes()[part.clone()], &mut self.bytes_mut()[part]);
         // SAFETY: two slices of one length, the one exclusive.
         unsafe { copier.copy(from.as_ptr(), to.as_mut_ptr(), bytes) };
     }

@@ -79,8 +79,8 @@ impl Report {
                 format!("{:.2}", took.bytes as f64 / took.wall_ns as f64),
                 each(took.cpu_ns),
                 took.machine_ns.map_or("not told".to_owned(), each),
-                format!("{:.2}", row.copy_ns[0] / took.wall_ns as f64),
-                format!("{:.2}", row.copy_ns[1] / took.wall_ns as f64),
+                format!("{:.2}", took.bare_ns()[0] / took.wall_ns as f64),
+                format!("{:.2}", took.bare_ns()[1] / took.wall_ns as f64),
             ];
             if let Some(rival) = self.rival(row).filter(|_| row.way.is_service()) {
                 let machine = rival.machine_ns.zip(took.machine_ns);
@@ -138,8 +138,8 @@ impl Report {
                     "machine_cpu_ns": row.took.machine_ns,
                     "moved_bytes": row.took.bytes,
                     "refused_pages": row.took.refused,
-                    "copy_ns": row.copy_ns[0],
-                    "shared_copy_ns": row.copy_ns[1],
+                    "copy_ns": row.took.bare_ns()[0],
+                    "shared_copy_ns": row.took.bare_ns()[1],
                 })
             })
             .collect();

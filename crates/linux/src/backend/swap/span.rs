@@ -11,7 +11,7 @@ use std::ops::Range;
 /// this long at least, and this share of the span: enough jobs share the price of a window to make
 /// it small, and fewer wait for less where there are few.
 const WINDOW_LEAST: u64 = 128 << 10;
-const WINDOW_SHARE: u64 = 4;
+const WINDOW_SHARE: u64 = 2;
 
 /// The outcomes of jobs under way, each told once it is complete.
 pub(super) struct Ledger<'a> {

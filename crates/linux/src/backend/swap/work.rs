@@ -18,8 +18,6 @@ use std::ops::Range;
 const WINDOW_BYTES: u64 = super::pool::HUGE;
 /// Runs in stock shorter than this serve no longer request.
 const CRUMB_BYTES: u64 = 16 * PAGE;
-/// Less than this the kernel moves at less cost: a window costs about as much as five pages there.
-const LEAST_BYTES: u64 = 8 * PAGE;
 /// Times that a page is tried again that was touched on its way.
 const RETRIES: u32 = 2;
 
@@ -49,11 +47,8 @@ impl SwapBackend {
     pub(super) fn span(&mut self, span: &Span, ledger: &mut Ledger<'_>) {
         ledger.begin();
         let mut progress = Progress::default();
-        let few = span.range.end - span.range.start < LEAST_BYTES;
         if self.is_pool(&span.range) {
             span.settle(ledger, &span.range, Verdict::Refused(Refusal::NotOurs));
-        } else if few && span.race != Race::Fail && !self.config.in_place {
-            progress.others.push((span.range.clone(), Why::Unsuited));
         } else if self.may_exchange(&span.range) {
             self.exchange_span(span, ledger, &mut progress);
         } else {
