@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 const PRESENT: u64 = 1 << 63;
 /// Mapped by one process alone (bit 56, Linux 4.2).
 const EXCLUSIVE: u64 = 1 << 56;
+/// Not anonymous (bit 61, Linux 3.5).
+const FILE: u64 = 1 << 61;
 /// Entries per read: 128 KiB.
 const READ_PAGES: u64 = 1 << 14;
 /// Frame number (bits 0 to 54); zero for users without CAP_SYS_ADMIN.
@@ -32,6 +34,12 @@ pub fn is_present(entry: u64) -> bool {
 #[must_use]
 pub fn is_exclusive(entry: u64) -> bool {
     entry & EXCLUSIVE != 0
+}
+
+/// Is the page of this entry of a file, or of shared memory (bit 61)?
+#[must_use]
+pub fn is_file(entry: u64) -> bool {
+    entry & FILE != 0
 }
 
 /// An open pagemap. It belongs to the address space that the process had when it was opened:

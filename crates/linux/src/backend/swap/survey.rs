@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs of pages that one call of the scan tells.
 const SCAN_RUNS: usize = 256;
@@ -17,12 +18,15 @@ const SCAN_RUNS: usize = 256;
 /// Entries of the page map that are read at once.
 const FRAMES_READ: usize = 512;
 
+/// Stands for the node of a page of a file or of shared memory.
+pub(super) const FILE: i32 = i32::MIN;
+
 /// Pages at addresses that follow each other, of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) range: Range<u64>,
     pub(super) size: Size,
-    /// The node of each page, or of each huge page.
+    /// The node of each page, or of each huge page; [`FILE`] for those that are not anonymous.
     pub(super) nodes: Vec<i32>,
 }
 
@@ -61,6 +65,8 @@ pub(super) struct Survey {
 pub(super) struct Locator {
     pagemap: File,
     frames: FrameNodes,
+    /// Whether this user may know frames; believed until shown otherwise.
+    knows_frames: AtomicBool,
 }
 
 impl Locator {
@@ -68,6 +74,7 @@ impl Locator {
         Ok(Self {
             pagemap: File::open("/proc/self/pagemap")?,
             frames: FrameNodes::read(&Root::host()),
+            knows_frames: AtomicBool::new(true),
         })
     }
 
@@ -75,22 +82,25 @@ impl Locator {
         &self.pagemap
     }
 
-    /// The node of each page, or of each huge page, by `step`; a negative number where there is
-    /// none.
+    /// The node of each page, or of each huge page, by `step`; another negative number than
+    /// [`FILE`] where there is none. Pages of files are only told from others where frames are
+    /// known: returns whether they were.
     pub(super) fn nodes(
         &self,
         range: &Range<u64>,
         step: u64,
         nodes: &mut Vec<i32>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         nodes.clear();
         if self.by_frames(range, step, nodes).is_some() {
-            return Ok(());
+            return Ok(true);
         }
+        self.knows_frames.store(false, Ordering::Relaxed);
         let addresses: Vec<u64> = (range.start..range.end).step_by(step as usize).collect();
         nodes.clear();
         nodes.resize(addresses.len(), i32::MIN);
-        sys::query_pages(0, &addresses, nodes)
+        sys::query_pages(0, &addresses, nodes)?;
+        Ok(false)
     }
 
     fn by_frames(&self, range: &Range<u64>, step: u64, nodes: &mut Vec<i32>) -> Option<()> {
@@ -105,6 +115,7 @@ impl Locator {
             for entry in part.chunks_exact(8) {
                 let entry = u64::from_ne_bytes(entry.try_into().ok()?);
                 let node = match pagemap::frame(entry) {
+                    Some(_) if pagemap::is_file(entry) => FILE,
                     Some(frame) => self.frames.node(frame)?.0 as i32,
                     None if pagemap::is_present(entry) => return None,
                     None => -libc::ENOENT,
@@ -119,6 +130,18 @@ impl Locator {
 
 /// Looks at `range`, which is page-aligned.
 pub(super) fn survey(locator: &Locator, range: &Range<u64>) -> io::Result<Survey> {
+    // Asked for pages of files, the scan looks at every page's descriptor. So does locating them,
+    // which tells as much where frames are known: once is enough.
+    if locator.knows_frames.load(Ordering::Relaxed)
+        && let Some(survey) = look(locator, range, 0)?
+    {
+        return Ok(survey);
+    }
+    Ok(look(locator, range, sys::PAGE_IS_FILE)?.unwrap_or_default())
+}
+
+/// `file`: the category that tells pages of files, where the scan shall. `None`: it should have.
+fn look(locator: &Locator, range: &Range<u64>, file: u64) -> io::Result<Option<Survey>> {
     let mut survey = Survey::default();
     let mut runs = [PageRegion::default(); SCAN_RUNS];
     let mut start = range.start;
@@ -127,10 +150,7 @@ pub(super) fn survey(locator: &Locator, range: &Range<u64>) -> io::Result<Survey
             start,
             end: range.end,
             required: sys::PAGE_IS_PRESENT,
-            reported: sys::PAGE_IS_PRESENT
-                | sys::PAGE_IS_HUGE
-                | sys::PAGE_IS_FILE
-                | sys::PAGE_IS_ZERO,
+            reported: sys::PAGE_IS_PRESENT | sys::PAGE_IS_HUGE | sys::PAGE_IS_ZERO | file,
         };
         let (count, end) = sys::pagemap_scan(&locator.pagemap, query, &mut runs)?;
         for run in &runs[..count] {
@@ -142,9 +162,12 @@ pub(super) fn survey(locator: &Locator, range: &Range<u64>) -> io::Result<Survey
         start = end;
     }
     for part in &mut survey.parts {
-        locator.nodes(&part.range, part.size.bytes(), &mut part.nodes)?;
+        let by_frames = locator.nodes(&part.range, part.size.bytes(), &mut part.nodes)?;
+        if !by_frames && file == 0 {
+            return Ok(None);
+        }
     }
-    Ok(survey)
+    Ok(Some(survey))
 }
 
 impl Survey {

@@ -138,7 +138,9 @@ impl SwapBackend {
                 let range = start..part.same_node(start);
                 start = range.end;
                 let node = part.node(range.start);
-                if node < 0 {
+                if node == survey::FILE {
+                    progress.others.push((range, Why::Unsuited));
+                } else if node < 0 {
                     span.settle(ledger, &range, Verdict::Refused(Refusal::Unmapped));
                 } else if node == span.to.0 as i32 && !self.config.in_place {
                     span.settle(ledger, &range, Verdict::AlreadyThere);
