@@ -301,12 +301,16 @@ pub fn run(options: &Options) -> Report {
     for change in CHANGES {
         let count = |of: &BTreeMap<&str, u64>| of.get(change).copied().unwrap_or(0);
         // No kernel need have these.
-        if matches!(change, "MADV_COLLAPSE" | "MADV_PAGEOUT" | "MADV_FREE") && count(&met.done) == 0 {
+        if matches!(change, "MADV_COLLAPSE" | "MADV_PAGEOUT" | "MADV_FREE") && count(&met.done) == 0
+        {
             report.not_run(format!("{change}: this kernel refused it always"));
             continue;
         }
         report.met(change, count(&met.done));
-        report.count(&format!("{change} with a window open"), count(&met.in_window));
+        report.count(
+            &format!("{change} with a window open"),
+            count(&met.in_window),
+        );
         if count(&met.refused) > 0 {
             report.count(&format!("{change}: refused"), count(&met.refused));
         }

@@ -223,7 +223,10 @@ pub fn start_watchdog(limit: Duration) {
                 // Whoever hangs may hold the allocator's lock, which the report needs.
                 // SAFETY: an integer; the signal ends the process.
                 unsafe { libc::alarm(5) };
-                eprintln!("move_torture: nothing goes on; seed {}", SEED.load(Ordering::Relaxed));
+                eprintln!(
+                    "move_torture: nothing goes on; seed {}",
+                    SEED.load(Ordering::Relaxed)
+                );
                 print_threads();
                 fail(&format!("nothing went on for {} s", limit.as_secs()));
             }

@@ -103,8 +103,8 @@ pub fn run(options: &Options) -> Report {
         };
         backend.warm(NodeId(0), BYTES, 0);
         let thrown = range.clone();
-        let cpus: Vec<u32> = (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
-            .collect();
+        let cpus: Vec<u32> =
+            (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32)).collect();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (state, stop, thrown) = (&state, &stop, thrown.clone());
@@ -154,6 +154,6 @@ pub fn run(options: &Options) -> Report {
     report.met("discards told", told);
     // Once the mover leaves such pages alone, nothing is left to meet.
     report.count("discards within another window", met);
-    report.met("pages moved", moved);
+    report.count("pages moved", moved);
     report
 }

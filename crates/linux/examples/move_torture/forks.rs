@@ -227,10 +227,7 @@ impl Forker {
             self.children.push(child);
             self.reap(MOST_CHILDREN, verdict);
             // One child for each time that one is wanted.
-            while step != 0
-                && meeting.wanted.load(Ordering::SeqCst) == step
-                && !traffic.stopped()
-            {
+            while step != 0 && meeting.wanted.load(Ordering::SeqCst) == step && !traffic.stopped() {
                 std::thread::yield_now();
             }
         }

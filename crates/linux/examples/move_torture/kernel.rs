@@ -38,7 +38,10 @@ pub fn pipe() -> [OwnedFd; 2] {
 
 pub fn assert_whole(call: &str, done: isize, wanted: u64) {
     if done != wanted as isize {
-        common::fail(&format!("{call} answers {done} of {wanted}, error {}", errno()));
+        common::fail(&format!(
+            "{call} answers {done} of {wanted}, error {}",
+            errno()
+        ));
     }
 }
 
@@ -79,11 +82,15 @@ fn through_pipe(range: &Range<u64>, traffic: &Traffic, met: &Met, seed: u64) {
         let sent = unsafe { libc::write(into.as_raw_fd(), part.start as *const _, bytes as usize) };
         assert_whole("write from pages on their way", sent, bytes);
         // SAFETY: the buffer has room for so many.
-        let came = unsafe { libc::read(out.as_raw_fd(), buffer.as_mut_ptr().cast(), bytes as usize) };
+        let came =
+            unsafe { libc::read(out.as_raw_fd(), buffer.as_mut_ptr().cast(), bytes as usize) };
         assert_whole("read", came, bytes);
         for (at, &found) in part.clone().step_by(8).zip(&buffer) {
             if found != mix(at ^ tag) {
-                common::fail(&format!("write sent {found:#x} from {at:#x}, not {:#x}", mix(at ^ tag)));
+                common::fail(&format!(
+                    "write sent {found:#x} from {at:#x}, not {:#x}",
+                    mix(at ^ tag)
+                ));
             }
         }
         met.writes.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +121,12 @@ fn direct(file: &File, range: &Range<u64>, traffic: &Traffic, met: &Met, seed: u
         fill(&(start..start + count * PAGE), random.next());
         // SAFETY: the pages are mapped and this thread's own.
         let came = unsafe {
-            libc::pread(file.as_raw_fd(), start as *mut _, (count * PAGE) as usize, 0)
+            libc::pread(
+                file.as_raw_fd(),
+                start as *mut _,
+                (count * PAGE) as usize,
+                0,
+            )
         };
         assert_whole("direct read", came, count * PAGE);
         for offset in (0..count * PAGE).step_by(8) {
@@ -130,16 +142,24 @@ fn direct(file: &File, range: &Range<u64>, traffic: &Traffic, met: &Met, seed: u
 /// A file for direct reads, where the file system has them: its words are known.
 fn direct_file() -> Result<File, String> {
     let path = std::env::temp_dir().join(format!("move_torture.{}", std::process::id()));
-    let text: Vec<u8> = (0..8 * PAGE).step_by(8).flat_map(|at| mix(at).to_ne_bytes()).collect();
+    let text: Vec<u8> = (0..8 * PAGE)
+        .step_by(8)
+        .flat_map(|at| mix(at).to_ne_bytes())
+        .collect();
     let opened = std::fs::write(&path, text).and_then(|()| {
-        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path)
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&path)
     });
     let _ = std::fs::remove_file(&path);
     let file = opened.map_err(|error| format!("direct reads in {}: {error}", path.display()))?;
     let region = Region::new(PAGE, false);
     // SAFETY: a page of this thread's own.
-    let page = unsafe { std::slice::from_raw_parts_mut(region.range().start as *mut u8, PAGE as usize) };
-    file.read_at(page, 0).map_err(|error| format!("direct reads: {error}"))?;
+    let page =
+        unsafe { std::slice::from_raw_parts_mut(region.range().start as *mut u8, PAGE as usize) };
+    file.read_at(page, 0)
+        .map_err(|error| format!("direct reads: {error}"))?;
     Ok(file)
 }
 
@@ -165,7 +185,10 @@ fn spy(parent: i32, range: &Range<u64>, verdict: &Verdict, stop: &AtomicU64) -> 
             exit(1);
         }
         for word in (LANES - 1..512).step_by(LANES as usize) {
-            let (expected, found) = (crate::common::value(at + word * 8, 0), buffer[word as usize]);
+            let (expected, found) = (
+                crate::common::value(at + word * 8, 0),
+                buffer[word as usize],
+            );
             if found != expected {
                 verdict.note(at + word * 8, expected, found);
                 exit(1);
@@ -211,7 +234,7 @@ pub fn run(options: &Options) -> Report {
             at_least(&met.reads)
                 && (file.is_err() || at_least(&met.direct))
                 && verdict.checked() >= least
-                && met.in_window.load(Ordering::Relaxed) > 0
+                && at_least(&met.in_window)
         };
         while !enough() {
             verdict.assert_good("a process that reads this one's memory");

@@ -9,12 +9,18 @@ use std::time::{Duration, Instant};
 
 const FOLDER: &str = "/sys/kernel/mm/ksm";
 /// What is set, in the order of setting.
-const SETTINGS: [(&str, &str); 3] = [("sleep_millisecs", "1"), ("pages_to_scan", "4000"), ("run", "1")];
+const SETTINGS: [(&str, &str); 3] = [
+    ("sleep_millisecs", "1"),
+    ("pages_to_scan", "4000"),
+    ("run", "1"),
+];
 
 /// A count of the whole machine.
 fn figure(name: &str) -> u64 {
     let text = std::fs::read_to_string(format!("{FOLDER}/{name}"));
-    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 pub fn run(options: &Options) -> Report {

@@ -184,7 +184,11 @@ impl Field {
     /// The counts of all words at this moment, at most.
     pub fn counts(&self, into: &mut Vec<u32>) {
         into.clear();
-        into.extend(self.shadow.iter().map(|count| count.load(Ordering::Acquire)));
+        into.extend(
+            self.shadow
+                .iter()
+                .map(|count| count.load(Ordering::Acquire)),
+        );
     }
 
     /// Looks at every word of a copy of this memory that was made after `least` was taken and that

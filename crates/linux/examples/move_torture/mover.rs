@@ -133,6 +133,8 @@ pub struct Mover {
     backend: SwapBackend,
     left: u64,
     pub requests_per_backend: u64,
+    /// Hardly any stock, where memory is limited: what is in stock counts as this process's.
+    pub small_stock: bool,
     number: u64,
     target: u32,
     pub tally: Tally,
@@ -158,6 +160,7 @@ impl Mover {
             hook,
             backend,
             left: 0,
+            small_stock: false,
             requests_per_backend: REQUESTS_PER_BACKEND,
             number: 0,
             target: 0,
@@ -169,7 +172,10 @@ impl Mover {
     pub fn once(&mut self, range: &Range<u64>) {
         if self.left == 0 {
             self.tally.forks += self.backend.fork_count();
-            self.backend = backend(&self.options, &mut self.random, &self.hook);
+            self.backend = match self.small_stock {
+                true => backend_with(&self.options, SMALL, &mut self.random, &self.hook),
+                false => backend(&self.options, &mut self.random, &self.hook),
+            };
             self.left = self.requests_per_backend;
         }
         self.left -= 1;
@@ -241,17 +247,24 @@ impl Mover {
     }
 }
 
+/// Hardly anything may be in stock: slots are filled and dropped all the time.
+const SMALL: Limits = Limits {
+    stock_bytes: 4 << 20,
+    idle_ms: 2,
+};
+
 /// A backend with random settings.
 pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBackend {
-    let limits = random.pick(&[
-        Limits::default(),
-        Limits::default(),
-        // Hardly anything may be in stock: slots are filled and dropped all the time.
-        Limits {
-            stock_bytes: 4 << 20,
-            idle_ms: 2,
-        },
-    ]);
+    let limits = random.pick(&[Limits::default(), Limits::default(), SMALL]);
+    backend_with(options, limits, random, hook)
+}
+
+fn backend_with(
+    options: &Options,
+    limits: Limits,
+    random: &mut Random,
+    hook: &Hook,
+) -> SwapBackend {
     let config = Config {
         limits,
         without_privilege: options.unprivileged,

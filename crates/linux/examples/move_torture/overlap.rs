@@ -13,8 +13,13 @@ pub fn run(options: &Options) -> Report {
     let mut report = Report::new("overlap");
     let bytes = if options.huge { 4 * HUGE } else { HUGE };
     let field = Field::new(bytes, options.huge, options.threads);
-    let movers: Vec<Mover> = (0..MOVERS).map(|index| Mover::new(options, 0x70 + index, None)).collect();
-    let traffics: Vec<_> = movers.iter().map(|mover| Arc::clone(&mover.traffic)).collect();
+    let movers: Vec<Mover> = (0..MOVERS)
+        .map(|index| Mover::new(options, 0x70 + index, None))
+        .collect();
+    let traffics: Vec<_> = movers
+        .iter()
+        .map(|mover| Arc::clone(&mover.traffic))
+        .collect();
     let met = Met::default();
     let tallies = std::thread::scope(|scope| {
         for lane in 0..field.lanes {
@@ -33,11 +38,20 @@ pub fn run(options: &Options) -> Report {
                 mover.finish()
             }
         };
-        let threads: Vec<_> = movers.into_iter().map(|mover| scope.spawn(work(mover))).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
+        let threads: Vec<_> = movers
+            .into_iter()
+            .map(|mover| scope.spawn(work(mover)))
+            .collect();
+        threads
+            .into_iter()
+            .filter_map(|thread| thread.join().ok())
+            .collect::<Vec<_>>()
     });
     field.verify();
-    report.met("movers that ended well", u64::from(tallies.len() == MOVERS as usize));
+    report.met(
+        "movers that ended well",
+        u64::from(tallies.len() == MOVERS as usize),
+    );
     report.met("stores in flight", met.in_flight.into_inner());
     report.met("stores with a window open", met.in_window.into_inner());
     for tally in &tallies {

@@ -35,7 +35,11 @@ fn allocate(traffic: &Traffic, seed: u64, count: &AtomicU64) {
             let words = held.swap_remove(random.below(64) as usize);
             for (word, found) in (0..).zip(&words[1..]) {
                 if *found != mix(word ^ words[0]) {
-                    common::wrong(std::ptr::from_ref(found) as u64, mix(word ^ words[0]), *found);
+                    common::wrong(
+                        std::ptr::from_ref(found) as u64,
+                        mix(word ^ words[0]),
+                        *found,
+                    );
                 }
             }
             count.fetch_add(1, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //! writes there later is what the program sees.
 
 use crate::common::{self, Options, Random, Report, mix, tick};
-use crate::memory::{PAGE, Region, word_at};
+use crate::memory::{HUGE, PAGE, Region, word_at};
 use crate::mover::backend;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Refusal;
@@ -156,7 +156,15 @@ impl Ring {
         let ring = self.descriptor.as_raw_fd();
         // SAFETY: one request is submitted and waited for; no signal mask.
         let done = unsafe {
-            libc::syscall(libc::SYS_io_uring_enter, ring, 1, 1, ENTER_GETEVENTS, 0usize, 0usize)
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                ring,
+                1,
+                1,
+                ENTER_GETEVENTS,
+                0usize,
+                0usize,
+            )
         };
         let [head, mask, entries] = [0, 2, 5].map(|index| self.parameters.completion[index]);
         let at = Self::field(self.completion, head).load(Ordering::Acquire);
@@ -182,7 +190,10 @@ fn move_all(backend: &mut SwapBackend, range: &Range<u64>, race: Race, to: NodeI
 }
 
 fn refused(outcome: &Outcome, reason: Refusal) -> u64 {
-    let found = outcome.refused.iter().find(|(refusal, _)| *refusal == reason);
+    let found = outcome
+        .refused
+        .iter()
+        .find(|(refusal, _)| *refusal == reason);
     found.map_or(0, |(_, count)| *count)
 }
 
@@ -195,50 +206,69 @@ pub fn run(options: &Options) -> Report {
             return report;
         }
     };
-    // Huge pages are pinned whole, by any part.
-    let bytes = PAGES * PAGE;
+    // Huge pages are pinned whole, by any part; others are left to be moved.
+    let bytes = if options.huge { 3 * HUGE } else { PAGES * PAGE };
+    let pages = bytes / PAGE;
     let region = Region::new(bytes, options.huge);
     let whole = region.range();
     let path = std::env::temp_dir().join(format!("move_torture.ring.{}", std::process::id()));
-    let file = File::options().create_new(true).read(true).write(true).open(&path);
+    let file = File::options()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(&path);
     let _ = std::fs::remove_file(&path);
     let Ok(mut file) = file else {
         common::fail(&format!("{} cannot be written", path.display()));
     };
-    let text: Vec<u8> = (0..bytes).step_by(8).flat_map(|at| mix(at).to_ne_bytes()).collect();
+    let text: Vec<u8> = (0..bytes)
+        .step_by(8)
+        .flat_map(|at| mix(at).to_ne_bytes())
+        .collect();
     if let Err(error) = file.write_all(&text) {
         common::fail(&format!("{}: {error}", path.display()));
     }
     let mut random = Random::new(options.seed ^ 0xB1);
     let (mut pinned, mut counted, mut moved, mut moved_after) = (0, 0, 0, 0);
     let mut already_there = 0;
+    let target = |round: u64| NodeId((round % u64::from(options.nodes)) as u32);
     for round in 0..options.rounds {
         let mut backend = backend(options, &mut random, &None);
+        let _ = backend.warm(target(round), bytes, if options.huge { bytes } else { 0 });
         for at in whole.clone().step_by(8) {
             word_at(at).store(at ^ round, Ordering::Relaxed);
         }
         let count = 1 + random.below(PAGES / 2);
-        let start = whole.start + random.below(PAGES - count) * PAGE;
+        let start = whole.start + random.below(pages - count) * PAGE;
         let buffer = start..start + count * PAGE;
         if let Err(error) = ring.register(Some(&buffer)) {
             report.not_run(format!("a buffer cannot be registered ({error})"));
             return report;
         }
         let race = random.pick(&[Race::Recover, Race::Fail, Race::Block]);
-        let target = |round: u64| NodeId((round % u64::from(options.nodes)) as u32);
         let outcome = move_all(&mut backend, &whole, race, target(round));
         moved += outcome.moved.len() as u64;
         already_there += outcome.already_there;
         counted += count;
         pinned += refused(&outcome, Refusal::Pinned);
-        if outcome.moved.iter().any(|page| buffer.contains(&(page * PAGE))) {
-            common::fail(&format!("a pinned page of {buffer:x?} was moved: {outcome:?}"));
+        if outcome
+            .moved
+            .iter()
+            .any(|page| buffer.contains(&(page * PAGE)))
+        {
+            common::fail(&format!(
+                "a pinned page of {buffer:x?} was moved: {outcome:?}"
+            ));
         }
         let length = 8 * (1 + random.below((buffer.end - buffer.start) / 8));
         let part = buffer.start..buffer.start + length;
         ring.read_fixed(&file, &part);
         for at in whole.clone().step_by(8) {
-            let expected = if part.contains(&at) { mix(at - part.start) } else { at ^ round };
+            let expected = if part.contains(&at) {
+                mix(at - part.start)
+            } else {
+                at ^ round
+            };
             let found = word_at(at).load(Ordering::Relaxed);
             if found != expected {
                 common::wrong(at, expected, found);
@@ -247,7 +277,8 @@ pub fn run(options: &Options) -> Report {
         if let Err(error) = ring.register(None) {
             common::fail(&format!("the buffer cannot be unregistered: {error}"));
         }
-        let outcome = move_all(&mut backend, &buffer, Race::Recover, target(round + 1));
+        let after = if options.huge { &whole } else { &buffer };
+        let outcome = move_all(&mut backend, after, Race::Recover, target(round + 1));
         moved_after += outcome.moved.len() as u64;
     }
     report.met("pages moved", moved);

@@ -73,7 +73,10 @@ fn by_node(options: &Options, report: &mut Report) {
         tick();
         field.verify();
         moved += outcome.moved.len() as u64;
-        let refused = outcome.refused.iter().filter(|(reason, _)| *reason == Refusal::NoMemory);
+        let refused = outcome
+            .refused
+            .iter()
+            .filter(|(reason, _)| *reason == Refusal::NoMemory);
         no_memory += refused.map(|(_, count)| count).sum::<u64>();
         let stayed = outcome.page_count() - outcome.moved.len() as u64;
         report.count("pages that did not arrive", stayed);
@@ -84,7 +87,11 @@ fn by_node(options: &Options, report: &mut Report) {
     report.met("bytes filled up", filled);
     report.count("pages refused (no memory)", no_memory);
     report.count("pages moved", moved);
-    let stayed = report.counts.get("pages that did not arrive").copied().unwrap_or(0);
+    let stayed = report
+        .counts
+        .get("pages that did not arrive")
+        .copied()
+        .unwrap_or(0);
     if stayed == 0 {
         report.unmet.push("a target without memory".to_owned());
     }
@@ -136,7 +143,8 @@ impl Cgroup {
         }
         let text = read("memory.events").unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("high "));
-        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+        line.and_then(|count| count.trim().parse().ok())
+            .unwrap_or(0)
     }
 }
 
@@ -154,6 +162,7 @@ fn by_cgroup(options: &Options, report: &mut Report) -> Result<Tally, String> {
     let field = Field::new(8 * HUGE, options.huge, options.threads.min(4));
     let path = std::env::temp_dir().join(format!("move_torture.fill.{}", std::process::id()));
     let mut mover = Mover::new(options, 10, None);
+    mover.small_stock = true;
     let traffic = std::sync::Arc::clone(&mover.traffic);
     let met = Met::default();
     std::thread::scope(|scope| {

@@ -138,11 +138,15 @@ pub fn be_victim(options: &Options, descriptor: i32) -> ! {
             }
         });
         board.pages.store(field.pages(), Ordering::Relaxed);
-        board.start.store(field.region.range().start, Ordering::Release);
+        board
+            .start
+            .store(field.region.range().start, Ordering::Release);
         loop {
             field.touch();
             mover.once(&field.region.range());
-            board.windows.store(traffic.windows.load(Ordering::Relaxed), Ordering::Relaxed);
+            board
+                .windows
+                .store(traffic.windows.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     })
 }
@@ -161,8 +165,7 @@ fn spy(victim: &Child, board: &Board, random: &mut Random) -> Option<bool> {
     };
     let local = vector(buffer.as_mut_ptr() as u64);
     // SAFETY: the buffer is a page long; the kernel checks the other address.
-    let came =
-        unsafe { libc::process_vm_readv(victim.id() as i32, &local, 1, &vector(at), 1, 0) };
+    let came = unsafe { libc::process_vm_readv(victim.id() as i32, &local, 1, &vector(at), 1, 0) };
     if came != PAGE as isize {
         return Some(false);
     }
@@ -182,7 +185,12 @@ fn start_victim(options: &Options, seed: u64, file: &File) -> Child {
     let program = std::env::current_exe().unwrap_or_else(|_| common::fail("who am I?"));
     let mut command = Command::new(program);
     command.args(["victim", "--board", &file.as_raw_fd().to_string()]);
-    command.args(["--seed", &seed.to_string(), "--nodes", &options.nodes.to_string()]);
+    command.args([
+        "--seed",
+        &seed.to_string(),
+        "--nodes",
+        &options.nodes.to_string(),
+    ]);
     command.args(options.huge.then_some("--huge"));
     command.args(options.unprivileged.then_some("--unprivileged"));
     match command.stdin(Stdio::null()).spawn() {

@@ -59,7 +59,6 @@ fn splice(range: &Range<u64>, traffic: &Traffic, met: &AtomicU64, seed: u64) {
     }
 }
 
-
 pub fn run(options: &Options) -> Report {
     let mut report = Report::new("splice");
     let region = Region::new(2 * PAGES * PAGE, options.huge);

@@ -25,6 +25,9 @@ const STEPS: [Step; 9] = [
     Step::Closed,
 ];
 
+/// Small pages of a huge one.
+const UNIT: u64 = HUGE / PAGE;
+
 /// Ends the calling thread: nothing of it is cleaned up, and its locks stay locked.
 fn end_thread() -> ! {
     // SAFETY: the thread's stack and what it owns stay as they are, and nobody waits for it.
@@ -51,8 +54,12 @@ fn work(mut backend: SwapBackend, field: &'static Field, options: Options, seed:
     let range = field.region.range();
     let pages = (range.end - range.start) / PAGE;
     for _ in 0..most {
-        let count = 1 + random.below(pages);
-        let start = range.start / PAGE + random.below(pages - count + 1);
+        let mut count = 1 + random.below(pages);
+        let mut first = random.below(pages - count + 1);
+        if options.huge && !random.one_in(4) {
+            (first, count) = (random.below(pages / UNIT) * UNIT, UNIT);
+        }
+        let start = range.start / PAGE + first;
         let job = Job {
             pid: Pid(0),
             action: Action::Migrate {
@@ -86,7 +93,9 @@ fn registered(field: &Field) -> usize {
     let mut count = 0;
     for line in text.lines() {
         // 7f3a1c000000-7f3a1c021000 rw-p 00000000 00:00 0
-        let start = line.split_once('-').and_then(|(text, _)| u64::from_str_radix(text, 16).ok());
+        let start = line
+            .split_once('-')
+            .and_then(|(text, _)| u64::from_str_radix(text, 16).ok());
         if let Some(start) = start {
             inside = field.region.range().contains(&start);
         }
@@ -101,7 +110,9 @@ fn wait_released(field: &Field, step: Step) {
     let start = Instant::now();
     while registered(field) > 0 {
         if start.elapsed() > Duration::from_secs(5) {
-            common::fail(&format!("after a death at {step:?} memory stays registered"));
+            common::fail(&format!(
+                "after a death at {step:?} memory stays registered"
+            ));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -137,7 +148,10 @@ fn one_death(options: &Options, field: &'static Field, random: &mut Random) -> (
             break;
         }
         if start.elapsed() > Duration::from_secs(15) {
-            common::fail(&format!("a worker neither ends nor goes on, to end at {:?}", STEPS[step]));
+            common::fail(&format!(
+                "a worker neither ends nor goes on, to end at {:?}",
+                STEPS[step]
+            ));
         }
         std::thread::yield_now();
     }
@@ -160,7 +174,11 @@ extern "C" fn end_if_waiting(_: libc::c_int, _: *mut libc::siginfo_t, context: *
 
 fn monitors() -> Vec<i32> {
     let mut found = Vec::new();
-    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+    for task in std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         let thread: Option<i32> = task.file_name().to_string_lossy().parse().ok();
         if name.trim() == "hither-faults" {
@@ -174,7 +192,10 @@ fn monitors() -> Vec<i32> {
 fn one_monitor(options: &Options, field: &'static Field, random: &mut Random) -> bool {
     let before = monitors();
     let backend = backend(options, random, &None);
-    let mine: Vec<i32> = monitors().into_iter().filter(|one| !before.contains(one)).collect();
+    let mine: Vec<i32> = monitors()
+        .into_iter()
+        .filter(|one| !before.contains(one))
+        .collect();
     let (options, seed) = (*options, random.next());
     let working = Arc::new(AtomicBool::new(true));
     let inside = Arc::clone(&working);
