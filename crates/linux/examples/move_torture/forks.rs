@@ -250,7 +250,7 @@ pub fn run(options: &Options) -> Report {
         Some(Arc::new(move |step| {
             // Every step in turn, but not always: most of the time the mover is to move.
             let turn = seldom.fetch_add(1, Ordering::Relaxed);
-            if common::mix(turn) % 48 == 0 {
+            if common::mix(turn).is_multiple_of(48) {
                 inside.hold(step);
             }
         })),

@@ -58,34 +58,49 @@ fn main() -> ExitCode {
     };
     let mut wanted = None;
     let mut json = None;
-    let mut board = None;
+    let (mut nodes, mut threads, mut board) = (1, 8, 0);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || words.next().and_then(|text| text.parse::<u64>().ok());
+        let mut set = |value: &mut u64| number().map(|given| *value = given).is_some();
         let known = match word.as_str() {
-            "--rounds" => number().map(|value| options.rounds = value),
-            "--stores" => number().map(|value| options.stores = value),
-            "--nodes" => number().map(|value| options.nodes = value.max(1) as u32),
-            "--seed" => number().map(|value| options.seed = value),
-            "--threads" => number().map(|value| options.threads = value.clamp(1, 15) as usize),
-            "--huge" => Some(options.huge = true),
-            "--unprivileged" => Some(options.unprivileged = true),
+            "--rounds" => set(&mut options.rounds),
+            "--stores" => set(&mut options.stores),
+            "--seed" => set(&mut options.seed),
+            "--nodes" => set(&mut nodes),
+            "--threads" => set(&mut threads),
             // How a victim of the scenario `process` is called.
-            "--board" => number().map(|value| board = Some(value as i32)),
-            "--json" => words.next().map(|path| json = Some(path)),
-            name if wanted.is_none() && !name.starts_with('-') => Some(wanted = Some(word)),
-            _ => None,
+            "--board" => set(&mut board),
+            "--huge" => {
+                options.huge = true;
+                true
+            }
+            "--unprivileged" => {
+                options.unprivileged = true;
+                true
+            }
+            "--json" => {
+                json = words.next();
+                json.is_some()
+            }
+            name if wanted.is_none() && !name.starts_with('-') => {
+                wanted = Some(word);
+                true
+            }
+            _ => false,
         };
-        if known.is_none() {
+        if !known {
             return usage();
         }
     }
     let Some(wanted) = wanted else {
         return usage();
     };
-    if let (Some(board), "victim") = (board, wanted.as_str()) {
+    options.nodes = nodes.max(1) as u32;
+    options.threads = threads.clamp(1, 15) as usize;
+    if board > 0 && wanted == "victim" {
         common::phase("victim", options.seed);
-        process::be_victim(&options, board);
+        process::be_victim(&options, board as i32);
     }
     let chosen: Vec<_> = SCENARIOS
         .iter()

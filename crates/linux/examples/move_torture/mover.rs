@@ -21,6 +21,8 @@ pub struct Traffic {
     /// Odd while a window is open.
     window: AtomicU32,
     pub windows: AtomicU64,
+    /// Requests carried out.
+    requests: AtomicU64,
     pub stop: AtomicBool,
 }
 
@@ -44,6 +46,10 @@ impl Traffic {
             0 => None,
             packed => Some(Request(packed)),
         }
+    }
+
+    pub fn request_count(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
     }
 
     /// A number that is odd while a window is open, and another for each window.
@@ -168,7 +174,7 @@ impl Mover {
         }
     }
 
-    /// Moves random pages of a range; `None`: the whole of it was asked for and nothing is left.
+    /// Moves random pages of a range.
     pub fn once(&mut self, range: &Range<u64>) {
         if self.left == 0 {
             self.tally.forks += self.backend.fork_count();
@@ -217,16 +223,10 @@ impl Mover {
             self.tally.add(&outcome);
         }
         self.traffic.request.store(0, Ordering::SeqCst);
+        self.traffic.requests.fetch_add(1, Ordering::SeqCst);
         self.tally.requests += 1;
         self.target = (self.target + 1) % self.options.nodes;
         common::tick();
-    }
-
-    /// Moves until told to stop.
-    pub fn run(&mut self, range: &Range<u64>) {
-        while !self.traffic.stopped() {
-            self.once(range);
-        }
     }
 
     /// Drops the backend: everything of it must be settled afterwards.
