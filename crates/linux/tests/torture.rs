@@ -126,7 +126,6 @@ fn pages_that_a_pipe_refers_to_are_left_alone() {
 }
 
 #[test]
-#[ignore = "hangs for 20 s and fails: the mover moves the main thread's stack and its own heap"]
 fn everything_that_a_process_has_may_be_asked_to_move() {
     torture("own", &["--rounds", "3"]);
 }
