@@ -20,6 +20,8 @@ pub struct Options {
     pub seed: u64,
     /// Huge pages.
     pub huge: bool,
+    /// Nothing is ever in stock: small pages are got on the way.
+    pub no_stock: bool,
     /// Threads that store.
     pub threads: usize,
     /// As an ordinary user, without the kernel's events of forks.
@@ -69,6 +71,7 @@ impl Report {
         serde_json::json!({
             "scenario": self.scenario,
             "huge": options.huge,
+            "no_stock": options.no_stock,
             "nodes": options.nodes,
             "threads": options.threads,
             "seed": options.seed,
