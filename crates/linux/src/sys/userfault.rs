@@ -194,7 +194,9 @@ impl Userfault {
         self.request(REGISTER, &raw mut argument)
     }
 
-    /// Ends what [`Self::trap_missing`] began; whoever waits goes on.
+    /// Ends what [`Self::trap_missing`] began; whoever waits goes on. Since Linux 6.17 the kernel
+    /// refuses, with `EINVAL`, a range that has mappings of another context; before, those are let
+    /// go of as well.
     pub fn unregister(&self, range: &Range<u64>) -> io::Result<()> {
         let mut argument = RangeArgument {
             start: range.start,
@@ -296,6 +298,14 @@ impl Userfault {
             0x15 => Some(FaultEvent::Remove(one..two)),
             _ => None,
         }
+    }
+
+    /// Closes the context; `other`, once more, takes its descriptor in the same moment, so that no
+    /// other thread can get it.
+    pub fn give_way(self, other: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        // SAFETY: two open descriptors; the second is this context's own.
+        let result = unsafe { libc::dup3(other.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
+        check(result.into()).map(|_| self.0)
     }
 
     /// For polling: readable when there is an event.
