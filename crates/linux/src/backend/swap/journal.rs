@@ -220,17 +220,21 @@ impl Shared {
 
     /// Memory that is used while a window is open: if a page of it were away, nobody could bring it
     /// back.
+    ///
+    /// Nothing is allocated under the lock: a thread that forks holds the locks of the C library's
+    /// allocator, and may wait for its event to be read, for which the monitor needs this lock.
     pub(super) fn own_memory(&self) -> Vec<Range<u64>> {
         let journal = self.journal();
-        let mut own = vec![
+        let own = [
             memory_of(std::slice::from_ref(self)),
             memory_of(std::slice::from_ref(self.journal.raw())),
+            room_of(&journal.pages),
+            room_of(&journal.touches),
+            room_of(&journal.trapped),
+            room_of(&journal.discarded),
         ];
-        own.push(room_of(&journal.pages));
-        own.push(room_of(&journal.touches));
-        own.push(room_of(&journal.trapped));
-        own.push(room_of(&journal.discarded));
-        own
+        drop(journal);
+        own.to_vec()
     }
 
     /// How many of the `count` pages at `slots` have left (`gone`) or come, from the first on, after
