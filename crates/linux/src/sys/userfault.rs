@@ -253,6 +253,13 @@ impl Userfault {
         }
     }
 
+    /// Does a fork, an `mremap` or the like wait for its event to be read?
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        // Asked before the arguments are looked at, which are refused.
+        self.transfer(COPY, 0, 0, 0).errno == Some(libc::EAGAIN)
+    }
+
     /// Maps zeros into the missing pages of these addresses; whoever waits there goes on.
     pub fn zero(&self, range: &Range<u64>) -> io::Result<()> {
         let mut argument = ModeArgument {

@@ -53,6 +53,9 @@ pub(super) enum State {
     Gone,
 }
 
+/// Which pages of the window children find empty.
+type Wiped = [bool; MOST_PAGES];
+
 /// A page of the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
@@ -265,12 +268,22 @@ impl Shared {
     /// want of a descriptor. Only with the journal's lock: a change of mappings lets no page arrive
     /// before it is read (`EAGAIN`), so what is read here is told before.
     pub(super) fn serve(&self, journal: &mut Journal) -> bool {
+        let mut wiped = None;
         loop {
+            // From when a fork is read until its child has its pages, the end of this process would
+            // leave holes there: what takes long is done before.
+            if journal.open && wiped.is_none() && self.traps.is_changing() {
+                wiped = Some(self.find_wiped(journal));
+            }
             match self.next_event(journal, &self.traps) {
                 Ok(Some(FaultEvent::Missing { address, thread })) => {
                     self.touch(journal, Raced { address, thread });
+                    continue;
                 }
-                Ok(Some(FaultEvent::Fork(child))) => self.provide(journal, child),
+                Ok(Some(FaultEvent::Fork(child))) => {
+                    let wiped = wiped.unwrap_or_else(|| self.find_wiped(journal));
+                    self.provide(journal, child, &wiped);
+                }
                 Ok(Some(FaultEvent::Remap { from, to, length })) => {
                     journal.remap(from, to, length);
                 }
@@ -278,6 +291,7 @@ impl Shared {
                 Ok(None) => return true,
                 Err(error) => return !sys::no_descriptor(&error),
             }
+            wiped = None;
         }
     }
 
@@ -332,19 +346,18 @@ impl Shared {
 
     /// A child was born: where pages are away it gets its copies before it can touch them. The
     /// parked pages are what the parent had at that moment: nobody can write to them.
-    fn provide(&self, journal: &mut Journal, child: Userfault) {
+    fn provide(&self, journal: &mut Journal, child: Userfault, wiped: &Wiped) {
         if journal.open {
             self.forks.fetch_add(1, Ordering::Relaxed);
-            let wiped = self.find_wiped(journal);
-            for (index, &wiped) in (0..journal.pages.len()).zip(&wiped) {
+            for (index, &is_wiped) in (0..journal.pages.len()).zip(wiped) {
                 let parked = match journal.pages[index].state {
                     State::Away | State::Arriving => true,
                     // The worker died between the call and the note of it.
                     State::Leaving => sys::is_resident(&self.pagemap, journal.parking(index)),
                     _ => false,
                 };
-                if parked && !wiped {
-                    self.provide_page(journal, &child, index);
+                if parked && !is_wiped {
+                    self.provide_page(journal, &child, index, wiped);
                 }
             }
         }
@@ -356,8 +369,11 @@ impl Shared {
 
     /// Which pages children find empty, as the program asked by `MADV_WIPEONFORK`. Where that cannot
     /// be known they get the data.
-    fn find_wiped(&self, journal: &Journal) -> [bool; MOST_PAGES] {
+    fn find_wiped(&self, journal: &Journal) -> Wiped {
         let mut wiped = [false; MOST_PAGES];
+        if !journal.open {
+            return wiped;
+        }
         let last = journal.pages.iter().map(|page| page.address).max();
         let end = last.map_or(0, |last| last + PAGE);
         let _ = sys::wiped_mappings(&self.smaps, end, |range| {
@@ -368,7 +384,7 @@ impl Shared {
         wiped
     }
 
-    fn provide_page(&self, journal: &mut Journal, child: &Userfault, index: usize) {
+    fn provide_page(&self, journal: &mut Journal, child: &Userfault, index: usize, wiped: &Wiped) {
         let (to, from) = (journal.pages[index].address, journal.parking(index));
         loop {
             // SAFETY: the child's page is missing, or the call does nothing.
@@ -379,7 +395,7 @@ impl Shared {
                     // be read.
                     while let Ok(Some(event)) = self.next_event(journal, child) {
                         if let FaultEvent::Fork(grandchild) = event {
-                            self.provide(journal, grandchild);
+                            self.provide(journal, grandchild, wiped);
                         }
                     }
                 }
