@@ -152,6 +152,10 @@
 // `flags` of a configuration: workers sleep as soon as nothing is queued, whatever `spin_us`.
 #define HITHER_NO_SPIN 4
 
+// `flags` of a configuration: use pages that moves leave behind again. The program promises to move
+// no memory that vmsplice(), MSG_ZEROCOPY or an io_uring send still reads.
+#define HITHER_RECYCLE 8
+
 // Size in bytes of struct hither_config as of version 0.1.
 #define HITHER_CONFIG_BYTES_0_1 72
 
@@ -160,7 +164,7 @@
 struct hither_config {
   // Which mover: as the argument of hither_open().
   const char *name;
-  // HITHER_EXCHANGE_* and HITHER_NO_SPIN. Unknown bits are refused.
+  // HITHER_EXCHANGE_*, HITHER_NO_SPIN and HITHER_RECYCLE. Unknown bits are refused.
   uint32_t flags;
   // Requests that may be allocated at a time: 1 to 32768. 0: 256.
   uint32_t capacity;
@@ -171,10 +175,9 @@ struct hither_config {
   // How long a worker looks on for the next request after small ones before it sleeps, in us.
   // 0: 50.
   uint32_t spin_us;
-  // Most requests that are begun together. More lets neighbouring ranges move together; but
-  // results of a batch are announced together too. 0: 64.
+  // Most requests that are begun together. More lets neighbouring ranges move together. 0: 64.
   uint32_t batch_requests;
-  // A batch takes no more requests once it has this many bytes. 0: 64 MiB.
+  // A batch takes no more requests once it has this many bytes. 0: 1 MiB.
   uint64_t batch_bytes;
   // What a small request is smaller than, in bytes. 0: 512 KiB.
   uint64_t small_bytes;

@@ -104,6 +104,9 @@ pub const HITHER_EXCHANGE_ALWAYS: u32 = 1;
 pub const HITHER_EXCHANGE_NEVER: u32 = 2;
 /// `flags` of a configuration: workers sleep as soon as nothing is queued, whatever `spin_us`.
 pub const HITHER_NO_SPIN: u32 = 4;
+/// `flags` of a configuration: use pages that moves leave behind again. The program promises to move
+/// no memory that vmsplice(), MSG_ZEROCOPY or an io_uring send still reads.
+pub const HITHER_RECYCLE: u32 = 8;
 /// Size in bytes of struct hither_config as of version 0.1.
 pub const HITHER_CONFIG_BYTES_0_1: usize = 72;
 

@@ -2,7 +2,7 @@
 
 use crate::constants::{
     HITHER_CONFIG_BYTES_0_1, HITHER_E2BIG, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOENT,
-    HITHER_ENOMEM, HITHER_EXCHANGE_ALWAYS, HITHER_EXCHANGE_NEVER, HITHER_NO_SPIN,
+    HITHER_ENOMEM, HITHER_EXCHANGE_ALWAYS, HITHER_EXCHANGE_NEVER, HITHER_NO_SPIN, HITHER_RECYCLE,
 };
 use crate::failure::{Failure, Outcome};
 use crate::instance::Instance;
@@ -24,7 +24,8 @@ const MOST_BYTES: usize = 4096;
 const MOST_CPUS: usize = 4096;
 /// Threads that share a replication.
 const MOST_COPIERS: u32 = 256;
-const KNOWN_FLAGS: u32 = HITHER_EXCHANGE_ALWAYS | HITHER_EXCHANGE_NEVER | HITHER_NO_SPIN;
+const KNOWN_FLAGS: u32 =
+    HITHER_EXCHANGE_ALWAYS | HITHER_EXCHANGE_NEVER | HITHER_NO_SPIN | HITHER_RECYCLE;
 
 fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
     Err(Failure::new(HITHER_EINVAL, text))
@@ -187,12 +188,14 @@ fn settings(asked: &HitherConfig, copier_cpus: Vec<CpuId>) -> Outcome<Settings> 
         let text = format!("copiers is {}: it is 1 to {MOST_COPIERS}", asked.copiers);
         return invalid(text);
     }
-    Ok(Settings {
+    let mut settings = Settings {
         exchange,
         copiers: asked.copiers as usize,
         copier_cpus,
         ..Settings::default()
-    })
+    };
+    settings.swap.limits.recycle = asked.flags & HITHER_RECYCLE != 0;
+    Ok(settings)
 }
 
 /// A field's value, or where that is zero its default.

@@ -113,7 +113,7 @@ impl HitherRequest {
 pub struct HitherConfig {
     /// Which mover: as the argument of hither_open().
     pub name: *const c_char,
-    /// HITHER_EXCHANGE_* and HITHER_NO_SPIN. Unknown bits are refused.
+    /// HITHER_EXCHANGE_*, HITHER_NO_SPIN and HITHER_RECYCLE. Unknown bits are refused.
     pub flags: u32,
     /// Requests that may be allocated at a time: 1 to 32768. 0: 256.
     pub capacity: u32,
@@ -124,10 +124,9 @@ pub struct HitherConfig {
     /// How long a worker looks on for the next request after small ones before it sleeps, in us.
     /// 0: 50.
     pub spin_us: u32,
-    /// Most requests that are begun together. More lets neighbouring ranges move together; but
-    /// results of a batch are announced together too. 0: 64.
+    /// Most requests that are begun together. More lets neighbouring ranges move together. 0: 64.
     pub batch_requests: u32,
-    /// A batch takes no more requests once it has this many bytes. 0: 64 MiB.
+    /// A batch takes no more requests once it has this many bytes. 0: 1 MiB.
     pub batch_bytes: u64,
     /// What a small request is smaller than, in bytes. 0: 512 KiB.
     pub small_bytes: u64,

@@ -45,11 +45,11 @@ fn configurations_out_of_range_are_refused_with_a_sentence() {
     let refused = [
         (
             HitherConfig {
-                flags: 8,
+                flags: 16,
                 ..default()
             },
             HITHER_EINVAL,
-            "0x8",
+            "0x10",
         ),
         (
             HitherConfig {

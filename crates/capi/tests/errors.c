@@ -77,7 +77,7 @@ static void opening(void) {
     REFUSED(code, hither_open_config(&config, sizeof config)); \
   } while (0)
   WITH(name, "other", HITHER_ENOENT);
-  WITH(flags, 8, HITHER_EINVAL);
+  WITH(flags, 16, HITHER_EINVAL);
   WITH(flags, 1u << 31, HITHER_EINVAL);
   WITH(flags, HITHER_EXCHANGE_ALWAYS | HITHER_EXCHANGE_NEVER, HITHER_EINVAL);
   WITH(capacity, 32769, HITHER_EINVAL);

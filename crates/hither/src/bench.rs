@@ -118,7 +118,11 @@ struct ServiceArguments {
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     repeat: usize,
-    /// Threads that share a copy of 512K or more
+    /// Workers of the service, and threads that make the calls that it is compared with
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    workers: usize,
+    /// Threads that share a copy of 512K or more, for each worker
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     copiers: usize,
@@ -149,6 +153,7 @@ impl ServiceArguments {
             to: to.id,
             sizes,
             repeat: self.repeat,
+            workers: self.workers,
             copiers: self.copiers,
         })?;
         show(&self.json, &report.json(), &report.text())?;

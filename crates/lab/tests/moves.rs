@@ -43,22 +43,23 @@ fn requests_cost_less_than_calls() {
         row[field].as_f64().unwrap() / row["requests"].as_f64().unwrap()
     };
     for bytes in [64 << 10, 1 << 20] {
-        // The long run has 2.0 and more; of a few rounds one may fall into other work.
-        let wall = |by| each(bytes, "both ways", by, "wall_ns");
-        let gain = wall("move_pages") / wall("service");
-        println!("{bytes} bytes, both ways: {gain:.2} times as fast");
-        assert!(gain > 1.4, "{report}");
-        // Without stock it is the kernel's own migration, and what looking costs.
-        let wall = |by| each(bytes, "one way", by, "wall_ns");
-        let gain = wall("move_pages") / wall("service");
-        println!("{bytes} bytes, one way: {gain:.2} times as fast");
-        assert!(gain > 0.6, "{report}");
+        // Long runs have 2.3, 1.3 and 1.2; of a few rounds one may fall into other work.
+        for (traffic, by, least) in [
+            ("both ways", "service, recycling", 1.8),
+            ("both ways", "service", 1.0),
+            ("one way", "service", 1.0),
+        ] {
+            let wall = |by| each(bytes, traffic, by, "wall_ns");
+            let gain = wall("move_pages") / wall(by);
+            println!("{bytes} bytes, {traffic}, {by}: {gain:.2} times as fast");
+            assert!(gain > least, "{report}");
+        }
     }
     let latency = |by: &str, field: &str| report["latency"][by][field].as_f64().unwrap();
     let mean = latency("service", "mean_ns") / latency("move_pages", "mean_ns");
     let cpu = latency("move_pages", "submitter_cpu_ns") / latency("service", "submitter_cpu_ns");
     println!("latency {mean:.2} of a call's, {cpu:.1} times less CPU for who submits");
-    assert!(mean < 0.85 && cpu > 1.5, "{report}");
+    assert!(mean < 0.75 && cpu > 4.0, "{report}");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Short forms of the torture of the backend `swap` on this machine's own kernel; `make evidence`
 //! has the long ones, the laboratory those across nodes. The program is `examples/move_torture`.
-//!
-//! Left out: `splice`, the known limit, which fails.
 
 use hither_linux::backend::swap::SwapBackend;
 use std::path::PathBuf;
@@ -137,6 +135,11 @@ fn little_memory_loses_nothing() {
 #[test]
 fn several_movers_on_the_same_pages_lose_nothing() {
     torture("overlap", &["--stores", "50000"]);
+}
+
+#[test]
+fn what_a_pipe_refers_to_stays() {
+    torture("splice", &["--rounds", "100"]);
 }
 
 #[test]

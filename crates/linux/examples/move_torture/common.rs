@@ -20,6 +20,8 @@ pub struct Options {
     pub seed: u64,
     /// Huge pages.
     pub huge: bool,
+    /// Pages that moves leave behind are used again, or not; `None`: by chance.
+    pub recycle: Option<bool>,
     /// Nothing is ever in stock: small pages are got on the way.
     pub no_stock: bool,
     /// Threads that store.

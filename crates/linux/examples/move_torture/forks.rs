@@ -296,7 +296,8 @@ pub fn run(options: &Options) -> Report {
         2,
         Some(Arc::new(move |step| {
             // For a whole window now and then.
-            if step == Step::Away && common::mix(!seldom.load(Ordering::Relaxed)) % 8 == 0 {
+            if step == Step::Away && common::mix(!seldom.load(Ordering::Relaxed)).is_multiple_of(8)
+            {
                 shortage.lock().unwrap().begin();
                 inside.short.store(true, Ordering::SeqCst);
                 inside.hold(Step::Away);

@@ -2,7 +2,7 @@
 //! children and the kernel do to pages on their way.
 //!
 //! `move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S] [--huge|--no-stock]
-//! [--threads N] [--unprivileged] [--json FILE]` prints one line per scenario with what it met. It
+//! [--threads N] [--recycle] [--unprivileged] [--json FILE]` prints one line per scenario with what it met. It
 //! ends with 1 at the first wrong byte, and where a scenario did not meet what it is about; with 2
 //! where it was called wrongly; with 3 where the backend cannot work on this machine.
 
@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         nodes: 1,
         seed: seed_by_time(),
         huge: false,
+        recycle: None,
         no_stock: false,
         threads: 8,
         unprivileged: false,
@@ -74,6 +75,10 @@ fn main() -> ExitCode {
             "--board" => set(&mut board),
             "--huge" => {
                 options.huge = true;
+                true
+            }
+            "--recycle" => {
+                options.recycle = Some(true);
                 true
             }
             "--no-stock" => {
@@ -153,7 +158,7 @@ fn usage() -> ExitCode {
     let names: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
     eprintln!(
         "usage: move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S]\n\
-         \x20      [--huge|--no-stock] [--threads N] [--unprivileged] [--json FILE]\nscenarios: {}",
+         \x20      [--huge|--no-stock] [--threads N] [--recycle] [--unprivileged] [--json FILE]\nscenarios: {}",
         names.join(" ")
     );
     ExitCode::from(2)

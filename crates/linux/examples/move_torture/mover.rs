@@ -251,21 +251,24 @@ impl Mover {
 const SMALL: Limits = Limits {
     stock_bytes: 4 << 20,
     idle_ms: 2,
+    recycle: true,
 };
 
 /// Nothing is ever in stock: small pages are got on the way, huge ones left to the kernel.
 const NONE: Limits = Limits {
     stock_bytes: 0,
     idle_ms: 2,
+    recycle: true,
 };
 
 /// A backend with random settings.
 pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBackend {
-    let limits = match options {
+    let mut limits = match options {
         Options { no_stock: true, .. } => NONE,
         Options { huge: true, .. } => random.pick(&[Limits::default(), Limits::default(), SMALL]),
         _ => random.pick(&[Limits::default(), Limits::default(), SMALL, NONE]),
     };
+    limits.recycle = options.recycle.unwrap_or_else(|| random.one_in(2));
     backend_with(options, limits, random, hook)
 }
 

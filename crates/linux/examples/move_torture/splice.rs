@@ -58,6 +58,11 @@ fn splice(range: &Range<u64>, traffic: &Traffic, met: &AtomicU64, seed: u64) {
 
 pub fn run(options: &Options) -> Report {
     let mut report = Report::new("splice");
+    // With `--recycle` it fails: that is what the setting is for.
+    let options = &Options {
+        recycle: Some(options.recycle.unwrap_or(false)),
+        ..*options
+    };
     let region = Region::new(2 * PAGES * PAGE, options.huge);
     let whole = region.range();
     fill(&whole, 0);

@@ -1,7 +1,8 @@
-//! What `/proc` tells of processes.
+//! What `/proc` tells of processes and CPUs.
 
 pub mod maps;
 pub mod numa_maps;
 pub mod pagemap;
+pub mod schedstat;
 pub mod stat;
 pub mod tree;

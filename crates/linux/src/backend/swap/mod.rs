@@ -15,9 +15,10 @@
 //! Without it the kernel's accesses fail with `EFAULT` in that moment and a raw `clone` gives a
 //! child with holes: then the backend only works where [`Config::without_privilege`] asks for it.
 //!
-//! Known limit: pages to which a pipe refers by vmsplice(2) without having pinned them are taken like
-//! others, as the kernel tells nobody; the old page is used again, and the pipe then has other bytes.
-//! A program that does that must not ask for such pages to be moved, or ask for no exchanges.
+//! Pages that the kernel refers to without having pinned them (vmsplice(2), `MSG_ZEROCOPY`) are taken
+//! like others, as nobody can tell; the kernel goes on reading the old page, which is not used again
+//! unless [`Limits::recycle`] says so. What the program stores there meanwhile the kernel does not see:
+//! both calls ask for the memory to be left alone until they are done.
 //!
 //! Source: userfaultfd(2), ioctl_userfaultfd(2), Linux `mm/userfaultfd.c` (6.18); memif
 //! section 5.2 for the race policies.

@@ -9,11 +9,14 @@
 //! What always holds: every slot is in one list or lent to one exchange; what the lists say of a
 //! slot is true of the page tables. A slot of which nothing is known is emptied first.
 //!
-//! What moves leave behind is stock for moves the other way, so that traffic in both directions
-//! needs no new pages. Where a move finds nothing in stock, the kernel's own migration does it: to
-//! get pages first and exchange them then would cost more CPU time than that does. From then on
-//! twice the largest move is kept in stock: a thread of the pool gets it when moves rest for a
-//! moment. All of it goes back to the system after [`Limits::idle_ms`] without a move.
+//! Where a move finds nothing in stock, small pages are got on the way, and huge ones left to the
+//! kernel's own migration: to get pages first and exchange them then would cost more CPU time than
+//! that does. From then on twice the largest move is kept in stock: a thread of the pool gets it
+//! when moves rest for a moment. All of it goes back to the system after [`Limits::idle_ms`] without
+//! a move.
+//!
+//! What moves leave behind goes back to the system too, or with [`Limits::recycle`] is stock for
+//! moves the other way, so that traffic in both directions needs no new pages.
 //!
 //! Pages come by the policy `MPOL_PREFERRED` of the filling thread, and those that came from
 //! elsewhere are dropped: strict binding would wake the out-of-memory killer where a node is full.
@@ -34,6 +37,9 @@ pub(super) const HUGE: u64 = 2 << 20;
 /// Bytes that the filling thread gets in one go.
 const FILL_BYTES: u64 = 2 << 20;
 
+/// More than this waits for nobody to be dropped.
+const MOST_STALE: u64 = 8 * FILL_BYTES;
+
 /// Moves rest when none began for so long.
 const REST: Duration = Duration::from_millis(2);
 
@@ -44,6 +50,12 @@ pub struct Limits {
     pub stock_bytes: u64,
     /// After this time without a move everything in stock goes back to the system, in ms.
     pub idle_ms: u64,
+    /// Use pages that moves leave behind for moves the other way, instead of giving them back to
+    /// the system. About half as much time per page where traffic goes both ways. But the kernel
+    /// may still be reading such a page: what was given to vmsplice(2), or to a socket with
+    /// `MSG_ZEROCOPY` or by io_uring without a copy, is referred to without being pinned, and
+    /// nobody can tell. Only for programs that ask for no such memory to be moved.
+    pub recycle: bool,
 }
 
 impl Default for Limits {
@@ -51,6 +63,7 @@ impl Default for Limits {
         Self {
             stock_bytes: 256 << 20,
             idle_ms: 2000,
+            recycle: false,
         }
     }
 }
@@ -89,6 +102,8 @@ impl Stock {
 
 struct Lists {
     empty: BTreeMap<Size, Runs>,
+    /// Slots whose pages are to be dropped.
+    stale: BTreeMap<Size, Runs>,
     stock: BTreeMap<(NodeId, Size), Stock>,
     /// Bytes of the largest move since moves rested for long.
     largest: u64,
@@ -125,6 +140,7 @@ impl Pool {
             locator: Locator::new()?,
             lists: Mutex::new(Lists {
                 empty,
+                stale: BTreeMap::new(),
                 stock: BTreeMap::new(),
                 largest: 0,
                 used: Instant::now(),
@@ -211,18 +227,41 @@ impl Pool {
         }
     }
 
-    /// Slots that hold pages on a node; dropped where enough are in stock. (By the caller: a thread
-    /// of its own would only wait for the same locks of the kernel.)
+    /// Slots that hold pages on a node; dropped where enough are in stock.
     pub(super) fn put_filled(&self, node: NodeId, size: Size, range: Range<u64>) {
         let mut lists = self.lists();
         let largest = lists.largest;
         let stock = lists.stock.entry((node, size)).or_default();
         if stock.filled.bytes() + (range.end - range.start) <= self.most(stock, largest) {
             stock.filled.put(range);
+        } else {
+            self.drop_later(lists, size, range);
+        }
+    }
+
+    /// Slots that hold what a move left behind on a node.
+    pub(super) fn put_left(&self, node: NodeId, size: Size, range: Range<u64>) {
+        if self.limits.recycle {
+            self.put_filled(node, size, range);
+        } else {
+            self.drop_later(self.lists(), size, range);
+        }
+    }
+
+    /// The pool's thread drops it, while the caller goes on; the caller itself where that falls
+    /// behind.
+    fn drop_later(&self, mut lists: MutexGuard<'_, Lists>, size: Size, range: Range<u64>) {
+        let stale = lists.stale.entry(size).or_default();
+        stale.put(range);
+        if stale.bytes() < FILL_BYTES {
             return;
         }
+        let late = (stale.bytes() > MOST_STALE).then(|| stale.take(FILL_BYTES));
         drop(lists);
-        self.put_unknown(size, range);
+        self.changed.notify_all();
+        if let Some(slots) = late.flatten() {
+            self.put_unknown(size, slots);
+        }
     }
 
     /// Slots of which nothing is known.
@@ -344,6 +383,15 @@ impl Pool {
             }
             let largest = lists.largest;
             let mut wait = None;
+            for (&size, stale) in &mut lists.stale {
+                if stale.bytes() >= FILL_BYTES || rest >= REST {
+                    if let Some(slots) = stale.take(FILL_BYTES) {
+                        return Chore::Drop(size, slots);
+                    }
+                } else if stale.bytes() > 0 {
+                    wait = Some(REST);
+                }
+            }
             for (&(node, size), stock) in &mut lists.stock {
                 let most = self.most(stock, largest);
                 if rest >= REST && stock.filled.bytes() > most {

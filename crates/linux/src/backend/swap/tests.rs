@@ -6,7 +6,9 @@ use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
 use hither_mover::{Action, Pages, Race};
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -61,12 +63,13 @@ fn migrate(range: Range<u64>, race: Race) -> Job<'static> {
 }
 
 fn backend(hook: Hook) -> SwapBackend {
-    let config = Config {
+    let mut config = Config {
         in_place: true,
         without_privilege: true,
         hook,
         ..Config::default()
     };
+    config.limits.recycle = true;
     let backend = SwapBackend::new(config).expect("this kernel has UFFDIO_MOVE");
     let stock = backend.warm(NodeId(0), 4 << 20, 8 << 20);
     assert!(stock[0] >= 4 << 20 && stock[1] >= 8 << 20, "{stock:?}");
@@ -251,11 +254,12 @@ fn a_store_on_the_way_is_kept_under_every_policy() {
 /// move in place. Where the node is said to be full, the kernel gets both.
 #[test]
 fn without_stock_small_pages_are_got_on_the_way() {
-    let config = Config {
+    let mut config = Config {
         in_place: true,
         without_privilege: true,
         ..Config::default()
     };
+    config.limits.recycle = true;
     let mut backend = SwapBackend::new(config).unwrap();
     let memory = Memory::new(4 << 20, false);
     for race in [Race::Block, Race::Recover] {
@@ -401,4 +405,37 @@ fn a_context_lets_go_of_its_own_mappings_only() {
     assert!(foreign.trap_missing(&range).is_err());
     own.unregister(&range).unwrap();
     foreign.trap_missing(&range).unwrap();
+}
+
+/// A page that the kernel refers to without having pinned it keeps its bytes, as it is not used
+/// again: here a pipe reads it after two moves and after other memory was moved.
+#[test]
+fn what_a_pipe_refers_to_keeps_its_bytes() {
+    let config = Config {
+        in_place: true,
+        without_privilege: true,
+        ..Config::default()
+    };
+    let mut backend = SwapBackend::new(config).unwrap();
+    backend.warm(NodeId(0), 4 << 20, 0);
+    let (memory, other) = (Memory::new(64 << 10, false), Memory::new(4 << 20, false));
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let given = libc::iovec {
+        iov_base: memory.range().start as *mut _,
+        iov_len: memory.1 as usize,
+    };
+    // SAFETY: the memory lives longer than the pipe.
+    let sent = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const given, 1, 0) };
+    assert_eq!(sent, memory.1 as isize);
+    for _ in 0..2 {
+        for moved in [&memory, &other] {
+            let outcome = backend.execute(&[moved.job(Race::Block)]).remove(0);
+            assert_eq!(outcome.bytes, moved.1, "{:?}", outcome.refused);
+        }
+    }
+    let mut bytes = vec![0; memory.1 as usize];
+    reader.read_exact(&mut bytes).unwrap();
+    for (word, bytes) in memory.words().iter().zip(bytes.chunks_exact(8)) {
+        assert_eq!(bytes, (word as *const AtomicU64 as u64).to_ne_bytes());
+    }
 }

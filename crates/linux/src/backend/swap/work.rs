@@ -289,7 +289,7 @@ impl SwapBackend {
         let mut slots = self.slots.iter();
         if all_moved && self.pool.is_huge(&parking) {
             let home = NodeId(part.node(chunk.start) as u32);
-            self.pool.put_filled(home, size, parking);
+            self.pool.put_left(home, size, parking);
             self.pool.put_empty(size, fresh);
         } else if slots.all(|slots| !slots.parking_filled && slots.fresh_filled) {
             self.pool.put_empty(size, parking);
@@ -316,7 +316,7 @@ impl SwapBackend {
             let at = |start: u64| start + offset..start + offset + count * PAGE;
             let (parking, fresh) = (at(chunk.parking.start), at(chunk.fresh.start));
             if slots.parking_filled {
-                self.pool.put_filled(NodeId(node as u32), size, parking);
+                self.pool.put_left(NodeId(node as u32), size, parking);
             } else {
                 self.pool.put_empty(size, parking);
             }
