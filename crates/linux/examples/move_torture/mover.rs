@@ -174,6 +174,13 @@ impl Mover {
         }
     }
 
+    /// Calls nothing at the steps: not even this program's hooks may be moved while they are called.
+    pub fn without_hook(mut self) -> Self {
+        self.hook = None;
+        self.backend = backend(&self.options, &mut self.random, &None);
+        self
+    }
+
     /// Moves random pages of a range.
     pub fn once(&mut self, range: &Range<u64>) {
         if self.left == 0 {

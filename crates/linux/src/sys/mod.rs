@@ -13,6 +13,7 @@ mod process;
 mod reach;
 mod robust;
 mod smaps;
+mod statics;
 mod thread;
 mod threads;
 mod userfault;
@@ -35,6 +36,7 @@ pub use process::{
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
 pub use smaps::wiped_mappings;
+pub use statics::own_statics;
 pub use thread::{
     EventFd, first_stack_address, thread_descriptor, thread_descriptor_address, thread_id,
     thread_lives, wait_readable,
