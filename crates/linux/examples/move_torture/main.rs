@@ -2,7 +2,7 @@
 //! children and the kernel do to pages on their way.
 //!
 //! `move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S] [--huge|--no-stock]
-//! [--threads N] [--recycle] [--unprivileged] [--json FILE]` prints one line per scenario with what it met. It
+//! [--threads N] [--recycle] [--unprivileged] [--patience SECONDS] [--json FILE]` prints one line per scenario with what it met. It
 //! ends with 1 at the first wrong byte, and where a scenario did not meet what it is about; with 2
 //! where it was called wrongly; with 3 where the backend cannot work on this machine.
 
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     };
     let mut wanted = None;
     let mut json = None;
-    let (mut nodes, mut threads, mut board) = (1, 8, 0);
+    let (mut nodes, mut threads, mut board, mut patience) = (1, 8, 0, 20);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || words.next().and_then(|text| text.parse::<u64>().ok());
@@ -71,6 +71,8 @@ fn main() -> ExitCode {
             "--seed" => set(&mut options.seed),
             "--nodes" => set(&mut nodes),
             "--threads" => set(&mut threads),
+            // Seconds without progress that are a hang. A machine that emulates needs minutes for one.
+            "--patience" => set(&mut patience),
             // How a victim of the scenario `process` is called.
             "--board" => set(&mut board),
             "--huge" => {
@@ -124,7 +126,7 @@ fn main() -> ExitCode {
         eprintln!("move_torture: swap cannot work here: {why}");
         return ExitCode::from(3);
     }
-    common::start_watchdog(Duration::from_secs(20));
+    common::start_watchdog(Duration::from_secs(patience));
     let mut reports = Vec::new();
     for (name, scenario) in chosen {
         common::phase(name, options.seed);
@@ -158,7 +160,7 @@ fn usage() -> ExitCode {
     let names: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
     eprintln!(
         "usage: move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S]\n\
-         \x20      [--huge|--no-stock] [--threads N] [--recycle] [--unprivileged] [--json FILE]\nscenarios: {}",
+         \x20      [--huge|--no-stock] [--threads N] [--recycle] [--unprivileged] [--patience SECONDS] [--json FILE]\nscenarios: {}",
         names.join(" ")
     );
     ExitCode::from(2)
