@@ -2,8 +2,8 @@
 //! children and the kernel do to pages on their way.
 //!
 //! `move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S] [--huge|--no-stock]
-//! [--threads N] [--recycle] [--unprivileged] [--patience SECONDS] [--json FILE]` prints one line per scenario with what it met. It
-//! ends with 1 at the first wrong byte, and where a scenario did not meet what it is about; with 2
+//! [--threads N] [--recycle] [--unprivileged] [--patience SECONDS] [--json FILE]` prints one line
+//! per scenario with what it met. It ends with 1 at the first wrong byte, and where a scenario did not meet what it is about; with 2
 //! where it was called wrongly; with 3 where the backend cannot work on this machine.
 
 mod changes;
