@@ -1,53 +1,162 @@
-//! No byte is lost: the short form of `examples/move_torture`, in place on this machine.
+//! Short forms of the torture of the backend `swap` on this machine's own kernel; `make evidence`
+//! has the long ones, the laboratory those across nodes. The program is `examples/move_torture`.
 
-use std::process::Command;
+use hither_linux::backend::swap::SwapBackend;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{Mutex, OnceLock};
 
-/// Runs scenarios; each fails at the first wrong byte, and where it never met what it is about.
-fn survive(scenario: &str, more: &[&str]) {
-    let test = std::env::current_exe().unwrap();
-    let program = test
-        .ancestors()
-        .nth(2)
-        .unwrap()
-        .join("examples/move_torture");
-    let run = |more: &[&str]| {
-        let counts = ["--rounds", "12", "--stores", "300000", "--seed", "11"];
-        let mut command = Command::new(&program);
-        command
-            .arg(scenario)
-            .args(counts)
-            .args(more)
-            .output()
-            .unwrap()
+/// One at a time: each uses all CPUs, and some change settings of the machine.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The program, in this test's profile. Cargo builds examples for a whole `cargo test` only.
+fn program() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let test = std::env::current_exe().unwrap();
+        let folder = test.ancestors().nth(2).unwrap();
+        let profile = if folder.ends_with("release") {
+            "release"
+        } else {
+            "dev"
+        };
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "hither-linux"])
+            .args(["--example", "move_torture", "--profile", profile])
+            .arg("--target-dir")
+            .arg(folder.parent().unwrap())
+            .status()
+            .unwrap();
+        assert!(status.success(), "the program cannot be built");
+        folder.join("examples/move_torture")
     };
-    let mut output = run(more);
-    // Status 3: an ordinary user may not hear of forks. What needs that is left out then.
-    if output.status.code() == Some(3) && scenario == "writers" {
-        output = run(&[more, &["--unprivileged"]].concat());
+    BUILT.get_or_init(build).clone()
+}
+
+/// An ordinary user may only ask for the form without privilege; where even that is not to be had,
+/// the test fails and says why.
+fn privilege() -> &'static [&'static str] {
+    if SwapBackend::available(false).is_ok() {
+        return &[];
     }
-    let told = [output.stdout, output.stderr].concat();
-    let told = String::from_utf8_lossy(&told);
-    println!("{told}");
-    assert!(output.status.success(), "{told}");
+    match SwapBackend::available(true) {
+        Ok(()) => &["--unprivileged"],
+        Err(why) => panic!("the backend `swap` cannot be tested here: {why}"),
+    }
+}
+
+/// Runs a scenario with small and with huge pages.
+fn torture(scenario: &str, arguments: &[&str]) {
+    survive(scenario, arguments, &[&[], &["--huge"]]);
+}
+
+/// The same, and once more where no page is ever in stock: all are got on the way.
+fn torture_without_stock(scenario: &str, arguments: &[&str]) {
+    survive(scenario, arguments, &[&[], &["--huge"], &["--no-stock"]]);
+}
+
+fn survive(scenario: &str, arguments: &[&str], forms: &[&[&str]]) {
+    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    for form in forms {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = Command::new(program())
+            .arg(scenario)
+            .args(arguments)
+            .args(*form)
+            .args(privilege())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&stdout);
+        println!("{text}");
+        assert!(
+            status.success(),
+            "{text}{}",
+            String::from_utf8_lossy(&stderr)
+        );
+    }
 }
 
 #[test]
-fn stores_to_pages_on_their_way() {
-    survive("writers", &[]);
-    survive("writers", &["--huge"]);
+fn stores_to_pages_on_their_way_are_kept() {
+    torture_without_stock("writers", &["--stores", "100000"]);
 }
 
 #[test]
-fn forks_at_every_step() {
-    survive("forks", &["--rounds", "100"]);
+fn children_have_what_their_parents_had() {
+    torture_without_stock("forks", &["--rounds", "20"]);
 }
 
 #[test]
-fn changes_of_mappings() {
-    survive("changes", &[]);
+fn changes_of_a_mapping_look_as_without_a_mover() {
+    torture_without_stock("changes", &["--rounds", "10"]);
 }
 
 #[test]
-fn pinned_pages() {
-    survive("pinned", &[]);
+fn what_is_discarded_stays_away() {
+    torture("discards", &["--rounds", "4"]);
+}
+
+#[test]
+fn the_kernel_reads_and_writes_pages_on_their_way() {
+    // Without privilege the kernel's accesses fail in windows; that is what the documents say.
+    if privilege().is_empty() {
+        torture_without_stock("kernel", &["--rounds", "100"]);
+    }
+}
+
+#[test]
+fn pinned_pages_stay() {
+    torture("pinned", &["--rounds", "20"]);
+}
+
+#[test]
+fn merged_pages_keep_their_content() {
+    torture("ksm", &["--rounds", "10", "--stores", "20000"]);
+}
+
+#[test]
+fn threads_of_the_mover_may_end_at_any_step() {
+    torture_without_stock("worker", &["--rounds", "20"]);
+}
+
+#[test]
+fn a_killed_process_leaves_its_children_whole() {
+    torture_without_stock("process", &["--rounds", "10"]);
+}
+
+#[test]
+fn little_memory_loses_nothing() {
+    torture("pressure", &["--rounds", "5"]);
+}
+
+#[test]
+fn several_movers_on_the_same_pages_lose_nothing() {
+    torture("overlap", &["--stores", "50000"]);
+}
+
+#[test]
+fn what_a_pipe_refers_to_stays() {
+    torture("splice", &["--rounds", "100"]);
+}
+
+#[test]
+fn everything_that_a_process_has_may_be_asked_to_move() {
+    torture("own", &["--rounds", "3"]);
+}
+
+#[test]
+fn wrong_calls_are_told() {
+    for arguments in [
+        &["nothing"][..],
+        &[],
+        &["writers", "--rounds", "x"],
+        &["writers", "--none"],
+    ] {
+        let output = Command::new(program()).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("usage: move_torture"));
+    }
 }

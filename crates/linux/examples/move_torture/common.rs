@@ -20,6 +20,10 @@ pub struct Options {
     pub seed: u64,
     /// Huge pages.
     pub huge: bool,
+    /// Pages that moves leave behind are used again, or not; `None`: by chance.
+    pub recycle: Option<bool>,
+    /// Nothing is ever in stock: small pages are got on the way.
+    pub no_stock: bool,
     /// Threads that store.
     pub threads: usize,
     /// As an ordinary user, without the kernel's events of forks.
@@ -69,6 +73,7 @@ impl Report {
         serde_json::json!({
             "scenario": self.scenario,
             "huge": options.huge,
+            "no_stock": options.no_stock,
             "nodes": options.nodes,
             "threads": options.threads,
             "seed": options.seed,

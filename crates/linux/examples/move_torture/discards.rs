@@ -87,6 +87,12 @@ pub fn run(options: &Options) -> Report {
         tick();
         let region = Region::new(BYTES, false);
         let range = region.range();
+        let target = (round % u64::from(options.nodes)) as u32;
+        // From elsewhere, where there is an elsewhere.
+        let home = (target + 1) % options.nodes;
+        if let Err(error) = sys::with_preferred_node(home, || sys::fill(&range)) {
+            common::fail(&format!("no memory on node {home}: {error}"));
+        }
         for at in range.clone().step_by(8) {
             word_at(at).store(at ^ round, Ordering::Relaxed);
         }
@@ -101,7 +107,7 @@ pub fn run(options: &Options) -> Report {
         let Ok(mut backend) = backend else {
             common::fail("the backend cannot work any more");
         };
-        backend.warm(NodeId(0), BYTES, 0);
+        backend.warm(NodeId(target), BYTES, 0);
         let thrown = range.clone();
         let cpus: Vec<u32> =
             (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32)).collect();
@@ -134,11 +140,13 @@ pub fn run(options: &Options) -> Report {
                 pid: Pid(0),
                 action: Action::Migrate {
                     pages,
-                    to: NodeId((round % u64::from(options.nodes)) as u32),
+                    to: NodeId(target),
                 },
                 race: random.pick(&[Race::Recover, Race::Block]),
             };
             moved += backend.execute(&[job]).remove(0).moved.len() as u64;
+            // Where no window was opened nobody has said so.
+            state.go.store(true, Ordering::SeqCst);
             stop.store(true, Ordering::Relaxed);
         });
         for at in range.clone().step_by(8) {

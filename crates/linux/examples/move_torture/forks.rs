@@ -6,8 +6,9 @@ use crate::mover::{Mover, Traffic};
 use crate::writers::{Met, write};
 use hither_linux::backend::swap::Step;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Steps at which children are made. The lock is held at some of them: there the mover waits for
@@ -144,9 +145,47 @@ fn live_on(field: &Field, duration_us: i64) -> bool {
     })
 }
 
+/// Descriptors of this process at most, so that it takes no time to use all of them up.
+const MOST_DESCRIPTORS: libc::rlim_t = 256;
+
+/// Takes all descriptors that this process may open, and gives them back: the kernel cannot tell of
+/// a fork then, as a child comes with a descriptor.
+#[derive(Default)]
+struct Shortage {
+    taken: Vec<OwnedFd>,
+}
+
+impl Shortage {
+    fn begin(&mut self) {
+        // SAFETY: copies of standard error, each of them owned here.
+        self.taken.extend(std::iter::from_fn(|| unsafe {
+            let copy = libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 0);
+            (copy >= 0).then(|| OwnedFd::from_raw_fd(copy))
+        }));
+    }
+}
+
+/// Lets this process open so many descriptors; returns the limit before.
+fn limit_descriptors(most: libc::rlim_t) -> libc::rlim_t {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid place, and a limit not above the hard one.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        let before = limit.rlim_cur;
+        limit.rlim_cur = most.min(limit.rlim_max);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        before
+    }
+}
+
 /// Where the mover and the thread that forks meet.
 #[derive(Default)]
 struct Meeting {
+    /// No descriptor is to be had.
+    short: AtomicBool,
     /// The step at which a child is wanted, from 1 on; 0: none.
     wanted: AtomicU32,
     /// The fork has begun.
@@ -175,6 +214,8 @@ impl Meeting {
 struct Forker {
     by_step: BTreeMap<u32, u64>,
     in_window: u64,
+    /// Without a descriptor to be had, from before until after.
+    short: u64,
     children: Vec<i32>,
     count: u64,
 }
@@ -215,6 +256,7 @@ impl Forker {
             }
             field.counts(&mut least);
             let window = traffic.window();
+            let short = meeting.short.load(Ordering::SeqCst);
             meeting.begun.store(true, Ordering::SeqCst);
             let child = make_child(raw);
             if child == 0 {
@@ -222,6 +264,7 @@ impl Forker {
                 exit(i32::from(!good));
             }
             self.in_window += u64::from(window % 2 == 1);
+            self.short += u64::from(short && meeting.short.load(Ordering::SeqCst));
             self.count += 1;
             *self.by_step.entry(step).or_default() += 1;
             self.children.push(child);
@@ -244,10 +287,24 @@ pub fn run(options: &Options) -> Report {
     let meeting = Arc::new(Meeting::default());
     let seldom = AtomicU64::new(0);
     let inside = Arc::clone(&meeting);
+    let shortage = Mutex::new(Shortage {
+        taken: Vec::with_capacity(MOST_DESCRIPTORS as usize),
+    });
+    let descriptors = limit_descriptors(MOST_DESCRIPTORS);
     let mut mover = Mover::new(
         options,
         2,
         Some(Arc::new(move |step| {
+            // For a whole window now and then.
+            if step == Step::Away && common::mix(!seldom.load(Ordering::Relaxed)).is_multiple_of(8)
+            {
+                shortage.lock().unwrap().begin();
+                inside.short.store(true, Ordering::SeqCst);
+                inside.hold(Step::Away);
+            }
+            if step == Step::Closed && inside.short.swap(false, Ordering::SeqCst) {
+                shortage.lock().unwrap().taken.clear();
+            }
             // Every step in turn, but not always: most of the time the mover is to move.
             let turn = seldom.fetch_add(1, Ordering::Relaxed);
             if common::mix(turn).is_multiple_of(48) {
@@ -282,6 +339,7 @@ pub fn run(options: &Options) -> Report {
     });
     field.verify();
     let tally = mover.finish();
+    limit_descriptors(descriptors);
     field.verify();
     for (index, step) in (1..).zip(STEPS) {
         let count = forker.by_step.get(&index).copied().unwrap_or(0);
@@ -299,6 +357,7 @@ pub fn run(options: &Options) -> Report {
     report.met("forks begun in windows", forker.in_window);
     if !options.unprivileged {
         report.met("forks that fell into windows", tally.forks);
+        report.met("forks without a descriptor to be had", forker.short);
     }
     report.met("children with all they should have", verdict.checked());
     report.met("stores in flight", met.in_flight.into_inner());

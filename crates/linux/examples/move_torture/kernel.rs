@@ -234,7 +234,7 @@ pub fn run(options: &Options) -> Report {
             at_least(&met.reads)
                 && (file.is_err() || at_least(&met.direct))
                 && verdict.checked() >= least
-                && met.in_window.load(Ordering::Relaxed) > 0
+                && at_least(&met.in_window)
         };
         while !enough() {
             verdict.assert_good("a process that reads this one's memory");

@@ -1,9 +1,9 @@
 //! Torture of the backend `swap`: shows that it never loses a byte, whatever the program, its
 //! children and the kernel do to pages on their way.
 //!
-//! `move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S] [--huge]
-//! [--threads N] [--unprivileged] [--json FILE]` prints one line per scenario with what it met. It
-//! ends with 1 at the first wrong byte, and where a scenario did not meet what it is about; with 2
+//! `move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S] [--huge|--no-stock]
+//! [--threads N] [--recycle] [--unprivileged] [--patience SECONDS] [--json FILE]` prints one line
+//! per scenario with what it met. It ends with 1 at the first wrong byte, and where a scenario did not meet what it is about; with 2
 //! where it was called wrongly; with 3 where the backend cannot work on this machine.
 
 mod changes;
@@ -53,48 +53,67 @@ fn main() -> ExitCode {
         nodes: 1,
         seed: seed_by_time(),
         huge: false,
+        recycle: None,
+        no_stock: false,
         threads: 8,
         unprivileged: false,
     };
     let mut wanted = None;
     let mut json = None;
-    let mut board = None;
+    let (mut nodes, mut threads, mut board, mut patience) = (1, 8, 0, 20);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || words.next().and_then(|text| text.parse::<u64>().ok());
+        let mut set = |value: &mut u64| number().map(|given| *value = given).is_some();
         let known = match word.as_str() {
-            "--rounds" => number().map(|value| options.rounds = value),
-            "--stores" => number().map(|value| options.stores = value),
-            "--nodes" => number().map(|value| options.nodes = value.max(1) as u32),
-            "--seed" => number().map(|value| options.seed = value),
-            "--threads" => number().map(|value| options.threads = value.clamp(1, 15) as usize),
+            "--rounds" => set(&mut options.rounds),
+            "--stores" => set(&mut options.stores),
+            "--seed" => set(&mut options.seed),
+            "--nodes" => set(&mut nodes),
+            "--threads" => set(&mut threads),
+            // Seconds without progress that are a hang. A machine that emulates needs minutes for one.
+            "--patience" => set(&mut patience),
+            // How a victim of the scenario `process` is called.
+            "--board" => set(&mut board),
             "--huge" => {
                 options.huge = true;
-                Some(())
+                true
+            }
+            "--recycle" => {
+                options.recycle = Some(true);
+                true
+            }
+            "--no-stock" => {
+                options.no_stock = true;
+                true
             }
             "--unprivileged" => {
                 options.unprivileged = true;
-                Some(())
+                true
             }
-            // How a victim of the scenario `process` is called.
-            "--board" => number().map(|value| board = Some(value as i32)),
-            "--json" => words.next().map(|path| json = Some(path)),
+            "--json" => {
+                json = words.next();
+                json.is_some()
+            }
             name if wanted.is_none() && !name.starts_with('-') => {
                 wanted = Some(word);
-                Some(())
+                true
             }
-            _ => None,
+            _ => false,
         };
-        if known.is_none() {
+        if !known {
             return usage();
         }
     }
-    let Some(wanted) = wanted else {
+    // Huge pages are only exchanged with such as are in stock.
+    let Some(wanted) = wanted.filter(|_| !(options.huge && options.no_stock)) else {
         return usage();
     };
-    if let (Some(board), "victim") = (board, wanted.as_str()) {
+    options.nodes = nodes.max(1) as u32;
+    options.threads = threads.clamp(1, 15) as usize;
+    if board > 0 && wanted == "victim" {
         common::phase("victim", options.seed);
-        process::be_victim(&options, board);
+        process::be_victim(&options, board as i32);
     }
     let chosen: Vec<_> = SCENARIOS
         .iter()
@@ -107,7 +126,7 @@ fn main() -> ExitCode {
         eprintln!("move_torture: swap cannot work here: {why}");
         return ExitCode::from(3);
     }
-    common::start_watchdog(Duration::from_secs(20));
+    common::start_watchdog(Duration::from_secs(patience));
     let mut reports = Vec::new();
     for (name, scenario) in chosen {
         common::phase(name, options.seed);
@@ -140,8 +159,8 @@ fn seed_by_time() -> u64 {
 fn usage() -> ExitCode {
     let names: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
     eprintln!(
-        "usage: move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S] [--huge]\n\
-         \x20      [--threads N] [--unprivileged] [--json FILE]\nscenarios: {}",
+        "usage: move_torture SCENARIO|all [--rounds N] [--stores N] [--nodes N] [--seed S]\n\
+         \x20      [--huge|--no-stock] [--threads N] [--recycle] [--unprivileged] [--patience SECONDS] [--json FILE]\nscenarios: {}",
         names.join(" ")
     );
     ExitCode::from(2)

@@ -160,12 +160,12 @@ impl Field {
         shadow.store(count + 1, Ordering::Release);
     }
 
-    /// Writes to every page without changing a word.
+    /// Writes to every page without changing a word: to one that has no thread, as adding nothing
+    /// to another would be compiled to no store.
     pub fn touch(&self) {
         for page in 0..self.pages() {
-            self.region
-                .word(page * WORDS_PER_PAGE)
-                .fetch_or(0, Ordering::Relaxed);
+            let word = self.region.word(page * WORDS_PER_PAGE + LANES - 1);
+            word.swap(value(address(word), 0), Ordering::Relaxed);
         }
     }
 

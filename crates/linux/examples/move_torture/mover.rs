@@ -21,6 +21,8 @@ pub struct Traffic {
     /// Odd while a window is open.
     window: AtomicU32,
     pub windows: AtomicU64,
+    /// Requests carried out.
+    requests: AtomicU64,
     pub stop: AtomicBool,
 }
 
@@ -44,6 +46,10 @@ impl Traffic {
             0 => None,
             packed => Some(Request(packed)),
         }
+    }
+
+    pub fn request_count(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
     }
 
     /// A number that is odd while a window is open, and another for each window.
@@ -133,6 +139,8 @@ pub struct Mover {
     backend: SwapBackend,
     left: u64,
     pub requests_per_backend: u64,
+    /// Hardly any stock, where memory is limited: what is in stock counts as this process's.
+    pub small_stock: bool,
     number: u64,
     target: u32,
     pub tally: Tally,
@@ -158,6 +166,7 @@ impl Mover {
             hook,
             backend,
             left: 0,
+            small_stock: false,
             requests_per_backend: REQUESTS_PER_BACKEND,
             number: 0,
             target: 0,
@@ -165,11 +174,21 @@ impl Mover {
         }
     }
 
-    /// Moves random pages of a range; `None`: the whole of it was asked for and nothing is left.
+    /// Calls nothing at the steps: not even this program's hooks may be moved while they are called.
+    pub fn without_hook(mut self) -> Self {
+        self.hook = None;
+        self.backend = backend(&self.options, &mut self.random, &None);
+        self
+    }
+
+    /// Moves random pages of a range.
     pub fn once(&mut self, range: &Range<u64>) {
         if self.left == 0 {
             self.tally.forks += self.backend.fork_count();
-            self.backend = backend(&self.options, &mut self.random, &self.hook);
+            self.backend = match self.small_stock {
+                true => backend_with(&self.options, SMALL, &mut self.random, &self.hook),
+                false => backend(&self.options, &mut self.random, &self.hook),
+            };
             self.left = self.requests_per_backend;
         }
         self.left -= 1;
@@ -211,6 +230,7 @@ impl Mover {
             self.tally.add(&outcome);
         }
         self.traffic.request.store(0, Ordering::SeqCst);
+        self.traffic.requests.fetch_add(1, Ordering::SeqCst);
         self.tally.requests += 1;
         self.target = (self.target + 1) % self.options.nodes;
         common::tick();
@@ -234,21 +254,37 @@ impl Mover {
     }
 }
 
+/// Hardly anything may be in stock: slots are filled and dropped all the time.
+const SMALL: Limits = Limits {
+    stock_bytes: 4 << 20,
+    idle_ms: 2,
+    recycle: true,
+};
+
+/// Nothing is ever in stock: small pages are got on the way, huge ones left to the kernel.
+const NONE: Limits = Limits {
+    stock_bytes: 0,
+    idle_ms: 2,
+    recycle: true,
+};
+
 /// A backend with random settings.
 pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBackend {
-    let limits = random.pick(&[
-        Limits::default(),
-        Limits {
-            recycle: true,
-            ..Limits::default()
-        },
-        // Hardly anything may be in stock: slots are filled and dropped all the time.
-        Limits {
-            stock_bytes: 4 << 20,
-            idle_ms: 1000,
-            recycle: true,
-        },
-    ]);
+    let mut limits = match options {
+        Options { no_stock: true, .. } => NONE,
+        Options { huge: true, .. } => random.pick(&[Limits::default(), Limits::default(), SMALL]),
+        _ => random.pick(&[Limits::default(), Limits::default(), SMALL, NONE]),
+    };
+    limits.recycle = options.recycle.unwrap_or_else(|| random.one_in(2));
+    backend_with(options, limits, random, hook)
+}
+
+fn backend_with(
+    options: &Options,
+    limits: Limits,
+    random: &mut Random,
+    hook: &Hook,
+) -> SwapBackend {
     let config = Config {
         limits,
         without_privilege: options.unprivileged,
@@ -260,10 +296,12 @@ pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBacke
         Ok(backend) => backend,
         Err(why) => common::fail(&format!("the backend `swap` cannot work here: {why}")),
     };
-    // Without stock nothing would be exchanged until moves rest.
-    for node in 0..options.nodes {
-        let huge = if options.huge { 2 * HUGE } else { 0 };
-        backend.warm(NodeId(node), 4 << 20, huge);
+    // Without stock small pages are got on the way, and the kernel moves huge ones.
+    if !random.one_in(8) {
+        for node in 0..options.nodes {
+            let huge = if options.huge { 2 * HUGE } else { 0 };
+            backend.warm(NodeId(node), 2 * HUGE, huge);
+        }
     }
     backend
 }

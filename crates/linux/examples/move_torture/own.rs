@@ -49,7 +49,7 @@ fn allocate(traffic: &Traffic, seed: u64, count: &AtomicU64) {
 
 pub fn run(options: &Options) -> Report {
     let mut report = Report::new("own");
-    let mut mover = Mover::new(options, 6, None);
+    let mut mover = Mover::new(options, 6, None).without_hook();
     let traffic = std::sync::Arc::clone(&mover.traffic);
     let count = AtomicU64::new(0);
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 //! writes there later is what the program sees.
 
 use crate::common::{self, Options, Random, Report, mix, tick};
-use crate::memory::{PAGE, Region, word_at};
+use crate::memory::{HUGE, PAGE, Region, word_at};
 use crate::mover::backend;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Refusal;
@@ -206,8 +206,9 @@ pub fn run(options: &Options) -> Report {
             return report;
         }
     };
-    // Huge pages are pinned whole, by any part.
-    let bytes = PAGES * PAGE;
+    // Huge pages are pinned whole, by any part; others are left to be moved.
+    let bytes = if options.huge { 3 * HUGE } else { PAGES * PAGE };
+    let pages = bytes / PAGE;
     let region = Region::new(bytes, options.huge);
     let whole = region.range();
     let path = std::env::temp_dir().join(format!("move_torture.ring.{}", std::process::id()));
@@ -230,20 +231,21 @@ pub fn run(options: &Options) -> Report {
     let mut random = Random::new(options.seed ^ 0xB1);
     let (mut pinned, mut counted, mut moved, mut moved_after) = (0, 0, 0, 0);
     let mut already_there = 0;
+    let target = |round: u64| NodeId((round % u64::from(options.nodes)) as u32);
     for round in 0..options.rounds {
         let mut backend = backend(options, &mut random, &None);
+        let _ = backend.warm(target(round), bytes, if options.huge { bytes } else { 0 });
         for at in whole.clone().step_by(8) {
             word_at(at).store(at ^ round, Ordering::Relaxed);
         }
         let count = 1 + random.below(PAGES / 2);
-        let start = whole.start + random.below(PAGES - count) * PAGE;
+        let start = whole.start + random.below(pages - count) * PAGE;
         let buffer = start..start + count * PAGE;
         if let Err(error) = ring.register(Some(&buffer)) {
             report.not_run(format!("a buffer cannot be registered ({error})"));
             return report;
         }
         let race = random.pick(&[Race::Recover, Race::Fail, Race::Block]);
-        let target = |round: u64| NodeId((round % u64::from(options.nodes)) as u32);
         let outcome = move_all(&mut backend, &whole, race, target(round));
         moved += outcome.moved.len() as u64;
         already_there += outcome.already_there;
@@ -275,7 +277,8 @@ pub fn run(options: &Options) -> Report {
         if let Err(error) = ring.register(None) {
             common::fail(&format!("the buffer cannot be unregistered: {error}"));
         }
-        let outcome = move_all(&mut backend, &buffer, Race::Recover, target(round + 1));
+        let after = if options.huge { &whole } else { &buffer };
+        let outcome = move_all(&mut backend, after, Race::Recover, target(round + 1));
         moved_after += outcome.moved.len() as u64;
     }
     report.met("pages moved", moved);

@@ -162,6 +162,9 @@ fn by_cgroup(options: &Options, report: &mut Report) -> Result<Tally, String> {
     let field = Field::new(8 * HUGE, options.huge, options.threads.min(4));
     let path = std::env::temp_dir().join(format!("move_torture.fill.{}", std::process::id()));
     let mut mover = Mover::new(options, 10, None);
+    mover.small_stock = true;
+    // What is in stock goes soon; only new backends begin with huge pages.
+    mover.requests_per_backend = 16;
     let traffic = std::sync::Arc::clone(&mover.traffic);
     let met = Met::default();
     std::thread::scope(|scope| {

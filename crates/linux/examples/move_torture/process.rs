@@ -192,6 +192,8 @@ fn start_victim(options: &Options, seed: u64, file: &File) -> Child {
         &options.nodes.to_string(),
     ]);
     command.args(options.huge.then_some("--huge"));
+    command.args((options.recycle == Some(true)).then_some("--recycle"));
+    command.args(options.no_stock.then_some("--no-stock"));
     command.args(options.unprivileged.then_some("--unprivileged"));
     match command.stdin(Stdio::null()).spawn() {
         Ok(child) => child,

@@ -25,6 +25,9 @@ const STEPS: [Step; 9] = [
     Step::Closed,
 ];
 
+/// Small pages of a huge one.
+const UNIT: u64 = HUGE / PAGE;
+
 /// Ends the calling thread: nothing of it is cleaned up, and its locks stay locked.
 fn end_thread() -> ! {
     // SAFETY: the thread's stack and what it owns stay as they are, and nobody waits for it.
@@ -51,8 +54,12 @@ fn work(mut backend: SwapBackend, field: &'static Field, options: Options, seed:
     let range = field.region.range();
     let pages = (range.end - range.start) / PAGE;
     for _ in 0..most {
-        let count = 1 + random.below(pages);
-        let start = range.start / PAGE + random.below(pages - count + 1);
+        let mut count = 1 + random.below(pages);
+        let mut first = random.below(pages - count + 1);
+        if options.huge && !random.one_in(4) {
+            (first, count) = (random.below(pages / UNIT) * UNIT, UNIT);
+        }
+        let start = range.start / PAGE + first;
         let job = Job {
             pid: Pid(0),
             action: Action::Migrate {

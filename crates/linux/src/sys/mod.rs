@@ -12,6 +12,8 @@ mod probe;
 mod process;
 mod reach;
 mod robust;
+mod smaps;
+mod statics;
 mod thread;
 mod threads;
 mod userfault;
@@ -33,6 +35,8 @@ pub use process::{
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
+pub use smaps::wiped_mappings;
+pub use statics::own_statics;
 pub use thread::{
     EventFd, first_stack_address, thread_descriptor, thread_descriptor_address, thread_id,
     thread_lives, wait_readable,
@@ -57,6 +61,13 @@ pub const SIGINT: i32 = libc::SIGINT;
 pub const SIGTERM: i32 = libc::SIGTERM;
 /// Error number: there is no such process.
 pub const ESRCH: i32 = libc::ESRCH;
+/// This process may open no more descriptors, or nobody may.
+#[must_use]
+pub fn no_descriptor(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+/// Error number: no memory.
+pub const ENOMEM: i32 = libc::ENOMEM;
 /// Somebody uses it just now.
 pub const EBUSY: i32 = libc::EBUSY;
 /// A child has ended.

@@ -194,7 +194,9 @@ impl Userfault {
         self.request(REGISTER, &raw mut argument)
     }
 
-    /// Ends what [`Self::trap_missing`] began; whoever waits goes on.
+    /// Ends what [`Self::trap_missing`] began; whoever waits goes on. Since Linux 6.17 the kernel
+    /// refuses, with `EINVAL`, a range that has mappings of another context; before, those are let
+    /// go of as well.
     pub fn unregister(&self, range: &Range<u64>) -> io::Result<()> {
         let mut argument = RangeArgument {
             start: range.start,
@@ -251,6 +253,13 @@ impl Userfault {
         }
     }
 
+    /// Does a fork, an `mremap` or the like wait for its event to be read?
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        // Asked before the arguments are looked at, which are refused.
+        self.transfer(COPY, 0, 0, 0).errno == Some(libc::EAGAIN)
+    }
+
     /// Maps zeros into the missing pages of these addresses; whoever waits there goes on.
     pub fn zero(&self, range: &Range<u64>) -> io::Result<()> {
         let mut argument = ModeArgument {
@@ -296,6 +305,14 @@ impl Userfault {
             0x15 => Some(FaultEvent::Remove(one..two)),
             _ => None,
         }
+    }
+
+    /// Closes the context; `other`, once more, takes its descriptor in the same moment, so that no
+    /// other thread can get it.
+    pub fn give_way(self, other: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        // SAFETY: two open descriptors; the second is this context's own.
+        let result = unsafe { libc::dup3(other.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
+        check(result.into()).map(|_| self.0)
     }
 
     /// For polling: readable when there is an event.

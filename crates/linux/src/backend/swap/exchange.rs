@@ -350,7 +350,10 @@ impl Exchange<'_> {
             next = arrived;
             match progress.errno {
                 None => {}
-                Some(libc::EAGAIN) => self.shared.serve(journal),
+                // Where a fork cannot be told of for want of a descriptor, tried until it can.
+                Some(libc::EAGAIN) => {
+                    self.shared.serve(journal);
+                }
                 Some(_) if next < run.end => self.shared.restore(journal, next),
                 Some(_) => {}
             }

@@ -23,6 +23,8 @@ pub(super) struct Threads {
     maps: File,
     /// Where they keep their own data, and until when that is believed (ns).
     descriptors: (Vec<u64>, u64),
+    /// Static data of the code that runs while pages are away.
+    statics: Vec<Range<u64>>,
 }
 
 impl Threads {
@@ -30,6 +32,7 @@ impl Threads {
         Ok(Self {
             maps: File::open("/proc/self/maps")?,
             descriptors: (Vec::new(), 0),
+            statics: sys::own_statics(),
         })
     }
 
@@ -92,6 +95,7 @@ impl SwapBackend {
         own.push(journal::room_of(&self.fates));
         own.push(journal::room_of(&self.slots));
         own.push(self.copier.memory());
+        own.extend_from_slice(&self.threads.statics);
         // Whole pages leave.
         own.iter_mut().for_each(|range| {
             *range = range.start & !(PAGE - 1)..range.end.next_multiple_of(PAGE);

@@ -18,7 +18,9 @@
 use crate::sys::{self, FaultEvent, Progress, RobustGuard, RobustMutex, Userfault};
 use hither_mover::{Race, Raced};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -28,8 +30,13 @@ use super::pool::PAGE;
 /// so long those pages are left to the kernel's own migration, which cannot bring them back.
 const DISCARD_NS: u64 = 10_000_000_000;
 
+/// Between two tries where memory is short.
+const NAP: Duration = Duration::from_millis(1);
+
 /// Pages of the largest window.
 pub(super) const MOST_PAGES: usize = 512;
+/// Descriptors in reserve: for a child and for a child that it has at once.
+const SPARES: usize = 2;
 /// Accesses of one window that are noted. More threads than this that touch pages on their way wait
 /// until those arrive.
 const MOST_TOUCHES: usize = 1024;
@@ -45,6 +52,9 @@ pub(super) enum State {
     Replaced,
     Gone,
 }
+
+/// Which pages of the window children find empty.
+type Wiped = [bool; MOST_PAGES];
 
 /// A page of the window.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +88,9 @@ pub(super) struct Journal {
     pub(super) owner: i32,
     /// What the program said it throws away, and until when that matters (ns).
     discarded: Vec<(Range<u64>, u64)>,
+    /// Where the program may open no more descriptors, the kernel can tell of a fork once one of
+    /// these is closed.
+    spares: [Option<OwnedFd>; SPARES],
 }
 
 impl Journal {
@@ -98,6 +111,43 @@ impl Journal {
             trapped: Vec::with_capacity(MOST_TOUCHES),
             discarded: Vec::with_capacity(MOST_TOUCHES),
             ..Self::default()
+        }
+    }
+
+    /// The program throws these pages away. Nothing is allocated, as a window may be open.
+    fn discard(&mut self, range: Range<u64>) {
+        for page in &mut self.pages {
+            if range.contains(&page.address) && page.state == State::Away {
+                page.state = State::Gone;
+            }
+        }
+        let until = sys::monotonic_ns() + DISCARD_NS;
+        let room = self.discarded.len() < self.discarded.capacity();
+        match self.discarded.last_mut() {
+            // What lies between is left alone as well.
+            Some((last, of_last)) if !room || last.end == range.start => {
+                *last = last.start.min(range.start)..last.end.max(range.end);
+                *of_last = until;
+            }
+            _ => self.discarded.push((range, until)),
+        }
+    }
+
+    /// The program's pages are at other addresses now, and what was at those is no more.
+    fn remap(&mut self, from: u64, to: u64, length: u64) {
+        for page in &mut self.pages {
+            if (from..from + length).contains(&page.address) {
+                page.address = page.address - from + to;
+            } else if (to..to + length).contains(&page.address) && page.state == State::Away {
+                page.state = State::Gone;
+            }
+        }
+        let room = self.trapped.len() < self.trapped.capacity();
+        match self.trapped.last_mut() {
+            Some(last) if last.end == to => last.end = to + length,
+            _ if room => self.trapped.push(to..to + length),
+            // Stays registered, and is served as long as the mover lives.
+            _ => {}
         }
     }
 
@@ -138,48 +188,56 @@ pub(super) struct Shared {
     pub(super) receiver: Userfault,
     journal: RobustMutex<Journal>,
     pagemap: File,
+    smaps: File,
     /// There are touches that the worker shall look at.
     pub(super) touched: AtomicBool,
     /// The kernel tells of forks, and its own accesses wait.
     pub(super) privileged: bool,
     /// This backend keeps forks waiting.
     pub(super) in_gate: AtomicBool,
-    /// Forks seen while pages were away, and pages given to children.
+    /// Forks seen while pages were away, whose children were given pages.
     pub(super) forks: AtomicU64,
 }
 
 impl Shared {
-    pub(super) fn new(
-        traps: Userfault,
-        receiver: Userfault,
-        pagemap: File,
-        privileged: bool,
-    ) -> Self {
-        Self {
+    pub(super) fn new(traps: Userfault, receiver: Userfault, privileged: bool) -> io::Result<Self> {
+        let pagemap = File::open("/proc/self/pagemap")?;
+        let mut journal = Journal::with_room();
+        if privileged {
+            for spare in &mut journal.spares {
+                *spare = Some(pagemap.try_clone()?.into());
+            }
+        }
+        Ok(Self {
             pagemap,
+            smaps: File::open("/proc/self/smaps")?,
             traps,
             receiver,
-            journal: RobustMutex::new(Journal::with_room()),
+            journal: RobustMutex::new(journal),
             touched: AtomicBool::new(false),
             privileged,
             in_gate: AtomicBool::new(false),
             forks: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Memory that is used while a window is open: if a page of it were away, nobody could bring it
     /// back.
+    ///
+    /// Nothing is allocated under the lock: a thread that forks holds the locks of the C library's
+    /// allocator, and may wait for its event to be read, for which the monitor needs this lock.
     pub(super) fn own_memory(&self) -> Vec<Range<u64>> {
         let journal = self.journal();
-        let mut own = vec![
+        let own = [
             memory_of(std::slice::from_ref(self)),
             memory_of(std::slice::from_ref(self.journal.raw())),
+            room_of(&journal.pages),
+            room_of(&journal.touches),
+            room_of(&journal.trapped),
+            room_of(&journal.discarded),
         ];
-        own.push(room_of(&journal.pages));
-        own.push(room_of(&journal.touches));
-        own.push(room_of(&journal.trapped));
-        own.push(room_of(&journal.discarded));
-        own
+        drop(journal);
+        own.to_vec()
     }
 
     /// How many of the `count` pages at `slots` have left (`gone`) or come, from the first on, after
@@ -206,17 +264,49 @@ impl Shared {
         self.journal.lock()
     }
 
-    /// Handles every event that has come. Only with the journal's lock: a change of mappings lets
-    /// no page arrive before it is read (`EAGAIN`), so what is read here is told before.
-    pub(super) fn serve(&self, journal: &mut Journal) {
-        while let Ok(Some(event)) = self.traps.next_event() {
-            match event {
-                FaultEvent::Missing { address, thread } => {
+    /// Handles every event that has come; `false`: there is one that the kernel cannot tell, for
+    /// want of a descriptor. Only with the journal's lock: a change of mappings lets no page arrive
+    /// before it is read (`EAGAIN`), so what is read here is told before.
+    pub(super) fn serve(&self, journal: &mut Journal) -> bool {
+        let mut wiped = None;
+        loop {
+            // From when a fork is read until its child has its pages, the end of this process would
+            // leave holes there: what takes long is done before.
+            if journal.open && wiped.is_none() && self.traps.is_changing() {
+                wiped = Some(self.find_wiped(journal));
+            }
+            match self.next_event(journal, &self.traps) {
+                Ok(Some(FaultEvent::Missing { address, thread })) => {
                     self.touch(journal, Raced { address, thread });
+                    continue;
                 }
-                FaultEvent::Fork(child) => self.provide(journal, &child),
-                FaultEvent::Remap { from, to, length } => remap(journal, from, to, length),
-                FaultEvent::Remove(range) => remove(journal, range),
+                Ok(Some(FaultEvent::Fork(child))) => {
+                    let wiped = wiped.unwrap_or_else(|| self.find_wiped(journal));
+                    self.provide(journal, child, &wiped);
+                }
+                Ok(Some(FaultEvent::Remap { from, to, length })) => {
+                    journal.remap(from, to, length);
+                }
+                Ok(Some(FaultEvent::Remove(range))) => journal.discard(range),
+                Ok(None) => return true,
+                Err(error) => return !sys::no_descriptor(&error),
+            }
+            wiped = None;
+        }
+    }
+
+    /// The next event of a context, if need be with a descriptor from the reserve. Another thread
+    /// may be faster to open that one; then the fork waits until the program closes one.
+    fn next_event(&self, journal: &mut Journal, of: &Userfault) -> io::Result<Option<FaultEvent>> {
+        loop {
+            match of.next_event() {
+                Err(error) if sys::no_descriptor(&error) => {
+                    let spare = journal.spares.iter_mut().find_map(Option::take);
+                    if spare.is_none() {
+                        return Err(error);
+                    }
+                }
+                answer => return answer,
             }
         }
     }
@@ -254,36 +344,65 @@ impl Shared {
         }
     }
 
-    /// A child was born while pages were away: it gets its copies before it runs. The parked
-    /// pages are what the parent had at that moment: nobody can write to them.
-    fn provide(&self, journal: &Journal, child: &Userfault) {
-        if !journal.open {
-            return;
-        }
-        self.forks.fetch_add(1, Ordering::Relaxed);
-        for (index, page) in journal.pages.iter().enumerate() {
-            let parked = match page.state {
-                State::Away | State::Arriving => true,
-                // The worker died between the call and the note of it.
-                State::Leaving => sys::is_resident(&self.pagemap, journal.parking(index)),
-                _ => false,
-            };
-            if parked {
-                self.provide_page(journal, child, index);
+    /// A child was born: where pages are away it gets its copies before it can touch them. The
+    /// parked pages are what the parent had at that moment: nobody can write to them.
+    fn provide(&self, journal: &mut Journal, child: Userfault, wiped: &Wiped) {
+        if journal.open {
+            self.forks.fetch_add(1, Ordering::Relaxed);
+            for (index, &is_wiped) in (0..journal.pages.len()).zip(wiped) {
+                let parked = match journal.pages[index].state {
+                    State::Away | State::Arriving => true,
+                    // The worker died between the call and the note of it.
+                    State::Leaving => sys::is_resident(&self.pagemap, journal.parking(index)),
+                    _ => false,
+                };
+                if parked && !is_wiped {
+                    self.provide_page(journal, &child, index, wiped);
+                }
             }
+        }
+        // What came from the reserve goes back there.
+        if let Some(spare) = journal.spares.iter_mut().find(|spare| spare.is_none()) {
+            *spare = child.give_way(self.pagemap.as_fd()).ok();
         }
     }
 
-    fn provide_page(&self, journal: &Journal, child: &Userfault, index: usize) {
+    /// Which pages children find empty, as the program asked by `MADV_WIPEONFORK`. Where that cannot
+    /// be known they get the data.
+    fn find_wiped(&self, journal: &Journal) -> Wiped {
+        let mut wiped = [false; MOST_PAGES];
+        if !journal.open {
+            return wiped;
+        }
+        let last = journal.pages.iter().map(|page| page.address).max();
+        let end = last.map_or(0, |last| last + PAGE);
+        let _ = sys::wiped_mappings(&self.smaps, end, |range| {
+            for (page, wiped) in journal.pages.iter().zip(&mut wiped) {
+                *wiped |= range.contains(&page.address);
+            }
+        });
+        wiped
+    }
+
+    fn provide_page(&self, journal: &mut Journal, child: &Userfault, index: usize, wiped: &Wiped) {
         let (to, from) = (journal.pages[index].address, journal.parking(index));
-        // SAFETY: the child's page is missing, or the call does nothing. A child that was killed
-        // meanwhile needs no page.
-        while unsafe { child.copy(to, from, PAGE) }.errno == Some(libc::EAGAIN) {
-            // The child itself forks or changes its mappings, and waits for its events to be read.
-            while let Ok(Some(event)) = child.next_event() {
-                if let FaultEvent::Fork(grandchild) = event {
-                    self.provide(journal, &grandchild);
+        loop {
+            // SAFETY: the child's page is missing, or the call does nothing.
+            let given = unsafe { child.copy(to, from, PAGE) };
+            match Answer::of(given.errno) {
+                Answer::Changing => {
+                    // The child itself forks or changes its mappings, and waits for its events to
+                    // be read.
+                    while let Ok(Some(event)) = self.next_event(journal, child) {
+                        if let FaultEvent::Fork(grandchild) = event {
+                            self.provide(journal, grandchild, wiped);
+                        }
+                    }
                 }
+                // It would find zeros there.
+                Answer::NoMemory => std::thread::sleep(NAP),
+                // A child that was killed meanwhile, or has no such mapping, needs no page.
+                Answer::Done | Answer::Refused => return,
             }
         }
     }
@@ -326,20 +445,20 @@ impl Shared {
                 // SAFETY: as above, with a copy.
                 Some(_) => unsafe { self.traps.copy(to, from, PAGE) }.errno,
             };
-            journal.pages[index].state = match (moved, copied) {
+            journal.pages[index].state = match (moved, Answer::of(copied)) {
                 (None, _) => State::Restored,
-                (_, None) => State::Replaced,
-                (_, Some(libc::EAGAIN)) => {
+                (_, Answer::Done) => State::Replaced,
+                (_, Answer::Changing) => {
                     self.serve(journal);
                     continue;
                 }
                 // The data has no other place than the parking slot: wait for memory.
-                (_, Some(libc::ENOMEM)) => {
-                    std::thread::sleep(Duration::from_millis(1));
+                (_, Answer::NoMemory) => {
+                    std::thread::sleep(NAP);
                     continue;
                 }
                 // Unmapped, or mapped anew by somebody else.
-                _ => State::Gone,
+                (_, Answer::Refused) => State::Gone,
             };
             return;
         }
@@ -398,6 +517,29 @@ impl Shared {
     }
 }
 
+/// What a transfer of a page answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Done,
+    /// A mapping changes, and an event waits to be read.
+    Changing,
+    /// There is no memory for it just now.
+    NoMemory,
+    /// There is no place for it, or something is there.
+    Refused,
+}
+
+impl Answer {
+    fn of(errno: Option<i32>) -> Self {
+        match errno {
+            None => Self::Done,
+            Some(libc::EAGAIN) => Self::Changing,
+            Some(libc::ENOMEM) => Self::NoMemory,
+            Some(_) => Self::Refused,
+        }
+    }
+}
+
 /// The bytes of a slice.
 pub(super) fn memory_of<T>(slice: &[T]) -> Range<u64> {
     let start = slice.as_ptr() as u64;
@@ -410,30 +552,77 @@ pub(super) fn room_of<T>(vector: &Vec<T>) -> Range<u64> {
     start..start + (vector.capacity() * size_of::<T>()) as u64
 }
 
-/// The program's pages are at other addresses now, and what was at those is no more.
-fn remap(journal: &mut Journal, from: u64, to: u64, length: u64) {
-    for page in &mut journal.pages {
-        if (from..from + length).contains(&page.address) {
-            page.address = page.address - from + to;
-        } else if (to..to + length).contains(&page.address) && page.state == State::Away {
-            page.state = State::Gone;
-        }
-    }
-    journal.trapped.push(to..to + length);
-}
-
-/// The program throws these pages away.
-fn remove(journal: &mut Journal, range: Range<u64>) {
-    for page in &mut journal.pages {
-        if range.contains(&page.address) && page.state == State::Away {
-            page.state = State::Gone;
-        }
-    }
-    let until = sys::monotonic_ns() + DISCARD_NS;
-    journal.discarded.push((range, until));
-}
-
 /// Bytes done, as pages.
 fn pages_done(progress: Progress) -> usize {
     (progress.done / PAGE) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_pages(addresses: &[u64]) -> Journal {
+        let mut journal = Journal::with_room();
+        journal.pages = addresses
+            .iter()
+            .map(|&address| Page {
+                address,
+                state: State::Away,
+            })
+            .collect();
+        journal
+    }
+
+    #[test]
+    fn changes_need_no_memory_however_many_they_are() {
+        let mut journal = with_pages(&[]);
+        let room = (journal.discarded.capacity(), journal.trapped.capacity());
+        // Every second page, so that no two of them are neighbours.
+        for index in 0..4 * MOST_TOUCHES as u64 {
+            let start = index * 2 * PAGE;
+            journal.discard(start..start + PAGE);
+            journal.remap(1 << 40, start, PAGE);
+            assert!(journal.is_discarded(&(start..start + 1)));
+        }
+        assert_eq!(
+            room,
+            (journal.discarded.capacity(), journal.trapped.capacity())
+        );
+        assert!(journal.is_discarded(&(0..1)), "the first is known still");
+    }
+
+    #[test]
+    fn pages_follow_their_mapping_and_what_they_fall_upon_is_gone() {
+        let mut journal = with_pages(&[PAGE, 2 * PAGE, 9 * PAGE]);
+        journal.remap(PAGE, 8 * PAGE, 2 * PAGE);
+        let found: Vec<_> = journal.pages.iter().map(|p| (p.address, p.state)).collect();
+        let expected = [
+            (8 * PAGE, State::Away),
+            (9 * PAGE, State::Away),
+            (9 * PAGE, State::Gone),
+        ];
+        assert_eq!(found, expected);
+        journal.remap(3 * PAGE, 10 * PAGE, PAGE);
+        assert_eq!(journal.trapped.len(), 1, "joined");
+        assert_eq!(journal.trapped[0], 8 * PAGE..11 * PAGE);
+        journal.discard(8 * PAGE..9 * PAGE);
+        assert_eq!(journal.pages[0].state, State::Gone);
+        assert_eq!(journal.pages[1].state, State::Away);
+    }
+
+    /// A child must not go without a page for want of memory, nor wait for one without a place.
+    #[test]
+    fn only_want_of_memory_and_changes_are_waited_for() {
+        let answers = [
+            (None, Answer::Done),
+            (Some(libc::EAGAIN), Answer::Changing),
+            (Some(libc::ENOMEM), Answer::NoMemory),
+            (Some(libc::EEXIST), Answer::Refused),
+            (Some(libc::ENOENT), Answer::Refused),
+            (Some(libc::ESRCH), Answer::Refused),
+        ];
+        for (errno, expected) in answers {
+            assert_eq!(Answer::of(errno), expected);
+        }
+    }
 }

@@ -45,7 +45,6 @@ use journal::Shared;
 use monitor::Monitor;
 use pool::{Pool, Size};
 use span::{Ledger, spans};
-use std::fs::File;
 use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
 use survey::Locator;
@@ -147,8 +146,7 @@ impl SwapBackend {
         let receiver = Userfault::new(feature::MOVE | feature::WRITE_PROTECT, true)
             .map_err(|error| missing_call(&error))?;
         let pool = Pool::new(&receiver, config.limits).map_err(system)?;
-        let pagemap = File::open("/proc/self/pagemap").map_err(system)?;
-        let shared = Arc::new(Shared::new(traps, receiver, pagemap, privileged));
+        let shared = Arc::new(Shared::new(traps, receiver, privileged).map_err(system)?);
         let monitor = Monitor::start(Arc::clone(&shared)).map_err(system)?;
         let stock = Arc::clone(&pool);
         let stocker = std::thread::Builder::new()

@@ -8,6 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Between two looks at a fork that the kernel cannot tell of for want of a descriptor.
+const NO_DESCRIPTOR: Duration = Duration::from_millis(1);
 
 /// A running monitor.
 pub(super) struct Monitor {
@@ -114,7 +118,11 @@ fn watch(shared: &Shared, control: &Control) {
                 shared.recover(&mut journal);
                 return;
             }
-            shared.serve(&mut journal);
+            let told = shared.serve(&mut journal);
+            drop(journal);
+            if !told {
+                std::thread::sleep(NO_DESCRIPTOR);
+            }
         }
         // Another thread works now, or nobody does.
         if let Some(next) = control.next_worker().take() {

@@ -5,6 +5,7 @@ use super::*;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
 use hither_mover::{Action, Pages, Race};
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -277,6 +278,133 @@ fn without_stock_small_pages_are_got_on_the_way() {
     let outcome = backend.execute(&[huge.job(Race::Block)]).remove(0);
     assert_eq!((outcome.moved.len(), outcome.already_there), (0, 512));
     huge.assert_intact();
+}
+
+/// A raw child made while pages are away: what the program marked `MADV_WIPEONFORK` it finds empty,
+/// all else as it was.
+#[test]
+fn children_find_what_is_wiped_empty() {
+    if SwapBackend::available(false).is_err() {
+        return;
+    }
+    let memory = Memory::new(256 << 10, false);
+    // SAFETY: the advice is about children; the area's own test has no other use of it.
+    let [keep, wipe] = [
+        (memory.range(), libc::MADV_DOFORK),
+        (
+            memory.range().start..memory.range().start + 32 * PAGE,
+            libc::MADV_WIPEONFORK,
+        ),
+    ]
+    .map(|(range, advice)| unsafe {
+        let bytes = (range.end - range.start) as usize;
+        libc::madvise(range.start as *mut _, bytes, advice)
+    });
+    assert_eq!((keep, wipe), (0, 0));
+    let range = memory.range();
+    let failed = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&failed);
+    let config = Config {
+        in_place: true,
+        hook: Some(Arc::new(move |step| {
+            if step == Step::Away {
+                let range = range.clone();
+                let ended = std::thread::spawn(move || fork_and_look(&range)).join();
+                told.fetch_add(ended.unwrap(), Ordering::Relaxed);
+            }
+        })),
+        ..Config::default()
+    };
+    let mut backend = SwapBackend::new(config).unwrap();
+    // One mapping at a time, as the kernel exchanges no pages of two at once.
+    let middle = memory.range().start + 32 * PAGE;
+    for part in [memory.range().start..middle, middle..memory.range().end] {
+        // A store makes a page that was shared with a child this process's own again.
+        for word in memory.words() {
+            word.swap(word.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let outcome = backend.execute(&[migrate(part, Race::Block)]).remove(0);
+        assert_eq!(failed.load(Ordering::Relaxed), 0, "what the child says");
+        assert_eq!(outcome.moved.len(), 32, "{outcome:?}");
+    }
+    assert_eq!(backend.fork_count(), 2);
+    memory.assert_intact();
+}
+
+/// Makes a child by the system call itself; returns its status: 0 where the first 32 pages are
+/// empty and the others as they were.
+fn fork_and_look(range: &Range<u64>) -> u64 {
+    // SAFETY: no pointers are passed; the child only reads memory and ends.
+    unsafe {
+        let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
+        if child == 0 {
+            let good = range.clone().step_by(512).all(|address| {
+                let is_wiped = address < range.start + 32 * PAGE;
+                let found = (address as *const u64).read_volatile();
+                found == if is_wiped { 0 } else { address }
+            });
+            libc::_exit(i32::from(!good));
+        }
+        let mut status = -1;
+        libc::waitpid(child, &raw mut status, 0);
+        status as u64
+    }
+}
+
+/// Two movers: what one holds the other neither takes nor lets go of.
+#[test]
+fn another_movers_traps_stay() {
+    let memory = Arc::new(Memory::new(256 << 10, false));
+    let other = Mutex::new(backend(None));
+    let inside = Arc::clone(&memory);
+    let thread = Arc::new(Mutex::new(None));
+    let handle = Arc::clone(&thread);
+    let mut backend = backend(Some(Arc::new(move |step| {
+        if step != Step::Away || handle.lock().unwrap().is_some() {
+            return;
+        }
+        let outcome = other
+            .lock()
+            .unwrap()
+            .execute(&[inside.job(Race::Block)])
+            .remove(0);
+        assert_eq!(outcome.moved.len(), 0, "{outcome:?}");
+        let memory = Arc::clone(&inside);
+        let toucher = std::thread::spawn(move || {
+            let word = &memory.words()[5 * 512];
+            let found = word.load(Ordering::Relaxed);
+            assert_eq!(found, word as *const AtomicU64 as u64, "zeros: not waited");
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!toucher.is_finished(), "an access to what is away waits");
+        *handle.lock().unwrap() = Some(toucher);
+    })));
+    let outcome = backend.execute(&[memory.job(Race::Block)]).remove(0);
+    assert_eq!(outcome.moved.len(), 64, "{outcome:?}");
+    assert!(outcome.stall_ns > 1_000_000, "{outcome:?}");
+    thread.lock().unwrap().take().unwrap().join().unwrap();
+    memory.assert_intact();
+}
+
+/// What `release` relies on since Linux 6.17, where somebody else holds part of a range.
+#[test]
+fn a_context_lets_go_of_its_own_mappings_only() {
+    let area = sys::Area::new(HUGE, false).unwrap();
+    let range = area.range();
+    let [own, foreign] = [(); 2].map(|()| Userfault::new(feature::MOVE, true).unwrap());
+    own.trap_missing(&range).unwrap();
+    let release: String = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|number| number.parse::<u32>());
+    if let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next())
+        && (major, minor) >= (6, 17)
+    {
+        assert!(foreign.unregister(&range).is_err());
+        let page = range.start..range.start + PAGE;
+        assert!(foreign.unregister(&page).is_err());
+    }
+    assert!(foreign.trap_missing(&range).is_err());
+    own.unregister(&range).unwrap();
+    foreign.trap_missing(&range).unwrap();
 }
 
 /// A page that the kernel refers to without having pinned it keeps its bytes, as it is not used

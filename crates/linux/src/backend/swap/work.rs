@@ -114,11 +114,18 @@ impl SwapBackend {
         let mut journal = self.shared.journal();
         journal.owner = self.worker.map_or(0, |(_, thread)| thread);
         journal.trapped.push(envelope.clone());
-        let trapped = self.shared.traps.trap_missing(&envelope).is_ok();
-        if !trapped {
+        let Err(error) = self.shared.traps.trap_missing(&envelope) else {
+            return true;
+        };
+        if error.raw_os_error() == Some(sys::ENOMEM) {
+            // Mappings in front of the one that could not be split are registered.
             self.shared.release(&mut journal);
+        } else {
+            // Refused before anything was done. Another mover may hold part of it (`EBUSY`), which
+            // kernels before 6.17 would let go of here.
+            journal.trapped.pop();
         }
-        trapped
+        false
     }
 
     /// The pages that are to be exchanged, with the part of the survey that they are in.
