@@ -94,7 +94,7 @@ impl Mapping {
                 let expected = content(self.tags[page as usize], word);
                 let found = self.word(page, word).load(Ordering::Relaxed);
                 if found != expected {
-                    common::phase(&format!("changes: after {change}"), 0);
+                    common::phase(&format!("changes: after {change}"));
                     common::wrong(
                         self.start + page * PAGE + word * 8,
                         expected,

@@ -176,9 +176,13 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 static PHASE: Mutex<String> = Mutex::new(String::new());
 static TICKS: AtomicU64 = AtomicU64::new(0);
 
-/// Says what goes on from now on, for reports.
-pub fn phase(text: &str, seed: u64) {
+/// Says which seed everything random comes from, for reports.
+pub fn seed(seed: u64) {
     SEED.store(seed, Ordering::Relaxed);
+}
+
+/// Says what goes on from now on, for reports.
+pub fn phase(text: &str) {
     *PHASE.lock().unwrap() = text.to_owned();
     tick();
 }

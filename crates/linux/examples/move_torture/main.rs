@@ -112,7 +112,8 @@ fn main() -> ExitCode {
     options.nodes = nodes.max(1) as u32;
     options.threads = threads.clamp(1, 15) as usize;
     if board > 0 && wanted == "victim" {
-        common::phase("victim", options.seed);
+        common::seed(options.seed);
+        common::phase("victim");
         process::be_victim(&options, board as i32);
     }
     let chosen: Vec<_> = SCENARIOS
@@ -129,7 +130,8 @@ fn main() -> ExitCode {
     common::start_watchdog(Duration::from_secs(patience));
     let mut reports = Vec::new();
     for (name, scenario) in chosen {
-        common::phase(name, options.seed);
+        common::seed(options.seed);
+        common::phase(name);
         let start = Instant::now();
         let mut report = scenario(&options);
         report.duration = start.elapsed();
