@@ -1,11 +1,12 @@
 //! A thread changes its mapping while it is moved: it must see what it would see without a mover.
 
 use crate::common::{self, Options, Random, Report, mix};
-use crate::memory::{HUGE, MADV_COLLAPSE, PAGE, advise, errno, map, unmap, word_at};
+use crate::memory::{HUGE, MADV_COLLAPSE, PAGE, advise, errno, map, map_if_free, unmap, word_at};
 use crate::mover::{Mover, Traffic};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const PAGES: u64 = 768;
 const BYTES: u64 = PAGES * PAGE;
@@ -120,10 +121,21 @@ impl Mapping {
         let tags = pages.start as usize..pages.end as usize;
         let start = range.start as *mut libc::c_void;
         match change {
-            "munmap and mmap" | "mmap over" => {
-                if change != "mmap over" {
-                    unmap(&range);
+            "munmap and mmap" => {
+                unmap(&range);
+                if map_if_free(&range) {
+                    self.tags[tags].fill(0);
+                } else {
+                    // Another thread of this process has mapped something there meanwhile.
+                    unmap(&(self.start..range.start));
+                    unmap(&(range.end..self.start + BYTES));
+                    self.start = place();
+                    self.tags.fill(0);
+                    published.store(self.start, Ordering::SeqCst);
                 }
+                self.advise_size(options);
+            }
+            "mmap over" => {
                 map(Some(range.start), bytes as u64);
                 self.advise_size(options);
                 self.tags[tags].fill(0);
@@ -224,7 +236,11 @@ fn work(options: &Options, published: &AtomicU64, mapping: &mut Mapping, traffic
     let mut met = Met::default();
     let wanted = options.rounds * CHANGES.len() as u64;
     let mut count = 0;
-    while count < wanted {
+    // However slow the machine: some change shall meet a window.
+    let patience = Instant::now() + Duration::from_secs(60);
+    while count < wanted
+        || (met.in_window.values().all(|&count| count == 0) && Instant::now() < patience)
+    {
         let change = mapping.random.pick(&CHANGES);
         // Slow beginnings of a discard that is told already: the mover must not bring back pages.
         let lazy = options.threads > 1 && mapping.random.one_in(4);

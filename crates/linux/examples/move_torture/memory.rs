@@ -89,6 +89,17 @@ pub fn map(at: Option<u64>, bytes: u64) -> u64 {
     start as u64
 }
 
+/// Maps fresh memory at addresses of which somebody else may have taken some; `false`: somebody has.
+pub fn map_if_free(range: &Range<u64>) -> bool {
+    let bytes = (range.end - range.start) as usize;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping, in place of nothing.
+    let start = unsafe { libc::mmap(range.start as *mut _, bytes, access, flags, -1, 0) };
+    start as u64 == range.start
+}
+
 pub fn unmap(range: &Range<u64>) {
     // SAFETY: a mapping of the caller that nobody refers to any more.
     unsafe { libc::munmap(range.start as *mut _, (range.end - range.start) as usize) };
