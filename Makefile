@@ -80,6 +80,7 @@ bench: lab
 
 evidence: lab
 	@$(STEP) 'set-up: measured programs' scripts/setup.sh --evidence
+	@$(STEP) 'build, what torture runs' cargo build --release --package hither-linux --examples
 	@$(STEP) 'evidence' env MACHINE=$(MACHINE) CPUS=$(CPUS) POLICIES=$(POLICIES) \
 		REPEAT=$(REPEAT) scripts/evidence.sh $(TABLES)
 

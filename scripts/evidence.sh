@@ -3,7 +3,8 @@
 # Records comparisons in docs/evidence/: TABLE.json as the laboratory gives it, TABLE.md with date,
 # commit, machine file and command. Without names it records every table. A table that fails
 # leaves the old one as it was, and the others are still recorded.
-# MACHINE, CPUS, POLICIES and REPEAT come from the Makefile.
+# MACHINE, CPUS, POLICIES and REPEAT come from the Makefile; MOVES, the least number of requests of
+# each kind, and TORTURE, which multiplies its stores and deaths, from whoever wants them otherwise.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,6 +12,8 @@ MACHINE=${MACHINE:-machines/opteron8385.toml}
 CPUS=${CPUS:-8}
 POLICIES=${POLICIES:-first-touch,interleave,kernel,carrefour}
 REPEAT=${REPEAT:-3}
+MOVES=${MOVES:-1000}
+TORTURE=${TORTURE:-10}
 folder=docs/evidence
 programs=target/release
 
@@ -35,13 +38,57 @@ tables=(
   "stress-ng|stress-ng's memory-bandwidth stressor, eight processes|/usr/bin/stress-ng --stream 8 --stream-ops 120 --stream-l3-size 4M"
 )
 
+bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 8 --timeout 12h -- \
+target/release/hither bench service"
+torture=target/release/examples/move_torture
+# The same, of what prints its own figures: NAME.md alone.
+reports=(
+  "moves-small|requests of 4 KiB pages through the mover service, beside calls of move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES"
+  "moves-huge|requests of huge pages through the mover service, beside calls of move_pages|$bench --pages huge --sizes 2M,16M --repeat $MOVES"
+  "moves-two-workers|two workers of the mover service, beside two threads that call move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES --workers 2"
+  "moves-in-place|requests of the mover service on this machine's own kernel, in place, as shares of a bare copy|target/release/hither bench service --repeat $MOVES"
+  "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
+for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
+$torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"
+)
+
 list() {
   echo 'Tables of evidence, all by default: make evidence TABLES="NAME..."'
   local row name what
-  for row in "${tables[@]}"; do
+  for row in "${tables[@]}" "${reports[@]}"; do
     IFS='|' read -r name what _ <<< "$row"
     printf '  %-20s %s\n' "$name" "$what"
   done
+}
+
+# What a table begins with: name, what it shows, seconds that it took.
+heading() {
+  printf '# %s\n\n%s.\n\n' "$1" "${2^}"
+  printf -- '- date: %s\n' "$(date -u +%Y-%m-%d)"
+  printf -- '- commit: %s%s\n' "$(git rev-parse --short HEAD 2> /dev/null || echo unknown)" \
+    "$([ -z "$(git status --porcelain --untracked-files=no 2> /dev/null)" ] || echo ' with changes')"
+  printf -- '- host: %s CPUs, Linux %s, QEMU %s, %s s\n' "$(nproc)" "$(uname -r)" \
+    "$(qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/\1/p')" "$3"
+}
+
+# Writes the file of one report, or none.
+report() {
+  local name=$1 what=$2 command=$3 text start
+  text=$(mktemp) || return
+  start=$(date +%s)
+  if ! bash -euc "$command" > "$text"; then
+    cat "$text" >&2
+    rm -f "$text"
+    return 1
+  fi
+  mkdir -p "$folder"
+  {
+    heading "$name" "$what" "$(($(date +%s) - start))"
+    printf -- '- command: `%s`\n\n```text\n' "$command"
+    cat "$text"
+    printf '```\n'
+  } > "$folder/$name.md"
+  rm -f "$text"
 }
 
 # Writes both files of one table, or neither.
@@ -57,14 +104,8 @@ record() {
     return 1
   fi
   {
-    printf '# %s\n\n%s.\n\n' "$name" "${what^}"
-    printf -- '- date: %s\n' "$(date -u +%Y-%m-%d)"
-    printf -- '- commit: %s%s\n' "$(git rev-parse --short HEAD 2> /dev/null || echo unknown)" \
-      "$([ -z "$(git status --porcelain --untracked-files=no 2> /dev/null)" ] || echo ' with changes')"
+    heading "$name" "$what" "$(($(date +%s) - start))"
     printf -- '- machine file: `%s` (sha256 %s)\n' "$MACHINE" "$(sha256sum "$MACHINE" | cut -c 1-12)"
-    printf -- '- host: %s CPUs, QEMU %s, %s s\n' "$(nproc)" \
-      "$(qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/\1/p')" \
-      "$(($(date +%s) - start))"
     printf -- '- command: `%s`\n' "${compare[*]@Q}"
     cat "$text.table"
     printf '\nMedian of %s runs in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "$REPEAT"
@@ -83,7 +124,7 @@ if [ "${1:-}" = --list ]; then
 fi
 wanted=("$@")
 for name in "${wanted[@]}"; do
-  printf '%s\n' "${tables[@]}" | cut -d '|' -f 1 | grep -qx -- "$name" && continue
+  printf '%s\n' "${tables[@]}" "${reports[@]}" | cut -d '|' -f 1 | grep -qx -- "$name" && continue
   printf 'evidence: there is no table %s\n' "$name" >&2
   list >&2
   exit 2
@@ -91,13 +132,15 @@ done
 # The laboratory ends its guest on an interrupt and exits; no further table is wanted then.
 trap 'exit 130' INT
 failed=0
-for row in "${tables[@]}"; do
+for row in "${tables[@]}" "${reports[@]}"; do
   IFS='|' read -r name what command <<< "$row"
   if [ "${#wanted[@]}" -gt 0 ] && ! printf '%s\n' "${wanted[@]}" | grep -qx -- "$name"; then
     continue
   fi
   printf '[%4d s] evidence: %s\n' "$(($(date +%s) - ${HITHER_START:-$(date +%s)}))" "$name"
-  if ! record "$name" "$what" "$command"; then
+  kind=record
+  printf '%s\n' "${reports[@]}" | cut -d '|' -f 1 | grep -qx -- "$name" && kind=report
+  if ! "$kind" "$name" "$what" "$command"; then
     printf 'evidence: %s FAILED; its old table stays\n' "$name" >&2
     failed=1
   fi
