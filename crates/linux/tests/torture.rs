@@ -91,19 +91,19 @@ fn children_have_what_their_parents_had() {
 
 #[test]
 fn changes_of_a_mapping_look_as_without_a_mover() {
-    torture_without_stock("changes", &["--rounds", "10"]);
+    torture_without_stock("changes", &["--rounds", "5"]);
 }
 
 #[test]
 fn what_is_discarded_stays_away() {
-    torture("discards", &["--rounds", "4"]);
+    torture("discards", &["--rounds", "2"]);
 }
 
 #[test]
 fn the_kernel_reads_and_writes_pages_on_their_way() {
     // Without privilege the kernel's accesses fail in windows; that is what the documents say.
     if privilege().is_empty() {
-        torture_without_stock("kernel", &["--rounds", "100"]);
+        torture_without_stock("kernel", &["--rounds", "50"]);
     }
 }
 
@@ -124,7 +124,7 @@ fn threads_of_the_mover_may_end_at_any_step() {
 
 #[test]
 fn a_killed_process_leaves_its_children_whole() {
-    torture_without_stock("process", &["--rounds", "10"]);
+    torture_without_stock("process", &["--rounds", "6"]);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn several_movers_on_the_same_pages_lose_nothing() {
 
 #[test]
 fn what_a_pipe_refers_to_stays() {
-    torture("splice", &["--rounds", "100"]);
+    torture("splice", &["--rounds", "50"]);
 }
 
 #[test]

@@ -224,7 +224,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Copies into pages that the kernel gets meanwhile. Those for which it finds none go back.
+    /// Copies into pages that the kernel gets meanwhile. Those for which it finds none go back, as
+    /// do those that it refuses otherwise.
     fn copy_into_new(&self, from: u64, to: u64, pages: Range<usize>, fates: &mut [Fate]) {
         let length = pages.len() as u64 * PAGE;
         let mut done = 0;
@@ -235,13 +236,16 @@ impl Exchange<'_> {
                 self.shared.receiver.copy(to, from, length - done)
             };
             done += progress.done;
-            if !matches!(progress.errno, None | Some(libc::EAGAIN)) {
-                let rest = pages.start + (done / PAGE) as usize..pages.end;
-                let mut journal = self.shared.journal();
-                self.shared.restore_all(&mut journal, rest.clone());
-                fates[rest].fill(Fate::NoMemory);
-                return;
-            }
+            let fate = match progress.errno {
+                None | Some(libc::EAGAIN) => continue,
+                Some(libc::ENOMEM) => Fate::NoMemory,
+                Some(_) => Fate::Held,
+            };
+            let rest = pages.start + (done / PAGE) as usize..pages.end;
+            let mut journal = self.shared.journal();
+            self.shared.restore_all(&mut journal, rest.clone());
+            fates[rest].fill(fate);
+            return;
         }
     }
 
@@ -312,7 +316,7 @@ impl Exchange<'_> {
                     *fate = Fate::Gone;
                     let _ = self.shared.traps.wake(&(page.address..page.address + PAGE));
                 }
-                State::Restored | State::Replaced if *fate != Fate::NoMemory => {
+                State::Restored | State::Replaced if *fate == Fate::Moved => {
                     *fate = Fate::Raced;
                 }
                 _ => {}
