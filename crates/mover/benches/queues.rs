@@ -6,30 +6,18 @@
 //! between, on the same thread, and is not timed. Prints medians, and the ratio, which is to be at
 //! most 2.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::Nothing;
 use crossbeam_queue::ArrayQueue;
-use hither_mover::{Backend, Completion, Config, Job, Mover, Outcome, Unavailable};
+use hither_mover::{Completion, Config, Mover};
 use std::hint::black_box;
 use std::time::Instant;
 
 const BATCH: usize = 64;
 const BATCHES: usize = 200;
 const ROUNDS: usize = 301;
-
-struct Nothing;
-
-impl Backend for Nothing {
-    fn name(&self) -> &'static str {
-        "nothing"
-    }
-
-    fn probe(&self) -> Result<(), Unavailable> {
-        Ok(())
-    }
-
-    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
-        jobs.iter().map(|_| Outcome::default()).collect()
-    }
-}
 
 fn main() {
     let config = Config {

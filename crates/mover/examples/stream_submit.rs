@@ -9,25 +9,13 @@
 //! The stream runs in a thread whose number is printed, between two calls of `getppid`, which
 //! nothing else makes.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::Nothing;
 use hither_core::ids::NodeId;
-use hither_mover::{Backend, Config, Job, Mover, Notify, Outcome, Status, Unavailable};
+use hither_mover::{Config, Mover, Notify, Status};
 use std::process::ExitCode;
-
-struct Nothing;
-
-impl Backend for Nothing {
-    fn name(&self) -> &'static str {
-        "nothing"
-    }
-
-    fn probe(&self) -> Result<(), Unavailable> {
-        Ok(())
-    }
-
-    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
-        jobs.iter().map(|_| Outcome::default()).collect()
-    }
-}
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

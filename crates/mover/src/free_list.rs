@@ -44,18 +44,7 @@ pub(crate) fn push(region: &Region, index: u16) -> Result<(), Corrupt> {
 /// `publish` is [`Ordering::Release`], but for a test that shows that nothing weaker will do.
 #[inline]
 pub(crate) fn push_with(region: &Region, index: u16, publish: Ordering) -> Result<(), Corrupt> {
+    // The next owner sees all that this one did to the slot.
     let head = &region.header().free.0;
-    let link = &region.slot(index)?.link;
-    let mut turns = Turns::new();
-    let mut seen = Link(head.load(Ordering::Relaxed));
-    loop {
-        link.store(Link(0).to(seen.index()).0, Ordering::Relaxed);
-        // Release: the next owner sees all that this one did to the slot.
-        let next = seen.to(Some(index)).0;
-        match head.compare_exchange(seen.0, next, publish, Ordering::Relaxed) {
-            Ok(_) => return Ok(()),
-            Err(now) => seen = Link(now),
-        }
-        turns.next(region)?;
-    }
+    region.push(head, index, publish).map(drop)
 }

@@ -5,7 +5,7 @@
 //! completed, so that a child can do no harm to its parent's moves.
 
 use crate::layout::{Header, Link, MAGIC, MOST_SLOTS, Node, QUEUE_COUNT, Slot, VERSION};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use std::io;
 use std::sync::atomic::AtomicBool;
 
@@ -109,6 +109,29 @@ impl Region {
     #[inline]
     pub(crate) fn narrow(&self, number: u32) -> Result<u16, Corrupt> {
         u16::try_from(number).map_err(|_| self.give_up())
+    }
+
+    /// Puts a slot on top of a stack, by the slot's link, and returns what the head was just before.
+    /// `publish` is [`Ordering::Release`], but for tests that show that nothing weaker will do.
+    #[inline]
+    pub(crate) fn push(
+        &self,
+        head: &AtomicU64,
+        index: u16,
+        publish: Ordering,
+    ) -> Result<Link, Corrupt> {
+        let link = &self.slot(index)?.link;
+        let mut turns = Turns::new();
+        let mut seen = Link(head.load(Ordering::Relaxed));
+        loop {
+            link.store(Link(0).to(seen.index()).0, Ordering::Relaxed);
+            let next = seen.to(Some(index)).0;
+            match head.compare_exchange(seen.0, next, publish, Ordering::Relaxed) {
+                Ok(_) => return Ok(seen),
+                Err(now) => seen = Link(now),
+            }
+            turns.next(self)?;
+        }
     }
 
     /// Marks the instance as corrupt.

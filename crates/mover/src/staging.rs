@@ -30,21 +30,10 @@ pub(crate) fn push(region: &Region, index: u16) -> Result<Colour, Corrupt> {
 /// `publish` is [`Ordering::Release`], but for a test that shows that nothing weaker will do.
 #[inline]
 pub(crate) fn push_with(region: &Region, index: u16, publish: Ordering) -> Result<Colour, Corrupt> {
+    // Whoever takes the chain sees the request's fields and link, and those of the requests pushed
+    // before, since every change of the word is a read-modify-write.
     let head = &region.header().staging.0;
-    let link = &region.slot(index)?.link;
-    let mut turns = Turns::new();
-    let mut seen = Link(head.load(Ordering::Relaxed));
-    loop {
-        link.store(Link(0).to(seen.index()).0, Ordering::Relaxed);
-        // Release: whoever takes the chain sees the request's fields and link, and those of the
-        // requests pushed before, since every change of the word is a read-modify-write.
-        let next = seen.to(Some(index)).0;
-        match head.compare_exchange(seen.0, next, publish, Ordering::Relaxed) {
-            Ok(_) => return Ok(seen.colour()),
-            Err(now) => seen = Link(now),
-        }
-        turns.next(region)?;
-    }
+    region.push(head, index, publish).map(Link::colour)
 }
 
 /// Takes all requests: the newest, which links to the one before it, and so on.

@@ -1,24 +1,11 @@
 //! After `fork` the child's copy of a service is empty and does its parent no harm.
 
+mod common;
+
+use common::Nothing;
 use hither_core::ids::NodeId;
-use hither_mover::{Backend, Config, Job, Mover, Outcome, Status, Unavailable};
+use hither_mover::{Config, Mover, Status};
 use std::time::Duration;
-
-struct Nothing;
-
-impl Backend for Nothing {
-    fn name(&self) -> &'static str {
-        "nothing"
-    }
-
-    fn probe(&self) -> Result<(), Unavailable> {
-        Ok(())
-    }
-
-    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
-        jobs.iter().map(|_| Outcome::default()).collect()
-    }
-}
 
 #[test]
 fn a_child_has_an_empty_copy() {

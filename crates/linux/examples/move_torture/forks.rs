@@ -13,17 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Steps at which children are made. The lock is held at some of them: there the mover waits for
 /// the beginning of a fork only, which ends when the lock is free.
-const STEPS: [Step; 9] = [
-    Step::Trapped,
-    Step::Leaving,
-    Step::Taken,
-    Step::Away,
-    Step::Copying,
-    Step::Copied,
-    Step::Arriving,
-    Step::Arrived,
-    Step::Closed,
-];
+const STEPS: [Step; 9] = Step::ALL;
 /// Children that may live at once.
 const MOST_CHILDREN: usize = 6;
 

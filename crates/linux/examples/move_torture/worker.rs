@@ -13,17 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Steps at which the worker ends, those with the lock held too.
-const STEPS: [Step; 9] = [
-    Step::Trapped,
-    Step::Leaving,
-    Step::Taken,
-    Step::Away,
-    Step::Copying,
-    Step::Copied,
-    Step::Arriving,
-    Step::Arrived,
-    Step::Closed,
-];
+const STEPS: [Step; 9] = Step::ALL;
 
 /// Small pages of a huge one.
 const UNIT: u64 = HUGE / PAGE;

@@ -1,6 +1,6 @@
 //! Private memory of this process, page by page: reserving, filling, dropping, node policies.
 
-use super::check;
+use super::{Access, check, populate};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -78,7 +78,7 @@ fn advise(range: &Range<u64>, advice: libc::c_int) -> io::Result<()> {
 
 /// Gets a page for every address of a part of an [`Area`], by this thread's memory policy.
 pub fn fill(part: &Range<u64>) -> io::Result<()> {
-    advise(part, libc::MADV_POPULATE_WRITE)
+    populate(part.start, part.end - part.start, Access::Write)
 }
 
 /// Gives the pages of a part of an [`Area`] back to the system.

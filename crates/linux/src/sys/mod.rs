@@ -15,7 +15,6 @@ mod robust;
 mod smaps;
 mod statics;
 mod thread;
-mod threads;
 mod userfault;
 
 pub use area::{Area, discard, fill, is_resident, with_preferred_node};
@@ -38,10 +37,9 @@ pub use robust::{RobustGuard, RobustMutex};
 pub use smaps::wiped_mappings;
 pub use statics::own_statics;
 pub use thread::{
-    EventFd, first_stack_address, thread_descriptor, thread_descriptor_address, thread_id,
-    thread_lives, wait_readable,
+    EventFd, bind_thread, first_stack_address, thread_descriptor, thread_descriptor_address,
+    thread_id, thread_lives, wait_readable,
 };
-pub use threads::bind_thread;
 pub use userfault::{FaultEvent, Progress, Userfault, feature};
 
 use std::io;

@@ -141,10 +141,10 @@ impl PrivateMemory {
         }
     }
 
-    /// Copies the first `bytes` from another, by several threads.
+    /// Copies a part from the same part of another, by several threads.
     ///
     /// # Panics
-    /// Where either has fewer.
+    /// Where it is not within both.
     pub fn copy_shared(&mut self, source: &Self, part: Range<usize>, copier: &mut Copier) {
         let bytes = part.len();
         let (from, to) = (&source.bytes()[part.clone()], &mut self.bytes_mut()[part]);

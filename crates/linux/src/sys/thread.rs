@@ -1,9 +1,11 @@
-//! Threads of this process: numbers, life and death, and where their own data lie.
+//! Threads of this process: numbers, life and death, where they run and where their own data lie.
 
 use super::check;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::JoinHandle;
 
 /// `O_EXCL`: the descriptor stands for one thread (Linux 6.9).
 const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
@@ -47,6 +49,34 @@ pub fn thread_descriptor_address(thread: i32) -> Option<u64> {
         )
     };
     (result == 0 && head != 0).then_some(head)
+}
+
+/// Lets a thread run on these CPUs only (the kernel's numbers). `EINVAL`: this process may use
+/// none of them.
+pub fn bind_thread<T>(thread: &JoinHandle<T>, cpus: &[u32]) -> io::Result<()> {
+    let mut words = vec![0 as libc::c_ulong; mask_words(cpus)];
+    let bits = libc::c_ulong::BITS;
+    for cpu in cpus {
+        words[(cpu / bits) as usize] |= 1 << (cpu % bits);
+    }
+    // SAFETY: the handle names a thread that has not been joined; the mask has the length that is
+    // passed, and the call only reads it.
+    let errno = unsafe {
+        libc::pthread_setaffinity_np(
+            thread.as_pthread_t(),
+            size_of_val(words.as_slice()),
+            words.as_ptr().cast(),
+        )
+    };
+    match errno {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn mask_words(cpus: &[u32]) -> usize {
+    let highest = cpus.iter().copied().max().unwrap_or(0);
+    (highest / libc::c_ulong::BITS) as usize + 1
 }
 
 /// An address in the stack that the process began with: the kernel put its random bytes there.
@@ -115,4 +145,34 @@ pub fn wait_readable<const N: usize>(descriptors: [Option<BorrowedFd<'_>>; N]) -
     // SAFETY: `polled` has N entries and outlives the call.
     unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
     polled.map(|one| one.revents != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_thread_is_bound_and_a_cpu_that_is_not_there_is_refused() {
+        let (sender, receiver) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _ = receiver.recv();
+            std::fs::read_to_string("/proc/thread-self/status").unwrap()
+        });
+        let refused = bind_thread(&thread, &[60_000]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let allowed = |status: &str| {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+                .unwrap();
+            line.trim().to_owned()
+        };
+        let list = allowed(&own);
+        let first: u32 = list.split(['-', ',']).next().unwrap().parse().unwrap();
+        bind_thread(&thread, &[first]).unwrap();
+        sender.send(()).unwrap();
+        assert_eq!(allowed(&thread.join().unwrap()), first.to_string());
+    }
 }

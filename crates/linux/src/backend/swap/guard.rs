@@ -71,7 +71,7 @@ impl Threads {
     }
 }
 
-fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 

@@ -24,6 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::guard::overlap;
 use super::pool::PAGE;
 
 /// After the program said that it throws pages away, it does so at a time that nobody tells. For
@@ -163,8 +164,8 @@ impl Journal {
         }
         let now_ns = sys::monotonic_ns();
         self.discarded.retain(|&(_, until)| now_ns < until);
-        let overlaps = |known: &Range<u64>| known.start < range.end && range.start < known.end;
-        self.discarded.iter().any(|(known, _)| overlaps(known))
+        let mut known = self.discarded.iter();
+        known.any(|(known, _)| overlap(known, range))
     }
 
     /// The longest run of pages from `first` on in one state and at addresses that follow.

@@ -77,6 +77,21 @@ pub enum Step {
     Closed,
 }
 
+impl Step {
+    /// In their order.
+    pub const ALL: [Self; 9] = [
+        Self::Trapped,
+        Self::Leaving,
+        Self::Taken,
+        Self::Away,
+        Self::Copying,
+        Self::Copied,
+        Self::Arriving,
+        Self::Arrived,
+        Self::Closed,
+    ];
+}
+
 /// Called at every step.
 pub type Hook = Option<Arc<dyn Fn(Step) + Send + Sync>>;
 
