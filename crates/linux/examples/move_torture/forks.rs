@@ -5,7 +5,6 @@ use crate::memory::{Field, LANES, MADV_COLLAPSE, PAGE, address, advise, word_at}
 use crate::mover::{Mover, Traffic};
 use crate::writers::{Met, write};
 use hither_linux::backend::swap::Step;
-use std::collections::BTreeMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -180,9 +179,22 @@ struct Meeting {
     wanted: AtomicU32,
     /// The fork has begun.
     begun: AtomicBool,
+    /// Children made at each step.
+    by_step: [AtomicU64; STEPS.len()],
 }
 
 impl Meeting {
+    /// Is a child wanted at this step that no child was made at yet?
+    fn is_new(&self, step: Step) -> bool {
+        let mut steps = STEPS.iter().zip(&self.by_step);
+        steps.any(|(known, count)| *known == step && count.load(Ordering::Relaxed) == 0)
+    }
+
+    fn has_met_all(&self) -> bool {
+        let mut counts = self.by_step.iter();
+        counts.all(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
     fn hold(&self, step: Step) {
         let index = STEPS.iter().position(|known| *known == step);
         self.begun.store(false, Ordering::SeqCst);
@@ -202,7 +214,7 @@ impl Meeting {
 /// The thread that forks: what it met.
 #[derive(Default)]
 struct Forker {
-    by_step: BTreeMap<u32, u64>,
+    elsewhere: u64,
     in_window: u64,
     /// Without a descriptor to be had, from before until after.
     short: u64,
@@ -256,7 +268,13 @@ impl Forker {
             self.in_window += u64::from(window % 2 == 1);
             self.short += u64::from(short && meeting.short.load(Ordering::SeqCst));
             self.count += 1;
-            *self.by_step.entry(step).or_default() += 1;
+            match step.checked_sub(1) {
+                Some(index) => meeting.by_step[index as usize].fetch_add(1, Ordering::Relaxed),
+                None => {
+                    self.elsewhere += 1;
+                    0
+                }
+            };
             self.children.push(child);
             self.reap(MOST_CHILDREN, verdict);
             // One child for each time that one is wanted.
@@ -295,9 +313,10 @@ pub fn run(options: &Options) -> Report {
             if step == Step::Closed && inside.short.swap(false, Ordering::SeqCst) {
                 shortage.lock().unwrap().taken.clear();
             }
-            // Every step in turn, but not always: most of the time the mover is to move.
+            // Every step once, then seldom: most of the time the mover is to move.
             let turn = seldom.fetch_add(1, Ordering::Relaxed);
-            if common::mix(turn).is_multiple_of(48) {
+            let often = if inside.is_new(step) { 4 } else { 48 };
+            if common::mix(turn).is_multiple_of(often) {
                 inside.hold(step);
             }
         })),
@@ -314,7 +333,11 @@ pub fn run(options: &Options) -> Report {
         let (field, traffic, meeting, forker) = (&field, &traffic, &meeting, &mut forker);
         scope.spawn(move || forker.run(options, field, meeting, traffic, verdict));
         let mut forks = 0;
-        while verdict.checked() < wanted {
+        // However slow the machine: every step shall be met. Without privilege forks wait elsewhere.
+        let patience = Instant::now() + Duration::from_secs(120);
+        while verdict.checked() < wanted
+            || (!options.unprivileged && !meeting.has_met_all() && Instant::now() < patience)
+        {
             // Pages shared with children stay where they are: make them this process's own again.
             if forks != verdict.checked() {
                 forks = verdict.checked();
@@ -331,8 +354,8 @@ pub fn run(options: &Options) -> Report {
     let tally = mover.finish();
     limit_descriptors(descriptors);
     field.verify();
-    for (index, step) in (1..).zip(STEPS) {
-        let count = forker.by_step.get(&index).copied().unwrap_or(0);
+    for (count, step) in meeting.by_step.iter().zip(STEPS) {
+        let count = count.load(Ordering::Relaxed);
         let name = format!("forks at {step:?}");
         // Whoever forks waits for the end of the window there.
         if options.unprivileged {
@@ -341,8 +364,7 @@ pub fn run(options: &Options) -> Report {
             report.met(&name, count);
         }
     }
-    let other = forker.by_step.get(&0).copied().unwrap_or(0);
-    report.count("forks at other moments", other);
+    report.count("forks at other moments", forker.elsewhere);
     report.met("forks", forker.count);
     report.met("forks begun in windows", forker.in_window);
     if !options.unprivileged {

@@ -36,6 +36,8 @@ pub mod feature {
     pub const EVENT_REMAP: u64 = 1 << 2;
     /// `madvise(MADV_DONTNEED)` and the like wait until they are read.
     pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// `munmap`, and whatever else takes a mapping away, waits until it is read.
+    pub const EVENT_UNMAP: u64 = 1 << 6;
     /// Faults name their thread.
     pub const THREAD_ID: u64 = 1 << 8;
     /// Faults name the byte, not only the page.
@@ -66,7 +68,7 @@ pub enum FaultEvent {
         /// Bytes.
         length: u64,
     },
-    /// The content of these addresses is about to be thrown away.
+    /// The content of these addresses is about to be thrown away, or they were unmapped.
     Remove(Range<u64>),
 }
 
@@ -302,7 +304,7 @@ impl Userfault {
                 to: two,
                 length: three,
             }),
-            0x15 => Some(FaultEvent::Remove(one..two)),
+            0x15 | 0x16 => Some(FaultEvent::Remove(one..two)),
             _ => None,
         }
     }

@@ -28,7 +28,8 @@ use super::guard::overlap;
 use super::pool::PAGE;
 
 /// After the program said that it throws pages away, it does so at a time that nobody tells. For
-/// so long those pages are left to the kernel's own migration, which cannot bring them back.
+/// so long those pages are left to the kernel's own migration, which cannot bring them back. The same
+/// holds for addresses that were unmapped, which takes effect before it is told.
 const DISCARD_NS: u64 = 10_000_000_000;
 
 /// Between two tries where memory is short.
@@ -115,13 +116,20 @@ impl Journal {
         }
     }
 
-    /// The program throws these pages away. Nothing is allocated, as a window may be open.
+    /// The program throws these pages away, or has unmapped them: what it maps there next is not
+    /// registered, so that pages taken from it could not come back. Nothing is allocated, as a window
+    /// may be open.
     fn discard(&mut self, range: Range<u64>) {
         for page in &mut self.pages {
             if range.contains(&page.address) && page.state == State::Away {
                 page.state = State::Gone;
             }
         }
+        self.leave_alone(range);
+    }
+
+    /// Nothing is taken from there for a while.
+    fn leave_alone(&mut self, range: Range<u64>) {
         let until = sys::monotonic_ns() + DISCARD_NS;
         let room = self.discarded.len() < self.discarded.capacity();
         match self.discarded.last_mut() {
@@ -136,6 +144,7 @@ impl Journal {
 
     /// The program's pages are at other addresses now, and what was at those is no more.
     fn remap(&mut self, from: u64, to: u64, length: u64) {
+        self.leave_alone(from..from + length);
         for page in &mut self.pages {
             if (from..from + length).contains(&page.address) {
                 page.address = page.address - from + to;

@@ -238,6 +238,7 @@ fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable>
     let features = feature::MOVE
         | feature::EVENT_REMAP
         | feature::EVENT_REMOVE
+        | feature::EVENT_UNMAP
         | feature::THREAD_ID
         | feature::EXACT_ADDRESS;
     let told = Userfault::new(features | feature::EVENT_FORK, false);

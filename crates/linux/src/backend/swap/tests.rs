@@ -351,6 +351,65 @@ fn fork_and_look(range: &Range<u64>) -> u64 {
     }
 }
 
+/// The program maps something else where pages were to be moved, between two windows. That mapping
+/// is not registered: pages taken from it could not come back.
+#[test]
+fn what_is_mapped_anew_between_windows_stays() {
+    for change in [map_over, unmap_and_map, remap_away] {
+        let memory = Arc::new(Memory::new(4 << 20, false));
+        let inside = Arc::clone(&memory);
+        let done = AtomicBool::new(false);
+        let mut backend = backend(Some(Arc::new(move |step| {
+            if step == Step::Closed && !done.swap(true, Ordering::Relaxed) {
+                let memory = Arc::clone(&inside);
+                std::thread::spawn(move || {
+                    let start = memory.range().start + (2 << 20);
+                    change(start..start + (2 << 20));
+                    for word in &memory.words()[(2 << 20) / 8..] {
+                        word.store(word as *const AtomicU64 as u64, Ordering::Relaxed);
+                    }
+                })
+                .join()
+                .unwrap();
+            }
+        })));
+        let outcome = backend.execute(&[memory.job(Race::Block)]).remove(0);
+        assert_eq!(outcome.page_count(), 1024, "{outcome:?}");
+        memory.assert_intact();
+    }
+}
+
+fn map_over(range: Range<u64>) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let bytes = (range.end - range.start) as usize;
+    // SAFETY: the test's own memory, of which nobody holds a reference to these bytes.
+    let mapped = unsafe { libc::mmap(range.start as *mut _, bytes, access, flags, -1, 0) };
+    assert_eq!(mapped as u64, range.start);
+}
+
+fn unmap_and_map(range: Range<u64>) {
+    let bytes = (range.end - range.start) as usize;
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::munmap(range.start as *mut _, bytes) }, 0);
+    map_over(range);
+}
+
+/// To another place, where it is left.
+fn remap_away(range: Range<u64>) {
+    let bytes = (range.end - range.start) as usize;
+    // SAFETY: as above.
+    let moved = unsafe {
+        let other = sys::Area::new(HUGE, false).unwrap();
+        let to = other.range().start;
+        std::mem::forget(other);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        libc::mremap(range.start as *mut _, bytes, bytes, flags, to as *mut libc::c_void)
+    };
+    assert_ne!(moved, libc::MAP_FAILED);
+    map_over(range);
+}
+
 /// Two movers: what one holds the other neither takes nor lets go of.
 #[test]
 fn another_movers_traps_stay() {
