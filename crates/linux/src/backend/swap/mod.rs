@@ -23,6 +23,7 @@
 //! Source: userfaultfd(2), ioctl_userfaultfd(2), Linux `mm/userfaultfd.c` (6.18); memif
 //! section 5.2 for the race policies.
 
+mod by_kernel;
 mod exchange;
 mod fork_gate;
 mod guard;

@@ -404,7 +404,13 @@ fn remap_away(range: Range<u64>) {
         let to = other.range().start;
         std::mem::forget(other);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        libc::mremap(range.start as *mut _, bytes, bytes, flags, to as *mut libc::c_void)
+        libc::mremap(
+            range.start as *mut _,
+            bytes,
+            bytes,
+            flags,
+            to as *mut libc::c_void,
+        )
     };
     assert_ne!(moved, libc::MAP_FAILED);
     map_over(range);

@@ -7,9 +7,8 @@ use super::span::{Ledger, Span, Verdict};
 use super::survey::{self, Part, Survey};
 use super::{Step, SwapBackend};
 use crate::sys;
-use hither_core::ids::{NodeId, Pid};
+use hither_core::ids::NodeId;
 use hither_core::plan::Refusal;
-use hither_mover::{Action, Backend, Job, Pages, Race};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -23,20 +22,31 @@ const RETRIES: u32 = 2;
 
 /// Why the kernel shall move pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+pub(super) enum Why {
     /// They cannot be exchanged, or nothing is known of them.
     Unsuited,
     /// They are there, elsewhere, and no pages are to be had for them.
     NoStock,
+    /// The same of whole huge pages.
+    NoHugeStock,
     /// They are there and were not let go of.
     Held,
 }
 
+impl Why {
+    fn no_stock(size: Size) -> Self {
+        match size {
+            Size::Small => Self::NoStock,
+            Size::Huge => Self::NoHugeStock,
+        }
+    }
+}
+
 /// The work on one span.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     /// For the kernel's own migration.
-    others: Vec<(Range<u64>, Why)>,
+    pub(super) others: Vec<(Range<u64>, Why)>,
     /// Touched on their way.
     raced: Vec<Range<u64>>,
     /// Under `Race::Fail`: an access ended it all.
@@ -59,7 +69,7 @@ impl SwapBackend {
                 span.settle(ledger, &range, Verdict::Refused(Refusal::Dropped));
             }
         }
-        for why in [Why::Unsuited, Why::NoStock, Why::Held] {
+        for why in [Why::Unsuited, Why::NoStock, Why::NoHugeStock, Why::Held] {
             self.by_kernel(span, why, &progress, ledger);
         }
         ledger.end(span);
@@ -152,7 +162,7 @@ impl SwapBackend {
                 } else if node == span.to.0 as i32 && !self.config.in_place {
                     span.settle(ledger, &range, Verdict::AlreadyThere);
                 } else if !to_be_had {
-                    progress.others.push((range, Why::NoStock));
+                    progress.others.push((range, Why::no_stock(part.size)));
                 } else {
                     match work.back_mut() {
                         Some((last, of)) if last.end == range.start && *of == index => {
@@ -200,7 +210,7 @@ impl SwapBackend {
         };
         let want = WINDOW_BYTES.min(end - range.start);
         let Some((fresh, is_filled)) = self.slots_for(span.to, size, want) else {
-            progress.others.push((range.clone(), Why::NoStock));
+            progress.others.push((range.clone(), Why::no_stock(size)));
             return range.end;
         };
         let put_back = |slots| match is_filled {
@@ -209,7 +219,7 @@ impl SwapBackend {
         };
         let Some(parking) = self.pool.empty(size, fresh.end - fresh.start) else {
             put_back(fresh);
-            progress.others.push((range.clone(), Why::NoStock));
+            progress.others.push((range.clone(), Why::no_stock(size)));
             return range.end;
         };
         let length = parking.end - parking.start;
@@ -237,7 +247,7 @@ impl SwapBackend {
         let Ok(account) = account else {
             self.pool.put_empty(size, chunk.parking);
             self.pool.put_empty(size, chunk.fresh);
-            progress.others.push((range.clone(), Why::NoStock));
+            progress.others.push((range.clone(), Why::no_stock(size)));
             return range.end;
         };
         if !is_filled {
@@ -362,53 +372,6 @@ impl SwapBackend {
             let verdict = refused.map_or(Verdict::Moved, Verdict::Refused);
             span.settle(ledger, &range, verdict);
             next += count;
-        }
-    }
-
-    /// Lets the kernel move what is not exchanged, all of one kind at once.
-    fn by_kernel(&mut self, span: &Span, why: Why, progress: &Progress, ledger: &mut Ledger<'_>) {
-        let mut of = Vec::new();
-        let mut jobs = Vec::new();
-        for (range, _) in progress.others.iter().filter(|(_, other)| *other == why) {
-            for (job, part) in &span.parts {
-                let both = part.start.max(range.start)..part.end.min(range.end);
-                if both.start < both.end {
-                    of.push(*job);
-                    jobs.push(Job {
-                        pid: Pid(0),
-                        action: Action::Migrate {
-                            pages: Pages::Run(both.start / PAGE..both.end / PAGE),
-                            to: span.to,
-                        },
-                        race: Race::Block,
-                    });
-                }
-            }
-        }
-        if jobs.is_empty() {
-            return;
-        }
-        let outcomes = match why {
-            Why::NoStock | Why::Held if !self.config.in_place => {
-                self.kernel.execute_surveyed(&jobs)
-            }
-            _ => self.kernel.execute(&jobs),
-        };
-        for (job, outcome) in of.into_iter().zip(outcomes) {
-            let builder = ledger.job(job);
-            if builder.counted() == 0 {
-                builder.figures().backend = Some(self.kernel.name());
-            }
-            builder.figures().bytes += outcome.bytes;
-            builder.already_there_many(outcome.already_there);
-            for (refusal, count) in outcome.refused {
-                // Two ways of moving it were refused, and nobody else maps it.
-                let pinned = why == Why::Held && refusal == Refusal::Busy;
-                builder.refused_many(if pinned { Refusal::Pinned } else { refusal }, count);
-            }
-            for page in outcome.moved {
-                builder.moved(page);
-            }
         }
     }
 }
