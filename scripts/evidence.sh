@@ -41,12 +41,18 @@ tables=(
 bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 8 --timeout 12h -- \
 target/release/hither bench service"
 torture=target/release/examples/move_torture
+streaming="target/release/examples/streaming --slow 1 --fast 0 --cpus 0 --mb 64 --huge --rounds 11 \
+--block 512 --buffers 16 --workers 5 --copier-cpus 1-5"
 # The same, of what prints its own figures: NAME.md alone.
 reports=(
   "moves-small|requests of 4 KiB pages through the mover service, beside calls of move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES"
   "moves-huge|requests of huge pages through the mover service, beside calls of move_pages|$bench --pages huge --sizes 2M,16M --repeat $MOVES"
   "moves-two-workers|two workers of the mover service, beside two threads that call move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES --workers 2"
   "moves-in-place|requests of the mover service on this machine's own kernel, in place, as shares of a bare copy|target/release/hither bench service --repeat $MOVES"
+  "streams|a stream of one thread through fast memory, five workers that copy, beside the plain loop|\
+target/release/hither lab run --machine machines/spr-cxl-8.toml --cpus 8 --timeout 12h -- \
+bash -c 'for kernel in triad add pgain; do for use in --none \"\" --always; do \
+$streaming --kernel \$kernel \$use; done; done'"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

@@ -68,7 +68,7 @@ fn no_byte_is_lost_between_nodes() {
     let program = built("examples/move_torture");
     for scenario in ["writers", "forks"] {
         let counts = [
-            "--nodes", "2", "--rounds", "100", "--stores", "100000", "--seed", "7",
+            "--nodes", "2", "--rounds", "30", "--stores", "100000", "--seed", "7",
         ];
         println!("{}", run(&program, &[&[scenario][..], &counts].concat()));
     }
