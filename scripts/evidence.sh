@@ -50,7 +50,8 @@ reports=(
   "moves-two-workers|two workers of the mover service, beside two threads that call move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES --workers 2"
   "moves-in-place|requests of the mover service on this machine's own kernel, in place, as shares of a bare copy|target/release/hither bench service --repeat $MOVES"
   "streams|a stream of one thread through fast memory, five workers that copy, beside the plain loop|\
-target/release/hither lab run --machine machines/spr-cxl-8.toml --cpus 8 --timeout 12h -- \
+target/release/hither lab run --machine machines/spr-cxl-8.toml --cpus 8 --timeout 12h \
+--file target/release/examples/streaming -- \
 bash -c 'for kernel in triad add pgain; do for use in --none \"\" --always; do \
 $streaming --kernel \$kernel \$use; done; done'"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\

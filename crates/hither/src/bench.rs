@@ -6,6 +6,7 @@ mod migspeed;
 mod report;
 mod service;
 
+use crate::output::{Progress, can_write, show, write};
 use crate::units::{parse_bytes, parse_node, short_bytes};
 use crate::{STATUS_FAILED, print};
 use anyhow::{Context, bail};
@@ -17,8 +18,7 @@ use hither_linux::topology::{Node, Topology};
 use measure::{Cell, Limits};
 use methods::{HUGE_BYTES, METHODS, PAGE_BYTES, PageKind, Place};
 use report::Report;
-use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Least memory on each node that requests go through, so that one repetition does not find in
@@ -26,8 +26,6 @@ use std::process::ExitCode;
 const LEAST_ARENA_BYTES: usize = 64 << 20;
 /// Largest request.
 const MOST_BYTES: u64 = 1 << 40;
-/// Time between two lines of progress, in ns.
-const PROGRESS_EVERY_NS: u64 = 100_000_000;
 
 /// Measure what moving memory costs on this machine
 #[derive(Debug, Args)]
@@ -164,19 +162,6 @@ impl ServiceArguments {
     }
 }
 
-/// The document to a file and the table to a person, or the document alone to standard output.
-fn show(json: &Option<PathBuf>, document: &str, table: &str) -> anyhow::Result<()> {
-    match json {
-        Some(path) if is_standard_output(path) => print::out(document)?,
-        Some(path) => {
-            write("--json", path, document)?;
-            print::out(table)?;
-        }
-        None => print::out(table)?,
-    }
-    Ok(())
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kinds {
     Small,
@@ -276,7 +261,10 @@ impl MoveArguments {
                     repeat: self.repeat,
                     cell_ns: end_ns.saturating_sub(sys::monotonic_ns()) / left as u64,
                 };
-                let mut tell = |count| progress.tell(kind, bytes, count);
+                let size = short_bytes(bytes as u64);
+                let what = format!("{} pages, {size}, {} methods", kind.name(), METHODS.len());
+                let mut tell =
+                    |count: usize| progress.tell(format_args!("{what}, repetition {count}"));
                 let clock = &sys::monotonic_ns;
                 cells.push(measure::cell(
                     &mut place,
@@ -422,31 +410,6 @@ fn kernel_release() -> String {
     read.map_or("unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// Found out now rather than after a long run; nothing is overwritten yet.
-fn can_write(option: &str, path: &Path) -> anyhow::Result<()> {
-    if option == "--json" && is_standard_output(path) {
-        return Ok(());
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let opened = options.append(true).create(true).open(path);
-    opened.map(drop).with_context(|| cannot_write(option, path))
-}
-
-fn write(option: &str, path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| cannot_write(option, path))
-}
-
-fn cannot_write(option: &str, path: &Path) -> String {
-    format!(
-        "{} cannot be written; give {option} a file in a folder of yours",
-        path.display()
-    )
-}
-
 /// Whole pages, one at least.
 fn parse_size(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text)?;
@@ -475,45 +438,11 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One line on a terminal that says how far it is.
-struct Progress {
-    is_shown: bool,
-    last_ns: u64,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            is_shown: io::stderr().is_terminal(),
-            last_ns: 0,
-        }
-    }
-
-    fn tell(&mut self, kind: PageKind, bytes: usize, count: usize) {
-        let now_ns = sys::monotonic_ns();
-        if self.is_shown && now_ns >= self.last_ns + PROGRESS_EVERY_NS {
-            self.last_ns = now_ns;
-            let size = short_bytes(bytes as u64);
-            let line = format!(
-                "hither: {} pages, {size}, {} methods, repetition {count}",
-                kind.name(),
-                METHODS.len()
-            );
-            let _ = write!(io::stderr(), "\r{line}\x1b[K");
-        }
-    }
-
-    fn clear(&self) {
-        if self.is_shown && self.last_ns > 0 {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::path::Path;
 
     #[derive(Parser)]
     struct Line {

@@ -7,7 +7,9 @@ mod bench;
 mod draw;
 mod lab;
 mod moving;
+mod output;
 mod print;
+mod probe;
 mod run;
 mod topo;
 mod units;
@@ -36,6 +38,7 @@ enum Command {
     Run(run::Command),
     Move(moving::Command),
     Bench(bench::Command),
+    Probe(probe::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Run(command) => command.run(),
         Command::Move(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::Probe(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

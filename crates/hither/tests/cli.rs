@@ -108,6 +108,11 @@ fn bad_command_lines_are_refused_with_a_remedy() {
             "cpu/online:1: `0,zero` is not a list",
         ),
         (&["topo", "extra"], "extra"),
+        (&["probe", "--seconds", "0"], "--seconds"),
+        (&["probe", "--rounds", "1"], "--rounds"),
+        (&["probe", "--cpus", "x"], "--cpus"),
+        (&["probe", "--cpus", "60000"], "name some of those"),
+        (&["probe", "--json", &path("none/x")], "cannot be written"),
         (&["run"], "<CMD>"),
         (&["run", "--policy", "none"], "<CMD>"),
         (&["run", "true"], "true"),
@@ -388,6 +393,7 @@ fn help_and_version_are_there() {
         &["move", "--help"],
         &["bench", "--help"],
         &["bench", "move", "--help"],
+        &["probe", "--help"],
         &["--version"],
     ] {
         let shown = output(arguments);

@@ -1,6 +1,7 @@
 //! Processes: handles that cannot name the wrong one, signals, waiting, own use of resources.
 
 use super::check;
+use hither_core::ids::CpuId;
 use hither_core::set::CpuSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -199,6 +200,25 @@ pub fn stay_on(cpus: &CpuSet) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// The CPUs that the calling thread may run on.
+///
+/// # Errors
+/// What the kernel says. Source: `sched_getaffinity(2)`.
+pub fn allowed_cpus() -> io::Result<CpuSet> {
+    let mut mask = [0u64; 128];
+    // SAFETY: the call writes at most the bytes announced of `mask`.
+    let written = unsafe {
+        let bytes = size_of_val(&mask);
+        libc::syscall(libc::SYS_sched_getaffinity, 0, bytes, mask.as_mut_ptr())
+    };
+    check(written)?;
+    let is_set = |cpu: &u32| mask[*cpu as usize / 64] >> (cpu % 64) & 1 == 1;
+    Ok((0..64 * mask.len() as u32)
+        .filter(is_set)
+        .map(CpuId)
+        .collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +259,7 @@ mod tests {
                 found.unwrap().trim().to_owned()
             };
             let allowed: CpuSet = line(&read()).parse().unwrap();
+            assert_eq!(allowed_cpus().unwrap(), allowed);
             let first: CpuSet = allowed.iter().take(1).collect();
             stay_on(&first).unwrap();
             assert_eq!(line(&read()), first.to_string());

@@ -1,0 +1,82 @@
+//! What long measurements print: a table for people, a document for programs, progress meanwhile.
+
+use crate::print;
+use anyhow::Context;
+use hither_linux::sys;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+/// Time between two lines of progress, in ns.
+const PROGRESS_EVERY_NS: u64 = 100_000_000;
+
+/// The document to a file and the table to a person, or the document alone to standard output.
+pub fn show(json: &Option<PathBuf>, document: &str, table: &str) -> anyhow::Result<()> {
+    match json {
+        Some(path) if is_standard_output(path) => print::out(document)?,
+        Some(path) => {
+            write("--json", path, document)?;
+            print::out(table)?;
+        }
+        None => print::out(table)?,
+    }
+    Ok(())
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Found out now rather than after a long run; nothing is overwritten yet.
+pub fn can_write(option: &str, path: &Path) -> anyhow::Result<()> {
+    if option == "--json" && is_standard_output(path) {
+        return Ok(());
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.append(true).create(true).open(path);
+    opened.map(drop).with_context(|| cannot_write(option, path))
+}
+
+/// The whole file at once.
+pub fn write(option: &str, path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| cannot_write(option, path))
+}
+
+fn cannot_write(option: &str, path: &Path) -> String {
+    format!(
+        "{} cannot be written; give {option} a file in a folder of yours",
+        path.display()
+    )
+}
+
+/// One line on a terminal that says how far it is.
+pub struct Progress {
+    is_shown: bool,
+    last_ns: u64,
+}
+
+impl Progress {
+    /// Shown where standard error is a terminal.
+    pub fn new() -> Self {
+        Self {
+            is_shown: io::stderr().is_terminal(),
+            last_ns: 0,
+        }
+    }
+
+    /// Says something, if the last was not said just now.
+    pub fn tell(&mut self, line: impl Display) {
+        let now_ns = sys::monotonic_ns();
+        if self.is_shown && now_ns >= self.last_ns + PROGRESS_EVERY_NS {
+            self.last_ns = now_ns;
+            let _ = write!(io::stderr(), "\rhither: {line}\x1b[K");
+        }
+    }
+
+    /// Takes the line away.
+    pub fn clear(&self) {
+        if self.is_shown && self.last_ns > 0 {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! What was measured as tables, as `hither.probe/1` (`docs/cli.md`) and as a chart.
+
+use crate::draw::{LineChart, Series};
+use crate::print;
+use crate::units::short_bytes;
+use hither_core::ids::NodeId;
+use hither_linux::probe::{self, Sample};
+use serde_json::{Value, json};
+
+/// Rounds that differ by more than this are said.
+const NOISY: f64 = 0.1;
+
+/// A measurement and how it was made.
+pub struct Report {
+    /// The figures.
+    pub measured: probe::Report,
+    /// Rounds behind each of them.
+    pub rounds: usize,
+}
+
+fn node_names(nodes: &[NodeId]) -> Vec<String> {
+    nodes.iter().map(NodeId::to_string).collect()
+}
+
+fn rounded(sample: &Sample) -> String {
+    match sample.median {
+        median if median < 100.0 => format!("{median:.1}"),
+        median => format!("{median:.0}"),
+    }
+}
+
+fn sample(sample: &Sample) -> Value {
+    json!({"median": sample.median, "spread": sample.spread})
+}
+
+fn matrix(rows: &[Vec<Sample>]) -> Value {
+    rows.iter()
+        .map(|row| row.iter().map(sample).collect::<Value>())
+        .collect()
+}
+
+impl Report {
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let measured = &self.measured;
+        let memory = node_names(&measured.memory_nodes);
+        let cpus = node_names(&measured.cpu_nodes);
+        let mut text = self.summary();
+        let head = |first: &[&str]| -> Vec<String> {
+            let first = first.iter().map(|name| (*name).to_owned());
+            first.chain(memory.iter().cloned()).collect()
+        };
+        text.push_str("\nlatency of a dependent load, ns\n\n");
+        let rows = cpus.iter().zip(&measured.latency).map(|(node, row)| {
+            let cells = row.iter().map(rounded);
+            std::iter::once(node.clone()).chain(cells).collect()
+        });
+        table(&mut text, &head(&["from"]), rows.collect());
+        text.push_str("\nbandwidth, GB/s\n\n");
+        let mut rows = Vec::new();
+        for work in &measured.bandwidth {
+            for (threads, matrix) in [("one", &work.one), ("all", &work.all)] {
+                for (node, row) in cpus.iter().zip(matrix) {
+                    let first = [work.work.name(), threads, node].map(str::to_owned);
+                    rows.push(first.into_iter().chain(row.iter().map(rounded)).collect());
+                }
+            }
+        }
+        table(&mut text, &head(&["work", "threads", "from"]), rows);
+        text.push_str("\nreading the nearest memory\n\n");
+        let mut rows = Vec::new();
+        for (node, row) in cpus.iter().zip(&measured.scaling) {
+            for (threads, gbs) in row {
+                rows.push(vec![node.clone(), threads.to_string(), rounded(gbs)]);
+            }
+        }
+        let head = ["from", "threads", "GB/s"].map(str::to_owned);
+        table(&mut text, &head, rows);
+        text.push_str(&self.curves());
+        text
+    }
+
+    fn curves(&self) -> String {
+        let measured = &self.measured;
+        let mut text = String::new();
+        let owned = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let mut rows = Vec::new();
+        for (node, points) in measured.cpu_nodes.iter().zip(&measured.loaded) {
+            for point in points {
+                rows.push(vec![
+                    node.to_string(),
+                    rounded(&point.gbs),
+                    rounded(&point.ns),
+                ]);
+            }
+        }
+        if !rows.is_empty() {
+            text.push_str(
+                "\nlatency of the nearest memory while the node's other CPUs read it\n\n",
+            );
+            table(&mut text, &owned(&["from", "GB/s", "ns"]), rows);
+        }
+        text.push_str("\nlatency by size of the working set\n\n");
+        let sets = measured.sets.iter();
+        let rows = sets.map(|(bytes, ns)| vec![short_bytes(*bytes), rounded(ns)]);
+        table(&mut text, &owned(&["size", "ns"]), rows.collect());
+        if !measured.pairs.is_empty() {
+            text.push_str("\na line from one core to another, ns\n\n");
+            let rows = measured.pairs.iter().map(|pair| {
+                let [one, other] = pair.cpus.map(|cpu| cpu.to_string());
+                let shares = if pair.shares_cache { "yes" } else { "no" };
+                vec![one, other, shares.to_owned(), rounded(&pair.ns)]
+            });
+            let head = owned(&["from", "to", "one cache", "ns"]);
+            table(&mut text, &head, rows.collect());
+        }
+        text
+    }
+
+    /// What follows from it, and how far it can be trusted.
+    fn summary(&self) -> String {
+        let measured = &self.measured;
+        let mut text = String::new();
+        let cells = || {
+            measured
+                .latency
+                .iter()
+                .flatten()
+                .map(|sample| sample.median)
+        };
+        let (least, most) = (
+            cells().fold(f64::MAX, f64::min),
+            cells().fold(0.0, f64::max),
+        );
+        let factor = most / least;
+        text.push_str(&match measured.memory_nodes.len() {
+            1 => format!("one node with memory: {least:.0} ns, placement cannot matter here\n"),
+            _ => format!(
+                "the farthest memory is {factor:.2} times as far as the nearest: {most:.0} and \
+                 {least:.0} ns\n"
+            ),
+        });
+        let noise = measured.noise();
+        text.push_str(&format!(
+            "{} rounds, which differ by {:.1} % (median){}; latency in {}{}\n",
+            self.rounds,
+            noise * 100.0,
+            if noise > NOISY {
+                ": noisy, other programs run or the host is shared"
+            } else {
+                ""
+            },
+            short_bytes(measured.bytes >> 20 << 20),
+            if measured.huge {
+                " of huge pages"
+            } else {
+                " of small pages: TLB misses are part of it"
+            },
+        ));
+        text
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let measured = &self.measured;
+        let bandwidth: Value = (measured.bandwidth.iter())
+            .map(|work| {
+                json!({
+                    "work": work.work.name(),
+                    "one_gbs": matrix(&work.one),
+                    "all_gbs": matrix(&work.all),
+                })
+            })
+            .collect();
+        let scaling: Value = (measured.scaling.iter())
+            .map(|row| {
+                let points = row.iter();
+                let point = |(threads, gbs): &(usize, Sample)| {
+                    json!({"threads": threads, "gbs": sample(gbs)})
+                };
+                points.map(point).collect::<Value>()
+            })
+            .collect();
+        let loaded: Value = (measured.loaded.iter())
+            .map(|row| {
+                let points = row.iter();
+                let point = |point: &probe::Loaded| {
+                    json!({"gbs": sample(&point.gbs), "ns": sample(&point.ns)})
+                };
+                points.map(point).collect::<Value>()
+            })
+            .collect();
+        let sets: Value = (measured.sets.iter())
+            .map(|(bytes, ns)| json!({"bytes": bytes, "ns": sample(ns)}))
+            .collect();
+        let pairs: Value = (measured.pairs.iter())
+            .map(|pair| {
+                json!({
+                    "cpus": pair.cpus.map(|cpu| cpu.0),
+                    "shares_cache": pair.shares_cache,
+                    "ns": sample(&pair.ns),
+                })
+            })
+            .collect();
+        let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
+        let document = json!({
+            "schema": "hither.probe/1",
+            "rounds": self.rounds,
+            "noise": measured.noise(),
+            "huge_pages": measured.huge,
+            "bytes": measured.bytes,
+            "cpu_nodes": ids(&measured.cpu_nodes),
+            "memory_nodes": ids(&measured.memory_nodes),
+            "latency_ns": matrix(&measured.latency),
+            "bandwidth": bandwidth,
+            "scaling": scaling,
+            "loaded": loaded,
+            "sets": sets,
+            "pairs": pairs,
+        });
+        format!("{document:#}\n")
+    }
+
+    /// Latency by size of the working set.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let sets = &self.measured.sets;
+        let node = self.measured.cpu_nodes.first();
+        let ticks = sets.iter().map(|(bytes, _)| *bytes);
+        LineChart {
+            title: "Latency by size of the working set".to_owned(),
+            subtitle: "dependent loads in random order, nearest memory".to_owned(),
+            x_title: "working set, bytes".to_owned(),
+            y_title: "time of a load, ns".to_owned(),
+            x_ticks: ticks
+                .filter(|bytes| bytes.is_power_of_two() && bytes.trailing_zeros() % 2 == 1)
+                .map(|bytes| (bytes as f64, short_bytes(bytes)))
+                .collect(),
+            series: vec![Series {
+                name: node.map(NodeId::to_string).unwrap_or_default(),
+                colour: 0,
+                is_dashed: false,
+                points: sets
+                    .iter()
+                    .map(|(bytes, ns)| (*bytes as f64, ns.median))
+                    .collect(),
+            }],
+        }
+        .svg()
+    }
+}
+
+fn table(text: &mut String, head: &[String], rows: Vec<Vec<String>>) {
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    text.push_str(&print::columns(&head, &rows));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::ids::CpuId;
+    use hither_linux::probe::{Bandwidth, Loaded, Pair, Work};
+
+    fn at(median: f64) -> Sample {
+        Sample {
+            median,
+            spread: 0.02,
+        }
+    }
+
+    fn report() -> Report {
+        let matrix = || vec![vec![at(80.0), at(134.0)], vec![at(135.0), at(81.0)]];
+        let nodes = vec![NodeId(0), NodeId(4)];
+        Report {
+            measured: probe::Report {
+                cpu_nodes: nodes.clone(),
+                memory_nodes: nodes,
+                latency: matrix(),
+                bandwidth: vec![Bandwidth {
+                    work: Work::Read,
+                    one: matrix(),
+                    all: matrix(),
+                }],
+                scaling: vec![vec![(1, at(8.25)), (2, at(16.5))], vec![(1, at(8.5))]],
+                loaded: vec![
+                    vec![Loaded {
+                        gbs: at(7.5),
+                        ns: at(99.0),
+                    }],
+                    Vec::new(),
+                ],
+                sets: vec![(8 << 10, at(1.5)), (12 << 10, at(2.5)), (1 << 30, at(80.0))],
+                pairs: vec![Pair {
+                    cpus: [CpuId(0), CpuId(8)],
+                    shares_cache: false,
+                    ns: at(120.0),
+                }],
+                huge: true,
+                bytes: 1 << 30,
+            },
+            rounds: 5,
+        }
+    }
+
+    #[test]
+    fn tables_say_what_follows_and_name_nodes() {
+        let text = report().text();
+        for part in [
+            "1.69 times as far as the nearest: 135 and 80 ns",
+            "differ by 2.0 % (median); latency in 1G of huge pages",
+            "from   node0  node4\nnode0  80.0   134\nnode4  135    81.0\n",
+            "read  one      node4  135    81.0",
+            "node0  2        16.5",
+            "node0  7.5   99.0",
+            "12K   2.5",
+            "cpu0  cpu8  no         120",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        let mut noisy = report();
+        noisy.measured.latency.clear();
+        noisy.measured.bandwidth.clear();
+        noisy.measured.scaling = vec![vec![(
+            1,
+            Sample {
+                median: 1.0,
+                spread: 0.3,
+            },
+        )]];
+        noisy.measured.latency.push(vec![Sample {
+            median: 9.0,
+            spread: 0.3,
+        }]);
+        assert!(
+            noisy.text().contains("30.0 % (median): noisy"),
+            "{}",
+            noisy.text()
+        );
+    }
+
+    #[test]
+    fn the_document_has_every_figure() {
+        let document: Value = serde_json::from_str(&report().json()).unwrap();
+        assert_eq!(document["schema"], "hither.probe/1");
+        assert_eq!(document["memory_nodes"], json!([0, 4]));
+        assert_eq!(document["latency_ns"][1][0]["median"], 135.0);
+        assert_eq!(document["bandwidth"][0]["all_gbs"][0][1]["spread"], 0.02);
+        assert_eq!(document["scaling"][0][1]["threads"], 2);
+        assert_eq!(document["loaded"][1], json!([]));
+        assert_eq!(document["sets"][2]["bytes"], 1 << 30);
+        assert_eq!(document["pairs"][0]["cpus"], json!([0, 8]));
+    }
+
+    #[test]
+    fn the_chart_has_axes_and_a_line() {
+        let svg = report().svg();
+        assert_eq!(svg.matches("<polyline").count(), 1);
+        for part in ["working set, bytes", "time of a load, ns", ">8K</text>"] {
+            assert!(svg.contains(part), "{part}");
+        }
+    }
+}

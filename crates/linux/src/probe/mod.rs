@@ -1,0 +1,491 @@
+//! Measures the memory of this machine: latency and bandwidth from every node with CPUs to every
+//! node with memory, how both change under load and with size, and from core to core.
+//!
+//! Problem: what firmware says of a machine (SLIT, HMAT) is coarse, missing or wrong, and placement
+//! needs numbers.
+//!
+//! Mechanism: latency by loads of which each needs the one before ([`chain`]), bandwidth by threads
+//! that do nothing else while a clock runs ([`team`]); every figure is the median of several rounds,
+//! with their spread beside it. All memory is in huge pages where the kernel has them, bound to its
+//! node, and several times as large as the last-level cache.
+//!
+//! Source: lmbench (McVoy and Staelin, 1996) for the loads; BwMemRd, BwMemWr and BwMemCp of the
+//! ccNUMA papers for the bandwidths.
+
+pub mod chain;
+pub mod team;
+
+use crate::sys::NodeMemory;
+use crate::topology::Topology;
+use chain::Chain;
+use hither_core::ids::{CpuId, NodeId};
+use hither_core::set::CpuSet;
+use std::io;
+use std::time::{Duration, Instant};
+pub use team::Work;
+use team::{Task, Team};
+
+/// Memory that is measured is so many times the last-level cache, and this large at least.
+const CACHES: u64 = 4;
+const LEAST_BYTES: u64 = 64 << 20;
+/// It is no larger than this: to link a GiB takes seconds.
+const MOST_BYTES: u64 = 1 << 30;
+/// One thread's part of that is no smaller than this.
+const LEAST_SHARE: u64 = 8 << 20;
+/// Of a node's free memory at most this share is used.
+const FREE_SHARE: u64 = 3;
+/// One round of a measurement takes at least and at most so long.
+const SLICE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
+/// Turns of an empty loop after each line, for less and less load.
+const PAUSES: [u32; 7] = [0, 1, 2, 4, 8, 20, 100];
+/// Smallest working set of the curve over sizes.
+const SMALLEST_SET: u64 = 8 << 10;
+
+/// What to measure, and how long that may take.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// All measurements together, without getting the memory for them.
+    pub budget: Duration,
+    /// Rounds of each.
+    pub rounds: usize,
+    /// CPUs that may be used.
+    pub cpus: CpuSet,
+}
+
+/// The median of some rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// In the unit of the field it is in.
+    pub median: f64,
+    /// Largest less smallest, as a share of the median.
+    pub spread: f64,
+}
+
+impl Sample {
+    /// # Panics
+    /// Where there is no figure.
+    #[must_use]
+    pub fn of(mut figures: Vec<f64>) -> Self {
+        figures.sort_by(f64::total_cmp);
+        let count = figures.len();
+        let median = f64::midpoint(figures[(count - 1) / 2], figures[count / 2]);
+        let width = figures[count - 1] - figures[0];
+        Self {
+            median,
+            spread: if median > 0.0 { width / median } else { 0.0 },
+        }
+    }
+}
+
+/// Bandwidths of one kind of work, in GB/s: bytes read, written, or read and written once each.
+#[derive(Clone, Debug)]
+pub struct Bandwidth {
+    /// What the threads do.
+    pub work: Work,
+    /// By one thread: `one[cpu_node][memory_node]`, by position.
+    pub one: Vec<Vec<Sample>>,
+    /// By a thread on each CPU of the node.
+    pub all: Vec<Vec<Sample>>,
+}
+
+/// Two cores that hand a line to and fro.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// The one and the other.
+    pub cpus: [CpuId; 2],
+    /// Do they share a last-level cache?
+    pub shares_cache: bool,
+    /// One way, in ns.
+    pub ns: Sample,
+}
+
+/// A point of the curve of latency under load.
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded {
+    /// What the other CPUs of the node read meanwhile, in GB/s.
+    pub gbs: Sample,
+    /// A dependent load, in ns.
+    pub ns: Sample,
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Nodes with CPUs that may be used, and those with memory: what positions stand for.
+    pub cpu_nodes: Vec<NodeId>,
+    /// See above.
+    pub memory_nodes: Vec<NodeId>,
+    /// Of a dependent load in ns: `latency[cpu_node][memory_node]`.
+    pub latency: Vec<Vec<Sample>>,
+    /// One for each kind of work.
+    pub bandwidth: Vec<Bandwidth>,
+    /// Reading the nearest memory by 1, 2, 4, ... and all threads of each node with CPUs, in GB/s.
+    pub scaling: Vec<Vec<(usize, Sample)>>,
+    /// The same memory under load, from the most load to the least; empty for a node of one CPU.
+    pub loaded: Vec<Vec<Loaded>>,
+    /// Bytes of a working set on the first node, and a dependent load in ns.
+    pub sets: Vec<(u64, Sample)>,
+    /// From the first CPU to one of each kind of other.
+    pub pairs: Vec<Pair>,
+    /// Whether all memory was in huge pages.
+    pub huge: bool,
+    /// Bytes behind the latencies.
+    pub bytes: u64,
+}
+
+impl Report {
+    /// The median spread of all figures: how noisy it was.
+    #[must_use]
+    pub fn noise(&self) -> f64 {
+        let matrices = self
+            .bandwidth
+            .iter()
+            .flat_map(|work| [&work.one, &work.all]);
+        let cells = matrices.chain([&self.latency]).flatten().flatten();
+        let scaling = self.scaling.iter().flatten().map(|(_, sample)| sample);
+        Sample::of(cells.chain(scaling).map(|sample| sample.spread).collect()).median
+    }
+}
+
+/// A node with CPUs.
+struct Place {
+    node: NodeId,
+    cpus: Vec<CpuId>,
+    /// Position of the memory that is nearest.
+    near: usize,
+}
+
+/// How often a figure is measured, and how long each time.
+#[derive(Clone, Copy)]
+struct Rounds {
+    count: usize,
+    slice: Duration,
+}
+
+impl Rounds {
+    fn of(self, mut one: impl FnMut(Duration) -> f64) -> Sample {
+        Sample::of((0..self.count).map(|_| one(self.slice)).collect())
+    }
+}
+
+struct Probe<'a> {
+    settings: &'a Settings,
+    places: Vec<Place>,
+    memory: Vec<NodeId>,
+    /// Free bytes of each node with memory.
+    free: Vec<u64>,
+    cache_bytes: u64,
+    rounds: Rounds,
+    progress: &'a mut dyn FnMut(usize, usize, &str),
+    done: usize,
+    total: usize,
+    huge: bool,
+}
+
+/// Measures. `progress` is told how many of how many measurements are done, and which is next.
+///
+/// # Errors
+/// No CPU or no memory to measure, too little free memory, or what the kernel said.
+pub fn measure(
+    topology: &Topology,
+    settings: &Settings,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> io::Result<Report> {
+    let mut probe = Probe::new(topology, settings, progress)?;
+    let report = Report {
+        cpu_nodes: probe.places.iter().map(|place| place.node).collect(),
+        memory_nodes: probe.memory.clone(),
+        latency: probe.latency()?,
+        bandwidth: probe.bandwidth()?,
+        scaling: probe.scaling()?,
+        loaded: probe.loaded()?,
+        sets: probe.sets()?,
+        pairs: probe.pairs(topology)?,
+        huge: probe.huge,
+        bytes: probe.bytes(0),
+    };
+    Ok(report)
+}
+
+impl<'a> Probe<'a> {
+    fn new(
+        topology: &Topology,
+        settings: &'a Settings,
+        progress: &'a mut dyn FnMut(usize, usize, &str),
+    ) -> io::Result<Self> {
+        let has_memory = |node: &&crate::topology::Node| node.memory.total_kb > 0;
+        let nodes: Vec<_> = topology.nodes.iter().filter(has_memory).collect();
+        let memory: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
+        let free = nodes.iter().map(|node| node.memory.free_kb << 10).collect();
+        let mut places = Vec::new();
+        for (position, node) in topology.nodes.iter().enumerate() {
+            let usable = node.cpus.iter().filter(|cpu| settings.cpus.contains(*cpu));
+            let cpus: Vec<CpuId> = usable.collect();
+            let distance = |to: &NodeId| {
+                let to = topology.nodes.iter().position(|node| node.id == *to);
+                to.map_or(u32::MAX, |to| topology.distances[position][to])
+            };
+            let near = (0..memory.len()).min_by_key(|&index| distance(&memory[index]));
+            if let (Some(near), false) = (near, cpus.is_empty()) {
+                places.push(Place {
+                    node: node.id,
+                    cpus,
+                    near,
+                });
+            }
+        }
+        if places.is_empty() {
+            let text = "no CPU that may be used is near any memory";
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
+        let caches = topology.domains.iter().filter_map(|domain| domain.size_kb);
+        let cells = places.len() * memory.len();
+        let threads = places.iter().map(|place| counts(place.cpus.len()).count());
+        let sets = 2 * (MOST_BYTES / SMALLEST_SET).ilog2() as usize;
+        let total = cells * (1 + 2 * Work::ALL.len())
+            + threads.sum::<usize>()
+            + places.len() * PAUSES.len()
+            + sets
+            + 4;
+        let slice = settings.budget / (total * settings.rounds) as u32;
+        Ok(Self {
+            settings,
+            places,
+            memory,
+            free,
+            cache_bytes: caches.max().unwrap_or(0) << 10,
+            rounds: Rounds {
+                count: settings.rounds,
+                slice: slice.clamp(SLICE[0], SLICE[1]),
+            },
+            progress,
+            done: 0,
+            total,
+            huge: topology.transparent_huge_pages.as_deref() != Some("never")
+                && topology.transparent_huge_pages.is_some(),
+        })
+    }
+
+    fn begin(&mut self, what: &str) {
+        (self.progress)(self.done.min(self.total), self.total, what);
+        self.done += 1;
+    }
+
+    /// Bytes that are measured of a memory node at once.
+    fn bytes(&self, memory: usize) -> u64 {
+        let wanted = (CACHES * self.cache_bytes).clamp(LEAST_BYTES, MOST_BYTES);
+        wanted.min(self.free[memory] / FREE_SHARE)
+    }
+
+    /// What is read to have nothing else in the caches.
+    fn other_bytes(&self) -> u64 {
+        (2 * self.cache_bytes).clamp(4 << 20, MOST_BYTES)
+    }
+
+    fn get(&self, memory: usize, bytes: u64) -> io::Result<NodeMemory> {
+        let node = self.memory[memory].0;
+        NodeMemory::new(bytes as usize, node, self.huge).map_err(|error| {
+            let text = format!("{} MiB on node{node}: {error}", bytes >> 20);
+            io::Error::new(error.kind(), text)
+        })
+    }
+
+    fn latency(&mut self) -> io::Result<Vec<Vec<Sample>>> {
+        let rounds = self.rounds;
+        let mut latency = vec![Vec::new(); self.places.len()];
+        for memory in 0..self.memory.len() {
+            let mut bytes = self.get(memory, self.bytes(memory))?;
+            let words = bytes.values_mut(0);
+            // Where the first measurement empties the caches of it.
+            let mut chain = on(self.places[0].cpus[0], || Chain::new(words))?;
+            for (place, row) in latency.iter_mut().enumerate() {
+                let Place { node, near, .. } = self.places[place];
+                let cpu = self.places[place].cpus[0];
+                self.begin(&format!("latency, {node} to {}", self.memory[memory]));
+                // Neither what was here before nor what stays behind is to be found in a cache.
+                let mut other = self.get(near, self.other_bytes())?;
+                let other = other.values_mut(1u64);
+                row.push(on(cpu, || {
+                    team::read(other);
+                    let sample = rounds.of(|slice| chain.follow(slice));
+                    team::read(other);
+                    sample
+                })?);
+            }
+        }
+        Ok(latency)
+    }
+
+    fn bandwidth(&mut self) -> io::Result<Vec<Bandwidth>> {
+        let rounds = self.rounds;
+        let empty = || vec![Vec::new(); self.places.len()];
+        let mut all = Work::ALL.map(|work| Bandwidth {
+            work,
+            one: empty(),
+            all: empty(),
+        });
+        for place in 0..self.places.len() {
+            for memory in 0..self.memory.len() {
+                for is_all in [false, true] {
+                    let Place { node, cpus, .. } = &self.places[place];
+                    let count = if is_all { cpus.len() } else { 1 };
+                    let to = self.memory[memory];
+                    let text = format!("{count} on {node}, memory of {to}");
+                    let team = Team::start(cpus[..count].to_vec(), &self.task(memory, count))?;
+                    for bandwidth in &mut all {
+                        self.begin(&format!("{}, {text}", bandwidth.work.name()));
+                        team.turn_to(bandwidth.work);
+                        let matrix = [&mut bandwidth.one, &mut bandwidth.all];
+                        let matrix = matrix.into_iter().nth(usize::from(is_all));
+                        let sample = rounds.of(|slice| team.gbs(slice));
+                        matrix.into_iter().for_each(|rows| rows[place].push(sample));
+                    }
+                }
+            }
+        }
+        Ok(all.into())
+    }
+
+    fn task(&self, memory: usize, threads: usize) -> Task {
+        let share = (self.bytes(memory) / threads as u64).max(LEAST_SHARE);
+        let most = self.free[memory] / FREE_SHARE / threads as u64;
+        Task {
+            node: self.memory[memory],
+            bytes: (share.min(most) as usize).max(team::CHUNK_BYTES),
+            huge: self.huge,
+        }
+    }
+
+    fn scaling(&mut self) -> io::Result<Vec<Vec<(usize, Sample)>>> {
+        let rounds = self.rounds;
+        let mut all = Vec::new();
+        for place in 0..self.places.len() {
+            let Place { node, near, .. } = self.places[place];
+            let cpus = self.places[place].cpus.clone();
+            let mut row = Vec::new();
+            for count in counts(cpus.len()) {
+                let team = Team::start(cpus[..count].to_vec(), &self.task(near, count))?;
+                self.begin(&format!("read, {count} on {node}"));
+                row.push((count, rounds.of(|slice| team.gbs(slice))));
+            }
+            all.push(row);
+        }
+        Ok(all)
+    }
+
+    fn loaded(&mut self) -> io::Result<Vec<Vec<Loaded>>> {
+        let rounds = self.rounds;
+        let mut all = Vec::new();
+        for place in 0..self.places.len() {
+            let Place { node, near, .. } = self.places[place];
+            let cpus = self.places[place].cpus.clone();
+            let mut row = Vec::new();
+            if cpus.len() > 1 {
+                let mut bytes = self.get(near, self.bytes(near))?;
+                let words = bytes.values_mut(0);
+                let mut chain = on(cpus[0], || Chain::new(words))?;
+                let mut other = self.get(near, self.other_bytes())?;
+                let other = other.values_mut(1u64);
+                let task = self.task(near, cpus.len() - 1);
+                let team = Team::start(cpus[1..].to_vec(), &task)?;
+                for pause in PAUSES {
+                    self.begin(&format!("latency under load, {node}"));
+                    team.pause(pause);
+                    row.push(on(cpus[0], || {
+                        if row.is_empty() {
+                            team::read(other);
+                        }
+                        let mut gbs = Vec::new();
+                        let ns = rounds.of(|slice| {
+                            let mut ns = 0.0;
+                            gbs.push(team.during(|| ns = chain.follow(slice)));
+                            ns
+                        });
+                        let gbs = Sample::of(gbs);
+                        Loaded { gbs, ns }
+                    })?);
+                }
+            }
+            all.push(row);
+        }
+        Ok(all)
+    }
+
+    fn sets(&mut self) -> io::Result<Vec<(u64, Sample)>> {
+        let rounds = self.rounds;
+        let Place { near, .. } = self.places[0];
+        let cpu = self.places[0].cpus[0];
+        let most = self.bytes(near);
+        let mut bytes = self.get(near, most)?;
+        let words = bytes.values_mut(0u64);
+        let mut all = Vec::new();
+        let mut size = SMALLEST_SET;
+        while size <= most {
+            for set in [size, size + size / 2] {
+                if set > most {
+                    continue;
+                }
+                self.begin(&format!("latency of {} KiB", set >> 10));
+                let mut chain = Chain::new(&mut words[..set as usize / 8]);
+                let sample = on(cpu, || {
+                    chain.warm();
+                    rounds.of(|slice| chain.follow(slice))
+                })?;
+                all.push((set, sample));
+            }
+            size *= 2;
+        }
+        Ok(all)
+    }
+
+    /// The first CPU with one that shares its cache, and one of every other cache.
+    fn pairs(&mut self, topology: &Topology) -> io::Result<Vec<Pair>> {
+        let first = self.places[0].cpus[0];
+        let mut all = Vec::new();
+        for domain in &topology.domains {
+            let usable = |cpu: &CpuId| self.settings.cpus.contains(*cpu) && *cpu != first;
+            let Some(other) = domain.cpus.iter().find(usable) else {
+                continue;
+            };
+            self.begin(&format!("{first} to {other}"));
+            let Rounds { count, slice } = self.rounds;
+            let figures: io::Result<Vec<f64>> = (0..count)
+                .map(|_| team::hand_over([first, other], slice))
+                .collect();
+            all.push(Pair {
+                cpus: [first, other],
+                shares_cache: domain.cpus.contains(first),
+                ns: Sample::of(figures?),
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// Runs something on a CPU, on a thread of its own: the caller stays where it is.
+fn on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| team::stay_on(cpu).map(|()| work()));
+        let done = thread.join();
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// 1, 2, 4 and so on, and as many as there are.
+fn counts(most: usize) -> impl Iterator<Item = usize> {
+    let powers = (0..usize::BITS).map(|shift| 1 << shift);
+    powers
+        .take_while(move |count| *count < most)
+        .chain(std::iter::once(most))
+}
+
+/// Time enough for a call of `work` many times, in ns per call.
+fn per_call(slice: Duration, calls: u64, mut work: impl FnMut()) -> f64 {
+    let begin = Instant::now();
+    let mut count = 0;
+    while count == 0 || begin.elapsed() < slice {
+        work();
+        count += calls;
+    }
+    begin.elapsed().as_nanos() as f64 / count as f64
+}
