@@ -1,5 +1,6 @@
 //! `hither probe`: latency and bandwidth of the memory under it, measured.
 
+mod machine;
 mod report;
 
 use crate::output::{Progress, can_write, show, write};
@@ -10,7 +11,7 @@ use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
 use report::Report;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use std::time::Duration;
 Examples:
   hither probe
   hither probe --seconds 60 --json probe.json --svg probe.svg
+  hither probe --machine-file mine.toml && hither lab run --machine mine.toml -- ./app
   hither probe --cpus 0-3")]
 pub struct Command {
     /// Time for all measurements together, without that for getting the memory
@@ -47,6 +49,24 @@ pub struct Command {
     /// Draw latency by size of the working set
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write a machine file, for the lab and for policies; each number says whether it was measured
+    #[arg(long, value_name = "FILE", conflicts_with = "cpus")]
+    machine_file: Option<PathBuf>,
+}
+
+/// The name that a machine file has by its own.
+fn machine_name(path: &Path) -> anyhow::Result<String> {
+    let stem = path
+        .file_name()
+        .and_then(|name| name.to_str()?.strip_suffix(".toml"));
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match stem {
+        Some(stem) if !stem.is_empty() && stem.chars().all(fits) => Ok(stem.to_owned()),
+        _ => anyhow::bail!(
+            "--machine-file {}: name it with lower-case letters, digits and `-`, as in mine.toml",
+            path.display()
+        ),
+    }
 }
 
 impl Command {
@@ -55,7 +75,12 @@ impl Command {
     /// # Errors
     /// CPUs that may not be used, files that cannot be written, too little memory.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        for (option, path) in [("--json", &self.json), ("--svg", &self.svg)] {
+        let machine_name = self.machine_file.as_deref().map(machine_name).transpose()?;
+        for (option, path) in [
+            ("--json", &self.json),
+            ("--svg", &self.svg),
+            ("--machine-file", &self.machine_file),
+        ] {
             if let Some(path) = path {
                 can_write(option, path)?;
             }
@@ -92,6 +117,11 @@ impl Command {
         };
         if let Some(path) = &self.svg {
             write("--svg", path, &report.svg())?;
+        }
+        if let (Some(path), Some(name)) = (&self.machine_file, machine_name) {
+            let core = machine::Core::read();
+            let (text, _) = machine::file(&name, &topology, &report.measured, core)?;
+            write("--machine-file", path, &text)?;
         }
         show(&self.json, &report.json(), &report.text())?;
         Ok(ExitCode::SUCCESS)

@@ -113,6 +113,10 @@ fn bad_command_lines_are_refused_with_a_remedy() {
         (&["probe", "--cpus", "x"], "--cpus"),
         (&["probe", "--cpus", "60000"], "name some of those"),
         (&["probe", "--json", &path("none/x")], "cannot be written"),
+        (
+            &["probe", "--machine-file", &path("Mine")],
+            "as in mine.toml",
+        ),
         (&["run"], "<CMD>"),
         (&["run", "--policy", "none"], "<CMD>"),
         (&["run", "true"], "true"),

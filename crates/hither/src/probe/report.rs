@@ -263,48 +263,60 @@ fn table(text: &mut String, head: &[String], rows: Vec<Vec<String>>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use hither_core::ids::CpuId;
     use hither_linux::probe::{Bandwidth, Loaded, Pair, Work};
 
-    fn at(median: f64) -> Sample {
+    pub fn at(median: f64) -> Sample {
         Sample {
             median,
             spread: 0.02,
         }
     }
 
-    fn report() -> Report {
+    /// Of a machine with two such nodes.
+    pub fn measured(nodes: &[u32; 2]) -> probe::Report {
         let matrix = || vec![vec![at(80.0), at(134.0)], vec![at(135.0), at(81.0)]];
-        let nodes = vec![NodeId(0), NodeId(4)];
-        Report {
-            measured: probe::Report {
-                cpu_nodes: nodes.clone(),
-                memory_nodes: nodes,
-                latency: matrix(),
-                bandwidth: vec![Bandwidth {
+        let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+        probe::Report {
+            cpu_nodes: nodes.clone(),
+            memory_nodes: nodes,
+            latency: matrix(),
+            bandwidth: vec![
+                Bandwidth {
                     work: Work::Read,
                     one: matrix(),
                     all: matrix(),
+                },
+                Bandwidth {
+                    work: Work::Write,
+                    one: matrix(),
+                    all: matrix(),
+                },
+            ],
+            scaling: vec![vec![(1, at(8.25)), (2, at(16.5))], vec![(1, at(8.5))]],
+            loaded: vec![
+                vec![Loaded {
+                    gbs: at(7.5),
+                    ns: at(99.0),
                 }],
-                scaling: vec![vec![(1, at(8.25)), (2, at(16.5))], vec![(1, at(8.5))]],
-                loaded: vec![
-                    vec![Loaded {
-                        gbs: at(7.5),
-                        ns: at(99.0),
-                    }],
-                    Vec::new(),
-                ],
-                sets: vec![(8 << 10, at(1.5)), (12 << 10, at(2.5)), (1 << 30, at(80.0))],
-                pairs: vec![Pair {
-                    cpus: [CpuId(0), CpuId(8)],
-                    shares_cache: false,
-                    ns: at(120.0),
-                }],
-                huge: true,
-                bytes: 1 << 30,
-            },
+                Vec::new(),
+            ],
+            sets: vec![(8 << 10, at(1.5)), (12 << 10, at(2.5)), (1 << 30, at(80.0))],
+            pairs: vec![Pair {
+                cpus: [CpuId(0), CpuId(8)],
+                shares_cache: false,
+                ns: at(120.0),
+            }],
+            huge: true,
+            bytes: 1 << 30,
+        }
+    }
+
+    fn report() -> Report {
+        Report {
+            measured: measured(&[0, 4]),
             rounds: 5,
         }
     }
@@ -316,7 +328,7 @@ mod tests {
             "1.69 times as far as the nearest: 135 and 80 ns",
             "differ by 2.0 % (median); latency in 1G of huge pages",
             "from   node0  node4\nnode0  80.0   134\nnode4  135    81.0\n",
-            "read  one      node4  135    81.0",
+            "read   one      node4  135    81.0",
             "node0  2        16.5",
             "node0  7.5   99.0",
             "12K   2.5",
