@@ -270,7 +270,10 @@ impl Writer<'_> {
                 Some(_) => row[index],
                 None => *least(row),
             };
-            self.sample("idle_ns", &idle, "a dependent load");
+            match self.position(id) {
+                Some(_) => self.sample("idle_ns", &idle, "a dependent load"),
+                None => self.number("idle_ns", idle.median, "D as the nearest CPUs' own memory"),
+            }
             let all = |work| Some(self.work(work)?.all[from][index]);
             if let (Some(read), Some(write)) = (all(Work::Read), all(Work::Write)) {
                 // A line that is overwritten by ordinary stores is read and written.
