@@ -5,6 +5,7 @@ mod report;
 mod select;
 mod target;
 
+use crate::output::Progress;
 use crate::units::parse_bytes;
 use crate::{STATUS_FAILED, print};
 use anyhow::{Context, bail};
@@ -20,14 +21,12 @@ use hither_mover::Backend;
 use perform::{Account, Piece, Stop, Surroundings};
 use report::Report;
 use select::{Asked, Selection};
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::process::ExitCode;
 use target::{Room, Wanted};
 
-/// A move that takes longer than this shows its progress, in us.
-const PROGRESS_AFTER_US: u64 = 500_000;
-/// Time between two lines of progress, in us.
-const PROGRESS_EVERY_US: u64 = 100_000;
+/// A move that takes longer than this shows its progress, in ns.
+const PROGRESS_AFTER_NS: u64 = 500_000_000;
 
 /// Move pages of a running process to a node or a tier
 ///
@@ -192,7 +191,7 @@ impl Command {
         around.start_ns = sys::monotonic_ns();
         let pid = Pid(self.pid);
         let (mut accounts, stop) = perform::perform(pid, pieces, rooms, self.rate, backend, around);
-        around.clear_progress();
+        around.progress.clear();
         for (account, piece) in accounts.iter_mut().zip(pieces) {
             // Who interrupts a second time does not want to know.
             if !matches!(around.stop(), Some(Stop::Signal(_))) {
@@ -240,8 +239,7 @@ struct Here {
     signals: Option<Signals>,
     timer: Timer,
     start_ns: u64,
-    shows_progress: bool,
-    shown_us: Option<u64>,
+    progress: Progress,
 }
 
 impl Here {
@@ -260,8 +258,7 @@ impl Here {
             signals: None,
             timer: Timer::new().context("making a timer")?,
             start_ns: sys::monotonic_ns(),
-            shows_progress: io::stderr().is_terminal(),
-            shown_us: None,
+            progress: Progress::after(PROGRESS_AFTER_NS),
         })
     }
 
@@ -270,12 +267,6 @@ impl Here {
             return Some(Stop::Signal(arrived.signal));
         }
         self.process.has_ended().then_some(Stop::Gone)
-    }
-
-    fn clear_progress(&mut self) {
-        if self.shown_us.take().is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
     }
 }
 
@@ -302,18 +293,11 @@ impl Surroundings for Here {
     }
 
     fn progress(&mut self, tried: u64, of: u64, moved: u64) {
-        let now_us = self.elapsed_us();
-        let due_us = self
-            .shown_us
-            .map_or(PROGRESS_AFTER_US, |us| us + PROGRESS_EVERY_US);
-        if !self.shows_progress || now_us < due_us {
-            return;
-        }
-        self.shown_us = Some(now_us);
         let percent = 100.0 * tried as f64 / of.max(1) as f64;
-        let gbs = moved as f64 / (now_us as f64 * 1e3);
-        let line = format!("hither: {percent:3.0} %, {tried} of {of} pages, {gbs:.2} GB/s");
-        let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        let gbs = moved as f64 / (self.elapsed_us() as f64 * 1e3);
+        self.progress.tell(format_args!(
+            "{percent:3.0} %, {tried} of {of} pages, {gbs:.2} GB/s"
+        ));
     }
 }
 

@@ -52,30 +52,40 @@ fn cannot_write(option: &str, path: &Path) -> String {
 /// One line on a terminal that says how far it is.
 pub struct Progress {
     is_shown: bool,
-    last_ns: u64,
+    /// When the next line may be shown.
+    due_ns: u64,
+    /// A line is to be seen.
+    is_there: bool,
 }
 
 impl Progress {
     /// Shown where standard error is a terminal.
     pub fn new() -> Self {
+        Self::after(0)
+    }
+
+    /// The same, of what is worth a line only if it takes so long, in ns.
+    pub fn after(ns: u64) -> Self {
         Self {
             is_shown: io::stderr().is_terminal(),
-            last_ns: 0,
+            due_ns: sys::monotonic_ns() + ns,
+            is_there: false,
         }
     }
 
     /// Says something, if the last was not said just now.
     pub fn tell(&mut self, line: impl Display) {
         let now_ns = sys::monotonic_ns();
-        if self.is_shown && now_ns >= self.last_ns + PROGRESS_EVERY_NS {
-            self.last_ns = now_ns;
+        if self.is_shown && now_ns >= self.due_ns {
+            self.due_ns = now_ns + PROGRESS_EVERY_NS;
+            self.is_there = true;
             let _ = write!(io::stderr(), "\rhither: {line}\x1b[K");
         }
     }
 
     /// Takes the line away.
-    pub fn clear(&self) {
-        if self.is_shown && self.last_ns > 0 {
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.is_there) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }

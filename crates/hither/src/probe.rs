@@ -5,6 +5,7 @@ mod report;
 
 use crate::output::{Progress, can_write, show, write};
 use anyhow::Context;
+use hither_core::machine::parse;
 use hither_core::set::CpuSet;
 use hither_linux::probe::{self, Settings};
 use hither_linux::root::Root;
@@ -59,9 +60,8 @@ fn machine_name(path: &Path) -> anyhow::Result<String> {
     let stem = path
         .file_name()
         .and_then(|name| name.to_str()?.strip_suffix(".toml"));
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     match stem {
-        Some(stem) if !stem.is_empty() && stem.chars().all(fits) => Ok(stem.to_owned()),
+        Some(stem) if parse::is_name(stem) => Ok(stem.to_owned()),
         _ => anyhow::bail!(
             "--machine-file {}: name it with lower-case letters, digits and `-`, as in mine.toml",
             path.display()
@@ -120,7 +120,7 @@ impl Command {
         }
         if let (Some(path), Some(name)) = (&self.machine_file, machine_name) {
             let core = machine::Core::read();
-            let (text, _) = machine::file(&name, &topology, &report.measured, core)?;
+            let text = machine::file(&name, &topology, &report.measured, core)?;
             write("--machine-file", path, &text)?;
         }
         show(&self.json, &report.json(), &report.text())?;

@@ -26,9 +26,11 @@ pub const FORMAT: &str = "hither.machine/1";
 
 /// Upper and lower bounds of what a file may say. They are wide: they keep slips of units and
 /// overflows out, not unusual machines.
-pub(crate) mod limits {
+pub mod limits {
     /// Bytes of a file's text.
     pub const TEXT_BYTES: usize = 1 << 20;
+    /// Bytes of a machine's name.
+    pub const NAME_BYTES: usize = 64;
     /// Nodes of a machine.
     pub const NODES: usize = 64;
     /// CPUs of a machine.
@@ -157,11 +159,17 @@ fn check_format(root: &Section) -> Result<()> {
     Ok(())
 }
 
+/// May a machine be called so? Lower-case letters, digits and `-`, [`limits::NAME_BYTES`] at most.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=limits::NAME_BYTES).contains(&name.len()) && name.chars().all(fits)
+}
+
 fn name(root: &Section) -> Result<String> {
     let field = root.need("name", "the file's name without `.toml`")?;
-    let name = field.text(64)?;
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if name.is_empty() || !name.chars().all(fits) {
+    let name = field.text(limits::NAME_BYTES)?;
+    if !is_name(name) {
         return Err(field.place.error(
             format!("\"{}\" is no machine name", clip(name)),
             "use lower-case letters, digits and `-`, as in \"opteron8385\"",

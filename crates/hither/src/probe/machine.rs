@@ -5,7 +5,7 @@
 
 use crate::print;
 use hither_core::ids::{CpuId, NodeId};
-use hither_core::machine::{Machine, parse};
+use hither_core::machine::parse::{self, limits};
 use hither_core::set::CpuSet;
 use hither_linux::probe::{Report, Sample, Work};
 use hither_linux::topology::Topology;
@@ -42,7 +42,7 @@ impl Core {
     }
 }
 
-/// The file's text, and what it says.
+/// The file's text, which is a machine file.
 ///
 /// # Errors
 /// Why no file can say it.
@@ -51,11 +51,12 @@ pub fn file(
     topology: &Topology,
     measured: &Report,
     core: Core,
-) -> anyhow::Result<(String, Machine)> {
+) -> anyhow::Result<String> {
     let links = measured.memory_nodes.len() * (measured.memory_nodes.len() - 1);
     anyhow::ensure!(
-        links <= 256,
-        "a machine file has at most 256 links, and {links} were measured; leave --machine-file out"
+        links <= limits::LINKS,
+        "a machine file has at most {} links, and {links} were measured; leave --machine-file out",
+        limits::LINKS
     );
     let no_memory =
         |node: &&hither_linux::topology::Node| !node.cpus.is_empty() && node.memory.total_kb == 0;
@@ -72,10 +73,10 @@ pub fn file(
         core,
     }
     .file(name);
-    let machine = parse::parse(&text).map_err(|error| {
+    parse::parse(&text).map_err(|error| {
         anyhow::anyhow!("the measured machine is none ({error}); please report this")
     })?;
-    Ok((text, machine))
+    Ok(text)
 }
 
 struct Writer<'a> {
@@ -386,7 +387,8 @@ mod tests {
         let topology = captured("two-socket");
         let mut measured = figures(&[0, 1]);
         measured.bandwidth[0].work = Work::Read;
-        let (text, machine) = file("mine", &topology, &measured, CORE).unwrap();
+        let text = file("mine", &topology, &measured, CORE).unwrap();
+        let machine = parse::parse(&text).unwrap();
         assert_eq!(machine.name, "mine");
         assert_eq!(machine.cpu_count(), topology.online.len());
         // Latencies both ways are 134 and 135, the memories' own 81 and 80.

@@ -268,13 +268,11 @@ impl Forker {
             self.in_window += u64::from(window % 2 == 1);
             self.short += u64::from(short && meeting.short.load(Ordering::SeqCst));
             self.count += 1;
-            match step.checked_sub(1) {
-                Some(index) => meeting.by_step[index as usize].fetch_add(1, Ordering::Relaxed),
-                None => {
-                    self.elsewhere += 1;
-                    0
-                }
-            };
+            if step == 0 {
+                self.elsewhere += 1;
+            } else {
+                meeting.by_step[step as usize - 1].fetch_add(1, Ordering::Relaxed);
+            }
             self.children.push(child);
             self.reap(MOST_CHILDREN, verdict);
             // One child for each time that one is wanted.

@@ -148,6 +148,7 @@ impl Report {
 }
 
 /// A node with CPUs.
+#[derive(Clone)]
 struct Place {
     node: NodeId,
     cpus: Vec<CpuId>,
@@ -192,19 +193,26 @@ pub fn measure(
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> io::Result<Report> {
     let mut probe = Probe::new(topology, settings, progress)?;
-    let report = Report {
-        cpu_nodes: probe.places.iter().map(|place| place.node).collect(),
+    let places = probe.places.clone();
+    let latency = probe.latency()?;
+    let bandwidth = probe.bandwidth()?;
+    let scaling = (0..).zip(&places);
+    let scaling = scaling.map(|(index, place)| probe.scaling(index, place, &bandwidth));
+    let scaling = scaling.collect::<io::Result<_>>()?;
+    let loaded = places.iter().map(|place| probe.loaded(place));
+    let loaded = loaded.collect::<io::Result<_>>()?;
+    Ok(Report {
+        cpu_nodes: places.iter().map(|place| place.node).collect(),
         memory_nodes: probe.memory.clone(),
-        latency: probe.latency()?,
-        bandwidth: probe.bandwidth()?,
-        scaling: probe.scaling()?,
-        loaded: probe.loaded()?,
+        latency,
+        scaling,
+        bandwidth,
+        loaded,
         sets: probe.sets()?,
         pairs: probe.pairs(topology)?,
         huge: probe.huge,
         bytes: probe.bytes(0),
-    };
-    Ok(report)
+    })
 }
 
 impl<'a> Probe<'a> {
@@ -240,7 +248,7 @@ impl<'a> Probe<'a> {
         }
         let caches = topology.domains.iter().filter_map(|domain| domain.size_kb);
         let cells = places.len() * memory.len();
-        let threads = places.iter().map(|place| counts(place.cpus.len()).count());
+        let threads = places.iter().map(|place| between(place.cpus.len()).count());
         let sets = 2 * (MOST_BYTES / SMALLEST_SET).ilog2() as usize;
         let total = cells * (1 + 2 * Work::ALL.len())
             + threads.sum::<usize>()
@@ -261,8 +269,7 @@ impl<'a> Probe<'a> {
             progress,
             done: 0,
             total,
-            huge: topology.transparent_huge_pages.as_deref() != Some("never")
-                && topology.transparent_huge_pages.is_some(),
+            huge: (topology.transparent_huge_pages.as_deref()).is_some_and(|mode| mode != "never"),
         })
     }
 
@@ -293,18 +300,18 @@ impl<'a> Probe<'a> {
     fn latency(&mut self) -> io::Result<Vec<Vec<Sample>>> {
         let rounds = self.rounds;
         let mut latency = vec![Vec::new(); self.places.len()];
+        let mut other = self.get(self.places[0].near, self.other_bytes())?;
+        let other = other.values_mut(1u64);
         for memory in 0..self.memory.len() {
             let mut bytes = self.get(memory, self.bytes(memory))?;
             let words = bytes.values_mut(0);
             // Where the first measurement empties the caches of it.
             let mut chain = on(self.places[0].cpus[0], || Chain::new(words))?;
             for (place, row) in latency.iter_mut().enumerate() {
-                let Place { node, near, .. } = self.places[place];
+                let Place { node, .. } = self.places[place];
                 let cpu = self.places[place].cpus[0];
                 self.begin(&format!("latency, {node} to {}", self.memory[memory]));
                 // Neither what was here before nor what stays behind is to be found in a cache.
-                let mut other = self.get(near, self.other_bytes())?;
-                let other = other.values_mut(1u64);
                 row.push(on(cpu, || {
                     team::read(other);
                     let sample = rounds.of(|slice| chain.follow(slice));
@@ -335,10 +342,11 @@ impl<'a> Probe<'a> {
                     for bandwidth in &mut all {
                         self.begin(&format!("{}, {text}", bandwidth.work.name()));
                         team.turn_to(bandwidth.work);
-                        let matrix = [&mut bandwidth.one, &mut bandwidth.all];
-                        let matrix = matrix.into_iter().nth(usize::from(is_all));
-                        let sample = rounds.of(|slice| team.gbs(slice));
-                        matrix.into_iter().for_each(|rows| rows[place].push(sample));
+                        let matrix = match is_all {
+                            true => &mut bandwidth.all,
+                            false => &mut bandwidth.one,
+                        };
+                        matrix[place].push(rounds.of(|slice| team.gbs(slice)));
                     }
                 }
             }
@@ -356,59 +364,64 @@ impl<'a> Probe<'a> {
         }
     }
 
-    fn scaling(&mut self) -> io::Result<Vec<Vec<(usize, Sample)>>> {
+    /// One thread and all of them are among the bandwidths already.
+    fn scaling(
+        &mut self,
+        index: usize,
+        place: &Place,
+        bandwidth: &[Bandwidth],
+    ) -> io::Result<Vec<(usize, Sample)>> {
+        let Place { node, cpus, near } = place;
         let rounds = self.rounds;
-        let mut all = Vec::new();
-        for place in 0..self.places.len() {
-            let Place { node, near, .. } = self.places[place];
-            let cpus = self.places[place].cpus.clone();
-            let mut row = Vec::new();
-            for count in counts(cpus.len()) {
-                let team = Team::start(cpus[..count].to_vec(), &self.task(near, count))?;
-                self.begin(&format!("read, {count} on {node}"));
-                row.push((count, rounds.of(|slice| team.gbs(slice))));
-            }
-            all.push(row);
+        let mut row = Vec::new();
+        for count in between(cpus.len()) {
+            let team = Team::start(cpus[..count].to_vec(), &self.task(*near, count))?;
+            self.begin(&format!("read, {count} on {node}"));
+            row.push((count, rounds.of(|slice| team.gbs(slice))));
         }
-        Ok(all)
+        if let Some(read) = bandwidth.iter().find(|one| one.work == Work::Read) {
+            row.insert(0, (1, read.one[index][*near]));
+            if cpus.len() > 1 {
+                row.push((cpus.len(), read.all[index][*near]));
+            }
+        }
+        Ok(row)
     }
 
-    fn loaded(&mut self) -> io::Result<Vec<Vec<Loaded>>> {
-        let rounds = self.rounds;
-        let mut all = Vec::new();
-        for place in 0..self.places.len() {
-            let Place { node, near, .. } = self.places[place];
-            let cpus = self.places[place].cpus.clone();
-            let mut row = Vec::new();
-            if cpus.len() > 1 {
-                let mut bytes = self.get(near, self.bytes(near))?;
-                let words = bytes.values_mut(0);
-                let mut chain = on(cpus[0], || Chain::new(words))?;
-                let mut other = self.get(near, self.other_bytes())?;
-                let other = other.values_mut(1u64);
-                let task = self.task(near, cpus.len() - 1);
-                let team = Team::start(cpus[1..].to_vec(), &task)?;
-                for pause in PAUSES {
-                    self.begin(&format!("latency under load, {node}"));
-                    team.pause(pause);
-                    row.push(on(cpus[0], || {
-                        if row.is_empty() {
-                            team::read(other);
-                        }
-                        let mut gbs = Vec::new();
-                        let ns = rounds.of(|slice| {
-                            let mut ns = 0.0;
-                            gbs.push(team.during(|| ns = chain.follow(slice)));
-                            ns
-                        });
-                        let gbs = Sample::of(gbs);
-                        Loaded { gbs, ns }
-                    })?);
-                }
-            }
-            all.push(row);
+    fn loaded(&mut self, place: &Place) -> io::Result<Vec<Loaded>> {
+        let &Place { node, near, .. } = place;
+        let [first, others @ ..] = &place.cpus[..] else {
+            return Ok(Vec::new());
+        };
+        if others.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(all)
+        let rounds = self.rounds;
+        let mut bytes = self.get(near, self.bytes(near))?;
+        let words = bytes.values_mut(0);
+        let mut chain = on(*first, || Chain::new(words))?;
+        let mut other = self.get(near, self.other_bytes())?;
+        let other = other.values_mut(1u64);
+        let team = Team::start(others.to_vec(), &self.task(near, others.len()))?;
+        let mut row = Vec::new();
+        for pause in PAUSES {
+            self.begin(&format!("latency under load, {node}"));
+            team.pause(pause);
+            row.push(on(*first, || {
+                if row.is_empty() {
+                    team::read(other);
+                }
+                let mut gbs = Vec::new();
+                let ns = rounds.of(|slice| {
+                    let mut ns = 0.0;
+                    gbs.push(team.during(|| ns = chain.follow(slice)));
+                    ns
+                });
+                let gbs = Sample::of(gbs);
+                Loaded { gbs, ns }
+            })?);
+        }
+        Ok(row)
     }
 
     fn sets(&mut self) -> io::Result<Vec<(u64, Sample)>> {
@@ -471,12 +484,10 @@ fn on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// 1, 2, 4 and so on, and as many as there are.
-fn counts(most: usize) -> impl Iterator<Item = usize> {
-    let powers = (0..usize::BITS).map(|shift| 1 << shift);
-    powers
-        .take_while(move |count| *count < most)
-        .chain(std::iter::once(most))
+/// 2, 4, 8 and so on, fewer than `most`.
+fn between(most: usize) -> impl Iterator<Item = usize> {
+    let powers = (1..usize::BITS).map(|shift| 1 << shift);
+    powers.take_while(move |count| *count < most)
 }
 
 /// Time enough for a call of `work` many times, in ns per call.

@@ -9,7 +9,6 @@
 use crate::backend::copy;
 use crate::sys::{self, NodeMemory};
 use hither_core::ids::{CpuId, NodeId};
-use hither_core::set::CpuSet;
 use std::hint::{black_box, spin_loop};
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -196,9 +195,7 @@ impl Drop for Team {
 
 /// Keeps the calling thread on one CPU.
 pub(super) fn stay_on(cpu: CpuId) -> io::Result<()> {
-    let mut cpus = CpuSet::new();
-    cpus.insert(cpu);
-    sys::stay_on(&cpus)
+    sys::stay_on(&std::iter::once(cpu).collect())
 }
 
 fn prepare(cpu: CpuId, task: &Task) -> io::Result<NodeMemory> {
@@ -209,16 +206,14 @@ fn prepare(cpu: CpuId, task: &Task) -> io::Result<NodeMemory> {
 fn work(mut memory: NodeMemory, task: &Task, shared: &Shared, index: usize) {
     let words = memory.values_mut(1u64);
     let words = &mut words[..task.bytes / 8];
-    let (front, rear) = words.split_at_mut(task.bytes / 16);
     let count = &shared.done[index].0;
     let mut next = 0;
     while !shared.stop.load(Relaxed) {
         let work = Work::ALL[shared.work.load(Relaxed)];
-        let is_copy = matches!(work, Work::Copy | Work::CopyStreaming);
-        let whole = if is_copy {
-            front.len()
-        } else {
-            front.len() + rear.len()
+        let (front, rear) = words.split_at_mut(words.len() / 2);
+        let whole = match work {
+            Work::Copy | Work::CopyStreaming => front.len(),
+            _ => front.len() + rear.len(),
         };
         if next >= whole {
             next = 0;
@@ -226,30 +221,18 @@ fn work(mut memory: NodeMemory, task: &Task, shared: &Shared, index: usize) {
         let length = CHUNK_WORDS.min(whole - next);
         let range = next..next + length;
         match work {
+            Work::Read => match shared.pause.load(Relaxed) {
+                0 => read(&words[range]),
+                turns => read_slowly(&words[range], turns),
+            },
+            Work::Write => write_ordinary(&mut words[range], next as u64),
+            Work::WriteStreaming => write_streaming(&mut words[range], next as u64),
             Work::Copy => copy_ordinary(&front[range.clone()], &mut rear[range]),
             Work::CopyStreaming => {
                 let (from, to) = (&front[range.clone()], &mut rear[range]);
                 // SAFETY: two slices of one length, the one exclusive.
                 unsafe {
                     copy::nontemporal(from.as_ptr().cast(), to.as_mut_ptr().cast(), length * 8);
-                }
-            }
-            work => {
-                // Two halves of one memory, gone through one behind the other.
-                let half = front.len();
-                let parts = [
-                    &mut front[next.min(half)..(next + length).min(half)],
-                    &mut rear[next.saturating_sub(half)..(next + length).saturating_sub(half)],
-                ];
-                for part in parts {
-                    match work {
-                        Work::Read => match shared.pause.load(Relaxed) {
-                            0 => read(part),
-                            turns => read_slowly(part, turns),
-                        },
-                        Work::Write => write_ordinary(part, next as u64),
-                        _ => write_streaming(part, next as u64),
-                    }
                 }
             }
         }

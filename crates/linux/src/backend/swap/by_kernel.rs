@@ -7,7 +7,7 @@ use super::work::{Progress, Why};
 use crate::sys;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
-use hither_mover::{Action, Backend, Job, Pages, Race};
+use hither_mover::{Action, Backend, Job, OutcomeBuilder, Pages, Race};
 use std::ops::Range;
 
 impl SwapBackend {
@@ -52,10 +52,7 @@ impl SwapBackend {
             false => self.kernel.execute(&jobs),
         };
         for ((job, _), outcome) in parts.into_iter().zip(outcomes) {
-            let builder = ledger.job(job);
-            if builder.counted() == 0 {
-                builder.figures().backend = Some(self.kernel.name());
-            }
+            let builder = self.builder(job, ledger);
             builder.figures().bytes += outcome.bytes;
             builder.already_there_many(outcome.already_there);
             for (refusal, count) in outcome.refused {
@@ -67,6 +64,15 @@ impl SwapBackend {
                 builder.moved(page);
             }
         }
+    }
+
+    /// Of a job of which the kernel moves something: it is the job's backend where nothing came first.
+    fn builder<'a>(&self, job: usize, ledger: &'a mut Ledger<'_>) -> &'a mut OutcomeBuilder {
+        let builder = ledger.job(job);
+        if builder.counted() == 0 {
+            builder.figures().backend = Some(self.kernel.name());
+        }
+        builder
     }
 
     /// Huge pages that are wholly one job's, named by one address each: by all of its pages a move
@@ -94,6 +100,10 @@ impl SwapBackend {
             );
             whole.extend(huge.step_by(HUGE as usize).map(|start| (*job, start)));
         }
+        // Even an empty call waits for every CPU's page lists.
+        if whole.is_empty() {
+            return left;
+        }
         let addresses: Vec<u64> = whole.iter().map(|(_, start)| *start).collect();
         let targets = vec![span.to.0 as i32; whole.len()];
         let mut status = vec![i32::MIN; whole.len()];
@@ -106,10 +116,7 @@ impl SwapBackend {
                 left.push((job, range));
                 continue;
             }
-            let builder = ledger.job(job);
-            if builder.counted() == 0 {
-                builder.figures().backend = Some(self.kernel.name());
-            }
+            let builder = self.builder(job, ledger);
             builder.figures().bytes += HUGE;
             builder.figures().huge_kept += 1;
             builder.moved_many(start / PAGE..(start + HUGE) / PAGE);
