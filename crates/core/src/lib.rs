@@ -11,6 +11,7 @@ pub mod explain;
 pub mod ids;
 pub mod machine;
 pub mod metrics;
+pub mod observation;
 pub mod opium;
 pub mod plan;
 pub mod policy;

@@ -9,6 +9,7 @@ pub mod view;
 
 use crate::error::Result;
 use crate::proc::tree::Tree;
+use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::Snapshot;
@@ -34,6 +35,13 @@ pub trait Tracker {
     fn view(&self) -> Option<&SampleView> {
         None
     }
+
+    /// Whether raw observations are kept from now on for [`Tracker::take_observations`]. Trackers
+    /// that have none ignore it.
+    fn keep_observations(&mut self, _keep: bool) {}
+
+    /// Appends what was seen by the last [`Tracker::observe`] and has not been taken yet.
+    fn take_observations(&mut self, _into: &mut Observations) {}
 
     /// Leaves everything as it was found.
     fn stop(&mut self);
