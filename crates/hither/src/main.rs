@@ -4,6 +4,7 @@
 //! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
 
 mod bench;
+mod beside;
 mod draw;
 mod lab;
 mod moving;

@@ -4,7 +4,7 @@
 
 use crate::error::Result;
 use crate::parse;
-use crate::proc::tree::Tree;
+use crate::proc::tree::{Scope, Tree};
 use crate::root::Root;
 use crate::topology::Topology;
 use crate::tracker::Tracker;
@@ -54,9 +54,14 @@ pub fn empty_snapshot(topology: &Topology) -> Snapshot {
 }
 
 impl Watch {
-    /// Watches the descendants of `base` through a tracker.
+    /// Watches these processes through a tracker.
     #[must_use]
-    pub fn new(root: &Root, topology: &Topology, base: i32, tracker: Box<dyn Tracker>) -> Self {
+    pub fn new(
+        root: &Root,
+        topology: &Topology,
+        scope: impl Into<Scope>,
+        tracker: Box<dyn Tracker>,
+    ) -> Self {
         let meminfo = topology
             .nodes
             .iter()
@@ -65,7 +70,7 @@ impl Watch {
             })
             .collect();
         Self {
-            tree: Tree::new(root.clone(), base),
+            tree: Tree::new(root.clone(), scope),
             tracker,
             snapshot: empty_snapshot(topology),
             meminfo,

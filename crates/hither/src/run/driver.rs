@@ -1,24 +1,18 @@
-//! The control loop beside the program: one thread, asleep between decisions.
-//!
-//! The program starts as a child with the same standard streams and signal mask. A timer, the
-//! signals and the program's end wake the loop; it ends at once when the program does.
-//! What ends the program is passed on: signals sent to hither go to the program (those of a
-//! terminal reach both by themselves), and its exit status becomes hither's.
+//! The control loop beside the program: observe, decide, act, once an interval.
 
 use super::estimate::Estimate;
+use crate::beside::{Beside, End};
 use crate::print;
-use anyhow::Context;
 use hither_core::engine::{Engine, Summary};
 use hither_core::explain::Entry;
 use hither_core::plan::{MoveOutcome, MoveRequest, Plan, Refusal};
 use hither_linux::root::Root;
-use hither_linux::sys::{self, Ended, PidFd, Signals, Timer, Usage, Waiter};
+use hither_linux::sys::{self, Ended, PidFd, Usage};
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::watch::Watch;
 use hither_mover::{Action, Backend, Job, Pages, Race};
 use std::ffi::OsString;
-use std::io;
 use std::process;
 
 /// Pages after which the executor looks whether the program still runs: one call of the backend.
@@ -81,77 +75,25 @@ pub fn run(
     explain: bool,
     keep_log: bool,
 ) -> anyhow::Result<Finished> {
-    let mut signals: Vec<i32> = sys::FORWARDED.to_vec();
-    signals.push(sys::SIGCHLD);
-    let signals = Signals::new(&signals).context("reading signals as data")?;
-    sys::adopt_orphans().context("becoming the parent of the program's orphans")?;
-    let timer = Timer::new().context("making a timer")?;
-    let start_ns = sys::monotonic_ns();
-    let child = spawn(words, &signals)?;
-    let child_pid = child.id() as i32;
-    let handle = PidFd::open(child_pid).context("opening a handle of the program")?;
+    let beside = Beside::start(words, |_| ())?;
+    let start_ns = beside.start_ns();
     let mut session = setup.map(|setup| Session::new(setup, start_ns, explain, keep_log));
-    if let Some(session) = &session {
-        timer.arm(session.interval_us).context("arming the timer")?;
-    }
-    let waiter = Waiter::new(&timer, &signals, &handle);
-    let mut ended = None;
-    while ended.is_none() {
-        let wake = waiter.wait().context("waiting for the program")?;
-        if wake.signal {
-            ended = take_signals(&signals, &handle, child_pid);
-        }
-        if wake.ended && ended.is_none() {
-            ended = Some(sys::wait_child(child_pid).context("asking how the program ended")?);
-        }
-        if let (true, None, Some(session)) = (wake.timer, ended, &mut session) {
-            let sleep_us = session.step(&handle);
-            timer.arm(sleep_us).context("arming the timer")?;
-        }
-    }
+    let first_us = session.as_ref().map(|session| session.interval_us);
+    let end = beside.run(first_us, |handle| {
+        session.as_mut().map(|session| session.step(handle))
+    })?;
     let run_us = (sys::monotonic_ns() - start_ns) / 1000;
     let decided = session.map(Session::finish);
-    let ended = ended.unwrap_or(Ended::Exited(0));
+    let ended = match end {
+        End::Ended(ended) => ended,
+        End::Gone | End::Stopped => Ended::Exited(0),
+    };
     Ok(Finished {
         ended,
         run_us,
         usage: sys::own_usage(),
         decided,
     })
-}
-
-fn spawn(words: &[OsString], signals: &Signals) -> anyhow::Result<process::Child> {
-    let mut command = process::Command::new(&words[0]);
-    command.args(&words[1..]);
-    sys::restore_mask_in_child(&mut command, signals.mask_before());
-    let name = words[0].display();
-    command.spawn().map_err(|error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
-            io::ErrorKind::PermissionDenied => "make it executable (chmod +x)",
-            _ => "try to start it without hither",
-        };
-        anyhow::Error::new(error).context(format!("program `{name}` cannot be started; {remedy}"))
-    })
-}
-
-/// Passes signals on and takes ended children; tells how the program itself ended.
-fn take_signals(signals: &Signals, handle: &PidFd, child_pid: i32) -> Option<Ended> {
-    let mut ended = None;
-    while let Some(arrived) = signals.take() {
-        if arrived.signal == sys::SIGCHLD {
-            // Orphans that this process adopted must not stay zombies.
-            while let Some((pid, how)) = sys::reap_any() {
-                if pid == child_pid {
-                    ended = Some(how);
-                }
-            }
-        } else if !arrived.from_kernel {
-            // It may have ended meanwhile, which the loop sees next.
-            let _ = handle.signal(arrived.signal);
-        }
-    }
-    ended
 }
 
 /// The loop's state.
@@ -172,9 +114,13 @@ struct Session {
 
 impl Session {
     fn new(setup: Setup, start_ns: u64, explain: bool, keep_log: bool) -> Self {
-        let base = process::id() as i32;
         Self {
-            watch: Watch::new(&setup.root, &setup.topology, base, setup.tracker),
+            watch: Watch::new(
+                &setup.root,
+                &setup.topology,
+                process::id() as i32,
+                setup.tracker,
+            ),
             backend: setup.backend,
             engine: setup.engine,
             outcomes: Vec::new(),

@@ -1,4 +1,5 @@
-//! The watched processes: the descendants of one process, followed through fork, exec and exit.
+//! The watched processes, followed through fork, exec and exit: the descendants of one process,
+//! running processes with theirs, or those of a control group.
 //!
 //! Descendants are found by `task/TID/children`. Looking costs several system calls, so it is
 //! done only when `/proc/loadavg` shows that a process or thread was made since, or every second.
@@ -41,11 +42,30 @@ pub struct Process {
     stat: File,
 }
 
-/// The descendants of one process (itself not included), ascending by incarnation.
+/// Which processes are watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The descendants of a process, itself not included.
+    Descendants(i32),
+    /// These processes and their descendants.
+    Processes(Vec<i32>),
+    /// The processes of a control group and of those below it: its folder from the root on, such
+    /// as `sys/fs/cgroup/system.slice`.
+    Cgroup(String),
+}
+
+/// Most often hither watches what it started itself.
+impl From<i32> for Scope {
+    fn from(base: i32) -> Self {
+        Self::Descendants(base)
+    }
+}
+
+/// The watched processes, ascending by incarnation.
 #[derive(Debug)]
 pub struct Tree {
     root: Root,
-    base: i32,
+    scope: Scope,
     processes: Vec<Process>,
     loadavg: Option<File>,
     last_new: u64,
@@ -56,13 +76,13 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Watches the descendants of `base`.
+    /// Watches these.
     #[must_use]
-    pub fn new(root: Root, base: i32) -> Self {
+    pub fn new(root: Root, scope: impl Into<Scope>) -> Self {
         let loadavg = File::open(root.path("proc/loadavg")).ok();
         Self {
             root,
-            base,
+            scope: scope.into(),
             processes: Vec::new(),
             loadavg,
             last_new: u64::MAX,
@@ -167,8 +187,15 @@ impl Tree {
 
     /// Walks the tree and adds what is new.
     fn look(&mut self) -> Result<()> {
-        let mut waiting = self.children(self.base)?;
-        let mut seen = vec![self.base];
+        let mut seen = Vec::new();
+        let mut waiting = match self.scope.clone() {
+            Scope::Descendants(base) => {
+                seen.push(base);
+                self.children(base)?
+            }
+            Scope::Processes(pids) => pids,
+            Scope::Cgroup(folder) => self.members(&folder),
+        };
         while let Some(pid) = waiting.pop() {
             if seen.contains(&pid) {
                 continue;
@@ -184,6 +211,24 @@ impl Tree {
             self.add(pid);
         }
         Ok(())
+    }
+
+    /// Processes of a control group and of those below it; none where it is gone.
+    fn members(&self, folder: &str) -> Vec<i32> {
+        let mut members = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            let path = self.root.path(&format!("{folder}/cgroup.procs"));
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            members.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+            for name in self.root.names(&folder).unwrap_or_default() {
+                let below = format!("{folder}/{name}");
+                if self.root.path(&below).join("cgroup.procs").exists() {
+                    folders.push(below);
+                }
+            }
+        }
+        members
     }
 
     /// Children of all threads of a process; none where it is gone.
@@ -369,6 +414,37 @@ mod tests {
             .signal(libc::SIGKILL)
             .unwrap();
         outer.wait().unwrap();
+    }
+
+    #[test]
+    fn a_running_process_and_its_children_are_watched() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & wait"])
+            .spawn()
+            .unwrap();
+        let pid = shell.id() as i32;
+        let mut tree = Tree::new(Root::host(), Scope::Processes(vec![pid]));
+        until(&mut tree, |tree| tree.processes().len() == 2);
+        assert!(tree.processes().iter().any(|p| p.pid == pid));
+        for process in tree.processes() {
+            let handle = crate::sys::PidFd::open(process.pid).unwrap();
+            handle.signal(libc::SIGKILL).unwrap();
+        }
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn members_of_groups_below_are_members() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("sys/fs/cgroup/a/b");
+        std::fs::create_dir_all(&below).unwrap();
+        std::fs::write(below.join("cgroup.procs"), "12\n13\n").unwrap();
+        std::fs::write(below.join("../cgroup.procs"), "11\nx\n").unwrap();
+        let root = Root::new(folder.path());
+        let tree = Tree::new(root, Scope::Cgroup("sys/fs/cgroup/a".into()));
+        let mut members = tree.members("sys/fs/cgroup/a");
+        members.sort_unstable();
+        assert_eq!(members, [11, 12, 13]);
     }
 
     #[test]

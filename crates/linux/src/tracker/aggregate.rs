@@ -127,6 +127,8 @@ pub struct Aggregator {
     listing: Listing,
     huge_possible: bool,
     scan_refused: bool,
+    /// Owner of each page as it was added, in that order; kept where somebody asks.
+    owners: Option<Vec<Pid>>,
 }
 
 impl Aggregator {
@@ -146,7 +148,24 @@ impl Aggregator {
             listing: Listing::default(),
             huge_possible,
             scan_refused: false,
+            owners: None,
         }
+    }
+
+    /// Whether [`Aggregator::owner`] is to be asked after each interval.
+    pub fn keep_owners(&mut self, keep: bool) {
+        self.owners = keep.then(Vec::new);
+    }
+
+    /// Whose the page was that [`Aggregator::add`] returned the number of; `None` where it was
+    /// nobody's that is watched.
+    #[must_use]
+    pub fn owner(&self, number: u32) -> Option<Pid> {
+        let owners = self.owners.as_ref()?;
+        owners
+            .get(number as usize)
+            .copied()
+            .filter(|&pid| pid != Pid(0))
     }
 
     /// Lets unsampled pages be listed beside sampled ones: `frames` tells where they are.
@@ -175,8 +194,8 @@ impl Aggregator {
         self.epoch = self.epoch.wrapping_add(1).max(1);
     }
 
-    /// Adds one access.
-    pub fn add(&mut self, access: &Access, pages: &mut Vec<PageStats>) {
+    /// Adds one access; returns the number of its page in this interval.
+    pub fn add(&mut self, access: &Access, pages: &mut Vec<PageStats>) -> u32 {
         let index = self.slot(access.page, access.frame);
         let slot = &mut self.slots[index];
         if slot.epoch != self.epoch {
@@ -205,6 +224,7 @@ impl Aggregator {
         };
         counts.add(access.from, 1);
         self.marks[seen].last_ns = self.marks[seen].last_ns.max(access.time_ns);
+        seen as u32
     }
 
     /// Ends the interval: finds the owners, drops what belongs to nobody watched, and joins what
@@ -230,6 +250,10 @@ impl Aggregator {
             } else {
                 result.foreign += stats.total();
             }
+        }
+        if let Some(owners) = &mut self.owners {
+            owners.clear();
+            owners.extend(pages.iter().map(|stats| stats.pid));
         }
         if self.twice {
             join_twice(pages, &self.marks);

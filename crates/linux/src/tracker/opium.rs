@@ -18,8 +18,9 @@ use crate::proc::tree::Tree;
 use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
-use hither_core::ids::NodeId;
+use hither_core::ids::{CpuId, NodeId, Pid};
 use hither_core::metrics;
+use hither_core::observation::{AccessKind, Observations, SampledAccess};
 use hither_core::opium::{MAX_NODES, ring, vcpu};
 use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
@@ -69,6 +70,17 @@ pub struct OpiumTracker {
     notes: Vec<String>,
     foreign_samples: u64,
     scan_told: bool,
+    /// For recordings.
+    kept: Option<Kept>,
+}
+
+/// Samples as they are, each with the number of its page until the owners of those are known.
+#[derive(Debug)]
+struct Kept {
+    /// From the device's clock to CLOCK_MONOTONIC.
+    offset_ns: i64,
+    pending: Vec<(u32, SampledAccess)>,
+    samples: Vec<SampledAccess>,
 }
 
 /// Last readings.
@@ -145,6 +157,7 @@ impl OpiumTracker {
             notes: Vec::new(),
             foreign_samples: 0,
             scan_told: false,
+            kept: None,
             device,
         };
         tracker.start();
@@ -303,9 +316,12 @@ impl OpiumTracker {
         let aggregator = &mut self.aggregator;
         aggregator.begin(&mut snapshot.pages);
         for index in 0..self.device.vcpu_count() {
-            let from = self.positions[self.device.vcpu_nodes()[index]];
+            let node = self.device.vcpu_nodes()[index];
+            let from = self.positions[node];
             let node_ids = &self.node_ids;
             let (positions, periods, view) = (&self.positions, &self.periods, &mut self.view);
+            let kept = &mut self.kept;
+            let cpu = Some(CpuId(index as u32));
             let pages = &mut snapshot.pages;
             let is_sampled = self.period > 0;
             drained += self.device.drain(index, |sample| {
@@ -321,7 +337,11 @@ impl OpiumTracker {
                 match access(&sample, from, node_ids) {
                     Some(access) => {
                         view.add(fills, from, home, write);
-                        aggregator.add(&access, pages);
+                        let page = aggregator.add(&access, pages);
+                        if let Some(kept) = kept {
+                            let from = node_ids.get(node).copied();
+                            kept.keep(page, &sample, &access, cpu, from, fills as u32);
+                        }
                     }
                     None => view.add_traffic(fills, home, write),
                 }
@@ -329,6 +349,9 @@ impl OpiumTracker {
         }
         let cost_ns = sys::monotonic_ns().saturating_sub(start_ns);
         let found = aggregator.finish(tree, &mut snapshot.pages);
+        if let Some(kept) = &mut self.kept {
+            kept.attribute(aggregator);
+        }
         self.foreign_samples += found.foreign;
         snapshot.sample_count = match self.sampling {
             Sampling::Off => Evidence::unknown("sampling is switched off"),
@@ -360,6 +383,55 @@ impl OpiumTracker {
         if apart || (wanted == 0) != (self.period == 0) {
             self.set_period(wanted);
         }
+    }
+}
+
+impl Kept {
+    fn new(device: &Device) -> Self {
+        Self {
+            offset_ns: sys::monotonic_ns()
+                .wrapping_sub(device.time_ns())
+                .cast_signed(),
+            pending: Vec::new(),
+            samples: Vec::new(),
+        }
+    }
+
+    fn keep(
+        &mut self,
+        page: u32,
+        sample: &Sample,
+        access: &Access,
+        cpu: Option<CpuId>,
+        from: Option<NodeId>,
+        weight: u32,
+    ) {
+        let sampled = SampledAccess {
+            time_ns: sample.time_ns.saturating_add_signed(self.offset_ns),
+            pid: Pid(0),
+            tid: None,
+            cpu,
+            from,
+            home: Some(access.home),
+            address: sample.vaddr,
+            code: None,
+            kind: match access.write {
+                true => AccessKind::Write,
+                false => AccessKind::Read,
+            },
+            latency_ns: Some(sample.latency_ns),
+            weight: weight.max(1),
+        };
+        self.pending.push((page, sampled));
+    }
+
+    /// Keeps those of watched processes.
+    fn attribute(&mut self, aggregator: &Aggregator) {
+        let owned = self.pending.drain(..).filter_map(|(page, sample)| {
+            let pid = aggregator.owner(page)?;
+            Some(SampledAccess { pid, ..sample })
+        });
+        self.samples.extend(owned);
     }
 }
 
@@ -469,6 +541,17 @@ impl Tracker for OpiumTracker {
 
     fn view(&self) -> Option<&SampleView> {
         Some(&self.view)
+    }
+
+    fn keep_observations(&mut self, keep: bool) {
+        self.aggregator.keep_owners(keep);
+        self.kept = keep.then(|| Kept::new(&self.device));
+    }
+
+    fn take_observations(&mut self, into: &mut Observations) {
+        if let Some(kept) = &mut self.kept {
+            into.samples.append(&mut kept.samples);
+        }
     }
 
     fn stop(&mut self) {

@@ -1,0 +1,40 @@
+//! What keeps a recording from being written or read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What, where, and how to mend it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}; {remedy}", path.display())]
+pub struct Error {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+    /// What would help.
+    pub remedy: &'static str,
+    /// What the system said.
+    #[source]
+    pub source: Option<io::Error>,
+}
+
+/// Of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn new(path: &Path, reason: impl Into<String>, remedy: &'static str) -> Self {
+        Self {
+            path: path.to_owned(),
+            reason: reason.into(),
+            remedy,
+            source: None,
+        }
+    }
+
+    pub(crate) fn io(path: &Path, doing: &str, remedy: &'static str, error: io::Error) -> Self {
+        Self {
+            source: Some(error),
+            ..Self::new(path, doing, remedy)
+        }
+    }
+}

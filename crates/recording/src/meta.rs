@@ -1,0 +1,74 @@
+//! `recording.json`: what was recorded where, and how it ended.
+
+use serde::{Deserialize, Serialize};
+
+/// The format's version: a reader refuses another one.
+pub const SCHEMA: &str = "hither.recording/1";
+
+/// The file's content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Release of hither that wrote it.
+    pub hither: String,
+    /// When it began, in ms since 1970.
+    pub began_unix_ms: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// Nodes, ascending.
+    pub nodes: Vec<MetaNode>,
+    /// ACPI SLIT distances between them; empty where unknown.
+    pub distances: Vec<Vec<u32>>,
+    /// Bytes in a cache line.
+    pub line_bytes: u32,
+    /// The command that was started; empty where running processes were watched.
+    pub command: Vec<String>,
+    /// What was watched, in words.
+    pub watched: String,
+    /// Where it came from.
+    pub trackers: Vec<MetaTracker>,
+    /// Length of an interval in us.
+    pub interval_us: u64,
+    /// How it ended; `null` where the recorder was killed, or still runs.
+    pub ended: Option<Ended>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MetaNode {
+    /// The kernel's number.
+    pub id: u32,
+    /// Its CPUs, as the kernel lists them (`0-3,8`); empty for memory alone.
+    pub cpus: String,
+    /// Its memory.
+    pub total_bytes: u64,
+}
+
+/// A tracker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MetaTracker {
+    /// Its name.
+    pub name: String,
+    /// What its samples stand for, in words.
+    pub about: String,
+}
+
+/// The end of a recording.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Its length in ns.
+    pub length_ns: u64,
+    /// The command's exit status; `null` without a command.
+    pub status: Option<u8>,
+    /// The signal that ended it, or `null`.
+    pub signal: Option<i32>,
+    /// CPU time of hither itself, user mode, in us.
+    pub own_user_us: u64,
+    /// The same in kernel mode.
+    pub own_system_us: u64,
+    /// Its largest resident set in KiB.
+    pub own_peak_kb: u64,
+    /// Sentences of the trackers.
+    pub notes: Vec<String>,
+}

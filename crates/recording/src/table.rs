@@ -1,0 +1,186 @@
+//! One table in one Parquet file: rows to columns and back.
+
+use crate::column::Cell;
+use parquet::basic::{Compression, Encoding, Type as Physical};
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::DataType;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader};
+use parquet::file::serialized_reader::SerializedFileReader;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use std::io::Write;
+use std::sync::Arc;
+
+/// A column's description.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Its name.
+    pub name: &'static str,
+    /// Type of its cells.
+    pub cell: &'static str,
+    /// May a cell be missing?
+    pub is_optional: bool,
+    /// What it holds.
+    pub meaning: &'static str,
+    /// As Parquet has it.
+    pub(crate) field: fn(&str) -> parquet::errors::Result<TypePtr>,
+}
+
+/// A row of a table.
+pub trait Row: Sized {
+    /// The table's name, with which its files begin.
+    const TABLE: &'static str;
+    /// Its columns, in the order in which they are written.
+    const COLUMNS: &'static [Column];
+
+    /// Hands over the columns, each whole.
+    #[doc(hidden)]
+    fn write(rows: &[Self], target: &mut Target<'_>) -> parquet::errors::Result<()>;
+
+    /// Takes the columns and appends the rows.
+    #[doc(hidden)]
+    fn read(source: &Source<'_>, into: &mut Vec<Self>) -> Result<(), String>;
+}
+
+/// Where columns go.
+#[doc(hidden)]
+pub struct Target<'a> {
+    group: SerializedRowGroupWriter<'a, Vec<u8>>,
+}
+
+impl Target<'_> {
+    /// The next column.
+    pub(crate) fn put<C: Cell>(
+        &mut self,
+        cells: impl Iterator<Item = Option<<C::Stored as DataType>::T>>,
+    ) -> parquet::errors::Result<()> {
+        let (mut levels, mut values) = (Vec::new(), Vec::new());
+        for cell in cells {
+            if C::IS_OPTIONAL {
+                levels.push(i16::from(cell.is_some()));
+            }
+            values.extend(cell);
+        }
+        let Some(mut column) = self.group.next_column()? else {
+            return Err(parquet::errors::ParquetError::General(
+                "more columns than the schema has".to_owned(),
+            ));
+        };
+        let levels = C::IS_OPTIONAL.then_some(&levels[..]);
+        column
+            .typed::<C::Stored>()
+            .write_batch(&values, levels, None)?;
+        column.close()
+    }
+}
+
+/// Where columns come from: a row group of a file.
+#[doc(hidden)]
+pub struct Source<'a> {
+    group: Box<dyn RowGroupReader + 'a>,
+    rows: usize,
+}
+
+impl Source<'_> {
+    /// Rows of the group.
+    pub(crate) fn row_count(&self) -> usize {
+        self.rows
+    }
+
+    /// All cells of a column; one that may be missing may be missing altogether.
+    pub(crate) fn take<C: Cell>(&self, name: &str) -> Result<std::vec::IntoIter<C>, String> {
+        let schema = self.group.metadata().schema_descr();
+        let Some(index) = schema.columns().iter().position(|c| c.name() == name) else {
+            let none = || C::load(None).ok_or_else(|| format!("has no column `{name}`"));
+            return Ok((0..self.rows)
+                .map(|_| none())
+                .collect::<Result<Vec<C>, _>>()?
+                .into_iter());
+        };
+        let column = schema.column(index);
+        if column.physical_type() != C::PHYSICAL || column.max_rep_level() > 0 {
+            return Err(format!(
+                "column `{name}` is no column of {}, but of {}",
+                C::NAME,
+                column.physical_type()
+            ));
+        }
+        let fault = |error| format!("column `{name}` cannot be decoded ({error})");
+        let reader = self.group.get_column_reader(index).map_err(fault)?;
+        let mut reader = get_typed_column_reader::<C::Stored>(reader);
+        let has_levels = column.max_def_level() > 0;
+        let (mut levels, mut values) = (Vec::new(), Vec::new());
+        let mut read = 0;
+        while read < self.rows {
+            let levels = has_levels.then_some(&mut levels);
+            let (records, _, _) = reader
+                .read_records(self.rows - read, levels, None, &mut values)
+                .map_err(fault)?;
+            if records == 0 {
+                return Err(format!("column `{name}` ends after {read} rows"));
+            }
+            read += records;
+        }
+        let mut stored = values.iter();
+        let full = column.max_def_level();
+        let mut cell = |row: usize| {
+            let is_there = !has_levels || levels.get(row) == Some(&full);
+            let value = is_there.then(|| stored.next()).flatten();
+            C::load(value).ok_or_else(|| format!("column `{name}` has no value in row {row}"))
+        };
+        let cells: Result<Vec<C>, String> = (0..self.rows).map(&mut cell).collect();
+        Ok(cells?.into_iter())
+    }
+}
+
+/// A file with these rows.
+pub(crate) fn to_parquet<R: Row>(rows: &[R]) -> parquet::errors::Result<Vec<u8>> {
+    let fields: parquet::errors::Result<Vec<TypePtr>> = R::COLUMNS
+        .iter()
+        .map(|column| (column.field)(column.name))
+        .collect();
+    let schema = Type::group_type_builder(R::TABLE)
+        .with_fields(fields?)
+        .build()?;
+    let mut properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
+    for column in R::COLUMNS {
+        // Times and addresses hardly repeat, so that a dictionary would be given up; neighbours
+        // are close.
+        if (column.field)(column.name)?.get_physical_type() == Physical::INT64 {
+            let path = ColumnPath::new(vec![column.name.to_owned()]);
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        }
+    }
+    let mut writer =
+        SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties.build()))?;
+    {
+        let mut target = Target {
+            group: writer.next_row_group()?,
+        };
+        R::write(rows, &mut target)?;
+        target.group.close()?;
+    }
+    writer.into_inner()
+}
+
+/// Appends the rows of a file.
+pub(crate) fn from_parquet<R: Row>(
+    bytes: impl ChunkReader + 'static,
+    into: &mut Vec<R>,
+) -> Result<(), String> {
+    let reader = SerializedFileReader::new(bytes)
+        .map_err(|error| format!("is no Parquet file ({error})"))?;
+    for index in 0..reader.num_row_groups() {
+        let group = reader
+            .get_row_group(index)
+            .map_err(|error| format!("row group {index} cannot be read ({error})"))?;
+        let rows = usize::try_from(group.metadata().num_rows())
+            .map_err(|_| format!("row group {index} has a negative number of rows"))?;
+        into.reserve(rows.min(1 << 20));
+        R::read(&Source { group, rows }, into)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! Writing a recording, segment by segment.
+
+use crate::error::{Error, Result};
+use crate::meta::Meta;
+use crate::rows::{Allocation, Frame, Interval, Mapping, Node, Process, Region, Residency, Sample};
+use crate::table::{self, Row};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Name of the description.
+pub(crate) const META: &str = "recording.json";
+/// Name of the sums.
+pub(crate) const SUMS: &str = "SHA256SUMS";
+/// Rows that make a segment: some 2 MB of samples.
+const SEGMENT_ROWS: usize = 1 << 16;
+/// A segment is closed after this time at the latest, in ns: what a kill may cost.
+const SEGMENT_NS: u64 = 10_000_000_000;
+const REMEDY: &str = "give a folder of yours on a disk with room";
+
+/// Rows that have not been written yet.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Pending<R> {
+    rows: Vec<R>,
+    segments: u32,
+}
+
+impl<R> Default for Pending<R> {
+    fn default() -> Self {
+        Self {
+            rows: Vec::new(),
+            segments: 0,
+        }
+    }
+}
+
+/// Writes a recording. What is dropped without [`Writer::finish`] is as one that was killed.
+#[derive(Debug)]
+pub struct Writer {
+    folder: PathBuf,
+    sums: File,
+    meta: Meta,
+    written_ns: u64,
+    samples: Pending<Sample>,
+    regions: Pending<Region>,
+    intervals: Pending<Interval>,
+    nodes: Pending<Node>,
+    residency: Pending<Residency>,
+    processes: Pending<Process>,
+    mappings: Pending<Mapping>,
+    allocations: Pending<Allocation>,
+    frames: Pending<Frame>,
+}
+
+/// Rows that a [`Writer`] takes.
+pub trait Recorded: Row {
+    #[doc(hidden)]
+    fn pending(writer: &mut Writer) -> &mut Pending<Self>;
+}
+
+macro_rules! recorded {
+    ($($row:ident: $field:ident,)*) => {
+        $(impl Recorded for $row {
+            fn pending(writer: &mut Writer) -> &mut Pending<Self> {
+                &mut writer.$field
+            }
+        })*
+
+        impl Writer {
+            /// Writes what is pending.
+            fn write_all(&mut self) -> Result<()> {
+                $(self.write_segment::<$row>()?;)*
+                Ok(())
+            }
+        }
+    };
+}
+
+recorded! {
+    Sample: samples,
+    Region: regions,
+    Interval: intervals,
+    Node: nodes,
+    Residency: residency,
+    Process: processes,
+    Mapping: mappings,
+    Allocation: allocations,
+    Frame: frames,
+}
+
+impl Writer {
+    /// Begins a recording in a new folder, or in an empty one.
+    ///
+    /// # Errors
+    /// The folder holds something, or cannot be made or written.
+    pub fn create(folder: &Path, meta: Meta) -> Result<Self> {
+        fs::create_dir_all(folder)
+            .map_err(|error| Error::io(folder, "cannot be made", REMEDY, error))?;
+        let mut entries = fs::read_dir(folder)
+            .map_err(|error| Error::io(folder, "cannot be read", REMEDY, error))?;
+        if entries.next().is_some() {
+            return Err(Error::new(
+                folder,
+                "is not empty",
+                "give a folder that does not exist yet; recordings are never written over",
+            ));
+        }
+        let path = folder.join(SUMS);
+        let sums = OpenOptions::new().append(true).create(true).open(&path);
+        let writer = Self {
+            folder: folder.to_owned(),
+            sums: sums.map_err(|error| Error::io(&path, "cannot be written", REMEDY, error))?,
+            meta,
+            written_ns: 0,
+            samples: Pending::default(),
+            regions: Pending::default(),
+            intervals: Pending::default(),
+            nodes: Pending::default(),
+            residency: Pending::default(),
+            processes: Pending::default(),
+            mappings: Pending::default(),
+            allocations: Pending::default(),
+            frames: Pending::default(),
+        };
+        writer.write_meta()?;
+        Ok(writer)
+    }
+
+    /// The description, which [`Writer::finish`] writes again.
+    pub fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+
+    /// Adds rows; writes a segment where there are enough.
+    pub fn add<R: Recorded>(&mut self, rows: impl IntoIterator<Item = R>) -> Result<()> {
+        R::pending(self).rows.extend(rows);
+        if R::pending(self).rows.len() >= SEGMENT_ROWS {
+            self.write_segment::<R>()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what has waited for so long that its loss would be felt; `now_ns` since the
+    /// recording began.
+    pub fn flush_due(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns.saturating_sub(self.written_ns) >= SEGMENT_NS {
+            self.written_ns = now_ns;
+            self.write_all()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the recording: everything is written, and the description says how it ended.
+    pub fn finish(mut self) -> Result<()> {
+        self.write_all()?;
+        self.write_meta()
+    }
+
+    fn write_segment<R: Recorded>(&mut self) -> Result<()> {
+        let pending = R::pending(self);
+        if pending.rows.is_empty() {
+            return Ok(());
+        }
+        let name = format!("{}-{:05}.parquet", R::TABLE, pending.segments);
+        let bytes = table::to_parquet(&pending.rows);
+        pending.rows.clear();
+        pending.segments += 1;
+        let path = self.folder.join(&name);
+        let bytes = bytes.map_err(|error| {
+            Error::new(&path, format!("cannot be encoded ({error})"), "report this")
+        })?;
+        // Its sum first: a segment that has its name has its sum too, wherever the kill comes.
+        writeln!(self.sums, "{}  {name}", sum(&bytes)).map_err(|error| {
+            Error::io(&self.folder.join(SUMS), "cannot be written", REMEDY, error)
+        })?;
+        replace(&path, &bytes)
+    }
+
+    fn write_meta(&self) -> Result<()> {
+        let path = self.folder.join(META);
+        let mut text = serde_json::to_vec_pretty(&self.meta)
+            .map_err(|error| Error::new(&path, error.to_string(), "report this"))?;
+        text.push(b'\n');
+        replace(&path, &text)
+    }
+}
+
+/// The file is the old one or the new one, whole, at any moment.
+fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let fail = |error| Error::io(path, "cannot be written", REMEDY, error);
+    let part = path.with_extension("part");
+    fs::write(&part, bytes).map_err(fail)?;
+    fs::rename(&part, path).map_err(fail)
+}
+
+/// As sha256sum(1) prints it.
+pub(crate) fn sum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
