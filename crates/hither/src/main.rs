@@ -11,6 +11,7 @@ mod moving;
 mod output;
 mod print;
 mod probe;
+mod record;
 mod run;
 mod topo;
 mod units;
@@ -40,6 +41,7 @@ enum Command {
     Move(moving::Command),
     Bench(bench::Command),
     Probe(probe::Command),
+    Record(record::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Move(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Probe(command) => command.run(),
+        Command::Record(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

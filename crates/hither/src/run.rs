@@ -131,7 +131,7 @@ fn policies() -> PossibleValuesParser {
 }
 
 /// `100ms`, `2s`, `20000us`.
-fn parse_interval(text: &str) -> Result<u64, String> {
+pub fn parse_interval(text: &str) -> Result<u64, String> {
     let units = [("ms", 1000), ("us", 1), ("s", 1_000_000)];
     let parsed = units.iter().find_map(|&(unit, us)| {
         text.strip_suffix(unit)?

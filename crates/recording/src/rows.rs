@@ -143,8 +143,6 @@ rows! {
         write_bytes: Option<u64>,
         /// Mean utilisation of its controller, 0..=1.
         utilisation: Option<f64>,
-        /// Free memory at the end.
-        free_bytes: u64,
     }
 
     /// Where a mapping's pages were at a moment; one row per node that had any.

@@ -9,7 +9,6 @@ use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
-use std::io::Write;
 use std::sync::Arc;
 
 /// A column's description.

@@ -158,6 +158,14 @@ impl Writer {
         self.write_meta()
     }
 
+    /// Takes a recording of nothing away again: what was to be recorded could not begin.
+    pub fn abandon(self) {
+        // What is left is no harm, and the reason for the end is what a person should read.
+        let _ = fs::remove_file(self.folder.join(META));
+        let _ = fs::remove_file(self.folder.join(SUMS));
+        let _ = fs::remove_dir(&self.folder);
+    }
+
     fn write_segment<R: Recorded>(&mut self) -> Result<()> {
         let pending = R::pending(self);
         if pending.rows.is_empty() {

@@ -36,6 +36,10 @@ pub trait Tracker {
         None
     }
 
+    /// Share of one CPU that samples may cost from now on, whatever the sampling; trackers whose
+    /// cost does not depend on samples ignore it.
+    fn set_budget(&mut self, _cpu_share: f64) {}
+
     /// Whether raw observations are kept from now on for [`Tracker::take_observations`]. Trackers
     /// that have none ignore it.
     fn keep_observations(&mut self, _keep: bool) {}

@@ -60,6 +60,7 @@ pub struct OpiumTracker {
     before: Before,
     aggregator: Aggregator,
     sampling: Sampling,
+    budget: Option<f64>,
     period: u32,
     periods: PeriodInTime,
     view: SampleView,
@@ -147,6 +148,7 @@ impl OpiumTracker {
             before: Before::default(),
             aggregator: Aggregator::new(huge_possible).with_frames(FrameNodes::read(root)),
             sampling: Sampling::Cheap,
+            budget: None,
             period: FIRST_PERIOD,
             periods: PeriodInTime::default(),
             view: SampleView::default(),
@@ -363,7 +365,7 @@ impl OpiumTracker {
     /// The period for the traffic and the price seen last; `None` before any was.
     fn wanted_period(&self, sampling: Sampling) -> Option<u32> {
         let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
-        period_for(sampling, self.fills_per_s, price_ns)
+        period_for(sampling, self.budget, self.fills_per_s, price_ns)
     }
 
     /// Sets the period for the next interval from the traffic of this one and the price of a
@@ -440,13 +442,18 @@ impl Kept {
 ///
 /// 120 million fills a second at full sampling: 120e6 / 50e3 = 2400. At 2000 ns a sample 5 %
 /// of a CPU pay for 25,000 of them: 4800.
-fn period_for(sampling: Sampling, fills_per_s: f64, price_ns: f64) -> Option<u32> {
+fn period_for(
+    sampling: Sampling,
+    budget: Option<f64>,
+    fills_per_s: f64,
+    price_ns: f64,
+) -> Option<u32> {
     let (rate, cost) = match sampling {
         Sampling::Full => (FULL_RATE, FULL_COST),
         Sampling::Cheap => (CHEAP_RATE, CHEAP_COST),
         Sampling::Off => return Some(0),
     };
-    let affordable = cost * 1e9 / price_ns;
+    let affordable = budget.unwrap_or(cost) * 1e9 / price_ns;
     let rate = if affordable.is_finite() && affordable > 0.0 {
         rate.min(affordable)
     } else {
@@ -541,6 +548,10 @@ impl Tracker for OpiumTracker {
 
     fn view(&self) -> Option<&SampleView> {
         Some(&self.view)
+    }
+
+    fn set_budget(&mut self, cpu_share: f64) {
+        self.budget = Some(cpu_share);
     }
 
     fn keep_observations(&mut self, keep: bool) {

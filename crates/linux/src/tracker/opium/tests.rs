@@ -438,15 +438,21 @@ fn sampling_follows_the_plan() {
 #[test]
 fn the_period_brings_the_wanted_rate_within_the_cost() {
     // 120 M fills a second / 50,000 samples.
-    assert_eq!(period_for(Sampling::Full, 120e6, f64::INFINITY), Some(2400));
+    assert_eq!(
+        period_for(Sampling::Full, None, 120e6, f64::INFINITY),
+        Some(2400)
+    );
     // 2000 ns each: 0.05 s / 2000 ns = 25,000 a second.
-    assert_eq!(period_for(Sampling::Full, 120e6, 2000.0), Some(4800));
+    assert_eq!(period_for(Sampling::Full, None, 120e6, 2000.0), Some(4800));
     // 5,000 a second cost 0.0005 s at 100 ns: affordable.
-    assert_eq!(period_for(Sampling::Cheap, 120e6, 100.0), Some(24_000));
-    assert_eq!(period_for(Sampling::Cheap, 0.0, 100.0), None);
-    assert_eq!(period_for(Sampling::Full, f64::NAN, 100.0), None);
-    assert_eq!(period_for(Sampling::Full, 10.0, 100.0), Some(512));
-    assert_eq!(period_for(Sampling::Off, 10.0, 100.0), Some(0));
+    assert_eq!(
+        period_for(Sampling::Cheap, None, 120e6, 100.0),
+        Some(24_000)
+    );
+    assert_eq!(period_for(Sampling::Cheap, None, 0.0, 100.0), None);
+    assert_eq!(period_for(Sampling::Full, None, f64::NAN, 100.0), None);
+    assert_eq!(period_for(Sampling::Full, None, 10.0, 100.0), Some(512));
+    assert_eq!(period_for(Sampling::Off, None, 10.0, 100.0), Some(0));
 }
 
 #[test]

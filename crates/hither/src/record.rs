@@ -1,0 +1,263 @@
+//! `hither record`: how a program uses memory, written down as it runs.
+
+mod choose;
+mod overhead;
+mod places;
+mod session;
+
+use crate::beside::{Beside, End};
+use crate::print;
+use crate::run::parse_interval;
+use anyhow::{Context, ensure};
+use hither_linux::proc::tree::Scope;
+use hither_linux::root::Root;
+use hither_linux::sys;
+use hither_linux::topology::Topology;
+use hither_recording::Writer;
+use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Name of a recording that was given none.
+pub const DEFAULT_NAME: &str = "hither-recording";
+/// Where control groups are.
+const CGROUPS: &str = "sys/fs/cgroup";
+
+/// Record how a program uses memory
+///
+/// Starts the command, or watches running processes, and writes down what the trackers of this
+/// machine tell: sampled accesses, regions, traffic of nodes, where pages are. `hither report` makes
+/// tables and pictures out of it. The command's exit status becomes hither's.
+///
+/// A recording is a folder of Parquet files that pandas and DuckDB read; docs/recording.md. Killed
+/// at any moment, it holds all but the last ten seconds.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither record -- ./app --its options
+  hither record --pid 4711 --seconds 60 -o before
+  hither record --cgroup system.slice/postgresql.service --seconds 60
+  hither report before")]
+pub struct Command {
+    /// Folder for the recording; it must not hold anything [default: hither-recording, -2, -3, ...]
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Watch this running process and its descendants, until it ends or Ctrl-C; repeatable
+    #[arg(short, long, value_name = "PID", conflicts_with = "command",
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Vec<i32>,
+    /// Watch the processes of a control group, until Ctrl-C
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "pid"])]
+    cgroup: Option<String>,
+    /// Stop recording after this time; a command runs on
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// Length of the intervals that traffic is summed over: 10ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
+    interval: u64,
+    /// What recording may cost, as a share of the CPU time of what is watched, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = parse_percent)]
+    overhead: f64,
+    /// Where samples come from: the best that works here, or one by name
+    #[arg(long, value_name = "NAME", value_parser = choose::names())]
+    tracker: Option<String>,
+    /// Program and arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["pid", "cgroup"])]
+    command: Vec<OsString>,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// A folder in use, processes that are not there, a program that cannot be started.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let root = Root::host();
+        let topology = Topology::read(&root).context("reading the machine")?;
+        let scope = self.scope(&root)?;
+        let tracker = choose::tracker(self.tracker.as_deref(), &root, &topology)?;
+        let folder = match &self.output {
+            Some(folder) => folder.clone(),
+            None => free_name(Path::new(DEFAULT_NAME)),
+        };
+        let meta = self.meta(&root, &topology, &tracker);
+        let mut writer = Writer::create(&folder, meta)?;
+        let beside = match self.begin() {
+            Ok(beside) => beside,
+            Err(error) => {
+                writer.abandon();
+                return Err(error);
+            }
+        };
+        let mut notes = tracker.notes.clone();
+        let mut session = session::Session::new(session::Setup {
+            root: &root,
+            topology: &topology,
+            scope,
+            tracker: tracker.tracker,
+            start_ns: beside.start_ns(),
+            interval_us: self.interval,
+            overhead: self.overhead / 100.0,
+        });
+        let limit_ns = self
+            .seconds
+            .map(|seconds| seconds.saturating_mul(1_000_000_000));
+        let mut failed = None;
+        let end = beside.run(Some(self.interval), |_| {
+            let now_ns = sys::monotonic_ns().saturating_sub(beside.start_ns());
+            if limit_ns.is_some_and(|limit| now_ns >= limit) || failed.is_some() {
+                return None;
+            }
+            match session.turn(&mut writer) {
+                Ok(sleep_us) => Some(sleep_us),
+                // The program must not suffer from a full disk: it is waited for.
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            }
+        })?;
+        let length_ns = sys::monotonic_ns().saturating_sub(beside.start_ns());
+        if failed.is_none() {
+            failed = session.finish(&mut writer).err();
+        }
+        notes.extend(session.take_notes());
+        let usage = sys::own_usage();
+        let (status, signal) = match end {
+            End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
+            End::Ended(ended) => (Some(ended.status()), None),
+            End::Gone | End::Stopped => (None, None),
+        };
+        writer.meta_mut().ended = Some(Ended {
+            length_ns,
+            status,
+            signal,
+            own_user_us: usage.user_us,
+            own_system_us: usage.system_us,
+            own_peak_kb: usage.peak_resident_kb,
+            notes: notes.clone(),
+        });
+        let finished = writer.finish().map_err(anyhow::Error::new);
+        if let Some(error) = failed.map(anyhow::Error::new).or(finished.err()) {
+            print::error(&error.context("the recording is not whole"));
+            return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
+        }
+        print::err_lines(&session.account(&folder, length_ns, &notes));
+        Ok(ExitCode::from(status.unwrap_or(0)))
+    }
+
+    /// Starts the command, or begins to wait for what runs.
+    fn begin(&self) -> anyhow::Result<Beside> {
+        match (self.command.is_empty(), self.pid.first()) {
+            (false, _) => Beside::start(&self.command, |_| ()),
+            (true, Some(&pid)) => Beside::attach(pid),
+            // A group has no end of its own: hither watches itself, and is told to stop.
+            (true, None) => Beside::attach(std::process::id() as i32),
+        }
+    }
+
+    fn scope(&self, root: &Root) -> anyhow::Result<Scope> {
+        if let Some(group) = &self.cgroup {
+            let inner = group.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
+            let folder = format!("{CGROUPS}/{inner}");
+            ensure!(
+                !inner.split('/').any(|part| part == "..")
+                    && root.has(&format!("{folder}/cgroup.procs")),
+                "--cgroup {group}: there is no such control group; give its path below {}, as \
+                 `systemd-cgls` shows it",
+                root.path(CGROUPS).display()
+            );
+            return Ok(Scope::Cgroup(folder));
+        }
+        for &pid in &self.pid {
+            ensure!(
+                root.has(&format!("proc/{pid}/stat")),
+                "--pid {pid}: there is no such process; give the number of a running one"
+            );
+        }
+        Ok(match self.pid.is_empty() {
+            false => Scope::Processes(self.pid.clone()),
+            true => Scope::Descendants(std::process::id() as i32),
+        })
+    }
+
+    fn meta(&self, root: &Root, topology: &Topology, tracker: &choose::Chosen) -> Meta {
+        let words = |words: &[OsString]| -> Vec<String> {
+            words
+                .iter()
+                .map(|w| w.to_string_lossy().into_owned())
+                .collect()
+        };
+        let watched = match (&self.cgroup, &self.pid[..]) {
+            (Some(group), _) => format!("control group {group}"),
+            (None, []) => "the command and its descendants".to_owned(),
+            (None, pids) => format!("processes {pids:?} and their descendants"),
+        };
+        let node = |node: &hither_linux::topology::Node| MetaNode {
+            id: node.id.0,
+            cpus: node.cpus.to_string(),
+            total_bytes: node.memory.total_kb << 10,
+        };
+        let kernel = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Meta {
+            schema: SCHEMA.to_owned(),
+            hither: env!("CARGO_PKG_VERSION").to_owned(),
+            began_unix_ms: since.map_or(0, |since| since.as_millis() as u64),
+            kernel: kernel.trim().to_owned(),
+            nodes: topology.nodes.iter().map(node).collect(),
+            distances: topology.distances.clone(),
+            line_bytes: topology
+                .domains
+                .first()
+                .and_then(|domain| domain.line_bytes)
+                .map_or(64, |bytes| bytes as u32),
+            command: words(&self.command),
+            watched,
+            trackers: vec![tracker.meta.clone()],
+            interval_us: self.interval,
+            ended: None,
+        }
+    }
+}
+
+/// The name, or the first of `name-2`, `name-3`, ... that is not taken.
+fn free_name(name: &Path) -> PathBuf {
+    let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", name.display())));
+    std::iter::once(name.to_owned())
+        .chain(numbered)
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| name.to_owned())
+}
+
+/// `1`, `0.5`, `2%`.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (0.01..=100.0).contains(&percent) => Ok(percent),
+        Ok(_) => Err("it must be 0.01 to 100".to_owned()),
+        Err(_) => Err("write a number, as in 1 or 0.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_taken_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("rec");
+        assert_eq!(free_name(&name), name);
+        std::fs::create_dir(&name).unwrap();
+        std::fs::write(folder.path().join("rec-2"), "").unwrap();
+        assert_eq!(free_name(&name), folder.path().join("rec-3"));
+    }
+
+    #[test]
+    fn percents() {
+        assert_eq!(parse_percent("0.5%"), Ok(0.5));
+        assert!(parse_percent("0").is_err() && parse_percent("nan").is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! Where things are: mappings of the watched processes, and the nodes that their pages are on.
+//!
+//! The kernel walks the page tables of a process to tell (`numa_maps`), which takes some 10 ms per
+//! GB and holds a lock that page faults want. So the time between two looks follows what a look
+//! costs.
+
+use hither_linux::proc::tree::Tree;
+use hither_linux::proc::{maps, numa_maps};
+use hither_linux::root::Root;
+use hither_linux::sys;
+use hither_recording::rows::{Mapping, Process, Residency};
+use std::collections::BTreeMap;
+
+/// Least time between two looks, in ns.
+const LEAST_NS: u64 = 1_000_000_000;
+/// Time between two looks for each of a look: half a percent.
+const REST: u64 = 200;
+
+/// A process as it was seen last.
+#[derive(Debug)]
+struct Known {
+    row: Process,
+    incarnation: u32,
+    /// Start of a mapping to its end, permissions and name.
+    mappings: BTreeMap<u64, (u64, String, String)>,
+}
+
+/// Looks at places.
+#[derive(Debug)]
+pub struct Places {
+    root: Root,
+    known: BTreeMap<i32, Known>,
+    ended: Vec<Process>,
+    due_ns: u64,
+    look_ns: u64,
+}
+
+/// What a look found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Mappings that are new, or have changed.
+    pub mappings: Vec<Mapping>,
+    /// Where pages are.
+    pub residency: Vec<Residency>,
+}
+
+impl Places {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new(root: Root) -> Self {
+        Self {
+            root,
+            known: BTreeMap::new(),
+            ended: Vec::new(),
+            due_ns: 0,
+            look_ns: 0,
+        }
+    }
+
+    /// Follows the processes; looks where their pages are if that is due. Times are since the
+    /// recording began.
+    pub fn look(&mut self, tree: &Tree, now_ns: u64) -> Option<Found> {
+        let is_new = self.follow(tree, now_ns);
+        if now_ns < self.due_ns && !is_new {
+            return None;
+        }
+        // A program that starts others in turn must not be looked at all the time.
+        if is_new && now_ns < self.due_ns.saturating_sub(LEAST_NS) + self.look_ns * REST {
+            return None;
+        }
+        let start_ns = sys::monotonic_ns();
+        let mut found = Found::default();
+        for process in tree.processes() {
+            if let Some(known) = self.known.get_mut(&process.pid) {
+                look_at(&self.root, known, now_ns, &mut found);
+            }
+        }
+        self.look_ns = sys::monotonic_ns().saturating_sub(start_ns);
+        self.due_ns = now_ns + LEAST_NS.max(self.look_ns * REST);
+        Some(found)
+    }
+
+    /// Every process that was seen, at the end of the recording.
+    pub fn take_processes(&mut self) -> Vec<Process> {
+        let living = std::mem::take(&mut self.known).into_values();
+        let mut all = std::mem::take(&mut self.ended);
+        all.extend(living.map(|known| known.row));
+        all.sort_by_key(|process| (process.start_ns, process.pid));
+        all
+    }
+
+    /// Keeps the list of processes; tells whether an address space is new.
+    fn follow(&mut self, tree: &Tree, now_ns: u64) -> bool {
+        let mut is_new = false;
+        let ended = self
+            .known
+            .extract_if(.., |pid, _| !tree.processes().iter().any(|p| p.pid == *pid));
+        for (_, mut known) in ended {
+            known.row.end_ns = Some(now_ns);
+            self.ended.push(known.row);
+        }
+        for process in tree.processes() {
+            let known = self.known.entry(process.pid).or_insert_with(|| Known {
+                row: Process {
+                    pid: process.pid,
+                    name: process.name.clone(),
+                    start_ns: now_ns,
+                    end_ns: None,
+                },
+                incarnation: 0,
+                mappings: BTreeMap::new(),
+            });
+            known.row.name.clone_from(&process.name);
+            if known.incarnation != process.incarnation {
+                known.incarnation = process.incarnation;
+                known.mappings.clear();
+                is_new = true;
+            }
+        }
+        is_new
+    }
+}
+
+/// Reads both files of one process; what has ended, or is not ours, has nothing.
+fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
+    let pid = known.row.pid;
+    let Ok(mappings) = maps::read(root, pid) else {
+        return;
+    };
+    let mut now = BTreeMap::new();
+    for mapping in mappings {
+        let letter = |is: bool, letter| if is { letter } else { '-' };
+        let permissions: String = [
+            letter(mapping.readable, 'r'),
+            letter(mapping.writable, 'w'),
+            letter(mapping.executable, 'x'),
+            if mapping.shared { 's' } else { 'p' },
+        ]
+        .iter()
+        .collect();
+        let entry = (mapping.range.end, permissions, mapping.name);
+        if known.mappings.get(&mapping.range.start) != Some(&entry) {
+            found.mappings.push(Mapping {
+                time_ns: now_ns,
+                pid,
+                start: mapping.range.start,
+                end: entry.0,
+                permissions: entry.1.clone(),
+                name: entry.2.clone(),
+            });
+        }
+        now.insert(mapping.range.start, entry);
+    }
+    known.mappings = now;
+    let path = root.path(&format!("proc/{pid}/numa_maps"));
+    let Ok(bytes) = std::fs::read(path) else {
+        return;
+    };
+    let Ok(parsed) = numa_maps::parse(&String::from_utf8_lossy(&bytes)) else {
+        return;
+    };
+    for mapping in parsed {
+        for &(node, pages) in &mapping.pages {
+            found.residency.push(Residency {
+                time_ns: now_ns,
+                pid,
+                start: mapping.start,
+                node: node.0,
+                bytes: pages.saturating_mul(mapping.page_kb).saturating_mul(1024),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_found_with_its_pages_and_its_end() {
+        let root = Root::host();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        let mut tree = Tree::new(root.clone(), std::process::id() as i32);
+        let mut places = Places::new(root);
+        tree.refresh(1_000_000).unwrap();
+        let found = places.look(&tree, 5).unwrap();
+        let own = |pid: &i32| *pid == child.id() as i32;
+        assert!(found.mappings.iter().filter(|m| own(&m.pid)).count() > 3);
+        assert!(
+            found
+                .residency
+                .iter()
+                .filter(|r| own(&r.pid))
+                .any(|r| r.bytes > 0)
+        );
+        // Nothing is due.
+        assert!(places.look(&tree, 6).is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        tree.refresh(3_000_000).unwrap();
+        places.look(&tree, 2 * LEAST_NS + 5);
+        let processes = places.take_processes();
+        let process = processes.iter().find(|p| p.pid == pid).unwrap();
+        assert_eq!(
+            (process.start_ns, process.end_ns),
+            (5, Some(2 * LEAST_NS + 5))
+        );
+    }
+}
