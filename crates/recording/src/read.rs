@@ -74,20 +74,25 @@ impl Recording {
     /// damaged or missing is left out, with a note.
     #[must_use]
     pub fn rows<R: Row>(&self) -> Vec<R> {
-        let mut rows = Vec::new();
+        let mut all = Vec::new();
+        self.segments(|rows: &mut Vec<R>| all.append(rows));
+        all
+    }
+
+    /// The same, segment by segment, for tables that are large.
+    pub fn segments<R: Row>(&self, mut each: impl FnMut(&mut Vec<R>)) {
         let prefix = format!("{}-", R::TABLE);
-        for (name, expected) in self
-            .sums
-            .iter()
-            .filter(|(name, _)| name.starts_with(&prefix))
-        {
-            let before = rows.len();
-            if let Err(why) = self.read_segment(name, expected, &mut rows) {
-                rows.truncate(before);
-                self.note(format!("{name} was left out: it {why}"));
+        let mut rows = Vec::new();
+        for (name, expected) in &self.sums {
+            if !name.starts_with(&prefix) {
+                continue;
+            }
+            rows.clear();
+            match self.read_segment(name, expected, &mut rows) {
+                Ok(()) => each(&mut rows),
+                Err(why) => self.note(format!("{name} was left out: it {why}")),
             }
         }
-        rows
     }
 
     fn read_segment<R: Row>(

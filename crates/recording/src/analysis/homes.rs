@@ -1,0 +1,106 @@
+//! Where pages are: of each process and node, and from where to where pages went.
+
+use super::data::Data;
+use std::collections::{BTreeMap, HashMap};
+
+/// Where a process's memory was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resident {
+    /// Whose.
+    pub pid: i32,
+    /// Bytes by node position when it was last looked at.
+    pub last: Vec<u64>,
+    /// The most that it had, over all nodes.
+    pub most_bytes: u64,
+}
+
+/// Of each process that had any, the largest first.
+#[must_use]
+pub fn residents(data: &Data) -> Vec<Resident> {
+    let mut looks: BTreeMap<(i32, u64), Vec<u64>> = BTreeMap::new();
+    for row in &data.residency {
+        let Some(position) = data.position(row.node) else {
+            continue;
+        };
+        let look = looks.entry((row.pid, row.time_ns));
+        let nodes = look.or_insert_with(|| vec![0; data.nodes.len()]);
+        nodes[position] = nodes[position].saturating_add(row.bytes);
+    }
+    let mut all: Vec<Resident> = Vec::new();
+    // Looks of one process come by time, so that the last one stays.
+    for ((pid, _), nodes) in looks {
+        let sum = nodes
+            .iter()
+            .fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
+        match all.last_mut().filter(|resident| resident.pid == pid) {
+            Some(resident) => {
+                resident.most_bytes = resident.most_bytes.max(sum);
+                resident.last = nodes;
+            }
+            None => all.push(Resident {
+                pid,
+                last: nodes,
+                most_bytes: sum,
+            }),
+        }
+    }
+    all.sort_by_key(|resident| std::cmp::Reverse(resident.most_bytes));
+    all
+}
+
+/// Pages that samples saw on one node and later on another: `[from][to]` by node position. Pages
+/// that were not sampled on both sides of their move are not in it.
+#[must_use]
+pub fn moves(data: &Data) -> Vec<Vec<u64>> {
+    let count = data.nodes.len();
+    let mut matrix = vec![vec![0; count]; count];
+    let mut homes: HashMap<(i32, u64), usize> = HashMap::new();
+    for access in &data.accesses {
+        let Some(home) = access.home() else { continue };
+        let before = homes.insert((access.pid, access.address >> 12), home);
+        if let Some(before) = before.filter(|&before| before != home) {
+            matrix[before][home] += 1;
+        }
+    }
+    matrix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::data::tests::{access, empty};
+    use super::*;
+    use crate::rows::Residency;
+
+    #[test]
+    fn the_last_look_and_the_most_are_told() {
+        let mut data = empty();
+        let row = |time_ns, node, bytes| Residency {
+            time_ns,
+            pid: 7,
+            start: 0,
+            node,
+            bytes,
+        };
+        // node9 does not exist.
+        data.residency = vec![row(1, 0, 50), row(1, 2, 60), row(2, 0, 30), row(2, 9, 5)];
+        let found = residents(&data);
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (&found[0].last[..], found[0].most_bytes),
+            (&[30, 0][..], 110)
+        );
+    }
+
+    #[test]
+    fn moves_are_changes_of_home() {
+        let mut data = empty();
+        data.accesses = vec![
+            access(1, 0x1000, 0, 0),
+            access(2, 0x1008, 0, 1),
+            access(3, 0x1010, 0, 1),
+            access(4, 0x2000, 0, 1),
+            access(5, 0x1000, 0, 0),
+        ];
+        assert_eq!(moves(&data), [[0, 1], [1, 0]]);
+    }
+}

@@ -1,0 +1,23 @@
+//! What can be made out of a recording: pure functions from its rows to figures.
+//!
+//! | file | makes |
+//! |---|---|
+//! | `data` | the rows in memory, compact, with ids resolved |
+//! | `areas` | per data area, who reads and writes it from where: the Opium table (IBM paper, section 2) |
+//! | `use_of` | is an area used by one node, by parts, or by all; what would help |
+//! | `sharing` | cache lines that CPUs write in turn: false sharing |
+//! | `heat` | address by time |
+//! | `working_set` | how much memory is in use |
+//! | `homes` | where pages are, and from where to where they went |
+//! | `verdict` | what it comes to, and the one thing to try next |
+
+pub mod areas;
+pub mod data;
+pub mod heat;
+pub mod homes;
+pub mod sharing;
+pub mod use_of;
+pub mod verdict;
+pub mod working_set;
+
+pub use data::Data;

@@ -1,0 +1,232 @@
+//! How the nodes share an area, and what would help: make local, interleave, replicate, or nothing.
+//!
+//! An area is cut into parts, small enough that a part has one user where there is one, and large
+//! enough that samples tell. A part belongs to the node with most of its accesses. Where parts
+//! belong to one node each, the area is *divided*, and its parts should be local; where every part
+//! has several users, it is *shared*, and should be spread (Carrefour, section 3: collocate,
+//! interleave, replicate).
+
+use super::areas::Areas;
+use super::data::Data;
+use std::collections::HashMap;
+
+/// log2 of the smallest part, a page.
+const LEAST_SHIFT: u32 = 12;
+/// log2 of the largest, 64 MiB.
+const MOST_SHIFT: u32 = 26;
+/// Samples that a part has in the median: with fewer, chance alone makes an owner.
+const SAMPLES: usize = 16;
+/// Share of accesses by the parts' owners from which on an area is divided. An area that all of n
+/// nodes use alike has 1/n and a little by chance.
+const DIVIDED: f64 = 0.8;
+/// Least share of all remote accesses that makes an area worth a word.
+const WORTH: f64 = 0.05;
+/// Local-access ratio from which on an area is fine (Carrefour's gate).
+const FINE: f64 = 0.8;
+/// Share of its traffic on one node, against the even share, from which on a shared area is
+/// unevenly spread: Carrefour's imbalance of 35 % on four nodes is 1.6 times the even share.
+const UNEVEN: f64 = 1.5;
+/// Share of writes below which copies pay (Carrefour: 0.99 reads).
+const READ_ONLY: f64 = 0.01;
+
+/// How nodes use an area.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Use {
+    /// One node has nearly all accesses: its position.
+    One(usize),
+    /// Each part has one node that uses it.
+    Divided,
+    /// Parts are used by several nodes.
+    Shared,
+    /// Samples do not tell: too few, or without nodes.
+    Unknown,
+}
+
+/// What would help.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Remedy {
+    /// Nothing: it is where it is used, or used evenly.
+    Nothing,
+    /// Move it to this node position, or its users to where it is.
+    MoveTo(usize),
+    /// Move each part to the node that uses it; or let each thread write its part first.
+    MakeLocal,
+    /// Spread its pages over the nodes.
+    Interleave,
+    /// It is only read: a copy per node, or else spread it.
+    Replicate,
+    /// More samples are wanted.
+    Unknown,
+}
+
+impl Remedy {
+    /// One or two words.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "leave it",
+            Self::MoveTo(_) => "move it",
+            Self::MakeLocal => "make local",
+            Self::Interleave => "interleave",
+            Self::Replicate => "replicate",
+            Self::Unknown => "not known",
+        }
+    }
+}
+
+/// How an area is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// By whom.
+    pub by: Use,
+    /// Share of its accesses that the owners of its parts make.
+    pub owned: f64,
+    /// Bytes of a part.
+    pub part_bytes: u64,
+    /// What would help.
+    pub remedy: Remedy,
+}
+
+/// Judges every area.
+#[must_use]
+pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
+    let remote: f64 = areas.list.iter().map(|area| area.remote()).sum();
+    let mut by_area: Vec<Vec<u32>> = areas
+        .list
+        .iter()
+        .map(|area| Vec::with_capacity(area.sample_count as usize))
+        .collect();
+    for (access, &area) in areas.of_access.iter().enumerate() {
+        by_area[area as usize].push(access as u32);
+    }
+    areas
+        .list
+        .iter()
+        .zip(by_area)
+        .map(|(area, accesses)| {
+            let (owned, part_bytes) = ownership(data, &accesses);
+            let total: f64 = area.reads.iter().chain(&area.writes).sum();
+            let from = |node: usize| area.reads[node] + area.writes[node];
+            let first = (0..data.nodes.len()).max_by(|&a, &b| from(a).total_cmp(&from(b)));
+            let by = match first {
+                _ if total <= 0.0 || (area.sample_count as usize) < SAMPLES => Use::Unknown,
+                Some(node) if from(node) >= 0.9 * total => Use::One(node),
+                _ if owned >= DIVIDED => Use::Divided,
+                _ => Use::Shared,
+            };
+            let fine = area.local_ratio().is_none_or(|ratio| ratio >= FINE);
+            let worth = area.remote() >= WORTH * remote.max(1.0);
+            let homes: f64 = area.homes.iter().sum();
+            let most = area.homes.iter().copied().fold(0.0, f64::max);
+            let even = homes / data.nodes.len().max(1) as f64;
+            let remedy = match by {
+                Use::Unknown => Remedy::Unknown,
+                _ if !worth || (fine && by != Use::Shared) => Remedy::Nothing,
+                Use::One(node) => Remedy::MoveTo(node),
+                Use::Divided => Remedy::MakeLocal,
+                Use::Shared if most < UNEVEN * even => Remedy::Nothing,
+                Use::Shared if area.write_share() < READ_ONLY => Remedy::Replicate,
+                Use::Shared => Remedy::Interleave,
+            };
+            Judged {
+                by,
+                owned,
+                part_bytes,
+                remedy,
+            }
+        })
+        .collect()
+}
+
+/// Share of accesses by the owners of parts, and how large the parts are.
+fn ownership(data: &Data, accesses: &[u32]) -> (f64, u64) {
+    let nodes = data.nodes.len();
+    for shift in (LEAST_SHIFT..=MOST_SHIFT).step_by(2) {
+        let mut parts: HashMap<u64, (usize, Vec<f64>)> = HashMap::new();
+        for &index in accesses {
+            let access = &data.accesses[index as usize];
+            let Some(from) = access.from() else { continue };
+            let part = parts
+                .entry(access.address >> shift)
+                .or_insert_with(|| (0, vec![0.0; nodes]));
+            part.0 += 1;
+            part.1[from] += f64::from(access.weight);
+        }
+        let mut counts: Vec<usize> = parts.values().map(|part| part.0).collect();
+        counts.sort_unstable();
+        let median = counts.get(counts.len() / 2).copied().unwrap_or(0);
+        if median >= SAMPLES || shift + 2 > MOST_SHIFT {
+            let sum = |f: fn(&[f64]) -> f64| -> f64 { parts.values().map(|p| f(&p.1)).sum() };
+            let all = sum(|weights| weights.iter().sum());
+            let most = sum(|weights| weights.iter().copied().fold(0.0, f64::max));
+            return (if all > 0.0 { most / all } else { 0.0 }, 1 << shift);
+        }
+    }
+    (0.0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::areas::areas;
+    use super::super::data::Access;
+    use super::super::data::tests::{access, empty, write};
+    use super::*;
+    use crate::rows::Mapping;
+
+    /// 64 pages at 1 MiB, all on position 0, accessed 64 times each by `by(page, turn)`.
+    fn judged(by: impl Fn(u64, u64) -> u16, home: u16, is_write: bool) -> Judged {
+        let mut data = empty();
+        data.mappings = vec![Mapping {
+            time_ns: 0,
+            pid: 7,
+            start: 1 << 20,
+            end: (1 << 20) + 64 * 4096,
+            permissions: "rw-p".into(),
+            name: "a".into(),
+        }];
+        for turn in 0..64 {
+            for page in 0..64 {
+                let make: fn(u64, u64, u16, u16) -> Access = if is_write { write } else { access };
+                let address = (1 << 20) + page * 4096;
+                data.accesses
+                    .push(make(turn, address, by(page, turn), home));
+            }
+        }
+        judge(&data, &areas(&data))[0]
+    }
+
+    #[test]
+    fn each_use_has_its_remedy() {
+        let divided = judged(|page, _| u16::from(page >= 32), 0, true);
+        assert_eq!(
+            (divided.by, divided.remedy),
+            (Use::Divided, Remedy::MakeLocal)
+        );
+        assert_eq!((divided.owned, divided.part_bytes), (1.0, 4096));
+        let shared = judged(|_, turn| (turn % 2) as u16, 0, true);
+        assert_eq!(
+            (shared.by, shared.remedy),
+            (Use::Shared, Remedy::Interleave)
+        );
+        assert!(shared.owned < 0.6);
+        let read = judged(|_, turn| (turn % 2) as u16, 0, false);
+        assert_eq!(read.remedy, Remedy::Replicate);
+        let far = judged(|_, _| 1, 0, false);
+        assert_eq!((far.by, far.remedy), (Use::One(1), Remedy::MoveTo(1)));
+        let near = judged(|_, _| 1, 1, false);
+        assert_eq!((near.by, near.remedy), (Use::One(1), Remedy::Nothing));
+    }
+
+    #[test]
+    fn few_samples_tell_nothing() {
+        let mut data = empty();
+        data.accesses = (0..10)
+            .map(|n| access(n, n << 12, (n % 2) as u16, 0))
+            .collect();
+        let judged = judge(&data, &areas(&data));
+        assert_eq!(
+            (judged[0].by, judged[0].remedy),
+            (Use::Unknown, Remedy::Unknown)
+        );
+    }
+}
