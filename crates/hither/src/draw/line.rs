@@ -18,33 +18,75 @@ const COLOURS: [&str; 7] = [
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 ];
 
-/// A line of a chart.
+/// How a series is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A line through the points.
+    Line,
+    /// A dashed one, to tell two lines of one colour apart.
+    Dashed,
+    /// The points alone: a program's place below a roofline.
+    Points,
+}
+
+/// Points of a chart that belong together.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// For the legend.
     pub name: String,
-    /// Which colour; lines with one number share it, and it starts again after seven.
+    /// Which colour; series with one number share it, and it starts again after seven.
     pub colour: usize,
-    /// Dashed, to tell two lines of one colour apart.
-    pub is_dashed: bool,
-    /// Points, ascending by x; x above 0.
+    /// How it is drawn.
+    pub shape: Shape,
+    /// Points, ascending by x. One that is not finite interrupts the line: not measured. So does one
+    /// at or below 0 on a logarithmic axis.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Lines over a logarithmic x axis; the y axis begins at 0.
+/// How values become places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Equal differences are equally far apart. A y axis has 0 on it.
+    Linear,
+    /// Equal ratios are equally far apart.
+    Logarithmic,
+}
+
+/// An axis of a chart.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// What it shows, with its unit in parentheses.
+    pub title: String,
+    /// How its values become places.
+    pub scale: Scale,
+    /// Where it has marks, ascending, and what they say. Empty: at round values.
+    pub ticks: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// With marks at round values.
+    #[must_use]
+    pub fn new(title: &str, scale: Scale) -> Self {
+        Self {
+            title: title.to_owned(),
+            scale,
+            ticks: Vec::new(),
+        }
+    }
+}
+
+/// Lines and points over two axes.
 #[derive(Clone, Debug)]
 pub struct LineChart {
     /// Above the chart.
     pub title: String,
     /// Below the title, smaller.
     pub subtitle: String,
-    /// What x is, with its unit.
-    pub x_title: String,
-    /// What y is, with its unit.
-    pub y_title: String,
-    /// Where the x axis has marks, ascending and above 0, and what they say.
-    pub x_ticks: Vec<(f64, String)>,
-    /// The lines, in the order of the legend.
+    /// Along the bottom.
+    pub x: Axis,
+    /// Along the left side.
+    pub y: Axis,
+    /// In the order of the legend.
     pub series: Vec<Series>,
 }
 
