@@ -1,22 +1,23 @@
-//! Charts as SVG: one file, no script, no font or style from elsewhere, so that a browser without
-//! network shows it.
+//! Line charts.
 
+use super::axis::{Axis, Place, Scale, short};
+use super::canvas::{Canvas, GRID, INK, WIDTH, coloured, escaped};
 use std::fmt::Write;
 
-const WIDTH: f64 = 960.0;
-const HEIGHT: f64 = 540.0;
 /// Edges of the plotting area.
-const LEFT: f64 = 80.0;
+const LEFT: f64 = 90.0;
 const RIGHT: f64 = 700.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 470.0;
-/// Lines that the vertical axis aims at.
-const Y_LINES: f64 = 6.0;
-/// Okabe and Ito's colours, which people with colour-blindness tell apart; the pale yellow is left
-/// out, as it is lost on white.
-const COLOURS: [&str; 7] = [
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
-];
+/// Room at both ends of a logarithmic x axis, so that marks do not lie on the edge.
+const ROOM: f64 = 20.0;
+/// Height of a chart, if its legend does not need more.
+const HEIGHT: f64 = 540.0;
+const LEGEND_ROW: f64 = 24.0;
+/// Points of a series that are marked one by one.
+const MARKED_POINTS: usize = 60;
+/// A line with more points is thinned to what can be seen.
+const MOST_POINTS: usize = 2000;
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,38 +44,6 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// How values become places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// Equal differences are equally far apart. A y axis has 0 on it.
-    Linear,
-    /// Equal ratios are equally far apart.
-    Logarithmic,
-}
-
-/// An axis of a chart.
-#[derive(Clone, Debug)]
-pub struct Axis {
-    /// What it shows, with its unit in parentheses.
-    pub title: String,
-    /// How its values become places.
-    pub scale: Scale,
-    /// Where it has marks, ascending, and what they say. Empty: at round values.
-    pub ticks: Vec<(f64, String)>,
-}
-
-impl Axis {
-    /// With marks at round values.
-    #[must_use]
-    pub fn new(title: &str, scale: Scale) -> Self {
-        Self {
-            title: title.to_owned(),
-            scale,
-            ticks: Vec::new(),
-        }
-    }
-}
-
 /// Lines and points over two axes.
 #[derive(Clone, Debug)]
 pub struct LineChart {
@@ -90,329 +59,388 @@ pub struct LineChart {
     pub series: Vec<Series>,
 }
 
+/// Charts below each other, as one file.
+#[must_use]
+pub fn stacked(charts: &[LineChart]) -> String {
+    if let [chart] = charts {
+        return chart.svg();
+    }
+    let titles: Vec<&str> = charts.iter().map(|chart| chart.title.as_str()).collect();
+    let height: f64 = charts.iter().map(LineChart::height).sum();
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\">\n<title>{}</title>\n",
+        escaped(&titles.join("; "))
+    );
+    let mut y = 0.0;
+    for chart in charts {
+        svg.push_str(&chart.drawn(y));
+        y += chart.height();
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
 impl LineChart {
     /// The file.
     #[must_use]
     pub fn svg(&self) -> String {
-        let axes = self.axes();
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{WIDTH}\" \
-             height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n\
-             <title>{0}</title>\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n",
-            escaped(&self.title)
-        );
-        text(
-            &mut svg,
-            (LEFT, 30.0),
-            "font-size=\"18\" font-weight=\"bold\"",
-            &self.title,
-        );
-        text(&mut svg, (LEFT, 52.0), "fill=\"#555\"", &self.subtitle);
-        self.draw_axes(&mut svg, &axes);
+        self.drawn(0.0)
+    }
+
+    fn height(&self) -> f64 {
+        HEIGHT.max(TOP + LEGEND_ROW * (self.series.len() + 1) as f64)
+    }
+
+    fn drawn(&self, upper_edge: f64) -> String {
+        let mut canvas = Canvas::new(LEFT, &self.title, &self.subtitle);
+        let (x, y) = self.places();
+        self.draw_axes(&mut canvas, &x, &y);
         for series in &self.series {
-            self.draw_line(&mut svg, &axes, series);
+            canvas.raw(&coloured(series.colour));
+            self.draw_series(&mut canvas, (&x, &y), series);
+            canvas.raw("</g>\n");
         }
-        self.draw_legend(&mut svg);
-        svg.push_str("</svg>\n");
-        svg
+        self.draw_legend(&mut canvas);
+        canvas.finish(self.height(), upper_edge)
     }
 
-    fn axes(&self) -> Axes {
+    fn places(&self) -> (Place, Place) {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let x = points()
-            .map(|point| point.0)
-            .chain(self.x_ticks.iter().map(|tick| tick.0));
-        let (low, high) = x.fold((f64::MAX, 0.0_f64), |(low, high), x| {
-            (low.min(x), high.max(x))
-        });
-        let (low, high) = if high > low {
-            (low, high)
-        } else {
-            (high.max(1.0) / 2.0, high.max(1.0) * 2.0)
+        // A point that one axis cannot show has no say in the other.
+        let has = |axis: &Axis, value: f64| match axis.scale {
+            Scale::Linear => value.is_finite(),
+            Scale::Logarithmic => value.is_finite() && value > 0.0,
         };
-        let top = points().map(|point| point.1).fold(0.0, f64::max);
-        let step = step(top);
-        Axes {
-            low: low.ln(),
-            high: high.ln(),
-            step,
-            top: ((top / step).ceil() * step).max(step),
-        }
-    }
-
-    fn draw_axes(&self, svg: &mut String, axes: &Axes) {
-        let lines = (axes.top / axes.step).round() as usize;
-        for line in 0..=lines {
-            let value = line as f64 * axes.step;
-            let y = axes.y(value);
-            line_between(
-                svg,
-                (LEFT, y),
-                (RIGHT, y),
-                if line == 0 { "#222" } else { "#ddd" },
-            );
-            let shown = label(value, axes.step);
-            text(svg, (LEFT - 8.0, y + 4.0), "text-anchor=\"end\"", &shown);
-        }
-        for (value, name) in &self.x_ticks {
-            let x = axes.x(*value);
-            line_between(svg, (x, BOTTOM), (x, BOTTOM + 5.0), "#222");
-            text(svg, (x, BOTTOM + 20.0), "text-anchor=\"middle\"", name);
-        }
-        let middle = f64::midpoint(LEFT, RIGHT);
-        text(
-            svg,
-            (middle, BOTTOM + 48.0),
-            "text-anchor=\"middle\"",
-            &self.x_title,
+        let shown = || points().filter(|point| has(&self.x, point.0) && has(&self.y, point.1));
+        let marks = |axis: &Axis| -> Vec<f64> { axis.ticks.iter().map(|tick| tick.0).collect() };
+        let (room, zero) = (
+            if self.x.scale == Scale::Linear {
+                0.0
+            } else {
+                ROOM
+            },
+            // A logarithmic axis takes no notice of it.
+            std::iter::once(0.0),
         );
-        let middle = f64::midpoint(TOP, BOTTOM);
-        let turned = format!("text-anchor=\"middle\" transform=\"rotate(-90 24 {middle})\"");
-        text(svg, (24.0, middle), &turned, &self.y_title);
+        let x = shown().map(|point| point.0).chain(marks(&self.x));
+        let y = shown().map(|point| point.1).chain(marks(&self.y));
+        (
+            Place::around(self.x.scale, x, (LEFT + room, RIGHT - room)),
+            Place::around(self.y.scale, y.chain(zero), (BOTTOM, TOP)).rounded(),
+        )
     }
 
-    fn draw_line(&self, svg: &mut String, axes: &Axes, series: &Series) {
-        let stroke = stroke(series);
-        let at = |&(x, y): &(f64, f64)| (axes.x(x), axes.y(y));
-        let path: Vec<String> = series
-            .points
-            .iter()
-            .map(at)
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect();
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" {stroke}/>",
-            path.join(" ")
-        );
-        for point in &series.points {
-            let (x, y) = at(point);
-            let tick = self.x_ticks.iter().find(|tick| tick.0 == point.0);
-            let x_name = tick.map_or(point.0.to_string(), |tick| tick.1.clone());
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{}\">\
-                 <title>{}: {}, {:.3}</title></circle>",
-                colour(series),
-                escaped(&series.name),
-                escaped(&x_name),
-                point.1,
-            );
+    fn draw_axes(&self, canvas: &mut Canvas, x: &Place, y: &Place) {
+        let ticks = |axis: &Axis, place: &Place| match axis.ticks.is_empty() {
+            true => place.ticks(),
+            false => axis.ticks.clone(),
+        };
+        for (value, name) in ticks(&self.y, y) {
+            let Some(at) = y.of(value) else { continue };
+            canvas.line((LEFT, at), (RIGHT, at), GRID);
+            canvas.text((LEFT - 8.0, at + 4.0), "text-anchor=\"end\"", &name);
+        }
+        canvas.line((LEFT, BOTTOM), (RIGHT, BOTTOM), INK);
+        canvas.x_ticks(x, BOTTOM, &ticks(&self.x, x));
+        canvas.x_title((LEFT, RIGHT), BOTTOM + 48.0, &self.x.title);
+        canvas.y_title(24.0, (TOP, BOTTOM), &self.y.title);
+    }
+
+    fn draw_series(&self, canvas: &mut Canvas, (x, y): (&Place, &Place), series: &Series) {
+        let at = |point: &(f64, f64)| Some((x.of(point.0)?, y.of(point.1)?));
+        let mut places: Vec<Option<(f64, f64)>> = series.points.iter().map(at).collect();
+        let is_marked = series.shape == Shape::Points || places.len() <= MARKED_POINTS;
+        if places.len() > MOST_POINTS && series.shape != Shape::Points {
+            places = thinned(&places);
+        }
+        for line in places.split(Option::is_none) {
+            let points: Vec<(f64, f64)> = line.iter().copied().flatten().collect();
+            match points[..] {
+                // Alone between two that were not measured, it would not be seen.
+                [point] if !is_marked => mark(canvas, point, ""),
+                [_, _, ..] if series.shape != Shape::Points => {
+                    let mut path = String::new();
+                    for (x, y) in points {
+                        let _ = write!(path, "{x:.1},{y:.1} ");
+                    }
+                    let stroke = stroke(series.shape);
+                    let path = path.trim_end();
+                    canvas.raw(&format!(
+                        "<polyline points=\"{path}\" fill=\"none\" {stroke}/>\n"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        if is_marked {
+            for (point, place) in series.points.iter().zip(places) {
+                let Some(place) = place else { continue };
+                let tick = self.x.ticks.iter().find(|tick| tick.0 == point.0);
+                let x = tick.map_or(short(point.0), |tick| tick.1.clone());
+                let words = format!("{}: {x}, {}", series.name, short(point.1));
+                mark(canvas, place, &words);
+            }
         }
     }
 
-    fn draw_legend(&self, svg: &mut String) {
+    fn draw_legend(&self, canvas: &mut Canvas) {
+        canvas.raw("<g class=\"legend\">\n");
         for (row, series) in self.series.iter().enumerate() {
-            let y = TOP + 10.0 + row as f64 * 24.0;
-            let _ = writeln!(
-                svg,
-                "<line x1=\"{}\" y1=\"{y}\" x2=\"{}\" y2=\"{y}\" {}/>",
-                RIGHT + 20.0,
-                RIGHT + 52.0,
-                stroke(series)
-            );
-            text(svg, (RIGHT + 60.0, y + 4.0), "", &series.name);
+            let y = TOP + 10.0 + row as f64 * LEGEND_ROW;
+            canvas.raw(&coloured(series.colour));
+            match series.shape {
+                Shape::Points => mark(canvas, (RIGHT + 36.0, y), ""),
+                shape => {
+                    canvas.line((RIGHT + 20.0, y), (RIGHT + 52.0, y), &stroke(shape));
+                }
+            }
+            canvas.raw("</g>\n");
+            let width = (WIDTH - RIGHT - 65.0) / 13.0;
+            canvas.fitted((RIGHT + 60.0, y + 4.0), "", &series.name, width);
         }
+        canvas.raw("</g>\n");
     }
 }
 
-/// From values to places in the picture.
-struct Axes {
-    /// Logarithms of the lowest and the highest x.
-    low: f64,
-    high: f64,
-    /// Between two lines of the y axis.
-    step: f64,
-    top: f64,
-}
-
-impl Axes {
-    fn x(&self, value: f64) -> f64 {
-        // A little room at both ends, so that marks do not lie on the edge.
-        let share = (value.ln() - self.low) / (self.high - self.low);
-        LEFT + 20.0 + share * (RIGHT - LEFT - 40.0)
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        BOTTOM - value / self.top * (BOTTOM - TOP)
-    }
-}
-
-/// 1, 2 or 5 times a power of ten, for some [`Y_LINES`] lines up to `top`.
-fn step(top: f64) -> f64 {
-    if !top.is_finite() || top <= 0.0 {
-        return 1.0;
-    }
-    let rough = top / Y_LINES;
-    let power = 10_f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .map(|factor| factor * power)
-        .find(|&step| step >= rough * 0.999)
-        .unwrap_or(10.0 * power)
-}
-
-/// A value of the y axis, with the digits that its step needs.
-fn label(value: f64, step: f64) -> String {
-    let digits = (-step.log10().floor()).max(0.0) as usize;
-    format!("{value:.digits$}")
-}
-
-fn colour(series: &Series) -> &'static str {
-    COLOURS[series.colour % COLOURS.len()]
-}
-
-fn stroke(series: &Series) -> String {
-    let dash = if series.is_dashed {
-        " stroke-dasharray=\"7 4\""
-    } else {
-        ""
+fn mark(canvas: &mut Canvas, (x, y): (f64, f64), words: &str) {
+    let title = match words {
+        "" => String::new(),
+        words => format!("<title>{}</title>", escaped(words)),
     };
-    format!("stroke=\"{}\" stroke-width=\"2\"{dash}", colour(series))
+    canvas.raw(&format!(
+        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"currentColor\">{title}</circle>\n"
+    ));
 }
 
-fn text(svg: &mut String, (x, y): (f64, f64), attributes: &str, words: &str) {
-    let space = if attributes.is_empty() { "" } else { " " };
-    let words = escaped(words);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\"{space}{attributes}>{words}</text>"
-    );
+fn stroke(shape: Shape) -> String {
+    let dash = match shape {
+        Shape::Dashed => " stroke-dasharray=\"7 4\"",
+        Shape::Line | Shape::Points => "",
+    };
+    format!("stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}")
 }
 
-fn line_between(svg: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
-    let _ = writeln!(
-        svg,
-        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>",
-        from.0, from.1, to.0, to.1
-    );
-}
-
-/// Text as XML holds it. Control characters, which no XML may hold, are left out.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&apos;"),
-            letter if letter.is_control() => {}
-            letter => escaped.push(letter),
+/// Of each run of points that lie above the same pixel, the first, the lowest, the highest and the
+/// last: nothing that can be seen is lost.
+fn thinned(places: &[Option<(f64, f64)>]) -> Vec<Option<(f64, f64)>> {
+    let pixel = |place: &Option<(f64, f64)>| place.map(|(x, _)| x as i64);
+    let mut kept = Vec::new();
+    for run in places.chunk_by(|one, other| pixel(one) == pixel(other)) {
+        let Some(points) = run.iter().copied().collect::<Option<Vec<_>>>() else {
+            kept.push(None);
+            continue;
+        };
+        let extreme = |sign: f64| {
+            let heights = points
+                .iter()
+                .enumerate()
+                .map(|(index, point)| (index, sign * point.1));
+            heights
+                .max_by(|one, other| one.1.total_cmp(&other.1))
+                .map(|(index, _)| index)
+        };
+        let mut indices = [
+            Some(0),
+            extreme(1.0),
+            extreme(-1.0),
+            points.len().checked_sub(1),
+        ];
+        indices.sort_unstable();
+        let mut last = None;
+        for index in indices.into_iter().flatten() {
+            if last != Some(index) {
+                kept.push(Some(points[index]));
+            }
+            last = Some(index);
         }
     }
-    escaped
+    kept
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::canvas::tests::is_sound;
     use super::*;
+    use proptest::prelude::*;
 
     fn chart(series: Vec<Series>) -> LineChart {
         LineChart {
             title: "a < b & \"c\"".into(),
             subtitle: "it's\u{7} here".into(),
-            x_title: "size (bytes)".into(),
-            y_title: "throughput (GB/s)".into(),
-            x_ticks: vec![
-                (4096.0, "4K".into()),
-                (65536.0, "64K".into()),
-                (1048576.0, "1M".into()),
-            ],
+            x: Axis {
+                ticks: vec![
+                    (4096.0, "4K".into()),
+                    (65536.0, "64K".into()),
+                    (1048576.0, "1M".into()),
+                ],
+                ..Axis::new("size (bytes)", Scale::Logarithmic)
+            },
+            y: Axis::new("throughput (GB/s)", Scale::Linear),
             series,
         }
     }
 
-    fn series(points: &[(f64, f64)], is_dashed: bool) -> Series {
+    fn series(points: &[(f64, f64)], shape: Shape) -> Series {
         Series {
             name: "one <two>".into(),
             colour: 8,
-            is_dashed,
+            shape,
             points: points.to_vec(),
         }
     }
 
-    /// Every start tag has its end, and nothing but text and tags is there.
-    fn is_balanced(svg: &str) -> bool {
-        let mut open: Vec<&str> = Vec::new();
-        for part in svg.split('<').skip(1) {
-            let Some((tag, after)) = part.split_once('>') else {
-                return false;
-            };
-            if after.contains('>') {
-                return false;
-            }
-            let name = |tag: &'_ str| tag.split_whitespace().next().map(str::len);
-            match tag.strip_prefix('/') {
-                Some(end) if open.pop() != Some(end) => return false,
-                None if !tag.ends_with('/') => open.push(&tag[..name(tag).unwrap_or(0)]),
-                _ => {}
-            }
-        }
-        open.is_empty()
-    }
-
     #[test]
     fn every_word_is_escaped_and_every_tag_closed() {
-        let svg = chart(vec![series(&[(4096.0, 1.0), (65536.0, 3.5)], true)]).svg();
-        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
-        assert!(is_balanced(&svg), "{svg}");
+        let svg = chart(vec![series(
+            &[(4096.0, 1.0), (65536.0, 3.5)],
+            Shape::Dashed,
+        )])
+        .svg();
+        assert!(is_sound(&svg), "{svg}");
         assert!(svg.contains(">a &lt; b &amp; &quot;c&quot;</text>"));
         assert!(svg.contains(">it&apos;s here</text>"));
-        assert!(svg.contains("one &lt;two&gt;: 64K, 3.500"));
-        assert!(svg.contains("stroke-dasharray") && svg.contains(COLOURS[1]));
+        assert!(svg.contains("one &lt;two&gt;: 64K, 3.50"));
         assert!(
-            !svg.contains("href") && !svg.contains("url("),
-            "nothing from elsewhere"
+            svg.contains("stroke-dasharray") && svg.contains("<g class=\"c1\" color=\"#D55E00\">")
         );
-        assert!(!is_balanced("<svg><g></svg>") && !is_balanced("<a>b > c</a>"));
     }
 
     #[test]
     fn equal_ratios_are_equally_far_apart() {
-        let axes = chart(vec![series(&[(4096.0, 6.2)], false)]).axes();
-        let x = [4096.0, 65536.0, 1048576.0].map(|value| axes.x(value));
-        assert!(((x[1] - x[0]) - (x[2] - x[1])).abs() < 1e-6, "{x:?}");
-        assert_eq!((x[0], x[2]), (LEFT + 20.0, RIGHT - 20.0));
-        assert_eq!((axes.y(0.0), axes.step, axes.top), (BOTTOM, 2.0, 8.0));
-        assert_eq!(axes.y(8.0), TOP);
+        let (x, y) = chart(vec![series(&[(4096.0, 6.2)], Shape::Line)]).places();
+        let places = [4096.0, 65536.0, 1048576.0].map(|value| x.of(value).unwrap());
+        assert!(
+            ((places[1] - places[0]) - (places[2] - places[1])).abs() < 1e-6,
+            "{places:?}"
+        );
+        assert_eq!((places[0], places[2]), (LEFT + 20.0, RIGHT - 20.0));
+        assert_eq!(y.limits, (0.0, 8.0));
+        assert_eq!((y.of(0.0), y.of(8.0)), (Some(BOTTOM), Some(TOP)));
+    }
+
+    #[test]
+    fn time_is_linear_and_what_was_not_measured_interrupts_the_line() {
+        let points = [
+            (0.5, 1.0),
+            (1.0, 2.0),
+            (1.5, f64::NAN),
+            (2.0, 4.0),
+            (2.5, 3.0),
+        ];
+        let chart = LineChart {
+            x: Axis::new("time (s)", Scale::Linear),
+            ..chart(vec![series(&points, Shape::Line)])
+        };
+        let (x, _) = chart.places();
+        assert_eq!(
+            (x.of(0.5), x.of(1.5), x.of(2.5)),
+            (Some(LEFT), Some(395.0), Some(RIGHT))
+        );
+        let svg = chart.svg();
+        assert!(is_sound(&svg), "{svg}");
+        assert_eq!(
+            (
+                svg.matches("<polyline").count(),
+                svg.matches("<circle").count()
+            ),
+            (2, 4)
+        );
+    }
+
+    #[test]
+    fn a_roofline_has_two_logarithmic_axes_and_points() {
+        let chart = LineChart {
+            x: Axis::new("intensity (flop/byte)", Scale::Logarithmic),
+            y: Axis::new("speed (Gflop/s)", Scale::Logarithmic),
+            ..chart(vec![
+                series(&[(0.01, 0.2), (1.0, 20.0), (100.0, 20.0)], Shape::Line),
+                series(&[(0.3, 4.0), (0.0, 4.0)], Shape::Points),
+            ])
+        };
+        let (x, y) = chart.places();
+        assert_eq!((x.limits, y.limits), ((0.01, 100.0), (0.2, 20.0)));
+        let svg = chart.svg();
+        assert!(
+            is_sound(&svg) && svg.contains(">0.01</text>") && svg.contains(">10</text>"),
+            "{svg}"
+        );
+        // Of the line three; the point that has a place, and the legend's.
+        assert_eq!(svg.matches("<circle").count(), 5);
+    }
+
+    #[test]
+    fn long_lines_are_thinned_and_keep_their_peaks() {
+        let points: Vec<(f64, f64)> = (0..100_000)
+            .map(|index| {
+                (
+                    f64::from(index),
+                    if index == 77_777 {
+                        50.0
+                    } else {
+                        f64::from(index % 7)
+                    },
+                )
+            })
+            .collect();
+        let chart = LineChart {
+            x: Axis::new("time (s)", Scale::Linear),
+            ..chart(vec![series(&points, Shape::Line)])
+        };
+        let svg = chart.svg();
+        assert!(svg.len() < 60_000, "{}", svg.len());
+        assert!(svg.contains(&format!(",{TOP:.1} ")), "the peak is there");
+    }
+
+    #[test]
+    fn many_series_have_room_in_the_legend() {
+        let many = chart(vec![series(&[(4096.0, 1.0)], Shape::Line); 40]);
+        assert!(many.height() > HEIGHT && is_sound(&many.svg()));
+    }
+
+    #[test]
+    fn charts_below_each_other_are_one_file() {
+        let one = chart(vec![series(&[(4096.0, 1.0)], Shape::Line)]);
+        assert_eq!(stacked(std::slice::from_ref(&one)), one.svg());
+        let svg = stacked(&[one.clone(), one]);
+        assert!(is_sound(&svg), "{svg}");
+        assert!(
+            svg.contains("height=\"1080\"") && svg.contains("y=\"540\""),
+            "{svg}"
+        );
+        assert!(is_sound(&stacked(&[])));
     }
 
     #[test]
     fn no_points_and_one_point_are_charts() {
-        let none = LineChart {
-            x_ticks: Vec::new(),
-            ..chart(Vec::new())
-        };
-        let one = LineChart {
-            x_ticks: vec![(4096.0, "4K".into())],
-            ..chart(vec![series(&[(4096.0, 0.0)], false)])
-        };
+        let mut none = chart(Vec::new());
+        none.x.ticks.clear();
+        let mut one = chart(vec![series(&[(4096.0, 0.0)], Shape::Line)]);
+        one.x.ticks.truncate(1);
         for chart in [none, one] {
-            let svg = chart.svg();
-            assert!(
-                is_balanced(&svg) && !svg.contains("NaN") && !svg.contains("inf"),
-                "{svg}"
-            );
+            assert!(is_sound(&chart.svg()), "{}", chart.svg());
         }
     }
 
-    #[test]
-    fn steps_are_round() {
-        for (top, expected) in [
-            (6.0, 1.0),
-            (11.0, 2.0),
-            (0.3, 0.05),
-            (40.0, 10.0),
-            (100.0, 20.0),
-        ] {
-            assert!((step(top) - expected).abs() < 1e-9, "{top}: {}", step(top));
+    proptest! {
+        #[test]
+        fn whatever_the_points_it_is_a_chart(
+            points in prop::collection::vec((any::<f64>(), any::<f64>()), 0..100),
+            ticks in prop::collection::vec((any::<f64>(), ".{0,5}"), 0..3),
+            name in "\\PC*",
+            scales in any::<(bool, bool)>(),
+        ) {
+            let axis = |is_linear| {
+                Axis::new(&name, if is_linear { Scale::Linear } else { Scale::Logarithmic })
+            };
+            let mut chart = LineChart {
+                x: axis(scales.0),
+                y: axis(scales.1),
+                ..chart(vec![series(&points, Shape::Line), series(&points, Shape::Points)])
+            };
+            chart.x.ticks = ticks;
+            let svg = chart.svg().replace(&*escaped(&name), "");
+            prop_assert!(!svg.contains("NaN") && !svg.contains("inf"), "{}", svg);
         }
-        assert_eq!(step(0.0), 1.0);
-        assert_eq!(label(0.15, 0.05), "0.15");
-        assert_eq!(label(20.0, 10.0), "20");
     }
 }

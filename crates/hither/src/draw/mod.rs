@@ -4,9 +4,24 @@
 //!
 //! Every axis title has its unit in parentheses. Values that are not finite count as not measured.
 
+#![cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "reports draw the rest")
+)]
+
+mod axis;
 mod bars;
+mod canvas;
+mod colour;
 mod heatmap;
 mod line;
 mod page;
 
-pub use line::{Axis, LineChart, Scale, Series, Shape};
+pub use axis::{Axis, Scale};
+pub use bars::{BarChart, Part};
+pub use heatmap::{Heatmap, Row};
+pub use line::{LineChart, Series, Shape, stacked};
+pub use page::{Alignment, Block, Page, Section};
+
+#[cfg(test)]
+mod examples;
