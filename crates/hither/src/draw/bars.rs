@@ -4,8 +4,8 @@ use super::axis::{Place, Scale, known, short};
 use super::canvas::{Canvas, GRID, INK, WIDTH, coloured, shortened};
 
 /// Edges of the plotting area.
-const LEFT: f64 = 260.0;
-const RIGHT: f64 = 740.0;
+const LEFT: f64 = 300.0;
+const RIGHT: f64 = 780.0;
 const TOP: f64 = 70.0;
 /// From one bar to the next, and how thick it is.
 const ROW: f64 = 26.0;
@@ -59,13 +59,15 @@ impl BarChart {
         for (bar, name) in self.names.iter().enumerate() {
             let y = TOP + 10.0 + bar as f64 * ROW;
             let at = (LEFT - 8.0, y + THICK / 2.0 + 4.0);
-            canvas.fitted(at, "text-anchor=\"end\"", name, (LEFT - 50.0) / 13.0);
+            canvas.fitted(at, "text-anchor=\"end\"", name, (LEFT - 16.0) / 13.0);
             self.draw_bar(&mut canvas, &place, bar, y);
         }
         canvas.line((LEFT, TOP), (LEFT, bottom), INK);
         canvas.x_ticks(&place, bottom, &ticks);
         canvas.x_title((LEFT, RIGHT), bottom + 48.0, &self.value_title);
-        canvas.y_title(24.0, (TOP, bottom), &self.names_title);
+        let attributes = "class=\"axis\" font-weight=\"bold\" text-anchor=\"end\"";
+        let width = (LEFT - 16.0) / 13.0;
+        canvas.fitted((LEFT - 8.0, TOP), attributes, &self.names_title, width);
         canvas.raw("<g class=\"legend\">\n");
         for (row, part) in self.parts.iter().enumerate() {
             let y = TOP + 10.0 + row as f64 * LEGEND_ROW;
@@ -132,9 +134,9 @@ mod tests {
         assert!(is_sound(&svg), "{svg}");
         // 480 pixels are 40: 30 and 10 of the first bar, 10 of the second, none of 0.
         for part in [
-            "x=\"260.0\" y=\"80.0\" width=\"360.0\"",
-            "x=\"620.0\" y=\"80.0\" width=\"120.0\"",
-            "x=\"260.0\" y=\"106.0\" width=\"120.0\"",
+            "x=\"300.0\" y=\"80.0\" width=\"360.0\"",
+            "x=\"660.0\" y=\"80.0\" width=\"120.0\"",
+            "x=\"300.0\" y=\"106.0\" width=\"120.0\"",
             "a.c:1, node1 &lt;&amp;&gt;: 10.0",
         ] {
             assert!(svg.contains(part), "{part} is not in {svg}");

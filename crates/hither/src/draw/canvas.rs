@@ -10,7 +10,7 @@ const SIZE: f64 = 13.0;
 /// Size of the title.
 const TITLE_SIZE: f64 = 18.0;
 /// Width of a letter as a share of the size of text: of a wide font, to be on the safe side.
-const LETTER: f64 = 0.6;
+const LETTER: f64 = 0.56;
 /// Okabe and Ito's colours, which people with colour-blindness tell apart; the pale yellow is left
 /// out, as it is lost on white. The second of each pair is for dark schemes.
 pub const COLOURS: [(&str, &str); 7] = [
@@ -175,7 +175,7 @@ pub fn coloured(colour: usize) -> String {
 /// What dark schemes change; without it, and on paper, the attributes hold.
 fn style() -> String {
     let mut style = "@media screen and (prefers-color-scheme:dark){\
-         .hither{fill:#ddd;color:#ddd}.hither .paper{fill:#1b1b1b}.hither .quiet{fill:#aaa}\
+         svg:root{background:#1b1b1b}.hither{fill:#ddd;color:#ddd}.hither .paper{fill:#1b1b1b}.hither .quiet{fill:#aaa}\
          .hither .grid{stroke:#444}.hither .none{fill:#4a4a4a}"
         .to_owned();
     for (index, colour) in COLOURS.iter().enumerate() {
@@ -195,13 +195,14 @@ pub fn plain(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// One line of at most so many letters, the last of which says that there were more.
+/// One line of at most so many letters. What has no room is left out in the middle, as names are
+/// told apart by their ends: the line of a file, the last digits of an address.
 pub fn shortened(text: &str, most: usize) -> String {
     let letters = plain(text).map(|letter| if letter.is_control() { ' ' } else { letter });
     let mut letters: Vec<char> = letters.collect();
     if letters.len() > most {
-        letters.truncate(most.saturating_sub(1));
-        letters.push('…');
+        let kept = most.saturating_sub(1);
+        letters.splice(kept.div_ceil(2)..letters.len() - kept / 2, ['…']);
     }
     letters.into_iter().collect()
 }
@@ -276,11 +277,11 @@ pub(super) mod tests {
     #[test]
     fn what_has_no_room_is_shortened_and_said_whole() {
         let mut canvas = Canvas::new(80.0, "t", "");
-        canvas.fitted((1.0, 2.0), "", "0123456789", 3.0);
+        canvas.fitted((1.0, 2.0), "", "0123456789", 3.4);
         let svg = canvas.finish(100.0, 0.0);
         assert!(is_sound(&svg), "{svg}");
         assert!(
-            svg.contains(">0123…<title>0123456789</title></text>"),
+            svg.contains(">012…89<title>0123456789</title></text>"),
             "{svg}"
         );
         assert!(!svg.contains("quiet\" fill"), "no subtitle, no text: {svg}");
