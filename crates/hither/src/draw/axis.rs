@@ -12,7 +12,7 @@ const LETTERS_FROM: f64 = 1e5;
 /// How values become places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Equal differences are equally far apart. A y axis has 0 on it.
+    /// Equal differences are equally far apart. A y axis has 0 on it; an x axis where that is near.
     Linear,
     /// Equal ratios are equally far apart.
     Logarithmic,

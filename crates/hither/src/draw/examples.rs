@@ -239,6 +239,69 @@ fn page() -> Page {
     }
 }
 
+/// What has little room: long names, many gaps and series, large and small numbers.
+fn crowded() -> Page {
+    let long = "a name that is longer than any figure is wide, ".repeat(4);
+    let rows = |row: usize| Row {
+        label: format!("{long}{row}"),
+        gap: (row % 2 == 0).then(|| format!("{row} {long}")),
+    };
+    let heatmap = Heatmap {
+        title: long.clone(),
+        subtitle: long.clone(),
+        rows: (0..60).map(rows).collect(),
+        x: (0..=50).map(|edge| 1e6 + f64::from(edge) * 1e-3).collect(),
+        cells: (0..60 * 50).map(|cell| f64::from(cell) * 1e9).collect(),
+        ..heatmap(Scale::Linear)
+    };
+    let series = |index: usize| Series {
+        name: format!("cgroup {index} {long}{index}"),
+        colour: index,
+        shape: [Shape::Line, Shape::Dashed, Shape::Points][index % 3],
+        points: (1..40)
+            .map(|x| (f64::from(x) * 1e-7, f64::from(x) * 3e7 * index as f64))
+            .collect(),
+    };
+    let lines = LineChart {
+        title: long.clone(),
+        subtitle: long.clone(),
+        x: Axis::new("time (s)", Scale::Linear),
+        y: Axis::new("accesses (1/s)", Scale::Linear),
+        series: (0..30).map(series).collect(),
+    };
+    let bars = BarChart {
+        names: (0..30).map(|index| format!("{index} {long}")).collect(),
+        title: long.clone(),
+        parts: (0..9)
+            .map(|colour| Part {
+                name: format!("{colour} {long}"),
+                colour,
+                values: vec![1e-6; 30],
+            })
+            .collect(),
+        ..areas()
+    };
+    let figures = [heatmap.svg(), lines.svg(), bars.svg()];
+    let table = Block::Table {
+        head: vec![long.replace(' ', "-"); 6],
+        rows: vec![vec![long.clone(); 6]; 2],
+        alignment: Vec::new(),
+    };
+    let mut body: Vec<Block> = figures.into_iter().map(Block::Svg).collect();
+    body.extend([
+        table,
+        Block::Code(long.repeat(4)),
+        Block::Paragraph(long.replace(' ', "_")),
+    ]);
+    Page {
+        title: long.replace(' ', "_"),
+        sections: vec![Section {
+            heading: long.replace(' ', "_"),
+            body,
+        }],
+    }
+}
+
 #[test]
 fn examples_are_drawn_and_written_where_they_are_asked_for() {
     let figures = [
@@ -259,5 +322,6 @@ fn examples_are_drawn_and_written_where_they_are_asked_for() {
         write(name, svg);
     }
     write("page.html", &page().html());
+    write("crowded.html", &crowded().html());
     write("heatmap.ansi", &terminal);
 }

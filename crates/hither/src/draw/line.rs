@@ -11,6 +11,8 @@ const TOP: f64 = 70.0;
 const BOTTOM: f64 = 470.0;
 /// Room at both ends of a logarithmic x axis, so that marks do not lie on the edge.
 const ROOM: f64 = 20.0;
+/// A linear x axis begins at 0 where its values begin at this share of the last or below.
+const NEAR_ZERO: f64 = 0.25;
 /// Height of a chart, if its legend does not need more.
 const HEIGHT: f64 = 540.0;
 const LEGEND_ROW: f64 = 24.0;
@@ -123,7 +125,10 @@ impl LineChart {
             // A logarithmic axis takes no notice of it.
             std::iter::once(0.0),
         );
-        let x = shown().map(|point| point.0).chain(marks(&self.x));
+        let x = || shown().map(|point| point.0).chain(marks(&self.x));
+        let (low, high) = Place::around(Scale::Linear, x(), (0.0, 1.0)).limits;
+        let is_near_zero = low > 0.0 && low <= high * NEAR_ZERO;
+        let x = x().chain(is_near_zero.then_some(0.0));
         let y = shown().map(|point| point.1).chain(marks(&self.y));
         (
             Place::around(self.x.scale, x, (LEFT + room, RIGHT - room)),
@@ -328,15 +333,15 @@ mod tests {
             (2.0, 4.0),
             (2.5, 3.0),
         ];
-        let chart = LineChart {
+        let mut chart = LineChart {
             x: Axis::new("time (s)", Scale::Linear),
             ..chart(vec![series(&points, Shape::Line)])
         };
-        let (x, _) = chart.places();
-        assert_eq!(
-            (x.of(0.5), x.of(1.5), x.of(2.5)),
-            (Some(LEFT), Some(395.0), Some(RIGHT))
-        );
+        let ends = |chart: &LineChart| chart.places().0.limits;
+        assert_eq!(ends(&chart), (0.0, 2.5));
+        chart.series[0].points[0].0 = 0.9;
+        assert_eq!(ends(&chart), (0.9, 2.5), "0 is far away");
+        assert!((chart.places().0.of(1.7).unwrap() - 395.0).abs() < 1e-9);
         let svg = chart.svg();
         assert!(is_sound(&svg), "{svg}");
         assert_eq!(

@@ -6,6 +6,7 @@ use crate::units::short_bytes;
 use hither_core::ids::NodeId;
 use hither_linux::probe::{self, Sample};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Rounds that differ by more than this are said.
 const NOISY: f64 = 0.1;
@@ -263,6 +264,12 @@ impl Report {
             })
             .collect();
         let ticks = measured.sets.iter().map(|(bytes, _)| *bytes);
+        let counts = measured
+            .scaling
+            .iter()
+            .flatten()
+            .map(|(threads, _)| *threads);
+        let counts = std::iter::once(0).chain(BTreeSet::from_iter(counts));
         let charts = [
             LineChart {
                 title: "Latency by size of the working set".to_owned(),
@@ -288,7 +295,12 @@ impl Report {
             LineChart {
                 title: "Bandwidth by threads".to_owned(),
                 subtitle: "reading the nearest memory".to_owned(),
-                x: Axis::new("threads (count)", Scale::Linear),
+                x: Axis {
+                    ticks: counts
+                        .map(|count| (count as f64, count.to_string()))
+                        .collect(),
+                    ..Axis::new("threads (count)", Scale::Linear)
+                },
                 y: Axis::new("bandwidth (GB/s)", Scale::Linear),
                 series: by_node(&scaling),
             },
@@ -425,7 +437,7 @@ pub(super) mod tests {
             "Latency under load",
             "read by the others (GB/s)",
             "Bandwidth by threads",
-            "<title>node4: 1.00, 8.50</title>",
+            "<title>node4: 1, 8.50</title>",
         ] {
             assert!(svg.contains(part), "{part} is not in {svg}");
         }
