@@ -16,7 +16,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 export PREFIX DESTDIR LIBDIR INCLUDEDIR MANDIR
 
-.PHONY: help setup build lab demo test unit model boot check bench evidence install clean
+.PHONY: help setup build lab demo test unit model boot check bench drawings evidence install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo 'make boot      tests that boot the emulated machine'
 	@echo 'make check     formatting, clippy, the rules of this repository'
 	@echo 'make bench     speed of the laboratory and of the mover queues'
+	@echo 'make drawings  charts and pages in a browser without network (Chromium)'
 	@echo 'make install   the C library into PREFIX=$(PREFIX); after make build'
 	@echo 'make clean     remove what was built; downloads stay'
 	@echo
@@ -77,6 +78,10 @@ boot: lab
 bench: lab
 	@$(STEP) 'speed of the laboratory' cargo bench --package hither-lab
 	@$(STEP) 'speed of the mover queues' cargo bench --package hither-mover
+
+drawings: setup
+	@$(STEP) 'set-up: browser' scripts/setup.sh --drawings
+	@$(STEP) 'drawings in a browser' scripts/check-drawings.sh
 
 evidence: lab
 	@$(STEP) 'set-up: measured programs' scripts/setup.sh --evidence

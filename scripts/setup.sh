@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# usage: setup.sh [--evidence]
+# usage: setup.sh [--evidence|--drawings]
 # Gets what building, testing and the laboratory need. Installs only what is missing: as root by
 # apt, otherwise it prints the command and stops with status 2. A second run takes no time.
-# --evidence adds the third-party programs that `make evidence` measures.
+# --evidence adds the third-party programs that `make evidence` measures, --drawings the browser
+# (300 MB) in which `make drawings` looks at charts and pages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # system calls in a test; valgrind, groff-base and pkgconf test the C library and its manual.
 packages=(gcc libc6-dev make busybox-static numactl strace valgrind groff-base pkgconf)
 evidence_packages=(sqlite3 zstd stress-ng)
+drawings_packages=(chromium fonts-dejavu-core)
 qemu_package=qemu-system-x86
 # The laboratory is built for plugin interface version 4 and tested with QEMU 10.0, which has it.
 qemu_least=10.0
@@ -107,7 +109,8 @@ check_rust() {
 case "${1:-}" in
   "") ;;
   --evidence) packages+=("${evidence_packages[@]}") ;;
-  *) stop "there is no option $1: --evidence, or nothing" ;;
+  --drawings) packages+=("${drawings_packages[@]}") ;;
+  *) stop "there is no option $1: --evidence, --drawings, or nothing" ;;
 esac
 if [ "$(uname -m)" != x86_64 ]; then
   stop "this is $(uname -m); the laboratory emulates x86-64 on x86-64: use such a machine"

@@ -2,7 +2,7 @@
 
 use super::measure::{Cell, Figures};
 use super::methods::{METHODS, PageKind, Role};
-use crate::draw::{LineChart, Series};
+use crate::draw::{Axis, LineChart, Scale, Series, Shape};
 use crate::print;
 use crate::units::{short_bytes, time};
 use hither_core::ids::NodeId;
@@ -172,7 +172,10 @@ impl Report {
                     series.push(Series {
                         name: format!("{}, {} pages", method.name, kind.name()),
                         colour: index,
-                        is_dashed: kind == PageKind::Huge,
+                        shape: match kind {
+                            PageKind::Small => Shape::Line,
+                            PageKind::Huge => Shape::Dashed,
+                        },
                         points,
                     });
                 }
@@ -189,12 +192,14 @@ impl Report {
                 self.kernel,
                 self.fewest()
             ),
-            x_title: "size of a request (bytes, logarithmic)".to_owned(),
-            y_title: "throughput (GB/s)".to_owned(),
-            x_ticks: sizes
-                .iter()
-                .map(|&bytes| (bytes as f64, short_bytes(bytes as u64)))
-                .collect(),
+            x: Axis {
+                ticks: sizes
+                    .iter()
+                    .map(|&bytes| (bytes as f64, short_bytes(bytes as u64)))
+                    .collect(),
+                ..Axis::new("size of a request (bytes, logarithmic)", Scale::Logarithmic)
+            },
+            y: Axis::new("throughput (GB/s)", Scale::Linear),
             series,
         }
         .svg()
@@ -334,7 +339,7 @@ mod tests {
     fn the_chart_has_a_line_per_method_and_kind() {
         let svg = report().svg();
         assert_eq!(
-            svg.matches("<polyline").count(),
+            svg.matches("<circle").count(),
             5,
             "one and two times two copies"
         );

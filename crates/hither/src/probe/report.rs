@@ -1,11 +1,12 @@
 //! What was measured as tables, as `hither.probe/1` (`docs/cli.md`) and as a chart.
 
-use crate::draw::{LineChart, Series};
+use crate::draw::{Axis, LineChart, Scale, Series, Shape, stacked};
 use crate::print;
 use crate::units::short_bytes;
 use hither_core::ids::NodeId;
 use hither_linux::probe::{self, Sample};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Rounds that differ by more than this are said.
 const NOISY: f64 = 0.1;
@@ -228,32 +229,88 @@ impl Report {
         format!("{document:#}\n")
     }
 
-    /// Latency by size of the working set.
+    /// As charts, those of curves with a point at least.
     #[must_use]
     pub fn svg(&self) -> String {
-        let sets = &self.measured.sets;
-        let node = self.measured.cpu_nodes.first();
-        let ticks = sets.iter().map(|(bytes, _)| *bytes);
-        LineChart {
-            title: "Latency by size of the working set".to_owned(),
-            subtitle: "dependent loads in random order, nearest memory".to_owned(),
-            x_title: "working set, bytes".to_owned(),
-            y_title: "time of a load, ns".to_owned(),
-            x_ticks: ticks
-                .filter(|bytes| bytes.is_power_of_two() && bytes.trailing_zeros() % 2 == 1)
-                .map(|bytes| (bytes as f64, short_bytes(bytes)))
-                .collect(),
-            series: vec![Series {
-                name: node.map(NodeId::to_string).unwrap_or_default(),
-                colour: 0,
-                is_dashed: false,
-                points: sets
-                    .iter()
-                    .map(|(bytes, ns)| (*bytes as f64, ns.median))
-                    .collect(),
-            }],
-        }
-        .svg()
+        let measured = &self.measured;
+        let by_node = |rows: &[Vec<(f64, f64)>]| -> Vec<Series> {
+            let rows = measured.cpu_nodes.iter().zip(rows).enumerate();
+            let rows = rows.filter(|(_, (_, points))| !points.is_empty());
+            rows.map(|(colour, (node, points))| Series {
+                name: node.to_string(),
+                colour,
+                shape: Shape::Line,
+                points: points.clone(),
+            })
+            .collect()
+        };
+        let sets: Vec<(f64, f64)> = (measured.sets.iter())
+            .map(|(bytes, ns)| (*bytes as f64, ns.median))
+            .collect();
+        let scaling: Vec<Vec<(f64, f64)>> = (measured.scaling.iter())
+            .map(|row| {
+                let points = row.iter();
+                points
+                    .map(|(threads, gbs)| (*threads as f64, gbs.median))
+                    .collect()
+            })
+            .collect();
+        let loaded: Vec<Vec<(f64, f64)>> = (measured.loaded.iter())
+            .map(|row| {
+                let points = row.iter().map(|point| (point.gbs.median, point.ns.median));
+                let mut points: Vec<(f64, f64)> = points.collect();
+                points.sort_by(|one, other| one.0.total_cmp(&other.0));
+                points
+            })
+            .collect();
+        let ticks = measured.sets.iter().map(|(bytes, _)| *bytes);
+        let counts = measured
+            .scaling
+            .iter()
+            .flatten()
+            .map(|(threads, _)| *threads);
+        let counts = std::iter::once(0).chain(BTreeSet::from_iter(counts));
+        let charts = [
+            LineChart {
+                title: "Latency by size of the working set".to_owned(),
+                subtitle: "dependent loads in random order, nearest memory".to_owned(),
+                x: Axis {
+                    ticks: ticks
+                        .filter(|bytes| bytes.is_power_of_two() && bytes.trailing_zeros() % 2 == 1)
+                        .map(|bytes| (bytes as f64, short_bytes(bytes)))
+                        .collect(),
+                    ..Axis::new("working set (bytes, logarithmic)", Scale::Logarithmic)
+                },
+                y: Axis::new("time of a load (ns)", Scale::Linear),
+                series: by_node(&[sets]),
+            },
+            LineChart {
+                title: "Latency under load".to_owned(),
+                subtitle: "dependent loads while the node's other CPUs read the nearest memory"
+                    .to_owned(),
+                x: Axis::new("read by the others (GB/s)", Scale::Linear),
+                y: Axis::new("time of a load (ns)", Scale::Linear),
+                series: by_node(&loaded),
+            },
+            LineChart {
+                title: "Bandwidth by threads".to_owned(),
+                subtitle: "reading the nearest memory".to_owned(),
+                x: Axis {
+                    ticks: counts
+                        .map(|count| (count as f64, count.to_string()))
+                        .collect(),
+                    ..Axis::new("threads (count)", Scale::Linear)
+                },
+                y: Axis::new("bandwidth (GB/s)", Scale::Linear),
+                series: by_node(&scaling),
+            },
+        ];
+        stacked(
+            &charts
+                .into_iter()
+                .filter(|chart| !chart.series.is_empty())
+                .collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -371,11 +428,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_chart_has_axes_and_a_line() {
+    fn each_curve_has_a_chart_with_a_line_per_node() {
         let svg = report().svg();
-        assert_eq!(svg.matches("<polyline").count(), 1);
-        for part in ["working set, bytes", "time of a load, ns", ">8K</text>"] {
-            assert!(svg.contains(part), "{part}");
+        for part in [
+            "working set (bytes, logarithmic)",
+            "time of a load (ns)",
+            ">8K</text>",
+            "Latency under load",
+            "read by the others (GB/s)",
+            "Bandwidth by threads",
+            "<title>node4: 1, 8.50</title>",
+        ] {
+            assert!(svg.contains(part), "{part} is not in {svg}");
         }
+        let mut report = report();
+        report.measured.loaded = vec![Vec::new(); 2];
+        let svg = report.svg();
+        assert!(!svg.contains("under load"), "no point, no chart: {svg}");
+        assert_eq!(svg.matches("role=\"img\"").count(), 2);
     }
 }
