@@ -12,6 +12,7 @@ mod output;
 mod print;
 mod probe;
 mod record;
+mod report;
 mod run;
 mod topo;
 mod units;
@@ -42,6 +43,7 @@ enum Command {
     Bench(bench::Command),
     Probe(probe::Command),
     Record(record::Command),
+    Report(report::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => command.run(),
         Command::Probe(command) => command.run(),
         Command::Record(command) => command.run(),
+        Command::Report(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

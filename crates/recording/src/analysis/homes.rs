@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Resident {
     /// Whose.
     pub pid: i32,
-    /// Bytes by node position when it was last looked at.
-    pub last: Vec<u64>,
-    /// The most that it had, over all nodes.
+    /// Bytes by node position when it had the most.
+    pub nodes: Vec<u64>,
+    /// The sum of those.
     pub most_bytes: u64,
 }
 
@@ -27,19 +27,16 @@ pub fn residents(data: &Data) -> Vec<Resident> {
         nodes[position] = nodes[position].saturating_add(row.bytes);
     }
     let mut all: Vec<Resident> = Vec::new();
-    // Looks of one process come by time, so that the last one stays.
     for ((pid, _), nodes) in looks {
         let sum = nodes
             .iter()
             .fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
         match all.last_mut().filter(|resident| resident.pid == pid) {
-            Some(resident) => {
-                resident.most_bytes = resident.most_bytes.max(sum);
-                resident.last = nodes;
-            }
+            Some(resident) if resident.most_bytes >= sum => {}
+            Some(resident) => (resident.most_bytes, resident.nodes) = (sum, nodes),
             None => all.push(Resident {
                 pid,
-                last: nodes,
+                nodes,
                 most_bytes: sum,
             }),
         }
@@ -72,7 +69,7 @@ mod tests {
     use crate::rows::Residency;
 
     #[test]
-    fn the_last_look_and_the_most_are_told() {
+    fn the_look_with_the_most_is_told() {
         let mut data = empty();
         let row = |time_ns, node, bytes| Residency {
             time_ns,

@@ -1,0 +1,129 @@
+//! `hither report`: tables and pictures out of a recording, and what to do next.
+
+mod document;
+mod figures;
+mod json;
+mod pictures;
+mod tables;
+
+use crate::output::{can_write, show, write};
+use crate::record::DEFAULT_NAME;
+use anyhow::{Context, anyhow};
+use figures::Figures;
+use hither_recording::Recording;
+use hither_recording::analysis::Data;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Show what a recording holds, and what to do about it
+///
+/// A verdict with the command to try next; per data area who reads and writes it from which node,
+/// and what would help; lines that CPUs share; heat by address and time; the working set; where
+/// memory was. What is damaged or cut off of a recording is left out, and said.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither report
+  hither report before --html before.html
+  hither report before --json - | jq .verdict")]
+pub struct Command {
+    /// What `hither record` wrote [default: the newest hither-recording here]
+    #[arg(value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Process whose heat is shown [default: the one with most accesses]
+    #[arg(long, value_name = "PID")]
+    pid: Option<i32>,
+    /// Rows of the tables at most
+    #[arg(long, value_name = "N", default_value_t = 12,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    top: usize,
+    /// Write everything as one HTML file, which needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Draw the heat by address and time
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write hither.report/1 to a file; `-` prints it instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// No recording, or one of another version; files that cannot be written.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        for (option, path) in [
+            ("--html", &self.html),
+            ("--svg", &self.svg),
+            ("--json", &self.json),
+        ] {
+            if let Some(path) = path {
+                can_write(option, path)?;
+            }
+        }
+        let folder = match self.folder {
+            Some(folder) => folder,
+            None => newest(Path::new("."))?,
+        };
+        let recording = Recording::open(&folder)?;
+        let figures = Figures::new(Data::read(&recording), self.pid, self.top);
+        let document = document::document(&figures);
+        if let Some(path) = &self.svg {
+            let heat = pictures::heat(&figures).context(
+                "--svg: no access was seen of this process, so that there is nothing to draw; leave \
+                 --svg out, or give another --pid",
+            )?;
+            write("--svg", path, &heat.svg())?;
+        }
+        if let Some(path) = &self.html {
+            let title = format!("hither: {}", folder.display());
+            write("--html", path, &document.html(&title))?;
+        }
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        show(&self.json, &json::json(&figures), &document.text(colour))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The recording without a name that was made last.
+fn newest(folder: &Path) -> anyhow::Result<PathBuf> {
+    let number = |name: &str| -> Option<u64> {
+        match name.strip_prefix(DEFAULT_NAME)? {
+            "" => Some(1),
+            rest => rest.strip_prefix('-')?.parse().ok(),
+        }
+    };
+    let entries = fs::read_dir(folder).context("reading the current folder")?;
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter_map(|name| Some((number(&name)?, name)))
+        .max()
+        .map(|(_, name)| PathBuf::from(name))
+        .ok_or_else(|| {
+            anyhow!("there is no {DEFAULT_NAME} here; give the folder of a recording, or make one: hither record -- CMD")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_recording_has_the_highest_number() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(newest(folder.path()).is_err());
+        for name in ["", "-2", "-10", "-x", "s"] {
+            fs::create_dir(folder.path().join(format!("{DEFAULT_NAME}{name}"))).unwrap();
+        }
+        assert_eq!(
+            newest(folder.path()).unwrap(),
+            Path::new("hither-recording-10")
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! The report as a document: written once, shown as text or as a page.
+
+use super::figures::Figures;
+use super::{pictures, tables};
+use crate::draw::{Alignment, Block, Heatmap, LineChart, Page, Section};
+use crate::print;
+
+/// Size of a heatmap on a terminal.
+const TERMINAL: (usize, usize) = (100, 34);
+
+/// A part of a section.
+pub enum Part {
+    /// Running text.
+    Text(String),
+    /// A command to try.
+    Command(String),
+    /// Names of columns, and rows of cells.
+    Table(Vec<String>, Vec<Vec<String>>),
+    /// Shown on both.
+    Heat(Heatmap),
+    /// Shown on pages alone.
+    Chart(LineChart),
+}
+
+/// Headings with what is below them.
+pub struct Document(Vec<(&'static str, Vec<Part>)>);
+
+/// The document of a recording; sections of which nothing is known are left out.
+pub fn document(figures: &Figures) -> Document {
+    let mut sections = vec![
+        ("Summary", tables::summary(figures)),
+        ("Data areas", tables::areas(figures)),
+        ("Shared cache lines", tables::lines(figures)),
+        ("Heat by address and time", Vec::new()),
+        ("Working set", tables::working_set(figures)),
+        ("Traffic of nodes", tables::traffic(figures)),
+        ("Where memory was", tables::residents(figures)),
+        ("Notes", tables::notes(figures)),
+    ];
+    if let Some(heat) = pictures::heat(figures) {
+        sections[3].1.push(Part::Heat(heat));
+    }
+    sections[4]
+        .1
+        .extend(pictures::working_set(figures).map(Part::Chart));
+    sections[5]
+        .1
+        .extend(pictures::traffic(figures).map(Part::Chart));
+    sections.retain(|(_, parts)| !parts.is_empty());
+    Document(sections)
+}
+
+impl Document {
+    /// For a terminal, or a pipe.
+    pub fn text(&self, colour: bool) -> String {
+        let mut text = String::new();
+        for (heading, parts) in &self.0 {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(&heading.to_lowercase());
+            text.push('\n');
+            for part in parts {
+                match part {
+                    Part::Text(words) => text.push_str(&wrapped(words)),
+                    Part::Command(command) => text.push_str(&format!("  try next: {command}\n")),
+                    Part::Table(head, rows) => {
+                        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+                        for line in print::columns(&head, rows).lines() {
+                            text.push_str(&format!("  {line}\n"));
+                        }
+                    }
+                    Part::Heat(heat) => {
+                        text.push_str(&heat.terminal(TERMINAL.0, TERMINAL.1, colour))
+                    }
+                    Part::Chart(_) => {}
+                }
+            }
+        }
+        text
+    }
+
+    /// One HTML file.
+    pub fn html(&self, title: &str) -> String {
+        let section = |(heading, parts): &(&'static str, Vec<Part>)| Section {
+            heading: (*heading).to_owned(),
+            body: parts.iter().map(block).collect(),
+        };
+        let page = Page {
+            title: title.to_owned(),
+            sections: self.0.iter().map(section).collect(),
+        };
+        page.html()
+    }
+}
+
+fn block(part: &Part) -> Block {
+    match part {
+        Part::Text(words) => Block::Paragraph(words.clone()),
+        Part::Command(command) => Block::Code(command.clone()),
+        Part::Table(head, rows) => {
+            let is_number = |cell: &String| {
+                let first = cell.chars().next();
+                cell.is_empty() || first.is_some_and(|c| c.is_ascii_digit() || c == '–')
+            };
+            let alignment = (0..head.len()).map(|column| {
+                match rows.iter().filter_map(|row| row.get(column)).all(is_number) {
+                    true => Alignment::Right,
+                    false => Alignment::Left,
+                }
+            });
+            Block::Table {
+                alignment: alignment.collect(),
+                head: head.clone(),
+                rows: rows.clone(),
+            }
+        }
+        Part::Heat(heat) => Block::Svg(heat.svg()),
+        Part::Chart(chart) => Block::Svg(chart.svg()),
+    }
+}
+
+/// Lines of 96 characters, indented.
+fn wrapped(words: &str) -> String {
+    let mut text = String::new();
+    let mut width = 0;
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > 96 {
+            text.push('\n');
+            width = 0;
+        }
+        text.push_str(if width == 0 { "  " } else { " " });
+        text.push_str(word);
+        width += 1 + length;
+    }
+    text + "\n"
+}

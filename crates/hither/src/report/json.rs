@@ -1,0 +1,139 @@
+//! The report as hither.report/1; documented in docs/cli.md.
+
+use super::figures::Figures;
+use hither_recording::analysis::areas::{Area, Kind};
+use hither_recording::analysis::heat::Heat;
+use hither_recording::analysis::sharing::Line;
+use hither_recording::analysis::use_of::{Judged, Remedy, Use};
+use serde_json::{Value, json};
+
+/// The document.
+pub fn json(figures: &Figures) -> String {
+    let (data, overall) = (&figures.data, &figures.overall);
+    let areas = figures.areas.list.iter().zip(&figures.judged);
+    let windows = figures.working_set.windows.iter().map(|window| {
+        json!({
+            "time_ns": window.time_ns,
+            "touched_bytes": window.touched_bytes,
+            "weighted_bytes": window.weighted_bytes,
+        })
+    });
+    let residents = figures.residents.iter().map(|resident| {
+        json!({
+            "pid": resident.pid,
+            "process": data.process_name(resident.pid),
+            "node_bytes": resident.nodes,
+            "most_bytes": resident.most_bytes,
+        })
+    });
+    let document = json!({
+        "schema": "hither.report/1",
+        "recording": data.meta,
+        "length_ns": data.length_ns(),
+        "nodes": data.nodes,
+        "verdict": {
+            "finding": figures.verdict.finding.name(),
+            "sentence": figures.verdict.sentence,
+            "next": figures.verdict.next,
+        },
+        "overall": {
+            "sample_count": data.accesses.len(),
+            "region_count": data.regions.len(),
+            "lost_count": overall.lost_count,
+            "local_access_ratio": overall.local_access_ratio,
+            "latency_ns": overall.latency_ns,
+            "controller_imbalance": overall.controller_imbalance,
+            "link_use": overall.link_use,
+            "accesses_per_us": overall.accesses_per_us,
+            "instructions_per_us": overall.instructions_per_us,
+            "own_cpu_us": overall.own_cpu_us,
+        },
+        "areas": areas.map(|(area, judged)| one_area(figures, area, judged)).collect::<Vec<_>>(),
+        "lines": figures.lines.iter().map(|line| one_line(figures, line)).collect::<Vec<_>>(),
+        "heat": figures.heat.as_ref().map(heat),
+        "working_set": {
+            "of": if figures.working_set.of_samples { "samples" } else { "regions" },
+            "windows": windows.collect::<Vec<_>>(),
+        },
+        "residents": residents.collect::<Vec<_>>(),
+        "moved_pages": figures.moves,
+        "notes": data.notes,
+    });
+    format!("{document:#}\n")
+}
+
+fn one_area(figures: &Figures, area: &Area, judged: &Judged) -> Value {
+    let node = |position: usize| figures.data.nodes[position];
+    let (kind, start) = match area.kind {
+        Kind::Site(site) => ("site", u64::from(site)),
+        Kind::Mapping(start) => ("mapping", start),
+        Kind::Unknown => ("unknown", 0),
+    };
+    let (used_by, user) = match judged.by {
+        Use::One(position) => ("one", Some(node(position))),
+        Use::Divided => ("divided", None),
+        Use::Shared => ("shared", None),
+        Use::Unknown => ("unknown", None),
+    };
+    let target = match judged.remedy {
+        Remedy::MoveTo(position) => Some(node(position)),
+        _ => None,
+    };
+    json!({
+        "name": area.name,
+        "pid": area.pid,
+        "kind": kind,
+        "start": start,
+        "bytes": area.bytes,
+        "allocating_threads": area.threads,
+        "accesses": area.accesses,
+        "sample_count": area.sample_count,
+        "reads": area.reads,
+        "writes": area.writes,
+        "homes": area.homes,
+        "local_access_ratio": area.local_ratio(),
+        "latency_ns": area.latency_ns(),
+        "used_by": used_by,
+        "user": user,
+        "owned_share": judged.owned,
+        "part_bytes": judged.part_bytes,
+        "remedy": judged.remedy.name(),
+        "target": target,
+    })
+}
+
+fn one_line(figures: &Figures, line: &Line) -> Value {
+    let users = line.users.iter().map(|user| {
+        json!({
+            "id": user.id,
+            "accesses": user.accesses,
+            "writes": user.writes,
+            "offsets": user.offsets,
+        })
+    });
+    json!({
+        "address": line.address,
+        "pid": line.pid,
+        "area": figures.areas.list.get(line.area as usize).map(|area| &area.name),
+        "accesses": line.accesses,
+        "latency_ns": line.latency_ns,
+        "apart_share": line.apart,
+        "is_false_sharing": line.is_false(),
+        "users_are": if line.by_thread { "threads" } else { "cpus" },
+        "users": users.collect::<Vec<_>>(),
+    })
+}
+
+fn heat(heat: &Heat) -> Value {
+    let columns = heat.columns().max(1);
+    let rows = heat.cells.chunks(columns).enumerate().map(|(row, cells)| {
+        let addresses = heat.addresses(row);
+        json!({"start": addresses.start, "end": addresses.end, "cells": cells})
+    });
+    json!({
+        "pid": heat.pid,
+        "of": if heat.of_samples { "samples" } else { "regions" },
+        "times_ns": heat.times_ns,
+        "rows": rows.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,291 @@
+//! Tables of a recording.
+
+use super::document::Part;
+use super::figures::Figures;
+use super::pictures::names_of_sets;
+use crate::{print, units};
+use hither_recording::analysis::sharing::Line;
+use hither_recording::analysis::use_of::Use;
+
+/// What is not known.
+const NONE: &str = "–";
+
+fn or_none(figure: Option<String>) -> String {
+    figure.unwrap_or_else(|| NONE.to_owned())
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// Accesses, in the unit that fits.
+fn count(accesses: f64) -> String {
+    match accesses {
+        n if n >= 1e9 => format!("{:.2} G", n / 1e9),
+        n if n >= 1e6 => format!("{:.2} M", n / 1e6),
+        n if n >= 1e3 => format!("{:.1} k", n / 1e3),
+        n => format!("{n:.0}"),
+    }
+}
+
+fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// The verdict, and the whole.
+pub fn summary(figures: &Figures) -> Vec<Part> {
+    let (data, overall) = (&figures.data, &figures.overall);
+    let meta = &data.meta;
+    let mut parts = vec![Part::Text(figures.verdict.sentence.clone())];
+    if !figures.verdict.next.is_empty() {
+        parts.push(Part::Command(figures.verdict.next.clone()));
+    }
+    let watched = match meta.command.is_empty() {
+        true => meta.watched.clone(),
+        false => meta.command.join(" "),
+    };
+    let trackers: Vec<&str> = meta.trackers.iter().map(|t| t.name.as_str()).collect();
+    let mut rows = [
+        ["watched", &watched],
+        ["length", &units::time(data.length_ns() as f64)],
+        ["tracker", &trackers.join(", ")],
+        ["samples", &data.accesses.len().to_string()],
+        ["lost samples", &overall.lost_count.to_string()],
+        [
+            "local accesses",
+            &or_none(overall.local_access_ratio.map(percent)),
+        ],
+        [
+            "mean latency",
+            &or_none(overall.latency_ns.map(units::time)),
+        ],
+        [
+            "controller imbalance",
+            &or_none(overall.controller_imbalance.map(percent)),
+        ],
+        ["link use", &or_none(overall.link_use.map(percent))],
+        [
+            "memory fills",
+            &or_none(
+                overall
+                    .accesses_per_us
+                    .map(|fills| format!("{fills:.1} /us")),
+            ),
+        ],
+        [
+            "CPU time of hither",
+            &units::time(overall.own_cpu_us as f64 * 1000.0),
+        ],
+    ]
+    .map(|row| strings(&row))
+    .to_vec();
+    if !data.regions.is_empty() {
+        rows.push(strings(&["regions", &data.regions.len().to_string()]));
+    }
+    parts.push(Part::Table(strings(&["what", "figure"]), rows));
+    parts
+}
+
+/// Per area its use and remedy, and its accesses from each node.
+pub fn areas(figures: &Figures) -> Vec<Part> {
+    let list = &figures.areas.list;
+    if list.is_empty() {
+        return Vec::new();
+    }
+    let all: f64 = list.iter().map(|area| area.accesses).sum();
+    let head = [
+        "area", "of", "size", "accesses", "local", "latency", "writes", "used by", "remedy",
+    ];
+    let (mut rows, mut from) = (Vec::new(), Vec::new());
+    for (area, judged) in list.iter().zip(&figures.judged).take(figures.top) {
+        let used_by = match judged.by {
+            Use::One(node) => figures.node(node),
+            Use::Divided => "parts by one node each".to_owned(),
+            Use::Shared => "all parts by several".to_owned(),
+            Use::Unknown => NONE.to_owned(),
+        };
+        rows.push(vec![
+            area.name.clone(),
+            figures.data.process_name(area.pid),
+            print::size(area.bytes >> 10),
+            percent(area.accesses / all),
+            or_none(area.local_ratio().map(percent)),
+            or_none(area.latency_ns().map(units::time)),
+            percent(area.write_share()),
+            used_by,
+            judged.remedy.name().to_owned(),
+        ]);
+        let mut row = vec![area.name.clone()];
+        for node in 0..figures.data.nodes.len() {
+            row.push(count(area.reads[node]));
+            row.push(count(area.writes[node]));
+        }
+        from.push(row);
+    }
+    let mut nodes = vec!["area".to_owned()];
+    for node in 0..figures.data.nodes.len() {
+        nodes.push(format!("{} reads", figures.node(node)));
+        nodes.push("writes".to_owned());
+    }
+    let rest = list.len().saturating_sub(figures.top);
+    let mut parts = vec![Part::Table(strings(&head), rows)];
+    if rest > 0 {
+        let rest: f64 = list[figures.top..].iter().map(|area| area.accesses).sum();
+        parts.push(Part::Text(format!(
+            "{} more areas have {} of the accesses.",
+            list.len() - figures.top,
+            percent(rest / all)
+        )));
+    }
+    parts.push(Part::Text(
+        "Accesses from each node, scaled from samples:".to_owned(),
+    ));
+    parts.push(Part::Table(nodes, from));
+    parts
+}
+
+/// Lines that several CPUs share.
+pub fn lines(figures: &Figures) -> Vec<Part> {
+    if figures.lines.is_empty() {
+        return Vec::new();
+    }
+    let head = [
+        "line",
+        "area",
+        "accesses",
+        "latency",
+        "words apart",
+        "kind",
+        "users: words",
+    ];
+    let row = |line: &Line| {
+        let area = figures.areas.list.get(line.area as usize);
+        let users = line.users.iter().take(4).map(|user| {
+            let offsets: Vec<String> = user.offsets.iter().map(|o| format!("+{o}")).collect();
+            let who = if line.by_thread { "thread" } else { "cpu" };
+            format!("{who} {}: {}", user.id, offsets.join(" "))
+        });
+        let more = line.users.len().saturating_sub(4);
+        let more = (more > 0).then(|| format!("{more} more"));
+        vec![
+            format!("{:x}", line.address),
+            area.map_or(NONE.to_owned(), |area| area.name.clone()),
+            count(line.accesses),
+            or_none(line.latency_ns.map(units::time)),
+            percent(line.apart),
+            if line.is_false() {
+                "false sharing"
+            } else {
+                "sharing"
+            }
+            .to_owned(),
+            users.chain(more).collect::<Vec<_>>().join("; "),
+        ]
+    };
+    let rows = figures.lines.iter().map(row).collect();
+    vec![Part::Table(strings(&head), rows)]
+}
+
+/// Percentiles of the working set.
+pub fn working_set(figures: &Figures) -> Vec<Part> {
+    let set = &figures.working_set;
+    let (touched, weighted) = names_of_sets(set.of_samples);
+    let mib =
+        |bytes: Option<f64>| or_none(bytes.map(|b| format!("{:.1} MiB", b / f64::from(1 << 20))));
+    let rows: Vec<Vec<String>> = [0, 25, 50, 75, 100]
+        .iter()
+        .map(|&p| {
+            let name = match p {
+                0 => "least".to_owned(),
+                50 => "median".to_owned(),
+                100 => "most".to_owned(),
+                p => format!("{p} % of windows below"),
+            };
+            vec![
+                name,
+                mib(set.percentile(p, |window| window.touched_bytes)),
+                mib(set.percentile(p, |window| window.weighted_bytes)),
+            ]
+        })
+        .collect();
+    match set.windows.is_empty() {
+        true => Vec::new(),
+        false => vec![Part::Table(strings(&["", touched, weighted]), rows)],
+    }
+}
+
+/// What each node's memory read and wrote, over the whole recording.
+pub fn traffic(figures: &Figures) -> Vec<Part> {
+    let data = &figures.data;
+    if data.traffic.is_empty() {
+        return Vec::new();
+    }
+    let rows = data.nodes.iter().map(|&node| {
+        let (mut read, mut written, mut length, mut used) = (0.0, 0.0, 0.0, 0.0);
+        for row in data.traffic.iter().filter(|row| row.node == node) {
+            let ns = row.length_ns as f64;
+            read += row.read_bytes.unwrap_or(0) as f64;
+            written += row.write_bytes.unwrap_or(0) as f64;
+            used += row.utilisation.unwrap_or(0.0) * ns;
+            length += ns;
+        }
+        let gbs =
+            |bytes: f64| or_none((length > 0.0).then(|| format!("{:.2} GB/s", bytes / length)));
+        vec![
+            format!("node{node}"),
+            gbs(read),
+            gbs(written),
+            or_none((length > 0.0).then(|| percent(used / length))),
+        ]
+    });
+    let head = strings(&["node", "read", "written", "controller used"]);
+    vec![Part::Table(head, rows.collect())]
+}
+
+/// Process by node, and from node to node.
+pub fn residents(figures: &Figures) -> Vec<Part> {
+    let nodes: Vec<String> = (0..figures.data.nodes.len())
+        .map(|n| figures.node(n))
+        .collect();
+    let mut parts = Vec::new();
+    if !figures.residents.is_empty() {
+        let mut head = strings(&["process", "pid"]);
+        head.extend(nodes.iter().cloned());
+        head.push("together".to_owned());
+        let row = |resident: &hither_recording::analysis::homes::Resident| {
+            let mut row = vec![
+                figures.data.process_name(resident.pid),
+                resident.pid.to_string(),
+            ];
+            row.extend(resident.nodes.iter().map(|bytes| print::size(bytes >> 10)));
+            row.push(print::size(resident.most_bytes >> 10));
+            row
+        };
+        let rows = figures
+            .residents
+            .iter()
+            .take(figures.top)
+            .map(row)
+            .collect();
+        parts.push(Part::Table(head, rows));
+    }
+    if figures.moves.iter().flatten().any(|&pages| pages > 0) {
+        let mut head = strings(&["from \\ to"]);
+        head.extend(nodes.iter().cloned());
+        let rows = figures.moves.iter().zip(&nodes).map(|(to, name)| {
+            let mut row = vec![name.clone()];
+            row.extend(to.iter().map(u64::to_string));
+            row
+        });
+        parts.push(Part::Text(
+            "Pages of 4 KiB that samples saw on one node and later on another:".to_owned(),
+        ));
+        parts.push(Part::Table(head, rows.collect()));
+    }
+    parts
+}
+
+/// What could not be read or told.
+pub fn notes(figures: &Figures) -> Vec<Part> {
+    figures.data.notes.iter().cloned().map(Part::Text).collect()
+}
