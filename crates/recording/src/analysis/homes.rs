@@ -83,8 +83,8 @@ mod tests {
         let found = residents(&data);
         assert_eq!(found.len(), 1);
         assert_eq!(
-            (&found[0].last[..], found[0].most_bytes),
-            (&[30, 0][..], 110)
+            (&found[0].nodes[..], found[0].most_bytes),
+            (&[50, 60][..], 110)
         );
     }
 

@@ -69,23 +69,24 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
             false => access.cpu().map(i32::from),
         }
     };
-    let mut order: Vec<u32> = (0..data.accesses.len() as u32)
-        .filter(|&index| user(index).is_some())
+    // Keys beside their places: sorting a million of them must not jump through memory.
+    let mut order: Vec<(i32, u64, u32)> = data
+        .accesses
+        .iter()
+        .zip(0..)
+        .filter(|&(_, index)| user(index).is_some())
+        .map(|(access, index)| (access.pid, access.address / line_bytes, index))
         .collect();
-    let key = |index: u32| {
-        let access = &data.accesses[index as usize];
-        (access.pid, access.address / line_bytes)
-    };
-    order.sort_unstable_by_key(|&index| key(index));
+    order.sort_unstable();
     let mut found = Vec::new();
-    for group in order.chunk_by(|&a, &b| key(a) == key(b)) {
+    for group in order.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
         if group.len() < LEAST_SAMPLES {
             continue;
         }
         let mut users: BTreeMap<i32, User> = BTreeMap::new();
         let mut words: BTreeMap<u32, BTreeMap<i32, f64>> = BTreeMap::new();
         let (mut latency, mut known) = (0.0, 0.0);
-        for &index in group {
+        for &(_, _, index) in group {
             let access = &data.accesses[index as usize];
             let Some(id) = user(index) else { continue };
             let weight = f64::from(access.weight);
@@ -121,7 +122,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
         }
         let alone = words.values().filter(|of| of.len() == 1);
         let apart: f64 = alone.flat_map(BTreeMap::values).sum();
-        let first = group[0] as usize;
+        let first = group[0].2 as usize;
         found.push(Line {
             pid: data.accesses[first].pid,
             address: data.accesses[first].address / line_bytes * line_bytes,

@@ -8,7 +8,6 @@
 
 use super::areas::Areas;
 use super::data::Data;
-use std::collections::HashMap;
 
 /// log2 of the smallest part, a page.
 const LEAST_SHIFT: u32 = 12;
@@ -103,8 +102,8 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
         .list
         .iter()
         .zip(by_area)
-        .map(|(area, accesses)| {
-            let (owned, part_bytes) = ownership(data, &accesses);
+        .map(|(area, mut accesses)| {
+            let (owned, part_bytes) = ownership(data, &mut accesses);
             let total: f64 = area.reads.iter().chain(&area.writes).sum();
             let from = |node: usize| area.reads[node] + area.writes[node];
             let first = (0..data.nodes.len()).max_by(|&a, &b| from(a).total_cmp(&from(b)));
@@ -138,29 +137,34 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
         .collect()
 }
 
-/// Share of accesses by the owners of parts, and how large the parts are.
-fn ownership(data: &Data, accesses: &[u32]) -> (f64, u64) {
-    let nodes = data.nodes.len();
+/// Share of accesses by the owners of parts, and how large the parts are. Sorts the accesses.
+fn ownership(data: &Data, accesses: &mut [u32]) -> (f64, u64) {
+    let of = |index: u32| &data.accesses[index as usize];
+    accesses.sort_unstable_by_key(|&index| of(index).address);
+    let mut weights = vec![0.0; data.nodes.len()];
+    let mut counts = Vec::new();
     for shift in (LEAST_SHIFT..=MOST_SHIFT).step_by(2) {
-        let mut parts: HashMap<u64, (usize, Vec<f64>)> = HashMap::new();
-        for &index in accesses {
-            let access = &data.accesses[index as usize];
-            let Some(from) = access.from() else { continue };
-            let part = parts
-                .entry(access.address >> shift)
-                .or_insert_with(|| (0, vec![0.0; nodes]));
-            part.0 += 1;
-            part.1[from] += f64::from(access.weight);
-        }
-        let mut counts: Vec<usize> = parts.values().map(|part| part.0).collect();
+        let part = |index: u32| of(index).address >> shift;
+        let parts = || accesses.chunk_by(|&a, &b| part(a) == part(b));
+        counts.clear();
+        counts.extend(parts().map(<[u32]>::len));
         counts.sort_unstable();
         let median = counts.get(counts.len() / 2).copied().unwrap_or(0);
-        if median >= SAMPLES || shift + 2 > MOST_SHIFT {
-            let sum = |f: fn(&[f64]) -> f64| -> f64 { parts.values().map(|p| f(&p.1)).sum() };
-            let all = sum(|weights| weights.iter().sum());
-            let most = sum(|weights| weights.iter().copied().fold(0.0, f64::max));
-            return (if all > 0.0 { most / all } else { 0.0 }, 1 << shift);
+        if median < SAMPLES && shift + 2 <= MOST_SHIFT {
+            continue;
         }
+        let (mut all, mut most) = (0.0, 0.0);
+        for part in parts() {
+            weights.fill(0.0);
+            for &index in part {
+                if let Some(from) = of(index).from() {
+                    weights[from] += f64::from(of(index).weight);
+                }
+            }
+            all += weights.iter().sum::<f64>();
+            most += weights.iter().copied().fold(0.0, f64::max);
+        }
+        return (if all > 0.0 { most / all } else { 0.0 }, 1 << shift);
     }
     (0.0, 0)
 }
