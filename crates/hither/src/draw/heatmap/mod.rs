@@ -277,7 +277,8 @@ mod tests {
     fn rows_between_gaps_are_bands() {
         let heatmap = heatmap(7);
         assert_eq!(heatmap.bands(9), (vec![0..3, 3..6, 6..7], 0));
-        assert_eq!(heatmap.bands(1), (vec![0..7], 2));
+        let (bands, hidden) = heatmap.bands(1);
+        assert_eq!((bands.len(), bands[0].clone(), hidden), (1, 0..7, 2));
         let picture = heatmap.picture(same, 9, |bands| allotted(bands, 5));
         let lines: Vec<usize> = picture.bands.iter().map(|band| band.lines.len()).collect();
         assert_eq!(lines, [1, 1, 1]);
