@@ -47,7 +47,7 @@ pub struct Command {
     /// Write hither.probe/1 to a file; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw latency by size of the working set
+    /// Draw latency by size of the working set and under load, and bandwidth by threads
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write a machine file, for the lab and for policies; each number says whether it was measured

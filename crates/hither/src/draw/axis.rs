@@ -74,7 +74,7 @@ impl Place {
             (_, low, high) if low < high => (low, high),
             (Scale::Linear, low, high) if low > high => (0.0, 1.0),
             (Scale::Logarithmic, low, high) if low > high => (1.0, 10.0),
-            (Scale::Linear, value, _) if value == 0.0 => (0.0, 1.0),
+            (Scale::Linear, 0.0, _) => (0.0, 1.0),
             (Scale::Linear, value, _) => (value - value.abs() / 2.0, value + value.abs() / 2.0),
             (Scale::Logarithmic, value, _) => (value / 2.0, value * 2.0),
         };
@@ -175,14 +175,12 @@ fn step(span: f64) -> f64 {
 
 /// A value with the digits that its step needs.
 pub fn label(value: f64, step: f64) -> String {
-    // A step off 0 that is not quite 0 would be written "-0".
-    let value = if value.abs() < step * 1e-6 {
-        0.0
-    } else {
-        value
-    };
     let size = value.abs();
-    if value != 0.0 && !(1e-4..1e18).contains(&size) {
+    // A step off 0 that is not quite 0 would be written "-0".
+    if size < step * 1e-6 || value == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e18).contains(&size) {
         return format!("{value:.0e}");
     }
     let (unit, letter) = match size {
@@ -193,8 +191,12 @@ pub fn label(value: f64, step: f64) -> String {
         size if size < 1e15 => (1e12, "T"),
         _ => (1e15, "P"),
     };
-    let digits = (-(step / unit * 1.0001).log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{:.digits$}{letter}", value / unit)
+    let digits = |unit: f64| (-(step / unit * 1.0001).log10().floor()).clamp(0.0, 9.0) as usize;
+    match digits(unit) {
+        // Neighbours that differ by little are told apart by all their digits.
+        4.. if unit > 1.0 => format!("{value:.0$}", digits(1.0)),
+        digits => format!("{:.digits$}{letter}", value / unit),
+    }
 }
 
 /// A value that is not on a scale, with three digits or so.
@@ -231,7 +233,8 @@ mod tests {
             (0.15, 0.05, "0.15"),
             (20.0, 10.0, "20"),
             (0.0, 10.0, "0"),
-            (-1e-12, 0.1, "0.0"),
+            (-1e-12, 0.1, "0"),
+            (1_000_000.02, 0.01, "1000000.02"),
             (50_000.0, 10_000.0, "50000"),
             (250_000.0, 50_000.0, "250k"),
             (1_500_000.0, 500_000.0, "1.5M"),
@@ -252,7 +255,7 @@ mod tests {
         );
         assert_eq!(
             labels(Scale::Linear, &[-0.5, 1.0]),
-            ["-0.5", "0.0", "0.5", "1.0"]
+            ["-0.5", "0", "0.5", "1.0"]
         );
         assert_eq!(
             labels(Scale::Logarithmic, &[3.0, 60.0]),

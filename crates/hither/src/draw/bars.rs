@@ -108,7 +108,7 @@ impl BarChart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::canvas::tests::is_sound;
+    use super::super::canvas::tests::{is_sound, values};
     use super::*;
     use proptest::prelude::*;
 
@@ -160,8 +160,8 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_the_values_it_is_a_chart(
-            one in prop::collection::vec(any::<f64>(), 0..20),
-            other in prop::collection::vec(any::<f64>(), 0..20),
+            one in prop::collection::vec(values(), 0..20),
+            other in prop::collection::vec(values(), 0..20),
             count in 0..20_usize,
         ) {
             let svg = chart(&vec!["x"; count], [&one, &other]).svg();

@@ -226,6 +226,17 @@ pub fn escaped(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// Ordinary values, and all that a number can be.
+    pub fn values() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            prop::num::f64::ANY,
+            -1e6..1e6_f64,
+            Just(0.0),
+            Just(f64::NAN)
+        ]
+    }
 
     /// Every start tag has its end, and nothing but text and tags is there.
     pub fn is_balanced(markup: &str) -> bool {

@@ -244,7 +244,7 @@ fn crowded() -> Page {
     let long = "a name that is longer than any figure is wide, ".repeat(4);
     let rows = |row: usize| Row {
         label: format!("{long}{row}"),
-        gap: (row % 2 == 0).then(|| format!("{row} {long}")),
+        gap: (row.is_multiple_of(2)).then(|| format!("{row} {long}")),
     };
     let heatmap = Heatmap {
         title: long.clone(),

@@ -227,14 +227,17 @@ impl Picture {
 /// Shares of `total` lines for bands of so many rows: one at least, and never more than rows.
 fn allotted(bands: &[Range<usize>], total: usize) -> Vec<usize> {
     let rows: usize = bands.iter().map(Range::len).sum();
+    if rows <= total {
+        return bands.iter().map(Range::len).collect();
+    }
     let spare = total.saturating_sub(bands.len());
-    bands
-        .iter()
-        .map(|band| match rows <= total {
-            true => band.len(),
-            false => (1 + spare * band.len() / rows).min(band.len()),
-        })
-        .collect()
+    let mut rows_above = 0;
+    let share = |band: &Range<usize>| {
+        let before = spare * rows_above / rows;
+        rows_above += band.len();
+        (1 + spare * rows_above / rows - before).min(band.len())
+    };
+    bands.iter().map(share).collect()
 }
 
 /// A stretch of time as `count` equally long ones.
@@ -277,8 +280,9 @@ mod tests {
     fn rows_between_gaps_are_bands() {
         let heatmap = heatmap(7);
         assert_eq!(heatmap.bands(9), (vec![0..3, 3..6, 6..7], 0));
-        assert_eq!(heatmap.bands(1), (vec![0..7], 2));
-        let picture = heatmap.picture(same, 9, |bands| allotted(bands, 5));
+        let (bands, hidden) = heatmap.bands(1);
+        assert_eq!((bands.len(), bands[0].clone(), hidden), (1, 0..7, 2));
+        let picture = heatmap.picture(same, 9, |bands| allotted(bands, 3));
         let lines: Vec<usize> = picture.bands.iter().map(|band| band.lines.len()).collect();
         assert_eq!(lines, [1, 1, 1]);
         assert_eq!(picture.bands[0].gap, None, "nothing is above the first row");
@@ -342,7 +346,12 @@ mod tests {
     #[test]
     fn every_band_gets_a_line() {
         assert_eq!(allotted(&[0..3, 3..5], 5), [3, 2]);
-        assert_eq!(allotted(&[0..100, 100..101], 10), [8, 1]);
+        assert_eq!(
+            allotted(&[0..100, 100..101], 10),
+            [8, 1],
+            "the second has one row"
+        );
+        assert_eq!(allotted(&[0..40, 40..60, 60..64], 14), [7, 5, 2]);
         assert_eq!(allotted(&[0..9, 9..18, 18..27], 2), [1, 1, 1]);
         assert_eq!(allotted(&[], 2), [0; 0]);
     }

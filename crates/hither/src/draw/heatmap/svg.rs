@@ -203,7 +203,7 @@ impl Paths {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::canvas::tests::is_sound;
+    use super::super::super::canvas::tests::{is_sound, values};
     use super::super::tests::heatmap;
     use super::super::{Heatmap, Row, Scale};
     use proptest::prelude::*;
@@ -330,9 +330,9 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_the_data_it_is_a_figure(
-            x in prop::collection::vec(any::<f64>(), 0..40),
-            rows in prop::collection::vec(("\\PC{0,20}", any::<bool>()), 0..200),
-            cells in prop::collection::vec(any::<f64>(), 0..2000),
+            x in prop::collection::vec(values(), 0..40),
+            rows in prop::collection::vec(any::<bool>(), 0..200),
+            cells in prop::collection::vec(values(), 0..2000),
             is_sorted: bool,
             is_linear: bool,
         ) {
@@ -344,7 +344,7 @@ mod tests {
             let gap = |has_gap: bool| has_gap.then(|| "hole".to_owned());
             let heatmap = Heatmap {
                 x,
-                rows: rows.map(|(_, has)| Row { label: "y".into(), gap: gap(has) }).collect(),
+                rows: rows.map(|has| Row { label: "y".into(), gap: gap(has) }).collect(),
                 cells,
                 value_scale: if is_linear { Scale::Linear } else { Scale::Logarithmic },
                 ..heatmap(0)

@@ -13,8 +13,9 @@ const NONE: char = '?';
 const NONE_COLOUR: u8 = 240;
 /// Lines around the plot: title, subtitle, two titles of axes, axis, marks, and two of the legend.
 const AROUND: usize = 8;
-/// Size below which nothing could be read.
+/// Sizes below which nothing could be read, and above which nothing is gained.
 const LEAST_WIDTH: usize = 30;
+const MOST_WIDTH: usize = 1000;
 const LEAST_HEIGHT: usize = AROUND + 3;
 
 impl Heatmap {
@@ -22,7 +23,7 @@ impl Heatmap {
     /// plain text in ASCII but for what labels hold.
     #[must_use]
     pub fn terminal(&self, width: usize, height: usize, colour: bool) -> String {
-        let width = width.max(LEAST_WIDTH);
+        let width = width.clamp(LEAST_WIDTH, MOST_WIDTH);
         let most_lines = height.max(LEAST_HEIGHT) - AROUND;
         let longest = self.rows.iter().map(|row| plain(&row.label).count()).max();
         let margin = longest.unwrap_or(0).clamp(1, width / 3);
@@ -176,6 +177,7 @@ fn axis(time: &Place, width: usize, colour: bool) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::canvas::tests::values;
     use super::super::tests::heatmap;
     use super::super::{Heatmap, Row};
     use super::*;
@@ -234,6 +236,18 @@ accesses (1/s)
     }
 
     #[test]
+    fn any_size_will_do() {
+        let sizes = [(0, 0), (usize::MAX, usize::MAX)];
+        for (text, lines) in sizes
+            .iter()
+            .zip([11, 13])
+            .map(|(size, lines)| (heatmap(4).terminal(size.0, size.1, true), lines))
+        {
+            assert_eq!(text.lines().count(), lines, "{text}");
+        }
+    }
+
+    #[test]
     fn names_cannot_steer_the_terminal() {
         let mut heatmap = heatmap(2);
         heatmap.title = "\x1b]0;mine\x07 title".into();
@@ -248,9 +262,9 @@ accesses (1/s)
     proptest! {
         #[test]
         fn whatever_the_data_it_fits(
-            x in prop::collection::vec(-10.0..10.0_f64, 0..40),
+            x in prop::collection::vec(values(), 0..40),
             labels in prop::collection::vec(("\\PC{0,60}", any::<bool>()), 0..100),
-            cells in prop::collection::vec(any::<f64>(), 0..1000),
+            cells in prop::collection::vec(values(), 0..1000),
             size in (0..200_usize, 0..60_usize),
             flags in any::<[bool; 3]>(),
         ) {
