@@ -15,9 +15,30 @@ pub struct Overhead {
     budget: f64,
     /// Share of one CPU that the tracker gets.
     share: f64,
+    /// Since the last judgement.
+    recent: Used,
+    /// Since the beginning.
+    whole: Used,
+}
+
+/// Time that was used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
     watched_us: u64,
     wall_us: u64,
     own_us: u64,
+}
+
+impl Used {
+    fn add(&mut self, wall_us: u64, watched_us: u64, own_us: u64) {
+        self.wall_us += wall_us;
+        self.watched_us += watched_us;
+        self.own_us += own_us;
+    }
+
+    fn cost(&self) -> f64 {
+        self.own_us as f64 / self.watched_us.max(1) as f64
+    }
 }
 
 impl Overhead {
@@ -27,9 +48,8 @@ impl Overhead {
         Self {
             budget,
             share: budget / 2.0,
-            watched_us: 0,
-            wall_us: 0,
-            own_us: 0,
+            recent: Used::default(),
+            whole: Used::default(),
         }
     }
 
@@ -42,14 +62,15 @@ impl Overhead {
     /// Adds an interval: how long it was, the CPU time of what is watched, and hither's own.
     /// Returns whether the share has changed.
     pub fn add(&mut self, wall_us: u64, watched_us: u64, own_us: u64) -> bool {
-        self.wall_us += wall_us;
-        self.watched_us += watched_us;
-        self.own_us += own_us;
-        if self.watched_us < JUDGED_US {
+        self.recent.add(wall_us, watched_us, own_us);
+        self.whole.add(wall_us, watched_us, own_us);
+        if self.recent.watched_us < JUDGED_US {
             return false;
         }
-        let cpus = self.watched_us as f64 / self.wall_us.max(1) as f64;
-        let cost = self.own_us as f64 / self.watched_us as f64;
+        let recent = std::mem::take(&mut self.recent);
+        let cpus = recent.watched_us as f64 / recent.wall_us.max(1) as f64;
+        // What was overdrawn is saved again: files are written in bursts, which come late.
+        let cost = recent.cost().max(self.whole.cost());
         let wanted = if cost > 0.0 {
             self.budget / cost
         } else {
@@ -59,7 +80,6 @@ impl Overhead {
         // All of the budget for samples is the most; a hundredth of it keeps a picture.
         let most = self.budget * cpus.max(1.0);
         self.share = (self.share * wanted.clamp(STEP.0, STEP.1)).clamp(most / 100.0, most);
-        (self.watched_us, self.wall_us, self.own_us) = (0, 0, 0);
         self.share != before
     }
 }
@@ -93,6 +113,25 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn what_bursts_overdraw_is_saved_again() {
+        let mut overhead = Overhead::new(0.01);
+        let mut own = 0;
+        for turn in 0..200 {
+            let samples_us = (overhead.share() * 100_000.0) as u64;
+            // Every ten seconds a file takes as long as the samples in it.
+            let file_us = if turn % 100 == 99 {
+                100 * samples_us
+            } else {
+                0
+            };
+            own += samples_us + file_us;
+            overhead.add(100_000, 800_000, samples_us + file_us);
+        }
+        let cost = own as f64 / (200.0 * 800_000.0);
+        assert!((0.005..0.0125).contains(&cost), "{cost}");
     }
 
     #[test]

@@ -1,0 +1,166 @@
+//! `hither record` and `hither report` on this machine, which need not have a tracker of accesses.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn hither() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_hither"))
+}
+
+fn words(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    words(&command.output().unwrap())
+}
+
+fn report(folder: &Path) -> serde_json::Value {
+    let (status, out, errors) = run(hither().args(["report", "--json", "-"]).arg(folder));
+    assert_eq!(status, Some(0), "{errors}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn a_command_keeps_its_output_and_status_and_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("rec");
+    let (status, out, errors) = run(hither().args(["record", "-o"]).arg(&recording).args([
+        "--tracker",
+        "none",
+        "--",
+        "sh",
+        "-c",
+        "echo out; sleep 1.3; exit 7",
+    ]));
+    assert_eq!((status, out.as_str()), (Some(7), "out\n"), "{errors}");
+    assert!(
+        errors.contains("by none") && errors.contains("recording cost"),
+        "{errors}"
+    );
+    let report = report(&recording);
+    assert_eq!(report["schema"], "hither.report/1");
+    assert_eq!(report["recording"]["ended"]["status"], 7);
+    assert_eq!(report["verdict"]["finding"], "not seen");
+    let residents = report["residents"].as_array().unwrap();
+    assert!(
+        residents.iter().any(|r| r["most_bytes"].as_u64() > Some(0)),
+        "{report}"
+    );
+    // Text and page have what the JSON has.
+    let page = folder.path().join("page.html");
+    let (status, text, _) = run(hither()
+        .arg("report")
+        .arg(&recording)
+        .arg("--html")
+        .arg(&page));
+    assert_eq!(status, Some(0));
+    assert!(text.starts_with("summary\n") && text.contains("try next: hither topo --doctor"));
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(html.contains("<h2>Summary</h2>") && html.contains("hither topo --doctor"));
+    // Nothing was accessed, so that there is no heat to draw.
+    let drawing = folder.path().join("heat.svg");
+    let (status, _, errors) = run(hither()
+        .arg("report")
+        .arg(&recording)
+        .arg("--svg")
+        .arg(drawing));
+    assert_eq!(status, Some(2));
+    assert!(errors.contains("there is nothing to draw"), "{errors}");
+}
+
+#[test]
+fn a_running_process_is_watched_until_it_ends_and_after_a_kill_its_recording_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = child.id().to_string();
+    for kill in [true, false] {
+        let recording = folder.path().join(format!("rec-{kill}"));
+        let mut recorder = hither()
+            .args(["record", "--pid", &pid, "-o"])
+            .arg(&recording)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = Instant::now();
+        while !recording.join("recording.json").exists()
+            && start.elapsed() < Duration::from_secs(20)
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        match kill {
+            true => recorder.kill().unwrap(),
+            false => child.kill().unwrap(),
+        }
+        let status = recorder.wait().unwrap();
+        assert_eq!(status.success(), !kill);
+        let report = report(&recording);
+        assert_eq!(report["recording"]["ended"].is_null(), kill, "{report}");
+    }
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("rec");
+    let refused = |arguments: &[&str]| {
+        let (status, _, errors) = run(hither()
+            .arg("record")
+            .arg("-o")
+            .arg(&recording)
+            .args(arguments));
+        assert_eq!(status, Some(2), "{arguments:?}: {errors}");
+        assert!(!recording.exists(), "{arguments:?}");
+        errors
+    };
+    assert!(refused(&["--", "/nonexistent/program"]).contains("cannot be started"));
+    assert!(refused(&["--pid", "2147483647"]).contains("there is no such process"));
+    assert!(refused(&["--cgroup", "../../etc"]).contains("no such control group"));
+    assert!(refused(&["--overhead", "0", "--", "true"]).contains("0.01 to 100"));
+    assert!(refused(&[]).contains("required"));
+    std::fs::create_dir(&recording).unwrap();
+    std::fs::write(recording.join("mine"), "").unwrap();
+    let (status, _, errors) = run(hither()
+        .arg("record")
+        .arg("-o")
+        .arg(&recording)
+        .args(["--", "true"]));
+    assert!(
+        status == Some(2) && errors.contains("is not empty"),
+        "{errors}"
+    );
+    let (status, _, errors) = run(hither().arg("report").arg(&recording));
+    assert!(
+        status == Some(2) && errors.contains("hither record"),
+        "{errors}"
+    );
+    let (status, _, errors) = run(hither().arg("report").current_dir(folder.path()));
+    assert!(
+        status == Some(2) && errors.contains("make one: hither record"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn recordings_without_a_name_are_numbered_and_the_newest_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    for status in [0, 3] {
+        let mut command = hither();
+        let script = format!("exit {status}");
+        command.args(["record", "--tracker", "none", "--", "sh", "-c", &script]);
+        let done = run(command.current_dir(folder.path()));
+        assert_eq!(done.0, Some(status), "{}", done.2);
+    }
+    let (_, out, errors) = run(hither()
+        .args(["report", "--json", "-"])
+        .current_dir(folder.path()));
+    let report: serde_json::Value = serde_json::from_str(&out).expect(&errors);
+    assert_eq!(report["recording"]["ended"]["status"], 3);
+}
