@@ -1,0 +1,79 @@
+//! `hither record` and `hither report` on an emulated machine: what they say of a program whose use
+//! of memory is known, and what that costs it.
+
+mod common;
+
+use common::built;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Size of the array.
+const MB: f64 = 32.0;
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn a_recording_tells_whose_parts_are_where_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
+    let recording = folder.path().join("rec");
+    let output = Command::new(built("hither"))
+        .args(["lab", "run", "--cpus", "4", "--timeout", "9m"])
+        .arg("--machine")
+        .arg(&machine)
+        .arg("--file")
+        .arg(built("cluster"))
+        .arg(format!("--back=/tmp/rec:{}", recording.display()))
+        .arg("--")
+        .arg(built("hither"))
+        .args(["record", "-o", "/tmp/rec", "--"])
+        .arg(built("cluster"))
+        .args(["partitioned", "--mb", &MB.to_string(), "--rounds", "64"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    println!("{said}");
+    let output = Command::new(built("hither"))
+        .arg("report")
+        .arg(&recording)
+        .args(["--json", "-"])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["verdict"]["finding"], "misplaced", "{report:#}");
+    println!("{}", report["verdict"]["sentence"]);
+    // The main thread wrote the array, each thread reads its own part of it.
+    let area = &report["areas"][0];
+    assert_eq!(area["used_by"], "divided", "{area:#}");
+    assert_eq!(area["remedy"], "make local", "{area:#}");
+    assert!(area["bytes"].as_f64().unwrap() >= MB * f64::from(1 << 20));
+    // Each of the four nodes reads a quarter.
+    let reads: Vec<f64> = area["reads"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(number)
+        .collect();
+    let all: f64 = reads.iter().sum();
+    assert!(
+        reads
+            .iter()
+            .all(|reads| (0.22..0.28).contains(&(reads / all))),
+        "{reads:?}"
+    );
+    // What was used is all of it: the estimate is within a tenth.
+    let windows = report["working_set"]["windows"].as_array().unwrap();
+    let mut sizes: Vec<f64> = windows
+        .iter()
+        .map(|w| number(&w["weighted_bytes"]))
+        .collect();
+    sizes.sort_by(f64::total_cmp);
+    let estimated_mb = sizes[sizes.len() / 2] / f64::from(1 << 20);
+    println!("working set: {estimated_mb:.1} MiB of {MB}");
+    assert!((estimated_mb / MB - 1.0).abs() < 0.1, "{sizes:?}");
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
