@@ -9,9 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 const FIRST_BYTES: u32 = 64;
 const WITH_CONFIG2: u32 = 72;
 const WITH_CLOCK: u32 = 96;
-
 /// `PERF_FLAG_FD_CLOEXEC`.
-const FLAG_CLOSE_ON_EXEC: libc::c_ulong = 8;
+const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 
 /// Bits of [`EventAttribute::flags`] (`linux/perf_event.h`).
 pub mod event_flag {
@@ -41,7 +40,7 @@ pub struct EventAttribute {
     pub config: u64,
     /// Events per sample, or samples per second.
     pub sample_period: u64,
-    /// What a sample holds: bits of `linux/perf_event.h`.
+    /// What a sample holds: bits of [`crate::perf::record::field`].
     pub sample_type: u64,
     read_format: u64,
     /// Bits of [`event_flag`].
@@ -55,13 +54,29 @@ pub struct EventAttribute {
     branch_sample_type: u64,
     registers_user: u64,
     stack_user: u32,
-    /// The clock of the times, with [`event_flag::CLOCK`].
-    pub clock: i32,
+    clock: i32,
 }
 
 const _: () = assert!(size_of::<EventAttribute>() == WITH_CLOCK as usize);
 
 impl EventAttribute {
+    /// An event in user mode, switched off at first; times are of `CLOCK_MONOTONIC`, as
+    /// everything else here. `words` are `config`, `config1` and `config2`.
+    #[must_use]
+    pub fn of_user_mode(kind: u32, words: [u64; 3]) -> Self {
+        Self {
+            kind,
+            config: words[0],
+            config1: words[1],
+            config2: words[2],
+            flags: event_flag::DISABLED
+                | event_flag::EXCLUDE_KERNEL
+                | event_flag::EXCLUDE_HYPERVISOR,
+            ..Self::default()
+        }
+        .with_monotonic_clock()
+    }
+
     /// Times by `CLOCK_MONOTONIC`, as everything else here.
     #[must_use]
     pub fn with_monotonic_clock(mut self) -> Self {
@@ -123,7 +138,7 @@ pub fn open_event(
             pid,
             cpu,
             group,
-            FLAG_CLOSE_ON_EXEC,
+            CLOSE_ON_EXEC,
         )
     })?;
     // SAFETY: a new descriptor that nobody else owns.
@@ -163,14 +178,13 @@ mod tests {
         };
         assert_eq!(plain.bytes(), 64);
         assert_eq!(second.bytes(), 72);
-        assert_eq!(plain.with_monotonic_clock().bytes(), 96);
+        assert_eq!(EventAttribute::of_user_mode(1, [2, 0, 0]).bytes(), 96);
     }
 
     #[test]
     fn an_event_that_no_kernel_has_is_refused() {
         let nonsense = EventAttribute {
             kind: 0x7fff_fff0,
-            flags: event_flag::DISABLED,
             ..EventAttribute::default()
         };
         let error = open_event(&nonsense, EventScope::Thread, None).unwrap_err();
