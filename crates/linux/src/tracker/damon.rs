@@ -327,15 +327,13 @@ impl DamonTracker {
             Sampling::Full => self.budget,
             Sampling::Cheap | Sampling::Off => self.budget / 10.0,
         };
-        let fitted = fit::fit(&self.setting, self.pace, share / budget, passed_ns);
-        if fitted.is_none_or(|fitted| fitted == self.pace) {
-            // Cheap enough is judged over a whole aggregation, and then over the next one.
-            if passed_ns >= 1000 * self.pace.aggregation_us {
+        let Some(fitted) = fit::fit(&self.setting, self.pace, share / budget, passed_ns) else {
+            if passed_ns >= fit::SURE_NS.max(1000 * self.pace.aggregation_us) {
                 self.judged = (self.cost, now_ns);
             }
             return Ok(());
-        }
-        self.pace = fitted.unwrap_or(self.pace);
+        };
+        self.pace = fitted;
         self.judged = (self.cost, now_ns);
         // The next look starts them again: a kernel that is told of new limits while it watches
         // keeps the large regions that it has.

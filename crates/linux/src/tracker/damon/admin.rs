@@ -127,7 +127,7 @@ fn save(root: &Root, folder: &str, depth: u32, into: &mut Vec<Setting>) -> Resul
         if seen.is_dir() && depth < MOST_DEPTH {
             save(root, &path, depth + 1, into)?;
         } else if seen.is_file() && seen.permissions().mode() & 0o200 != 0 && name != "state" {
-            into.extend(Setting::of(root, &path)?.filter(|setting| !setting.content.is_empty()));
+            into.extend(Setting::of(root, &path)?);
         }
     }
     Ok(())
