@@ -101,7 +101,7 @@ fn load(options: &Options) -> Result<(), String> {
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
-                let index = (u128::from(random) * area.len() as u128 >> 64) as usize;
+                let index = ((u128::from(random) * area.len() as u128) >> 64) as usize;
                 area[index] = area[index].wrapping_add(random);
             }
             if std::os::unix::process::parent_id() != parent {
