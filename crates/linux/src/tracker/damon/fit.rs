@@ -27,8 +27,10 @@ pub struct Setting {
     pub name: &'static str,
     /// Between two checks of a region.
     pub sample_us: u64,
-    /// Checks in an aggregation.
+    /// Checks in an aggregation, or as many as fit in the longest.
     pub check_count: u32,
+    /// Longest aggregation.
+    pub most_aggregation_us: u64,
     /// How many times as long the intervals may become, a power of two.
     pub most_stretch: u64,
 }
@@ -40,13 +42,16 @@ impl Setting {
         name: "thesis",
         sample_us: 100_000,
         check_count: 32,
+        most_aggregation_us: 3_200_000,
         most_stretch: 1,
     };
-    /// Quick: 5 ms and 100 ms, or up to eight times that where the budget asks for it.
+    /// Quick: 5 ms and 100 ms, or up to 40 ms and 400 ms where the budget asks for it, so that what
+    /// changes is seen within a second.
     pub const ADAPTIVE: Self = Self {
         name: "adaptive",
         sample_us: 5_000,
         check_count: 20,
+        most_aggregation_us: 400_000,
         most_stretch: 8,
     };
 
@@ -70,7 +75,7 @@ impl Setting {
         let sample_us = self.sample_us * stretch;
         Pace {
             sample_us,
-            aggregation_us: sample_us * u64::from(self.check_count),
+            aggregation_us: (sample_us * u64::from(self.check_count)).min(self.most_aggregation_us),
             min_regions: regions.clamp(LEAST_REGIONS.into(), MOST_REGIONS.into()) as u32,
         }
     }
@@ -164,7 +169,7 @@ mod tests {
             Some(pace(20_000, 20, 40))
         );
         // Beyond the longest there is nothing left.
-        let slowest = pace(40_000, 20, LEAST_REGIONS);
+        let slowest = pace(40_000, 10, LEAST_REGIONS);
         assert_eq!(fit(&setting, now, 1e6, SECOND / 2), Some(slowest));
         assert_eq!(fit(&setting, slowest, 3.0, SECOND), None);
     }
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn what_is_cheap_grows_when_that_is_sure() {
         let setting = Setting::ADAPTIVE;
-        let now = pace(40_000, 20, 50);
+        let now = pace(40_000, 10, 50);
         assert_eq!(fit(&setting, now, 0.1, SECOND), None);
         // Four times as much: of what is spent, first the intervals shrink.
         assert_eq!(
