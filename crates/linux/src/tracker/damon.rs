@@ -217,6 +217,9 @@ impl DamonTracker {
                 return Err(error);
             }
         };
+        if self.watched.is_empty() {
+            self.judged = (self.cost, sys::monotonic_ns());
+        }
         let schedule = File::open(self.root.path(&format!("proc/{kdamond}/schedstat"))).ok();
         self.watched.push(Watched {
             slot,
@@ -282,7 +285,8 @@ impl DamonTracker {
     }
 
     fn follow(&mut self, tree: &Tree) -> Result<()> {
-        if self.sampling == Sampling::Off {
+        // Nothing is started after the stop, when nobody would put it back.
+        if self.sampling == Sampling::Off || self.journal.is_none() {
             return self.stop_those(|_| true);
         }
         if self.addresses == Addresses::Physical {
@@ -329,7 +333,7 @@ impl DamonTracker {
             Sampling::Cheap | Sampling::Off => self.budget / 10.0,
         };
         let Some(fitted) = fit::fit(&self.setting, self.pace, share / budget, passed_ns) else {
-            if passed_ns >= fit::SURE_NS.max(1000 * self.pace.aggregation_us) {
+            if passed_ns >= fit::sure_ns(self.pace) {
                 self.judged = (self.cost, now_ns);
             }
             return Ok(());

@@ -10,15 +10,15 @@ const CHECK_NS: f64 = 8000.0;
 /// Regions that are checked per least region: DAMON has split each in two or three.
 const SPLITS: f64 = 2.5;
 /// Cost over budget beyond which the pace is changed at once; beyond which, and below which, it is
-/// changed after [`SURE_NS`]. Cost varies with what the program does, and every change begins
+/// changed when that is sure. Cost varies with what the program does, and every change begins
 /// the search for regions anew.
 const FAR_TOO_DEAR: f64 = 2.0;
 const TOO_DEAR: f64 = 1.3;
 const TOO_CHEAP: f64 = 0.3;
 /// Share of the budget that a new pace aims at.
 const AIM: f64 = 0.8;
-/// Cost near the budget is believed after this long.
-pub const SURE_NS: u64 = 3_000_000_000;
+/// Cost near the budget is believed after this long at least.
+const SURE_NS: u64 = 3_000_000_000;
 
 /// Intervals, and whether they may be stretched to keep the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,11 +106,18 @@ impl Pace {
     }
 }
 
+/// How long a pace is kept before cost near the budget changes it: until the first aggregation is
+/// out, which takes a few per cent longer than its nominal time.
+#[must_use]
+pub fn sure_ns(pace: Pace) -> u64 {
+    SURE_NS.max(1250 * pace.aggregation_us)
+}
+
 /// The pace to go on with after `passed_ns` at `now`, whose cost was `use_` times the budget;
 /// `None` to stay.
 #[must_use]
 pub fn fit(setting: &Setting, now: Pace, use_: f64, passed_ns: u64) -> Option<Pace> {
-    let is_sure = passed_ns >= SURE_NS.max(1000 * now.aggregation_us);
+    let is_sure = passed_ns >= sure_ns(now);
     let fits = use_ <= FAR_TOO_DEAR && (!is_sure || (TOO_CHEAP..=TOO_DEAR).contains(&use_));
     if fits || !use_.is_finite() {
         return None;
@@ -190,9 +197,9 @@ mod tests {
         assert_eq!(fit(&setting, most, 0.0, 9 * SECOND), None);
         // The thesis's 3.2 s are waited for.
         let now = Setting::THESIS.first(0.04);
-        assert_eq!(fit(&Setting::THESIS, now, 0.1, 3_100_000_000), None);
+        assert_eq!(fit(&Setting::THESIS, now, 0.1, 3_900_000_000), None);
         assert_eq!(
-            fit(&Setting::THESIS, now, 0.1, 3_200_000_000),
+            fit(&Setting::THESIS, now, 0.1, 4_000_000_000),
             Some(pace(100_000, 32, 800))
         );
     }
