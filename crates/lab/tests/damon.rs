@@ -50,10 +50,10 @@ fn a_hot_area_is_found_and_everything_is_put_back() {
     let ["precision", precision, "recall", recall] = words[..] else {
         panic!("nothing was found: {told}");
     };
-    // Of a hot tenth, 5 s after the start. 40 regions are of 2.5 % each: neighbours of the hot
-    // ones are told apart by counts of 20.
+    // Of a hot tenth, after 5 s at most. A region is a fortieth of the memory there, so that two
+    // that are mistaken cost a fifth; docs/damon.md has what is usual.
     for (what, figure) in [("precision", precision), ("recall", recall)] {
         let figure: f64 = figure.parse().unwrap();
-        assert!(figure > 85.0, "{what} {figure}: {told}");
+        assert!(figure > 80.0, "{what} {figure}: {told}");
     }
 }
