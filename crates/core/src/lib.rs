@@ -15,6 +15,7 @@ pub mod observation;
 pub mod opium;
 pub mod plan;
 pub mod policy;
+pub mod refine;
 pub mod set;
 pub mod snapshot;
 pub mod timing;

@@ -10,6 +10,8 @@ use crate::opium::Device;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::root::Root;
 use crate::sys::{self, PAGE_IS_PRESENT};
+use crate::tracker::damon::admin;
+use crate::tracker::damon::events::Layout;
 use hither_mover::Backend;
 
 /// What a check is about.
@@ -66,7 +68,7 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
     (Role::Tracker, "pagemap_scan", true, pagemap_scan),
     (Role::Tracker, "perf", false, perf),
     (Role::Tracker, "hintfault", false, hintfault),
-    (Role::Tracker, "damon", false, damon),
+    (Role::Tracker, "damon", true, damon),
     (Role::Tracker, "mglru", false, mglru),
     (Role::Backend, "kernel", true, kernel),
     (Role::Backend, "copy", true, copy),
@@ -226,22 +228,17 @@ fn hintfault(root: &Root) -> Finding {
 }
 
 fn damon(root: &Root) -> Finding {
-    if !root.has("sys/kernel/mm/damon/admin") {
-        return no(
-            "this kernel has no DAMON in sysfs",
-            "use a kernel with CONFIG_DAMON_SYSFS",
-        );
-    }
-    if text(root, "sys/module/damon_stat/parameters/enabled").is_some_and(|on| on == "Y") {
-        return no(
-            "damon_stat runs and holds the only monitoring slot",
-            "write N to /sys/module/damon_stat/parameters/enabled",
-        );
-    }
     if root.is_host() && sys::effective_uid() != 0 {
         return no("DAMON is root's", "run hither as root");
     }
-    Ok("DAMON is there and free".to_owned())
+    let usable = admin::check_free(root).and_then(|()| Layout::read(root));
+    match usable {
+        Err(error) => no(error.reason, error.remedy),
+        Ok(_) if admin::stat_is_on(root) => {
+            Ok("DAMON is free but for damon_stat, which is off while hither watches".to_owned())
+        }
+        Ok(_) => Ok("DAMON is there and free".to_owned()),
+    }
 }
 
 fn mglru(root: &Root) -> Finding {
@@ -357,11 +354,12 @@ mod tests {
         put("proc/sys/kernel/perf_event_paranoid", "4\n");
         put("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
         put("sys/module/damon_stat/parameters/enabled", "Y\n");
+        put("sys/module/damon_reclaim/parameters/enabled", "Y\n");
         put("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
         let checks = examine(&Root::new(folder.path()));
         let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
         assert_eq!(of("perf").found, "PMU `ibs_op`, perf_event_paranoid 4");
-        assert!(of("damon").remedy.contains("damon_stat"));
+        assert!(of("damon").found.contains("damon_reclaim"));
         assert!(of("mglru").found.contains("switched off"));
         assert!(of("opium").remedy.contains("hither lab run"));
         assert!(!of("swap").works);

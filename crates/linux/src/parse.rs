@@ -2,6 +2,7 @@
 
 use crate::error::Fault;
 use hither_core::set::{IdSet, Numbered};
+use std::ops::Range;
 
 /// Result of a parser.
 pub type Parsed<T> = Result<T, Fault>;
@@ -24,6 +25,33 @@ pub fn signed(text: &str) -> Parsed<i64> {
     trimmed
         .parse()
         .map_err(|_| Fault::new(1, format!("`{}` is no number", clip(trimmed))))
+}
+
+/// Physical addresses of the memory that Linux uses: `System RAM` of `/proc/iomem`. None for users
+/// to whom the kernel shows zeros.
+///
+/// ```text
+/// 00100000-7ffdefff : System RAM
+///   01000000-0216f05f : Kernel code
+/// ```
+pub fn system_memory(text: &str) -> Parsed<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let Some(range) = line.strip_suffix(" : System RAM") else {
+            continue;
+        };
+        let fail = || Fault::new(index + 1, format!("`{}` is not understood", clip(line)));
+        let hex = |word: &str| u64::from_str_radix(word.trim(), 16).ok();
+        let (first, last) = range
+            .split_once('-')
+            .and_then(|(first, last)| Some((hex(first)?, hex(last)?)))
+            .ok_or_else(fail)?;
+        let end = last.checked_add(1).ok_or_else(fail)?;
+        if first < last {
+            ranges.push(first..end);
+        }
+    }
+    Ok(ranges)
 }
 
 /// A list of CPUs or nodes.
@@ -208,6 +236,25 @@ pub fn clip(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_found_among_devices() {
+        let text = "00000000-00000fff : Reserved\n00100000-7ffdefff : System RAM\n\
+                    \x20 01000000-0216f05f : Kernel code\n100000000-17fffffff : System RAM\n";
+        let ranges = [0x10_0000..0x7ffd_f000, 0x1_0000_0000..0x1_8000_0000];
+        assert_eq!(system_memory(text).unwrap(), ranges);
+        assert!(
+            system_memory("00000000-00000000 : System RAM\n")
+                .unwrap()
+                .is_empty()
+        );
+        for bad in ["x-1", "1", "1-ffffffffffffffff", "-"] {
+            assert!(
+                system_memory(&format!("{bad} : System RAM")).is_err(),
+                "{bad}"
+            );
+        }
+    }
 
     #[test]
     fn meminfo_reads_the_kernels_lines() {

@@ -1,6 +1,7 @@
 //! Trackers: what tells how memory is used. A tracker reports and never moves anything.
 
 pub mod aggregate;
+pub mod damon;
 pub mod frames;
 mod listing;
 pub mod opium;
@@ -14,6 +15,31 @@ use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::Snapshot;
 use view::SampleView;
+
+/// What a tracker itself has taken since it was opened, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Time that has passed.
+    pub wall_ns: u64,
+    /// CPU time of the tracker in this process.
+    pub own_ns: u64,
+    /// CPU time of kernel threads that work for it alone.
+    pub kernel_ns: u64,
+}
+
+impl Cost {
+    /// CPU time altogether.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.own_ns + self.kernel_ns
+    }
+
+    /// CPU time per time passed: 0.01 is one per cent of one CPU.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.total_ns() as f64 / self.wall_ns.max(1) as f64
+    }
+}
 
 /// Observes the machine and the watched processes.
 pub trait Tracker {
@@ -46,6 +72,11 @@ pub trait Tracker {
 
     /// Appends what was seen by the last [`Tracker::observe`] and has not been taken yet.
     fn take_observations(&mut self, _into: &mut Observations) {}
+
+    /// What the tracker itself took since it was opened; `None` where that is not measured.
+    fn cost(&self) -> Option<Cost> {
+        None
+    }
 
     /// Leaves everything as it was found.
     fn stop(&mut self);

@@ -1,0 +1,440 @@
+//! The tracker `damon`: which addresses are used, from the accessed bits of page tables.
+//!
+//! Linux's DAMON checks one page of each region per sampling interval, counts over an aggregation
+//! how often it was accessed, and then merges what is alike and splits the rest at random. Each
+//! watched process has a kdamond of its own ([`admin`]); physical addresses have one.
+//!
+//! **How results are read.** By the tracepoint `damon:damon_aggregated`, through a perf event on
+//! the kdamond's thread: 72 bytes per region into a ring that is read without calls, with the
+//! kernel's own time of the aggregation, and gone with this process however it ends. The other
+//! way, `update_schemes_tried_regions`, makes a folder with files per region in sysfs: on Linux
+//! 7.3 in the lab 114 regions took 40 ms to update and 30 ms to read by `cat`, of every 100 ms.
+//!
+//! **How many regions.** A hot set that fills less than about a tenth of a region is lost: its
+//! checks are rarer than the difference (a tenth) up to which DAMON merges. So the least number
+//! of regions counts, which DAMON also takes as the largest size of one: with its default of 10,
+//! 16 MB in 4 GB is 4 % of a region. Here it is as large as the budget of CPU time allows, found
+//! by measuring what the kdamonds take (`fit.rs`); the most is four times that, because DAMON
+//! splits only while there are less than half of the most. Where the least number would have to
+//! be below [`LEAST_REGIONS`], the adaptive setting looks more rarely instead. DAMON's own tuning
+//! (`intervals_goal`) is left off: it aims at a share of accesses and knows no cost, and it would
+//! stretch the 3.2 s of the thesis's history. Boundaries inside a region are found from its count
+//! by [`hither_core::refine`], after the fact: observations hold what the kernel told.
+//!
+//! What it does not tell: by whom, and how often a page is used between two checks. Snapshots
+//! hold no pages from it.
+
+pub mod admin;
+pub mod events;
+mod fit;
+
+pub use fit::{LEAST_REGIONS, Pace, Setting};
+
+use super::{Cost, Tracker};
+use crate::error::{Error, Result};
+use crate::parse;
+use crate::perf::ring::Ring;
+use crate::proc::tree::{Process, Tree};
+use crate::restore::{self, Journal};
+use crate::root::Root;
+use crate::sys::{self, EventAttribute, EventScope, event_flag};
+use admin::Target;
+use events::{Collector, Layout};
+use hither_core::ids::Pid;
+use hither_core::observation::{Observations, RegionAccess};
+use hither_core::plan::Sampling;
+use hither_core::policy::EvidenceKind;
+use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
+use std::fs::File;
+use std::path::Path;
+
+/// Pages of a kdamond's ring: 512 KiB hold 7000 regions.
+const RING_PAGES: usize = 128;
+/// A process with fewer resident pages (1 MiB) is not worth a kdamond.
+const WORTH_PAGES: u64 = 256;
+/// `PERF_TYPE_TRACEPOINT`; `PERF_SAMPLE_TIME | PERF_SAMPLE_RAW`.
+const TRACEPOINT: u32 = 2;
+const TIME_AND_RAW: u64 = 1 << 2 | 1 << 10;
+/// Cost is judged over at least this long.
+const JUDGE_NS: u64 = 500_000_000;
+const NOT_BY_WHOM: &str = "the tracker `damon` sees which addresses are used, not who uses them";
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// The virtual addresses of the watched processes.
+    Virtual,
+    /// The physical addresses of the machine, whoever uses them.
+    Physical,
+}
+
+/// A kdamond at work.
+#[derive(Debug)]
+struct Watched {
+    slot: u32,
+    /// 0 for physical addresses.
+    incarnation: u32,
+    schedule: Option<File>,
+    /// CPU time of its thread when it was last looked at.
+    seen_ns: u64,
+    /// The event lives as long as its ring.
+    _event: File,
+    ring: Ring,
+    collector: Collector,
+}
+
+/// Watches through DAMON.
+#[derive(Debug)]
+pub struct DamonTracker {
+    root: Root,
+    addresses: Addresses,
+    setting: Setting,
+    pace: Pace,
+    /// Share of the machine's CPU time that watching may take.
+    budget: f64,
+    sampling: Sampling,
+    /// `None` once everything has been put back.
+    journal: Option<Journal>,
+    layout: Layout,
+    physical: Vec<std::ops::Range<u64>>,
+    mark_us: u64,
+    cpu_count: u32,
+    watched: Vec<Watched>,
+    /// Processes that the kernel refused, by incarnation.
+    refused: Vec<u32>,
+    told_full: bool,
+    keep: bool,
+    found: Vec<RegionAccess>,
+    opened_ns: u64,
+    cost: Cost,
+    /// Cost and time at the last judgement.
+    judged: (Cost, u64),
+    notes: Vec<String>,
+}
+
+impl DamonTracker {
+    /// Takes DAMON, and notes what to put back in the user's runtime folder.
+    ///
+    /// # Errors
+    /// No DAMON here, not root, no tracefs, or somebody else uses it.
+    pub fn open(root: &Root, addresses: Addresses, setting: Setting, budget: f64) -> Result<Self> {
+        let folder = restore::runtime_folder()?;
+        Self::open_in(root, &folder, addresses, setting, budget)
+    }
+
+    /// The same with the journal in another folder.
+    pub fn open_in(
+        root: &Root,
+        folder: &Path,
+        addresses: Addresses,
+        setting: Setting,
+        budget: f64,
+    ) -> Result<Self> {
+        if root.is_host() && sys::effective_uid() != 0 {
+            return Err(Error::new(
+                root.path(admin::KDAMONDS),
+                "DAMON is root's alone",
+                "run hither as root",
+            ));
+        }
+        // What a dead owner left is put back before anybody is asked whether DAMON is free.
+        let (mut journal, note) = Journal::open(root, folder, "damon")?;
+        admin::check_free(root)?;
+        let layout = Layout::read(root)?;
+        let physical = match addresses {
+            Addresses::Virtual => Vec::new(),
+            Addresses::Physical => memory(root)?,
+        };
+        let cpu_count = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        // How often new mappings are looked for: five times a second, give or take what marks our
+        // kdamonds as this process's.
+        let mark_us = 200_000 + u64::from(std::process::id() % 100_000);
+        journal.begin(admin::settings(root, mark_us)?)?;
+        let opened_ns = sys::monotonic_ns();
+        let mut tracker = Self {
+            root: root.clone(),
+            addresses,
+            setting,
+            pace: setting.first(budget * f64::from(cpu_count)),
+            budget,
+            sampling: Sampling::Full,
+            journal: Some(journal),
+            layout,
+            physical,
+            mark_us,
+            cpu_count,
+            watched: Vec::new(),
+            refused: Vec::new(),
+            told_full: false,
+            keep: false,
+            found: Vec::new(),
+            opened_ns,
+            cost: Cost::default(),
+            judged: (Cost::default(), opened_ns),
+            notes: note.into_iter().collect(),
+        };
+        if admin::stat_is_on(root) {
+            let note = "damon_stat is off while hither watches, because it holds the only slot";
+            tracker.notes.push(note.to_owned());
+        }
+        // Where this fails, dropping the tracker puts back what was changed so far.
+        admin::claim(root)?;
+        Ok(tracker)
+    }
+
+    /// How densely it looks now.
+    #[must_use]
+    pub fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// Aggregations that were lost because the ring was not read in time.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.watched.iter().map(|w| w.collector.dropped).sum()
+    }
+
+    fn start(&mut self, process: Option<&Process>) -> Result<()> {
+        let taken = |slot: &u32| self.watched.iter().any(|watched| watched.slot == *slot);
+        let Some(slot) = (0..admin::SLOTS).find(|slot| !taken(slot)) else {
+            if !std::mem::replace(&mut self.told_full, true) {
+                let most = admin::SLOTS;
+                self.notes.push(format!(
+                    "more than {most} processes: the others are not watched"
+                ));
+            }
+            return Ok(());
+        };
+        let pid = process.map(|process| process.pid);
+        let target = match pid {
+            Some(pid) => Target::Process(pid),
+            None => Target::Physical(self.physical.clone()),
+        };
+        let kdamond = admin::start(&self.root, slot, &target, &self.pace, self.mark_us)?;
+        let opened = self.attach(kdamond);
+        let (event, ring) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                admin::stop(&self.root, slot)?;
+                return Err(error);
+            }
+        };
+        if self.watched.is_empty() {
+            self.judged = (self.cost, sys::monotonic_ns());
+        }
+        let schedule = File::open(self.root.path(&format!("proc/{kdamond}/schedstat"))).ok();
+        self.watched.push(Watched {
+            slot,
+            incarnation: process.map_or(0, |process| process.incarnation),
+            schedule,
+            seen_ns: 0,
+            _event: event,
+            ring,
+            collector: Collector::new(
+                self.layout.clone(),
+                pid.map(Pid),
+                self.pace.check_count(),
+                sys::monotonic_ns(),
+            ),
+        });
+        Ok(())
+    }
+
+    /// The tracepoint on a kdamond's thread.
+    fn attach(&self, kdamond: i32) -> Result<(File, Ring)> {
+        let mut attribute = EventAttribute::of_user_mode(TRACEPOINT, [self.layout.id, 0, 0]);
+        // On from the start, and in the kernel, where a kdamond always is.
+        attribute.flags = event_flag::CLOCK;
+        attribute.sample_period = 1;
+        attribute.sample_type = TIME_AND_RAW;
+        let opened = sys::open_event(&attribute, EventScope::Task(kdamond), None);
+        opened
+            .and_then(|event| Ring::new(&event, RING_PAGES).map(|ring| (event, ring)))
+            .map_err(|error| {
+                Error::io(
+                    "perf_event_open",
+                    format!("the tracepoint of the kdamond cannot be watched ({error})"),
+                    "run hither as root, outside of containers that have processes of their own",
+                    error,
+                )
+            })
+    }
+
+    fn drain(&mut self) {
+        for watched in &mut self.watched {
+            let (ring, collector) = (&mut watched.ring, &mut watched.collector);
+            ring.drain(|record| collector.add(record, &mut self.found));
+            if let Some(now_ns) = watched.schedule.as_ref().and_then(ran_ns) {
+                self.cost.kernel_ns += now_ns.saturating_sub(watched.seen_ns);
+                watched.seen_ns = now_ns;
+            }
+        }
+    }
+
+    /// Stops the kdamonds that `gone` says.
+    fn stop_those(&mut self, mut gone: impl FnMut(&Watched) -> bool) -> Result<()> {
+        let mut result = Ok(());
+        let root = &self.root;
+        self.watched.retain(|watched| {
+            let stay = !gone(watched);
+            if !stay {
+                let stopped = admin::stop(root, watched.slot);
+                result = std::mem::replace(&mut result, Ok(())).and(stopped);
+            }
+            stay
+        });
+        result
+    }
+
+    fn follow(&mut self, tree: &Tree) -> Result<()> {
+        // Nothing is started after the stop, when nobody would put it back.
+        if self.sampling == Sampling::Off || self.journal.is_none() {
+            return self.stop_those(|_| true);
+        }
+        if self.addresses == Addresses::Physical {
+            return match self.watched.is_empty() {
+                true => self.start(None),
+                false => Ok(()),
+            };
+        }
+        self.stop_those(|watched| tree.by_incarnation(watched.incarnation).is_none())?;
+        self.refused
+            .retain(|&refused| tree.by_incarnation(refused).is_some());
+        for process in tree.processes() {
+            let known = |w: &Watched| w.incarnation == process.incarnation;
+            // A process without a page map is somebody else's.
+            if process.resident_pages < WORTH_PAGES
+                || process.pagemap.is_none()
+                || self.watched.iter().any(known)
+                || self.refused.contains(&process.incarnation)
+            {
+                continue;
+            }
+            if let Err(error) = self.start(Some(process)) {
+                // It may just have ended; any other reason holds for all of them.
+                if self.root.has(&format!("proc/{}", process.pid)) {
+                    return Err(error);
+                }
+                self.refused.push(process.incarnation);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at what watching costs, and begins anew where it is too much or needlessly little.
+    fn judge(&mut self, now_ns: u64) -> Result<()> {
+        let (before, since_ns) = self.judged;
+        let passed_ns = now_ns.saturating_sub(since_ns);
+        if passed_ns < JUDGE_NS.max(3000 * self.pace.sample_us) || self.watched.is_empty() {
+            return Ok(());
+        }
+        let spent = self.cost.total_ns() - before.total_ns();
+        let share = spent as f64 / passed_ns as f64 / f64::from(self.cpu_count);
+        let budget = match self.sampling {
+            Sampling::Full => self.budget,
+            Sampling::Cheap | Sampling::Off => self.budget / 10.0,
+        };
+        let Some(fitted) = fit::fit(&self.setting, self.pace, share / budget, passed_ns) else {
+            if passed_ns >= fit::sure_ns(self.pace) {
+                self.judged = (self.cost, now_ns);
+            }
+            return Ok(());
+        };
+        self.pace = fitted;
+        self.judged = (self.cost, now_ns);
+        // The next look starts them again, so that regions fit the new limits from the start.
+        self.stop_those(|_| true)
+    }
+}
+
+/// Physical memory that Linux uses.
+fn memory(root: &Root) -> Result<Vec<std::ops::Range<u64>>> {
+    let ranges = root.parse("proc/iomem", parse::system_memory)?;
+    if ranges.is_empty() {
+        return Err(Error::new(
+            root.path("proc/iomem"),
+            "tells no physical addresses to this user",
+            "run hither as root",
+        ));
+    }
+    Ok(ranges)
+}
+
+/// CPU time of a thread so far: the first number of its `schedstat`.
+fn ran_ns(file: &File) -> Option<u64> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = [0; 64];
+    let got = file.read_at(&mut bytes, 0).ok()?;
+    let text = std::str::from_utf8(&bytes[..got]).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+impl Tracker for DamonTracker {
+    fn name(&self) -> &'static str {
+        "damon"
+    }
+
+    fn gives(&self) -> &'static [EvidenceKind] {
+        &[]
+    }
+
+    /// `Cheap` has a tenth of the budget; `Off` stops the kdamonds.
+    fn set_sampling(&mut self, sampling: Sampling) {
+        self.sampling = sampling;
+    }
+
+    fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()> {
+        let begun_ns = sys::thread_cpu_ns();
+        snapshot.metrics = GlobalMetrics::unknown(NOT_BY_WHOM);
+        snapshot.sample_count = Evidence::unknown(NOT_BY_WHOM);
+        snapshot.sample_period = 0;
+        snapshot.samples_lost = 0;
+        snapshot.pages.clear();
+        self.drain();
+        if !self.keep {
+            self.found.clear();
+        }
+        let now_ns = sys::monotonic_ns();
+        let result = self.judge(now_ns).and_then(|()| self.follow(tree));
+        self.cost.own_ns += sys::thread_cpu_ns().saturating_sub(begun_ns);
+        self.cost.wall_ns = now_ns.saturating_sub(self.opened_ns);
+        result
+    }
+
+    fn keep_observations(&mut self, keep: bool) {
+        self.keep = keep;
+    }
+
+    fn take_observations(&mut self, into: &mut Observations) {
+        into.regions.append(&mut self.found);
+    }
+
+    fn cost(&self) -> Option<Cost> {
+        Some(self.cost)
+    }
+
+    fn stop(&mut self) {
+        let stopped = self.stop_those(|_| true);
+        let Some(mut journal) = self.journal.take() else {
+            return;
+        };
+        if let Err(error) = stopped.and_then(|()| journal.put_back()) {
+            self.notes.push(format!(
+                "DAMON is not as it was: {error}; the next start of hither tries again"
+            ));
+        }
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+}
+
+impl Drop for DamonTracker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

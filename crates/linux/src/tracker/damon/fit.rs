@@ -1,0 +1,232 @@
+//! How densely DAMON looks: the settings, and fitting them to a budget of CPU time. Pure.
+
+/// Fewer regions than this per process are not worth looking at.
+pub const LEAST_REGIONS: u32 = 40;
+/// Most of the least: 4 GB in regions of 2 MB, the size of a huge page.
+const MOST_REGIONS: u32 = 2000;
+/// What a check takes, for the first guess: two walks of page tables whose lines are in no cache
+/// (8 us in the lab next to a program that loads the memory controllers).
+const CHECK_NS: f64 = 8000.0;
+/// Regions that are checked per least region: DAMON has split each in two or three.
+const SPLITS: f64 = 2.5;
+/// Cost over budget beyond which the pace is changed at once; beyond which, and below which, it is
+/// changed when that is sure. Cost varies with what the program does, and every change begins
+/// the search for regions anew.
+const FAR_TOO_DEAR: f64 = 2.0;
+const TOO_DEAR: f64 = 1.3;
+const TOO_CHEAP: f64 = 0.3;
+/// Share of the budget that a new pace aims at.
+const AIM: f64 = 0.8;
+/// Cost near the budget is believed after this long at least.
+const SURE_NS: u64 = 3_000_000_000;
+
+/// Intervals, and whether they may be stretched to keep the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The word for it.
+    pub name: &'static str,
+    /// Between two checks of a region.
+    pub sample_us: u64,
+    /// Checks in an aggregation, or as many as fit in the longest.
+    pub check_count: u32,
+    /// Longest aggregation.
+    pub most_aggregation_us: u64,
+    /// How many times as long the intervals may become, a power of two.
+    pub most_stretch: u64,
+}
+
+impl Setting {
+    /// The memory-region thesis's: 100 ms and 3.2 s, so that a region's count is the number of
+    /// ones of a history of 32 bits. Its intervals stay as they are.
+    pub const THESIS: Self = Self {
+        name: "thesis",
+        sample_us: 100_000,
+        check_count: 32,
+        most_aggregation_us: 3_200_000,
+        most_stretch: 1,
+    };
+    /// Quick: 5 ms and 100 ms, or up to 40 ms and 400 ms where the budget asks for it, so that what
+    /// changes is seen within a second.
+    pub const ADAPTIVE: Self = Self {
+        name: "adaptive",
+        sample_us: 5_000,
+        check_count: 20,
+        most_aggregation_us: 400_000,
+        most_stretch: 8,
+    };
+
+    /// Where to begin, with so much CPU time per second.
+    #[must_use]
+    pub fn first(&self, budget: f64) -> Pace {
+        let rate = 1e6 / self.sample_us as f64;
+        let affordable = budget * 1e9 / (CHECK_NS * SPLITS * rate);
+        self.within(1, affordable)
+    }
+
+    /// The finest pace whose regions, at this stretch or a longer one, are no more than that.
+    fn within(&self, stretch: u64, regions: f64) -> Pace {
+        let (mut stretch, mut regions) = (stretch, regions);
+        while regions < LEAST_REGIONS.into() && stretch < self.most_stretch {
+            (stretch, regions) = (stretch * 2, regions * 2.0);
+        }
+        while regions >= (4 * LEAST_REGIONS).into() && stretch > 1 {
+            (stretch, regions) = (stretch / 2, regions / 2.0);
+        }
+        let sample_us = self.sample_us * stretch;
+        Pace {
+            sample_us,
+            aggregation_us: (sample_us * u64::from(self.check_count)).min(self.most_aggregation_us),
+            min_regions: regions.clamp(LEAST_REGIONS.into(), MOST_REGIONS.into()) as u32,
+        }
+    }
+}
+
+/// How densely a kdamond looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Between two checks of a region.
+    pub sample_us: u64,
+    /// Between two results.
+    pub aggregation_us: u64,
+    /// Least number of regions; also what bounds a region's size.
+    pub min_regions: u32,
+}
+
+impl Pace {
+    /// Most regions. DAMON splits while there are less than half of it, and splitting doubles.
+    #[must_use]
+    pub fn max_regions(&self) -> u32 {
+        self.min_regions * 4
+    }
+
+    /// Checks in an aggregation.
+    #[must_use]
+    pub fn check_count(&self) -> u32 {
+        (self.aggregation_us / self.sample_us.max(1)).clamp(1, u32::MAX.into()) as u32
+    }
+}
+
+/// How long a pace is kept before cost near the budget changes it: until the first aggregation is
+/// out, which takes a few per cent longer than its nominal time.
+#[must_use]
+pub fn sure_ns(pace: Pace) -> u64 {
+    SURE_NS.max(1250 * pace.aggregation_us)
+}
+
+/// The pace to go on with after `passed_ns` at `now`, whose cost was `use_` times the budget;
+/// `None` to stay.
+#[must_use]
+pub fn fit(setting: &Setting, now: Pace, use_: f64, passed_ns: u64) -> Option<Pace> {
+    let is_sure = passed_ns >= sure_ns(now);
+    let fits = use_ <= FAR_TOO_DEAR && (!is_sure || (TOO_CHEAP..=TOO_DEAR).contains(&use_));
+    if fits || !use_.is_finite() {
+        return None;
+    }
+    // Growing is slower: what more regions cost is a guess.
+    let factor = (AIM / use_.max(1e-3)).min(4.0);
+    let stretch = now.sample_us / setting.sample_us;
+    let fitted = setting.within(stretch.max(1), f64::from(now.min_regions) * factor);
+    (fitted != now).then_some(fitted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn pace(sample_us: u64, check_count: u64, min_regions: u32) -> Pace {
+        Pace {
+            sample_us,
+            aggregation_us: sample_us * check_count,
+            min_regions,
+        }
+    }
+
+    #[test]
+    fn the_thesis_has_a_bit_per_check() {
+        let first = Setting::THESIS.first(0.04);
+        assert_eq!(
+            (first.sample_us, first.aggregation_us),
+            (100_000, 3_200_000)
+        );
+        assert_eq!(first.check_count(), 32);
+        // 40 ms a second pay for 5,000 checks of 8 us: 200 regions at 10 a second and 2.5 splits.
+        assert_eq!((first.min_regions, first.max_regions()), (200, 800));
+        // However little there is, its intervals stay.
+        let poor = fit(&Setting::THESIS, first, 500.0, SECOND).unwrap();
+        assert_eq!(poor, pace(100_000, 32, LEAST_REGIONS));
+        assert_eq!(fit(&Setting::THESIS, poor, 500.0, SECOND), None);
+    }
+
+    #[test]
+    fn what_is_too_dear_is_made_coarser_then_slower() {
+        let setting = Setting::ADAPTIVE;
+        assert_eq!(setting.first(0.04), pace(20_000, 20, 40));
+        let now = pace(5_000, 20, 200);
+        // Slightly too dear: only where that is sure.
+        assert_eq!(fit(&setting, now, 1.6, SECOND), None);
+        assert_eq!(fit(&setting, now, 1.6, SURE_NS), Some(pace(5_000, 20, 100)));
+        assert_eq!(
+            fit(&setting, now, 3.2, SECOND / 2),
+            Some(pace(5_000, 20, 50))
+        );
+        assert_eq!(
+            fit(&setting, now, 16.0, SECOND / 2),
+            Some(pace(20_000, 20, 40))
+        );
+        // Beyond the longest there is nothing left.
+        let slowest = pace(40_000, 10, LEAST_REGIONS);
+        assert_eq!(fit(&setting, now, 1e6, SECOND / 2), Some(slowest));
+        assert_eq!(fit(&setting, slowest, 3.0, SECOND), None);
+    }
+
+    #[test]
+    fn what_is_cheap_grows_when_that_is_sure() {
+        let setting = Setting::ADAPTIVE;
+        let now = pace(40_000, 10, 50);
+        assert_eq!(fit(&setting, now, 0.1, SECOND), None);
+        // Four times as much: of what is spent, first the intervals shrink.
+        assert_eq!(
+            fit(&setting, now, 0.1, SURE_NS),
+            Some(pace(20_000, 20, 100))
+        );
+        assert_eq!(fit(&setting, now, 0.8, 9 * SECOND), None);
+        assert_eq!(fit(&setting, now, f64::NAN, 9 * SECOND), None);
+        let most = pace(5_000, 20, MOST_REGIONS);
+        assert_eq!(fit(&setting, most, 0.0, 9 * SECOND), None);
+        // The thesis's 3.2 s are waited for.
+        let now = Setting::THESIS.first(0.04);
+        assert_eq!(fit(&Setting::THESIS, now, 0.1, 3_900_000_000), None);
+        assert_eq!(
+            fit(&Setting::THESIS, now, 0.1, 4_000_000_000),
+            Some(pace(100_000, 32, 800))
+        );
+    }
+
+    #[test]
+    fn fitting_ends() {
+        // A cost that is a constant per check settles within the bounds, whatever it is.
+        for check_us in [0.05, 0.7, 4.0, 21.0, 300.0] {
+            for setting in [Setting::THESIS, Setting::ADAPTIVE] {
+                let budget = 0.04;
+                let mut now = setting.first(budget);
+                let cost = |pace: Pace| {
+                    let checks = f64::from(pace.min_regions) * SPLITS * 1e6 / pace.sample_us as f64;
+                    checks * check_us / 1e6 / budget
+                };
+                let mut steps = 0;
+                while let Some(next) = fit(&setting, now, cost(now), 10 * SECOND) {
+                    (now, steps) = (next, steps + 1);
+                    assert!(steps < 12, "{setting:?} {check_us} {now:?}");
+                }
+                let at_an_end = now.min_regions == LEAST_REGIONS
+                    && now.sample_us == setting.sample_us * setting.most_stretch;
+                assert!(
+                    cost(now) <= TOO_DEAR || at_an_end,
+                    "{setting:?} {check_us} {now:?}"
+                );
+            }
+        }
+    }
+}
