@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod error;
 pub mod opium;
 pub mod parse;
+pub mod perf;
 pub mod probe;
 pub mod proc;
 pub mod root;

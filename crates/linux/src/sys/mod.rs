@@ -7,6 +7,7 @@ mod map;
 mod mappings;
 mod memory;
 mod node_memory;
+mod perf_event;
 mod private;
 mod probe;
 mod process;
@@ -26,6 +27,9 @@ pub use memory::{
     move_pages, pagemap_scan, query_pages,
 };
 pub use node_memory::NodeMemory;
+pub use perf_event::{
+    EventAttribute, EventScope, event_flag, open_event, set_event_period, switch_event,
+};
 pub use private::{PrivateMemory, Stores};
 pub use probe::{effective_uid, perf_event_allowed};
 pub use process::{

@@ -1,0 +1,183 @@
+//! `perf_event_open(2)`: one event, its attribute, and the switch of the event.
+
+use super::check;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+/// Sizes of `struct perf_event_attr` as it grew: first version, `config2`, `clockid`.
+const FIRST_BYTES: u32 = 64;
+const WITH_CONFIG2: u32 = 72;
+const WITH_CLOCK: u32 = 96;
+/// `PERF_FLAG_FD_CLOEXEC`.
+const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+
+/// Bits of [`EventAttribute::flags`] (`linux/perf_event.h`).
+pub mod event_flag {
+    /// Begins switched off.
+    pub const DISABLED: u64 = 1;
+    /// User mode alone: not the kernel.
+    pub const EXCLUDE_KERNEL: u64 = 1 << 5;
+    /// Not the hypervisor.
+    pub const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+    /// `sample_period` is a frequency in Hz, and the kernel finds the period.
+    pub const FREQUENCY: u64 = 1 << 10;
+    /// The address is that of the very instruction (2 of 3: asked for, and without skid).
+    pub const PRECISE: u64 = 2 << 15;
+    /// Times are of `clock`.
+    pub const CLOCK: u64 = 1 << 25;
+}
+
+/// `struct perf_event_attr` up to `clockid`; what lies behind is zero, which is all that a kernel
+/// of any age wants to see of fields that it may not know.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventAttribute {
+    /// The event source: `type` of its folder in sysfs, or 0 hardware, 1 software.
+    pub kind: u32,
+    size: u32,
+    /// Which event, in the source's own format.
+    pub config: u64,
+    /// Events per sample, or samples per second.
+    pub sample_period: u64,
+    /// What a sample holds: bits of [`crate::perf::record::field`].
+    pub sample_type: u64,
+    read_format: u64,
+    /// Bits of [`event_flag`].
+    pub flags: u64,
+    wakeup: u32,
+    breakpoint_type: u32,
+    /// More of the event.
+    pub config1: u64,
+    /// Still more.
+    pub config2: u64,
+    branch_sample_type: u64,
+    registers_user: u64,
+    stack_user: u32,
+    clock: i32,
+}
+
+const _: () = assert!(size_of::<EventAttribute>() == WITH_CLOCK as usize);
+
+impl EventAttribute {
+    /// An event in user mode, switched off at first; times are of `CLOCK_MONOTONIC`, as
+    /// everything else here. `words` are `config`, `config1` and `config2`.
+    #[must_use]
+    pub fn of_user_mode(kind: u32, words: [u64; 3]) -> Self {
+        Self {
+            kind,
+            config: words[0],
+            config1: words[1],
+            config2: words[2],
+            flags: event_flag::DISABLED
+                | event_flag::EXCLUDE_KERNEL
+                | event_flag::EXCLUDE_HYPERVISOR
+                | event_flag::CLOCK,
+            clock: libc::CLOCK_MONOTONIC,
+            ..Self::default()
+        }
+    }
+
+    /// The smallest published size that holds all that is set: older kernels refuse (`E2BIG`) a
+    /// longer structure whose tail is not zero, and know shorter ones all the same.
+    fn bytes(&self) -> u32 {
+        if self.flags & event_flag::CLOCK != 0 {
+            WITH_CLOCK
+        } else if self.config2 != 0 {
+            WITH_CONFIG2
+        } else {
+            FIRST_BYTES
+        }
+    }
+}
+
+/// Which threads an event counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventScope {
+    /// Whatever runs on this CPU.
+    Cpu(u32),
+    /// The calling thread.
+    Thread,
+}
+
+/// Opens an event; `leader`: the first event of its group.
+///
+/// `EACCES`, `EPERM`: not allowed (`kernel.perf_event_paranoid`); `ENOENT`, `ENODEV`,
+/// `EOPNOTSUPP`: there is no such event here; `EINVAL`: something in the attribute that this
+/// kernel or event source does not know; `E2BIG`: a field that this kernel does not have.
+pub fn open_event(
+    attribute: &EventAttribute,
+    scope: EventScope,
+    leader: Option<&File>,
+) -> io::Result<File> {
+    let attribute = EventAttribute {
+        size: attribute.bytes(),
+        ..*attribute
+    };
+    let (pid, cpu) = match scope {
+        EventScope::Cpu(cpu) => (-1, libc::c_long::from(cpu)),
+        EventScope::Thread => (0, -1),
+    };
+    let group = leader.map_or(-1, |leader| libc::c_long::from(leader.as_raw_fd()));
+    // SAFETY: the attribute is at least as long as the size that it tells; the other arguments
+    // are integers.
+    let fd = check(unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attribute,
+            pid,
+            cpu,
+            group,
+            CLOSE_ON_EXEC,
+        )
+    })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { File::from_raw_fd(fd as i32) })
+}
+
+/// Switches an event and the others of its group on or off.
+pub fn switch_event(event: &File, on: bool) -> io::Result<()> {
+    /// `_IO('$', 0)` and `_IO('$', 1)`.
+    const ENABLE: libc::c_ulong = 0x2400;
+    const DISABLE: libc::c_ulong = 0x2401;
+    const GROUP: libc::c_ulong = 1;
+    let request = if on { ENABLE } else { DISABLE };
+    // SAFETY: an open event and integers.
+    check(unsafe { libc::ioctl(event.as_raw_fd(), request as _, GROUP) }.into()).map(drop)
+}
+
+/// Changes an event's period, or its frequency where it has one; never 0.
+pub fn set_event_period(event: &File, period: u64) -> io::Result<()> {
+    /// `_IOW('$', 4, __u64)`.
+    const PERIOD: libc::c_ulong = 0x4008_2404;
+    // SAFETY: an open event; the kernel reads 8 bytes that outlive the call.
+    check(unsafe { libc::ioctl(event.as_raw_fd(), PERIOD as _, &raw const period) }.into())
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_is_that_of_what_is_set() {
+        let plain = EventAttribute::default();
+        let second = EventAttribute {
+            config2: 1,
+            ..plain
+        };
+        assert_eq!(plain.bytes(), 64);
+        assert_eq!(second.bytes(), 72);
+        assert_eq!(EventAttribute::of_user_mode(1, [2, 0, 0]).bytes(), 96);
+    }
+
+    #[test]
+    fn an_event_that_no_kernel_has_is_refused() {
+        let nonsense = EventAttribute {
+            kind: 0x7fff_fff0,
+            ..EventAttribute::default()
+        };
+        let error = open_event(&nonsense, EventScope::Thread, None).unwrap_err();
+        assert!(error.raw_os_error().is_some(), "{error}");
+    }
+}
