@@ -11,6 +11,7 @@ pub mod parse;
 pub mod perf;
 pub mod probe;
 pub mod proc;
+pub mod restore;
 pub mod root;
 pub mod sys;
 pub mod topology;

@@ -71,11 +71,18 @@ impl EventAttribute {
             config2: words[2],
             flags: event_flag::DISABLED
                 | event_flag::EXCLUDE_KERNEL
-                | event_flag::EXCLUDE_HYPERVISOR
-                | event_flag::CLOCK,
-            clock: libc::CLOCK_MONOTONIC,
+                | event_flag::EXCLUDE_HYPERVISOR,
             ..Self::default()
         }
+        .with_monotonic_clock()
+    }
+
+    /// Times by `CLOCK_MONOTONIC`, as everything else here.
+    #[must_use]
+    pub fn with_monotonic_clock(mut self) -> Self {
+        self.flags |= event_flag::CLOCK;
+        self.clock = libc::CLOCK_MONOTONIC;
+        self
     }
 
     /// The smallest published size that holds all that is set: older kernels refuse (`E2BIG`) a
@@ -98,6 +105,8 @@ pub enum EventScope {
     Cpu(u32),
     /// The calling thread.
     Thread,
+    /// This thread, on whatever CPU.
+    Task(i32),
 }
 
 /// Opens an event; `leader`: the first event of its group.
@@ -117,6 +126,7 @@ pub fn open_event(
     let (pid, cpu) = match scope {
         EventScope::Cpu(cpu) => (-1, libc::c_long::from(cpu)),
         EventScope::Thread => (0, -1),
+        EventScope::Task(tid) => (libc::c_long::from(tid), -1),
     };
     let group = leader.map_or(-1, |leader| libc::c_long::from(leader.as_raw_fd()));
     // SAFETY: the attribute is at least as long as the size that it tells; the other arguments
