@@ -1,7 +1,9 @@
 //! Trackers: what tells how memory is used. A tracker reports and never moves anything.
 
 pub mod aggregate;
+mod by_page;
 pub mod frames;
+pub mod hintfault;
 mod listing;
 pub mod opium;
 pub mod residency;
