@@ -17,6 +17,7 @@ use hither_linux::tracker::hintfault::HintFaultTracker;
 use hither_linux::watch::empty_snapshot;
 use hither_linux::{proc::tree::Tree, restore};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -102,7 +103,10 @@ fn watch() -> Result<(), Box<dyn std::error::Error>> {
         std::thread::sleep(INTERVAL);
         let now_ns = sys::monotonic_ns() - start_ns;
         tree.refresh(now_ns / 1000)?;
-        largest = largest_mapping(&root, pid).or(largest);
+        largest = largest
+            .into_iter()
+            .chain(largest_mapping(&root, pid))
+            .max_by_key(length);
         tracker.observe(&mut tree, &mut snapshot)?;
         pages_listed = pages_listed.max(snapshot.pages.len());
         let before = seen.samples.len();
@@ -170,8 +174,14 @@ fn watch() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Pages of the largest mapping of a process.
-fn largest_mapping(root: &Root, pid: i32) -> Option<std::ops::Range<u64>> {
+fn largest_mapping(root: &Root, pid: i32) -> Option<Range<u64>> {
     let mappings = root.parse(&format!("proc/{pid}/maps"), maps::parse).ok()?;
-    let pages = mappings.iter().map(|mapping| mapping.pages());
-    pages.max_by_key(|pages| pages.end - pages.start)
+    mappings
+        .iter()
+        .map(|mapping| mapping.pages())
+        .max_by_key(length)
+}
+
+fn length(pages: &Range<u64>) -> u64 {
+    pages.end - pages.start
 }

@@ -10,8 +10,8 @@
 //! load or a store is not told; page statistics count it as a read.
 //!
 //! First touches fault, too, and the event does not tell them apart. The first fault of a page
-//! that was not in memory when watching began counts as its first touch: such pages are listed
-//! without counts, because who fills a page is often not who uses it. What is known to be wrong
+//! that was not in memory when watching began counts as its first touch, and is left out: who
+//! fills a page is often not who uses it. What is known to be wrong
 //! with that: a page that was filled without a fault of its own (a read-ahead of a file's pages,
 //! memory inherited over a fork) loses its first sample; one that was given back and filled again
 //! at the same address, and one that is copied on the first store after a fork, gains one. The
@@ -36,7 +36,7 @@ use crate::perf::sampler::{EventSpec, Sampler};
 use crate::proc::tree::{Process, Tree};
 use crate::restore;
 use crate::root::Root;
-use crate::sys::PAGE_IS_PRESENT;
+use crate::sys::{self, PAGE_IS_PRESENT};
 use crate::topology::Topology;
 use hither_core::ids::{CpuId, NodeId, Pid};
 use hither_core::observation::{AccessKind, Observations, SampledAccess};
@@ -56,6 +56,8 @@ const CHEAP_RATE: u64 = 4_000;
 /// Pages known to have been in memory, at most (32 MiB): beyond it all are forgotten, and each
 /// loses a sample.
 const MOST_KNOWN: usize = 1 << 20;
+/// Time between two looks at memory in use and at the kernel's counts.
+const PACE_NS: u64 = 1_000_000_000;
 /// User addresses end here, in pages; a scan that goes further is refused whole.
 const USER_END_PAGE: u64 = ((1 << 47) >> 12) - 1;
 const BASIS: &str = "NUMA hint faults, sampled as page faults";
@@ -79,6 +81,9 @@ pub struct HintFaultTracker {
     /// The tree's, when the dead were forgotten last.
     generation: u32,
     faults: Vec<Fault>,
+    /// First touches of the interval: page, and incarnation of the process.
+    touched: Vec<(u64, u32)>,
+    paced_ns: u64,
     keep: bool,
     samples: Vec<SampledAccess>,
     totals: Totals,
@@ -140,10 +145,12 @@ impl HintFaultTracker {
             cpus,
             sampling: Sampling::Cheap,
             running: None,
-            by_page: ByPage::default(),
+            by_page: ByPage::new(root),
             known: Known::default(),
             generation: 0,
             faults: Vec::new(),
+            touched: Vec::new(),
+            paced_ns: 0,
             keep: false,
             samples: Vec::new(),
             totals: Totals::default(),
@@ -233,7 +240,7 @@ impl HintFaultTracker {
                 .keep(|owner| tree.by_incarnation(owner).is_some());
         }
         let mut hint_faults = 0;
-        self.by_page.begin(&mut snapshot.pages);
+        self.touched.clear();
         for fault in &self.faults {
             let Some(&owner) = watched.get(&fault.pid) else {
                 self.totals.foreign += 1;
@@ -243,35 +250,58 @@ impl HintFaultTracker {
                 continue;
             };
             let page = fault.address >> 12;
-            let stats = self.by_page.entry(fault.pid, page, &mut snapshot.pages);
             if !self.known.was_there(owner, page) {
-                self.totals.first_touches += 1;
+                self.touched.push((page, owner));
                 continue;
             }
             hint_faults += 1;
-            stats.reads.add(position, 1);
+            self.by_page.add(fault.pid, page, position, false);
             if self.keep {
                 self.samples.push(sampled(fault, from));
             }
         }
         self.totals.hint_faults += hint_faults;
+        self.totals.first_touches += self.touched.len() as u64;
         self.by_page.finish(tree, &mut snapshot.pages);
-        for page in snapshot.pages.iter().filter(|page| page.huge) {
-            if let Some(&owner) = watched.get(&page.pid.0) {
-                self.known.add_huge(owner, page.page);
-            }
-        }
+        self.know_huge(tree);
         for sample in self.samples.iter_mut().filter(|s| s.home.is_none()) {
             sample.home = home_of(&snapshot.pages, sample.pid.0, sample.address >> 12);
         }
         hint_faults
     }
 
-    /// The pace for the memory that there is now.
+    /// A huge page faults at any address: all of it is known where a first touch made one.
+    fn know_huge(&mut self, tree: &Tree) {
+        self.touched
+            .sort_unstable_by_key(|&(page, owner)| (owner, page));
+        for own in self.touched.chunk_by_mut(|a, b| a.1 == b.1) {
+            let owner = own[0].1;
+            let process = tree.by_incarnation(owner);
+            let Some(map) = process.and_then(|process| process.pagemap.as_ref()) else {
+                continue;
+            };
+            let mut huge = Vec::new();
+            for (index, entry) in own.iter_mut().enumerate() {
+                entry.1 = index as u32;
+            }
+            self.by_page.each_huge(map, own, |index| huge.push(index));
+            for index in huge {
+                self.known.add_huge(owner, own[index as usize].0);
+            }
+        }
+    }
+
+    /// The pace for the memory that there is now, and the kernel's counts; not in every interval,
+    /// as both are long texts.
     fn pace(&mut self, tree: &Tree) -> Result<()> {
+        let now_ns = sys::monotonic_ns();
         let Some(running) = &mut self.running else {
             return Ok(());
         };
+        if now_ns.saturating_sub(self.paced_ns) < PACE_NS {
+            return Ok(());
+        }
+        self.paced_ns = now_ns;
         let pages = tree.processes().iter().map(|p| p.resident_pages).sum();
         let memory = self.root.parse("proc/meminfo", parse::proc_meminfo)?;
         let used = memory.total_kb.saturating_sub(memory.free_kb) / 4;
@@ -282,6 +312,14 @@ impl HintFaultTracker {
         let balancing = &mut running.balancing;
         balancing.pace(pages, used.saturating_sub(pages), rate)?;
         self.totals.period_ms = balancing.period_ms();
+        self.add_kernel_counts();
+        Ok(())
+    }
+
+    fn add_kernel_counts(&mut self) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
         let now = BalancingCounters::read(&self.root).unwrap_or_default();
         let change = now.since(&running.before);
         running.before = now;
@@ -290,7 +328,6 @@ impl HintFaultTracker {
         sum.hint_faults += change.hint_faults;
         sum.local_hint_faults += change.local_hint_faults;
         sum.pages_migrated += change.pages_migrated;
-        Ok(())
     }
 }
 
@@ -320,6 +357,9 @@ impl Tracker for HintFaultTracker {
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {
+        if self.sampling != sampling {
+            self.paced_ns = 0;
+        }
         self.sampling = sampling;
         if sampling == Sampling::Off {
             self.stop();
@@ -356,6 +396,7 @@ impl Tracker for HintFaultTracker {
     }
 
     fn stop(&mut self) {
+        self.add_kernel_counts();
         let Some(mut running) = self.running.take() else {
             return;
         };
