@@ -6,6 +6,7 @@ pub mod frames;
 pub mod hintfault;
 mod listing;
 pub mod opium;
+pub mod perf;
 pub mod residency;
 pub mod view;
 
