@@ -9,13 +9,13 @@
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
 use hither_linux::proc::maps;
+use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::tracker::hintfault::HintFaultTracker;
 use hither_linux::watch::empty_snapshot;
-use hither_linux::{proc::tree::Tree, restore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::process::{Command, ExitCode};
@@ -161,15 +161,10 @@ fn watch() -> Result<(), Box<dyn std::error::Error>> {
         let pages: Vec<u64> = own.map(|sample| sample.address >> 12).collect();
         let inside = pages.iter().filter(|page| range.contains(page));
         let distinct: BTreeSet<&u64> = inside.clone().collect();
-        println!(
-            "largest_mapping {:#x} pages {} sampled_pages {} samples {}",
-            range.start << 12,
-            range.end - range.start,
-            distinct.len(),
-            inside.count()
-        );
+        println!("largest_mapping_pages {}", length(&range));
+        println!("largest_mapping_sampled_pages {}", distinct.len());
+        println!("largest_mapping_samples {}", inside.count());
     }
-    println!("journal {}", restore::runtime_folder()?.display());
     Ok(())
 }
 
