@@ -266,13 +266,13 @@ fn owner(text: &str) -> String {
     }
 }
 
-/// The journal's text: a line per setting, its words parted by tabs.
+/// The journal's text: a line per setting, its words parted by tabs (shown as two spaces).
 ///
 /// ```text
 /// hither restore 1
 /// owner 4711 8342
-/// put	sys/module/damon_stat/parameters/enabled	Y
-/// put	sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds	0	sys/.../nr_kdamonds	16
+/// put  sys/module/damon_stat/parameters/enabled  Y
+/// put  sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds  0  sys/.../nr_kdamonds  16
 /// end 2
 /// ```
 fn print(settings: &[Setting]) -> std::result::Result<String, String> {
@@ -315,7 +315,7 @@ fn parse(text: &str) -> std::result::Result<Vec<Setting>, (usize, String)> {
             (1, word) if word.starts_with("owner ") => {}
             (2.., "put") => {
                 let words: Vec<&str> = words.collect();
-                if words.is_empty() || words.len() % 2 != 0 {
+                if words.is_empty() || !words.len().is_multiple_of(2) {
                     return fail("has not a text for each path");
                 }
                 let mut pairs = words.chunks(2).map(|pair| (pair[0], pair[1]));

@@ -184,19 +184,22 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// A record, and what follows it.
+type RecordAndRest<'a> = (&'a [u8], &'a [u8]);
+
 /// The first record of `bytes`, and what follows it; `None` at the end.
 ///
 /// # Errors
 /// Where there is no whole record: the rest is of no use then, as nothing tells where the next
 /// one begins.
-pub fn split(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, Malformed> {
+pub fn split(bytes: &[u8]) -> Result<Option<RecordAndRest<'_>>, Malformed> {
     if bytes.is_empty() {
         return Ok(None);
     }
     let left = bytes.len();
     let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(Malformed::NoHeader { left })?;
     let size = u16::from_ne_bytes([header[6], header[7]]);
-    if usize::from(size) < HEADER_BYTES || size % 8 != 0 {
+    if usize::from(size) < HEADER_BYTES || !size.is_multiple_of(8) {
         return Err(Malformed::BadSize { size });
     }
     match bytes.split_at_checked(usize::from(size)) {

@@ -450,7 +450,7 @@ impl Known {
             let next = ranges.partition_point(|range| range.end <= page);
             ranges.get(next).is_some_and(|range| range.contains(&page))
         });
-        if at_start || self.pages.contains(&(owner, page / HUGE_PAGES | HUGE)) {
+        if at_start || self.pages.contains(&(owner, (page / HUGE_PAGES) | HUGE)) {
             return true;
         }
         if self.pages.len() >= MOST_KNOWN {
@@ -461,7 +461,7 @@ impl Known {
 
     /// A page turned out to be part of a huge page: the others of it are there, too.
     fn add_huge(&mut self, owner: u32, page: u64) {
-        self.pages.insert((owner, page / HUGE_PAGES | HUGE));
+        self.pages.insert((owner, (page / HUGE_PAGES) | HUGE));
     }
 
     /// Forgets the dead.
