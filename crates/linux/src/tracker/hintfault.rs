@@ -17,7 +17,7 @@
 //! at the same address, and one that is copied on the first store after a fork, gains one. The
 //! kernel's own count of hint faults ([`Totals::kernel`]) bounds that.
 //!
-//! What it costs others: the scan goes over every process. And the kernel does with hint faults
+//! What it does to others: the scan goes over every process. And the kernel does with hint faults
 //! what it does them for: it moves pages to the node that touched them. Only memory that is bound
 //! is left in place, and that is not scanned unless the policy says so: a program that hither
 //! starts itself can be bound with `MPOL_F_NUMA_BALANCING` ([`crate::sys::bind_child_memory`]);
@@ -48,8 +48,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Watched pages gone over per second at full sampling. A hint fault takes 1 to 2 us of the
-/// program's time on hardware: 4 to 8 % of one CPU.
+/// Watched pages gone over per second at full sampling. In the lab a hint fault takes 2.1 us of
+/// the program's time and 2.2 us of this tracker's: 8 % of one CPU each. On hardware: not measured.
 const FULL_RATE: u64 = 40_000;
 /// At cheap sampling: under 1 % of one CPU.
 const CHEAP_RATE: u64 = 4_000;
