@@ -12,6 +12,8 @@ use crate::root::Root;
 use crate::sys::{self, PAGE_IS_PRESENT};
 use crate::tracker::damon::admin;
 use crate::tracker::damon::events::Layout;
+use crate::tracker::hintfault::HintFaultTracker;
+use crate::tracker::perf::PerfTracker;
 use hither_mover::Backend;
 
 /// What a check is about.
@@ -66,8 +68,8 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
     (Role::Tracker, "residency", true, residency),
     (Role::Tracker, "pagemap", true, frames),
     (Role::Tracker, "pagemap_scan", true, pagemap_scan),
-    (Role::Tracker, "perf", false, perf),
-    (Role::Tracker, "hintfault", false, hintfault),
+    (Role::Tracker, "perf", true, perf),
+    (Role::Tracker, "hintfault", true, hintfault),
     (Role::Tracker, "damon", true, damon),
     (Role::Tracker, "mglru", false, mglru),
     (Role::Backend, "kernel", true, kernel),
@@ -170,61 +172,31 @@ fn pagemap_scan(root: &Root) -> Finding {
     }
 }
 
-/// Folders of PMUs that sample memory accesses with addresses: Intel, hybrid Intel, AMD IBS, Arm.
-const PMUS: [&str; 4] = ["cpu", "cpu_core", "ibs_op", "arm_spe_0"];
-
 fn perf(root: &Root) -> Finding {
-    let sources = "sys/bus/event_source/devices";
-    let Some(pmu) = PMUS
-        .iter()
-        .find(|pmu| root.has(&format!("{sources}/{pmu}")))
-    else {
-        return no(
-            "this machine has no PMU (a virtual machine without one, or perf is not built in)",
-            "let the hypervisor pass the PMU through (QEMU: -cpu host,pmu=on), or use real hardware",
-        );
-    };
-    let paranoid = text(root, "proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "?".into());
-    if !root.is_host() {
-        return Ok(format!("PMU `{pmu}`, perf_event_paranoid {paranoid}"));
-    }
-    match sys::perf_event_allowed(0, 0) {
-        Ok(()) => Ok(format!(
-            "PMU `{pmu}` counts, perf_event_paranoid {paranoid}"
-        )),
-        Err(error) => no(
-            format!("PMU `{pmu}` is refused ({error}), perf_event_paranoid is {paranoid}"),
-            "set kernel.perf_event_paranoid to 1 or lower, or give hither CAP_PERFMON",
-        ),
+    match PerfTracker::probe(root) {
+        Ok(events) => {
+            let names: Vec<&str> = events.iter().map(|event| event.pmu.as_str()).collect();
+            let paranoid = text(root, "proc/sys/kernel/perf_event_paranoid");
+            Ok(format!(
+                "the PMU samples memory accesses ({}), perf_event_paranoid is {}; not measured on \
+                 such hardware so far",
+                names.join(", "),
+                paranoid.as_deref().unwrap_or("?")
+            ))
+        }
+        Err(error) => no(error.reason, error.remedy),
     }
 }
 
 fn hintfault(root: &Root) -> Finding {
-    let Some(balancing) = text(root, "proc/sys/kernel/numa_balancing") else {
-        return no(
-            "this kernel has no NUMA balancing",
-            "use a kernel with CONFIG_NUMA_BALANCING",
-        );
-    };
-    let nodes = text(root, "sys/devices/system/node/has_memory")
-        .or_else(|| text(root, "sys/devices/system/node/online"));
-    if nodes.is_some_and(|nodes| !nodes.contains(['-', ','])) {
-        return no(
-            "a machine with one node has no hint faults",
-            "use a machine with several nodes, or the lab",
-        );
+    match HintFaultTracker::probe(root) {
+        Ok(()) => Ok(format!(
+            "page faults can be sampled, numa_balancing is {} (switched on while it watches: the \
+             kernel moves pages then)",
+            text(root, "proc/sys/kernel/numa_balancing").unwrap_or_else(|| "?".into())
+        )),
+        Err(error) => no(error.reason, error.remedy),
     }
-    if root.is_host()
-        && let Err(error) = sys::perf_event_allowed(1, 2)
-    {
-        return no(
-            format!("page faults cannot be sampled ({error})"),
-            "set kernel.perf_event_paranoid to 1 or lower, or give hither CAP_PERFMON",
-        );
-    }
-    Ok(format!(
-        "page faults can be sampled, numa_balancing is {balancing}"
-    ))
 }
 
 fn damon(root: &Root) -> Finding {
@@ -358,7 +330,12 @@ mod tests {
         put("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
         let checks = examine(&Root::new(folder.path()));
         let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
-        assert_eq!(of("perf").found, "PMU `ibs_op`, perf_event_paranoid 4");
+        assert!(
+            of("perf")
+                .found
+                .contains("(ibs_op), perf_event_paranoid is 4")
+        );
+        assert!(of("hintfault").found.contains("no NUMA balancing"));
         assert!(of("damon").found.contains("damon_reclaim"));
         assert!(of("mglru").found.contains("switched off"));
         assert!(of("opium").remedy.contains("hither lab run"));

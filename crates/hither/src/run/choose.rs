@@ -6,7 +6,9 @@ use hither_linux::backend::kernel::KernelBackend;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
+use hither_linux::tracker::hintfault::HintFaultTracker;
 use hither_linux::tracker::opium::OpiumTracker;
+use hither_linux::tracker::perf::PerfTracker;
 use hither_linux::tracker::residency::ResidencyTracker;
 use hither_mover::Backend;
 
@@ -24,6 +26,18 @@ type Open = fn(&Here<'_>) -> Result<Box<dyn Tracker>, String>;
 const TRACKERS: &[(&str, Open)] = &[
     ("opium", |here| {
         match OpiumTracker::open(here.root, here.topology, here.ghz) {
+            Ok(tracker) => Ok(Box::new(tracker)),
+            Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
+        }
+    }),
+    ("perf", |here| {
+        match PerfTracker::open(here.root, here.topology, here.ghz) {
+            Ok(tracker) => Ok(Box::new(tracker)),
+            Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
+        }
+    }),
+    ("hintfault", |here| {
+        match HintFaultTracker::open(here.root, here.topology) {
             Ok(tracker) => Ok(Box::new(tracker)),
             Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
         }

@@ -258,7 +258,8 @@ mod tests {
 
     /// Touches new pages of this process and returns the first's number.
     fn touch(pages: usize) -> (Vec<u8>, u64) {
-        let mut memory = vec![0u8; (pages + 1) * 4096];
+        // Beyond 32 MiB malloc always maps memory anew, so that its pages are untouched.
+        let mut memory = vec![0u8; (40 << 20) + (pages + 1) * 4096];
         let first = (memory.as_ptr() as u64).div_ceil(4096);
         let skip = (first * 4096 - memory.as_ptr() as u64) as usize;
         for page in 0..pages {
@@ -285,7 +286,6 @@ mod tests {
         };
         Sampler::probe(&root, &spec, cpus[0]).unwrap();
         let begin_ns = sys::monotonic_ns();
-        // Above 128 KiB malloc maps memory anew, so that its pages are untouched.
         sampler.switch(true).unwrap();
         let (_memory, first) = touch(256);
         sampler.switch(false).unwrap();

@@ -31,10 +31,10 @@ pub use perf_event::{
     EventAttribute, EventScope, event_flag, open_event, set_event_period, switch_event,
 };
 pub use private::{PrivateMemory, Stores};
-pub use probe::{effective_uid, perf_event_allowed};
+pub use probe::effective_uid;
 pub use process::{
-    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, interleave_memory, own_cpu_ns, own_usage,
-    reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
+    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, bind_child_memory, interleave_memory,
+    own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};

@@ -528,7 +528,7 @@ impl Aggregator {
 
 /// Splits ascending pages into runs whose gaps and lengths stay within limits, both counted in
 /// units of `1 << shift` pages.
-fn runs(
+pub(super) fn runs(
     unknown: &[(u64, u32)],
     shift: u32,
     gap: u64,

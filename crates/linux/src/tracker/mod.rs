@@ -1,10 +1,13 @@
 //! Trackers: what tells how memory is used. A tracker reports and never moves anything.
 
 pub mod aggregate;
+mod by_page;
 pub mod damon;
 pub mod frames;
+pub mod hintfault;
 mod listing;
 pub mod opium;
+pub mod perf;
 pub mod residency;
 pub mod view;
 

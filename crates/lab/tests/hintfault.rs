@@ -1,0 +1,72 @@
+//! The tracker `hintfault` on an emulated machine of four nodes, against a known placement.
+
+mod common;
+
+use common::built;
+use std::path::Path;
+use std::process::Command;
+
+const SETTINGS: &str = "cat /proc/sys/kernel/numa_balancing \
+                        /sys/kernel/debug/sched/numa_balancing/scan_*";
+
+/// What stands behind a word that begins a line.
+fn figure(text: &str, word: &str) -> f64 {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    let first = line.and_then(|line| line.split(' ').next()?.parse().ok());
+    first.unwrap_or_else(|| panic!("no `{word}` in {text}"))
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn the_pages_the_cpu_and_the_node_are_those_of_the_program() {
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
+    let (watch, program) = (built("examples/hintfault"), built("memlat"));
+    // All memory on node 1, used by CPU 0 of node 0; killed in the middle, and whole.
+    let script = format!(
+        "{SETTINGS}; {0} -- sleep 9 & sleep 1; echo during; {SETTINGS}; kill -9 $!; wait $!; \
+         echo watched; {0} --bind 1 -- {1} --mb 16 --cpu 0 --accesses 5000000; \
+         echo after; {SETTINGS}",
+        watch.display(),
+        program.display()
+    );
+    let output = Command::new(built("hither"))
+        .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])
+        .arg(&machine)
+        .arg("--file")
+        .arg(&watch)
+        .arg("--file")
+        .arg(&program)
+        .args(["--", "sh", "-c", &script])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{told}");
+    println!("{told}");
+    let (before, rest) = told.split_once("during\n").unwrap();
+    let (during, rest) = rest.split_once("watched\n").unwrap();
+    let (text, after) = rest.split_once("after\n").unwrap();
+    assert_ne!(before, during, "nothing was switched on");
+    assert_eq!(before, after, "something was not put back");
+    assert!(before.starts_with("0\n") && during.starts_with("1\n"));
+    assert!(
+        text.contains("ended without putting back"),
+        "the killed one"
+    );
+    // Every sample is of the CPU and the node, and there are no others.
+    let samples = figure(text, "hint_faults");
+    let right = figure(text, "samples cpu 0 home 1 count");
+    assert!(samples > 4000.0 && right > 0.99 * samples, "{text}");
+    assert_eq!(figure(text, "lost"), 0.0);
+    assert_eq!(figure(text, "kernel_pages_migrated"), 0.0);
+    // No more than the kernel itself counts, and nearly as many.
+    let counted = figure(text, "kernel_hint_faults");
+    assert!((0.98 * counted..=counted).contains(&samples), "{text}");
+    // The pages are those of the array.
+    let pages = figure(text, "largest_mapping_pages");
+    assert!((4096.0..4200.0).contains(&pages), "{text}");
+    assert!(figure(text, "largest_mapping_sampled_pages") > 0.98 * 4096.0);
+    assert!(figure(text, "largest_mapping_samples") > 0.95 * samples);
+}
