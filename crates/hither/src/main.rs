@@ -11,6 +11,7 @@ mod output;
 mod print;
 mod probe;
 mod run;
+mod top;
 mod topo;
 mod units;
 
@@ -39,6 +40,7 @@ enum Command {
     Move(moving::Command),
     Bench(bench::Command),
     Probe(probe::Command),
+    Top(top::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Move(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Probe(command) => command.run(),
+        Command::Top(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {
