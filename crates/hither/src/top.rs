@@ -23,7 +23,6 @@ use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hither_linux::counters::task;
 use hither_linux::root::Root;
-use hither_linux::sys;
 use hither_linux::topology::Topology;
 use model::SortKey;
 use session::Session;
@@ -74,14 +73,16 @@ impl Command {
         let mut session = Session::open(&root, &topology, self.interval, self.sort, self.pid);
         let is_live = io::stdin().is_terminal() && io::stdout().is_terminal();
         if is_live && !self.once && !self.json {
-            if self.pid.is_some() {
+            if let Some(pid) = self.pid {
                 session.step(&[]);
-                session.model.set_focus(self.pid);
+                session.focus_on(pid);
             }
             return live::run(session);
         }
         session.read_all(false);
-        session.model.set_focus(self.pid);
+        if let Some(pid) = self.pid {
+            session.focus_on(pid);
+        }
         std::thread::sleep(Duration::from_micros(self.interval));
         let left_out = session.read_all(true);
         if let Some(pid) = self.pid.filter(|&pid| session.model.process(pid).is_none()) {
@@ -112,7 +113,7 @@ fn check(root: &Root, pid: i32) -> anyhow::Result<()> {
             figures::printable(&task.stat.name)
         );
     }
-    if sys::effective_uid() != 0 && task.stat.state == 'Z' {
+    if task.stat.state == 'Z' {
         bail!("--pid {pid}: the process has ended; give the number of a running one");
     }
     Ok(())

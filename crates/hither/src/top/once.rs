@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 /// The table. `left_out`: processes whose pages were not looked for.
 pub fn table(model: &Model, left_out: usize) -> String {
     let mut out = format!(
-        "{}, {} processes, over {}; own CPU {}\n",
+        "{}, {}, over {}; own CPU {}\n",
         print::count(model.about.nodes.len(), "node"),
-        model.count(),
+        text::processes(model.count()),
         text::interval(model.about.interval_us),
         percent_sign(&model.own_cpu),
     );

@@ -41,7 +41,7 @@ const MAPPINGS: [figures::Column; 6] = [
     ("START", 14, true),
     ("MEM", 5, true),
     ("LOC%", 5, true),
-    ("POLICY", 10, false),
+    ("POLICY", 14, false),
     ("PAGES% BY NODE", 16, false),
     ("NAME", 40, false),
 ];
@@ -71,11 +71,11 @@ fn lines(model: &Model, view: &View, area: Rect) -> Vec<Line<'static>> {
     let width = area.width as usize;
     if is_too_small(area) {
         let (least_width, least_height) = LEAST;
-        let message = format!(
-            "hither top needs {least_width}x{least_height} letters; this is {}x{}",
-            area.width, area.height
-        );
-        return vec![plain(message, width), plain("q quits".into(), width)];
+        let message = [
+            format!("hither top needs {least_width}x{least_height} letters;"),
+            format!("this is {}x{}. q quits", area.width, area.height),
+        ];
+        return message.map(|line| plain(line, width)).to_vec();
     }
     let mut lines;
     if view.help {
@@ -146,10 +146,7 @@ fn title(model: &Model, width: usize) -> Line<'static> {
     let left = format!(
         "hither top: {}, {}, every {}",
         crate::print::count(about.nodes.len(), "node"),
-        match model.count() {
-            1 => "1 process".to_owned(),
-            count => format!("{count} processes"),
-        },
+        text::processes(model.count()),
         text::interval(about.interval_us),
     );
     let right = format!("own CPU {}", percent_sign(&model.own_cpu));
@@ -294,19 +291,15 @@ fn status(model: &Model, view: &View) -> String {
         return "any key goes back, q quits".to_owned();
     }
     let keys = match view.level(model) {
-        Level::Processes => format!("by {} (s)  Enter threads", model.sort.word()),
+        Level::Processes => format!("s by {}  Enter threads", model.sort.word()),
         Level::Threads => "Enter mappings  Esc back".to_owned(),
         Level::Mappings => "Esc back".to_owned(),
     };
     let own_only = match model.about.own_only {
-        true => "  own processes only; root adds all",
+        true => "  own only: root adds all",
         false => "",
     };
-    let dash = match model.about.tracker.is_known() {
-        true => String::new(),
-        false => format!("  {DASH} why: ?"),
-    };
-    format!("{keys}  ? help  q quit{own_only}{dash}")
+    format!("{keys}  ? help, why {DASH}  q quit{own_only}")
 }
 
 #[cfg(test)]

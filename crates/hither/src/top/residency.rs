@@ -54,7 +54,8 @@ pub fn numa_maps(root: &Root, pid: i32) -> Result<Vec<numa_maps::Mapping>, Strin
     // Names may be in any encoding, and a process may have more mappings than fit in a page.
     let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            "it may not be examined; run hither as its owner or as root".to_owned()
+            "it may not be examined; run hither as its owner, or as root (CAP_SYS_PTRACE)"
+                .to_owned()
         }
         std::io::ErrorKind::NotFound if root.has(&format!("proc/{pid}")) => {
             "this kernel has no numa_maps (CONFIG_NUMA, CONFIG_PROC_PAGE_MONITOR)".to_owned()

@@ -131,6 +131,12 @@ impl Session {
         left.count()
     }
 
+    /// Looks closely at a process from now on.
+    pub fn focus_on(&mut self, pid: i32) {
+        self.model.set_focus(Some(pid));
+        self.read_threads(pid);
+    }
+
     /// Takes the time, and finds processes that are new or gone.
     fn begin(&mut self) -> u64 {
         let at_us = now_us();
@@ -261,7 +267,7 @@ mod tests {
         let pid = child.id() as i32;
         let mut session = session(Some(pid));
         session.read_all(false);
-        session.model.set_focus(Some(pid));
+        session.focus_on(pid);
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(session.read_all(true), 0);
         let process = session.model.process(pid).unwrap();
@@ -269,6 +275,7 @@ mod tests {
             process.residency.is_known() && process.cpu.is_known(),
             "{process:?}"
         );
+        assert!(process.threads[&pid].cpu.is_known());
         assert_eq!(session.model.count(), 1);
         child.kill().unwrap();
         child.wait().unwrap();

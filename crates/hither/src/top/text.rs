@@ -5,6 +5,14 @@ use super::machine::{CacheFigures, MachineFigures, Moves};
 use super::model::{Focus, Model};
 use super::process::{Process, Thread};
 
+/// `1 process`, `2 processes`.
+pub fn processes(count: usize) -> String {
+    match count {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
+    }
+}
+
 /// `1 s`, `250 ms`.
 pub fn interval(us: u64) -> String {
     match us {
@@ -38,7 +46,7 @@ pub fn caches(machine: &MachineFigures) -> Option<String> {
 /// Moves in one line.
 pub fn moves(moves: &Moves) -> String {
     format!(
-        "pages/s: moved {}, failed {}, promoted {}, demoted {}; hint faults {} (local {})",
+        "pages/s: moved {} failed {} promoted {} demoted {}; hint faults {}, local {}",
         whole(&moves.migrated),
         whole(&moves.failed),
         whole(&moves.promoted),
@@ -77,7 +85,7 @@ pub fn process(model: &Model, process: &Process, focus: &Focus) -> Vec<String> {
             or_dash(process.residency.value(), |pages| by_node(pages, &names)),
         ),
         format!(
-            "its control group waited for memory {} of the last 10 s",
+            "its control group waited for memory in the last 10 s: {}",
             percent_sign(&focus.group_pressure)
         ),
     ]
@@ -99,12 +107,11 @@ pub fn unknowns(model: &Model) -> Vec<String> {
         add("local and latency by process", model.about.tracker.basis());
     }
     if let Some(machine) = &model.machine {
-        let first = machine.nodes.first();
-        if let Some(node) = first.filter(|node| !node.read_gbs.is_known()) {
-            add("traffic by node", node.read_gbs.basis());
-        }
         if !machine.links.is_known() {
-            add("traffic by link", machine.links.basis());
+            add(
+                "latency of the machine, traffic by node and link",
+                machine.links.basis(),
+            );
         }
         if !machine.caches.is_known() {
             add("bandwidth by cache", machine.caches.basis());
