@@ -8,7 +8,6 @@ use super::view::{Action, View};
 use anyhow::Context;
 use hither_linux::sys::{self, Signals};
 use ratatui::crossterm::event::{self, Event};
-use ratatui::layout::Rect;
 use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -71,12 +70,10 @@ pub fn run(mut session: Session) -> anyhow::Result<ExitCode> {
 
 fn draw(screen: &mut Screen, view: &mut View, session: &Session) -> io::Result<()> {
     let model = &session.model;
-    let terminal = screen.terminal();
-    let size = terminal.size()?;
-    let area = Rect::new(0, 0, size.width, size.height);
+    let (drawing, area) = screen.drawing()?;
     // What is above the list depends on which list it is.
     view.settle(model, view.rows());
     view.settle(model, render::rows(model, view, area));
-    terminal.draw(|frame| render::draw(frame, model, view))?;
+    drawing.draw(|frame| render::draw(frame, model, view))?;
     Ok(())
 }
