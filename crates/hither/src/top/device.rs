@@ -179,3 +179,101 @@ pub fn told<T>(opened: Result<T, String>) -> Evidence<T> {
         Err(why) => Evidence::unknown(why),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::opium::{self as layout, header, link, node, vcpu};
+    use std::fs;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+
+    /// A machine with two nodes whose device has two vCPUs, one per node, in the opposite order.
+    fn machine() -> (tempfile::TempDir, Root, Topology, fs::File) {
+        let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines");
+        let topology = Topology::read(&Root::new(captured.join("two-socket"))).unwrap();
+        let ids: Vec<u32> = topology.nodes.iter().map(|node| node.id.0).collect();
+        assert_eq!(ids.len(), 2);
+        let folder = tempfile::tempdir().unwrap();
+        let device = folder.path().join("sys/bus/pci/devices/0000:00:05.0");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("vendor"), "0x1af4\n").unwrap();
+        fs::write(device.join("device"), "0x1110\n").unwrap();
+        let memory = fs::File::create(device.join("resource2")).unwrap();
+        memory.set_len(layout::SIZE as u64).unwrap();
+        put(&memory, header::MAGIC, layout::MAGIC);
+        for (offset, value) in [
+            (header::VERSION, layout::VERSION),
+            (header::VCPU_COUNT, 2),
+            (header::NODE_COUNT, 2),
+            (header::LINK_COUNT, 1),
+            (header::LINE_BYTES, 64),
+            (header::NODE_IDS, ids[1]),
+            (header::NODE_IDS + 4, ids[0]),
+        ] {
+            memory
+                .write_all_at(&value.to_le_bytes(), offset as u64)
+                .unwrap();
+        }
+        memory
+            .write_all_at(&[0, 1], header::VCPU_NODES as u64)
+            .unwrap();
+        let root = Root::new(folder.path());
+        (folder, root, topology, memory)
+    }
+
+    fn put(memory: &fs::File, offset: usize, value: u64) {
+        memory
+            .write_all_at(&value.to_le_bytes(), offset as u64)
+            .unwrap();
+    }
+
+    #[test]
+    fn counters_go_by_the_position_of_the_topology() {
+        let (_folder, root, topology, memory) = machine();
+        let counters = Counters::open(&root, &topology).unwrap();
+        assert!(!counters.is_sampling());
+        put(&memory, header::TIME_NS, 5_000);
+        put(&memory, node::BASE + node::READ_BYTES, 640);
+        put(&memory, link::BASE + link::BYTES, 99);
+        // vCPU 0 is on the device's node 0: the second of the topology.
+        put(&memory, vcpu::BASE + vcpu::fills(0, 0), 30);
+        put(&memory, vcpu::BASE + vcpu::fills(1, 0), 5);
+        put(&memory, vcpu::BASE + vcpu::fills(0, 1), 65);
+        put(&memory, vcpu::BASE + vcpu::fills(2, 1), 1000);
+        put(&memory, vcpu::BASE + vcpu::DEMAND_MISSES, 7);
+        put(&memory, vcpu::BASE + vcpu::LATENCY_SUM_NS, 700);
+        let reading = counters.read();
+        assert_eq!(reading.time_ns, 5_000);
+        assert_eq!(reading.traffic[1].read_bytes, 640);
+        assert_eq!(reading.links[0].bytes, 99);
+        let asked = Requests {
+            fills: 100,
+            local_fills: 35,
+            misses: 7,
+            latency_ns: 700,
+        };
+        assert_eq!(reading.requests, [Requests::default(), asked]);
+        // The kernel's accesses are not in it.
+    }
+
+    #[test]
+    fn samples_that_somebody_else_reads_are_left_to_them() {
+        let (_folder, root, topology, memory) = machine();
+        put(&memory, layout::control::SAMPLE_PERIOD, 500);
+        let counters = Counters::open(&root, &topology).unwrap();
+        let refused = Sampling::begin(&root, &topology, Some(&counters), 0);
+        let why = refused.err().unwrap();
+        assert!(why.contains("somebody reads the Opium samples"), "{why}");
+        let device = Device::open(&root).unwrap();
+        assert_eq!(device.sampling_period(), 500, "it is as it was");
+    }
+
+    #[test]
+    fn a_machine_without_the_device_says_so() {
+        let (folder, _, topology, _) = machine();
+        let empty = Root::new(folder.path().join("none"));
+        let why = Counters::open(&empty, &topology).err().unwrap();
+        assert!(why.contains("no Opium device"), "{why}");
+    }
+}

@@ -415,3 +415,135 @@ impl Ord for Descending {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::tests::{about, model_of, task};
+
+    const SECOND: u64 = 1_000_000;
+
+    fn names(model: &Model) -> Vec<&str> {
+        let sorted = model.sorted();
+        sorted
+            .iter()
+            .map(|process| process.task.stat.name.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn what_is_unknown_comes_last_in_any_order() {
+        let mut model = Model::new(about(), SortKey::Cpu);
+        for second in 0..=1 {
+            model.begin(second * SECOND);
+            for (pid, name, ticks) in [(1, "calm", 1), (2, "busy", 90), (3, "mute", 5)] {
+                model.task(pid, Some(task(name, ticks * second, 1, 0)));
+            }
+        }
+        model.task(4, Some(task("new", 900, 1, 0)));
+        assert_eq!(names(&model), ["busy", "mute", "calm", "new"]);
+        let seen = |count, local_count, each_ns| Accesses {
+            count,
+            local_count,
+            timed_count: count,
+            latency_ns: count * each_ns,
+        };
+        model.samples(&Samples {
+            processes: [(1, seen(100, 20, 90)), (2, seen(100, 80, 300))].into(),
+            pages: Vec::new(),
+        });
+        model.residency(1, Evidence::measured(vec![0, 9], "test"));
+        model.residency(3, Evidence::measured(vec![9, 0], "test"));
+        for (key, order) in [
+            (SortKey::Local, ["calm", "busy", "mute", "new"]),
+            (SortKey::Latency, ["busy", "calm", "mute", "new"]),
+            (SortKey::Misplaced, ["calm", "mute", "busy", "new"]),
+            (SortKey::Pid, ["calm", "busy", "mute", "new"]),
+        ] {
+            model.sort = key;
+            assert_eq!(names(&model), order, "{key:?}");
+        }
+        let mut key = SortKey::Cpu;
+        for _ in SortKey::ALL {
+            key = key.next();
+        }
+        assert_eq!(key, SortKey::Cpu, "the key s goes round");
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_process() {
+        let mut model = model_of(1);
+        model.residency(100, Evidence::measured(vec![5, 5], "test"));
+        model.set_focus(Some(100));
+        let mut other = task("other", 3, 1, 0);
+        other.stat.start_ticks += 1;
+        model.begin(2 * SECOND);
+        model.task(100, Some(other));
+        let process = model.process(100).unwrap();
+        assert_eq!(process.task.stat.name, "other");
+        assert!(process.cpu.get().is_none() && !process.residency.is_known());
+        assert!(model.focus.is_none() && model.notice.is_some());
+    }
+
+    #[test]
+    fn lists_tell_who_is_new_and_who_is_gone() {
+        let mut model = model_of(3);
+        assert_eq!(model.list(&[101, 102, 200]), [200]);
+        assert_eq!(model.count(), 2);
+        // Of what is known, nothing is due that was read in this interval.
+        assert!(model.due_tasks(&[]).is_empty());
+        model.begin(2 * SECOND);
+        let due = model.due_tasks(&[102]);
+        let shown: Vec<(i32, bool)> = due.iter().map(|due| (due.pid, due.is_shown)).collect();
+        assert_eq!(shown, [(101, false), (102, true)]);
+        // One thread needs no asking where it ran.
+        assert!(model.due_threads(&[]).is_empty());
+        model.task(101, Some(task("p1", 50, 3, 0)));
+        assert_eq!(model.due_threads(&[])[0].pid, 101);
+        assert_eq!(model.due_residency(&[]).len(), 2);
+    }
+
+    #[test]
+    fn samples_fall_into_their_mappings() {
+        let mut model = model_of(1);
+        model.set_focus(Some(100));
+        let mapping = |start: u64, pages: u64| MappingReading {
+            start,
+            end: start + (pages << 12),
+            name: String::new(),
+            policy: "default".to_owned(),
+            pages: vec![pages, 0],
+        };
+        let read = vec![mapping(0x10_000, 4), mapping(0x20_000, 8)];
+        model.mappings(100, Evidence::measured(read, "test"));
+        let seen = |page, count, local_count| {
+            let accesses = Accesses {
+                count,
+                local_count,
+                ..Accesses::default()
+            };
+            (page, accesses)
+        };
+        let samples = Samples {
+            pages: vec![
+                seen(0xf, 7, 7),
+                seen(0x10, 20, 5),
+                seen(0x13, 20, 5),
+                seen(0x14, 9, 9),
+                seen(0x27, 3, 3),
+            ],
+            ..Samples::default()
+        };
+        // Twice: each interval counts anew.
+        model.samples(&samples);
+        model.samples(&samples);
+        let focus = model.focus.as_ref().unwrap();
+        let mappings = focus.mappings.value().unwrap();
+        assert_eq!(mappings[0].read.start, 0x20_000, "the largest first");
+        assert_eq!((mappings[0].accesses.count, mappings[0].local()), (3, None));
+        assert_eq!(
+            (mappings[1].accesses.count, mappings[1].local()),
+            (40, Some(0.25))
+        );
+    }
+}
