@@ -48,10 +48,11 @@ pub fn memory(kb: u64) -> String {
 }
 
 /// Shares of pages by node in percent: `0:62 1:38`. Nodes are named by the kernel's numbers;
-/// those with nothing are left out.
+/// those with less than half a percent are left out.
 pub fn by_node(pages: &[u64], names: &[u32]) -> String {
     let all: u64 = pages.iter().sum();
-    let shown = pages.iter().zip(names).filter(|(count, _)| **count > 0);
+    let counts = |count: u64| u128::from(count) * 200 >= u128::from(all.max(1));
+    let shown = pages.iter().zip(names).filter(|(count, _)| counts(**count));
     let one =
         |(&count, name): (&u64, &u32)| format!("{name}:{:.0}", count as f64 / all as f64 * 100.0);
     let words: Vec<String> = shown.map(one).collect();
@@ -187,6 +188,7 @@ mod tests {
         }
         assert_eq!(by_node(&[62, 0, 38], &[0, 1, 8]), "0:62 8:38");
         assert_eq!(by_node(&[0, 0], &[0, 1]), DASH);
+        assert_eq!(by_node(&[995, 4, 1], &[0, 1, 2]), "0:100");
         assert_eq!(running(Some(vec![0.25, 0.75]), &[0, 1]), "0:25 1:75");
         assert_eq!(running(None, &[0, 1]), DASH);
     }

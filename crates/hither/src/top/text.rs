@@ -106,6 +106,11 @@ pub fn unknowns(model: &Model) -> Vec<String> {
     if !model.about.tracker.is_known() {
         add("local and latency by process", model.about.tracker.basis());
     }
+    // A tracker may tell who is local and not how long it takes.
+    let sampled = model.sorted().into_iter().find(|p| p.local.is_known());
+    if let Some(process) = sampled.filter(|process| !process.latency_ns.is_known()) {
+        add("latency by process", process.latency_ns.basis());
+    }
     if let Some(machine) = &model.machine {
         if !machine.links.is_known() {
             add(
@@ -136,4 +141,58 @@ pub fn unknowns(model: &Model) -> Vec<String> {
         );
     }
     sentences
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::reading::{Accesses, Samples};
+    use crate::top::tests::model_of;
+
+    #[test]
+    fn every_dash_has_its_sentence() {
+        let mut model = model_of(1);
+        let accesses = Accesses {
+            count: 100,
+            local_count: 50,
+            ..Accesses::default()
+        };
+        model.samples(&Samples {
+            processes: [(100, accesses)].into(),
+            pages: Vec::new(),
+        });
+        let sentences = unknowns(&model);
+        for (what, why) in [
+            (
+                "latency by process",
+                "the tracker tells no latency by process",
+            ),
+            ("bandwidth by cache", "resctrl is not mounted"),
+            ("promoted pages", "this kernel does not count it"),
+            ("moves by pair of nodes", "nothing by pair of nodes"),
+        ] {
+            let told = |sentence: &String| sentence.starts_with(what) && sentence.contains(why);
+            assert!(sentences.iter().any(told), "{what}: {sentences:?}");
+        }
+        assert!(
+            !sentences
+                .iter()
+                .any(|sentence| sentence.starts_with("local"))
+        );
+        model.about.own_only = true;
+        let last = unknowns(&model).pop().unwrap();
+        assert!(last.ends_with("run hither as root"), "{last}");
+    }
+
+    #[test]
+    fn counts_and_intervals_are_words() {
+        assert_eq!(
+            (processes(1), processes(0)),
+            ("1 process".into(), "0 processes".into())
+        );
+        assert_eq!(
+            (interval(2_000_000), interval(250_000)),
+            ("2 s".into(), "250 ms".into())
+        );
+    }
 }
