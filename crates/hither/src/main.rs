@@ -14,6 +14,7 @@ mod probe;
 mod record;
 mod report;
 mod run;
+mod top;
 mod topo;
 mod units;
 
@@ -44,6 +45,7 @@ enum Command {
     Probe(probe::Command),
     Record(record::Command),
     Report(report::Command),
+    Top(top::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Probe(command) => command.run(),
         Command::Record(command) => command.run(),
         Command::Report(command) => command.run(),
+        Command::Top(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

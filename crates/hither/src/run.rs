@@ -1,11 +1,11 @@
 //! `hither run`: a program beside the control loop that moves its memory.
 
-mod choose;
+pub mod choose;
 mod driver;
 mod estimate;
 mod report;
 
-use crate::print;
+use crate::{print, units};
 use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_core::engine::{Engine, EngineConfig};
@@ -132,17 +132,9 @@ fn policies() -> PossibleValuesParser {
 
 /// `100ms`, `2s`, `20000us`.
 pub fn parse_interval(text: &str) -> Result<u64, String> {
-    let units = [("ms", 1000), ("us", 1), ("s", 1_000_000)];
-    let parsed = units.iter().find_map(|&(unit, us)| {
-        text.strip_suffix(unit)?
-            .parse::<u64>()
-            .ok()?
-            .checked_mul(us)
-    });
-    match parsed {
-        Some(us) if (LEAST_INTERVAL_US..=MOST_INTERVAL_US).contains(&us) => Ok(us),
-        Some(_) => Err("the interval must be 10ms to 10s".to_owned()),
-        None => Err("write a whole number with its unit, as in 100ms or 2s".to_owned()),
+    match units::parse_time_us(text)? {
+        us if (LEAST_INTERVAL_US..=MOST_INTERVAL_US).contains(&us) => Ok(us),
+        _ => Err("the interval must be 10ms to 10s".to_owned()),
     }
 }
 

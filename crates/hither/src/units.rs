@@ -23,6 +23,19 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "write a whole number with K, M, G or T, as in 64K or 16M".to_owned())
 }
 
+/// Microseconds of a time: a whole number with its unit, `us`, `ms` or `s`.
+///
+/// # Errors
+/// What to write instead, for a refusal by clap.
+pub fn parse_time_us(text: &str) -> Result<u64, String> {
+    let units = [("ms", 1000), ("us", 1), ("s", 1_000_000)];
+    let parsed = units.iter().find_map(|&(unit, us)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(us)
+    });
+    parsed.ok_or_else(|| "write a whole number with its unit, as in 100ms or 2s".to_owned())
+}
+
 /// The number of a node: `2` or `node2`.
 ///
 /// # Errors

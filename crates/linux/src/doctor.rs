@@ -6,6 +6,9 @@
 use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
 use crate::backend::swap::SwapBackend;
+use crate::counters::{
+    pressure as psi, resctrl as monitoring, uncore as controllers, vmstat as events, vmstat::Event,
+};
 use crate::opium::Device;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::root::Root;
@@ -72,6 +75,10 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
     (Role::Tracker, "hintfault", true, hintfault),
     (Role::Tracker, "damon", true, damon),
     (Role::Tracker, "mglru", false, mglru),
+    (Role::Tracker, "vmstat", true, vmstat),
+    (Role::Tracker, "psi", true, pressure),
+    (Role::Tracker, "resctrl", true, resctrl),
+    (Role::Tracker, "uncore", false, uncore),
     (Role::Backend, "kernel", true, kernel),
     (Role::Backend, "copy", true, copy),
     (Role::Backend, "swap", true, swap),
@@ -235,6 +242,58 @@ fn mglru(root: &Root) -> Finding {
     Ok(format!("generations are kept (lru_gen {enabled})"))
 }
 
+fn vmstat(root: &Root) -> Finding {
+    let told = match events::machine(root) {
+        Ok(told) => told,
+        Err(error) => return no(error.to_string(), "use a kernel that prints /proc/vmstat"),
+    };
+    match (told.get(Event::Migrated), told.get(Event::Promoted)) {
+        (Some(_), Some(_)) => Ok("moves, promotions and demotions are counted".to_owned()),
+        (Some(_), None) => Ok("moves are counted, promotions are not (Linux 5.18 does)".to_owned()),
+        (None, _) => no(
+            "the kernel does not count page moves",
+            "use a kernel with CONFIG_MIGRATION and CONFIG_VM_EVENT_COUNTERS",
+        ),
+    }
+}
+
+fn pressure(root: &Root) -> Finding {
+    match psi::machine(root) {
+        Ok(Some(_)) => Ok("time lost for want of memory is told".to_owned()),
+        Ok(None) => no(
+            "this kernel keeps no pressure stall information",
+            "use a kernel with CONFIG_PSI, started with psi=1",
+        ),
+        Err(error) => no(error.to_string(), "run hither as root"),
+    }
+}
+
+fn resctrl(root: &Root) -> Finding {
+    if let Err((why, remedy)) = monitoring::available(root) {
+        return no(why, remedy);
+    }
+    match monitoring::read(root) {
+        Ok(Some(caches)) => Ok(format!("bandwidth of {} last-level caches", caches.len())),
+        Ok(None) => no("resctrl was unmounted just now", "mount it again"),
+        Err(error) => no(error.to_string(), "run hither as root"),
+    }
+}
+
+fn uncore(root: &Root) -> Finding {
+    match controllers::controllers(root) {
+        Ok(found) if found.is_empty() => no(
+            "no memory controller is among the event sources of perf",
+            "use real hardware whose driver the kernel has (intel_uncore, amd_uncore); virtual \
+             machines have none",
+        ),
+        Ok(found) => {
+            let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
+            Ok(format!("memory controllers {}", names.join(", ")))
+        }
+        Err(error) => no(error.to_string(), "report it with the file"),
+    }
+}
+
 fn kernel(root: &Root) -> Finding {
     if !root.is_host() {
         return no("a captured machine cannot be tried", "run it there");
@@ -340,5 +399,14 @@ mod tests {
         assert!(of("mglru").found.contains("switched off"));
         assert!(of("opium").remedy.contains("hither lab run"));
         assert!(!of("swap").works);
+        put("sys/bus/event_source/devices/uncore_imc_0/type", "14\n");
+        put("proc/vmstat", "pgmigrate_success 3\npgpromote_success 1\n");
+        let checks = examine(&Root::new(folder.path()));
+        let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
+        assert_eq!(of("uncore").found, "memory controllers uncore_imc_0");
+        assert!(of("uncore").works && !of("uncore").is_used);
+        assert!(of("vmstat").works);
+        assert!(of("psi").remedy.contains("CONFIG_PSI"));
+        assert!(of("resctrl").found.contains("no resctrl"));
     }
 }

@@ -106,3 +106,29 @@ pub fn backend() -> anyhow::Result<Box<dyn Backend>> {
     }
     bail!("nothing can move pages here\n  {}", reasons.join("\n  "))
 }
+
+/// A tracker that samples accesses and changes nothing of what it watches, for who only looks.
+///
+/// # Errors
+/// Why none can, in a sentence.
+pub fn sampling_tracker(root: &Root, topology: &Topology) -> Result<Box<dyn Tracker>, String> {
+    let here = Here {
+        root,
+        topology,
+        ghz: None,
+    };
+    let mut reasons = Vec::new();
+    for (name, open) in TRACKERS {
+        if !["opium", "perf"].contains(name) {
+            continue;
+        }
+        match open(&here) {
+            Ok(tracker) if tracker.gives().contains(&EvidenceKind::PageAccesses) => {
+                return Ok(tracker);
+            }
+            Ok(_) => {}
+            Err(why) => reasons.push(format!("tracker {name}: {why}")),
+        }
+    }
+    Err(reasons.join("; "))
+}

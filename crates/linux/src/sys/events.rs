@@ -3,7 +3,7 @@
 use super::{PidFd, check};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A timer that is re-armed by hand.
 #[derive(Debug)]
@@ -117,6 +117,67 @@ impl Signals {
     }
 }
 
+/// Why a wait for input or signals ended; several may be true, or none: the time is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InputWake {
+    /// There is input, or its end.
+    pub input: bool,
+    /// Whoever writes the input is gone.
+    pub hung_up: bool,
+    /// A signal arrived.
+    pub signal: bool,
+}
+
+impl Signals {
+    /// Sleeps until there is input or a signal, `timeout_us` at most.
+    pub fn wait_with(&self, input: BorrowedFd<'_>, timeout_us: u64) -> io::Result<InputWake> {
+        let entry = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut entries = [entry(input.as_raw_fd()), entry(self.fd.as_raw_fd())];
+        let timeout = libc::timespec {
+            tv_sec: (timeout_us / 1_000_000) as libc::time_t,
+            tv_nsec: (timeout_us % 1_000_000 * 1000) as libc::c_long,
+        };
+        // SAFETY: two valid entries and a valid time; the mask of signals stays as it is.
+        let woken = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &timeout, std::ptr::null()) };
+        match check(woken.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
+            Err(_) => Ok(InputWake::default()),
+            Ok(_) => Ok(InputWake {
+                input: entries[0].revents != 0,
+                hung_up: entries[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
+                signal: entries[1].revents != 0,
+            }),
+        }
+    }
+}
+
+/// Suspends this process as Ctrl-Z does, with its whole process group where asked for, until
+/// somebody lets it go on; at once where nobody could (an orphaned process group). `SIGTSTP` may be
+/// blocked.
+pub fn stop_here(whole_group: bool) -> io::Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: sigemptyset initialises `set`; the other calls get valid sets and integers. The
+    // signal's action is the default one, so that no handler runs.
+    let sent = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTSTP);
+        let error = libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), before.as_mut_ptr());
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let target = if whole_group { 0 } else { libc::getpid() };
+        let sent = check(libc::kill(target, libc::SIGTSTP).into());
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        sent
+    };
+    sent.map(drop)
+}
+
 impl PidFd {
     /// Has the process ended? Does not wait.
     #[must_use]
@@ -196,6 +257,20 @@ impl<'a> Waiter<'a> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn input_and_its_end_wake() {
+        use std::io::Write;
+        use std::os::fd::AsFd;
+        let (reader, mut writer) = io::pipe().unwrap();
+        let signals = Signals::new(&[libc::SIGWINCH]).unwrap();
+        let wait = |timeout_us| signals.wait_with(reader.as_fd(), timeout_us).unwrap();
+        assert_eq!(wait(1000), InputWake::default());
+        writer.write_all(b"q").unwrap();
+        assert!(wait(60_000_000).input && !wait(60_000_000).hung_up);
+        drop(writer);
+        assert!(wait(60_000_000).hung_up);
+    }
 
     #[test]
     fn timer_and_end_of_process_wake() {

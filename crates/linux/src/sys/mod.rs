@@ -19,7 +19,7 @@ mod thread;
 mod userfault;
 
 pub use area::{Area, discard, fill, is_resident, with_preferred_node};
-pub use events::{Arrived, Signals, Timer, Waiter, Wake};
+pub use events::{Arrived, InputWake, Signals, Timer, Waiter, Wake, stop_here};
 pub use map::SharedMap;
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
@@ -61,6 +61,16 @@ pub const FORWARDED: [i32; 6] = [
 pub const SIGINT: i32 = libc::SIGINT;
 /// A program asks to stop.
 pub const SIGTERM: i32 = libc::SIGTERM;
+/// The terminal is gone.
+pub const SIGHUP: i32 = libc::SIGHUP;
+/// A person asks to end at once (Ctrl-\).
+pub const SIGQUIT: i32 = libc::SIGQUIT;
+/// A person or a program asks to be suspended (Ctrl-Z).
+pub const SIGTSTP: i32 = libc::SIGTSTP;
+/// It goes on after that.
+pub const SIGCONT: i32 = libc::SIGCONT;
+/// The terminal has another size.
+pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// Error number: there is no such process.
 pub const ESRCH: i32 = libc::ESRCH;
 /// This process may open no more descriptors, or nobody may.

@@ -1,0 +1,138 @@
+//! `hither top`: processes by where their memory is and where they run, live or once.
+
+mod device;
+mod figures;
+mod help;
+mod live;
+mod machine;
+mod model;
+mod once;
+mod process;
+mod reading;
+mod render;
+mod residency;
+mod rotation;
+mod sampler;
+mod screen;
+mod session;
+mod text;
+mod view;
+
+use crate::{print, units};
+use anyhow::{Context, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use hither_linux::counters::task;
+use hither_linux::root::Root;
+use hither_linux::topology::Topology;
+use model::SortKey;
+use session::Session;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Shortest interval in us: CPU time is told in steps of 10 ms.
+const LEAST_INTERVAL_US: u64 = 100_000;
+/// Longest interval in us.
+const MOST_INTERVAL_US: u64 = 60_000_000;
+
+/// Show processes by where their memory is and where they run, live
+///
+/// Enter on a process shows its threads, then its mappings. Without a terminal as input and output
+/// it behaves as with --once.
+#[derive(Debug, clap::Args)]
+pub struct Command {
+    /// Time between readings: 100ms to 60s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    interval: u64,
+    /// Print a table after one interval, and end
+    #[arg(long)]
+    once: bool,
+    /// Print JSON after one interval (hither.top/1), and end
+    #[arg(long)]
+    json: bool,
+    /// Look at this process alone, and closely
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Order of the processes [default: local where a tracker tells, else cpu]
+    #[arg(long, value_name = "KEY", value_parser = sort_keys(), hide_default_value = true)]
+    sort: Option<SortKey>,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// A machine that cannot be read, a process that is not there or not the user's, a terminal
+    /// that cannot be used.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let root = Root::host();
+        if let Some(pid) = self.pid {
+            check(&root, pid)?;
+        }
+        let topology = Topology::read(&root).context("reading the machine")?;
+        let mut session = Session::open(&root, &topology, self.interval, self.sort, self.pid);
+        let is_live = io::stdin().is_terminal() && io::stdout().is_terminal();
+        if is_live && !self.once && !self.json {
+            if let Some(pid) = self.pid {
+                session.step(&[]);
+                session.focus_on(pid);
+            }
+            return live::run(session);
+        }
+        session.read_all(false);
+        if let Some(pid) = self.pid {
+            session.focus_on(pid);
+        }
+        std::thread::sleep(Duration::from_micros(self.interval));
+        let left_out = session.read_all(true);
+        if let Some(pid) = self.pid.filter(|&pid| session.model.process(pid).is_none()) {
+            print::err_lines(&format!("process {pid} ended while it was looked at"));
+            return Ok(ExitCode::from(crate::STATUS_FAILED));
+        }
+        let printed = match self.json {
+            true => once::document(&session.model, left_out),
+            false => once::table(&session.model, left_out),
+        };
+        print::out(&printed)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A process that can be looked at.
+fn check(root: &Root, pid: i32) -> anyhow::Result<()> {
+    let Some(task) = task::process(root, pid) else {
+        bail!("--pid {pid}: there is no such process; give the number of a running one");
+    };
+    if task.is_kernel {
+        bail!("--pid {pid}: this is a thread of the kernel and has no memory of its own");
+    }
+    let opened = std::fs::File::open(root.path(&format!("proc/{pid}/maps")));
+    if opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        bail!(
+            "--pid {pid}: process {} is not yours; run hither as its owner or as root",
+            figures::printable(&task.stat.name)
+        );
+    }
+    if task.stat.state == 'Z' {
+        bail!("--pid {pid}: the process has ended; give the number of a running one");
+    }
+    Ok(())
+}
+
+fn sort_keys() -> impl TypedValueParser<Value = SortKey> {
+    let words = SortKey::ALL.map(|(_, word)| word);
+    PossibleValuesParser::new(words).map(|word| {
+        let found = SortKey::ALL.into_iter().find(|(_, known)| *known == word);
+        found.map_or(SortKey::Cpu, |(key, _)| key)
+    })
+}
+
+fn parse_interval(text: &str) -> Result<u64, String> {
+    match units::parse_time_us(text)? {
+        us if (LEAST_INTERVAL_US..=MOST_INTERVAL_US).contains(&us) => Ok(us),
+        _ => Err("the interval must be 100ms to 60s".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

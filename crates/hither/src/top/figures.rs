@@ -1,0 +1,208 @@
+//! Figures as text, the same in the live view and in the table. What nobody knows is a dash.
+
+use super::process::Process;
+use hither_core::snapshot::Evidence;
+use ratatui::text::Span;
+
+/// Stands for what nobody knows.
+pub const DASH: &str = "–";
+
+/// A figure, or the dash.
+pub fn or_dash<T>(figure: Option<T>, show: impl Fn(T) -> String) -> String {
+    figure.map_or_else(|| DASH.to_owned(), show)
+}
+
+/// A share in percent with one digit behind the point.
+pub fn percent(share: &Evidence<f64>) -> String {
+    or_dash(share.get(), |share| format!("{:.1}", share * 100.0))
+}
+
+/// The same with its sign.
+pub fn percent_sign(share: &Evidence<f64>) -> String {
+    or_dash(share.get(), |share| format!("{:.1} %", share * 100.0))
+}
+
+/// 10^9 bytes per second.
+pub fn gbs(figure: &Evidence<f64>) -> String {
+    or_dash(figure.get(), |figure| format!("{figure:.2}"))
+}
+
+/// A whole number: a latency, a rate.
+pub fn whole(figure: &Evidence<f64>) -> String {
+    or_dash(figure.get(), |figure| format!("{figure:.0}"))
+}
+
+/// Memory in at most five letters: `812K`, `3.9G`.
+pub fn memory(kb: u64) -> String {
+    let units = [("T", 30), ("G", 20), ("M", 10)];
+    for (unit, shift) in units {
+        if kb >= 1 << shift {
+            let size = kb as f64 / f64::from(1u32 << shift);
+            return match size < 10.0 {
+                true => format!("{size:.1}{unit}"),
+                false => format!("{size:.0}{unit}"),
+            };
+        }
+    }
+    format!("{kb}K")
+}
+
+/// Shares of pages by node in percent: `0:62 1:38`. Nodes are named by the kernel's numbers;
+/// those with less than half a percent are left out.
+pub fn by_node(pages: &[u64], names: &[u32]) -> String {
+    let all: u64 = pages.iter().sum();
+    let counts = |count: u64| u128::from(count) * 200 >= u128::from(all.max(1));
+    let shown = pages.iter().zip(names).filter(|(count, _)| counts(**count));
+    let one =
+        |(&count, name): (&u64, &u32)| format!("{name}:{:.0}", count as f64 / all as f64 * 100.0);
+    let words: Vec<String> = shown.map(one).collect();
+    match words.is_empty() {
+        true => DASH.to_owned(),
+        false => words.join(" "),
+    }
+}
+
+/// The same of shares of CPU time.
+pub fn running(shares: Option<Vec<f64>>, names: &[u32]) -> String {
+    let parts: Vec<u64> = shares
+        .unwrap_or_default()
+        .into_iter()
+        .map(|share| (share * 1000.0).round() as u64)
+        .collect();
+    by_node(&parts, names)
+}
+
+/// A column: its head, its width, and whether it is flush right.
+pub type Column = (&'static str, usize, bool);
+
+/// Columns of the processes; the last takes what is left of the line.
+pub const PROCESSES: [Column; 9] = [
+    ("PID", 7, true),
+    ("NAME", 15, false),
+    ("CPU%", 5, true),
+    ("THR", 4, true),
+    ("MEM", 5, true),
+    ("LOC%", 5, true),
+    ("LATns", 5, true),
+    ("MIS%", 5, true),
+    ("PAGES% BY NODE", 21, false),
+];
+
+/// The cells of a process.
+pub fn process(process: &Process, names: &[u32]) -> Vec<String> {
+    vec![
+        process.pid.to_string(),
+        printable(&process.task.stat.name),
+        percent(&process.cpu),
+        process.task.thread_count.to_string(),
+        memory(process.resident_kb()),
+        percent(&process.local),
+        whole(&process.latency_ns),
+        percent(&process.misplaced()),
+        or_dash(process.residency.value(), |pages| by_node(pages, names)),
+    ]
+}
+
+/// Cells in their columns, one space apart, cut where the line ends.
+pub fn line(cells: &[String], columns: &[Column], width: usize) -> String {
+    let mut text = String::new();
+    for (cell, &(_, column, right)) in cells.iter().zip(columns) {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        let cell = fit(cell, column.min(width));
+        let pad = " ".repeat(column.saturating_sub(columns_of(&cell)));
+        match right {
+            true => text.extend([pad, cell]),
+            false => text.extend([cell, pad]),
+        }
+    }
+    fit(text.trim_end(), width)
+}
+
+/// The heads in their columns.
+pub fn head(columns: &[Column], width: usize) -> String {
+    let heads: Vec<String> = columns
+        .iter()
+        .map(|(head, ..)| (*head).to_owned())
+        .collect();
+    line(&heads, columns, width)
+}
+
+/// Cut to a width on the screen, with a mark where something was cut.
+pub fn fit(text: &str, width: usize) -> String {
+    if columns_of(text) <= width {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    for letter in text.chars() {
+        let mut longer = cut.clone();
+        longer.push(letter);
+        if columns_of(&longer) + 1 > width {
+            break;
+        }
+        cut = longer;
+    }
+    match width {
+        0 => String::new(),
+        _ => cut + "…",
+    }
+}
+
+/// Width on the screen.
+pub fn columns_of(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// A name that may hold anything, without what would disturb a terminal.
+pub fn printable(name: &str) -> String {
+    let letter = |letter: char| match letter.is_control() {
+        true => '?',
+        false => letter,
+    };
+    name.chars().map(letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_and_unknown_ones_are_dashes() {
+        let known = |figure| Evidence::measured(figure, "test");
+        let unknown = || Evidence::unknown("test");
+        assert_eq!(percent(&known(0.6213)), "62.1");
+        assert_eq!(percent(&unknown()), DASH);
+        assert_eq!(
+            (gbs(&known(1.234)), whole(&known(143.4))),
+            ("1.23".into(), "143".into())
+        );
+        for (kb, text) in [
+            (0, "0K"),
+            (812, "812K"),
+            (2048, "2.0M"),
+            (1 << 24, "16G"),
+            (5 << 30, "5.0T"),
+        ] {
+            assert_eq!(memory(kb), text);
+        }
+        assert_eq!(by_node(&[62, 0, 38], &[0, 1, 8]), "0:62 8:38");
+        assert_eq!(by_node(&[0, 0], &[0, 1]), DASH);
+        assert_eq!(by_node(&[995, 4, 1], &[0, 1, 2]), "0:100");
+        assert_eq!(running(Some(vec![0.25, 0.75]), &[0, 1]), "0:25 1:75");
+        assert_eq!(running(None, &[0, 1]), DASH);
+    }
+
+    #[test]
+    fn cells_stay_in_their_columns() {
+        let columns: [Column; 3] = [("A", 3, true), ("NAME", 5, false), ("X", 2, true)];
+        let cells = ["7", "much too long", "1"].map(str::to_owned);
+        assert_eq!(line(&cells, &columns, 80), "  7 much…  1");
+        assert_eq!(line(&cells, &columns, 7), "  7 mu…");
+        // Letters of two columns.
+        let cells = ["7", "漢字漢字", "1"].map(str::to_owned);
+        assert_eq!(line(&cells, &columns, 80), "  7 漢字…  1");
+        assert_eq!(fit("abc", 0), "");
+        assert_eq!(printable("a\x1b[2J\u{9b}b"), "a?[2J?b");
+    }
+}

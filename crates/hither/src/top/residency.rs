@@ -1,0 +1,184 @@
+//! Where the pages of a process are, at a bounded cost: `numa_maps`, which walks every page, for
+//! processes up to 1 GiB; for larger ones, `move_pages(2)` is asked about some thousand addresses
+//! spread evenly over what is mapped.
+
+use hither_core::ids::NodeId;
+use hither_core::snapshot::Evidence;
+use hither_linux::proc::{maps, numa_maps};
+use hither_linux::root::Root;
+use hither_linux::sys::{self, Mapping};
+
+/// Resident pages up to which every page is counted: 1 GiB, some 10 ms.
+const COUNTED_PAGES: u64 = 1 << 18;
+/// Addresses asked about in a larger process: some 2 ms.
+const ASKED: usize = 4096;
+/// Of those, so many must be in memory: a process may map far more than it uses.
+const LEAST_FOUND: u64 = 256;
+
+/// Base pages by node position. `turn` shifts the addresses asked about, so that later readings
+/// see others.
+pub fn read(
+    root: &Root,
+    nodes: &[NodeId],
+    pid: i32,
+    resident_pages: u64,
+    turn: u64,
+) -> Evidence<Vec<u64>> {
+    if nodes.len() == 1 {
+        return Evidence::measured(vec![resident_pages], "the only node");
+    }
+    if resident_pages > COUNTED_PAGES && root.is_host() {
+        let found = maps::read(root, pid).ok().and_then(|mappings| {
+            let addresses = spread(&mappings, ASKED, turn);
+            ask(nodes, pid, &addresses)
+        });
+        let count: u64 = found.iter().flatten().sum();
+        if let Some(found) = found.filter(|_| count >= LEAST_FOUND) {
+            let scaled = |pages: u64| (pages as f64 / count as f64 * resident_pages as f64) as u64;
+            let pages = found.into_iter().map(scaled).collect();
+            return Evidence::estimated(pages, format!("{count} pages asked about"));
+        }
+    }
+    match numa_maps(root, pid) {
+        Ok(mappings) => Evidence::measured(by_position(nodes, &mappings), "numa_maps"),
+        Err(why) => Evidence::unknown(why),
+    }
+}
+
+/// The `numa_maps` of a process.
+///
+/// # Errors
+/// Why it cannot be read, in a sentence.
+pub fn numa_maps(root: &Root, pid: i32) -> Result<Vec<numa_maps::Mapping>, String> {
+    let path = root.path(&format!("proc/{pid}/numa_maps"));
+    // Names may be in any encoding, and a process may have more mappings than fit in a page.
+    let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "it may not be examined; run hither as its owner, or as root (CAP_SYS_PTRACE)"
+                .to_owned()
+        }
+        std::io::ErrorKind::NotFound if root.has(&format!("proc/{pid}")) => {
+            "this kernel has no numa_maps (CONFIG_NUMA, CONFIG_PROC_PAGE_MONITOR)".to_owned()
+        }
+        _ => "it has ended".to_owned(),
+    })?;
+    numa_maps::parse(&String::from_utf8_lossy(&bytes))
+        .map_err(|fault| fault.at(&path, "report it with the file").to_string())
+}
+
+/// Base pages of mappings by node position; nodes that went offline are left out.
+pub fn by_position(nodes: &[NodeId], mappings: &[numa_maps::Mapping]) -> Vec<u64> {
+    let mut pages = vec![0; nodes.len()];
+    for (node, count) in numa_maps::totals(mappings) {
+        if let Some(position) = nodes.iter().position(|&id| id == node) {
+            pages[position] += count;
+        }
+    }
+    pages
+}
+
+/// Addresses of pages, as many as asked for at most, at even distances over all that is mapped and
+/// may be read or written.
+fn spread(mappings: &[Mapping], most: usize, turn: u64) -> Vec<u64> {
+    let may_have_pages = |mapping: &&Mapping| mapping.readable || mapping.writable;
+    let ranges: Vec<_> = mappings.iter().filter(may_have_pages).collect();
+    let all: u64 = ranges.iter().map(|m| m.pages().end - m.pages().start).sum();
+    let step = all.div_ceil(most as u64).max(1);
+    // An odd multiplier spreads the turns over the whole step.
+    let mut next = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % step;
+    let mut addresses = Vec::with_capacity(most);
+    let mut before = 0;
+    for mapping in ranges {
+        let pages = mapping.pages();
+        let length = pages.end - pages.start;
+        while next < before + length {
+            addresses.push((pages.start + next - before) << 12);
+            next += step;
+        }
+        before += length;
+    }
+    addresses
+}
+
+/// How many of the pages are on each node.
+fn ask(nodes: &[NodeId], pid: i32, addresses: &[u64]) -> Option<Vec<u64>> {
+    let mut status = vec![0; addresses.len()];
+    sys::query_pages(pid, addresses, &mut status).ok()?;
+    let mut found = vec![0; nodes.len()];
+    for node in status
+        .into_iter()
+        .filter_map(|node| u32::try_from(node).ok())
+    {
+        if let Some(position) = nodes.iter().position(|id| id.0 == node) {
+            found[position] += 1;
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(pages: std::ops::Range<u64>, readable: bool) -> Mapping {
+        Mapping {
+            range: pages.start << 12..pages.end << 12,
+            readable,
+            writable: readable,
+            executable: false,
+            shared: false,
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: String::new(),
+        }
+    }
+
+    #[test]
+    fn addresses_are_spread_evenly_and_turn() {
+        let mappings = [
+            mapping(100..200, true),
+            mapping(200..900, false),
+            mapping(1000..1900, true),
+        ];
+        let addresses = spread(&mappings, 100, 0);
+        assert_eq!(addresses.len(), 100);
+        let of_first = addresses.iter().filter(|&&a| a >> 12 < 200).count();
+        assert_eq!(of_first, 10);
+        assert!(addresses.iter().all(|a| !(200..900).contains(&(a >> 12))));
+        assert_ne!(spread(&mappings, 100, 1), addresses);
+        assert_eq!(spread(&mappings, 5000, 3).len(), 1000, "no page twice");
+        assert!(spread(&[], 100, 0).is_empty());
+    }
+
+    #[test]
+    fn counts_go_by_position_of_sparse_nodes() {
+        let text = "1000 default N8=3 kernelpagesize_kB=4\n2000 default N0=1 N252=2 kernelpagesize_kB=2048\n";
+        let mappings = numa_maps::parse(text).unwrap();
+        let nodes = [NodeId(0), NodeId(8)];
+        assert_eq!(by_position(&nodes, &mappings), [512, 3]);
+    }
+
+    #[test]
+    fn this_process_is_found_both_ways() {
+        let memory = vec![1u8; 8 << 20];
+        let pid = std::process::id() as i32;
+        let root = Root::host();
+        // Two positions, so that the pages are looked for: the second node is none of any machine.
+        let nodes = [NodeId(0), NodeId(1023)];
+        let counted = read(&root, &nodes, pid, 1, 0);
+        assert_eq!(counted.basis(), "numa_maps");
+        assert!(counted.value().unwrap()[0] >= 2048, "{counted:?}");
+        let first = (memory.as_ptr() as u64 >> 12) + 1;
+        let addresses: Vec<u64> = (first..first + 100).map(|page| page << 12).collect();
+        assert_eq!(ask(&nodes, pid, &addresses), Some(vec![100, 0]));
+        let alone = read(&root, &nodes[..1], pid, 77, 0);
+        assert_eq!(alone.value().unwrap(), &[77]);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_no_failure() {
+        let gone = read(&Root::host(), &[NodeId(0), NodeId(1)], i32::MAX, 5, 0);
+        assert_eq!(gone.basis(), "it has ended");
+    }
+}

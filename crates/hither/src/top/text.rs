@@ -1,0 +1,198 @@
+//! Sentences and lines that the live view and the table have in common.
+
+use super::figures::{DASH, by_node, memory, or_dash, percent_sign, printable, running, whole};
+use super::machine::{CacheFigures, MachineFigures, Moves};
+use super::model::{Focus, Model};
+use super::process::{Process, Thread};
+
+/// `1 process`, `2 processes`.
+pub fn processes(count: usize) -> String {
+    match count {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
+    }
+}
+
+/// `1 s`, `250 ms`.
+pub fn interval(us: u64) -> String {
+    match us {
+        us if us % 1_000_000 == 0 => format!("{} s", us / 1_000_000),
+        us => format!("{} ms", us / 1000),
+    }
+}
+
+/// The machine in one line.
+pub fn machine(machine: &MachineFigures) -> String {
+    format!(
+        "machine: local {}, latency {}, waiting for memory {}",
+        percent_sign(&machine.local),
+        or_dash(machine.latency_ns.get(), |ns| format!("{ns:.0} ns")),
+        percent_sign(&machine.pressure),
+    )
+}
+
+/// The last-level caches in one line; nothing where nobody counts for them.
+pub fn caches(machine: &MachineFigures) -> Option<String> {
+    let caches = machine.caches.value()?;
+    let figure = |gbs: Option<f64>| or_dash(gbs, |gbs| format!("{gbs:.2}"));
+    let one = |cache: &CacheFigures| {
+        let (total, local) = (figure(cache.total_gbs), figure(cache.local_gbs));
+        format!("L3 {} {total}, local {local}", cache.id)
+    };
+    let all: Vec<String> = caches.iter().map(one).collect();
+    Some(format!("caches GB/s: {}", all.join("; ")))
+}
+
+/// Moves in one line.
+pub fn moves(moves: &Moves) -> String {
+    format!(
+        "pages/s: moved {} failed {} promoted {} demoted {}; hint faults {}, local {}",
+        whole(&moves.migrated),
+        whole(&moves.failed),
+        whole(&moves.promoted),
+        whole(&moves.demoted),
+        whole(&moves.hint_faults),
+        percent_sign(&moves.hint_local),
+    )
+}
+
+/// The process that is looked at closely.
+pub fn process(model: &Model, process: &Process, focus: &Focus) -> Vec<String> {
+    let names = model.about.node_numbers();
+    let stat = &process.task.stat;
+    let (minor, major) = match process.faults.get() {
+        Some((minor, major)) => (format!("{minor:.0}"), format!("{major:.0}")),
+        None => (DASH.to_owned(), DASH.to_owned()),
+    };
+    vec![
+        format!(
+            "process {} ({}): CPU {}, {}, memory {}",
+            process.pid,
+            printable(&stat.name),
+            percent_sign(&process.cpu),
+            crate::print::count(process.task.thread_count as usize, "thread"),
+            memory(process.resident_kb()),
+        ),
+        format!(
+            "local {}, latency {}, misplaced {}; faults/s {minor}, from disk {major}",
+            percent_sign(&process.local),
+            or_dash(process.latency_ns.get(), |ns| format!("{ns:.0} ns")),
+            percent_sign(&process.misplaced()),
+        ),
+        format!(
+            "ran on nodes % {}; pages on nodes % {}",
+            running(process.running.shares(), &names),
+            or_dash(process.residency.value(), |pages| by_node(pages, &names)),
+        ),
+        format!(
+            "its control group waited for memory in the last 10 s: {}",
+            percent_sign(&focus.group_pressure)
+        ),
+    ]
+}
+
+/// Threads, the busiest first.
+pub fn by_cpu<'a>(threads: impl Iterator<Item = (&'a i32, &'a Thread)>) -> Vec<(i32, &'a Thread)> {
+    let mut all: Vec<(i32, &Thread)> = threads.map(|(tid, thread)| (*tid, thread)).collect();
+    let cpu = |thread: &Thread| thread.cpu.get().unwrap_or(0.0);
+    all.sort_by(|(a, one), (b, two)| cpu(two).total_cmp(&cpu(one)).then(a.cmp(b)));
+    all
+}
+
+/// What this machine does not tell, one sentence each: what the dashes stand for.
+pub fn unknowns(model: &Model) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let mut add = |what: &str, why: &str| sentences.push(format!("{what}: {why}"));
+    if !model.about.tracker.is_known() {
+        add("local and latency by process", model.about.tracker.basis());
+    }
+    // A tracker may tell who is local and not how long it takes.
+    let sampled = model.sorted().into_iter().find(|p| p.local.is_known());
+    if let Some(process) = sampled.filter(|process| !process.latency_ns.is_known()) {
+        add("latency by process", process.latency_ns.basis());
+    }
+    if let Some(machine) = &model.machine {
+        if !machine.links.is_known() {
+            add(
+                "latency of the machine, traffic by node and link",
+                machine.links.basis(),
+            );
+        }
+        if !machine.caches.is_known() {
+            add("bandwidth by cache", machine.caches.basis());
+        }
+        for (what, figure) in [
+            ("waiting for memory", &machine.pressure),
+            ("moved pages", &machine.moves.migrated),
+            ("promoted pages", &machine.moves.promoted),
+            ("demoted pages", &machine.moves.demoted),
+            ("NUMA hint faults", &machine.moves.hint_faults),
+        ] {
+            if !figure.is_known() {
+                add(what, figure.basis());
+            }
+        }
+    }
+    add("moves by pair of nodes", super::machine::NO_PAIRS);
+    if model.about.own_only {
+        add(
+            "processes of other users",
+            "they may not be examined; run hither as root",
+        );
+    }
+    sentences
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::reading::{Accesses, Samples};
+    use crate::top::tests::model_of;
+
+    #[test]
+    fn every_dash_has_its_sentence() {
+        let mut model = model_of(1);
+        let accesses = Accesses {
+            count: 100,
+            local_count: 50,
+            ..Accesses::default()
+        };
+        model.samples(&Samples {
+            processes: [(100, accesses)].into(),
+            pages: Vec::new(),
+        });
+        let sentences = unknowns(&model);
+        for (what, why) in [
+            (
+                "latency by process",
+                "the tracker tells no latency by process",
+            ),
+            ("bandwidth by cache", "resctrl is not mounted"),
+            ("promoted pages", "this kernel does not count it"),
+            ("moves by pair of nodes", "nothing by pair of nodes"),
+        ] {
+            let told = |sentence: &String| sentence.starts_with(what) && sentence.contains(why);
+            assert!(sentences.iter().any(told), "{what}: {sentences:?}");
+        }
+        assert!(
+            !sentences
+                .iter()
+                .any(|sentence| sentence.starts_with("local"))
+        );
+        model.about.own_only = true;
+        let last = unknowns(&model).pop().unwrap();
+        assert!(last.ends_with("run hither as root"), "{last}");
+    }
+
+    #[test]
+    fn counts_and_intervals_are_words() {
+        assert_eq!(
+            (processes(1), processes(0)),
+            ("1 process".into(), "0 processes".into())
+        );
+        assert_eq!(
+            (interval(2_000_000), interval(250_000)),
+            ("2 s".into(), "250 ms".into())
+        );
+    }
+}

@@ -1,0 +1,12 @@
+//! Counters that the kernel and the hardware keep anyway: nothing is switched on to read them.
+//!
+//! Split by kernel source: [`vmstat`] (moves, promotions, allocations by node), [`pressure`]
+//! (time lost for want of memory), [`resctrl`] (bandwidth by last-level cache), [`uncore`] (memory
+//! controllers), [`task`] (CPU time, last CPU and faults of processes and threads). Counters grow
+//! from boot on; differences between two readings are pure functions.
+
+pub mod pressure;
+pub mod resctrl;
+pub mod task;
+pub mod uncore;
+pub mod vmstat;
