@@ -16,5 +16,6 @@ pub mod opium;
 pub mod plan;
 pub mod policy;
 pub mod set;
+pub mod sites;
 pub mod snapshot;
 pub mod timing;
