@@ -11,6 +11,7 @@ pub mod parse;
 pub mod probe;
 pub mod proc;
 pub mod root;
+pub mod sites;
 pub mod sys;
 pub mod topology;
 pub mod tracker;

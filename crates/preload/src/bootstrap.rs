@@ -34,8 +34,13 @@ impl Next {
         }
     }
 
-    /// The function's address; 0 while it is being looked up, or where there is none.
+    /// The function's address, which was looked up: after `config::is_small` has said so.
     #[inline(always)]
+    pub fn known(&self) -> usize {
+        self.address.load(Ordering::Relaxed)
+    }
+
+    /// The function's address; 0 while it is being looked up, or where there is none.
     pub fn address(&self) -> usize {
         match self.address.load(Ordering::Relaxed) {
             0 => self.look_up(),
@@ -70,8 +75,8 @@ pub fn resolve() {
             next.address.store(address as usize, Ordering::Relaxed);
         }
     }
-    if ARENA_USED.load(Ordering::Relaxed) > 0 {
-        FREE_CHECKS.store(true, Ordering::Relaxed);
+    if !ARENA_IS_USED.load(Ordering::Relaxed) {
+        PLAIN_FREE.store(FREE.address.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     RESOLVING.store(0, Ordering::Release);
 }
@@ -84,13 +89,23 @@ struct Arena(std::cell::UnsafeCell<[u8; ARENA_BYTES]>);
 unsafe impl Sync for Arena {}
 static ARENA: Arena = Arena(std::cell::UnsafeCell::new([0; ARENA_BYTES]));
 static ARENA_USED: AtomicUsize = AtomicUsize::new(0);
-/// Must pointers that are freed be compared with the arena? Only where it was used.
-static FREE_CHECKS: AtomicBool = AtomicBool::new(false);
+static ARENA_IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Address of `free` where no pointer need be compared with the arena, else 0. Not in the state
+/// that ends with a fork: a child has the arena's pieces too.
+static PLAIN_FREE: AtomicUsize = AtomicUsize::new(0);
+
+/// Address of `free` for pointers that nobody has to look at; 0 where somebody has to.
+#[inline(always)]
+pub fn plain_free() -> usize {
+    PLAIN_FREE.load(Ordering::Relaxed)
+}
 
 /// Zeroed memory that is never given back, or null where there is no more.
 #[cold]
 pub fn arena(bytes: usize, align: usize) -> *mut c_void {
-    FREE_CHECKS.store(true, Ordering::Relaxed);
+    ARENA_IS_USED.store(true, Ordering::Relaxed);
+    PLAIN_FREE.store(0, Ordering::Relaxed);
     let align = align.clamp(16, 4096);
     let base = ARENA.0.get() as usize;
     let mut used = ARENA_USED.load(Ordering::Relaxed);
@@ -122,9 +137,8 @@ pub fn arena(bytes: usize, align: usize) -> *mut c_void {
 }
 
 /// The size of a piece of the arena; nothing for any other pointer.
-#[inline(always)]
 pub fn arena_bytes(pointer: *const c_void) -> Option<usize> {
-    if !FREE_CHECKS.load(Ordering::Relaxed) {
+    if !ARENA_IS_USED.load(Ordering::Relaxed) {
         return None;
     }
     let offset = (pointer as usize).wrapping_sub(ARENA.0.get() as usize);
@@ -145,10 +159,7 @@ mod tests {
         let two = arena(100, 64);
         assert!(!one.is_null() && !two.is_null() && one != two);
         assert_eq!(two as usize % 64, 0);
-        assert_eq!(
-            (arena_bytes(one), arena_bytes(two)),
-            (Some(24), Some(100))
-        );
+        assert_eq!((arena_bytes(one), arena_bytes(two)), (Some(24), Some(100)));
         // SAFETY: 100 bytes of the arena that belong to this test.
         let bytes = unsafe { std::slice::from_raw_parts(two.cast::<u8>(), 100) };
         assert!(bytes.iter().all(|byte| *byte == 0));

@@ -4,11 +4,13 @@ use crate::{bootstrap, modules, state};
 use hither_core::sites::{DEFAULT_LIMIT_BYTES, DEFAULT_THRESHOLD_BYTES, HEADER_BYTES, SLOT_BYTES};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Allocations below this many bytes are not looked at. All of them, until the environment was
-/// read.
-static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Allocations below this many bytes are not looked at. 0 until the environment was read, so that
+/// the one comparison also finds out whether the allocator behind is known yet.
+static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
+/// Is anything recorded?
+static RECORDS: AtomicBool = AtomicBool::new(false);
 /// Slots of a log.
 static SLOTS: AtomicU64 = AtomicU64::new(0);
 
@@ -21,14 +23,19 @@ const THRESHOLD_NAME: &CStr = c"HITHER_PRELOAD_THRESHOLD";
 const FOLDER_BYTES: usize = 4000;
 
 struct Folder(UnsafeCell<[u8; FOLDER_BYTES]>);
-// SAFETY: written by `start` alone, before `THRESHOLD` lets anybody read it.
+// SAFETY: written by `start` alone, before `RECORDS` lets anybody read it.
 unsafe impl Sync for Folder {}
 static FOLDER: Folder = Folder(UnsafeCell::new([0; FOLDER_BYTES]));
 
-/// Is an allocation of this size recorded?
+/// Is an allocation of this size to be handed on without a look?
 #[inline(always)]
-pub fn is_large(bytes: usize) -> bool {
-    bytes >= THRESHOLD.load(Ordering::Relaxed)
+pub fn is_small(bytes: usize) -> bool {
+    bytes < THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// Is an allocation of this size recorded?
+pub fn is_recorded(bytes: usize) -> bool {
+    RECORDS.load(Ordering::Relaxed) && !is_small(bytes)
 }
 
 /// The threshold in bytes.
@@ -80,13 +87,22 @@ fn number_of(name: &CStr, otherwise: u64) -> u64 {
 
 extern "C" fn start() {
     bootstrap::resolve();
-    let Some(folder) = variable(FOLDER_NAME).map(CStr::to_bytes) else {
-        return;
-    };
+    let threshold = threshold_if_recording();
+    let bytes = threshold.unwrap_or(u64::MAX).max(1);
+    THRESHOLD.store(
+        usize::try_from(bytes).unwrap_or(usize::MAX),
+        Ordering::Relaxed,
+    );
+    RECORDS.store(threshold.is_some(), Ordering::Relaxed);
+}
+
+/// The threshold; nothing where nothing is recorded.
+fn threshold_if_recording() -> Option<u64> {
+    let folder = variable(FOLDER_NAME)?.to_bytes();
     if folder.len() >= FOLDER_BYTES || folder.first() != Some(&b'/') || !state::wipe_on_fork() {
-        return;
+        return None;
     }
-    // SAFETY: the process has one thread, and nobody reads before `THRESHOLD` is set below.
+    // SAFETY: the process has one thread, and nobody reads before `RECORDS` is set.
     let own = unsafe { &mut *FOLDER.0.get() };
     if let Some(place) = own.get_mut(..folder.len()) {
         place.copy_from_slice(folder);
@@ -95,8 +111,7 @@ extern "C" fn start() {
     let slots = limit.saturating_sub(HEADER_BYTES as u64) / SLOT_BYTES as u64;
     SLOTS.store(slots, Ordering::Relaxed);
     modules::find_own();
-    let threshold = number_of(THRESHOLD_NAME, DEFAULT_THRESHOLD_BYTES).max(1);
-    THRESHOLD.store(threshold as usize, Ordering::Relaxed);
+    Some(number_of(THRESHOLD_NAME, DEFAULT_THRESHOLD_BYTES))
 }
 
 /// Run by the dynamic linker before the program's own constructors.
@@ -129,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_large_before_the_environment_was_read() {
-        assert!(!is_large(usize::MAX - 1));
+    fn nothing_is_handed_on_or_recorded_before_the_environment_was_read() {
+        assert!(!is_small(1) && !is_recorded(usize::MAX));
         assert_eq!(folder(), b"");
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! The exported entries are one instruction before a jump: they keep where the return address of the
 //! program's call lies, which no later code could tell. What they jump to ends in a jump to the
-//! allocator, for all that is small.
+//! allocator, for all that is small. (Slow halves are `extern "C"` too: such calls do not unwind,
+//! which saves the fast halves a frame.)
 
 #![allow(
     clippy::missing_safety_doc,
@@ -11,7 +12,7 @@
 )]
 
 use crate::bootstrap::{self, Next};
-use crate::config::is_large;
+use crate::config::{is_recorded, is_small};
 use crate::record;
 use crate::state::STATE;
 use hither_core::sites::How;
@@ -49,72 +50,111 @@ type Pointer = *mut c_void;
 ///
 /// # Safety
 /// `F` is the type of the C function with that name.
-#[inline(always)]
 unsafe fn next<F: Copy>(next: &Next) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<usize>()) };
     match next.address() {
         0 => None,
-        // SAFETY: the address of a function whose type the caller vouches for.
-        address => Some(unsafe { std::mem::transmute_copy(&address) }),
+        // SAFETY: the caller vouches for the type.
+        address => Some(unsafe { function_at(address) }),
     }
+}
+
+/// # Safety
+/// There is a function of the type `F` at this address.
+#[inline(always)]
+unsafe fn function_at<F: Copy>(address: usize) -> F {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
+    // SAFETY: as the caller says.
+    unsafe { std::mem::transmute_copy(&address) }
 }
 
 type Allocate1 = unsafe extern "C" fn(usize) -> Pointer;
 type Allocate2 = unsafe extern "C" fn(usize, usize) -> Pointer;
+type Reallocate = unsafe extern "C" fn(Pointer, usize) -> Pointer;
 
-/// The end of every allocation of the heap.
-#[inline(always)]
+/// The end of every allocation of the heap that was looked at.
 fn given(how: How, pointer: Pointer, bytes: usize, caller: usize) -> Pointer {
-    if !pointer.is_null() {
+    if !pointer.is_null() && is_recorded(bytes) {
         record::allocated(how, pointer as usize, bytes, caller);
     }
     pointer
 }
 
-entry!(malloc => malloc_from, "rsi", (bytes: usize) -> Pointer);
-unsafe extern "C" fn malloc_from(bytes: usize, caller: usize) -> Pointer {
-    // SAFETY: malloc has this type.
-    let Some(function) = (unsafe { next::<Allocate1>(&bootstrap::MALLOC) }) else {
-        return bootstrap::arena(bytes, 16);
-    };
-    // SAFETY: the program's own request, here and in all functions below.
-    let pointer = unsafe { function(bytes) };
-    if is_large(bytes) {
-        return given(How::Malloc, pointer, bytes, caller);
-    }
-    pointer
-}
+/// Functions of a size: what is small goes straight to the function behind.
+macro_rules! of_size {
+    ($name:ident => $inner:ident, $slow:ident, $next:ident, $how:ident, $align:literal) => {
+        entry!($name => $inner, "rsi", (bytes: usize) -> Pointer);
+        unsafe extern "C" fn $inner(bytes: usize, caller: usize) -> Pointer {
+            if is_small(bytes) {
+                // SAFETY: the function of that name, and the program's own request; so in all below.
+                return unsafe { function_at::<Allocate1>(bootstrap::$next.known())(bytes) };
+            }
+            $slow(bytes, caller)
+        }
 
-entry!(calloc => calloc_from, "rdx", (count: usize, size: usize) -> Pointer);
-unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> Pointer {
-    // The allocator refuses what overflows.
-    let bytes = count.saturating_mul(size);
-    // SAFETY: calloc has this type.
-    let Some(function) = (unsafe { next::<Allocate2>(&bootstrap::CALLOC) }) else {
-        return bootstrap::arena(bytes, 16);
+        #[cold]
+        #[inline(never)]
+        extern "C" fn $slow(bytes: usize, caller: usize) -> Pointer {
+            // SAFETY: as above.
+            let Some(function) = (unsafe { next::<Allocate1>(&bootstrap::$next) }) else {
+                return bootstrap::arena(bytes, $align);
+            };
+            // SAFETY: as above.
+            given(How::$how, unsafe { function(bytes) }, bytes, caller)
+        }
     };
-    // SAFETY: as in malloc.
-    let pointer = unsafe { function(count, size) };
-    if is_large(bytes) {
-        return given(How::Calloc, pointer, bytes, caller);
-    }
-    pointer
 }
+of_size!(malloc => malloc_from, malloc_slow, MALLOC, Malloc, 16);
+of_size!(valloc => valloc_from, valloc_slow, VALLOC, Aligned, 4096);
+of_size!(pvalloc => pvalloc_from, pvalloc_slow, PVALLOC, Aligned, 4096);
+
+/// Functions of two numbers, from which `$bytes` and `$align` follow.
+macro_rules! of_two {
+    ($name:ident => $inner:ident, $slow:ident, $next:ident, $how:ident, |$one:ident, $two:ident| $bytes:expr, $align:expr) => {
+        entry!($name => $inner, "rdx", ($one: usize, $two: usize) -> Pointer);
+        unsafe extern "C" fn $inner($one: usize, $two: usize, caller: usize) -> Pointer {
+            if is_small($bytes) {
+                // SAFETY: as in malloc.
+                return unsafe { function_at::<Allocate2>(bootstrap::$next.known())($one, $two) };
+            }
+            $slow($one, $two, caller)
+        }
+
+        #[cold]
+        #[inline(never)]
+        extern "C" fn $slow($one: usize, $two: usize, caller: usize) -> Pointer {
+            // SAFETY: as in malloc.
+            let Some(function) = (unsafe { next::<Allocate2>(&bootstrap::$next) }) else {
+                return bootstrap::arena($bytes, $align);
+            };
+            // SAFETY: as in malloc.
+            given(How::$how, unsafe { function($one, $two) }, $bytes, caller)
+        }
+    };
+}
+// A product that overflows is large, and refused by the allocator.
+of_two!(calloc => calloc_from, calloc_slow, CALLOC, Calloc, |count, size| count.saturating_mul(size), 16);
+of_two!(aligned_alloc => aligned_alloc_from, aligned_alloc_slow, ALIGNED_ALLOC, Aligned, |align, bytes| bytes, align);
+of_two!(memalign => memalign_from, memalign_slow, MEMALIGN, Aligned, |align, bytes| bytes, align);
 
 entry!(realloc => realloc_from, "rdx", (old: Pointer, bytes: usize) -> Pointer);
 unsafe extern "C" fn realloc_from(old: Pointer, bytes: usize, caller: usize) -> Pointer {
+    if is_small(bytes) && bootstrap::plain_free() != 0 && !STATE.tracked.may_contain(old as usize) {
+        // SAFETY: as in malloc.
+        return unsafe { function_at::<Reallocate>(bootstrap::REALLOC.known())(old, bytes) };
+    }
+    realloc_slow(old, bytes, caller)
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn realloc_slow(old: Pointer, bytes: usize, caller: usize) -> Pointer {
     if let Some(had) = bootstrap::arena_bytes(old) {
         return copied_out(old, had, bytes);
     }
-    type Function = unsafe extern "C" fn(Pointer, usize) -> Pointer;
-    // SAFETY: realloc has this type.
-    let Some(function) = (unsafe { next::<Function>(&bootstrap::REALLOC) }) else {
+    // SAFETY: as in malloc.
+    let Some(function) = (unsafe { next::<Reallocate>(&bootstrap::REALLOC) }) else {
         return bootstrap::arena(bytes, 16);
     };
-    if !is_large(bytes) && !STATE.tracked.may_contain(old as usize) {
-        // SAFETY: as in malloc.
-        return unsafe { function(old, bytes) };
-    }
     let resizing = record::resizing(old as usize);
     // SAFETY: as in malloc.
     let pointer = unsafe { function(old, bytes) };
@@ -144,7 +184,7 @@ unsafe extern "C" fn reallocarray_from(
 }
 
 #[cold]
-fn finish_resizing(
+extern "C" fn finish_resizing(
     resizing: &record::Resizing,
     pointer: Pointer,
     bytes: usize,
@@ -152,10 +192,7 @@ fn finish_resizing(
 ) -> Pointer {
     // The C library frees what is resized to nothing; otherwise null leaves the old memory.
     record::resized(resizing, !pointer.is_null() || bytes == 0);
-    if is_large(bytes) {
-        return given(How::Realloc, pointer, bytes, caller);
-    }
-    pointer
+    given(How::Realloc, pointer, bytes, caller)
 }
 
 /// Memory that was handed out before the allocator was known, moved to the allocator.
@@ -177,13 +214,24 @@ fn copied_out(old: Pointer, had: usize, bytes: usize) -> Pointer {
 /// As in the C library: `free`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(pointer: Pointer) {
+    let plain = bootstrap::plain_free();
+    if plain != 0 && !STATE.tracked.may_contain(pointer as usize) {
+        // SAFETY: as in malloc.
+        return unsafe { function_at::<unsafe extern "C" fn(Pointer)>(plain)(pointer) };
+    }
+    free_slow(pointer);
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn free_slow(pointer: Pointer) {
     if STATE.tracked.may_contain(pointer as usize) {
         record::freed(pointer as usize);
     }
     if bootstrap::arena_bytes(pointer).is_some() {
         return;
     }
-    // SAFETY: free has this type.
+    // SAFETY: as in malloc.
     if let Some(function) = unsafe { next::<unsafe extern "C" fn(Pointer)>(&bootstrap::FREE) } {
         // SAFETY: as in malloc.
         unsafe { function(pointer) };
@@ -204,54 +252,12 @@ unsafe extern "C" fn posix_memalign_from(
     };
     // SAFETY: as in malloc.
     let failure = unsafe { function(place, align, bytes) };
-    if failure == 0 && is_large(bytes) {
+    if failure == 0 {
         // SAFETY: a call that succeeded has written the pointer there.
         given(How::Aligned, unsafe { *place }, bytes, caller);
     }
     failure
 }
-
-/// Functions of an alignment and a size.
-macro_rules! aligned {
-    ($name:ident => $inner:ident, $next:ident) => {
-        entry!($name => $inner, "rdx", (align: usize, bytes: usize) -> Pointer);
-        unsafe extern "C" fn $inner(align: usize, bytes: usize, caller: usize) -> Pointer {
-            // SAFETY: they have this type.
-            let Some(function) = (unsafe { next::<Allocate2>(&bootstrap::$next) }) else {
-                return bootstrap::arena(bytes, align);
-            };
-            // SAFETY: as in malloc.
-            let pointer = unsafe { function(align, bytes) };
-            if is_large(bytes) {
-                return given(How::Aligned, pointer, bytes, caller);
-            }
-            pointer
-        }
-    };
-}
-aligned!(aligned_alloc => aligned_alloc_from, ALIGNED_ALLOC);
-aligned!(memalign => memalign_from, MEMALIGN);
-
-/// Functions of a size, whose memory begins with a page.
-macro_rules! paged {
-    ($name:ident => $inner:ident, $next:ident) => {
-        entry!($name => $inner, "rsi", (bytes: usize) -> Pointer);
-        unsafe extern "C" fn $inner(bytes: usize, caller: usize) -> Pointer {
-            // SAFETY: they have this type.
-            let Some(function) = (unsafe { next::<Allocate1>(&bootstrap::$next) }) else {
-                return bootstrap::arena(bytes, 4096);
-            };
-            // SAFETY: as in malloc.
-            let pointer = unsafe { function(bytes) };
-            if is_large(bytes) {
-                return given(How::Aligned, pointer, bytes, caller);
-            }
-            pointer
-        }
-    };
-}
-paged!(valloc => valloc_from, VALLOC);
-paged!(pvalloc => pvalloc_from, PVALLOC);
 
 type Map = unsafe extern "C" fn(Pointer, usize, c_int, c_int, c_int, i64) -> Pointer;
 
@@ -282,7 +288,7 @@ unsafe fn map_with(
     if replaces {
         record::unmapped(pointer as usize, bytes, start_ns);
     }
-    if is_large(bytes) {
+    if is_recorded(bytes) {
         let how = match (rights, flags & libc::MAP_ANONYMOUS) {
             (libc::PROT_NONE, _) => How::Reserve,
             (_, 0) => How::MapFile,
@@ -304,7 +310,17 @@ pub unsafe extern "C" fn mmap(
     offset: i64,
 ) -> Pointer {
     // SAFETY: as in malloc.
-    unsafe { map_with(&bootstrap::MMAP, address, bytes, rights, flags, file, offset) }
+    unsafe {
+        map_with(
+            &bootstrap::MMAP,
+            address,
+            bytes,
+            rights,
+            flags,
+            file,
+            offset,
+        )
+    }
 }
 
 /// As in the C library: `mmap64`.
@@ -318,7 +334,17 @@ pub unsafe extern "C" fn mmap64(
     offset: i64,
 ) -> Pointer {
     // SAFETY: as in malloc.
-    unsafe { map_with(&bootstrap::MMAP64, address, bytes, rights, flags, file, offset) }
+    unsafe {
+        map_with(
+            &bootstrap::MMAP64,
+            address,
+            bytes,
+            rights,
+            flags,
+            file,
+            offset,
+        )
+    }
 }
 
 /// As in the C library: `munmap`.
@@ -350,7 +376,7 @@ unsafe extern "C" fn mremap_from(
     place: Pointer,
     caller: usize,
 ) -> Pointer {
-    let is_told = record::tells_unmaps() || is_large(bytes);
+    let is_told = record::tells_unmaps() || is_recorded(bytes);
     let start_ns = if is_told { record::now_ns() } else { 0 };
     type Function = unsafe extern "C" fn(Pointer, usize, usize, c_int, ...) -> Pointer;
     // SAFETY: mremap has this type.
@@ -372,7 +398,7 @@ unsafe extern "C" fn mremap_from(
     if had > 0 && flags & libc::MREMAP_DONTUNMAP == 0 {
         record::unmapped(old as usize, had, start_ns);
     }
-    if is_large(bytes) {
+    if is_recorded(bytes) {
         record::allocated(How::Remap, pointer as usize, bytes, caller);
     }
     pointer

@@ -83,14 +83,18 @@ impl Log {
 
     #[cold]
     fn open(&self, thread: u32) -> bool {
-        let taken = self
-            .phase
-            .compare_exchange(NONE, OPENING, Ordering::Acquire, Ordering::Acquire);
+        let taken =
+            self.phase
+                .compare_exchange(NONE, OPENING, Ordering::Acquire, Ordering::Acquire);
         if taken.is_err() {
             return self.wait();
         }
         self.opener.store(thread, Ordering::Relaxed);
-        let phase = if self.create().is_some() { OPEN } else { REFUSED };
+        let phase = if self.create().is_some() {
+            OPEN
+        } else {
+            REFUSED
+        };
         self.phase.store(phase, Ordering::Release);
         phase == OPEN
     }
@@ -98,7 +102,8 @@ impl Log {
     fn create(&self) -> Option<()> {
         // SAFETY: no arguments, no effect.
         let (pid, parent) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let flags =
+            libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         let (image, file) = (0..MOST_IMAGES).find_map(|image| {
             match open_file(&Name::new(pid, image)?, flags) {
                 Ok(file) => Some(Some((image, file))),
@@ -116,11 +121,15 @@ impl Log {
         let base = base?;
         self.base.store(base, Ordering::Relaxed);
         let first = (FIRST_BYTES.min(bytes)).checked_sub(HEADER_BYTES as u64)?;
-        self.granted.store(first / SLOT_BYTES as u64, Ordering::Relaxed);
-        self.field32(header::VERSION).store(VERSION, Ordering::Relaxed);
+        self.granted
+            .store(first / SLOT_BYTES as u64, Ordering::Relaxed);
+        self.field32(header::VERSION)
+            .store(VERSION, Ordering::Relaxed);
         self.field32(header::PID).store(pid, Ordering::Relaxed);
-        self.field32(header::PARENT).store(parent, Ordering::Relaxed);
-        self.field(header::START_NS).store(record::now_ns(), Ordering::Relaxed);
+        self.field32(header::PARENT)
+            .store(parent, Ordering::Relaxed);
+        self.field(header::START_NS)
+            .store(record::now_ns(), Ordering::Relaxed);
         self.field(header::THRESHOLD_BYTES)
             .store(config::threshold_bytes(), Ordering::Relaxed);
         self.field(header::MAGIC).store(MAGIC, Ordering::Release);
@@ -318,8 +327,7 @@ fn grow_file(file: i32, bytes: u64) -> bool {
     while at >= 0 && (at as u64) < bytes {
         let count = (bytes - at as u64).min(512);
         // SAFETY: at most the 512 bytes of `zeros` are read.
-        let written =
-            unsafe { libc::syscall(libc::SYS_pwrite64, file, zeros.as_ptr(), count, at) };
+        let written = unsafe { libc::syscall(libc::SYS_pwrite64, file, zeros.as_ptr(), count, at) };
         if written <= 0 {
             return false;
         }

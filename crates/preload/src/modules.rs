@@ -197,7 +197,10 @@ fn write(known: &Known, module: &Module) {
     };
     let mut path = Path::new();
     path.fill(module.name);
-    let build_id = module.build_id.get(..BUILD_ID_BYTES).unwrap_or(module.build_id);
+    let build_id = module
+        .build_id
+        .get(..BUILD_ID_BYTES)
+        .unwrap_or(module.build_id);
     let time = record::now_ns();
     let lengths = build_id.len() as u64 | (path.length as u64) << 16;
     let first = record::word(kind::MODULE, 0, 0, number);

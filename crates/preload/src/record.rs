@@ -126,7 +126,9 @@ fn write_free(address: usize, time_ns: u64) {
     let tid = thread();
     if STATE.log.is_open(tid) {
         let body = [address as u64, 0, 0, 0, 0, 0];
-        STATE.log.append(word(kind::FREE, 0, 0, tid), time_ns, &body);
+        STATE
+            .log
+            .append(word(kind::FREE, 0, 0, tid), time_ns, &body);
     }
 }
 
@@ -144,6 +146,8 @@ pub fn unmapped(address: usize, bytes: usize, time_ns: u64) {
     let tid = thread();
     if STATE.log.is_open(tid) {
         let body = [address as u64, bytes as u64, 0, 0, 0, 0];
-        STATE.log.append(word(kind::UNMAP, 0, 0, tid), time_ns, &body);
+        STATE
+            .log
+            .append(word(kind::UNMAP, 0, 0, tid), time_ns, &body);
     }
 }

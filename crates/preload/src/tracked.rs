@@ -129,7 +129,12 @@ mod tests {
         for address in set {
             assert!(table.remove(address));
         }
-        assert!(table.filter.iter().all(|count| count.load(Ordering::Relaxed) == 0));
+        assert!(
+            table
+                .filter
+                .iter()
+                .all(|count| count.load(Ordering::Relaxed) == 0)
+        );
     }
 
     #[test]
