@@ -20,7 +20,7 @@ macro_rules! next {
 }
 
 next! {
-    MALLOC c"malloc" CALLOC c"calloc" REALLOC c"realloc" REALLOCARRAY c"reallocarray"
+    MALLOC c"malloc" CALLOC c"calloc" REALLOC c"realloc"
     FREE c"free" POSIX_MEMALIGN c"posix_memalign" ALIGNED_ALLOC c"aligned_alloc"
     MEMALIGN c"memalign" VALLOC c"valloc" PVALLOC c"pvalloc"
     MMAP c"mmap" MMAP64 c"mmap64" MUNMAP c"munmap" MREMAP c"mremap"

@@ -168,19 +168,15 @@ unsafe extern "C" fn reallocarray_from(
     size: usize,
     caller: usize,
 ) -> Pointer {
-    let bytes = count.saturating_mul(size);
-    if let Some(had) = bootstrap::arena_bytes(old) {
-        return copied_out(old, had, bytes);
+    // As the C library does it: by `realloc`, which would be seen a second time.
+    match count.checked_mul(size) {
+        // SAFETY: as in malloc.
+        Some(bytes) => unsafe { realloc_from(old, bytes, caller) },
+        None => {
+            record::set_errno(libc::ENOMEM);
+            std::ptr::null_mut()
+        }
     }
-    type Function = unsafe extern "C" fn(Pointer, usize, usize) -> Pointer;
-    // SAFETY: reallocarray has this type.
-    let Some(function) = (unsafe { next::<Function>(&bootstrap::REALLOCARRAY) }) else {
-        return bootstrap::arena(bytes, 16);
-    };
-    let resizing = record::resizing(old as usize);
-    // SAFETY: as in malloc.
-    let pointer = unsafe { function(old, count, size) };
-    finish_resizing(&resizing, pointer, bytes, caller)
 }
 
 #[cold]

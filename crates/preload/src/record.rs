@@ -38,6 +38,12 @@ pub fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// Sets it.
+pub fn set_errno(number: i32) {
+    // SAFETY: as in `errno`.
+    unsafe { *libc::__errno_location() = number }
+}
+
 /// Puts the error number back that the program had: success leaves it alone, and so must this.
 struct Errno(i32);
 
@@ -49,8 +55,7 @@ impl Errno {
 
 impl Drop for Errno {
     fn drop(&mut self) {
-        // SAFETY: as in `errno`.
-        unsafe { *libc::__errno_location() = self.0 }
+        set_errno(self.0);
     }
 }
 
