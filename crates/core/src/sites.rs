@@ -9,7 +9,7 @@
 //! ```text
 //! first word of every slot: u8 kind, u8 a, u16 b, u32 c      second: u64 time
 //! ALLOCATION  a = how, c = thread      u64 address, u64 bytes, u32 site
-//! FREE        c = thread               u64 address
+//! FREE                                 u64 address
 //! UNMAP       c = thread               u64 address, u64 bytes
 //! SITE        a = frames in this slot (at most 6), b = index of the first of them, c = site
 //!             u64 return addresses, innermost first

@@ -53,7 +53,7 @@ pub struct Dropped {
 pub struct Event {
     /// When: of an allocation when it was done, of all else when it was begun.
     pub time_ns: u64,
-    /// The thread that did it.
+    /// The thread that did it; 0 for the end of heap memory, which does not tell.
     pub tid: i32,
     /// What.
     pub change: Change,
@@ -163,8 +163,7 @@ pub fn decode(bytes: &[u8]) -> std::result::Result<Sites, String> {
         ));
     }
     let field = |offset| word64(bytes, offset).unwrap_or(0);
-    let mut decoder = Decoder::default();
-    decoder.sites = Sites {
+    let sites = Sites {
         pid: word32(bytes, header::PID).unwrap_or(0) as i32,
         parent: word32(bytes, header::PARENT).unwrap_or(0) as i32,
         start_ns: field(header::START_NS),
@@ -174,6 +173,10 @@ pub fn decode(bytes: &[u8]) -> std::result::Result<Sites, String> {
             other_count: field(header::DROPPED_OTHERS),
         },
         ..Sites::default()
+    };
+    let mut decoder = Decoder {
+        sites,
+        ..Decoder::default()
     };
     let used = field(header::NEXT_SLOT).saturating_mul(SLOT_BYTES as u64);
     let slots = bytes.get(HEADER_BYTES..).unwrap_or(&[]);

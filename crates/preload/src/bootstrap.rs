@@ -142,7 +142,7 @@ pub fn arena_bytes(pointer: *const c_void) -> Option<usize> {
         return None;
     }
     let offset = (pointer as usize).wrapping_sub(ARENA.0.get() as usize);
-    if offset >= ARENA_BYTES || offset < 16 {
+    if !(16..ARENA_BYTES).contains(&offset) {
         return None;
     }
     // SAFETY: a pointer into the arena was handed out by `arena`, which wrote the size before it.

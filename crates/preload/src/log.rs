@@ -174,13 +174,19 @@ impl Log {
         }
     }
 
+    /// Writes a slot that is no allocation, or counts it.
+    pub fn append_other(&self, first: u64, time_ns: u64, body: &[u64; 6]) {
+        if !self.append(first, time_ns, body) {
+            self.dropped_other();
+        }
+    }
+
     /// Writes a slot; its first word last. The log must be open. Says whether there was room.
     pub fn append(&self, first: u64, time_ns: u64, body: &[u64; 6]) -> bool {
         let slot = self
             .field(header::NEXT_SLOT)
             .fetch_add(1, Ordering::Relaxed);
         if slot >= self.granted.load(Ordering::Acquire) && !self.grow(slot) {
-            self.dropped_other();
             return false;
         }
         let start = self.base.load(Ordering::Relaxed) + HEADER_BYTES + slot as usize * SLOT_BYTES;

@@ -204,7 +204,7 @@ fn write(known: &Known, module: &Module) {
     let time = record::now_ns();
     let lengths = build_id.len() as u64 | (path.length as u64) << 16;
     let first = record::word(kind::MODULE, 0, 0, number);
-    STATE.log.append(
+    STATE.log.append_other(
         first,
         time,
         &[module.bias, module.start, module.end, lengths, 0, 0],
@@ -221,7 +221,7 @@ fn write(known: &Known, module: &Module) {
             *word = u64::from_le_bytes(text);
         }
         let first = record::word(kind::MODULE, part as u8 + 1, 0, number);
-        STATE.log.append(first, time, &body);
+        STATE.log.append_other(first, time, &body);
     }
 }
 

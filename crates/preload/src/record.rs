@@ -127,14 +127,12 @@ pub fn resized(resizing: &Resizing, is_gone: bool) {
     }
 }
 
+/// What was tracked was written, so that the log is open. Which thread frees is left out: to ask the
+/// kernel for it is most of what this would take.
 fn write_free(address: usize, time_ns: u64) {
-    let tid = thread();
-    if STATE.log.is_open(tid) {
-        let body = [address as u64, 0, 0, 0, 0, 0];
-        STATE
-            .log
-            .append(word(kind::FREE, 0, 0, tid), time_ns, &body);
-    }
+    let body = [address as u64, 0, 0, 0, 0, 0];
+    let first = word(kind::FREE, 0, 0, 0);
+    STATE.log.append_other(first, time_ns, &body);
 }
 
 /// Must the undoing of mappings be told?

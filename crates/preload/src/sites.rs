@@ -60,7 +60,7 @@ pub fn number(frames: &[usize]) -> u32 {
             }
             let first = (part * SLOT_FRAMES) as u16;
             let word = record::word(kind::SITE, frames.len() as u8, first, site);
-            STATE.log.append(word, time, &body);
+            STATE.log.append_other(word, time, &body);
         }
     }
     site

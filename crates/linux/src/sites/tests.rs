@@ -41,7 +41,7 @@ impl Log {
     }
 
     fn free(self, time_ns: u64, address: u64) -> Self {
-        self.slot(kind::FREE, 0, 0, 8, time_ns, &[address])
+        self.slot(kind::FREE, 0, 0, 0, time_ns, &[address])
     }
 
     fn unmap(self, time_ns: u64, address: u64, bytes: u64) -> Self {
