@@ -19,6 +19,9 @@ const FOLDER_NAME: &CStr = c"HITHER_PRELOAD_DIR";
 const LIMIT_NAME: &CStr = c"HITHER_PRELOAD_LIMIT";
 const THRESHOLD_NAME: &CStr = c"HITHER_PRELOAD_THRESHOLD";
 
+/// Most that a log is allowed to become: its addresses are taken when it is begun.
+const MOST_LIMIT_BYTES: u64 = 64 << 30;
+
 /// Longest path of the folder: a file's name must fit behind it in what the kernel takes.
 const FOLDER_BYTES: usize = 4000;
 
@@ -107,7 +110,7 @@ fn threshold_if_recording() -> Option<u64> {
     if let Some(place) = own.get_mut(..folder.len()) {
         place.copy_from_slice(folder);
     }
-    let limit = number_of(LIMIT_NAME, DEFAULT_LIMIT_BYTES);
+    let limit = number_of(LIMIT_NAME, DEFAULT_LIMIT_BYTES).min(MOST_LIMIT_BYTES);
     let slots = limit.saturating_sub(HEADER_BYTES as u64) / SLOT_BYTES as u64;
     SLOTS.store(slots, Ordering::Relaxed);
     modules::find_own();

@@ -298,6 +298,54 @@ int main() {
 }
 
 #[test]
+fn a_preloaded_allocator_still_serves_the_program() {
+    // It is looked up after the shim, and looks up its own next one while it is first called.
+    let text = "\
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+static int count;
+void *malloc(size_t bytes) {
+    static void *(*next)(size_t);
+    if (next == NULL) next = (void *(*)(size_t))dlsym(RTLD_NEXT, \"malloc\");
+    count += bytes >= 65536;
+    return next(bytes);
+}
+__attribute__((destructor)) static void tell(void) { fprintf(stderr, \"%d large\", count); }
+";
+    let stage = stage();
+    let source = stage.folder.path().join("allocator.c");
+    let library = stage.folder.path().join("allocator.so");
+    fs::write(&source, text).unwrap();
+    compile("cc", &source, &library, &["-shared", "-fPIC"]);
+    for order in [[shim(), library.clone()], [library.clone(), shim()]] {
+        let preload = order.map(|path| path.display().to_string()).join(":");
+        let mut command = stage.command(&["loop", "100"]);
+        let run = stage.run_command(command.env("LD_PRELOAD", preload));
+        assert!(run.output.status.success());
+        assert_eq!(String::from_utf8_lossy(&run.output.stderr), "100 large");
+        let log = run.logs.last().unwrap();
+        assert_eq!(log.allocations.len(), 100);
+        assert!(log.allocations.iter().all(|a| a.end_ns.is_some()));
+    }
+}
+
+#[test]
+fn limits_of_any_size_are_taken() {
+    let stage = stage();
+    for limit in ["0", "4096", "5000", "18446744073709551615", "64M"] {
+        let mut command = stage.command(&["loop", "10"]);
+        let run = stage.run_command(command.env("HITHER_PRELOAD_LIMIT", limit));
+        assert!(run.output.status.success(), "{limit}");
+        let log = run.logs.last().unwrap();
+        let dropped = log.sites.dropped.allocation_count;
+        assert_eq!(log.allocations.len() as u64 + dropped, 10, "{limit}");
+        assert_eq!(dropped == 0, limit.len() > 4 || limit == "64M", "{limit}");
+    }
+}
+
+#[test]
 fn without_a_folder_or_with_a_bad_one_the_program_runs_as_ever() {
     let stage = stage();
     for folder in ["", "relative", "/nowhere/at/all", "/proc"] {
