@@ -166,3 +166,55 @@ fn a_program_and_its_child_are_collected() {
     let missing = collect(&folder.path().join("none")).err().unwrap();
     assert!(format!("{missing:#}").contains("none"), "{missing:#}");
 }
+
+const RUST_SOURCE: &str = "\
+#[inline(never)]
+fn fill(count: usize) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    numbers.resize(count, 7); // grows at once
+    numbers
+}
+fn main() {
+    let zeros = std::hint::black_box(vec![0u8; 1 << 20]);
+    let other = std::thread::spawn(|| fill(100_000)).join();
+    std::process::exit(i32::from(other.is_ok_and(|other| other[5] != 7) || zeros[9] != 0));
+}
+";
+
+#[test]
+fn a_program_of_rust_is_named_by_its_own_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, program, logs] = ["p.rs", "p", "logs"].map(|name| folder.path().join(name));
+    fs::write(&source, RUST_SOURCE).unwrap();
+    fs::create_dir(&logs).unwrap();
+    let mut compiler = Command::new("rustc");
+    let built = compiler
+        .args(["-g", "-O"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&program);
+    assert!(built.status().unwrap().success());
+    let mut command = Command::new(&program);
+    Shim::find().unwrap().attach(&mut command, &logs, 65536);
+    assert!(command.status().unwrap().success());
+    let processes = collect(&logs).unwrap();
+    let [process] = &processes[..] else {
+        panic!("one process: {processes:#?}")
+    };
+    let mut found = Vec::new();
+    for allocation in &process.allocations {
+        let site = &process.sites[allocation.site];
+        let frame = &site.frames[site.first];
+        let name = frame.file.as_deref().unwrap_or("").rsplit('/').next();
+        found.push((name.unwrap_or("").to_owned(), frame.line, allocation.bytes));
+        let is_main = allocation.tid == process.pid;
+        assert_eq!(is_main, allocation.bytes == 1 << 20);
+    }
+    let own = |line, bytes| ("p.rs".to_owned(), Some(line), bytes);
+    assert_eq!(
+        found,
+        [own(8, 1 << 20), own(4, 800_000)],
+        "{:#?}",
+        process.sites
+    );
+}
