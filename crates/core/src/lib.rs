@@ -17,5 +17,6 @@ pub mod plan;
 pub mod policy;
 pub mod refine;
 pub mod set;
+pub mod sites;
 pub mod snapshot;
 pub mod timing;

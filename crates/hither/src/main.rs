@@ -14,6 +14,7 @@ mod probe;
 mod record;
 mod report;
 mod run;
+mod sites;
 mod top;
 mod topo;
 mod units;

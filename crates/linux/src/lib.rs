@@ -14,6 +14,7 @@ pub mod probe;
 pub mod proc;
 pub mod restore;
 pub mod root;
+pub mod sites;
 pub mod sys;
 pub mod topology;
 pub mod tracker;

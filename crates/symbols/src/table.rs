@@ -1,0 +1,136 @@
+//! Symbol tables of an ELF file: functions and variables by address.
+
+use memmap2::Mmap;
+use object::{Object, ObjectSymbol, SymbolIndex, SymbolKind};
+use std::borrow::Cow;
+
+/// An object file in memory, as far as it is touched.
+pub struct Mapped {
+    map: Mmap,
+}
+
+impl Mapped {
+    /// Maps a file.
+    pub fn open(path: &std::path::Path) -> Result<Self, String> {
+        let fail = |reason: String| format!("{}: {reason}", path.display());
+        let file = std::fs::File::open(path).map_err(|error| fail(error.to_string()))?;
+        // SAFETY: the mapping is private and only read. Whoever truncates an object file while it is
+        // looked at ends this process, as he would end every process that runs it.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| fail(error.to_string()))?;
+        let mapped = Self { map };
+        mapped
+            .parse()
+            .ok_or_else(|| fail("is no object file".into()))?;
+        Ok(mapped)
+    }
+
+    /// The file's headers: cheap, nothing is copied.
+    pub fn parse(&self) -> Option<object::File<'_>> {
+        object::File::parse(&*self.map).ok()
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// A symbol without its name, which stays in the file.
+#[derive(Clone, Copy)]
+struct Entry {
+    address: u64,
+    bytes: u64,
+    index: SymbolIndex,
+    is_dynamic: bool,
+    kind: SymbolKind,
+}
+
+/// Symbols of one kind, by address.
+pub struct Table {
+    entries: Vec<Entry>,
+}
+
+/// A symbol that an address is in.
+pub struct Found {
+    /// Its name, demangled.
+    pub name: String,
+    /// Its own address.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Table {
+    /// None.
+    pub fn empty() -> Self {
+        Self {
+            entries: Vec::new(),
+        }
+    }
+
+    /// Has it none?
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Functions and variables of a file, from its full table if it has one, else from the one that
+    /// the dynamic linker uses.
+    pub fn new(file: &object::File<'_>) -> Self {
+        let mut table = Self::empty();
+        table.add(file.symbols(), false);
+        if table.entries.is_empty() {
+            table.add(file.dynamic_symbols(), true);
+        }
+        // Of several names for one thing, the first one in the file: its own rather than aliases.
+        table.entries.sort_by_key(|entry| entry.address);
+        table
+    }
+
+    fn add<'a>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'a>>, is_dynamic: bool) {
+        let symbols = symbols.filter(|symbol| {
+            let is_named = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Data);
+            is_named && !symbol.is_undefined()
+        });
+        self.entries.extend(symbols.map(|symbol| Entry {
+            address: symbol.address(),
+            bytes: symbol.size(),
+            index: symbol.index(),
+            is_dynamic,
+            kind: symbol.kind(),
+        }));
+    }
+
+    /// The symbol of a kind that covers an address.
+    pub fn find(&self, file: &object::File<'_>, kind: SymbolKind, address: u64) -> Option<Found> {
+        let end = self
+            .entries
+            .partition_point(|entry| entry.address <= address);
+        // Symbols may nest, though hardly deeply.
+        let below = self.entries[..end].iter().rev().take(16);
+        let mut fitting = below.filter(|entry| {
+            // Hand-written assembly may leave sizes out: its function goes up to the next.
+            let is_open = entry.bytes == 0 && kind == SymbolKind::Text;
+            entry.kind == kind && (is_open || address - entry.address < entry.bytes)
+        });
+        let entry = fitting.next()?;
+        let first = fitting.take_while(|other| other.address == entry.address);
+        let entry = first.last().unwrap_or(entry);
+        Some(Found {
+            name: name(file, entry)?,
+            address: entry.address,
+            bytes: entry.bytes,
+        })
+    }
+}
+
+fn name(file: &object::File<'_>, entry: &Entry) -> Option<String> {
+    let name = if entry.is_dynamic {
+        let mut symbols = file.dynamic_symbols();
+        let symbol = symbols.find(|symbol| symbol.index() == entry.index)?;
+        symbol.name().ok()?.to_owned()
+    } else {
+        let symbol = file.symbol_by_index(entry.index).ok()?;
+        symbol.name().ok()?.to_owned()
+    };
+    Some(addr2line::demangle_auto(Cow::Owned(name), None).into_owned())
+}
