@@ -16,6 +16,7 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// First line of a journal.
 const HEADER: &str = "hither restore 1";
@@ -155,7 +156,7 @@ impl Journal {
                 "look at it and delete it",
             ));
         }
-        let locked = file.try_lock();
+        let locked = lock(&file);
         let mut text = String::new();
         let read = (&mut file).take(MAX_BYTES).read_to_string(&mut text);
         match locked {
@@ -231,6 +232,18 @@ impl Journal {
             )
         })
     }
+}
+
+/// Locks the journal. It waits for a second: an owner that was killed just now is still ending, and
+/// a child that was forked just now holds a copy of the lock until it executes its program.
+fn lock(file: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..20 {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
+            result => return result,
+        }
+    }
+    file.try_lock()
 }
 
 /// Makes the folder, or checks that nobody else can put a journal into it.

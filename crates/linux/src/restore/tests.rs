@@ -34,18 +34,7 @@ impl Machine {
         self.runtime().join("test.journal")
     }
 
-    /// Again for a while where it is locked: a child that another test starts just now holds a
-    /// copy of the lock until it executes its program.
     fn open(&self) -> Result<(Journal, Option<String>)> {
-        let again = |error: &Error| error.remedy.starts_with("end it");
-        for _ in 0..20 {
-            match Journal::open(&self.root, &self.runtime(), "test") {
-                Err(error) if again(&error) => {
-                    std::thread::sleep(std::time::Duration::from_millis(5));
-                }
-                result => return result,
-            }
-        }
         Journal::open(&self.root, &self.runtime(), "test")
     }
 
