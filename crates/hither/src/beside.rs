@@ -37,7 +37,7 @@ impl Beside {
     /// Starts a program; `prepare` may add to its environment.
     pub fn start(
         words: &[OsString],
-        prepare: impl FnOnce(&mut process::Command),
+        prepare: impl FnOnce(&mut process::Command) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
         let mut signals: Vec<i32> = sys::FORWARDED.to_vec();
         signals.push(sys::SIGCHLD);
@@ -140,11 +140,11 @@ impl Beside {
 fn spawn(
     words: &[OsString],
     signals: &Signals,
-    prepare: impl FnOnce(&mut process::Command),
+    prepare: impl FnOnce(&mut process::Command) -> anyhow::Result<()>,
 ) -> anyhow::Result<process::Child> {
     let mut command = process::Command::new(&words[0]);
     command.args(&words[1..]);
-    prepare(&mut command);
+    prepare(&mut command)?;
     sys::restore_mask_in_child(&mut command, signals.mask_before());
     let name = words[0].display();
     command.spawn().map_err(|error| {

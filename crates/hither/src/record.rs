@@ -1,5 +1,6 @@
 //! `hither record`: how a program uses memory, written down as it runs.
 
+mod allocations;
 mod choose;
 mod overhead;
 mod places;
@@ -8,6 +9,8 @@ mod session;
 use crate::beside::{Beside, End};
 use crate::print;
 use crate::run::parse_interval;
+use crate::units;
+use allocations::Allocations;
 use anyhow::{Context, ensure};
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
@@ -37,6 +40,7 @@ const CGROUPS: &str = "sys/fs/cgroup";
 #[command(after_help = "\
 Examples:
   hither record -- ./app --its options
+  hither record --sites -- ./app
   hither record --pid 4711 --seconds 60 -o before
   hither record --cgroup system.slice/postgresql.service --seconds 60
   hither report before")]
@@ -63,6 +67,12 @@ pub struct Command {
     /// Where samples come from: the best that works here, or one by name
     #[arg(long, value_name = "NAME", value_parser = choose::names())]
     tracker: Option<String>,
+    /// Record where the command allocates memory, too: areas get names of source lines. From this
+    /// size on [without a size: 64K]
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true,
+          default_missing_value = "64K", conflicts_with_all = ["pid", "cgroup"],
+          value_parser = units::parse_bytes)]
+    sites: Option<u64>,
     /// Program and arguments
     #[arg(last = true, value_name = "CMD", required_unless_present_any = ["pid", "cgroup"])]
     command: Vec<OsString>,
@@ -84,8 +94,15 @@ impl Command {
         };
         let meta = self.meta(&root, &topology, &tracker);
         let mut writer = Writer::create(&folder, meta)?;
-        let beside = match self.begin() {
-            Ok(beside) => beside,
+        let begun = self.allocations(&folder).and_then(|allocations| {
+            let beside = self.begin(allocations.as_ref());
+            if let (Err(_), Some(allocations)) = (&beside, &allocations) {
+                allocations.abandon();
+            }
+            Ok((beside?, allocations))
+        });
+        let (beside, allocations) = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 writer.abandon();
                 return Err(error);
@@ -124,6 +141,12 @@ impl Command {
             failed = session.finish(&mut writer).err();
         }
         notes.extend(session.take_notes());
+        if let Some(allocations) = &allocations {
+            match allocations.write(&mut writer, beside.start_ns()) {
+                Ok(told) => notes.extend(told),
+                Err(error) => notes.push(format!("allocation sites are missing: {error:#}")),
+            }
+        }
         let usage = sys::own_usage();
         let (status, signal) = match end {
             End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
@@ -148,10 +171,19 @@ impl Command {
         Ok(ExitCode::from(status.unwrap_or(0)))
     }
 
+    /// What records allocation sites, where that is asked for.
+    fn allocations(&self, folder: &Path) -> anyhow::Result<Option<Allocations>> {
+        let new = |threshold_bytes| Allocations::new(folder, threshold_bytes).context("--sites");
+        self.sites.map(new).transpose()
+    }
+
     /// Starts the command, or begins to wait for what runs.
-    fn begin(&self) -> anyhow::Result<Beside> {
+    fn begin(&self, allocations: Option<&Allocations>) -> anyhow::Result<Beside> {
         match (self.command.is_empty(), self.pid.first()) {
-            (false, _) => Beside::start(&self.command, |_| ()),
+            (false, _) => Beside::start(&self.command, |command| match allocations {
+                Some(allocations) => allocations.attach(command),
+                None => Ok(()),
+            }),
             (true, Some(&pid)) => Beside::attach(pid),
             // A group has no end of its own: hither watches itself, and is told to stop.
             (true, None) => Beside::attach(std::process::id() as i32),

@@ -203,6 +203,8 @@ rows! {
         end_ns: Option<u64>,
         /// Its site, see the table of frames.
         site: u32,
+        /// Asked for as a mapping, in which an allocator may place others?
+        is_mapping: bool,
     }
 
     /// A frame of an allocation site, the innermost of the program first.

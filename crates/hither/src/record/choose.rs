@@ -9,7 +9,10 @@ use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
+use hither_linux::tracker::damon::{Addresses, DamonTracker, Setting};
+use hither_linux::tracker::hintfault::HintFaultTracker;
 use hither_linux::tracker::opium::OpiumTracker;
+use hither_linux::tracker::perf::PerfTracker;
 use hither_recording::meta::MetaTracker;
 
 /// Opens a tracker, or says why not and what would help.
@@ -22,14 +25,28 @@ struct Entry {
     open: Open,
 }
 
-/// All trackers that recordings are made by, the best first; the last works everywhere.
+/// All trackers that recordings are made by, the best first; `none` works everywhere.
 const TRACKERS: &[Entry] = &[
     Entry {
         name: "opium",
         about: "memory fills sampled by the lab's device, with address, CPU, node and latency",
-        open: |root, topology| match OpiumTracker::open(root, topology, None) {
-            Ok(tracker) => Ok(Box::new(tracker)),
-            Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
+        open: |root, topology| told(OpiumTracker::open(root, topology, None)),
+    },
+    Entry {
+        name: "perf",
+        about: "memory accesses sampled by the PMU, with address, CPU, data source and latency",
+        open: |root, topology| told(PerfTracker::open(root, topology, None)),
+    },
+    Entry {
+        name: "damon",
+        about: "access bits of page tables by DAMON: what is hot, not who uses it from where",
+        open: |root, _| {
+            told(DamonTracker::open(
+                root,
+                Addresses::Virtual,
+                Setting::ADAPTIVE,
+                DAMON_BUDGET,
+            ))
         },
     },
     Entry {
@@ -37,7 +54,25 @@ const TRACKERS: &[Entry] = &[
         about: "no accesses: processes, their mappings and where their pages are",
         open: |_, _| Ok(Box::new(NoAccesses)),
     },
+    // Never by itself: it has the kernel move pages of programs that hither did not bind.
+    Entry {
+        name: "hintfault",
+        about: "NUMA hint faults: which CPU touches which page, once per page and scan; the kernel \
+                also moves pages meanwhile",
+        open: |root, topology| told(HintFaultTracker::open(root, topology)),
+    },
 ];
+
+/// What kdamonds may use of the machine's CPU time.
+const DAMON_BUDGET: f64 = 0.01;
+
+/// A tracker, or why there is none and what would help.
+fn told<T: Tracker + 'static>(opened: hither_linux::Result<T>) -> Result<Box<dyn Tracker>, String> {
+    match opened {
+        Ok(tracker) => Ok(Box::new(tracker)),
+        Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
+    }
+}
 
 /// A tracker that was chosen.
 pub struct Chosen {

@@ -75,7 +75,7 @@ pub fn run(
     explain: bool,
     keep_log: bool,
 ) -> anyhow::Result<Finished> {
-    let beside = Beside::start(words, |_| ())?;
+    let beside = Beside::start(words, |_| Ok(()))?;
     let start_ns = beside.start_ns();
     let mut session = setup.map(|setup| Session::new(setup, start_ns, explain, keep_log));
     let first_us = session.as_ref().map(|session| session.interval_us);

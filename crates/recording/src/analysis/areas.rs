@@ -298,8 +298,9 @@ struct Live<'a> {
     /// The same by end.
     ends: Vec<u32>,
     ended: usize,
-    /// Process and first address to end and site.
-    now: BTreeMap<(i32, u64), (u64, u32, u32)>,
+    /// Process and first address to end, site and place: of mappings, and of what an allocator
+    /// may have placed inside of those.
+    now: [BTreeMap<(i32, u64), (u64, u32, u32)>; 2],
 }
 
 impl<'a> Live<'a> {
@@ -312,15 +313,18 @@ impl<'a> Live<'a> {
             begun: 0,
             ends,
             ended: 0,
-            now: BTreeMap::new(),
+            now: [BTreeMap::new(), BTreeMap::new()],
         }
     }
 
     fn site(&mut self, access: &Access) -> Option<u32> {
         self.advance(access.time_ns);
         let key = (access.pid, access.address);
-        let (&(pid, _), &(end, site, _)) = self.now.range(..=key).next_back()?;
-        (pid == access.pid && access.address < end).then_some(site)
+        let inner_first = self.now.iter().rev();
+        inner_first.into_iter().find_map(|now| {
+            let (&(pid, _), &(end, site, _)) = now.range(..=key).next_back()?;
+            (pid == access.pid && access.address < end).then_some(site)
+        })
     }
 
     fn advance(&mut self, time_ns: u64) {
@@ -341,8 +345,9 @@ impl<'a> Live<'a> {
                     let index = self.ends[self.ended];
                     let gone = &all[index as usize];
                     let key = (gone.pid, gone.address);
-                    if self.now.get(&key).is_some_and(|&(_, _, of)| of == index) {
-                        self.now.remove(&key);
+                    let now = &mut self.now[usize::from(!gone.is_mapping)];
+                    if now.get(&key).is_some_and(|&(_, _, of)| of == index) {
+                        now.remove(&key);
                     }
                     self.ended += 1;
                 }
@@ -350,7 +355,7 @@ impl<'a> Live<'a> {
                     let new = &all[self.begun];
                     let end = new.address.saturating_add(new.bytes);
                     let entry = (end, new.site, self.begun as u32);
-                    self.now.insert((new.pid, new.address), entry);
+                    self.now[usize::from(!new.is_mapping)].insert((new.pid, new.address), entry);
                     self.begun += 1;
                 }
                 _ => return,
@@ -385,6 +390,7 @@ mod tests {
             start_ns,
             end_ns,
             site,
+            is_mapping: false,
         }
     }
 
@@ -427,6 +433,12 @@ mod tests {
             allocation(0x1000, 20, None, 2),
             allocation(0x3000, 25, None, 2),
         ];
+        // An allocator's mapping holds all of them, and is the area of what lies between.
+        data.allocations.push(Allocation {
+            bytes: 0x2800,
+            is_mapping: true,
+            ..allocation(0x1000, 28, None, 3)
+        });
         data.frames = vec![Frame {
             pid: 7,
             site: 2,
@@ -452,8 +464,8 @@ mod tests {
             .iter()
             .map(|&index| found.list[index as usize].kind.clone())
             .collect();
-        let [none, one, two] = [Kind::Unknown, Kind::Site(1), Kind::Site(2)];
-        assert_eq!(kinds, [none.clone(), one, two.clone(), none, two]);
+        let [one, two, mapping] = [Kind::Site(1), Kind::Site(2), Kind::Site(3)];
+        assert_eq!(kinds, [Kind::Unknown, one, two.clone(), mapping, two]);
         let area = found
             .list
             .iter()
