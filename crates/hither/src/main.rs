@@ -6,6 +6,7 @@
 mod bench;
 mod beside;
 mod draw;
+mod import;
 mod lab;
 mod moving;
 mod output;
@@ -44,6 +45,7 @@ enum Command {
     Probe(probe::Command),
     Record(record::Command),
     Report(report::Command),
+    Import(import::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Probe(command) => command.run(),
         Command::Record(command) => command.run(),
         Command::Report(command) => command.run(),
+        Command::Import(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {
