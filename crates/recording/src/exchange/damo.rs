@@ -40,6 +40,8 @@ struct Intervals {
 struct Snapshot {
     start_time: Option<Number>,
     end_time: Number,
+    /// Where DAMON tunes its intervals.
+    sample_interval_us: Option<Number>,
     regions: Vec<DamoRegion>,
 }
 
@@ -67,7 +69,8 @@ struct Age {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Number {
-    Whole(i128),
+    Whole(u64),
+    Negative(i64),
     Fraction(f64),
     Text(String),
 }
@@ -100,6 +103,7 @@ impl Number {
     fn value(&self, units: &[(&str, f64)], plain: f64) -> Option<f64> {
         let found = match self {
             Self::Whole(whole) => *whole as f64 * plain,
+            Self::Negative(negative) => *negative as f64 * plain,
             Self::Fraction(fraction) => fraction * plain,
             Self::Text(text) => value_of(text.trim(), units, plain)?,
         };
@@ -109,8 +113,8 @@ impl Number {
     /// An address, exact to the byte where it is written so.
     fn address(&self) -> Option<u64> {
         match self {
-            Self::Whole(whole) => u64::try_from(*whole).ok(),
-            Self::Fraction(_) => None,
+            Self::Whole(whole) => Some(*whole),
+            Self::Negative(_) | Self::Fraction(_) => None,
             Self::Text(text) => {
                 let digits = text.replace(',', "");
                 match digits.trim().parse() {
@@ -230,6 +234,8 @@ pub(super) struct Target {
 pub(super) struct TargetSnapshot {
     pub start_ns: Option<f64>,
     pub end_ns: f64,
+    /// Time between checks, where it is told of this snapshot.
+    pub check_ns: Option<f64>,
     pub regions: Vec<Seen>,
 }
 
@@ -276,6 +282,10 @@ fn target(index: usize, record: &Record) -> Result<Target, String> {
         let mut seen = TargetSnapshot {
             start_ns: snapshot.start_time.as_ref().and_then(time),
             end_ns: time(&snapshot.end_time).ok_or_else(|| fault("`end_time` is no time"))?,
+            check_ns: snapshot
+                .sample_interval_us
+                .as_ref()
+                .and_then(|time| time.value(TIMES, 1e3).filter(|&time| time > 0.0)),
             regions: Vec::with_capacity(snapshot.regions.len()),
         };
         for region in &snapshot.regions {
@@ -415,11 +425,14 @@ fn mean_length(targets: &[Target]) -> f64 {
 }
 
 fn add_regions(into: &mut Imported, target: &Target, pid: Option<i32>, began: f64, assumed: u32) {
-    let check_count = target.check_count.unwrap_or(assumed);
     let mut backwards = 0_u64;
     for snapshot in &target.snapshots {
         let start_ns = snapshot.start_ns.unwrap_or(snapshot.end_ns);
         let length_ns = (snapshot.end_ns - start_ns).max(0.0);
+        let told = snapshot
+            .check_ns
+            .map(|check_ns| ((length_ns / check_ns).round() as u32).max(1));
+        let check_count = told.or(target.check_count).unwrap_or(assumed);
         for seen in &snapshot.regions {
             if seen.start >= seen.end {
                 backwards += 1;

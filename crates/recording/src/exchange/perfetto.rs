@@ -63,9 +63,17 @@ fn counters(data: &Data, events: &mut Vec<Value>) {
     for row in &data.intervals {
         let from = row.time_ns.saturating_sub(row.length_ns);
         let figures = [
-            ("local accesses", "%", row.local_access_ratio.map(|r| 100.0 * r)),
+            (
+                "local accesses",
+                "%",
+                row.local_access_ratio.map(|r| 100.0 * r),
+            ),
             ("latency", "ns", row.latency_ns),
-            ("controller imbalance", "%", row.controller_imbalance.map(|i| 100.0 * i)),
+            (
+                "controller imbalance",
+                "%",
+                row.controller_imbalance.map(|i| 100.0 * i),
+            ),
             ("link use", "%", row.link_use.map(|u| 100.0 * u)),
             ("memory fills", "1/us", row.accesses_per_us),
         ];
@@ -81,7 +89,10 @@ fn counters(data: &Data, events: &mut Vec<Value>) {
         let figures = [
             ("read GB/s", row.read_bytes.map(gbs)),
             ("written GB/s", row.write_bytes.map(gbs)),
-            ("controller used %", row.utilisation.map(|used| 100.0 * used)),
+            (
+                "controller used %",
+                row.utilisation.map(|used| 100.0 * used),
+            ),
         ];
         for (series, figure) in figures {
             events.extend(figure.map(|figure| counter(&track, from, series, figure)));
@@ -196,13 +207,27 @@ mod tests {
         let trace = trace(&data, &set);
         let counters: Vec<_> = events(&trace, "C")
             .iter()
-            .map(|event| (event["name"].clone(), event["ts"].clone(), event["args"].clone()))
+            .map(|event| {
+                (
+                    event["name"].clone(),
+                    event["ts"].clone(),
+                    event["args"].clone(),
+                )
+            })
             .collect();
         let expected = [
             (json!("local accesses"), json!(200.0), json!({"%": 25.0})),
             (json!("node2"), json!(200.0), json!({"read GB/s": 1.5})),
-            (json!("working set"), json!(0.0), json!({"touched MiB": 3.0})),
-            (json!("working set"), json!(0.0), json!({"weighted MiB": 1.0})),
+            (
+                json!("working set"),
+                json!(0.0),
+                json!({"touched MiB": 3.0}),
+            ),
+            (
+                json!("working set"),
+                json!(0.0),
+                json!({"weighted MiB": 1.0}),
+            ),
         ];
         assert_eq!(counters, expected);
         assert_eq!(trace["otherData"]["schema"], SCHEMA);
@@ -232,7 +257,10 @@ mod tests {
             (&json!("app"), &json!(1.0), &json!(4.0))
         );
         let moves = events(&trace, "i");
-        let told: Vec<_> = moves.iter().map(|e| (&e["ts"], &e["args"]["pages"])).collect();
+        let told: Vec<_> = moves
+            .iter()
+            .map(|e| (&e["ts"], &e["args"]["pages"]))
+            .collect();
         let (first, last) = (json!(100_000.0), json!(200_000.0));
         assert_eq!(told, [(&first, &json!(1)), (&last, &json!(1))]);
         assert_eq!(moves[0]["args"]["to"], "node2");

@@ -106,12 +106,18 @@ impl<'a> Header<'a> {
             ));
         }
         if (file.len() as u64) < HEADER_BYTES {
-            let what = format!("the header has {HEADER_BYTES} bytes, the file {}", file.len());
+            let what = format!(
+                "the header has {HEADER_BYTES} bytes, the file {}",
+                file.len()
+            );
             return Err(fault(0, what));
         }
         let entry = field(16);
         if entry < ATTR_BYTES + SECTION_BYTES {
-            return Err(fault(16, format!("descriptions of events have {entry} bytes")));
+            return Err(fault(
+                16,
+                format!("descriptions of events have {entry} bytes"),
+            ));
         }
         let attrs = part(file, field(24), field(32))
             .ok_or_else(|| fault(24, "the events' descriptions lie beyond the end".to_owned()))?;
@@ -128,10 +134,16 @@ impl<'a> Header<'a> {
         for bytes in entries {
             let (attr, ids) = bytes.split_at(bytes.len() - SECTION_BYTES as usize);
             let ids = part(file, u64_at(ids, 0), u64_at(ids, 8)).ok_or_else(|| {
-                fault(24, "ids of an event lie beyond the end of the file".to_owned())
+                fault(
+                    24,
+                    "ids of an event lie beyond the end of the file".to_owned(),
+                )
             })?;
             ids_left = ids_left.checked_sub(ids.len()).ok_or_else(|| {
-                fault(24, "the events have more ids than the file has room for".to_owned())
+                fault(
+                    24,
+                    "the events have more ids than the file has room for".to_owned(),
+                )
             })?;
             header.events.push(Event {
                 layout: Layout::read(attr),
@@ -187,7 +199,8 @@ impl<'a> Header<'a> {
         if u64_at(file, 48) == 0 {
             return;
         }
-        let bits = (0..256_usize).filter(|bit| u64_at(file, 72 + bit / 64 * 8) >> (bit % 64) & 1 == 1);
+        let bits =
+            (0..256_usize).filter(|bit| u64_at(file, 72 + bit / 64 * 8) >> (bit % 64) & 1 == 1);
         let mut damaged = Vec::new();
         for (place, bit) in bits.enumerate() {
             let at = start.saturating_add(place as u64 * SECTION_BYTES);

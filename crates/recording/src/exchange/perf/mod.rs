@@ -217,9 +217,15 @@ fn assemble(header: Header<'_>, read: Read) -> Imported {
     let mut notes = header.notes;
     notes.extend(read.notes);
     for (count, what) in [
-        (read.foreign_count, "are of the kernel's memory or of guests"),
+        (
+            read.foreign_count,
+            "are of the kernel's memory or of guests",
+        ),
         (read.unaddressed_count, "have no address"),
-        (read.unknown_count, "are of events that the file does not describe"),
+        (
+            read.unknown_count,
+            "are of events that the file does not describe",
+        ),
     ] {
         if count > 0 {
             notes.push(format!("{count} samples {what}, and were left out"));
@@ -228,7 +234,10 @@ fn assemble(header: Header<'_>, read: Read) -> Imported {
     if !inherited_all {
         notes.push("not all mappings that children have from their parents are told".to_owned());
     }
-    let has_weights = read.accesses.iter().any(|a| a.weight.is_some_and(|w| w > 0));
+    let has_weights = read
+        .accesses
+        .iter()
+        .any(|a| a.weight.is_some_and(|w| w > 0));
     match places.ghz {
         _ if !has_weights => {}
         Some(ghz) => notes.push(format!(
@@ -308,9 +317,14 @@ impl Places {
 
     fn sample(&self, access: &Access, start_ns: u64) -> Sample {
         let source = DataSource::decode(access.data_source.unwrap_or(0));
-        let from_node = access.cpu.and_then(|cpu| self.node_of_cpu.get(&cpu).copied());
+        let from_node = access
+            .cpu
+            .and_then(|cpu| self.node_of_cpu.get(&cpu).copied());
         let cycles = access.weight.filter(|&cycles| cycles > 0);
-        let latency_ns = self.ghz.zip(cycles).map(|(ghz, cycles)| cycles as f64 / ghz);
+        let latency_ns = self
+            .ghz
+            .zip(cycles)
+            .map(|(ghz, cycles)| cycles as f64 / ghz);
         Sample {
             time_ns: access.time_ns - start_ns,
             pid: access.pid,

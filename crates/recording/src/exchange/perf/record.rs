@@ -238,7 +238,10 @@ fn time_behind(body: &[u8], layout: &Layout) -> u64 {
     if !layout.has_ids || !layout.has(TIME) || bytes > body.len() {
         return 0;
     }
-    u64_at(body, body.len() - bytes + if layout.has(TID) { 8 } else { 0 })
+    u64_at(
+        body,
+        body.len() - bytes + if layout.has(TID) { 8 } else { 0 },
+    )
 }
 
 fn mapping(head: Head, mut bytes: Bytes<'_>, time_ns: u64) -> Option<Record> {
@@ -311,7 +314,11 @@ fn sample(mut bytes: Bytes<'_>, layout: &Layout) -> Option<Access> {
     }
     if asked(field::BRANCH_STACK) {
         let count = bytes.u64()?;
-        bytes.take(if layout.branches & BRANCH_INDEX != 0 { 8 } else { 0 })?;
+        bytes.take(if layout.branches & BRANCH_INDEX != 0 {
+            8
+        } else {
+            0
+        })?;
         bytes.take(count.checked_mul(24)?)?;
         let counters = layout.branches & BRANCH_COUNTERS != 0;
         bytes.take(if counters { count.checked_mul(8)? } else { 0 })?;
@@ -354,5 +361,7 @@ fn skip_counts(bytes: &mut Bytes<'_>, format: u64) -> Option<()> {
         true => bytes.u64()?.checked_mul(each)?,
         false => each,
     };
-    bytes.take(counts.checked_add(times)?.checked_mul(8)?).map(drop)
+    bytes
+        .take(counts.checked_add(times)?.checked_mul(8)?)
+        .map(drop)
 }
