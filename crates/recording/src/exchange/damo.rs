@@ -171,27 +171,29 @@ pub(super) fn is_zlib(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn import(bytes: &[u8]) -> Result<Imported, Malformed> {
-    if is_zlib(bytes) {
-        let content = decompress_to_vec_zlib_with_limit(bytes, MOST_BYTES as usize);
-        let content = content.map_err(|error| match error.status {
-            TINFLStatus::HasMoreOutput => Malformed::new(
-                bytes.len(),
-                format!("the content is larger than {} MiB", MOST_BYTES >> 20),
-                "record a shorter time, or longer aggregations",
-            ),
-            _ => Malformed::new(
-                0,
-                format!(
-                    "the zlib stream is cut off or damaged ({:?} after {} bytes of content)",
-                    error.status,
-                    error.output.len()
-                ),
-                REMEDY,
-            ),
-        })?;
-        return of_json(&content);
+    match is_zlib(bytes) {
+        true => of_json(&unpacked(bytes, MOST_BYTES as usize)?),
+        false => of_json(bytes),
     }
-    of_json(bytes)
+}
+
+/// The content of a zlib stream, if it is not larger than the limit.
+pub(super) fn unpacked(bytes: &[u8], most_bytes: usize) -> Result<Vec<u8>, Malformed> {
+    decompress_to_vec_zlib_with_limit(bytes, most_bytes).map_err(|error| match error.status {
+        TINFLStatus::HasMoreOutput => Malformed::new(
+            bytes.len(),
+            format!("the content is larger than {} MiB", most_bytes >> 20),
+            "record a shorter time, or longer aggregations",
+        ),
+        status => Malformed::new(
+            0,
+            format!(
+                "the zlib stream is cut off or damaged ({status:?} after {} bytes of content)",
+                error.output.len()
+            ),
+            REMEDY,
+        ),
+    })
 }
 
 fn of_json(bytes: &[u8]) -> Result<Imported, Malformed> {
