@@ -13,6 +13,7 @@ pub mod machine;
 pub mod metrics;
 pub mod observation;
 pub mod opium;
+pub mod perf;
 pub mod plan;
 pub mod policy;
 pub mod refine;

@@ -6,6 +6,7 @@
 mod bench;
 mod beside;
 mod draw;
+mod import;
 mod lab;
 mod moving;
 mod output;
@@ -47,6 +48,7 @@ enum Command {
     Record(record::Command),
     Report(report::Command),
     Top(top::Command),
+    Import(import::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Record(command) => command.run(),
         Command::Report(command) => command.run(),
         Command::Top(command) => command.run(),
+        Command::Import(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

@@ -256,7 +256,7 @@ impl Command {
 }
 
 /// The name, or the first of `name-2`, `name-3`, ... that is not taken.
-fn free_name(name: &Path) -> PathBuf {
+pub fn free_name(name: &Path) -> PathBuf {
     let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", name.display())));
     std::iter::once(name.to_owned())
         .chain(numbered)

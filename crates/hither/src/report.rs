@@ -12,6 +12,7 @@ use anyhow::{Context, anyhow};
 use figures::Figures;
 use hither_recording::Recording;
 use hither_recording::analysis::Data;
+use hither_recording::exchange::perfetto;
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,9 @@ pub struct Command {
     /// Write hither.report/1 to a file; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write trace events for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
 }
 
 impl Command {
@@ -60,6 +64,7 @@ impl Command {
             ("--html", &self.html),
             ("--svg", &self.svg),
             ("--json", &self.json),
+            ("--perfetto", &self.perfetto),
         ] {
             if let Some(path) = path {
                 can_write(option, path)?;
@@ -82,6 +87,10 @@ impl Command {
         if let Some(path) = &self.html {
             let title = format!("hither: {}", folder.display());
             write("--html", path, &document.html(&title))?;
+        }
+        if let Some(path) = &self.perfetto {
+            let trace = perfetto::trace(&figures.data, &figures.working_set);
+            write("--perfetto", path, &trace.to_string())?;
         }
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         show(&self.json, &json::json(&figures), &document.text(colour))?;

@@ -110,8 +110,6 @@ pub struct ProcessSites {
     pub parent: i32,
     /// When it first allocated; ns of CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Smallest allocation that was recorded.
-    pub threshold_bytes: u64,
     /// Allocations in the order of their beginnings.
     pub allocations: Vec<Allocation>,
     /// Call stacks of allocations.
@@ -238,7 +236,6 @@ fn process(log: &Sites, names: &mut Names) -> ProcessSites {
         pid: log.pid,
         parent: log.parent,
         start_ns: log.start_ns,
-        threshold_bytes: log.threshold_bytes,
         allocations,
         sites,
         modules: log.modules.clone(),

@@ -22,6 +22,7 @@
 pub mod analysis;
 mod column;
 mod error;
+pub mod exchange;
 pub mod meta;
 pub mod read;
 pub mod rows;

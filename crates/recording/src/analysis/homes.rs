@@ -45,20 +45,43 @@ pub fn residents(data: &Data) -> Vec<Resident> {
     all
 }
 
-/// Pages that samples saw on one node and later on another: `[from][to]` by node position. Pages
-/// that were not sampled on both sides of their move are not in it.
+/// A page that samples saw on one node and later on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When it was seen there.
+    pub time_ns: u64,
+    /// Whose.
+    pub pid: i32,
+    /// Position of the node where it was.
+    pub from: usize,
+    /// Position of the node where it is.
+    pub to: usize,
+}
+
+/// Tells of each change, by time. Pages that were not sampled on both sides of their move are not
+/// in it.
+pub fn changes(data: &Data, mut each: impl FnMut(Change)) {
+    let mut homes: HashMap<(i32, u64), usize> = HashMap::new();
+    for access in &data.accesses {
+        let Some(to) = access.home() else { continue };
+        let before = homes.insert((access.pid, access.address >> 12), to);
+        if let Some(from) = before.filter(|&from| from != to) {
+            each(Change {
+                time_ns: access.time_ns,
+                pid: access.pid,
+                from,
+                to,
+            });
+        }
+    }
+}
+
+/// The pages of [`changes`]: `[from][to]` by node position.
 #[must_use]
 pub fn moves(data: &Data) -> Vec<Vec<u64>> {
     let count = data.nodes.len();
     let mut matrix = vec![vec![0; count]; count];
-    let mut homes: HashMap<(i32, u64), usize> = HashMap::new();
-    for access in &data.accesses {
-        let Some(home) = access.home() else { continue };
-        let before = homes.insert((access.pid, access.address >> 12), home);
-        if let Some(before) = before.filter(|&before| before != home) {
-            matrix[before][home] += 1;
-        }
-    }
+    changes(data, |change| matrix[change.from][change.to] += 1);
     matrix
 }
 

@@ -1,0 +1,226 @@
+//! Reports on every recording of the corpus (`fixtures/recordings`, see its README.md), and what
+//! other tools recorded: whatever is damaged, a report comes out or a sentence, and no panic.
+
+mod common;
+
+use common::{output, refused, text};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+fn corpus(name: &str) -> String {
+    let folder = fixtures().join("recordings").join(name);
+    folder.to_str().unwrap().to_owned()
+}
+
+/// A report's forms: its options, and the file that it writes.
+const FORMS: [(&[&str], Option<&str>); 5] = [
+    (&[], None),
+    (&["--json", "-"], None),
+    (&["--html"], Some("page.html")),
+    (&["--svg"], Some("heat.svg")),
+    (&["--perfetto"], Some("trace.json")),
+];
+
+/// What came out of one form: the output, and the file where one was written.
+fn report(folder: &str, form: usize) -> (Output, Option<String>) {
+    let (options, file) = FORMS[form];
+    let into = tempfile::tempdir().unwrap();
+    let path = file.map(|name| into.path().join(name));
+    let mut arguments = vec!["report", folder];
+    arguments.extend(options);
+    arguments.extend(path.iter().map(|path| path.to_str().unwrap()));
+    let output = output(&arguments);
+    let errors = text(&output.stderr);
+    assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
+    match output.status.code() {
+        Some(0) => {}
+        // A sentence, with what would help behind a semicolon.
+        Some(2) => assert!(
+            errors.starts_with("hither: ") && errors.contains("; "),
+            "{arguments:?}: {errors}"
+        ),
+        status => panic!("{arguments:?}: status {status:?}: {errors}"),
+    }
+    let written = path.and_then(|path| fs::read_to_string(path).ok());
+    (output, written)
+}
+
+#[test]
+fn every_recording_of_the_corpus_has_reports_or_a_sentence() {
+    let mut count = 0;
+    for entry in fs::read_dir(fixtures().join("recordings")).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.is_dir() {
+            continue;
+        }
+        count += 1;
+        let folder = folder.to_str().unwrap();
+        for form in 0..FORMS.len() {
+            let (output, written) = report(folder, form);
+            if !output.status.success() {
+                continue;
+            }
+            let printed = text(&output.stdout);
+            assert!(!printed.is_empty());
+            match (form, written) {
+                (1, _) => {
+                    let document: Value = serde_json::from_str(&printed).unwrap();
+                    assert_eq!(document["schema"], "hither.report/1");
+                }
+                (2, Some(page)) => assert!(page.starts_with("<!") && page.contains("</html>")),
+                (3, Some(picture)) => assert!(picture.contains("</svg>")),
+                (4, Some(trace)) => {
+                    let trace: Value = serde_json::from_str(&trace).unwrap();
+                    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+                }
+                (0, None) => {}
+                (form, _) => panic!("{folder}: form {form} wrote nothing"),
+            }
+        }
+    }
+    assert!(count >= 7, "{count} recordings");
+}
+
+/// Text of a report that must come out.
+fn shown(name: &str) -> String {
+    let (output, _) = report(&corpus(name), 0);
+    assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+    // Notes are broken into lines.
+    let printed = text(&output.stdout);
+    printed.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_whole_recording_is_shown_in_every_form() {
+    for (form, options) in FORMS.iter().enumerate() {
+        let (output, _) = report(&corpus("whole"), form);
+        let errors = text(&output.stderr);
+        assert!(output.status.success(), "{options:?}: {errors}");
+    }
+    let whole = shown("whole");
+    assert!(!whole.contains("left out"), "{whole}");
+}
+
+#[test]
+fn what_is_missing_of_a_recording_is_said() {
+    let cut = shown("cut-off");
+    assert!(
+        cut.contains("the recorder did not come to its end"),
+        "{cut}"
+    );
+    for name in ["truncated", "flipped"] {
+        let damaged = shown(name);
+        assert!(
+            damaged.contains("samples-00000.parquet was left out: it does not have its sum"),
+            "{name}: {damaged}"
+        );
+    }
+    let empty = shown("empty");
+    assert!(empty.contains("samples 0"), "{empty}");
+}
+
+#[test]
+fn descriptions_that_cannot_be_read_are_refused() {
+    refused(
+        &["report", &corpus("unreadable")],
+        "recording.json: is no JSON",
+    );
+    let nothing = tempfile::tempdir().unwrap();
+    refused(
+        &["report", nothing.path().to_str().unwrap()],
+        "recording.json: cannot be read",
+    );
+}
+
+#[test]
+fn a_trace_holds_what_the_report_shows() {
+    let (_, written) = report(&corpus("whole"), 4);
+    let trace: Value = serde_json::from_str(&written.unwrap()).unwrap();
+    assert_eq!(trace["otherData"]["schema"], "hither.trace/1");
+    let events = trace["traceEvents"].as_array().unwrap();
+    let has = |phase: &str, name: &str| {
+        let found = |event: &&Value| event["ph"] == phase && event["name"] == name;
+        assert!(events.iter().any(|e| found(&e)), "no {phase} `{name}`");
+    };
+    for track in ["local accesses", "latency", "node0", "node3", "working set"] {
+        has("C", track);
+    }
+    has("X", "cluster");
+    for event in events {
+        let is_meta = event["ph"] == "M";
+        assert!(is_meta || event["ts"].as_f64().unwrap() >= 0.0, "{event}");
+        assert!(event["pid"].is_i64(), "{event}");
+    }
+}
+
+#[test]
+fn files_of_other_tools_become_recordings() {
+    let into = tempfile::tempdir().unwrap();
+    for (file, told) in [
+        ("damo/records.json", "0 samples, 136 regions, 2 processes"),
+        ("damo/records.zlib", "0 samples, 136 regions, 2 processes"),
+        ("damo/trace.txt", "0 samples, 136 regions, 2 processes"),
+        (
+            "perf-data/page-faults.data",
+            "322 samples, 0 regions, 2 processes",
+        ),
+        (
+            "perf-data/physical.data",
+            "319 samples, 0 regions, 2 processes",
+        ),
+    ] {
+        let folder = into.path().join(file.replace('/', "-"));
+        let (file, folder) = (fixtures().join(file), folder.to_str().unwrap());
+        let done = output(&["import", file.to_str().unwrap(), "-o", folder]);
+        let errors = text(&done.stderr);
+        assert!(done.status.success() && errors.contains(told), "{errors}");
+        for form in 0..FORMS.len() {
+            let (output, _) = report(folder, form);
+            assert!(
+                output.status.success(),
+                "{folder} {form}: {}",
+                text(&output.stderr)
+            );
+        }
+    }
+}
+
+#[test]
+fn files_that_cannot_be_imported_are_refused_with_their_place() {
+    let into = tempfile::tempdir().unwrap();
+    let path = |name: &str| into.path().join(name).to_str().unwrap().to_owned();
+    let folder = path("recording");
+    let fixture = |name: &str| fixtures().join(name).to_str().unwrap().to_owned();
+    let import = |file: &str, words: &str| {
+        refused(&["import", file, "-o", &folder], words);
+        assert!(!Path::new(&folder).exists(), "{file} left a folder");
+    };
+    import(&path("none"), "cannot be read; give a file");
+    import(into.path().to_str().unwrap(), "is a folder");
+    import(
+        &fixture("perf-data/pipe.data"),
+        "byte 8: the file was written through a pipe",
+    );
+    import(
+        &fixture("perf-data/compressed.data"),
+        "the records are compressed",
+    );
+    import(&fixture("perf-data/faults.c"), "neither damo");
+    let json = fs::read(fixtures().join("damo/records.json")).unwrap();
+    fs::write(path("cut.json"), &json[..4000]).unwrap();
+    import(&path("cut.json"), "byte 4000: no list of damo records");
+    let perf = fixture("perf-data/page-faults.data");
+    refused(
+        &["import", "--format", "damo", &perf, "-o", &folder],
+        "byte 1: no list of damo records",
+    );
+    // A folder that holds something is left alone.
+    let taken = into.path().to_str().unwrap();
+    refused(&["import", &perf, "-o", taken], "is not empty");
+}
