@@ -28,7 +28,7 @@ fn a_recording_tells_whose_parts_are_where_and_what_to_do() {
         .arg(built("hither"))
         .args(["record", "-o", "/tmp/rec", "--"])
         .arg(built("cluster"))
-        .args(["partitioned", "--mb", &MB.to_string(), "--rounds", "64"])
+        .args(["partitioned", "--mb", &MB.to_string(), "--rounds", "112"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

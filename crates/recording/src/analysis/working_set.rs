@@ -70,6 +70,11 @@ pub fn working_set(data: &Data, window_ns: u64) -> WorkingSet {
             weighted_bytes: chao1(seen, times(1), times(2)) * PAGE_BYTES,
         });
     }
+    // A window of which the recording has less than half says less than the others.
+    let has_half = |end_ns: u64| data.length_ns() + window_ns / 2 >= end_ns;
+    if windows.len() > 1 && !windows.last().is_some_and(|last| has_half(last.time_ns)) {
+        windows.pop();
+    }
     WorkingSet {
         windows,
         of_samples: true,
@@ -136,6 +141,17 @@ mod tests {
         assert!(pages(set.windows[0].touched_bytes) < 3600.0);
         let estimated = pages(set.windows[0].weighted_bytes);
         assert!((3800.0..4200.0).contains(&estimated), "{estimated}");
+    }
+
+    #[test]
+    fn a_window_that_had_hardly_begun_is_left_out() {
+        let mut data = empty();
+        data.accesses = (0..120)
+            .map(|turn| access(turn, turn << 12, 0, 0))
+            .collect();
+        assert_eq!(working_set(&data, 100).windows.len(), 1);
+        data.accesses.push(access(150, 0, 0, 0));
+        assert_eq!(working_set(&data, 100).windows.len(), 2);
     }
 
     #[test]
