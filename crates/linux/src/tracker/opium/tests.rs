@@ -215,6 +215,7 @@ fn filters_are_checked_before_they_are_set() {
         shift: 12,
         reads: true,
         writes: false,
+        transfers: false,
         base_counter: 16,
         threshold: 9,
         secondary: filter::WRITES,
