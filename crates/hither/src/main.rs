@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod topo;
 mod units;
+mod zoom;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ enum Command {
     Probe(probe::Command),
     Record(record::Command),
     Report(report::Command),
+    Zoom(zoom::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Probe(command) => command.run(),
         Command::Record(command) => command.run(),
         Command::Report(command) => command.run(),
+        Command::Zoom(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

@@ -4,6 +4,7 @@
 //! test. [`sys`] is the only home of system calls.
 
 pub mod backend;
+pub mod counting;
 pub mod doctor;
 pub mod error;
 pub mod opium;

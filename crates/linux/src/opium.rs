@@ -438,7 +438,11 @@ impl Device {
             let mut flags = filter::ENABLED | filter::CLEAR;
             flags |= if wanted.reads { filter::READS } else { 0 };
             flags |= if wanted.writes { filter::WRITES } else { 0 };
-            flags |= if wanted.transfers { filter::TRANSFERS } else { 0 };
+            flags |= if wanted.transfers {
+                filter::TRANSFERS
+            } else {
+                0
+            };
             self.map.write32_release(base + filter::FLAGS, flags);
         }
         let sequence = self.map.read32(control::FILTER_SEQ);

@@ -277,9 +277,8 @@ impl Vcpu {
             .u32(at + ring::LATENCY_NS)
             .store((fill.latency_ps / 1000) as u32, Relaxed);
         device.u8(at + ring::NODE).store(fill.node as u8, Relaxed);
-        let flags = flags
-            | (u8::from(fill.store) * ring::WRITE)
-            | (u8::from(fill.kernel) * ring::KERNEL);
+        let flags =
+            flags | (u8::from(fill.store) * ring::WRITE) | (u8::from(fill.kernel) * ring::KERNEL);
         device.u8(at + ring::FLAGS).store(flags, Relaxed);
         self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, at));
         // Pairs with the reader's acquire load of the head: the sample is complete first.
