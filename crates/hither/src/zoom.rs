@@ -117,7 +117,7 @@ impl Command {
         self.tell(&show::areas(&steps, &data))?;
         if self.steps > 1 && !steps.open_areas().is_empty() {
             steps.look_at_pages(&data, None);
-            self.tell(&show::pages(&steps, &data))?;
+            self.tell(&show::pages(&steps))?;
         }
         if self.steps > 2 && !steps.contested_areas().is_empty() {
             steps.look_at_lines(&data, None);

@@ -235,7 +235,7 @@ impl Zoom<'_> {
             Step::Pages => {
                 let counts = self.page_counts(&data);
                 self.steps.look_at_pages(&data, counts.as_deref());
-                self.command.tell(&show::pages(&self.steps, &data))?;
+                self.command.tell(&show::pages(&self.steps))?;
                 match most > 2 && !self.steps.contested_areas().is_empty() {
                     true => Step::Lines,
                     false => Step::Done,
@@ -302,6 +302,10 @@ impl Zoom<'_> {
         for run in pages.chunk_by(|a, b| a.0 == b.0 && a.1 + PAGE_BYTES == b.1) {
             let range = run[0].1..run[run.len() - 1].1 + PAGE_BYTES;
             frames_of(self.root, run[0].0, &range, &mut now);
+        }
+        if now.is_empty() {
+            // The process has just ended: nobody moved its pages since.
+            return framed.to_vec();
         }
         let before: std::collections::HashSet<&Framed> = framed.iter().collect();
         now.retain(|page| before.contains(page));

@@ -6,9 +6,11 @@ use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::Kind;
 use hither_recording::analysis::sharing::Line;
 use hither_recording::analysis::use_of::Use;
-use hither_recording::analysis::zoom::{self, Choice};
+use hither_recording::analysis::zoom::{self, Choice, Next};
 use serde_json::{Value, json};
 
+/// Share of all accesses below which an area has no row.
+const LEAST_SHARE: f64 = 0.005;
 /// What is not known.
 const NONE: &str = "–";
 
@@ -96,6 +98,13 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
             text += &format!("  {}: {}\n", area.name, choice.why);
         }
     }
+    let rest = steps.areas.list.len() - shown(steps).count();
+    if rest > 0 {
+        text += &format!(
+            "  and {} with little or nothing\n",
+            print::count(rest, "area")
+        );
+    }
     text
 }
 
@@ -109,11 +118,16 @@ type Shown<'a> = (
 
 fn shown(steps: &Steps) -> impl Iterator<Item = Shown<'_>> {
     let rows = steps.areas.list.iter().zip(&steps.judged);
-    rows.zip(&steps.choices).take(steps.wanted.top)
+    let is_shown = |row: &Shown<'_>| {
+        zoom::share(&steps.areas, row.0.0) >= LEAST_SHARE || row.1.next != Next::Settled
+    };
+    rows.zip(&steps.choices)
+        .filter(is_shown)
+        .take(steps.wanted.top)
 }
 
 /// Step 2.
-pub fn pages(steps: &Steps, _data: &Data) -> String {
+pub fn pages(steps: &Steps) -> String {
     let mut text = String::new();
     for of in &steps.pages {
         let source = if of.is_counted {

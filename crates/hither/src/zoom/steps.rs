@@ -233,6 +233,10 @@ impl Steps {
             let line = lines.and_then(|of| of.lines.first());
             let choice = match (line, pages) {
                 (Some((_, _, choice)), _) => choice,
+                // Where pages do not tell, what the parts told stands.
+                (None, Some(of)) if of.choice.next == Next::Longer && choice.advice.is_some() => {
+                    choice
+                }
                 (None, Some(of)) => &of.choice,
                 (None, None) => choice,
             };

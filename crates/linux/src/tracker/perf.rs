@@ -301,7 +301,7 @@ impl PerfTracker {
                 // A line that another cache had modified is a transfer, which recordings keep.
                 let is_transfer = seen.source.is_modified_elsewhere();
                 totals.from_elsewhere += u64::from(!from_memory);
-                if !from_memory && !(self.keep && is_transfer) {
+                if !(from_memory || self.keep && is_transfer) {
                     return;
                 }
                 let Some(&Some((position, from))) = nodes.get(seen.cpu as usize) else {

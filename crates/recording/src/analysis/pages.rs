@@ -362,7 +362,7 @@ mod tests {
         data.accesses = (1..9).map(|turn| write(turn, 0x5008, 1, 0)).collect();
         let areas = areas(&data);
         assert_eq!(areas.list[0].kind, Kind::Site(3));
-        assert_eq!(ranges(&data, &areas, 0), [0x5000..0x6000]);
+        assert_eq!(ranges(&data, &areas, 0), vec![0x5000..0x6000; 1]);
         assert_eq!(same_area(&areas, 7, &Kind::Site(3)), Some(0));
     }
 }

@@ -128,7 +128,7 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             data.accesses
-                .push(access(turn, (state >> 33) % 4000 << 12, 0, 0));
+                .push(access(turn, ((state >> 33) % 4000) << 12, 0, 0));
         }
         let set = working_set(&data, 1_000_000);
         assert_eq!(set.windows.len(), 1);
