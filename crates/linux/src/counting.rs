@@ -181,7 +181,7 @@ mod tests {
         let frames = [5, 6, 7, 9, 100, 101, 5000];
         assert_eq!(cover(&frames, 8), [5..8, 9..10, 100..102, 5000..5001]);
         assert_eq!(cover(&frames, 3), [5..10, 100..102, 5000..5001]);
-        assert_eq!(cover(&frames, 1), [5..5001]);
+        assert_eq!(cover(&frames, 1), vec![5..5001; 1]);
         assert!(cover(&[], 8).is_empty());
     }
 }
