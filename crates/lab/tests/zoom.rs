@@ -19,7 +19,7 @@ fn planted_mistakes_are_found() {
             planted.display(),
         )
     };
-    let script = zoom("false-sharing", 24) + &zoom("master-init", 8) + &zoom("all-to-one", 16);
+    let script = zoom("false-sharing", 32) + &zoom("master-init", 8) + &zoom("all-to-one", 16);
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     let output = Command::new(&hither)
         .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])

@@ -164,11 +164,16 @@ pub fn run(
     if zoom.step != Step::Done {
         writer.flush()?;
         zoom.steps.notes.push(
-            "the program, or the watching, ended before all steps were done: run it longer, or \
-             with shorter --seconds"
+            "the program, or the watching, ended before all steps had looked: those left use what \
+             the ones before recorded; run it longer, or with shorter --seconds"
                 .to_owned(),
         );
-        zoom.step_done()?;
+        // The steps that are left make do with all that was recorded.
+        while zoom.step != Step::Done {
+            zoom.step = zoom.step_done()?;
+            zoom.counting = None;
+            zoom.from_ns = 0;
+        }
         zoom.conclude()?;
     }
     zoom.steps.notes.extend(session.take_notes());
