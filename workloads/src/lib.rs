@@ -16,17 +16,19 @@ pub mod kvstore;
 pub mod marker;
 pub mod memlat;
 pub mod memory;
+pub mod planted;
 pub mod random;
 pub mod stream;
 pub mod team;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 6] = [
+pub const PROGRAMS: [&cli::Program; 7] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
     &gups::PROGRAM,
     &cg::PROGRAM,
     &kvstore::PROGRAM,
+    &planted::PROGRAM,
 ];

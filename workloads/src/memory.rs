@@ -124,6 +124,51 @@ impl Region {
         Ok(())
     }
 
+    /// Spreads the pages over all nodes that the process may use (`MPOL_INTERLEAVE`), as they are
+    /// touched.
+    ///
+    /// # Errors
+    /// [`Failure::Machine`] where the kernel does not tell of nodes or refuses.
+    pub fn interleave(&self) -> Result<(), Failure> {
+        const MPOL_F_MEMS_ALLOWED: libc::c_ulong = 4;
+        let refused = |what: &str| {
+            let error = Error::last_os_error();
+            Failure::Machine(format!("{what}: {error}"))
+        };
+        let mut mask = [0u64; MAX_NODES / 64];
+        // SAFETY: get_mempolicy writes MAX_NODES bits into `mask`; the mode is not wanted.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                std::ptr::null_mut::<libc::c_int>(),
+                mask.as_mut_ptr(),
+                MAX_NODES,
+                std::ptr::null_mut::<libc::c_void>(),
+                MPOL_F_MEMS_ALLOWED,
+            )
+        };
+        if status != 0 {
+            return Err(refused("the kernel does not tell the nodes of memory"));
+        }
+        // SAFETY: mbind reads MAX_NODES bits of `mask` (it counts one more than it reads) and
+        // changes the policy of this mapping only.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.mapping,
+                self.mapped_bytes,
+                libc::MPOL_INTERLEAVE,
+                mask.as_ptr(),
+                MAX_NODES + 1,
+                0,
+            )
+        };
+        match status {
+            0 => Ok(()),
+            _ => Err(refused("the kernel refuses to interleave memory")),
+        }
+    }
+
     /// The memory as words that several threads may use at once.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {

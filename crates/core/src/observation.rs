@@ -30,7 +30,7 @@ pub struct SampledAccess {
     pub cpu: Option<CpuId>,
     /// The node of that CPU, where known.
     pub from: Option<NodeId>,
-    /// The node whose memory served, where known.
+    /// The node whose memory served, or holds the line where a cache served; where known.
     pub home: Option<NodeId>,
     /// Virtual address.
     pub address: u64,
@@ -40,6 +40,9 @@ pub struct SampledAccess {
     pub kind: AccessKind,
     /// What the access took, where known.
     pub latency_ns: Option<u32>,
+    /// Served by another CPU's cache that had modified the line (a *transfer*: Intel's HITM), not by
+    /// memory; `None` where the tracker does not tell.
+    pub from_cache: Option<bool>,
     /// Accesses (or memory fills) that this sample stands for; at least 1.
     pub weight: u32,
 }

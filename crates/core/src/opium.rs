@@ -25,7 +25,7 @@
 /// First eight bytes of the header: `HITHEROP`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
 /// Version of this layout. A reader refuses any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// PCI vendor of `ivshmem-plain`.
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device of `ivshmem-plain`.
@@ -86,6 +86,10 @@ pub mod control {
     /// u32: a change of this number makes the plugin read the filters and clear the counters of
     /// those whose `CLEAR` flag is set.
     pub const FILTER_SEQ: usize = BASE + 8;
+    /// u32: one sample per this many *transfers* of a vCPU, lines that another CPU's cache had
+    /// modified and handed over (Intel's HITM event, AMD's fill from another cache); 0 turns that
+    /// off. Kernel accesses are left out as [`SAMPLE_SKIP`] says.
+    pub const TRANSFER_PERIOD: usize = BASE + 12;
     /// u64 x 16: samples that the reader has consumed, per vCPU.
     pub const RING_TAIL: usize = BASE + 0x80;
     /// 16 filters of 64 bytes.
@@ -106,7 +110,8 @@ pub mod filter {
     pub const BASE_COUNTER: usize = 24;
     /// u32 count at which a counter fires; 0 never.
     pub const THRESHOLD: usize = 28;
-    /// u32: flags of the secondary count that shadows this filter (reads/writes bits), 0 none.
+    /// u32: flags of the secondary count that shadows this filter (reads/writes bits), 0 none. It
+    /// counts transfers where the filter does.
     pub const SECONDARY: usize = 32;
     /// Flag: the filter counts.
     pub const ENABLED: u32 = 1;
@@ -114,6 +119,8 @@ pub mod filter {
     pub const READS: u32 = 2;
     /// Flag: count writes.
     pub const WRITES: u32 = 4;
+    /// Flag: count transfers instead of memory fills; of reads, writes or both, as those flags say.
+    pub const TRANSFERS: u32 = 16;
     /// Flag: clear this filter's counters when it is read.
     pub const CLEAR: u32 = 8;
 }
@@ -292,7 +299,7 @@ pub mod ring {
     pub const TIME_NS: usize = 16;
     /// u32 latency in ns (a stream fill has the time it cost).
     pub const LATENCY_NS: usize = 24;
-    /// u8 position of the memory node.
+    /// u8 position of the memory node; of the line's home also where a cache served.
     pub const NODE: usize = 28;
     /// u8 flags, below.
     pub const FLAGS: usize = 29;
@@ -303,6 +310,8 @@ pub mod ring {
     pub const KERNEL: u8 = 2;
     /// Flag: brought by a stream.
     pub const STREAM: u8 = 4;
+    /// Flag: no memory fill, but a line that another CPU's cache had modified and handed over.
+    pub const TRANSFER: u8 = 8;
 }
 
 /// Base counters: u32 `[counter][8 requesting nodes]`. *P*

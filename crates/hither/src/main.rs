@@ -19,6 +19,7 @@ mod sites;
 mod top;
 mod topo;
 mod units;
+mod zoom;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -49,6 +50,7 @@ enum Command {
     Report(report::Command),
     Top(top::Command),
     Import(import::Command),
+    Zoom(zoom::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Report(command) => command.run(),
         Command::Top(command) => command.run(),
         Command::Import(command) => command.run(),
+        Command::Zoom(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

@@ -1,10 +1,10 @@
 //! `hither record`: how a program uses memory, written down as it runs.
 
 mod allocations;
-mod choose;
+pub mod choose;
 mod overhead;
 mod places;
-mod session;
+pub mod session;
 
 use crate::beside::{Beside, End};
 use crate::print;
@@ -216,42 +216,58 @@ impl Command {
     }
 
     fn meta(&self, root: &Root, topology: &Topology, tracker: &choose::Chosen) -> Meta {
-        let words = |words: &[OsString]| -> Vec<String> {
-            words
-                .iter()
-                .map(|w| w.to_string_lossy().into_owned())
-                .collect()
-        };
         let watched = match (&self.cgroup, &self.pid[..]) {
             (Some(group), _) => format!("control group {group}"),
             (None, []) => "the command and its descendants".to_owned(),
             (None, pids) => format!("processes {pids:?} and their descendants"),
         };
-        let node = |node: &hither_linux::topology::Node| MetaNode {
-            id: node.id.0,
-            cpus: node.cpus.to_string(),
-            total_bytes: node.memory.total_kb << 10,
-        };
-        let kernel = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Meta {
-            schema: SCHEMA.to_owned(),
-            hither: env!("CARGO_PKG_VERSION").to_owned(),
-            began_unix_ms: since.map_or(0, |since| since.as_millis() as u64),
-            kernel: kernel.trim().to_owned(),
-            nodes: topology.nodes.iter().map(node).collect(),
-            distances: topology.distances.clone(),
-            line_bytes: topology
-                .domains
-                .first()
-                .and_then(|domain| domain.line_bytes)
-                .map_or(64, |bytes| bytes as u32),
-            command: words(&self.command),
+        meta(
+            root,
+            topology,
+            tracker,
+            &self.command,
             watched,
-            trackers: vec![tracker.meta.clone()],
-            interval_us: self.interval,
-            ended: None,
-        }
+            self.interval,
+        )
+    }
+}
+
+/// The description of a recording that begins now.
+pub fn meta(
+    root: &Root,
+    topology: &Topology,
+    tracker: &choose::Chosen,
+    command: &[OsString],
+    watched: String,
+    interval_us: u64,
+) -> Meta {
+    let node = |node: &hither_linux::topology::Node| MetaNode {
+        id: node.id.0,
+        cpus: node.cpus.to_string(),
+        total_bytes: node.memory.total_kb << 10,
+    };
+    let kernel = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Meta {
+        schema: SCHEMA.to_owned(),
+        hither: env!("CARGO_PKG_VERSION").to_owned(),
+        began_unix_ms: since.map_or(0, |since| since.as_millis() as u64),
+        kernel: kernel.trim().to_owned(),
+        nodes: topology.nodes.iter().map(node).collect(),
+        distances: topology.distances.clone(),
+        line_bytes: topology
+            .domains
+            .first()
+            .and_then(|domain| domain.line_bytes)
+            .map_or(64, |bytes| bytes as u32),
+        command: command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        watched,
+        trackers: vec![tracker.meta.clone()],
+        interval_us,
+        ended: None,
     }
 }
 
@@ -265,7 +281,7 @@ pub fn free_name(name: &Path) -> PathBuf {
 }
 
 /// `1`, `0.5`, `2%`.
-fn parse_percent(text: &str) -> Result<f64, String> {
+pub fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.01..=100.0).contains(&percent) => Ok(percent),
         Ok(_) => Err("it must be 0.01 to 100".to_owned()),

@@ -341,6 +341,7 @@ impl Yardstick {
             shift: 12,
             reads: true,
             writes: true,
+            transfers: false,
             base_counter: 0,
             threshold: 0,
             secondary: hither_core::opium::filter::READS,

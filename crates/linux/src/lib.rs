@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod counters;
+pub mod counting;
 pub mod doctor;
 pub mod error;
 pub mod opium;

@@ -93,7 +93,7 @@ pub struct Sample {
     pub latency_ns: u32,
     /// Device position of the memory node.
     pub node: u8,
-    /// Bits of `hither_core::opium::ring`: `WRITE`, `KERNEL`, `STREAM`.
+    /// Bits of `hither_core::opium::ring`: `WRITE`, `KERNEL`, `STREAM`, `TRANSFER`.
     pub flags: u8,
 }
 
@@ -110,6 +110,8 @@ pub struct Filter {
     pub reads: bool,
     /// Count writes?
     pub writes: bool,
+    /// Count transfers between caches instead of memory fills?
+    pub transfers: bool,
     /// First counter it uses.
     pub base_counter: u32,
     /// Count at which a counter fires; 0 never.
@@ -373,6 +375,11 @@ impl Device {
         self.map.write32_release(control::SAMPLE_PERIOD, period);
     }
 
+    /// Sets the sampling of transfers between caches: one sample per `period` of a vCPU (0 off).
+    pub fn set_transfer_sampling(&self, period: u32) {
+        self.map.write32_release(control::TRANSFER_PERIOD, period);
+    }
+
     /// The sampling period in force.
     #[must_use]
     pub fn sampling_period(&self) -> u32 {
@@ -431,6 +438,11 @@ impl Device {
             let mut flags = filter::ENABLED | filter::CLEAR;
             flags |= if wanted.reads { filter::READS } else { 0 };
             flags |= if wanted.writes { filter::WRITES } else { 0 };
+            flags |= if wanted.transfers {
+                filter::TRANSFERS
+            } else {
+                0
+            };
             self.map.write32_release(base + filter::FLAGS, flags);
         }
         let sequence = self.map.read32(control::FILTER_SEQ);

@@ -112,6 +112,7 @@ fn write(folder: &std::path::Path) {
             code: None,
             is_write: Some(random() % 4 == 0),
             latency_ns: Some(100 + (random() % 200) as u32),
+            from_cache: None,
             weight: 2000,
         }]));
         if number % (SAMPLES / 6000) == 0 {

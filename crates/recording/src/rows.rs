@@ -67,7 +67,7 @@ rows! {
         cpu: Option<u32>,
         /// The node of that CPU.
         from_node: Option<u32>,
-        /// The node whose memory served it.
+        /// The node whose memory served it, or holds the line where a cache did.
         home_node: Option<u32>,
         /// What was accessed.
         address: u64,
@@ -77,6 +77,8 @@ rows! {
         is_write: Option<bool>,
         /// What the access took.
         latency_ns: Option<u32>,
+        /// Served by another CPU's cache that had modified the line, not by memory?
+        from_cache: Option<bool>,
         /// Accesses that it stands for.
         weight: u32,
     }
@@ -247,6 +249,7 @@ impl Sample {
                 AccessKind::Unknown => None,
             },
             latency_ns: access.latency_ns,
+            from_cache: access.from_cache,
             weight: access.weight,
         }
     }

@@ -152,6 +152,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Writes all that is pending, so that it can be read while the recording goes on.
+    pub fn flush(&mut self) -> Result<()> {
+        self.write_all()
+    }
+
     /// Ends the recording: everything is written, and the description says how it ended.
     pub fn finish(mut self) -> Result<()> {
         self.write_all()?;

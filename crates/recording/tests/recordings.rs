@@ -43,6 +43,7 @@ fn sample(number: u64) -> Sample {
         code: None,
         is_write: some.then_some(number.is_multiple_of(2)),
         latency_ns: Some(100),
+        from_cache: Some(false),
         weight: 512,
     }
 }

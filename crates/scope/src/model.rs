@@ -193,7 +193,10 @@ impl Model {
             && (writable || !access.store)
         {
             match contested {
-                Contested::Pays(stall) => return stall,
+                Contested::Pays(stall) => {
+                    self.transferred(vcpu, access, node, stall);
+                    return stall;
+                }
                 Contested::Quiet => return 0,
                 // Writable only for a store, which is worth the check of `keep_if_owner`.
                 Contested::No => self
@@ -255,7 +258,7 @@ impl Model {
             vcpu.count(&self.device, block::PRIVATE_MISSES, 1);
         }
         if let Some(entry) = llc.find(line) {
-            return self.llc_hit(vcpu, score, access, entry, held, now_ps);
+            return self.llc_hit(vcpu, score, access, (entry, node), held, now_ps);
         }
         let streaming = vcpu.streams.miss(access.vaddr >> self.line_shift);
         let transfer = match self.directory.others(line, vcpu.domain) {
@@ -277,7 +280,7 @@ impl Model {
             self.evict(vcpu, victim);
         }
         if let Some(transfer_ps) = transfer {
-            vcpu.count(&self.device, block::TRANSFERS, 1);
+            self.transferred(vcpu, access, node, transfer_ps);
             return transfer_ps;
         }
         let latency_ps = vcpu.prices.latency_ps[node];
@@ -311,6 +314,21 @@ impl Model {
         stall
     }
 
+    /// Books a line that came from another CPU's cache.
+    fn transferred(&self, vcpu: &mut Vcpu, access: &Access, node: usize, latency_ps: u64) {
+        let fill = Fill {
+            pc: access.pc,
+            vaddr: access.vaddr,
+            paddr: access.paddr,
+            node,
+            store: access.store,
+            kernel: access.kernel,
+            stream: false,
+            latency_ps,
+        };
+        vcpu.transfer(&self.device, &fill);
+    }
+
     /// Stall of a miss of this latency that no stream covers.
     fn demand_stall(&self, vcpu: &mut Vcpu, access: &Access, latency_ps: u64) -> u64 {
         if depends(vcpu, access) {
@@ -341,10 +359,11 @@ impl Model {
         vcpu: &mut Vcpu,
         score: &Score,
         access: &Access,
-        entry: Entry,
+        place: (Entry, usize),
         held: bool,
         now_ps: u64,
     ) -> u64 {
+        let (entry, node) = place;
         let line = entry.line();
         let siblings = entry.sharers() & !(1 << vcpu.slot);
         let taken = entry.owned() && siblings != 0;
@@ -381,9 +400,10 @@ impl Model {
             }
         }
         if taken {
-            vcpu.count(&self.device, block::TRANSFERS, 1);
+            let stall = (self.machine.coherence.same_domain_ns * 1000.0) as u64;
+            self.transferred(vcpu, access, node, stall);
             self.contests.mark(vcpu.id, line, access.store, now_ps);
-            return (self.machine.coherence.same_domain_ns * 1000.0) as u64;
+            return stall;
         }
         if held {
             return stall;

@@ -89,10 +89,12 @@ fn clear(device: &Device, index: usize, from: usize, to: usize) {
 }
 
 impl Region {
-    /// Counts a fill that `requester`'s node asked for, where it lies in the region.
+    /// Counts a fill, or a transfer, that `requester`'s node asked for, where it lies in the region
+    /// and is of the kind that the filter counts.
     #[inline]
-    pub fn count(&self, device: &Device, fill: &Fill, requester: usize) {
-        if !(self.start..self.end).contains(&fill.paddr) {
+    pub fn count(&self, device: &Device, fill: &Fill, requester: usize, transfer: bool) {
+        let wanted = self.flags & filter::TRANSFERS != 0;
+        if wanted != transfer || !(self.start..self.end).contains(&fill.paddr) {
             return;
         }
         let direction = if fill.store {

@@ -52,7 +52,7 @@ impl Score {
     }
 }
 
-/// A line that came from memory.
+/// A line that came from memory, or (a transfer) from another CPU's cache.
 #[derive(Clone, Copy)]
 pub struct Fill {
     /// Address of the instruction.
@@ -122,6 +122,8 @@ pub struct Vcpu {
     sample_left: u64,
     sample_period: u32,
     sample_skip: u32,
+    transfer_left: u64,
+    transfer_period: u32,
     /// Instruction and virtual address of the latest sample of a load, and the sample's place.
     sampled_load: Option<(u64, u64, usize)>,
     random: u64,
@@ -174,6 +176,8 @@ impl Vcpu {
             sample_left: u64::MAX,
             sample_period: 0,
             sample_skip: 0,
+            transfer_left: u64::MAX,
+            transfer_period: 0,
             sampled_load: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1),
             filter_sequence: 0,
@@ -200,7 +204,7 @@ impl Vcpu {
             self.latency_sum_ps += fill.latency_ps;
         }
         for region in &self.regions {
-            region.count(device, fill, self.node);
+            region.count(device, fill, self.node, false);
         }
         let skipped =
             self.sample_skip & 1 != 0 && fill.kernel || self.sample_skip & 2 != 0 && fill.stream;
@@ -208,6 +212,24 @@ impl Vcpu {
             (true, _) => {}
             (false, ..=1) => self.sample(device, fill),
             (false, _) => self.sample_left -= 1,
+        }
+    }
+
+    /// Books a line that another CPU's cache had modified and handed over: counter, filters,
+    /// samples.
+    #[inline(never)]
+    pub fn transfer(&mut self, device: &Device, fill: &Fill) {
+        self.count(device, block::TRANSFERS, 1);
+        for region in &self.regions {
+            region.count(device, fill, self.node, true);
+        }
+        if self.sample_skip & 1 != 0 && fill.kernel || self.transfer_period == 0 {
+            return;
+        }
+        self.transfer_left -= 1;
+        if self.transfer_left == 0 {
+            self.transfer_left = self.draw(self.transfer_period);
+            self.put(device, fill, ring::TRANSFER);
         }
     }
 
@@ -223,12 +245,22 @@ impl Vcpu {
             self.sample_left = u64::MAX;
             return;
         }
-        // Between half and one and a half periods, so that strides do not alias.
+        self.sample_left = self.draw(self.sample_period);
+        let stream = u8::from(fill.stream) * ring::STREAM;
+        self.put(device, fill, stream);
+    }
+
+    /// Between half and one and a half periods, so that strides do not alias.
+    fn draw(&mut self, period: u32) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let period = u64::from(self.sample_period);
-        self.sample_left = (period / 2 + self.random % (period + 1)).max(1);
+        let period = u64::from(period);
+        (period / 2 + self.random % (period + 1)).max(1)
+    }
+
+    /// Writes a sample into the ring, with these flags besides those of every access.
+    fn put(&mut self, device: &Device, fill: &Fill, flags: u8) {
         let head = device.get(self.block + block::RING_HEAD);
         let tail = device.get(control::RING_TAIL + 8 * self.id);
         if head.wrapping_sub(tail) >= ring::CAPACITY as u64 {
@@ -245,9 +277,8 @@ impl Vcpu {
             .u32(at + ring::LATENCY_NS)
             .store((fill.latency_ps / 1000) as u32, Relaxed);
         device.u8(at + ring::NODE).store(fill.node as u8, Relaxed);
-        let flags = (u8::from(fill.store) * ring::WRITE)
-            | (u8::from(fill.kernel) * ring::KERNEL)
-            | (u8::from(fill.stream) * ring::STREAM);
+        let flags =
+            flags | (u8::from(fill.store) * ring::WRITE) | (u8::from(fill.kernel) * ring::KERNEL);
         device.u8(at + ring::FLAGS).store(flags, Relaxed);
         self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, at));
         // Pairs with the reader's acquire load of the head: the sample is complete first.
@@ -320,6 +351,11 @@ impl Vcpu {
                 u64::from(period)
             };
         }
+        let period = device.u32(control::TRANSFER_PERIOD).load(Relaxed);
+        if period != self.transfer_period {
+            self.transfer_period = period;
+            self.transfer_left = u64::from(period.max(1));
+        }
         self.sample_skip = device.u32(control::SAMPLE_SKIP).load(Relaxed);
         let sequence = device.u32(control::FILTER_SEQ).load(Relaxed);
         if sequence != self.filter_sequence {
@@ -384,6 +420,23 @@ mod tests {
                 taken(&device)
             );
         }
+    }
+
+    #[test]
+    fn transfers_are_sampled_by_a_period_of_their_own() {
+        let (device, mut vcpu) = sampling(1);
+        vcpu.transfer(&device, &fill(64, false));
+        assert_eq!(taken(&device), 0, "off until asked for");
+        device.u32(control::TRANSFER_PERIOD).store(10, Relaxed);
+        vcpu.control(&device, &Mutex::default(), 64);
+        for at in 0..10_000 {
+            vcpu.transfer(&device, &fill(at * 64, at % 2 == 0));
+        }
+        // Half of them are the kernel's, which is left out.
+        assert!(taken(&device).abs_diff(500) < 50, "{}", taken(&device));
+        assert_eq!(device.get(block::BASE + block::TRANSFERS), 10_001);
+        let flags = device.u8(ring::BASE + ring::FLAGS).load(Relaxed);
+        assert_eq!(flags, ring::TRANSFER);
     }
 
     #[test]

@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn what_costs_too_much_by_itself_leaves_samples_a_hundredth() {
         let mut overhead = Overhead::new(0.01);
-        (0..100).for_each(|_| {
+        for _ in 0..100 {
             overhead.add(100_000, 100_000, 5000);
-        });
+        }
         assert!((overhead.share() - 0.0001).abs() < 1e-9);
     }
 }

@@ -343,6 +343,7 @@ fn sampled(fault: &Fault, from: NodeId) -> SampledAccess {
         code: Some(fault.code),
         kind: AccessKind::Unknown,
         latency_ns: None,
+        from_cache: None,
         weight: 1,
     }
 }

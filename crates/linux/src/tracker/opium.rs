@@ -82,6 +82,9 @@ struct Kept {
     offset_ns: i64,
     pending: Vec<(u32, SampledAccess)>,
     samples: Vec<SampledAccess>,
+    /// Of the sampling of transfers, which only recordings have a use for.
+    transfer_period: u32,
+    transfer_periods: PeriodInTime,
 }
 
 /// Last readings.
@@ -105,6 +108,7 @@ struct Sums {
     misses: u64,
     busy_ns: u64,
     lost: u64,
+    transfers: u64,
     time_ns: u64,
 }
 
@@ -228,6 +232,7 @@ impl OpiumTracker {
             sums.misses += change.at(vcpu::DEMAND_MISSES);
             let idle_ns = change.at(vcpu::IDLE_NS);
             sums.busy_ns += change.at(vcpu::TIME_NS).saturating_sub(idle_ns);
+            sums.transfers += change.at(vcpu::TRANSFERS);
             sums.lost += change.at(vcpu::RING_LOST);
             std::mem::swap(&mut self.before.vcpus[index], &mut now);
         }
@@ -334,17 +339,24 @@ impl OpiumTracker {
                 let Some(&home) = positions.get(usize::from(sample.node)) else {
                     return;
                 };
+                let is_transfer = sample.flags & ring::TRANSFER != 0;
+                if is_transfer && kept.is_none() {
+                    return;
+                }
                 let fills = f64::from(periods.at(sample.time_ns));
                 let write = sample.flags & ring::WRITE != 0;
                 match access(&sample, from, node_ids) {
                     Some(access) => {
-                        view.add(fills, from, home, write);
+                        if !is_transfer {
+                            view.add(fills, from, home, write);
+                        }
                         let page = aggregator.add(&access, pages);
                         if let Some(kept) = kept {
                             let from = node_ids.get(node).copied();
                             kept.keep(page, &sample, &access, cpu, from, fills as u32);
                         }
                     }
+                    None if is_transfer => {}
                     None => view.add_traffic(fills, home, write),
                 }
             });
@@ -381,9 +393,19 @@ impl OpiumTracker {
         }
         let wanted = self.wanted_period(self.sampling).unwrap_or(self.period);
         // Small changes are not worth a write that the plugin must notice.
-        let apart = u64::from(wanted.abs_diff(self.period)) * 8 > u64::from(self.period);
-        if apart || (wanted == 0) != (self.period == 0) {
+        if is_worth_a_change(self.period, wanted) {
             self.set_period(wanted);
+        }
+        if let Some(kept) = &mut self.kept
+            && seconds > 0.0
+        {
+            let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
+            let per_s = sums.transfers as f64 / seconds;
+            let wanted = period_for(self.sampling, self.budget, per_s, price_ns)
+                .unwrap_or(LEAST_PERIOD as u32);
+            if is_worth_a_change(kept.transfer_period, wanted) {
+                kept.set_transfer_period(&self.device, wanted);
+            }
         }
     }
 }
@@ -396,7 +418,15 @@ impl Kept {
                 .cast_signed(),
             pending: Vec::new(),
             samples: Vec::new(),
+            transfer_period: 0,
+            transfer_periods: PeriodInTime::default(),
         }
+    }
+
+    fn set_transfer_period(&mut self, device: &Device, period: u32) {
+        self.transfer_period = period;
+        self.transfer_periods.change(period, device.time_ns());
+        device.set_transfer_sampling(period);
     }
 
     fn keep(
@@ -406,8 +436,13 @@ impl Kept {
         access: &Access,
         cpu: Option<CpuId>,
         from: Option<NodeId>,
-        weight: u32,
+        fills: u32,
     ) {
+        let is_transfer = sample.flags & ring::TRANSFER != 0;
+        let weight = match is_transfer {
+            true => self.transfer_periods.at(sample.time_ns),
+            false => fills,
+        };
         let sampled = SampledAccess {
             time_ns: sample.time_ns.saturating_add_signed(self.offset_ns),
             pid: Pid(0),
@@ -422,6 +457,7 @@ impl Kept {
                 false => AccessKind::Read,
             },
             latency_ns: Some(sample.latency_ns),
+            from_cache: Some(is_transfer),
             weight: weight.max(1),
         };
         self.pending.push((page, sampled));
@@ -461,6 +497,12 @@ fn period_for(
     };
     let period = fills_per_s / rate;
     (period.is_finite() && fills_per_s > 0.0).then(|| period.clamp(LEAST_PERIOD, 1e9) as u32)
+}
+
+/// Is a new period so far from the old one that the plugin should notice?
+fn is_worth_a_change(period: u32, wanted: u32) -> bool {
+    let apart = u64::from(wanted.abs_diff(period)) * 8 > u64::from(period);
+    apart || (wanted == 0) != (period == 0)
 }
 
 /// Mean of a utilisation whose integral is given in ppm * us.
@@ -557,6 +599,10 @@ impl Tracker for OpiumTracker {
     fn keep_observations(&mut self, keep: bool) {
         self.aggregator.keep_owners(keep);
         self.kept = keep.then(|| Kept::new(&self.device));
+        match &mut self.kept {
+            Some(kept) => kept.set_transfer_period(&self.device, LEAST_PERIOD as u32),
+            None => self.device.set_transfer_sampling(0),
+        }
     }
 
     fn take_observations(&mut self, into: &mut Observations) {
@@ -567,6 +613,7 @@ impl Tracker for OpiumTracker {
 
     fn stop(&mut self) {
         self.device.set_sampling(0);
+        self.device.set_transfer_sampling(0);
     }
 
     fn take_notes(&mut self) -> Vec<String> {

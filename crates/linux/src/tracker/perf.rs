@@ -298,17 +298,21 @@ impl PerfTracker {
                     return;
                 }
                 totals.modified_elsewhere += u64::from(seen.source.is_modified_elsewhere());
-                if !from_memory {
-                    totals.from_elsewhere += 1;
+                // A line that another cache had modified is a transfer, which recordings keep.
+                let is_transfer = seen.source.is_modified_elsewhere();
+                totals.from_elsewhere += u64::from(!from_memory);
+                if !(from_memory || self.keep && is_transfer) {
                     return;
                 }
                 let Some(&Some((position, from))) = nodes.get(seen.cpu as usize) else {
                     return;
                 };
-                totals.from_memory += 1;
-                counted += 1;
-                let write = seen.kind == AccessKind::Write;
-                by_page.add(seen.pid, seen.address >> 12, position, write);
+                if from_memory {
+                    totals.from_memory += 1;
+                    counted += 1;
+                    let write = seen.kind == AccessKind::Write;
+                    by_page.add(seen.pid, seen.address >> 12, position, write);
+                }
                 if self.keep {
                     samples.push(SampledAccess {
                         time_ns: sample.time_ns.unwrap_or(0),
@@ -321,6 +325,7 @@ impl PerfTracker {
                         code: sample.ip,
                         kind: seen.kind,
                         latency_ns: latency_ns(sample.weight, self.ghz),
+                        from_cache: Some(!from_memory),
                         weight: u32::try_from(weight).unwrap_or(u32::MAX),
                     });
                 }

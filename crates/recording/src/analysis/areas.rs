@@ -40,8 +40,10 @@ pub struct Area {
     pub local: f64,
     /// Accesses of which both are known.
     pub placed: f64,
-    /// All accesses.
+    /// All accesses that memory served, or of which nothing else is known.
     pub accesses: f64,
+    /// Accesses that other CPUs' caches served (transfers), which are in no other sum.
+    pub transfers: f64,
     latency_sum: f64,
     latency_weight: f64,
     /// Samples behind it.
@@ -82,7 +84,7 @@ impl Area {
 /// Areas, and which of them each access was to.
 #[derive(Clone, Debug, Default)]
 pub struct Areas {
-    /// By accesses, most first.
+    /// By accesses and transfers, most first.
     pub list: Vec<Area>,
     /// For each of [`Data::accesses`], its area's place in the list.
     pub of_access: Vec<u32>,
@@ -146,6 +148,7 @@ fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> A
         local: 0.0,
         placed: 0.0,
         accesses: 0.0,
+        transfers: 0.0,
         latency_sum: 0.0,
         latency_weight: 0.0,
         sample_count: 0,
@@ -154,8 +157,12 @@ fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> A
 
 fn add(area: &mut Area, access: &Access) {
     let weight = f64::from(access.weight);
-    area.accesses += weight;
     area.sample_count += 1;
+    if access.is_transfer() {
+        area.transfers += weight;
+        return;
+    }
+    area.accesses += weight;
     if let Some(from) = access.from() {
         let side = if access.is_write() {
             &mut area.writes
@@ -179,7 +186,8 @@ fn add(area: &mut Area, access: &Access) {
 
 fn sort(list: &mut Vec<Area>, of_access: &mut [u32]) {
     let mut order: Vec<usize> = (0..list.len()).collect();
-    order.sort_by(|&a, &b| list[b].accesses.total_cmp(&list[a].accesses));
+    let all = |index: usize| list[index].accesses + list[index].transfers;
+    order.sort_by(|&a, &b| all(b).total_cmp(&all(a)));
     let mut place = vec![0; list.len()];
     for (new, &old) in order.iter().enumerate() {
         place[old] = new as u32;

@@ -10,6 +10,8 @@ const NONE: u16 = u16::MAX;
 const WRITE: u8 = 1;
 /// Bit of a sample of which it is known whether it was a store.
 const KIND_KNOWN: u8 = 2;
+/// Bit of a sample that another CPU's cache served.
+const TRANSFER: u8 = 4;
 
 /// A sampled access in 48 bytes. Nodes are by position in [`Data::nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,13 @@ impl Access {
     #[must_use]
     pub fn kind_is_known(&self) -> bool {
         self.flags & KIND_KNOWN != 0
+    }
+
+    /// Did another CPU's cache serve it, that had modified the line? Memory fills and what is not
+    /// known are no transfers.
+    #[must_use]
+    pub fn is_transfer(&self) -> bool {
+        self.flags & TRANSFER != 0
     }
 
     /// What it took, where known.
@@ -187,6 +196,10 @@ impl Data {
             Some(false) => KIND_KNOWN,
             None => 0,
         };
+        let transfer = match sample.from_cache {
+            Some(true) => TRANSFER,
+            _ => 0,
+        };
         Access {
             time_ns: sample.time_ns,
             address: sample.address,
@@ -198,7 +211,7 @@ impl Data {
             cpu: cpu.unwrap_or(NONE),
             from: node(sample.from_node),
             home: node(sample.home_node),
-            flags,
+            flags: flags | transfer,
         }
     }
 }
@@ -273,6 +286,15 @@ pub(crate) mod tests {
         }
     }
 
+    /// A write that another CPU's cache served.
+    pub fn transfer(time_ns: u64, address: u64, from: u16, home: u16) -> Access {
+        let access = write(time_ns, address, from, home);
+        Access {
+            flags: access.flags | TRANSFER,
+            ..access
+        }
+    }
+
     #[test]
     fn what_is_not_known_stays_unknown() {
         let data = empty();
@@ -287,6 +309,7 @@ pub(crate) mod tests {
             code: None,
             is_write: None,
             latency_ns: None,
+            from_cache: None,
             weight: 0,
         };
         let access = data.access(&sample);

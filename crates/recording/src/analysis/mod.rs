@@ -5,19 +5,23 @@
 //! | `data` | the rows in memory, compact, with ids resolved |
 //! | `areas` | per data area, who reads and writes it from where: the Opium table (IBM paper, section 2) |
 //! | `use_of` | is an area used by one node, by parts, or by all; what would help |
+//! | `pages` | the pages of an area, from samples or counters |
 //! | `sharing` | cache lines that CPUs write in turn: false sharing |
 //! | `heat` | address by time |
 //! | `working_set` | how much memory is in use |
 //! | `homes` | where pages are, and from where to where they went |
 //! | `verdict` | what it comes to, and the one thing to try next |
+//! | `zoom` | step by step from areas to pages to lines, until remedies are known |
 
 pub mod areas;
 pub mod data;
 pub mod heat;
 pub mod homes;
+pub mod pages;
 pub mod sharing;
 pub mod use_of;
 pub mod verdict;
 pub mod working_set;
+pub mod zoom;
 
 pub use data::Data;

@@ -45,6 +45,8 @@ pub struct Line {
     pub apart: f64,
     /// All accesses.
     pub accesses: f64,
+    /// Those of them that another CPU's cache served.
+    pub transfers: f64,
     /// Mean latency in ns, where known.
     pub latency_ns: Option<f64>,
 }
@@ -85,7 +87,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
         }
         let mut users: BTreeMap<i32, User> = BTreeMap::new();
         let mut words: BTreeMap<u32, BTreeMap<i32, f64>> = BTreeMap::new();
-        let (mut latency, mut known) = (0.0, 0.0);
+        let (mut latency, mut known, mut transfers) = (0.0, 0.0, 0.0);
         for &(_, _, index) in group {
             let access = &data.accesses[index as usize];
             let Some(id) = user(index) else { continue };
@@ -98,6 +100,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
                 offsets: Vec::new(),
             });
             entry.accesses += weight;
+            transfers += if access.is_transfer() { weight } else { 0.0 };
             entry.writes += if access.is_write() { weight } else { 0.0 };
             *words.entry(offset).or_default().entry(id).or_default() += weight;
             if let Some(ns) = access.latency_ns() {
@@ -131,6 +134,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
             by_thread,
             apart: apart / all,
             accesses: all,
+            transfers,
             latency_ns: (known > 0.0).then(|| latency / known),
         });
     }

@@ -96,19 +96,23 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
         .map(|area| Vec::with_capacity(area.sample_count as usize))
         .collect();
     for (access, &area) in areas.of_access.iter().enumerate() {
-        by_area[area as usize].push(access as u32);
+        // Lines that caches hand to and fro do not depend on where memory is.
+        if !data.accesses[access].is_transfer() {
+            by_area[area as usize].push(access as u32);
+        }
     }
     areas
         .list
         .iter()
         .zip(by_area)
         .map(|(area, mut accesses)| {
+            let sample_count = accesses.len();
             let (owned, part_bytes) = ownership(data, &mut accesses);
             let total: f64 = area.reads.iter().chain(&area.writes).sum();
             let from = |node: usize| area.reads[node] + area.writes[node];
             let first = (0..data.nodes.len()).max_by(|&a, &b| from(a).total_cmp(&from(b)));
             let by = match first {
-                _ if total <= 0.0 || (area.sample_count as usize) < SAMPLES => Use::Unknown,
+                _ if total <= 0.0 || sample_count < SAMPLES => Use::Unknown,
                 Some(node) if from(node) >= 0.9 * total => Use::One(node),
                 _ if owned >= DIVIDED => Use::Divided,
                 _ => Use::Shared,
@@ -119,6 +123,7 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
             let most = area.homes.iter().copied().fold(0.0, f64::max);
             let even = homes / data.nodes.len().max(1) as f64;
             let remedy = match by {
+                Use::Unknown if area.transfers > area.accesses => Remedy::Nothing,
                 Use::Unknown => Remedy::Unknown,
                 _ if !worth || (fine && by != Use::Shared) => Remedy::Nothing,
                 Use::One(node) => Remedy::MoveTo(node),

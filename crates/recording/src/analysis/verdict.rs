@@ -209,7 +209,8 @@ pub fn verdict(
 }
 
 fn false_sharing(areas: &Areas, lines: &[Line]) -> Option<String> {
-    let all: f64 = areas.list.iter().map(|area| area.accesses).sum();
+    let all = areas.list.iter().map(|area| area.accesses + area.transfers);
+    let all: f64 = all.sum();
     let lines: Vec<&Line> = lines.iter().filter(|line| line.is_false()).collect();
     let shared: f64 = lines.iter().map(|line| line.accesses).sum();
     let first = lines.first()?;

@@ -154,7 +154,7 @@ fn wrong_magic_version_size_and_numbers_are_refused() {
     refused(&fake, "mark");
     fake.put(header::MAGIC, layout::MAGIC);
     fake.put32(header::VERSION, layout::VERSION + 1);
-    refused(&fake, "layout version 2");
+    refused(&fake, "layout version 3");
     fake.put32(header::VERSION, layout::VERSION);
     for (offset, value, words) in [
         (header::VCPU_COUNT, 0, "0 vCPUs"),
@@ -215,6 +215,7 @@ fn filters_are_checked_before_they_are_set() {
         shift: 12,
         reads: true,
         writes: false,
+        transfers: false,
         base_counter: 16,
         threshold: 9,
         secondary: filter::WRITES,

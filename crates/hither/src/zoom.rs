@@ -1,0 +1,154 @@
+//! `hither zoom`: successive refinement, from the areas of a program to pages to cache lines.
+
+mod live;
+mod show;
+mod steps;
+
+use crate::output::{can_write, write};
+use crate::print;
+use anyhow::{bail, ensure};
+use hither_recording::Recording;
+use hither_recording::analysis::Data;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use steps::{Steps, Wanted};
+
+/// Go from the whole program down to what is worth changing
+///
+/// Step 1: the data areas, who uses them from which node, what would help. Step 2: the pages of
+/// areas that step 1 leaves open, counted exactly where a device can. Step 3: the cache lines that
+/// CPUs hand to and fro, and whether they use the same words. Each step says what it looks at next,
+/// and why; it ends when it is known what would help.
+///
+/// A running process or a command is looked at anew for each step, the more closely the smaller the
+/// place is. A recording holds one look only: it is said where that is too little.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither zoom -- ./app --its options
+  hither zoom 4711 --seconds 2
+  hither zoom hither-recording --area '[heap]'")]
+pub struct Command {
+    /// A running process by its number, or the folder of a recording
+    #[arg(value_name = "PID|FOLDER", conflicts_with = "command")]
+    what: Option<PathBuf>,
+    /// Time that a step looks
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    seconds: f64,
+    /// Steps at most: 1 areas, 2 pages, 3 lines
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
+    steps: u8,
+    /// Follow this area down, whatever is known of it: its name or a part of it
+    #[arg(long, value_name = "NAME")]
+    area: Option<String>,
+    /// Rows of the tables at most
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    top: usize,
+    /// What looking may cost, as a share of the CPU time of what is watched, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "5",
+          value_parser = crate::record::parse_percent)]
+    overhead: f64,
+    /// Where samples come from: the best that works here, or one by name
+    #[arg(long, value_name = "NAME", value_parser = crate::record::choose::names())]
+    tracker: Option<String>,
+    /// Keep what was recorded in this folder, which must not hold anything
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Write hither.zoom/1 to a file; `-` prints it instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Program and arguments; its standard output stays its own, the tables go to standard error
+    #[arg(last = true, value_name = "CMD", required_unless_present = "what")]
+    command: Vec<OsString>,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// No such process or recording, an area that is not there, files that cannot be written.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(path) = &self.json {
+            can_write("--json", path)?;
+        }
+        let pid = match &self.what {
+            Some(what) if !what.is_dir() => match what.to_str().map(str::parse::<i32>) {
+                Some(Ok(pid)) if pid > 0 => Some(pid),
+                _ => bail!(
+                    "{} is no folder and no number of a process; give one of them, or a command \
+                     behind `--`",
+                    what.display()
+                ),
+            },
+            _ => None,
+        };
+        let wanted = Wanted {
+            area: self.area.clone(),
+            top: self.top,
+        };
+        let (steps, status) = match (&self.what, pid) {
+            (Some(folder), None) => {
+                ensure!(
+                    self.output.is_none(),
+                    "--output: a recording is kept already; leave --output out"
+                );
+                let steps = self.on_recording(folder, wanted)?;
+                (steps, ExitCode::SUCCESS)
+            }
+            (_, pid) => live::run(&self, pid, wanted)?,
+        };
+        if let Some(path) = &self.json {
+            let document = show::json(&steps);
+            match path.as_os_str() == "-" {
+                true => print::out(&document)?,
+                false => write("--json", path, &document)?,
+            }
+        }
+        Ok(status)
+    }
+
+    fn on_recording(&self, folder: &Path, wanted: Wanted) -> anyhow::Result<Steps> {
+        let data = Data::read(&Recording::open(folder)?);
+        let mut steps = Steps::new(wanted);
+        steps.look_at_areas(&data)?;
+        self.tell(&show::areas(&steps, &data))?;
+        if self.steps > 1 && !steps.open_areas().is_empty() {
+            steps.look_at_pages(&data, None);
+            self.tell(&show::pages(&steps))?;
+        }
+        if self.steps > 2 && !steps.contested_areas().is_empty() {
+            steps.look_at_lines(&data, None);
+            self.tell(&show::lines(&steps))?;
+        }
+        steps.notes.extend(data.notes.iter().cloned());
+        steps.conclude(&data);
+        self.tell(&show::conclusions(&steps))?;
+        Ok(steps)
+    }
+
+    /// Shows a table, where tables are wanted: a command's output stays its own.
+    fn tell(&self, text: &str) -> anyhow::Result<()> {
+        let is_document = self.json.as_ref().is_some_and(|p| p.as_os_str() == "-");
+        match (is_document, self.command.is_empty()) {
+            (true, _) => {}
+            (false, true) => print::out(text)?,
+            // Nobody is told where even that fails.
+            (false, false) => {
+                let _ = std::io::stderr().lock().write_all(text.as_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `1`, `0.5`, `2s`.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('s').parse::<f64>() {
+        Ok(seconds) if (0.2..=3600.0).contains(&seconds) => Ok(seconds),
+        Ok(_) => Err("it must be 0.2 to 3600".to_owned()),
+        Err(_) => Err("write a number, as in 1 or 0.5".to_owned()),
+    }
+}

@@ -1,0 +1,389 @@
+//! The steps beside a program: each looks anew, at less and the more closely.
+
+use super::steps::{LineCounts, Steps, Wanted};
+use super::{Command, show};
+use crate::beside::{Beside, End};
+use crate::record::choose;
+use crate::record::session::{Session, Setup};
+use hither_linux::counting::{Counting, PAGE_SHIFT};
+use hither_linux::proc::pagemap::{self, Pagemap};
+use hither_linux::proc::tree::Scope;
+use hither_linux::root::Root;
+use hither_linux::sys;
+use hither_linux::topology::Topology;
+use hither_linux::tracker::frames::FrameNodes;
+use hither_recording::analysis::Data;
+use hither_recording::analysis::pages::{self, Count, PAGE_BYTES};
+use hither_recording::meta::Ended;
+use hither_recording::{Recording, Writer};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Time between two turns.
+const INTERVAL_US: u64 = 100_000;
+/// log2 of the places that lines are counted by; the device takes its own line where it is longer.
+const LINE_SHIFT: u32 = 5;
+/// Entries of a page map per read.
+const ENTRIES: u64 = 4096;
+
+/// A folder that is taken away again unless it was asked for.
+struct Folder {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // A rest in the folder for temporary files is no harm.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A page that is counted: whose, its address, its frame.
+type Framed = (i32, u64, u64);
+
+/// What is looked at.
+#[derive(Clone, Copy, PartialEq)]
+enum Step {
+    Areas,
+    Pages,
+    Lines,
+    Done,
+}
+
+struct Zoom<'a> {
+    command: &'a Command,
+    root: &'a Root,
+    frame_nodes: FrameNodes,
+    folder: &'a Path,
+    steps: Steps,
+    step: Step,
+    /// When the step began, and when it ends, since the recording began.
+    from_ns: u64,
+    until_ns: u64,
+    length_ns: u64,
+    counting: Option<(Counting, Vec<Framed>)>,
+}
+
+/// Runs the steps beside a process, or a command that is started.
+pub fn run(
+    command: &Command,
+    pid: Option<i32>,
+    wanted: Wanted,
+) -> anyhow::Result<(Steps, ExitCode)> {
+    let root = Root::host();
+    let topology = Topology::read(&root)?;
+    let tracker = choose::tracker(command.tracker.as_deref(), &root, &topology)?;
+    let folder = Folder {
+        path: command.output.clone().unwrap_or_else(|| {
+            std::env::temp_dir().join(format!("hither-zoom-{}", std::process::id()))
+        }),
+        is_kept: command.output.is_some(),
+    };
+    let (scope, watched) = match pid {
+        Some(pid) => (Scope::Processes(vec![pid]), format!("process {pid}")),
+        None => (
+            Scope::Descendants(std::process::id() as i32),
+            "the command and its descendants".to_owned(),
+        ),
+    };
+    let meta = crate::record::meta(
+        &root,
+        &topology,
+        &tracker,
+        &command.command,
+        watched,
+        INTERVAL_US,
+    );
+    let mut writer = Writer::create(&folder.path, meta)?;
+    let beside = match pid {
+        Some(pid) => Beside::attach(pid),
+        None => Beside::start(&command.command, |_| Ok(())),
+    };
+    let beside = match beside {
+        Ok(beside) => beside,
+        Err(error) => {
+            writer.abandon();
+            return Err(error);
+        }
+    };
+    let mut session = Session::new(Setup {
+        root: &root,
+        topology: &topology,
+        scope,
+        tracker: tracker.tracker,
+        start_ns: beside.start_ns(),
+        interval_us: INTERVAL_US,
+        overhead: command.overhead / 100.0,
+    });
+    let length_ns = (command.seconds * 1e9) as u64;
+    let mut zoom = Zoom {
+        command,
+        root: &root,
+        frame_nodes: FrameNodes::read(&root),
+        folder: &folder.path,
+        steps: Steps::new(wanted),
+        step: Step::Areas,
+        from_ns: 0,
+        until_ns: length_ns,
+        length_ns,
+        counting: None,
+    };
+    zoom.steps.notes.extend(tracker.notes);
+    let mut failed = None;
+    let now_ns = || sys::monotonic_ns().saturating_sub(beside.start_ns());
+    let end = beside.run(Some(INTERVAL_US), |_| {
+        if zoom.step == Step::Done || failed.is_some() {
+            return None;
+        }
+        let turned = (|| -> anyhow::Result<u64> {
+            let sleep_us = session.turn(&mut writer)?;
+            if now_ns() >= zoom.until_ns {
+                writer.flush()?;
+                zoom.advance(now_ns)?;
+            }
+            Ok(sleep_us)
+        })();
+        match turned {
+            Ok(_) if zoom.step == Step::Done => None,
+            Ok(sleep_us) => Some(sleep_us),
+            Err(error) => {
+                failed = Some(error);
+                None
+            }
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let length_ns = now_ns();
+    session.finish(&mut writer)?;
+    if zoom.step != Step::Done {
+        writer.flush()?;
+        zoom.steps.notes.push(
+            "the program, or the watching, ended before all steps had looked: those left use what \
+             the ones before recorded; run it longer, or with shorter --seconds"
+                .to_owned(),
+        );
+        // The steps that are left make do with all that was recorded.
+        while zoom.step != Step::Done {
+            zoom.step = zoom.step_done()?;
+            zoom.counting = None;
+            zoom.from_ns = 0;
+        }
+        zoom.conclude()?;
+    }
+    zoom.steps.notes.extend(session.take_notes());
+    let (status, signal) = match end {
+        End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
+        End::Ended(ended) => (Some(ended.status()), None),
+        End::Gone | End::Stopped => (None, None),
+    };
+    let usage = sys::own_usage();
+    writer.meta_mut().ended = Some(Ended {
+        length_ns,
+        status,
+        signal,
+        own_user_us: usage.user_us,
+        own_system_us: usage.system_us,
+        own_peak_kb: usage.peak_resident_kb,
+        notes: zoom.steps.notes.clone(),
+    });
+    writer.finish()?;
+    Ok((zoom.steps, ExitCode::from(status.unwrap_or(0))))
+}
+
+impl Zoom<'_> {
+    /// What was recorded in this step; what lives long, of the whole time.
+    fn data(&self) -> anyhow::Result<Data> {
+        let mut data = Data::read(&Recording::open(self.folder)?);
+        data.accesses
+            .retain(|access| access.time_ns >= self.from_ns);
+        Ok(data)
+    }
+
+    /// Ends a step and begins the next, if there is one.
+    fn advance(&mut self, now_ns: impl Fn() -> u64) -> anyhow::Result<()> {
+        let next = self.step_done()?;
+        self.step = next;
+        self.counting = None;
+        if next == Step::Done {
+            return self.conclude();
+        }
+        if let Err(error) = self.count() {
+            self.steps.notes.push(format!(
+                "nothing is counted, samples must do: {}; {}",
+                error.reason, error.remedy
+            ));
+        }
+        self.from_ns = now_ns();
+        self.until_ns = self.from_ns + self.length_ns;
+        Ok(())
+    }
+
+    /// Makes the step of what was seen, tells it, and says which is next.
+    fn step_done(&mut self) -> anyhow::Result<Step> {
+        let data = self.data()?;
+        let most = self.command.steps;
+        Ok(match self.step {
+            Step::Areas => {
+                self.steps.look_at_areas(&data)?;
+                self.command.tell(&show::areas(&self.steps, &data))?;
+                match most > 1 && !self.steps.open_areas().is_empty() {
+                    true => Step::Pages,
+                    false => Step::Done,
+                }
+            }
+            Step::Pages => {
+                let counts = self.page_counts(&data);
+                self.steps.look_at_pages(&data, counts.as_deref());
+                self.command.tell(&show::pages(&self.steps))?;
+                match most > 2 && !self.steps.contested_areas().is_empty() {
+                    true => Step::Lines,
+                    false => Step::Done,
+                }
+            }
+            Step::Lines => {
+                let counts = self.line_counts(&data);
+                self.steps.look_at_lines(&data, counts.as_ref());
+                self.command.tell(&show::lines(&self.steps))?;
+                Step::Done
+            }
+            Step::Done => Step::Done,
+        })
+    }
+
+    fn conclude(&mut self) -> anyhow::Result<()> {
+        let data = self.data()?;
+        self.steps.conclude(&data);
+        self.command.tell(&show::conclusions(&self.steps))
+    }
+
+    /// Sets the filters for the step that begins.
+    fn count(&mut self) -> hither_linux::Result<()> {
+        let mut framed: Vec<Framed> = Vec::new();
+        let shift = match self.step {
+            Step::Pages => {
+                // The areas' addresses need no accesses.
+                let Ok(data) = self.data() else { return Ok(()) };
+                for index in self.steps.open_areas() {
+                    let pid = self.steps.areas.list[index].pid;
+                    for range in pages::ranges(&data, &self.steps.areas, index) {
+                        frames_of(self.root, pid, &range, &mut framed);
+                    }
+                }
+                PAGE_SHIFT
+            }
+            _ => {
+                for (pid, address) in self.steps.contested_pages() {
+                    frames_of(
+                        self.root,
+                        pid,
+                        &(address..address + PAGE_BYTES),
+                        &mut framed,
+                    );
+                }
+                LINE_SHIFT
+            }
+        };
+        let mut frames: Vec<u64> = framed.iter().map(|page| page.2).collect();
+        frames.sort_unstable();
+        frames.dedup();
+        if !frames.is_empty() {
+            let counting = Counting::begin(self.root, &frames, shift)?;
+            self.counting = Some((counting, framed));
+        }
+        Ok(())
+    }
+
+    /// Those of pages that are still where they were.
+    fn still_there(&self, framed: &[Framed]) -> Vec<Framed> {
+        let mut now = Vec::new();
+        let mut pages: Vec<(i32, u64)> = framed.iter().map(|page| (page.0, page.1)).collect();
+        pages.sort_unstable();
+        for run in pages.chunk_by(|a, b| a.0 == b.0 && a.1 + PAGE_BYTES == b.1) {
+            let range = run[0].1..run[run.len() - 1].1 + PAGE_BYTES;
+            frames_of(self.root, run[0].0, &range, &mut now);
+        }
+        if now.is_empty() {
+            // The process has just ended: nobody moved its pages since.
+            return framed.to_vec();
+        }
+        let before: std::collections::HashSet<&Framed> = framed.iter().collect();
+        now.retain(|page| before.contains(page));
+        now
+    }
+
+    fn by_position(&self, data: &Data, counting: &Counting, counts: &[u32]) -> Vec<f64> {
+        let mut by = vec![0.0; data.nodes.len()];
+        for (id, &count) in counting.node_ids().iter().zip(counts) {
+            if let Some(position) = data.position(id.0) {
+                by[position] += f64::from(count);
+            }
+        }
+        by
+    }
+
+    fn page_counts(&self, data: &Data) -> Option<Vec<Count>> {
+        let (counting, framed) = self.counting.as_ref()?;
+        let pages = self.still_there(framed);
+        let count = |&(pid, address, frame): &Framed| {
+            let counts = counting.at(frame << PAGE_SHIFT)?;
+            let home = self.frame_nodes.node(frame);
+            Some(Count {
+                pid,
+                address,
+                users: self.by_position(data, counting, &counts.fills),
+                transfers: self.by_position(data, counting, &counts.transfers),
+                home: home.and_then(|node| data.position(node.0)),
+            })
+        };
+        Some(pages.iter().filter_map(count).collect())
+    }
+
+    fn line_counts(&self, data: &Data) -> Option<LineCounts> {
+        let (counting, framed) = self.counting.as_ref()?;
+        let line_bytes = u64::from(data.meta.line_bytes.max(8)).next_power_of_two();
+        let mut lines = LineCounts::new();
+        for (pid, address, frame) in self.still_there(framed) {
+            for offset in (0..PAGE_BYTES).step_by(counting.place_bytes() as usize) {
+                let Some(counts) = counting.at((frame << PAGE_SHIFT) + offset) else {
+                    continue;
+                };
+                let counts = self.by_position(data, counting, &counts.transfers);
+                let line = lines.entry((pid, (address + offset) / line_bytes * line_bytes));
+                let sum = line.or_insert_with(|| vec![0.0; counts.len()]);
+                for (sum, count) in sum.iter_mut().zip(counts) {
+                    *sum += count;
+                }
+            }
+        }
+        Some(lines)
+    }
+}
+
+/// The pages of a range that are in memory, with their frames; none of a process that has ended.
+fn frames_of(root: &Root, pid: i32, range: &Range<u64>, into: &mut Vec<Framed>) {
+    let Ok(pagemap) = Pagemap::open(root, pid) else {
+        return;
+    };
+    let pages = range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES);
+    let (mut entries, mut bytes) = (vec![0; ENTRIES as usize], Vec::new());
+    for run in pagemap.present(pages).unwrap_or_default() {
+        let mut page = run.start;
+        while page < run.end {
+            let wanted = (run.end - page).min(ENTRIES) as usize;
+            let Ok(got @ 1..) = pagemap.read(page, &mut entries[..wanted], &mut bytes) else {
+                break;
+            };
+            let frames = (page..).zip(&entries[..got]);
+            into.extend(frames.filter_map(|(page, &entry)| {
+                Some((pid, page * PAGE_BYTES, pagemap::frame(entry)?))
+            }));
+            page += got as u64;
+        }
+    }
+}

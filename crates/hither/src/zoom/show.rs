@@ -1,0 +1,351 @@
+//! The steps as text, and as hither.zoom/1 (docs/cli.md).
+
+use super::steps::{PagesOf, Steps};
+use crate::{print, units};
+use hither_recording::analysis::Data;
+use hither_recording::analysis::areas::Kind;
+use hither_recording::analysis::sharing::Line;
+use hither_recording::analysis::use_of::Use;
+use hither_recording::analysis::zoom::{self, Choice, Next};
+use serde_json::{Value, json};
+
+/// Share of all accesses below which an area has no row.
+const LEAST_SHARE: f64 = 0.005;
+/// What is not known.
+const NONE: &str = "–";
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn or_none(figure: Option<String>) -> String {
+    figure.unwrap_or_else(|| NONE.to_owned())
+}
+
+fn count(number: f64) -> String {
+    match number {
+        n if n >= 1e6 => format!("{:.2} M", n / 1e6),
+        n if n >= 1e3 => format!("{:.1} k", n / 1e3),
+        n => format!("{n:.0}"),
+    }
+}
+
+fn advice(choice: &Choice) -> String {
+    or_none(choice.advice.map(|advice| advice.name().to_owned()))
+}
+
+fn used_by(by: Use, nodes: &[u32]) -> String {
+    match by {
+        Use::One(node) => format!("node{}", nodes[node]),
+        Use::Divided => "parts by one node each".to_owned(),
+        Use::Shared => "all parts by several".to_owned(),
+        Use::Unknown => NONE.to_owned(),
+    }
+}
+
+fn by_node(heads: &mut Vec<String>, nodes: &[u32], what: &str) {
+    heads.extend(nodes.iter().map(|node| format!("{what}{node}")));
+}
+
+fn table(heads: &[String], rows: &[Vec<String>]) -> String {
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let text = print::columns(&heads, rows);
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn heads(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// Step 1.
+pub fn areas(steps: &Steps, data: &Data) -> String {
+    let mut text = format!("step 1: areas, from {} samples\n", steps.sample_count);
+    if steps.areas.list.is_empty() {
+        return text + "  no access was seen: look longer, or see `hither topo --doctor`\n";
+    }
+    let words = [
+        "area",
+        "of",
+        "size",
+        "share",
+        "fills",
+        "from caches",
+        "local",
+        "latency",
+        "used by",
+        "remedy",
+        "next",
+    ];
+    let mut rows = Vec::new();
+    for ((area, judged), choice) in shown(steps) {
+        rows.push(vec![
+            area.name.clone(),
+            data.process_name(area.pid),
+            print::size(area.bytes >> 10),
+            percent(zoom::share(&steps.areas, area)),
+            count(area.accesses),
+            count(area.transfers),
+            or_none(area.local_ratio().map(percent)),
+            or_none(area.latency_ns().map(units::time)),
+            used_by(judged.by, &steps.nodes),
+            advice(choice),
+            choice.next.name().to_owned(),
+        ]);
+    }
+    text += &table(&heads(&words), &rows);
+    for ((area, _), choice) in shown(steps) {
+        if !choice.why.is_empty() {
+            text += &format!("  {}: {}\n", area.name, choice.why);
+        }
+    }
+    let rest = steps.areas.list.len() - shown(steps).count();
+    if rest > 0 {
+        text += &format!(
+            "  and {} with little or nothing\n",
+            print::count(rest, "area")
+        );
+    }
+    text
+}
+
+type Shown<'a> = (
+    (
+        &'a hither_recording::analysis::areas::Area,
+        &'a hither_recording::analysis::use_of::Judged,
+    ),
+    &'a Choice,
+);
+
+fn shown(steps: &Steps) -> impl Iterator<Item = Shown<'_>> {
+    let rows = steps.areas.list.iter().zip(&steps.judged);
+    let is_shown = |row: &Shown<'_>| {
+        zoom::share(&steps.areas, row.0.0) >= LEAST_SHARE || row.1.next != Next::Settled
+    };
+    rows.zip(&steps.choices)
+        .filter(is_shown)
+        .take(steps.wanted.top)
+}
+
+/// Step 2.
+pub fn pages(steps: &Steps) -> String {
+    let mut text = String::new();
+    for of in &steps.pages {
+        let source = if of.is_counted {
+            "counted by the device"
+        } else {
+            "from samples"
+        };
+        text += &format!(
+            "step 2: pages of {}, {source}: {} used, {} contested, {} of accesses by owners\n",
+            of.name,
+            of.summary.page_count,
+            of.summary.contested_count,
+            percent(of.summary.owned),
+        );
+        let mut names = heads(&["page", "on", "owner"]);
+        by_node(&mut names, &steps.nodes, "fills by node");
+        by_node(&mut names, &steps.nodes, "from caches by node");
+        let rows: Vec<Vec<String>> = of
+            .pages
+            .iter()
+            .take(steps.wanted.top)
+            .map(|page| {
+                let node = |position: usize| format!("node{}", steps.nodes[position]);
+                let owner = page.owner().filter(|owner| owner.1 >= 0.8);
+                let mut row = vec![
+                    format!("{:x}", page.address),
+                    or_none(page.home.map(node)),
+                    or_none(owner.map(|owner| node(owner.0))),
+                ];
+                row.extend(page.users.iter().map(|&fills| count(fills)));
+                let transfers = page.transfers.iter();
+                row.extend(transfers.map(|&lines| match page.is_contested() {
+                    true => count(lines),
+                    false => String::new(),
+                }));
+                row
+            })
+            .collect();
+        text += &table(&names, &rows);
+        text += &format!(
+            "  {}: {}: {}\n",
+            of.choice.next.name(),
+            advice(&of.choice),
+            of.choice.why
+        );
+    }
+    text
+}
+
+/// Step 3.
+pub fn lines(steps: &Steps) -> String {
+    let mut text = String::new();
+    for of in &steps.lines {
+        text += &format!("step 3: lines of {}\n", of.name);
+        if of.lines.is_empty() {
+            text += "  too few samples of any of its lines: look longer (--seconds)\n";
+            continue;
+        }
+        let mut names = heads(&["line", "from caches", "latency", "words apart"]);
+        by_node(&mut names, &steps.nodes, "counted for node");
+        names.extend(heads(&["users: words", "remedy"]));
+        let mut rows = Vec::new();
+        for (line, counted, choice) in of.lines.iter().take(steps.wanted.top) {
+            let mut row = vec![
+                format!("{:x}", line.address),
+                percent(line.transfers / line.accesses.max(1.0)),
+                or_none(line.latency_ns.map(units::time)),
+                percent(line.apart),
+            ];
+            for node in 0..steps.nodes.len() {
+                let counted = counted.as_ref().and_then(|counted| counted.get(node));
+                row.push(counted.map_or(String::new(), |&lines| count(lines)));
+            }
+            row.push(users(line));
+            row.push(advice(choice));
+            rows.push(row);
+        }
+        text += &table(&names, &rows);
+        if let Some((line, _, choice)) = of.lines.first() {
+            text += &format!("  {:x}: {}\n", line.address, choice.why);
+        }
+    }
+    text
+}
+
+fn users(line: &Line) -> String {
+    let who = if line.by_thread { "thread" } else { "cpu" };
+    let users = line.users.iter().take(8).map(|user| {
+        let offsets: Vec<String> = user.offsets.iter().map(|o| format!("+{o}")).collect();
+        format!("{who} {}: {}", user.id, offsets.join(" "))
+    });
+    users.collect::<Vec<_>>().join("; ")
+}
+
+/// What it comes to.
+pub fn conclusions(steps: &Steps) -> String {
+    let mut text = "what would help\n".to_owned();
+    for conclusion in &steps.conclusions {
+        let short = conclusion.advice.map_or("open", |advice| advice.name());
+        text += &format!(
+            "  {}: {short}: {} ({})\n",
+            conclusion.area, conclusion.sentence, conclusion.why
+        );
+    }
+    if steps.conclusions.is_empty() {
+        text += "  nothing: memory is where it is used, as far as was seen\n";
+    }
+    for note in &steps.notes {
+        text += &format!("  note: {note}\n");
+    }
+    text
+}
+
+/// hither.zoom/1.
+pub fn json(steps: &Steps) -> String {
+    let areas = steps.areas.list.iter().zip(&steps.judged);
+    let areas = areas.zip(&steps.choices).map(|((area, judged), choice)| {
+        let (kind, start) = kind(&area.kind);
+        let (used_by, user) = used_by_json(judged.by, &steps.nodes);
+        json!({
+            "name": area.name, "pid": area.pid, "kind": kind, "start": start,
+            "bytes": area.bytes,
+            "share": zoom::share(&steps.areas, area),
+            "fills": area.accesses, "transfers": area.transfers,
+            "reads": area.reads, "writes": area.writes, "homes": area.homes,
+            "sample_count": area.sample_count,
+            "local_access_ratio": area.local_ratio(), "latency_ns": area.latency_ns(),
+            "used_by": used_by, "user": user, "part_bytes": judged.part_bytes,
+            "choice": choice_json(choice),
+        })
+    });
+    let lines = steps.lines.iter().map(|of| {
+        let lines = of.lines.iter().map(|(line, counted, choice)| {
+            let users = line.users.iter().map(|user| {
+                json!({
+                    "id": user.id, "accesses": user.accesses, "writes": user.writes,
+                    "offsets": user.offsets,
+                })
+            });
+            json!({
+                "address": line.address,
+                "accesses": line.accesses, "transfers": line.transfers,
+                "latency_ns": line.latency_ns, "apart_share": line.apart,
+                "is_false_sharing": line.is_false(),
+                "users_are": if line.by_thread { "threads" } else { "cpus" },
+                "users": users.collect::<Vec<_>>(),
+                "counted_transfers": counted,
+                "choice": choice_json(choice),
+            })
+        });
+        json!({"area": of.name, "pid": of.pid, "lines": lines.collect::<Vec<_>>()})
+    });
+    let conclusions = steps.conclusions.iter().map(|conclusion| {
+        json!({
+            "area": conclusion.area, "pid": conclusion.pid,
+            "advice": conclusion.advice.map(|advice| advice.name()),
+            "sentence": conclusion.sentence, "why": conclusion.why,
+        })
+    });
+    let document = json!({
+        "schema": "hither.zoom/1",
+        "nodes": steps.nodes,
+        "sample_count": steps.sample_count,
+        "areas": areas.collect::<Vec<_>>(),
+        "pages": steps.pages.iter().map(|of| pages_json(of, steps)).collect::<Vec<_>>(),
+        "lines": lines.collect::<Vec<_>>(),
+        "conclusions": conclusions.collect::<Vec<_>>(),
+        "notes": steps.notes,
+    });
+    format!("{document:#}\n")
+}
+
+fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
+    let (kind, start) = kind(&of.kind);
+    let summary = &of.summary;
+    let (used_by, user) = used_by_json(summary.by, &steps.nodes);
+    let rows = of.pages.iter().take(steps.wanted.top).map(|page| {
+        json!({
+            "address": page.address,
+            "home": page.home.map(|home| steps.nodes[home]),
+            "fills": page.users, "transfers": page.transfers,
+            "is_contested": page.is_contested(),
+        })
+    });
+    json!({
+        "area": of.name, "pid": of.pid, "kind": kind, "start": start,
+        "is_counted": of.is_counted,
+        "page_count": summary.page_count, "contested_count": summary.contested_count,
+        "fills": summary.accesses, "transfers": summary.transfers,
+        "known_share": summary.known, "owned_share": summary.owned,
+        "local_access_ratio": summary.local,
+        "used_by": used_by, "user": user,
+        "choice": choice_json(&of.choice),
+        "pages": rows.collect::<Vec<_>>(),
+    })
+}
+
+fn kind(kind: &Kind) -> (&'static str, u64) {
+    match kind {
+        Kind::Site(site) => ("site", u64::from(*site)),
+        Kind::Mapping(start) => ("mapping", *start),
+        Kind::Unknown => ("unknown", 0),
+    }
+}
+
+fn used_by_json(by: Use, nodes: &[u32]) -> (&'static str, Option<u32>) {
+    match by {
+        Use::One(position) => ("one", Some(nodes[position])),
+        Use::Divided => ("divided", None),
+        Use::Shared => ("shared", None),
+        Use::Unknown => ("unknown", None),
+    }
+}
+
+fn choice_json(choice: &Choice) -> Value {
+    json!({
+        "advice": choice.advice.map(|advice| advice.name()),
+        "next": choice.next.name(),
+        "why": choice.why,
+    })
+}

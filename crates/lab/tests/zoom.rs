@@ -1,0 +1,52 @@
+//! `hither zoom` finds planted mistakes on an emulated machine, and names what would help.
+
+mod common;
+
+use common::built;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn planted_mistakes_are_found() {
+    let (hither, planted) = (built("hither"), built("planted"));
+    let zoom = |mode: &str, rounds: u32| {
+        format!(
+            "{} zoom --seconds 0.3 --json /tmp/{mode} -- {} {mode} --rounds {rounds} >/dev/null || exit; \
+             cat /tmp/{mode};",
+            hither.display(),
+            planted.display(),
+        )
+    };
+    let script = zoom("false-sharing", 32) + &zoom("master-init", 8) + &zoom("all-to-one", 16);
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
+    let output = Command::new(&hither)
+        .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])
+        .arg(machine)
+        .arg("--file")
+        .arg(&hither)
+        .arg("--file")
+        .arg(&planted)
+        .args(["--", "/bin/sh", "-c", &script])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    let documents: Vec<Value> = documents.map(Result::unwrap).collect();
+    let advice: Vec<&str> = documents
+        .iter()
+        .map(|document| {
+            document["conclusions"][0]["advice"]
+                .as_str()
+                .unwrap_or("open")
+        })
+        .collect();
+    assert_eq!(advice, ["pad", "make local", "interleave"], "{said}");
+    let false_sharing = &documents[0];
+    assert_eq!(false_sharing["pages"][0]["is_counted"], true, "{said}");
+    let line = &false_sharing["lines"][0]["lines"][0];
+    assert_eq!(line["is_false_sharing"], true, "{line}");
+    assert!(line["users"].as_array().unwrap().len() >= 2, "{line}");
+}
