@@ -298,6 +298,9 @@ fn mapping_of(mappings: &Mappings, access: &Access) -> Option<(u64, (u64, usize)
     (access.address < end).then_some((start, (end, index)))
 }
 
+/// Process and first address to end, site and place in [`Data::allocations`].
+type Blocks = BTreeMap<(i32, u64), (u64, u32, u32)>;
+
 /// The allocations that live at the time of the accesses, which must come by time.
 struct Live<'a> {
     data: &'a Data,
@@ -306,9 +309,8 @@ struct Live<'a> {
     /// The same by end.
     ends: Vec<u32>,
     ended: usize,
-    /// Process and first address to end, site and place: of mappings, and of what an allocator
-    /// may have placed inside of those.
-    now: [BTreeMap<(i32, u64), (u64, u32, u32)>; 2],
+    /// Mappings, and what an allocator may have placed inside of those.
+    now: [Blocks; 2],
 }
 
 impl<'a> Live<'a> {

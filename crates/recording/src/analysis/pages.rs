@@ -357,6 +357,7 @@ mod tests {
             start_ns: 0,
             end_ns,
             site: 3,
+            is_mapping: false,
         };
         data.allocations = vec![allocation(0x5000, None), allocation(0x8000, Some(3))];
         data.accesses = (1..9).map(|turn| write(turn, 0x5008, 1, 0)).collect();
