@@ -72,6 +72,14 @@ pub fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A number of bytes with the unit that fits.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        _ => size(bytes >> 10),
+    }
+}
+
 /// A size given in KiB with the unit that fits.
 pub fn size(kb: u64) -> String {
     match kb {

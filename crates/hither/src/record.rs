@@ -1,6 +1,6 @@
 //! `hither record`: how a program uses memory, written down as it runs.
 
-mod allocations;
+pub mod allocations;
 pub mod choose;
 mod overhead;
 mod places;

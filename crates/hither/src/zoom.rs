@@ -28,6 +28,7 @@ use steps::{Steps, Wanted};
 #[command(after_help = "\
 Examples:
   hither zoom -- ./app --its options
+  hither zoom --sites=64 -- ./app
   hither zoom 4711 --seconds 2
   hither zoom hither-recording --area '[heap]'")]
 pub struct Command {
@@ -60,6 +61,12 @@ pub struct Command {
     /// Write hither.zoom/1 to a file; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Name areas by the source lines that allocated them, from this size on [without a size: 64K];
+    /// a small one finds what shares a line, at a higher cost
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true,
+          default_missing_value = "64K", requires = "command",
+          value_parser = crate::units::parse_bytes)]
+    sites: Option<u64>,
     /// Program and arguments; its standard output stays its own, the tables go to standard error
     #[arg(last = true, value_name = "CMD", required_unless_present = "what")]
     command: Vec<OsString>,

@@ -45,27 +45,48 @@ impl Allocations {
 
     /// Reads the logs into the recording and takes them away; returns what is missing.
     pub fn write(&self, writer: &mut Writer, start_ns: u64) -> anyhow::Result<Vec<String>> {
+        let rows = self.rows(start_ns)?;
+        writer.add(rows.allocations)?;
+        writer.add(rows.frames)?;
+        self.abandon();
+        Ok(rows.notes)
+    }
+
+    /// What the logs hold by now, by time; `start_ns` is the recording's zero.
+    pub fn rows(&self, start_ns: u64) -> anyhow::Result<Rows> {
         let processes = sites::collect(&self.folder)?;
-        let mut notes = Vec::new();
+        let mut rows = Rows::default();
         // A process that executes another program has sites of both.
         let mut taken: HashMap<i32, u32> = HashMap::new();
         for process in &processes {
             let first = taken.entry(process.pid).or_default();
-            writer.add(allocations(process, *first, start_ns))?;
-            writer.add(frames(process, *first))?;
+            rows.allocations
+                .extend(allocations(process, *first, start_ns));
+            rows.frames.extend(frames(process, *first));
             *first += process.sites.len() as u32;
-            notes.extend(process.notes.iter().cloned());
+            rows.notes.extend(process.notes.iter().cloned());
             if process.dropped_count > 0 {
-                notes.push(format!(
+                rows.notes.push(format!(
                     "{} allocations of process {} found no room in its log",
                     process.dropped_count, process.pid
                 ));
             }
         }
-        self.abandon();
-        notes.dedup();
-        Ok(notes)
+        rows.allocations.sort_by_key(|row| row.start_ns);
+        rows.notes.dedup();
+        Ok(rows)
     }
+}
+
+/// Rows of a recording.
+#[derive(Default)]
+pub struct Rows {
+    /// By time.
+    pub allocations: Vec<Allocation>,
+    /// Of their sites.
+    pub frames: Vec<Frame>,
+    /// What is missing.
+    pub notes: Vec<String>,
 }
 
 fn allocations(process: &ProcessSites, first: u32, start_ns: u64) -> Vec<Allocation> {

@@ -107,7 +107,7 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
         rows.push(vec![
             area.name.clone(),
             figures.data.process_name(area.pid),
-            print::size(area.bytes >> 10),
+            print::bytes(area.bytes),
             percent(area.accesses / all),
             or_none(area.local_ratio().map(percent)),
             or_none(area.latency_ns().map(units::time)),
@@ -257,8 +257,8 @@ pub fn residents(figures: &Figures) -> Vec<Part> {
                 figures.data.process_name(resident.pid),
                 resident.pid.to_string(),
             ];
-            row.extend(resident.nodes.iter().map(|bytes| print::size(bytes >> 10)));
-            row.push(print::size(resident.most_bytes >> 10));
+            row.extend(resident.nodes.iter().map(|&bytes| print::bytes(bytes)));
+            row.push(print::bytes(resident.most_bytes));
             row
         };
         let rows = figures

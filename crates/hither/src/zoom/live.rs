@@ -3,8 +3,10 @@
 use super::steps::{LineCounts, Steps, Wanted};
 use super::{Command, show};
 use crate::beside::{Beside, End};
+use crate::record::allocations::{Allocations, Rows};
 use crate::record::choose;
 use crate::record::session::{Session, Setup};
+use anyhow::Context;
 use hither_linux::counting::{Counting, PAGE_SHIFT};
 use hither_linux::proc::pagemap::{self, Pagemap};
 use hither_linux::proc::tree::Scope;
@@ -59,6 +61,12 @@ struct Zoom<'a> {
     root: &'a Root,
     frame_nodes: FrameNodes,
     folder: &'a Path,
+    /// What names areas by source lines.
+    allocations: Option<&'a Allocations>,
+    /// What it told of the first step.
+    named: Option<Rows>,
+    /// Zero of the recording's times, on CLOCK_MONOTONIC.
+    start_ns: u64,
     steps: Steps,
     step: Step,
     /// When the step began, and when it ends, since the recording began.
@@ -99,12 +107,19 @@ pub fn run(
         INTERVAL_US,
     );
     let mut writer = Writer::create(&folder.path, meta)?;
-    let beside = match pid {
-        Some(pid) => Beside::attach(pid),
-        None => Beside::start(&command.command, |_| Ok(())),
-    };
-    let beside = match beside {
-        Ok(beside) => beside,
+    let shim = |bytes| Allocations::new(&folder.path, bytes).context("--sites");
+    let begun = command.sites.map(shim).transpose().and_then(|allocations| {
+        let beside = match pid {
+            Some(pid) => Beside::attach(pid),
+            None => Beside::start(&command.command, |command| match &allocations {
+                Some(allocations) => allocations.attach(command),
+                None => Ok(()),
+            }),
+        };
+        Ok((beside?, allocations))
+    });
+    let (beside, allocations) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             writer.abandon();
             return Err(error);
@@ -125,6 +140,9 @@ pub fn run(
         root: &root,
         frame_nodes: FrameNodes::read(&root),
         folder: &folder.path,
+        allocations: allocations.as_ref(),
+        named: None,
+        start_ns: beside.start_ns(),
         steps: Steps::new(wanted),
         step: Step::Areas,
         from_ns: 0,
@@ -177,6 +195,10 @@ pub fn run(
         zoom.conclude()?;
     }
     zoom.steps.notes.extend(session.take_notes());
+    if let Some(allocations) = &allocations {
+        let told = allocations.write(&mut writer, beside.start_ns())?;
+        zoom.steps.notes.extend(told);
+    }
     let (status, signal) = match end {
         End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
         End::Ended(ended) => (Some(ended.status()), None),
@@ -198,10 +220,20 @@ pub fn run(
 
 impl Zoom<'_> {
     /// What was recorded in this step; what lives long, of the whole time.
-    fn data(&self) -> anyhow::Result<Data> {
+    fn data(&mut self) -> anyhow::Result<Data> {
         let mut data = Data::read(&Recording::open(self.folder)?);
         data.accesses
             .retain(|access| access.time_ns >= self.from_ns);
+        if let Some(allocations) = self.allocations {
+            // The steps below look at areas of the first, and reading debugging data takes time in
+            // which the program runs on.
+            let rows = match self.named.take() {
+                Some(rows) => rows,
+                None => allocations.rows(self.start_ns)?,
+            };
+            (data.allocations, data.frames) = (rows.allocations.clone(), rows.frames.clone());
+            self.named = Some(rows);
+        }
         Ok(data)
     }
 

@@ -81,7 +81,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
         rows.push(vec![
             area.name.clone(),
             data.process_name(area.pid),
-            print::size(area.bytes >> 10),
+            print::bytes(area.bytes),
             percent(zoom::share(&steps.areas, area)),
             count(area.accesses),
             count(area.transfers),

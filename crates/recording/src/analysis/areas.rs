@@ -4,6 +4,7 @@
 //! mapping. Areas of one site are one area, however many allocations it made.
 
 use super::data::{Access, Data};
+use crate::rows::Frame;
 use std::collections::{BTreeMap, HashMap};
 
 /// What an area is.
@@ -24,7 +25,7 @@ pub struct Area {
     pub pid: i32,
     /// What it is.
     pub kind: Kind,
-    /// For people: `init.c:17 (load_points)`, a file, `[heap]`, or a range.
+    /// For people: `init.c:17 (load_points) < main.c:5 (main)`, a file, `[heap]`, or a range.
     pub name: String,
     /// Threads that allocated it, ascending; empty for mappings.
     pub threads: Vec<i32>,
@@ -231,7 +232,7 @@ fn add_allocations(data: &Data, list: &mut [Area]) {
     }
 }
 
-/// `init.c:17 (load_points)`, of the innermost frame that has a line, or else a name.
+/// `init.c:17 (load_points) < main.c:5 (main)`: the innermost frame that has a line, its caller.
 fn site_name(data: &Data, pid: i32, site: u32) -> String {
     let mut frames: Vec<_> = data
         .frames
@@ -239,12 +240,24 @@ fn site_name(data: &Data, pid: i32, site: u32) -> String {
         .filter(|frame| frame.pid == pid && frame.site == site)
         .collect();
     frames.sort_by_key(|frame| frame.depth);
-    let with_line = frames
-        .iter()
-        .find(|frame| frame.file.is_some() && frame.line.is_some());
-    let Some(frame) = with_line.or(frames.first()) else {
+    let has_line = |frame: &Frame| frame.file.is_some() && frame.line.is_some();
+    let with_line = frames.iter().find(|frame| has_line(frame));
+    let Some(first) = with_line.or(frames.first()) else {
         return format!("site {site}");
     };
+    // Who called it tells apart what one helper allocates for many.
+    let caller = frames
+        .iter()
+        .find(|frame| frame.depth > first.depth && has_line(frame));
+    let name = frame_name(first);
+    match caller {
+        Some(caller) => format!("{name} < {}", frame_name(caller)),
+        None => name,
+    }
+}
+
+/// `init.c:17 (load_points)`, or what is known of that.
+fn frame_name(frame: &Frame) -> String {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let place = match (&frame.file, frame.line) {
         (Some(file), Some(line)) => format!("{}:{line}", file_name(file)),
@@ -378,7 +391,7 @@ impl<'a> Live<'a> {
 mod tests {
     use super::super::data::tests::{access, empty, write};
     use super::*;
-    use crate::rows::{Allocation, Frame, Mapping};
+    use crate::rows::{Allocation, Mapping};
 
     fn mapping(time_ns: u64, start: u64, end: u64, name: &str) -> Mapping {
         Mapping {

@@ -193,6 +193,20 @@ fn stacks_and_thread_local_storage_are_left_to_the_kernel() {
     assert!(!closed.load(Ordering::Relaxed), "no window was opened");
 }
 
+/// Until a thread of this process waits for something, or is gone: on a busy machine it may not
+/// have run yet. After 10 s whatever depends on it fails by itself.
+fn until_asleep(thread: i32) {
+    let path = format!("/proc/self/task/{thread}/stat");
+    for _ in 0..1000 {
+        let stat = std::fs::read_to_string(&path).unwrap_or_default();
+        match stat.rsplit_once(')') {
+            Some((_, rest)) if rest.trim_start().starts_with('R') => {}
+            _ => return,
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 /// Runs one exchange of one chunk while `act` is called at a step, on another thread, which the
 /// exchange does not wait for longer than `act` takes to get going.
 fn with_act(
@@ -212,10 +226,11 @@ fn with_act(
             let memory = Arc::clone(&inside);
             let (sender, started) = std::sync::mpsc::channel();
             *handle.lock().unwrap() = Some(std::thread::spawn(move || {
-                sender.send(()).unwrap();
+                sender.send(sys::thread_id()).unwrap();
                 act(&memory);
             }));
-            started.recv().unwrap();
+            let thread = started.recv().unwrap();
+            until_asleep(thread);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     })));
@@ -435,11 +450,14 @@ fn another_movers_traps_stay() {
             .remove(0);
         assert_eq!(outcome.moved.len(), 0, "{outcome:?}");
         let memory = Arc::clone(&inside);
+        let (sender, started) = std::sync::mpsc::channel();
         let toucher = std::thread::spawn(move || {
+            sender.send(sys::thread_id()).unwrap();
             let word = &memory.words()[5 * 512];
             let found = word.load(Ordering::Relaxed);
             assert_eq!(found, word as *const AtomicU64 as u64, "zeros: not waited");
         });
+        until_asleep(started.recv().unwrap());
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!toucher.is_finished(), "an access to what is away waits");
         *handle.lock().unwrap() = Some(toucher);
