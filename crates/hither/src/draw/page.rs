@@ -10,7 +10,7 @@ const STYLE: &str = "\
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:0 auto;padding:1rem 1.5rem 3rem}
 h1{font-size:1.7rem;line-height:1.25}
-h1,h2,p,th,td{overflow-wrap:anywhere}
+h1,h2,p,tbody th{overflow-wrap:anywhere}
 h2{font-size:1.25rem;margin-top:2.2rem;padding-bottom:.2rem;border-bottom:1px solid #ccc}
 figure{margin:1rem 0;overflow-x:auto}
 figure svg{display:block;max-width:100%;height:auto}
