@@ -121,25 +121,32 @@ impl Command {
         let limit_ns = self
             .seconds
             .map(|seconds| seconds.saturating_mul(1_000_000_000));
-        let mut failed = None;
+        let now_ns = || sys::monotonic_ns().saturating_sub(beside.start_ns());
+        let mut length_ns = 0;
+        // How writing ended, once it has: at the limit, or where the disk is full. The program must
+        // not suffer from that: it is waited for.
+        let mut written = None;
         let end = beside.run(Some(self.interval), |_| {
-            let now_ns = sys::monotonic_ns().saturating_sub(beside.start_ns());
-            if limit_ns.is_some_and(|limit| now_ns >= limit) || failed.is_some() {
+            if written.is_some() {
+                return None;
+            }
+            length_ns = now_ns();
+            if limit_ns.is_some_and(|limit| length_ns >= limit) || session.is_over() {
+                written = Some(session.finish(&mut writer));
                 return None;
             }
             match session.turn(&mut writer) {
                 Ok(sleep_us) => Some(sleep_us),
-                // The program must not suffer from a full disk: it is waited for.
                 Err(error) => {
-                    failed = Some(error);
+                    written = Some(Err(error));
                     None
                 }
             }
         })?;
-        let length_ns = sys::monotonic_ns().saturating_sub(beside.start_ns());
-        if failed.is_none() {
-            failed = session.finish(&mut writer).err();
-        }
+        let written = written.unwrap_or_else(|| {
+            length_ns = now_ns();
+            session.finish(&mut writer)
+        });
         notes.extend(session.take_notes());
         if let Some(allocations) = &allocations {
             match allocations.write(&mut writer, beside.start_ns()) {
@@ -163,7 +170,7 @@ impl Command {
             notes: notes.clone(),
         });
         let finished = writer.finish().map_err(anyhow::Error::new);
-        if let Some(error) = failed.map(anyhow::Error::new).or(finished.err()) {
+        if let Some(error) = written.map_err(anyhow::Error::new).and(finished).err() {
             print::error(&error.context("the recording is not whole"));
             return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
         }
@@ -179,14 +186,15 @@ impl Command {
 
     /// Starts the command, or begins to wait for what runs.
     fn begin(&self, allocations: Option<&Allocations>) -> anyhow::Result<Beside> {
-        match (self.command.is_empty(), self.pid.first()) {
+        match (self.command.is_empty(), &self.pid[..]) {
             (false, _) => Beside::start(&self.command, |command| match allocations {
                 Some(allocations) => allocations.attach(command),
                 None => Ok(()),
             }),
-            (true, Some(&pid)) => Beside::attach(pid),
-            // A group has no end of its own: hither watches itself, and is told to stop.
-            (true, None) => Beside::attach(std::process::id() as i32),
+            (true, &[pid]) => Beside::attach(pid),
+            // Several have no one end: hither waits for itself, and stops when all have ended; a
+            // group may always get new ones, so that somebody has to stop it.
+            (true, _) => Beside::attach(std::process::id() as i32),
         }
     }
 

@@ -107,6 +107,52 @@ fn a_running_process_is_watched_until_it_ends_and_after_a_kill_its_recording_is_
 }
 
 #[test]
+fn recording_stops_at_its_limit_and_the_command_runs_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("rec");
+    let (status, out, errors) = run(hither()
+        .args(["record", "--seconds", "1", "-o"])
+        .arg(&recording)
+        .args([
+            "--tracker",
+            "none",
+            "--",
+            "sh",
+            "-c",
+            "sleep 2.5; echo done",
+        ]));
+    assert_eq!((status, out.as_str()), (Some(0), "done\n"), "{errors}");
+    let length_ns = report(&recording)["length_ns"].as_u64().unwrap();
+    assert!(
+        (1_000_000_000..2_400_000_000).contains(&length_ns),
+        "{length_ns}"
+    );
+}
+
+#[test]
+fn of_several_processes_the_last_ends_the_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("rec");
+    let mut children =
+        ["0.3", "1.2"].map(|seconds| Command::new("sleep").arg(seconds).spawn().unwrap());
+    let mut recorder = hither();
+    recorder
+        .args(["record", "--tracker", "none", "-o"])
+        .arg(&recording);
+    for child in &children {
+        recorder.arg("--pid").arg(child.id().to_string());
+    }
+    // They are nobody's zombies only once they are waited for.
+    let reaper = std::thread::spawn(move || children.each_mut().map(|child| child.wait().unwrap()));
+    let (status, _, errors) = run(&mut recorder);
+    reaper.join().unwrap();
+    assert_eq!(status, Some(0), "{errors}");
+    let report = report(&recording);
+    let residents = report["residents"].as_array().unwrap();
+    assert_eq!(residents.len(), 2, "{report}");
+}
+
+#[test]
 fn what_cannot_be_recorded_is_refused_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("rec");

@@ -86,6 +86,14 @@ impl Session {
         }
     }
 
+    /// Have all processes ended that were to be watched? Not asked of a command, which is waited
+    /// for, and of a group, which may get new ones.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.tree.scope(), Scope::Processes(pids) if pids.is_empty())
+            && self.tree.processes().is_empty()
+    }
+
     /// One turn; returns the time to sleep in us.
     ///
     /// # Errors

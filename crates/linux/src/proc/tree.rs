@@ -93,6 +93,12 @@ impl Tree {
         }
     }
 
+    /// Which processes are watched; of [`Scope::Processes`] those that have not ended.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
     /// The processes alive at the last refresh.
     #[must_use]
     pub fn processes(&self) -> &[Process] {
@@ -162,14 +168,13 @@ impl Tree {
     /// most likely executed another program.
     fn refresh_known(&mut self) {
         let text = &mut self.text;
-        let mut renamed = Vec::new();
+        let (mut renamed, mut ended) = (Vec::new(), Vec::new());
         self.processes.retain_mut(|process| {
-            let Some(stat) = read_stat(&process.stat, text) else {
+            let stat = read_stat(&process.stat, text);
+            let Some(stat) = stat.filter(|stat| !matches!(stat.state, 'Z' | 'X')) else {
+                ended.push(process.pid);
                 return false;
             };
-            if matches!(stat.state, 'Z' | 'X') {
-                return false;
-            }
             let ticks = stat.cpu_ticks.saturating_sub(process.cpu_ticks);
             process.cpu_us = ticks * (1_000_000 / TICKS_PER_SECOND);
             process.cpu_ticks = stat.cpu_ticks;
@@ -180,6 +185,10 @@ impl Tree {
             }
             true
         });
+        // Its number may soon be somebody else's.
+        if let Scope::Processes(pids) = &mut self.scope {
+            pids.retain(|pid| !ended.contains(pid));
+        }
         for pid in renamed {
             self.renew(pid);
         }
@@ -209,6 +218,11 @@ impl Tree {
                 break;
             }
             self.add(pid);
+        }
+        // Those that had ended before they were first looked at.
+        let known = &self.processes;
+        if let Scope::Processes(pids) = &mut self.scope {
+            pids.retain(|pid| known.iter().any(|process| process.pid == *pid));
         }
         Ok(())
     }
@@ -431,6 +445,8 @@ mod tests {
             handle.signal(libc::SIGKILL).unwrap();
         }
         shell.wait().unwrap();
+        until(&mut tree, |tree| tree.processes().is_empty());
+        assert_eq!(tree.scope(), &Scope::Processes(Vec::new()));
     }
 
     #[test]
