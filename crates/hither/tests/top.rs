@@ -401,7 +401,9 @@ fn the_list_of_processes_takes_keys_and_signals_restore_the_terminal() {
         assert!(Command::new("stty").args(size).status().unwrap().success());
         shell.await_word(word);
     }
-    let sent = Command::new("kill").args(["-TERM", pid.trim()]).status();
+    let sent = Command::new("sh")
+        .args(["-c", "kill -TERM \"$0\"", pid.trim()])
+        .status();
     assert!(sent.unwrap().success());
     assert_eq!(shell.await_file("status"), "143\n");
     shell.assert_restored("terminated");
