@@ -234,14 +234,21 @@ struct Met {
 
 fn work(options: &Options, published: &AtomicU64, mapping: &mut Mapping, traffic: &Traffic) -> Met {
     let mut met = Met::default();
-    let wanted = options.rounds * CHANGES.len() as u64;
-    let mut count = 0;
     // However slow the machine: some change shall meet a window.
     let patience = Instant::now() + Duration::from_secs(60);
-    while count < wanted
-        || (met.in_window.values().all(|&count| count == 0) && Instant::now() < patience)
-    {
-        let change = mapping.random.pick(&CHANGES);
+    let mut rounds = 0;
+    // The changes of this round still to be made: each round has all, in an order of its own.
+    let mut ahead = Vec::new();
+    loop {
+        if ahead.is_empty() {
+            let unmet = met.in_window.values().all(|&count| count == 0);
+            if rounds >= options.rounds && !(unmet && Instant::now() < patience) {
+                break;
+            }
+            ahead.extend(CHANGES);
+            rounds += 1;
+        }
+        let change = ahead.swap_remove(mapping.random.below(ahead.len() as u64) as usize);
         // Slow beginnings of a discard that is told already: the mover must not bring back pages.
         let lazy = options.threads > 1 && mapping.random.one_in(4);
         if lazy {
@@ -264,10 +271,8 @@ fn work(options: &Options, published: &AtomicU64, mapping: &mut Mapping, traffic
         if done {
             *met.done.entry(change).or_default() += 1;
             *met.in_window.entry(change).or_default() += u64::from(overlapped);
-            count += 1;
         } else {
             *met.refused.entry(change).or_default() += 1;
-            count += u64::from(mapping.random.one_in(4));
         }
         if mapping.random.one_in(4) {
             mapping.store(0..PAGES);
