@@ -18,6 +18,7 @@ mod run;
 mod sites;
 mod top;
 mod topo;
+mod trackers;
 mod units;
 mod zoom;
 

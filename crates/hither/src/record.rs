@@ -93,21 +93,16 @@ impl Command {
             None => free_name(Path::new(DEFAULT_NAME)),
         };
         let meta = self.meta(&root, &topology, &tracker);
-        let mut writer = Writer::create(&folder, meta)?;
-        let begun = self.allocations(&folder).and_then(|allocations| {
-            let beside = self.begin(allocations.as_ref());
-            if let (Err(_), Some(allocations)) = (&beside, &allocations) {
-                allocations.abandon();
-            }
-            Ok((beside?, allocations))
-        });
-        let (beside, allocations) = match begun {
-            Ok(begun) => begun,
-            Err(error) => {
-                writer.abandon();
-                return Err(error);
-            }
+        let writer = Writer::create(&folder, meta)?;
+        let pid = match (self.command.is_empty(), &self.pid[..]) {
+            (false, _) => None,
+            (true, &[pid]) => Some(pid),
+            // Several have no one end: hither waits for itself, and stops when all have ended; a
+            // group may always get new ones, so that somebody has to stop it.
+            (true, _) => Some(std::process::id() as i32),
         };
+        let (beside, allocations, mut writer) =
+            begin(pid, &self.command, self.sites, &folder, writer)?;
         let mut notes = tracker.notes.clone();
         let mut session = session::Session::new(session::Setup {
             root: &root,
@@ -154,21 +149,9 @@ impl Command {
                 Err(error) => notes.push(format!("allocation sites are missing: {error:#}")),
             }
         }
-        let usage = sys::own_usage();
-        let (status, signal) = match end {
-            End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
-            End::Ended(ended) => (Some(ended.status()), None),
-            End::Gone | End::Stopped => (None, None),
-        };
-        writer.meta_mut().ended = Some(Ended {
-            length_ns,
-            status,
-            signal,
-            own_user_us: usage.user_us,
-            own_system_us: usage.system_us,
-            own_peak_kb: usage.peak_resident_kb,
-            notes: notes.clone(),
-        });
+        let ended = ended(end, length_ns, notes.clone());
+        let status = ended.status;
+        writer.meta_mut().ended = Some(ended);
         let finished = writer.finish().map_err(anyhow::Error::new);
         if let Some(error) = written.map_err(anyhow::Error::new).and(finished).err() {
             print::error(&error.context("the recording is not whole"));
@@ -176,26 +159,6 @@ impl Command {
         }
         print::err_lines(&session.account(&folder, length_ns, &notes));
         Ok(ExitCode::from(status.unwrap_or(0)))
-    }
-
-    /// What records allocation sites, where that is asked for.
-    fn allocations(&self, folder: &Path) -> anyhow::Result<Option<Allocations>> {
-        let new = |threshold_bytes| Allocations::new(folder, threshold_bytes).context("--sites");
-        self.sites.map(new).transpose()
-    }
-
-    /// Starts the command, or begins to wait for what runs.
-    fn begin(&self, allocations: Option<&Allocations>) -> anyhow::Result<Beside> {
-        match (self.command.is_empty(), &self.pid[..]) {
-            (false, _) => Beside::start(&self.command, |command| match allocations {
-                Some(allocations) => allocations.attach(command),
-                None => Ok(()),
-            }),
-            (true, &[pid]) => Beside::attach(pid),
-            // Several have no one end: hither waits for itself, and stops when all have ended; a
-            // group may always get new ones, so that somebody has to stop it.
-            (true, _) => Beside::attach(std::process::id() as i32),
-        }
     }
 
     fn scope(&self, root: &Root) -> anyhow::Result<Scope> {
@@ -237,6 +200,57 @@ impl Command {
             watched,
             self.interval,
         )
+    }
+}
+
+/// Begins to wait for a process that runs, or starts the command, with its allocations recorded from
+/// a size on where that is asked for. What cannot begin leaves no recording.
+pub fn begin(
+    pid: Option<i32>,
+    command: &[OsString],
+    sites: Option<u64>,
+    folder: &Path,
+    writer: Writer,
+) -> anyhow::Result<(Beside, Option<Allocations>, Writer)> {
+    let new = |threshold_bytes| Allocations::new(folder, threshold_bytes).context("--sites");
+    let begun = sites.map(new).transpose().and_then(|allocations| {
+        let beside = match pid {
+            Some(pid) => Beside::attach(pid),
+            None => Beside::start(command, |command| match &allocations {
+                Some(allocations) => allocations.attach(command),
+                None => Ok(()),
+            }),
+        };
+        if let (Err(_), Some(allocations)) = (&beside, &allocations) {
+            allocations.abandon();
+        }
+        Ok((beside?, allocations))
+    });
+    match begun {
+        Ok((beside, allocations)) => Ok((beside, allocations, writer)),
+        Err(error) => {
+            writer.abandon();
+            Err(error)
+        }
+    }
+}
+
+/// The end of a recording that ends now.
+pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
+    let (status, signal) = match end {
+        End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
+        End::Ended(ended) => (Some(ended.status()), None),
+        End::Gone | End::Stopped => (None, None),
+    };
+    let usage = sys::own_usage();
+    Ended {
+        length_ns,
+        status,
+        signal,
+        own_user_us: usage.user_us,
+        own_system_us: usage.system_us,
+        own_peak_kb: usage.peak_resident_kb,
+        notes,
     }
 }
 

@@ -1,6 +1,6 @@
 //! `hither run`: a program beside the control loop that moves its memory.
 
-pub mod choose;
+mod choose;
 mod driver;
 mod estimate;
 mod report;

@@ -1,5 +1,6 @@
 //! Which tracker records, and what it is said to tell.
 
+use crate::trackers::{self, Entry, Here};
 use anyhow::{anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_core::plan::Sampling;
@@ -9,70 +10,21 @@ use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
-use hither_linux::tracker::damon::{Addresses, DamonTracker, Setting};
-use hither_linux::tracker::hintfault::HintFaultTracker;
-use hither_linux::tracker::opium::OpiumTracker;
-use hither_linux::tracker::perf::PerfTracker;
 use hither_recording::meta::MetaTracker;
 
-/// Opens a tracker, or says why not and what would help.
-type Open = fn(&Root, &Topology) -> Result<Box<dyn Tracker>, String>;
-
-/// A row of the table.
-struct Entry {
-    name: &'static str,
-    about: &'static str,
-    open: Open,
-}
-
-/// All trackers that recordings are made by, the best first; `none` works everywhere.
+/// Trackers that recordings are made by, the best first; `none` works everywhere. Hint faults never
+/// by themselves: they have the kernel move pages of programs that hither did not bind.
 const TRACKERS: &[Entry] = &[
-    Entry {
-        name: "opium",
-        about: "memory fills sampled by the lab's device, with address, CPU, node and latency",
-        open: |root, topology| told(OpiumTracker::open(root, topology, None)),
-    },
-    Entry {
-        name: "perf",
-        about: "memory accesses sampled by the PMU, with address, CPU, data source and latency",
-        open: |root, topology| told(PerfTracker::open(root, topology, None)),
-    },
-    Entry {
-        name: "damon",
-        about: "access bits of page tables by DAMON: what is hot, not who uses it from where",
-        open: |root, _| {
-            told(DamonTracker::open(
-                root,
-                Addresses::Virtual,
-                Setting::ADAPTIVE,
-                DAMON_BUDGET,
-            ))
-        },
-    },
+    trackers::OPIUM,
+    trackers::PERF,
+    trackers::DAMON,
     Entry {
         name: "none",
         about: "no accesses: processes, their mappings and where their pages are",
-        open: |_, _| Ok(Box::new(NoAccesses)),
+        open: |_| Ok(Box::new(NoAccesses)),
     },
-    // Never by itself: it has the kernel move pages of programs that hither did not bind.
-    Entry {
-        name: "hintfault",
-        about: "NUMA hint faults: which CPU touches which page, once per page and scan; the kernel \
-                also moves pages meanwhile",
-        open: |root, topology| told(HintFaultTracker::open(root, topology)),
-    },
+    trackers::HINTFAULT,
 ];
-
-/// What kdamonds may use of the machine's CPU time.
-const DAMON_BUDGET: f64 = 0.01;
-
-/// A tracker, or why there is none and what would help.
-fn told<T: Tracker + 'static>(opened: hither_linux::Result<T>) -> Result<Box<dyn Tracker>, String> {
-    match opened {
-        Ok(tracker) => Ok(Box::new(tracker)),
-        Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
-    }
-}
 
 /// A tracker that was chosen.
 pub struct Chosen {
@@ -98,12 +50,17 @@ pub fn names() -> PossibleValuesParser {
 /// # Errors
 /// The one that was asked for does not work here: why, and what would help.
 pub fn tracker(name: Option<&str>, root: &Root, topology: &Topology) -> anyhow::Result<Chosen> {
+    let here = Here {
+        root,
+        topology,
+        ghz: None,
+    };
     let mut notes = Vec::new();
     for entry in TRACKERS
         .iter()
         .filter(|entry| name.is_none_or(|name| name == entry.name))
     {
-        match (entry.open)(root, topology) {
+        match (entry.open)(&here) {
             Ok(tracker) => {
                 return Ok(Chosen {
                     tracker,

@@ -1,50 +1,20 @@
 //! Which tracker and which backend: the tables, and what to say where none fits.
 
+use crate::trackers::{self, Entry, Here};
 use anyhow::bail;
 use hither_core::policy::{EvidenceKind, Policy};
 use hither_linux::backend::kernel::KernelBackend;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
-use hither_linux::tracker::hintfault::HintFaultTracker;
-use hither_linux::tracker::opium::OpiumTracker;
-use hither_linux::tracker::perf::PerfTracker;
-use hither_linux::tracker::residency::ResidencyTracker;
 use hither_mover::Backend;
 
-/// What a tracker is opened with.
-struct Here<'a> {
-    root: &'a Root,
-    topology: &'a Topology,
-    ghz: Option<f64>,
-}
-
-/// Opens a tracker, or says why not and what would help.
-type Open = fn(&Here<'_>) -> Result<Box<dyn Tracker>, String>;
-
-/// All trackers, the best first.
-const TRACKERS: &[(&str, Open)] = &[
-    ("opium", |here| {
-        match OpiumTracker::open(here.root, here.topology, here.ghz) {
-            Ok(tracker) => Ok(Box::new(tracker)),
-            Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
-        }
-    }),
-    ("perf", |here| {
-        match PerfTracker::open(here.root, here.topology, here.ghz) {
-            Ok(tracker) => Ok(Box::new(tracker)),
-            Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
-        }
-    }),
-    ("hintfault", |here| {
-        match HintFaultTracker::open(here.root, here.topology) {
-            Ok(tracker) => Ok(Box::new(tracker)),
-            Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
-        }
-    }),
-    ("residency", |here| {
-        Ok(Box::new(ResidencyTracker::new(here.root.clone())))
-    }),
+/// Trackers that policies may decide by, the best first.
+const TRACKERS: &[Entry] = &[
+    trackers::OPIUM,
+    trackers::PERF,
+    trackers::HINTFAULT,
+    trackers::RESIDENCY,
 ];
 
 /// The first tracker that gives all that the policy needs.
@@ -70,7 +40,7 @@ pub fn tracker(
         ghz,
     };
     let mut reasons = Vec::new();
-    for (name, open) in TRACKERS {
+    for Entry { name, open, .. } in TRACKERS {
         match open(&here) {
             Err(why) => reasons.push(format!("tracker {name}: {why}")),
             Ok(tracker) => match needs().find(|kind| !tracker.gives().contains(kind)) {
@@ -105,30 +75,4 @@ pub fn backend() -> anyhow::Result<Box<dyn Backend>> {
         }
     }
     bail!("nothing can move pages here\n  {}", reasons.join("\n  "))
-}
-
-/// A tracker that samples accesses and changes nothing of what it watches, for who only looks.
-///
-/// # Errors
-/// Why none can, in a sentence.
-pub fn sampling_tracker(root: &Root, topology: &Topology) -> Result<Box<dyn Tracker>, String> {
-    let here = Here {
-        root,
-        topology,
-        ghz: None,
-    };
-    let mut reasons = Vec::new();
-    for (name, open) in TRACKERS {
-        if !["opium", "perf"].contains(name) {
-            continue;
-        }
-        match open(&here) {
-            Ok(tracker) if tracker.gives().contains(&EvidenceKind::PageAccesses) => {
-                return Ok(tracker);
-            }
-            Ok(_) => {}
-            Err(why) => reasons.push(format!("tracker {name}: {why}")),
-        }
-    }
-    Err(reasons.join("; "))
 }

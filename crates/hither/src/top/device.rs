@@ -2,7 +2,7 @@
 //! samples where nobody else samples.
 
 use super::reading::{Accesses, OpiumReading, Requests, Samples};
-use crate::run::choose;
+use crate::trackers::{self, Here};
 use hither_core::machine::parse;
 use hither_core::observation::Observations;
 use hither_core::snapshot::Evidence;
@@ -124,7 +124,11 @@ impl Sampling {
                     .to_owned(),
             );
         }
-        let mut tracker = choose::sampling_tracker(root, topology)?;
+        let mut tracker = trackers::sampling(&Here {
+            root,
+            topology,
+            ghz: None,
+        })?;
         tracker.keep_observations(true);
         let name = tracker.name();
         let mut watch = Watch::new(root, topology, FIRST_PROCESS, tracker);

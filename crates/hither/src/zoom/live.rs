@@ -2,11 +2,10 @@
 
 use super::steps::{LineCounts, Steps, Wanted};
 use super::{Command, show};
-use crate::beside::{Beside, End};
+use crate::record;
 use crate::record::allocations::{Allocations, Rows};
 use crate::record::choose;
 use crate::record::session::{Session, Setup};
-use anyhow::Context;
 use hither_linux::counting::{Counting, PAGE_SHIFT};
 use hither_linux::proc::pagemap::{self, Pagemap};
 use hither_linux::proc::tree::Scope;
@@ -16,7 +15,6 @@ use hither_linux::topology::Topology;
 use hither_linux::tracker::frames::FrameNodes;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::pages::{self, Count, PAGE_BYTES};
-use hither_recording::meta::Ended;
 use hither_recording::{Recording, Writer};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -98,7 +96,7 @@ pub fn run(
             "the command and its descendants".to_owned(),
         ),
     };
-    let meta = crate::record::meta(
+    let meta = record::meta(
         &root,
         &topology,
         &tracker,
@@ -106,25 +104,9 @@ pub fn run(
         watched,
         INTERVAL_US,
     );
-    let mut writer = Writer::create(&folder.path, meta)?;
-    let shim = |bytes| Allocations::new(&folder.path, bytes).context("--sites");
-    let begun = command.sites.map(shim).transpose().and_then(|allocations| {
-        let beside = match pid {
-            Some(pid) => Beside::attach(pid),
-            None => Beside::start(&command.command, |command| match &allocations {
-                Some(allocations) => allocations.attach(command),
-                None => Ok(()),
-            }),
-        };
-        Ok((beside?, allocations))
-    });
-    let (beside, allocations) = match begun {
-        Ok(begun) => begun,
-        Err(error) => {
-            writer.abandon();
-            return Err(error);
-        }
-    };
+    let writer = Writer::create(&folder.path, meta)?;
+    let (beside, allocations, mut writer) =
+        record::begin(pid, &command.command, command.sites, &folder.path, writer)?;
     let mut session = Session::new(Setup {
         root: &root,
         topology: &topology,
@@ -188,32 +170,22 @@ pub fn run(
         );
         // The steps that are left make do with all that was recorded.
         while zoom.step != Step::Done {
-            zoom.step = zoom.step_done()?;
+            let data = zoom.data()?;
+            zoom.step = zoom.step_done(&data)?;
             zoom.counting = None;
             zoom.from_ns = 0;
         }
-        zoom.conclude()?;
+        let data = zoom.data()?;
+        zoom.conclude(&data)?;
     }
     zoom.steps.notes.extend(session.take_notes());
     if let Some(allocations) = &allocations {
         let told = allocations.write(&mut writer, beside.start_ns())?;
         zoom.steps.notes.extend(told);
     }
-    let (status, signal) = match end {
-        End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
-        End::Ended(ended) => (Some(ended.status()), None),
-        End::Gone | End::Stopped => (None, None),
-    };
-    let usage = sys::own_usage();
-    writer.meta_mut().ended = Some(Ended {
-        length_ns,
-        status,
-        signal,
-        own_user_us: usage.user_us,
-        own_system_us: usage.system_us,
-        own_peak_kb: usage.peak_resident_kb,
-        notes: zoom.steps.notes.clone(),
-    });
+    let ended = record::ended(end, length_ns, zoom.steps.notes.clone());
+    let status = ended.status;
+    writer.meta_mut().ended = Some(ended);
     writer.finish()?;
     Ok((zoom.steps, ExitCode::from(status.unwrap_or(0))))
 }
@@ -239,13 +211,14 @@ impl Zoom<'_> {
 
     /// Ends a step and begins the next, if there is one.
     fn advance(&mut self, now_ns: impl Fn() -> u64) -> anyhow::Result<()> {
-        let next = self.step_done()?;
+        let data = self.data()?;
+        let next = self.step_done(&data)?;
         self.step = next;
         self.counting = None;
         if next == Step::Done {
-            return self.conclude();
+            return self.conclude(&data);
         }
-        if let Err(error) = self.count() {
+        if let Err(error) = self.count(&data) {
             self.steps.notes.push(format!(
                 "nothing is counted, samples must do: {}; {}",
                 error.reason, error.remedy
@@ -257,21 +230,20 @@ impl Zoom<'_> {
     }
 
     /// Makes the step of what was seen, tells it, and says which is next.
-    fn step_done(&mut self) -> anyhow::Result<Step> {
-        let data = self.data()?;
+    fn step_done(&mut self, data: &Data) -> anyhow::Result<Step> {
         let most = self.command.steps;
         Ok(match self.step {
             Step::Areas => {
-                self.steps.look_at_areas(&data)?;
-                self.command.tell(&show::areas(&self.steps, &data))?;
+                self.steps.look_at_areas(data)?;
+                self.command.tell(&show::areas(&self.steps, data))?;
                 match most > 1 && !self.steps.open_areas().is_empty() {
                     true => Step::Pages,
                     false => Step::Done,
                 }
             }
             Step::Pages => {
-                let counts = self.page_counts(&data);
-                self.steps.look_at_pages(&data, counts.as_deref());
+                let counts = self.page_counts(data);
+                self.steps.look_at_pages(data, counts.as_deref());
                 self.command.tell(&show::pages(&self.steps))?;
                 match most > 2 && !self.steps.contested_areas().is_empty() {
                     true => Step::Lines,
@@ -279,8 +251,8 @@ impl Zoom<'_> {
                 }
             }
             Step::Lines => {
-                let counts = self.line_counts(&data);
-                self.steps.look_at_lines(&data, counts.as_ref());
+                let counts = self.line_counts(data);
+                self.steps.look_at_lines(data, counts.as_ref());
                 self.command.tell(&show::lines(&self.steps))?;
                 Step::Done
             }
@@ -288,22 +260,19 @@ impl Zoom<'_> {
         })
     }
 
-    fn conclude(&mut self) -> anyhow::Result<()> {
-        let data = self.data()?;
-        self.steps.conclude(&data);
+    fn conclude(&mut self, data: &Data) -> anyhow::Result<()> {
+        self.steps.conclude(data);
         self.command.tell(&show::conclusions(&self.steps))
     }
 
     /// Sets the filters for the step that begins.
-    fn count(&mut self) -> hither_linux::Result<()> {
+    fn count(&mut self, data: &Data) -> hither_linux::Result<()> {
         let mut framed: Vec<Framed> = Vec::new();
         let shift = match self.step {
             Step::Pages => {
-                // The areas' addresses need no accesses.
-                let Ok(data) = self.data() else { return Ok(()) };
                 for index in self.steps.open_areas() {
                     let pid = self.steps.areas.list[index].pid;
-                    for range in pages::ranges(&data, &self.steps.areas, index) {
+                    for range in pages::ranges(data, &self.steps.areas, index) {
                         frames_of(self.root, pid, &range, &mut framed);
                     }
                 }
