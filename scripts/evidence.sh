@@ -43,6 +43,8 @@ target/release/hither bench service"
 torture=target/release/examples/move_torture
 streaming="target/release/examples/streaming --slow 1 --fast 0 --cpus 0 --mb 64 --huge --rounds 11 \
 --block 512 --buffers 16 --workers 5 --copier-cpus 1-5"
+hot="target/release/hither lab run --machine $MACHINE --cpus 4 --timeout 1h \
+--file target/release/examples/hot_pages -- target/release/examples/hot_pages watch quiet=1 phases=2"
 # The same, of what prints its own figures: NAME.md alone.
 reports=(
   "moves-small|requests of 4 KiB pages through the mover service, beside calls of move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES"
@@ -54,6 +56,14 @@ target/release/hither lab run --machine machines/spr-cxl-8.toml --cpus 8 --timeo
 --file target/release/examples/streaming -- \
 bash -c 'for kernel in triad add pgain; do for use in --none \"\" --always; do \
 $streaming --kernel \$kernel \$use; done; done'"
+  "hot-pages|the hottest pages as trackers find them, judged by the device's exact counts: 256 MB, four CPUs, 1 % of their time|\
+for pattern in area moving two-phase zipf stride; do for top in 1 10; do \
+[ \$pattern = zipf ] || [ \$top = 1 ] || continue; \
+echo tracker=opium pattern=\$pattern top=\$top threads=4; \
+$hot tracker=opium pattern=\$pattern top=\$top threads=4; done; done; \
+for pattern in area moving two-phase; do for setting in thesis adaptive; do \
+echo tracker=damon setting=\$setting pattern=\$pattern rest=5; \
+$hot tracker=damon setting=\$setting pattern=\$pattern rest=5; done; done"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

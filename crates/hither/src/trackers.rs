@@ -56,19 +56,24 @@ pub const HINTFAULT: Entry = Entry {
     open: |here| told(HintFaultTracker::open(here.root, here.topology)),
 };
 
-/// Access bits.
+/// Access bits of processes' pages.
 pub const DAMON: Entry = Entry {
     name: "damon",
     about: "access bits of page tables by DAMON: what is hot, not who uses it from where",
-    open: |here| {
-        told(DamonTracker::open(
-            here.root,
-            Addresses::Virtual,
-            Setting::ADAPTIVE,
-            DAMON_BUDGET,
-        ))
-    },
+    open: |here| damon(here, Addresses::Virtual),
 };
+
+/// Access bits of the machine's memory.
+pub const DAMON_PHYSICAL: Entry = Entry {
+    name: "damon-physical",
+    about: "access bits of all physical memory by DAMON: which memory is hot, not whose it is",
+    open: |here| damon(here, Addresses::Physical),
+};
+
+fn damon(here: &Here<'_>, addresses: Addresses) -> Result<Box<dyn Tracker>, String> {
+    let opened = DamonTracker::open(here.root, addresses, Setting::ADAPTIVE, DAMON_BUDGET);
+    told(opened)
+}
 
 /// Where pages are.
 pub const RESIDENCY: Entry = Entry {

@@ -10,14 +10,14 @@ use std::process::Command;
 /// Dumps DAMON's settings, watches, is killed while it watches, and watches again.
 const SCRIPT: &str = "
 $0 dump > /tmp/before
-$0 watch setting=thesis seconds=60 mb=64 hot=6 rest=5 > /tmp/killed &
+$0 watch setting=thesis at=60 mb=64 hot=6 rest=5 > /tmp/killed &
 killed=$!
 until grep -q kdamonds/0/state.*on /tmp/during 2> /tmp/errors; do
     sleep 0.1
     $0 dump > /tmp/during
 done
 kill -9 $killed
-$0 watch setting=adaptive seconds=5 mb=256 hot=25 rest=5
+$0 watch setting=adaptive at=5 mb=256 hot=25 rest=5
 echo watched: $?
 $0 dump > /tmp/after
 cmp /tmp/before /tmp/after && echo as before
@@ -27,7 +27,7 @@ cmp /tmp/before /tmp/after && echo as before
 #[ignore = "boots QEMU; make test runs it"]
 fn a_hot_area_is_found_and_everything_is_put_back() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let program = built("examples/damon");
+    let program = built("examples/hot_pages");
     let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "4", "--timeout", "5m"])
         .arg("--machine")
@@ -45,8 +45,13 @@ fn a_hot_area_is_found_and_everything_is_put_back() {
     for expected in ["without putting back", "watched: 0", "as before"] {
         assert!(told.contains(expected), "no `{expected}`: {told}");
     }
-    let found = told.lines().find_map(|line| line.strip_prefix("found: "));
-    let words: Vec<&str> = found.unwrap_or_default().split(' ').collect();
+    let found = told
+        .lines()
+        .find_map(|line| line.strip_prefix("found at 5 s: "));
+    let found = found
+        .and_then(|line| line.split(',').next())
+        .unwrap_or_default();
+    let words: Vec<&str> = found.split(' ').collect();
     let ["precision", precision, "recall", recall] = words[..] else {
         panic!("nothing was found: {told}");
     };

@@ -12,8 +12,9 @@ use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_recording::meta::MetaTracker;
 
-/// Trackers that recordings are made by, the best first; `none` works everywhere. Hint faults never
-/// by themselves: they have the kernel move pages of programs that hither did not bind.
+/// Trackers that recordings are made by, the best first; `none` works everywhere. What follows it is
+/// never taken unasked: physical memory is everybody's, and hint faults have the kernel move pages of
+/// programs that hither did not bind.
 const TRACKERS: &[Entry] = &[
     trackers::OPIUM,
     trackers::PERF,
@@ -23,6 +24,7 @@ const TRACKERS: &[Entry] = &[
         about: "no accesses: processes, their mappings and where their pages are",
         open: |_| Ok(Box::new(NoAccesses)),
     },
+    trackers::DAMON_PHYSICAL,
     trackers::HINTFAULT,
 ];
 

@@ -1,0 +1,148 @@
+//! What was found, judged by the device's exact counts: the pages with the most, and those that a
+//! tracker takes for them.
+
+use crate::PAGE;
+use hither_core::ids::Pid;
+use hither_core::observation::{Observations, RegionAccess, SampledAccess};
+use hither_core::refine::sharpen;
+use hither_linux::counting::{Counting, PAGE_SHIFT};
+use hither_linux::proc::pagemap::{self, Pagemap};
+use hither_linux::root::Root;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Memory fills of each page of a mapping, counted by the device since it was begun.
+pub struct Exact {
+    counting: Counting,
+    /// Of each page; `None` where nothing lies there.
+    pub frames: Vec<Option<u64>>,
+}
+
+impl Exact {
+    pub fn begin(root: &Root, pid: i32, mapping: &Range<u64>) -> Result<Self, String> {
+        let map = Pagemap::open(root, pid).map_err(|error| error.to_string())?;
+        let mut entries = vec![0; ((mapping.end - mapping.start) / PAGE) as usize];
+        map.read(mapping.start / PAGE, &mut entries, &mut Vec::new())
+            .map_err(|error| error.to_string())?;
+        let frames: Vec<_> = entries.into_iter().map(pagemap::frame).collect();
+        let mut ascending: Vec<u64> = frames.iter().copied().flatten().collect();
+        ascending.sort_unstable();
+        let counting = Counting::begin(root, &ascending, PAGE_SHIFT);
+        Ok(Self {
+            counting: counting.map_err(|error| error.to_string())?,
+            frames,
+        })
+    }
+
+    pub fn counts(&self) -> Vec<u64> {
+        let count = |frame: u64| {
+            let counts = self.counting.at(frame << PAGE_SHIFT).unwrap_or_default();
+            counts.fills.iter().map(|&fills| u64::from(fills)).sum()
+        };
+        self.frames.iter().map(|f| f.map_or(0, count)).collect()
+    }
+}
+
+/// What a tracker has told lately.
+pub struct Told {
+    pid: Pid,
+    samples: Vec<SampledAccess>,
+    /// The last aggregation.
+    pub regions: Vec<RegionAccess>,
+}
+
+impl Told {
+    pub fn new(pid: i32) -> Self {
+        Self {
+            pid: Pid(pid),
+            samples: Vec::new(),
+            regions: Vec::new(),
+        }
+    }
+
+    /// Takes what was seen; whether there is something to judge.
+    pub fn take(&mut self, seen: &mut Observations) -> bool {
+        let (pid, last) = (self.pid, seen.regions.last().map(|region| region.time_ns));
+        seen.samples
+            .retain(|sample| sample.pid == pid && sample.from_cache != Some(true));
+        let is_new = last.is_some() || !seen.samples.is_empty();
+        self.samples.append(&mut seen.samples);
+        if last.is_some() {
+            let is_of_it = |region: &RegionAccess| {
+                Some(region.time_ns) == last && region.pid.is_none_or(|of| of == pid)
+            };
+            self.regions.clear();
+            self.regions
+                .extend(seen.regions.iter().filter(|r| is_of_it(r)).cloned());
+        }
+        seen.clear();
+        is_new
+    }
+
+    /// How hot it takes each page to be: samples since `since_ns`, or the last aggregation.
+    pub fn scores(&self, mapping: &Range<u64>, frames: &[Option<u64>], since_ns: u64) -> Vec<f64> {
+        let mut scores = vec![0.0; frames.len()];
+        for sample in self.samples.iter().filter(|s| s.time_ns >= since_ns) {
+            if mapping.contains(&sample.address) {
+                scores[((sample.address - mapping.start) / PAGE) as usize] +=
+                    f64::from(sample.weight);
+            }
+        }
+        let sharp = sharpen(&self.regions);
+        let rate = |r: &RegionAccess| f64::from(r.access_count) / f64::from(r.check_count.max(1));
+        if sharp.iter().any(|region| region.pid.is_none()) {
+            let frames = frames.iter().enumerate();
+            let page_of: HashMap<u64, usize> =
+                frames.filter_map(|(i, f)| Some(((*f)?, i))).collect();
+            for region in &sharp {
+                let held = region.addresses.start / PAGE..region.addresses.end / PAGE;
+                for &page in held.filter_map(|frame| page_of.get(&frame)) {
+                    scores[page] = rate(region);
+                }
+            }
+        } else {
+            for region in &sharp {
+                let start = region.addresses.start.max(mapping.start);
+                let end = region.addresses.end.min(mapping.end).max(start);
+                let pages = (start - mapping.start) / PAGE..(end - mapping.start) / PAGE;
+                scores[pages.start as usize..pages.end as usize].fill(rate(region));
+            }
+        }
+        scores
+    }
+}
+
+/// How well the `hot` pages with the highest counts were found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judgement {
+    /// Of the pages found and judged, those that are among the hot, in per cent.
+    pub precision: f64,
+    /// Of the hot pages that are judged, those found, in per cent.
+    pub recall: f64,
+    /// Pages too near to the boundary to be judged.
+    pub left_out: usize,
+}
+
+/// The pages of the `hot` highest scores are those found. Pages whose counts lie within twice and
+/// half the boundary, which is the geometric mean of the counts at either side of it, are left out.
+pub fn judge(counts: &[u64], scores: &[f64], hot: usize) -> Judgement {
+    let mut ranked = counts.to_vec();
+    ranked.sort_unstable_by(|a, b| b.cmp(a));
+    let at = |rank: usize| ranked.get(rank).copied().unwrap_or(0).max(1) as f64;
+    let boundary = (at(hot.max(1) - 1) * at(hot)).sqrt();
+    let is_hot = |page: usize| counts[page] as f64 > 2.0 * boundary;
+    let is_cold = |page: usize| (counts[page] as f64) < boundary / 2.0;
+    let mut found: Vec<usize> = (0..scores.len()).filter(|&p| scores[p] > 0.0).collect();
+    found.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    found.truncate(hot);
+    let right = found.iter().filter(|&&page| is_hot(page)).count();
+    let wrong = found.iter().filter(|&&page| is_cold(page)).count();
+    let there = (0..counts.len()).filter(|&page| is_hot(page)).count();
+    let cold = (0..counts.len()).filter(|&page| is_cold(page)).count();
+    let percent = |part: usize, of: usize| 100.0 * part as f64 / of.max(1) as f64;
+    Judgement {
+        precision: percent(right, right + wrong),
+        recall: percent(right, there),
+        left_out: counts.len() - there - cold,
+    }
+}

@@ -1,0 +1,272 @@
+//! Watches a program whose use of memory is known through a tracker, and says how well its hot pages
+//! were found, by the exact counts of the lab's device, and what that cost.
+//!
+//!     hot_pages watch [NAME=VALUE...]   watch the load; needs root and the lab
+//!     hot_pages load [NAME=VALUE...]    the load alone; see `load`
+//!     hot_pages dump                    DAMON's settings
+//!
+//! The load: `mb=256` size of the mapping, `pattern=area`, moving, two-phase, zipf or stride,
+//! `hot=25` MB of the hot area, `top=1` per cent of the pages that count as hot by Zipf's law,
+//! `touch=1` whether each page is written once first, `threads=1`, `rest=0` ms of sleep of a thread
+//! after 20,000 updates (the lab is quicker, and memory less busy).
+//!
+//! The watch: `tracker=damon` or `opium`, `setting=adaptive` or `thesis`, `phases=1`, `at=1,5`
+//! seconds into each when it is judged (by the samples of the phase until then), `budget=1` per cent
+//! of the machine's CPU time, `physical=1` DAMON by physical addresses, `observe=100` ms between two
+//! looks at the tracker, `regions=1` prints the regions, `quiet=1` the last lines only.
+
+mod judge;
+mod load;
+mod options;
+
+use hither_core::observation::Observations;
+use hither_core::plan::Sampling;
+use hither_linux::proc::tree::Tree;
+use hither_linux::root::Root;
+use hither_linux::sys;
+use hither_linux::topology::Topology;
+use hither_linux::tracker::Tracker;
+use hither_linux::tracker::damon::{Addresses, DamonTracker, Pace, Setting};
+use hither_linux::tracker::opium::OpiumTracker;
+use hither_linux::watch::empty_snapshot;
+use judge::{Exact, Judgement, Told, judge};
+use load::{Load, Pattern, load};
+use options::Options;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const MB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let result = match words.split_first() {
+        Some((mode, rest)) if mode == "load" => Options::parse(rest).and_then(|o| load(&o)),
+        Some((mode, rest)) if mode == "watch" => Options::parse(rest).and_then(|o| watch(&o, rest)),
+        Some((mode, [])) if mode == "dump" => dump("/sys/kernel/mm/damon/admin".as_ref()),
+        _ => Err("usage: hot_pages watch|load|dump [NAME=VALUE...]".to_owned()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("hot_pages: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn text(error: hither_linux::Error) -> String {
+    error.to_string()
+}
+
+/// The tracker that watches.
+enum Watching {
+    Damon(DamonTracker),
+    Opium(OpiumTracker),
+}
+
+impl Watching {
+    fn open(options: &Options, root: &Root, topology: &Topology) -> Result<Self, String> {
+        let budget = options.number("budget", 1.0)? / 100.0;
+        let setting = match options.word("setting", "adaptive") {
+            "adaptive" => Setting::ADAPTIVE,
+            "thesis" => Setting::THESIS,
+            other => return Err(format!("setting: `{other}` is neither adaptive nor thesis")),
+        };
+        let addresses = match options.number("physical", 0.0)? != 0.0 {
+            true => Addresses::Physical,
+            false => Addresses::Virtual,
+        };
+        let mut watching = match options.word("tracker", "damon") {
+            "damon" => {
+                Self::Damon(DamonTracker::open(root, addresses, setting, budget).map_err(text)?)
+            }
+            "opium" => {
+                let mut tracker = OpiumTracker::open(root, topology, None).map_err(text)?;
+                tracker.set_budget(budget * topology.online.iter().count() as f64);
+                tracker.set_sampling(Sampling::Full);
+                Self::Opium(tracker)
+            }
+            other => return Err(format!("tracker: `{other}` is neither damon nor opium")),
+        };
+        watching.tracker().keep_observations(true);
+        Ok(watching)
+    }
+
+    fn tracker(&mut self) -> &mut dyn Tracker {
+        match self {
+            Self::Damon(tracker) => tracker,
+            Self::Opium(tracker) => tracker,
+        }
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        match self {
+            Self::Damon(tracker) => Some(tracker.pace()),
+            Self::Opium(_) => None,
+        }
+    }
+}
+
+/// What all phases together came to.
+#[derive(Default)]
+struct Sum {
+    /// Each with when into its phase it was to be judged, in ns.
+    judged: Vec<(u64, Judgement)>,
+    samples: usize,
+    own_ns: u64,
+    observed_ns: u64,
+}
+
+fn watch(options: &Options, words: &[String]) -> Result<(), String> {
+    let quiet = options.number("quiet", 0.0)? != 0.0;
+    let times_ns = times(options)?;
+    let step = Duration::from_secs_f64(options.number("observe", 100.0)?.max(1.0) / 1e3);
+    let hot = Pattern::of(options)?.hot_pages(options)?;
+    let print_regions = options.number("regions", 0.0)? != 0.0;
+    let root = Root::host();
+    let topology = Topology::read(&root).map_err(text)?;
+    let mut watching = Watching::open(options, &root, &topology)?;
+    let mut load = Load::start(words)?;
+    let mut tree = Tree::new(root.clone(), std::process::id() as i32);
+    let mut snapshot = empty_snapshot(&topology);
+    let mut seen = Observations::default();
+    let mut told = Told::new(load.pid());
+    let mut sum = Sum::default();
+    let mut pace = None;
+    let begun_ns = sys::monotonic_ns();
+    for _ in 0..options.number("phases", 1.0)? as usize {
+        let mapping = load.pause()?;
+        let exact = Exact::begin(&root, load.pid(), &mapping)?;
+        let since_ns = sys::monotonic_ns();
+        load.go_on()?;
+        let mut ahead = times_ns.iter().copied().peekable();
+        while let Some(&at_ns) = ahead.peek() {
+            std::thread::sleep(step);
+            let now_ns = sys::monotonic_ns();
+            let cpu_ns = sys::thread_cpu_ns();
+            tree.refresh(now_ns / 1000).map_err(text)?;
+            let tracker = watching.tracker();
+            tracker.observe(&mut tree, &mut snapshot).map_err(text)?;
+            tracker.take_observations(&mut seen);
+            sum.own_ns += sys::thread_cpu_ns().saturating_sub(cpu_ns);
+            let notes = tracker.take_notes();
+            sum.samples += seen.samples.len();
+            let is_new = told.take(&mut seen);
+            let into_s = now_ns.saturating_sub(since_ns) as f64 / 1e9;
+            if !quiet {
+                notes.iter().for_each(|note| println!("note: {note}"));
+                if pace != watching.pace() {
+                    pace = watching.pace();
+                    println!("{into_s:6.2} s: {pace:?}");
+                }
+            }
+            if print_regions && is_new {
+                for region in &told.regions {
+                    let (start, end) = (region.addresses.start, region.addresses.end);
+                    let (count, age) = (region.access_count, region.age_count);
+                    println!(
+                        "  {start:#x} {:9} KiB {count:3} age {age}",
+                        (end - start) >> 10
+                    );
+                }
+            }
+            let is_time = now_ns >= since_ns + at_ns;
+            if is_time || (is_new && !quiet) {
+                let scores = told.scores(&mapping, &exact.frames, since_ns);
+                let judgement = judge(&exact.counts(), &scores, hot);
+                if !quiet {
+                    println!(
+                        "{into_s:6.2} s: {} regions, {} pages scored: precision {:5.1} %, recall \
+                         {:5.1} %; {} pages left out",
+                        told.regions.len(),
+                        scores.iter().filter(|&&score| score > 0.0).count(),
+                        judgement.precision,
+                        judgement.recall,
+                        judgement.left_out,
+                    );
+                }
+                if is_time {
+                    sum.judged.push((at_ns, judgement));
+                    ahead.next();
+                }
+            }
+        }
+    }
+    sum.observed_ns = sys::monotonic_ns().saturating_sub(begun_ns);
+    finish(options, &mut watching, &sum)
+}
+
+fn finish(options: &Options, watching: &mut Watching, sum: &Sum) -> Result<(), String> {
+    let kernel_ns = watching.tracker().cost().map_or(0, |cost| cost.kernel_ns);
+    watching.tracker().stop();
+    if let (Watching::Damon(tracker), 0.0) = (&watching, options.number("quiet", 0.0)?) {
+        println!(
+            "{:?}; {} aggregations dropped",
+            tracker.pace(),
+            tracker.dropped()
+        );
+        let notes = watching.tracker().take_notes();
+        notes.iter().for_each(|note| println!("note: {note}"));
+    }
+    for at_ns in times(options)? {
+        let judged = sum.judged.iter().filter(|(at, _)| *at == at_ns);
+        let judged: Vec<Judgement> = judged.map(|&(_, judgement)| judgement).collect();
+        let worst = |of: fn(&Judgement) -> f64| judged.iter().map(of).fold(f64::INFINITY, f64::min);
+        println!(
+            "found at {} s: precision {:.1} recall {:.1}, the worst of {} phases; {} pages left out at \
+             most",
+            at_ns as f64 / 1e9,
+            worst(|judgement| judgement.precision),
+            worst(|judgement| judgement.recall),
+            judged.len(),
+            judged.iter().map(|j| j.left_out).max().unwrap_or(0),
+        );
+    }
+    let percent = |ns: u64| 100.0 * ns as f64 / sum.observed_ns.max(1) as f64;
+    println!(
+        "cost: {:.2} % of one CPU, of it {:.2} % in the kernel's threads; {:.0} samples/s",
+        percent(sum.own_ns + kernel_ns),
+        percent(kernel_ns),
+        sum.samples as f64 * 1e9 / sum.observed_ns.max(1) as f64,
+    );
+    Ok(())
+}
+
+/// When a phase is judged, in ns from its start.
+fn times(options: &Options) -> Result<Vec<u64>, String> {
+    let times = options.word("at", "1,5").split(',');
+    let mut times_ns = Vec::new();
+    for time in times {
+        let seconds = time
+            .parse()
+            .ok()
+            .filter(|s: &f64| s.is_finite() && *s > 0.0);
+        let seconds = seconds.ok_or_else(|| format!("at: `{time}` is no time in seconds"))?;
+        times_ns.push((seconds * 1e9) as u64);
+    }
+    times_ns.sort_unstable();
+    Ok(times_ns)
+}
+
+/// Every file below a folder with its text, then whether `damon_stat` is on.
+fn dump(folder: &std::path::Path) -> Result<(), String> {
+    fn list(folder: &std::path::Path, lines: &mut Vec<String>) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                list(&path, lines)?;
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                lines.push(format!("{} {text:?}", path.display()));
+            }
+        }
+        Ok(())
+    }
+    let mut lines = Vec::new();
+    list(folder, &mut lines).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let stat = "/sys/module/damon_stat/parameters/enabled";
+    lines.push(format!("{stat} {:?}", std::fs::read_to_string(stat).ok()));
+    lines.sort_unstable();
+    lines.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
