@@ -291,6 +291,8 @@ pub struct GlobalMetrics {
     pub l3_mpki: Evidence<f64>,
     /// User-mode instructions per us over all CPUs.
     pub instructions_per_us: Evidence<f64>,
+    /// Floating-point operations of user mode per us over all CPUs.
+    pub flops_per_us: Evidence<f64>,
     /// Instructions per cycle of busy CPUs.
     pub ipc: Evidence<f64>,
 }
@@ -310,6 +312,7 @@ impl GlobalMetrics {
             read_share: none(),
             l3_mpki: none(),
             instructions_per_us: none(),
+            flops_per_us: none(),
             ipc: none(),
         }
     }

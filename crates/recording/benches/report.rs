@@ -126,6 +126,7 @@ fn write(folder: &std::path::Path) {
                 link_use: Some(0.1),
                 accesses_per_us: Some(30.0),
                 instructions_per_us: Some(4000.0),
+                flops_per_us: Some(500.0),
                 l3_mpki: Some(8.0),
                 sample_count: 166,
                 lost_count: 0,

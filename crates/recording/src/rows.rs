@@ -121,6 +121,8 @@ rows! {
         accesses_per_us: Option<f64>,
         /// User-mode instructions per us over all CPUs.
         instructions_per_us: Option<f64>,
+        /// Floating-point operations of user mode per us over all CPUs.
+        flops_per_us: Option<f64>,
         /// Last-level misses per 1000 instructions.
         l3_mpki: Option<f64>,
         /// Samples of watched processes.

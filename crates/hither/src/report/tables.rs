@@ -79,6 +79,16 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
     ]
     .map(|row| strings(&row))
     .to_vec();
+    if let Some(flops) = overall.flops_per_us {
+        let intensity = overall.flops_per_byte().filter(|_| flops > 0.0);
+        let intensity = intensity.map(|of| format!(", {of:.3} FLOP a byte of memory traffic"));
+        let figure = format!(
+            "{:.3} GFLOP/s{}",
+            flops / 1e3,
+            intensity.unwrap_or_default()
+        );
+        rows.push(strings(&["floating point", &figure]));
+    }
     if !data.regions.is_empty() {
         rows.push(strings(&["regions", &data.regions.len().to_string()]));
     }

@@ -104,6 +104,7 @@ struct Sums {
     user_local: u64,
     kernel_fills: u64,
     instructions: u64,
+    flops: u64,
     latency_ns: u64,
     misses: u64,
     busy_ns: u64,
@@ -228,6 +229,7 @@ impl OpiumTracker {
                 sums.kernel_fills += change.fills(2, node) + change.fills(3, node);
             }
             sums.instructions += change.at(vcpu::INSTRUCTIONS_USER);
+            sums.flops += change.at(vcpu::FLOPS);
             sums.latency_ns += change.at(vcpu::LATENCY_SUM_NS);
             sums.misses += change.at(vcpu::DEMAND_MISSES);
             let idle_ns = change.at(vcpu::IDLE_NS);
@@ -307,6 +309,10 @@ impl OpiumTracker {
             ),
             instructions_per_us: known(
                 metrics::accesses_per_us(sums.instructions, interval_us),
+                "the interval is empty",
+            ),
+            flops_per_us: known(
+                metrics::accesses_per_us(sums.flops, interval_us),
                 "the interval is empty",
             ),
             ipc: known(ipc, "the clock of the CPUs is unknown: give --machine FILE"),

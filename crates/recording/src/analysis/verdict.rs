@@ -62,10 +62,24 @@ pub struct Overall {
     pub accesses_per_us: Option<f64>,
     /// User-mode instructions per us.
     pub instructions_per_us: Option<f64>,
+    /// Floating-point operations of user mode per us.
+    pub flops_per_us: Option<f64>,
+    /// Bytes that the nodes' memory read and wrote per us.
+    pub bytes_per_us: Option<f64>,
     /// CPU time of hither itself, in us.
     pub own_cpu_us: u64,
     /// Samples that were lost.
     pub lost_count: u64,
+}
+
+impl Overall {
+    /// Floating-point operations per byte of memory traffic (the roofline model's operational
+    /// intensity: Williams, Waterman, Patterson 2009).
+    #[must_use]
+    pub fn flops_per_byte(&self) -> Option<f64> {
+        let (flops, bytes) = self.flops_per_us.zip(self.bytes_per_us)?;
+        (bytes > 0.0).then(|| flops / bytes)
+    }
 }
 
 /// The verdict.
@@ -100,26 +114,32 @@ pub fn overall(data: &Data, areas: &Areas) -> Overall {
         let placed: f64 = areas.list.iter().map(|area| area.placed).sum();
         (placed > 0.0).then(|| local / placed)
     };
+    let bytes = node_bytes(data);
+    let length_ns = all.iter().map(|i| i.length_ns).sum::<u64>().max(1) as f64;
     Overall {
         local_access_ratio: mean(|i| i.local_access_ratio, true).or_else(sampled),
         latency_ns: mean(|i| i.latency_ns, true),
-        controller_imbalance: imbalance(data),
+        controller_imbalance: bytes.as_deref().and_then(hither_core::metrics::imbalance),
         link_use: mean(|i| i.link_use, false),
         accesses_per_us: mean(|i| i.accesses_per_us, false),
         instructions_per_us: mean(|i| i.instructions_per_us, false),
+        flops_per_us: mean(|i| i.flops_per_us, false),
+        bytes_per_us: bytes
+            .as_ref()
+            .map(|bytes| bytes.iter().sum::<f64>() * 1e3 / length_ns),
         own_cpu_us: all.iter().map(|interval| interval.own_cpu_us).sum(),
         lost_count: all.iter().map(|interval| interval.lost_count).sum(),
     }
 }
 
-/// Of what each node's memory read and wrote over the recording.
-fn imbalance(data: &Data) -> Option<f64> {
+/// What each node's memory read and wrote over the recording.
+fn node_bytes(data: &Data) -> Option<Vec<f64>> {
     let mut bytes = vec![None; data.nodes.len()];
     for row in &data.traffic {
         let sum = row.read_bytes? as f64 + row.write_bytes? as f64;
         *bytes.get_mut(data.position(row.node)?)?.get_or_insert(0.0) += sum;
     }
-    hither_core::metrics::imbalance(&bytes.into_iter().collect::<Option<Vec<f64>>>()?)
+    bytes.into_iter().collect()
 }
 
 /// Judges the recording.

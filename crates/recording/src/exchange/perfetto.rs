@@ -183,6 +183,7 @@ mod tests {
             link_use: None,
             accesses_per_us: None,
             instructions_per_us: None,
+            flops_per_us: None,
             l3_mpki: None,
             sample_count: 0,
             lost_count: 0,

@@ -208,6 +208,7 @@ fn assemble(header: Header<'_>, read: Read) -> Imported {
         link_use: None,
         accesses_per_us: None,
         instructions_per_us: None,
+        flops_per_us: None,
         l3_mpki: None,
         sample_count: imported.samples.len() as u64,
         lost_count: read.lost_count,
