@@ -64,6 +64,8 @@ $hot tracker=opium pattern=\$pattern top=\$top threads=4; done; done; \
 for pattern in area moving two-phase; do for setting in thesis adaptive; do \
 echo tracker=damon setting=\$setting pattern=\$pattern rest=5; \
 $hot tracker=damon setting=\$setting pattern=\$pattern rest=5; done; done"
+  "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\
+scripts/record-cost.sh $MACHINE 4 2"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

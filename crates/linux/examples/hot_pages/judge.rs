@@ -102,9 +102,10 @@ impl Told {
             }
         } else {
             for region in &sharp {
-                let start = region.addresses.start.max(mapping.start);
-                let end = region.addresses.end.min(mapping.end).max(start);
-                let pages = (start - mapping.start) / PAGE..(end - mapping.start) / PAGE;
+                let page = |address: u64| {
+                    (address.clamp(mapping.start, mapping.end) - mapping.start) / PAGE
+                };
+                let pages = page(region.addresses.start)..page(region.addresses.end);
                 scores[pages.start as usize..pages.end as usize].fill(rate(region));
             }
         }

@@ -82,6 +82,7 @@ struct Shared {
     region: Region,
     hot: u64,
     rest: Duration,
+    flush: bool,
     zipf: Option<Zipf>,
     threads: u64,
     phase: AtomicU64,
@@ -108,6 +109,7 @@ pub fn load(options: &Options) -> Result<(), String> {
         region,
         hot: pattern.hot_pages(options)? as u64,
         rest: Duration::from_secs_f64(options.number("rest", 0.0)?.max(0.0) / 1e3),
+        flush: options.number("flush", 1.0)? != 0.0,
         zipf: (pattern == Pattern::Zipf).then(|| Zipf::new(pages, EXPONENT)),
         threads,
         phase: AtomicU64::new(0),
@@ -143,6 +145,7 @@ pub fn load(options: &Options) -> Result<(), String> {
 
 fn work(shared: &Shared, id: u64) {
     let mut random = Random::new(id);
+    let scratch = shared.flush.then(Scratch::new);
     loop {
         shared.gate.wait();
         shared.gate.wait();
@@ -150,6 +153,9 @@ fn work(shared: &Shared, id: u64) {
         let mut strides = Strides::new(shared, phase, id);
         while !shared.is_over.load(Relaxed) {
             batch(shared, phase, &mut random, &mut strides);
+            if let Some(scratch) = &scratch {
+                scratch.flush();
+            }
             if !shared.rest.is_zero() {
                 std::thread::sleep(shared.rest);
             }
@@ -182,6 +188,34 @@ fn batch(shared: &Shared, phase: u64, random: &mut Random, strides: &mut Strides
             for _ in 0..BATCH {
                 update(0, first + random.below(shared.hot * 512));
             }
+        }
+    }
+}
+
+/// Pages whose protection is changed so that the kernel flushes the CPU's TLB: above 33 it flushes
+/// all of it (x86's `tlb_single_page_flush_ceiling`).
+///
+/// A TLB of the machines that are modelled holds some 1,500 translations, and what a program uses
+/// evicts them. The emulator's grows to tens of thousands and may then keep those of all hot pages:
+/// nobody walks the page tables, and accessed bits that DAMON has cleared stay clear.
+struct Scratch(Region);
+
+impl Scratch {
+    const PAGES: usize = 64;
+
+    fn new() -> Self {
+        let region = Region::new(Self::PAGES * PAGE as usize, Placement::default());
+        let region = region.unwrap_or_else(|error| panic!("{error:?}"));
+        let first_words = region.words().iter().step_by(512);
+        first_words.for_each(|word| word.store(1, Relaxed));
+        Self(region)
+    }
+
+    fn flush(&self) {
+        let start = self.0.words().as_ptr().cast_mut().cast();
+        for access in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
+            // SAFETY: a mapping of this thread, which nobody writes to meanwhile.
+            unsafe { libc::mprotect(start, Self::PAGES * PAGE as usize, access) };
         }
     }
 }

@@ -8,7 +8,8 @@
 //! The load: `mb=256` size of the mapping, `pattern=area`, moving, two-phase, zipf or stride,
 //! `hot=25` MB of the hot area, `top=1` per cent of the pages that count as hot by Zipf's law,
 //! `touch=1` whether each page is written once first, `threads=1`, `rest=0` ms of sleep of a thread
-//! after 20,000 updates (the lab is quicker, and memory less busy).
+//! after 20,000 updates (the lab is quicker, and memory less busy), `flush=1` whether each thread
+//! flushes its TLB then (the emulator's is too large).
 //!
 //! The watch: `tracker=damon` or `opium`, `setting=adaptive` or `thesis`, `phases=1`, `at=1,5`
 //! seconds into each when it is judged (by the samples of the phase until then), `budget=1` per cent
