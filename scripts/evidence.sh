@@ -44,7 +44,7 @@ torture=target/release/examples/move_torture
 streaming="target/release/examples/streaming --slow 1 --fast 0 --cpus 0 --mb 64 --huge --rounds 11 \
 --block 512 --buffers 16 --workers 5 --copier-cpus 1-5"
 hot="target/release/hither lab run --machine $MACHINE --cpus 4 --timeout 1h \
---file target/release/examples/hot_pages -- target/release/examples/hot_pages watch quiet=1 phases=2"
+--file target/release/examples/hot_pages -- target/release/examples/hot_pages watch quiet=1"
 # The same, of what prints its own figures: NAME.md alone.
 reports=(
   "moves-small|requests of 4 KiB pages through the mover service, beside calls of move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES"
@@ -57,13 +57,11 @@ target/release/hither lab run --machine machines/spr-cxl-8.toml --cpus 8 --timeo
 bash -c 'for kernel in triad add pgain; do for use in --none \"\" --always; do \
 $streaming --kernel \$kernel \$use; done; done'"
   "hot-pages|the hottest pages as trackers find them, judged by the device's exact counts: 256 MB, four CPUs, 1 % of their time|\
-for pattern in area moving two-phase zipf stride; do for top in 1 10; do \
-[ \$pattern = zipf ] || [ \$top = 1 ] || continue; \
-echo tracker=opium pattern=\$pattern top=\$top threads=4; \
-$hot tracker=opium pattern=\$pattern top=\$top threads=4; done; done; \
-for pattern in area moving two-phase; do for setting in thesis adaptive; do \
-echo tracker=damon setting=\$setting pattern=\$pattern rest=5; \
-$hot tracker=damon setting=\$setting pattern=\$pattern rest=5; done; done"
+for watch in opium:area:1 opium:moving:2 opium:two-phase:2 opium:zipf:1 opium:stride:1 damon:area:1 damon:moving:2 \
+damon:two-phase:2; do IFS=: read -r tracker pattern phases <<< \$watch; settings=adaptive; load=threads=4; \
+[ \$tracker = opium ] || { settings='adaptive thesis'; load=rest=5; }; \
+for setting in \$settings; do words=\"tracker=\$tracker setting=\$setting pattern=\$pattern phases=\$phases \$load\"; \
+echo \$words; $hot \$words; done; done"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\
 scripts/record-cost.sh $MACHINE 4 2"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\

@@ -51,18 +51,21 @@ impl Pattern {
         })
     }
 
-    /// How many pages count as the hot ones.
-    pub fn hot_pages(self, options: &Options) -> Result<usize, String> {
+    /// How many pages count as the hot ones; by Zipf's law there is a list to choose from.
+    pub fn hot_pages(self, options: &Options) -> Result<Vec<usize>, String> {
         let pages = options.number("mb", 256.0)? * (MB / PAGE) as f64;
         let hot = match self {
-            Self::Zipf => options.number("top", 1.0)? / 100.0 * pages,
-            Self::Stride => pages / STRIDE as f64,
-            _ => options.number("hot", 25.0)? * (MB / PAGE) as f64,
+            Self::Zipf => {
+                let shares = options.numbers("top", &[1.0, 10.0])?;
+                shares.iter().map(|top| top / 100.0 * pages).collect()
+            }
+            Self::Stride => vec![pages / STRIDE as f64],
+            _ => vec![options.number("hot", 25.0)? * (MB / PAGE) as f64],
         };
-        let possible = hot >= 1.0 && hot < pages;
-        possible
-            .then_some(hot as usize)
-            .ok_or_else(|| "there must be hot pages and others: mb, hot, top".to_owned())
+        if hot.iter().any(|&hot| hot < 1.0 || hot >= pages) {
+            return Err("there must be hot pages and others: mb, hot, top".to_owned());
+        }
+        Ok(hot.into_iter().map(|hot| hot as usize).collect())
     }
 
     /// First page of the area in a phase. Not at a round place, and then elsewhere.
@@ -107,7 +110,7 @@ pub fn load(options: &Options) -> Result<(), String> {
     let shared = Shared {
         pattern,
         region,
-        hot: pattern.hot_pages(options)? as u64,
+        hot: pattern.hot_pages(options)?[0] as u64,
         rest: Duration::from_secs_f64(options.number("rest", 0.0)?.max(0.0) / 1e3),
         flush: options.number("flush", 1.0)? != 0.0,
         zipf: (pattern == Pattern::Zipf).then(|| Zipf::new(pages, EXPONENT)),

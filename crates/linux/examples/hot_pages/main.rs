@@ -112,8 +112,8 @@ impl Watching {
 /// What all phases together came to.
 #[derive(Default)]
 struct Sum {
-    /// Each with when into its phase it was to be judged, in ns.
-    judged: Vec<(u64, Judgement)>,
+    /// Each with when into its phase it was to be judged, in seconds, and of how many hot pages.
+    judged: Vec<(f64, usize, Judgement)>,
     samples: usize,
     own_ns: u64,
     observed_ns: u64,
@@ -121,7 +121,7 @@ struct Sum {
 
 fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     let quiet = options.number("quiet", 0.0)? != 0.0;
-    let times_ns = times(options)?;
+    let at = options.numbers("at", &[1.0, 5.0])?;
     let step = Duration::from_secs_f64(options.number("observe", 100.0)?.max(1.0) / 1e3);
     let hot = Pattern::of(options)?.hot_pages(options)?;
     let print_regions = options.number("regions", 0.0)? != 0.0;
@@ -141,8 +141,8 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
         let exact = Exact::begin(&root, load.pid(), &mapping)?;
         let since_ns = sys::monotonic_ns();
         load.go_on()?;
-        let mut ahead = times_ns.iter().copied().peekable();
-        while let Some(&at_ns) = ahead.peek() {
+        let mut ahead = at.iter().peekable();
+        while let Some(&&at_s) = ahead.peek() {
             std::thread::sleep(step);
             let now_ns = sys::monotonic_ns();
             let cpu_ns = sys::thread_cpu_ns();
@@ -172,23 +172,28 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
                     );
                 }
             }
-            let is_time = now_ns >= since_ns + at_ns;
+            let is_time = into_s >= at_s;
             if is_time || (is_new && !quiet) {
                 let scores = told.scores(&mapping, &exact.frames, since_ns);
-                let judgement = judge(&exact.counts(), &scores, hot);
-                if !quiet {
-                    println!(
-                        "{into_s:6.2} s: {} regions, {} pages scored: precision {:5.1} %, recall \
-                         {:5.1} %; {} pages left out",
-                        told.regions.len(),
-                        scores.iter().filter(|&&score| score > 0.0).count(),
-                        judgement.precision,
-                        judgement.recall,
-                        judgement.left_out,
-                    );
+                let counts = exact.counts();
+                for &hot in &hot {
+                    let judgement = judge(&counts, &scores, hot);
+                    if !quiet {
+                        println!(
+                            "{into_s:6.2} s: {} regions, {} pages scored, the {hot} hottest: \
+                             precision {:5.1} %, recall {:5.1} %; {} pages left out",
+                            told.regions.len(),
+                            scores.iter().filter(|&&score| score > 0.0).count(),
+                            judgement.precision,
+                            judgement.recall,
+                            judgement.left_out,
+                        );
+                    }
+                    if is_time {
+                        sum.judged.push((at_s, hot, judgement));
+                    }
                 }
                 if is_time {
-                    sum.judged.push((at_ns, judgement));
                     ahead.next();
                 }
             }
@@ -210,14 +215,15 @@ fn finish(options: &Options, watching: &mut Watching, sum: &Sum) -> Result<(), S
         let notes = watching.tracker().take_notes();
         notes.iter().for_each(|note| println!("note: {note}"));
     }
-    for at_ns in times(options)? {
-        let judged = sum.judged.iter().filter(|(at, _)| *at == at_ns);
-        let judged: Vec<Judgement> = judged.map(|&(_, judgement)| judgement).collect();
+    let asked = |&(at_s, hot, _): &(f64, usize, Judgement)| (at_s, hot);
+    let mut rest = sum.judged.clone();
+    while let Some((at_s, hot)) = rest.first().map(asked) {
+        let judged = rest.extract_if(.., |one| asked(one) == (at_s, hot));
+        let judged: Vec<Judgement> = judged.map(|(.., judgement)| judgement).collect();
         let worst = |of: fn(&Judgement) -> f64| judged.iter().map(of).fold(f64::INFINITY, f64::min);
         println!(
-            "found at {} s: precision {:.1} recall {:.1}, the worst of {} phases; {} pages left out at \
-             most",
-            at_ns as f64 / 1e9,
+            "found at {at_s} s: precision {:.1} recall {:.1}, of the {hot} hottest pages, the worst \
+             of {} phases; {} pages left out at most",
             worst(|judgement| judgement.precision),
             worst(|judgement| judgement.recall),
             judged.len(),
@@ -232,22 +238,6 @@ fn finish(options: &Options, watching: &mut Watching, sum: &Sum) -> Result<(), S
         sum.samples as f64 * 1e9 / sum.observed_ns.max(1) as f64,
     );
     Ok(())
-}
-
-/// When a phase is judged, in ns from its start.
-fn times(options: &Options) -> Result<Vec<u64>, String> {
-    let times = options.word("at", "1,5").split(',');
-    let mut times_ns = Vec::new();
-    for time in times {
-        let seconds = time
-            .parse()
-            .ok()
-            .filter(|s: &f64| s.is_finite() && *s > 0.0);
-        let seconds = seconds.ok_or_else(|| format!("at: `{time}` is no time in seconds"))?;
-        times_ns.push((seconds * 1e9) as u64);
-    }
-    times_ns.sort_unstable();
-    Ok(times_ns)
 }
 
 /// Every file below a folder with its text, then whether `damon_stat` is on.

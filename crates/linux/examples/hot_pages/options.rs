@@ -19,10 +19,18 @@ impl Options {
     }
 
     pub fn number(&self, name: &str, default: f64) -> Result<f64, String> {
+        Ok(self.numbers(name, &[default])?[0])
+    }
+
+    /// Numbers with commas between them; never none.
+    pub fn numbers(&self, name: &str, default: &[f64]) -> Result<Vec<f64>, String> {
         let Some(text) = self.0.get(name) else {
-            return Ok(default);
+            return Ok(default.to_vec());
         };
-        let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-        number.ok_or_else(|| format!("{name}: `{text}` is no number"))
+        let parse = |word: &str| {
+            let number = word.parse().ok().filter(|number: &f64| number.is_finite());
+            number.ok_or_else(|| format!("{name}: `{word}` is no number"))
+        };
+        text.split(',').map(parse).collect()
     }
 }
