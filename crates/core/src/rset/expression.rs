@@ -49,7 +49,7 @@ pub enum What {
     Machine,
     /// `allowed`: what the process may use.
     Allowed,
-    /// `package:0`, `node:0-1`, `domain:2`, `core:3`: CPUs, and the memory local to them.
+    /// `package:0`, `node:0-1`: CPUs and memory; `domain:2`, `core:3`: CPUs alone.
     Parts(Level, NumberSet),
     /// `machine-node:3`: nodes counted from 0 over the whole machine, whatever their numbers.
     MachineNodes(NumberSet),

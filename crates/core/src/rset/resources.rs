@@ -53,7 +53,8 @@ pub struct Device {
 }
 
 /// The parts that a machine consists of, from the widest to the narrowest. On ordinary machines
-/// each lies within one of the level above; sub-NUMA clusters may make a domain of several nodes.
+/// each lies within one of the level above; where sockets are split into several nodes, a domain
+/// may span them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// A socket, by the kernel's number.
@@ -112,19 +113,20 @@ impl Resources {
         self.machine().intersection(&self.allowed)
     }
 
-    /// The parts of a level with their numbers, ascending. Packages, domains and cores are CPUs;
-    /// with them goes the memory of the nodes that the CPUs are local to.
+    /// The parts of a level with their numbers, ascending; no two of them share anything. Packages
+    /// and nodes have CPUs and memory, domains and cores CPUs alone: were the node's memory theirs
+    /// as well, `node:0 - core:0` would take it away.
     #[must_use]
     pub fn parts(&self, level: Level) -> Vec<(u32, ResourceSet)> {
         let counted = |parts: &[CpuSet]| {
-            let sets = parts.iter().map(|cpus| self.around(cpus));
+            let sets = parts.iter().cloned().map(ResourceSet::of_cpus);
             (0..).zip(sets).collect()
         };
         match level {
             Level::Package => {
                 let packages = self.packages.iter();
                 packages
-                    .map(|(number, cpus)| (*number, self.around(cpus)))
+                    .map(|(number, cpus)| (*number, self.package(cpus)))
                     .collect()
             }
             Level::Node => {
@@ -136,12 +138,14 @@ impl Resources {
         }
     }
 
-    /// CPUs and the memory local to them.
-    fn around(&self, cpus: &CpuSet) -> ResourceSet {
-        let is_local = |node: &&Node| node.has_memory() && !node.cpus.intersection(cpus).is_empty();
+    /// CPUs and the memory of nodes whose CPUs are all among them. Memory without CPUs is in no
+    /// package, nor is that of a node which several packages share.
+    fn package(&self, cpus: &CpuSet) -> ResourceSet {
+        let is_within =
+            |node: &&Node| node.has_memory() && !node.cpus.is_empty() && node.cpus.is_subset(cpus);
         ResourceSet {
             cpus: cpus.clone(),
-            nodes: self.nodes.iter().filter(is_local).map(|n| n.id).collect(),
+            nodes: self.nodes.iter().filter(is_within).map(|n| n.id).collect(),
         }
     }
 

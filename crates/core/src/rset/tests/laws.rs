@@ -40,7 +40,13 @@ fn machines() -> impl Strategy<Value = Resources> {
             .iter()
             .map(|cpu| [cpu].into_iter().collect())
             .collect();
-        machine.packages = vec![(3, machine.machine().cpus)];
+        // Packages that may cut through nodes.
+        let package = |third: u32| {
+            let all = machine.machine().cpus;
+            let cpus = all.iter().filter(|cpu| cpu.0 / 6 == third).collect();
+            (third * 3, cpus)
+        };
+        machine.packages = (0..6).map(package).collect();
         machine.devices = vec![device("eth0", Some(0)), device("unplaced", None)];
         machine.allowed = ResourceSet {
             cpus: (0..32)
@@ -274,6 +280,19 @@ proptest! {
         let again = again.resolve(&machine).unwrap();
         prop_assert_eq!(&again.set, &found.set);
         prop_assert_eq!(again.warnings.len(), 0);
+    }
+
+    #[test]
+    fn parts_of_a_level_are_disjoint_and_have_every_cpu(machine in machines()) {
+        for level in Level::ALL {
+            let mut all = ResourceSet::new();
+            for (number, part) in machine.parts(level) {
+                prop_assert!(all.intersection(&part).is_empty(), "{} {}", level.word(), number);
+                all = all.union(&part);
+            }
+            prop_assert_eq!(&all.cpus, &machine.machine().cpus);
+            prop_assert!(all.is_subset(&machine.machine()));
+        }
     }
 
     #[test]
