@@ -81,7 +81,7 @@ mod tests {
         for (name, text, expected) in [
             ("sparse-nodes", "machine", "0-7 | 0,8,252"),
             ("sparse-nodes", "node:252 + package:8", "4-7 | 8,252"),
-            ("sparse-nodes", "machine-node:1 - domain:2", "6-7 | "),
+            ("sparse-nodes", "machine-node:1 - domain:2", "6-7 | 8"),
             ("memory-less", "node:1", "2-3 | "),
             ("memory-less", "near:node1", "2-3 | 0"),
             ("memory-less", "domain:1 + mem:0", "2-3 | 0"),
@@ -91,7 +91,14 @@ mod tests {
             ("hbm-and-cxl", "near:node2", "0-3 | 2"),
             ("four-node-hmat", "~node:0,3", "2-5 | 1-2"),
             ("four-node-hmat", "fastest:1G", " | 0-1"),
-            ("no-numa", "domain:0", "0-1 | 0"),
+            ("no-numa", "domain:0", "0-1 | "),
+            ("two-socket", "near:gpu0 - core:2", "3,7 | 1"),
+            ("two-socket", "local-to:nvme0n1 & package:0", "0-1,4-5 | 0"),
+            (
+                "two-socket",
+                "local-to:0000:81:00.0 - local-to:eth0 + cpus:7",
+                "7 | ",
+            ),
         ] {
             assert_eq!(resolved(text, &captured(name)), expected, "{name}: {text}");
         }
