@@ -50,7 +50,8 @@ impl Expression {
         let asked = evaluate(self, resources, &mut warnings)?;
         if asked.is_empty() {
             return Err(Fault::whole(format!(
-                "`{self}` is empty: it holds neither a CPU nor memory"
+                "`{self}` comes to nothing here, neither a CPU nor memory; \
+                 see what its parts come to"
             )));
         }
         let set = clip(&asked, resources, &mut warnings)?;
@@ -74,14 +75,14 @@ fn clip(
     if set.cpus.is_empty() && !cpus.is_empty() {
         return Err(Fault::whole(format!(
             "the set has CPUs {cpus} and none of them is allowed: \
-             cpuset or affinity leave this process CPUs {}",
+             cpuset or affinity leave this process CPUs {}; name some of those",
             or_none(&usable.cpus)
         )));
     }
     if set.nodes.is_empty() && !nodes.is_empty() {
         return Err(Fault::whole(format!(
             "the set has memory of {} and none of it is allowed: \
-             the cpuset leaves this process memory of {}",
+             the cpuset leaves this process memory of {}; name some of those",
             of_nodes(nodes),
             of_nodes(&usable.nodes)
         )));

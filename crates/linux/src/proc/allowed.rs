@@ -20,8 +20,8 @@ pub struct Allowed {
 /// Reads the two lines.
 ///
 /// ```text
-/// Cpus_allowed_list:	0-1
-/// Mems_allowed_list:	0
+/// Cpus_allowed_list:  0-1
+/// Mems_allowed_list:  0
 /// ```
 pub fn parse(text: &str) -> Parsed<Allowed> {
     Ok(Allowed {
