@@ -1,8 +1,8 @@
 //! From expression to [`ResourceSet`], on one machine.
 //!
 //! 1. Every term is looked up on the whole machine; what is not there is an error that says what
-//!    is. `allowed-node` and `fastest` alone look at what the process may use: the first counts
-//!    it, and the second would promise memory that cannot be had.
+//!    is. Only `allowed`, `allowed-node` and `fastest` look at what the process may use: the first
+//!    two mean it, and the third would promise memory that cannot be had.
 //! 2. Operators are those of sets.
 //! 3. The result is clipped to what is allowed. What is left out is said. It is an error where
 //!    nothing is left, and where CPUs were asked for and none is left, or memory and none is left:
