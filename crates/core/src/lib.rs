@@ -1,8 +1,8 @@
 //! hither-core: everything that is decided, nothing that is done.
 //!
-//! Machine descriptions, ids and sets, the Opium device layout, the belief about a machine
-//! (`snapshot`), the policies, the plan they produce, the engine that wraps them, and the
-//! memory-timing model that the lab's emulator and the simulator share. No I/O, no clock,
+//! Machine descriptions, ids and sets, resource sets, the Opium device layout, the belief about
+//! a machine (`snapshot`), the policies, the plan they produce, the engine that wraps them, and
+//! the memory-timing model that the lab's emulator and the simulator share. No I/O, no clock,
 //! no threads, no environment: time and data are arguments.
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,9 @@ pub mod perf;
 pub mod plan;
 pub mod policy;
 pub mod refine;
+pub mod rset;
 pub mod set;
 pub mod sites;
+pub mod size;
 pub mod snapshot;
 pub mod timing;

@@ -9,13 +9,15 @@ use std::str::FromStr;
 const MAX_MEMBER: u32 = 65_535;
 
 /// An ordered set of kernel numbers. [`CpuSet`] and [`NodeSet`] are its typed faces.
-#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdSet<T: Ord>(BTreeSet<T>);
 
 /// A set of CPUs.
 pub type CpuSet = IdSet<CpuId>;
 /// A set of memory nodes.
 pub type NodeSet = IdSet<NodeId>;
+/// A set of numbers that are no ids: positions, ranks.
+pub type NumberSet = IdSet<u32>;
 
 /// Ids that have a kernel number.
 pub trait Numbered: Copy + Ord {
@@ -43,6 +45,15 @@ impl Numbered for NodeId {
     }
 }
 
+impl Numbered for u32 {
+    fn number(self) -> u32 {
+        self
+    }
+    fn from_number(number: u32) -> Self {
+        number
+    }
+}
+
 /// A list that is not in the kernel's format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a list like `0-3,8`: {reason}")]
@@ -57,7 +68,7 @@ impl<T: Numbered> IdSet<T> {
     /// The empty set.
     #[must_use]
     pub fn new() -> Self {
-        Self(BTreeSet::new())
+        Self::default()
     }
     /// Adds a member; false where it was there already.
     pub fn insert(&mut self, id: T) -> bool {
@@ -96,6 +107,22 @@ impl<T: Numbered> IdSet<T> {
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).copied().collect())
+    }
+    /// Members that the other has not.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        Self(self.0.difference(&other.0).copied().collect())
+    }
+    /// Has the other every member?
+    #[must_use]
+    pub fn is_subset(&self, other: &Self) -> bool {
+        self.0.is_subset(&other.0)
+    }
+}
+
+impl<T: Ord> Default for IdSet<T> {
+    fn default() -> Self {
+        Self(BTreeSet::new())
     }
 }
 

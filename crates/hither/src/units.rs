@@ -1,27 +1,6 @@
 //! Sizes as people write and read them.
 
-/// Bytes of a size: a whole number, with `K`, `M`, `G` or `T` for powers of 1024.
-///
-/// # Errors
-/// What to write instead, for a refusal by clap.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
-    let unit = |letter: char| {
-        let found = units
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(&letter));
-        found.map(|&(_, shift)| shift)
-    };
-    let (digits, shift) = match text.chars().next_back().and_then(unit) {
-        Some(shift) => (&text[..text.len() - 1], shift),
-        None => (text, 0),
-    };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| "write a whole number with K, M, G or T, as in 64K or 16M".to_owned())
-}
+pub use hither_core::size::{parse_bytes, short_bytes};
 
 /// Microseconds of a time: a whole number with its unit, `us`, `ms` or `s`.
 ///
@@ -47,19 +26,6 @@ pub fn parse_node(text: &str) -> Result<u32, String> {
         .map_err(|_| "write a node as 2 or node2".to_owned())
 }
 
-/// The shortest way to write a number of bytes that [`parse_bytes`] reads.
-#[must_use]
-pub fn short_bytes(bytes: u64) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        bytes if bytes.trailing_zeros() >= 40 => format!("{}T", bytes >> 40),
-        bytes if bytes.trailing_zeros() >= 30 => format!("{}G", bytes >> 30),
-        bytes if bytes.trailing_zeros() >= 20 => format!("{}M", bytes >> 20),
-        bytes if bytes.trailing_zeros() >= 10 => format!("{}K", bytes >> 10),
-        bytes => bytes.to_string(),
-    }
-}
-
 /// A time with the unit that fits.
 #[must_use]
 pub fn time(ns: f64) -> String {
@@ -74,35 +40,6 @@ pub fn time(ns: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_read_as_they_are_written() {
-        for (text, bytes) in [
-            ("4096", 4096),
-            ("4K", 4096),
-            ("64k", 65536),
-            ("16M", 16 << 20),
-            ("1G", 1 << 30),
-            ("2T", 2 << 40),
-            ("0", 0),
-        ] {
-            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
-            assert_eq!(parse_bytes(&short_bytes(bytes)), Ok(bytes), "{text}");
-        }
-        assert_eq!(short_bytes(3 << 20), "3M");
-        for bad in [
-            "",
-            "K",
-            "-1",
-            "1.5M",
-            "4KB",
-            "99999999999999999999",
-            "99999999999T",
-            "é",
-        ] {
-            assert!(parse_bytes(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn times_have_the_unit_that_fits() {

@@ -13,6 +13,7 @@ pub mod parse;
 pub mod perf;
 pub mod probe;
 pub mod proc;
+pub mod resources;
 pub mod restore;
 pub mod root;
 pub mod sites;

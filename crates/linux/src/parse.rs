@@ -27,6 +27,19 @@ pub fn signed(text: &str) -> Parsed<i64> {
         .map_err(|_| Fault::new(1, format!("`{}` is no number", clip(trimmed))))
 }
 
+/// One hexadecimal number, as PCI's ids are printed.
+///
+/// ```text
+/// 0x030200
+/// ```
+pub fn prefixed_hex(text: &str) -> Parsed<u64> {
+    let trimmed = text.trim();
+    let digits = trimmed.strip_prefix("0x");
+    digits
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .ok_or_else(|| Fault::new(1, format!("`{}` is no number like 0x10de", clip(trimmed))))
+}
+
 /// Physical addresses of the memory that Linux uses: `System RAM` of `/proc/iomem`. None for users
 /// to whom the kernel shows zeros.
 ///
@@ -290,6 +303,14 @@ mod tests {
             "18446744073709551615M",
         ] {
             assert!(cache_size_kb(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn hexadecimal_numbers_have_their_prefix() {
+        assert_eq!(prefixed_hex("0x030200\n").unwrap(), 0x03_0200);
+        for bad in ["", "0x", "030200", "0xg", "-0x1", "0x11112222333344445"] {
+            assert!(prefixed_hex(bad).is_err(), "{bad}");
         }
     }
 

@@ -6,10 +6,12 @@
 //! that file's parser; every 250th is written into a copy of its machine, which is read whole.
 
 use hither_core::ids::{CpuId, NodeId};
+use hither_core::rset::Level;
 use hither_core::set::{CpuSet, NodeSet};
 use hither_linux::error::Fault;
 use hither_linux::parse;
-use hither_linux::proc::{numa_maps, stat};
+use hither_linux::proc::{allowed, numa_maps, stat};
+use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::{Topology, parse_switch};
 use hither_linux::tracker::residency::parse_maps;
@@ -112,7 +114,8 @@ fn parse_file(path: &Path, text: &str) {
         );
     };
     match name {
-        "online" | "offline" | "present" | "possible" | "cpulist" | "shared_cpu_list" => {
+        "online" | "offline" | "present" | "possible" | "cpulist" | "shared_cpu_list"
+        | "core_cpus_list" => {
             parse::list::<CpuId>(text).map_or_else(place, |set| {
                 assert_eq!(set.to_string().parse::<CpuSet>().as_ref(), Ok(&set));
             });
@@ -134,7 +137,9 @@ fn parse_file(path: &Path, text: &str) {
             parse::proc_meminfo(text).map_or_else(place, |_| ());
         }
         "size" => parse::cache_size_kb(text).map_or_else(place, |size| assert!(size < 1 << 40)),
-        "physical_package_id" => parse::signed(text).map_or_else(place, |_| ()),
+        "class" | "vendor" => parse::prefixed_hex(text).map_or_else(place, |_| ()),
+        "status" => allowed::parse(text).map_or_else(place, |_| ()),
+        "physical_package_id" | "numa_node" => parse::signed(text).map_or_else(place, |_| ()),
         "enabled" => parse::chosen(text).map_or_else(place, |word| assert!(text.contains(&word))),
         "auto" | "__auto_type" | "demotion_enabled" => {
             parse_switch(text).map_or_else(place, |_| ())
@@ -165,13 +170,18 @@ struct Seed {
     bytes: Vec<u8>,
 }
 
-fn gather(folder: &Path, base: &Path, machine: usize, seeds: &mut Vec<Seed>) {
+/// Files become seeds; links, which lead from names of devices to their places, are copied.
+fn gather(folder: &Path, base: &Path, copy: &Path, machine: usize, seeds: &mut Vec<Seed>) {
     let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(Result::unwrap).collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let kind = entry.file_type().unwrap();
         if kind.is_dir() {
-            gather(&entry.path(), base, machine, seeds);
+            gather(&entry.path(), base, copy, machine, seeds);
+        } else if kind.is_symlink() {
+            let path = copy.join(entry.path().strip_prefix(base).unwrap());
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(fs::read_link(entry.path()).unwrap(), path).unwrap();
         } else if kind.is_file() && entry.file_name() != "topo.txt" {
             let bytes = fs::read(entry.path()).unwrap();
             seeds.push(Seed {
@@ -185,7 +195,11 @@ fn gather(folder: &Path, base: &Path, machine: usize, seeds: &mut Vec<Seed>) {
 
 /// Seeds from procfs, which no captured machine holds.
 fn process_seeds(seeds: &mut Vec<Seed>) {
-    let texts: [(&str, &str); 3] = [
+    let texts: [(&str, &str); 4] = [
+        (
+            "status",
+            "Name:\tcat\nCpus_allowed_list:\t0-1,4\nMems_allowed_list:\t0,8\n",
+        ),
         (
             "numa_maps",
             "7f2c8c000000 default anon=33 dirty=33 N0=21 N1=12 kernelpagesize_kB=4\n7f2c94000000 bind:0 file=/a huge N0=2 kernelpagesize_kB=2048\n",
@@ -220,8 +234,20 @@ fn read_whole(copies: &[tempfile::TempDir], seed: &Seed, bytes: &[u8]) -> bool {
     let folder = copies[seed.machine].path();
     let path = folder.join(&seed.path);
     fs::write(&path, bytes).unwrap();
-    let accepted = match Topology::read(&Root::new(folder)) {
-        Ok(topology) => {
+    let root = Root::new(folder);
+    let read = Topology::read(&root).and_then(|topology| {
+        let resources = resources::read(&root, &topology)?;
+        Ok((topology, resources))
+    });
+    let accepted = match read {
+        Ok((topology, resources)) => {
+            let machine = resources.machine();
+            assert_eq!(machine.cpus, topology.online);
+            for level in Level::ALL {
+                for (number, part) in resources.parts(level) {
+                    assert!(part.is_subset(&machine), "{level:?} {number}");
+                }
+            }
             let count = topology.nodes.len();
             assert!(
                 topology.distances.len() == count
@@ -268,8 +294,8 @@ fn damaged_files_are_errors_and_never_panics() {
     let mut seeds = Vec::new();
     let mut copies = Vec::new();
     for (machine, path) in names.iter().enumerate() {
-        gather(path, path, machine, &mut seeds);
         copies.push(tempfile::tempdir().unwrap());
+        gather(path, path, copies[machine].path(), machine, &mut seeds);
     }
     for seed in &seeds {
         let path = copies[seed.machine].path().join(&seed.path);

@@ -175,14 +175,21 @@ fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_child_is_found_with_its_pages_and_its_end() {
         let root = Root::host();
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        // What it hands back says that its start is behind it, mappings and all.
+        child.stdin.as_mut().unwrap().write_all(b".").unwrap();
+        let mut back = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut back).unwrap();
         let pid = child.id() as i32;
         let mut tree = Tree::new(root.clone(), std::process::id() as i32);
         let mut places = Places::new(root);

@@ -61,6 +61,7 @@ fn text(error: hither_linux::Error) -> String {
 }
 
 /// The tracker that watches.
+#[expect(clippy::large_enum_variant, reason = "there is one for a whole run")]
 enum Watching {
     Damon(DamonTracker),
     Opium(OpiumTracker),

@@ -1,5 +1,6 @@
 //! What `/proc` tells of processes and CPUs.
 
+pub mod allowed;
 pub mod maps;
 pub mod numa_maps;
 pub mod pagemap;

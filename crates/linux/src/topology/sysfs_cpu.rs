@@ -55,7 +55,7 @@ fn read_packages(root: &Root, online: &CpuSet) -> Result<Vec<Package>> {
     for cpu in online.iter() {
         let file = format!("{CPUS}/{cpu}/topology/physical_package_id");
         let id = root.parse_if_any(&file, parse::signed)?.unwrap_or(-1);
-        packages.entry(id).or_insert_with(CpuSet::new).insert(cpu);
+        packages.entry(id).or_default().insert(cpu);
     }
     Ok(packages
         .into_iter()
