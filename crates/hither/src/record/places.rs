@@ -189,7 +189,12 @@ mod tests {
         // What it hands back says that its start is behind it, mappings and all.
         child.stdin.as_mut().unwrap().write_all(b".").unwrap();
         let mut back = [0];
-        child.stdout.as_mut().unwrap().read_exact(&mut back).unwrap();
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut back)
+            .unwrap();
         let pid = child.id() as i32;
         let mut tree = Tree::new(root.clone(), std::process::id() as i32);
         let mut places = Places::new(root);

@@ -6,7 +6,7 @@
 //!     hot_pages dump                    DAMON's settings
 //!
 //! The load: `mb=256` size of the mapping, `pattern=area`, moving, two-phase, zipf or stride,
-//! `hot=25` MB of the hot area, `top=1` per cent of the pages that count as hot by Zipf's law,
+//! `hot=25` MB of the hot area, `top=1,10` per cent of the pages that count as hot by Zipf's law,
 //! `touch=1` whether each page is written once first, `threads=1`, `rest=0` ms of sleep of a thread
 //! after 20,000 updates (the lab is quicker, and memory less busy), `flush=1` whether each thread
 //! flushes its TLB then (the emulator's is too large).
