@@ -13,7 +13,8 @@ use hither_linux::tracker::Tracker;
 use hither_recording::meta::MetaTracker;
 
 /// Trackers that recordings are made by, the best first; `none` works everywhere. Hint faults never
-/// by themselves: they have the kernel move pages of programs that hither did not bind.
+/// by themselves: they have the kernel move pages of programs that hither did not bind. Written pages
+/// neither: reads are not among them, and somebody else may use the process's soft-dirty bits.
 const TRACKERS: &[Entry] = &[
     trackers::OPIUM,
     trackers::PERF,
@@ -24,6 +25,7 @@ const TRACKERS: &[Entry] = &[
         open: |_| Ok(Box::new(NoAccesses)),
     },
     trackers::HINTFAULT,
+    trackers::WRITTEN,
 ];
 
 /// A tracker that was chosen.
