@@ -59,7 +59,7 @@ pub struct Command {
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
     /// Show how much memory was used how lately, by node: has the kernel look at the accessed bits of
-    /// all processes every TIME, 1s to 1h (needs root and the multi-generational LRU)
+    /// all processes every TIME, 1s to 3600s (needs root and the multi-generational LRU)
     #[arg(long, value_name = "TIME", value_parser = parse_ages)]
     ages: Option<u64>,
     /// Order of the processes [default: local where a tracker tells, else cpu]
@@ -148,7 +148,7 @@ fn parse_interval(text: &str) -> Result<u64, String> {
 fn parse_ages(text: &str) -> Result<u64, String> {
     match units::parse_time_us(text)? {
         us if AGES_US.contains(&us) => Ok(us),
-        _ => Err("the time must be 1s to 1h".to_owned()),
+        _ => Err("the time must be 1s to 3600s".to_owned()),
     }
 }
 
