@@ -47,7 +47,8 @@ pub struct SampledAccess {
     pub weight: u32,
 }
 
-/// A range of pages as access bits tell of it, over one aggregation.
+/// A range of pages as access bits tell of it, over one aggregation. The tracker `written` checks
+/// each page once, for writes: its checks are the pages of the range that are in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RegionAccess {
     /// End of the aggregation.

@@ -1,5 +1,6 @@
 //! `hither top`: processes by where their memory is and where they run, live or once.
 
+mod ages;
 mod device;
 mod figures;
 mod help;
@@ -19,6 +20,7 @@ mod text;
 mod view;
 
 use crate::{print, units};
+use ages::Ageing;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hither_linux::counters::task;
@@ -34,6 +36,9 @@ use std::time::Duration;
 const LEAST_INTERVAL_US: u64 = 100_000;
 /// Longest interval in us.
 const MOST_INTERVAL_US: u64 = 60_000_000;
+/// Shortest and longest time between two generations in us: the kernel walks all page tables for
+/// one, and keeps four.
+const AGES_US: std::ops::RangeInclusive<u64> = 1_000_000..=3_600_000_000;
 
 /// Show processes by where their memory is and where they run, live
 ///
@@ -53,6 +58,10 @@ pub struct Command {
     /// Look at this process alone, and closely
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
+    /// Show how much memory was used how lately, by node: has the kernel look at the accessed bits of
+    /// all processes every TIME, 1s to 3600s (needs root and the multi-generational LRU)
+    #[arg(long, value_name = "TIME", value_parser = parse_ages)]
+    ages: Option<u64>,
     /// Order of the processes [default: local where a tracker tells, else cpu]
     #[arg(long, value_name = "KEY", value_parser = sort_keys(), hide_default_value = true)]
     sort: Option<SortKey>,
@@ -70,7 +79,9 @@ impl Command {
             check(&root, pid)?;
         }
         let topology = Topology::read(&root).context("reading the machine")?;
-        let mut session = Session::open(&root, &topology, self.interval, self.sort, self.pid);
+        let ages = self.ages.map(|every_us| Ageing::open(&root, every_us));
+        let ages = ages.transpose()?;
+        let mut session = Session::open(&root, &topology, self.interval, self.sort, self.pid, ages);
         let is_live = io::stdin().is_terminal() && io::stdout().is_terminal();
         if is_live && !self.once && !self.json {
             if let Some(pid) = self.pid {
@@ -131,6 +142,13 @@ fn parse_interval(text: &str) -> Result<u64, String> {
     match units::parse_time_us(text)? {
         us if (LEAST_INTERVAL_US..=MOST_INTERVAL_US).contains(&us) => Ok(us),
         _ => Err("the interval must be 100ms to 60s".to_owned()),
+    }
+}
+
+fn parse_ages(text: &str) -> Result<u64, String> {
+    match units::parse_time_us(text)? {
+        us if AGES_US.contains(&us) => Ok(us),
+        _ => Err("the time must be 1s to 3600s".to_owned()),
     }
 }
 

@@ -10,9 +10,13 @@ use hither_linux::tracker::hintfault::HintFaultTracker;
 use hither_linux::tracker::opium::OpiumTracker;
 use hither_linux::tracker::perf::PerfTracker;
 use hither_linux::tracker::residency::ResidencyTracker;
+use hither_linux::tracker::written::WrittenTracker;
 
 /// What kdamonds may use of the machine's CPU time.
 const DAMON_BUDGET: f64 = 0.01;
+/// What looking for written pages may use of one CPU, faults of the programs included, before
+/// somebody gives it another share.
+const WRITTEN_BUDGET: f64 = 0.01;
 
 /// What a tracker is opened with.
 pub struct Here<'a> {
@@ -74,6 +78,14 @@ fn damon(here: &Here<'_>, addresses: Addresses) -> Result<Box<dyn Tracker>, Stri
     let opened = DamonTracker::open(here.root, addresses, Setting::ADAPTIVE, DAMON_BUDGET);
     told(opened)
 }
+
+/// Soft-dirty bits.
+pub const WRITTEN: Entry = Entry {
+    name: "written",
+    about: "soft-dirty bits of page tables: which pages are written, exactly, and no reads; costs \
+            the program a fault for each page that it writes after a look",
+    open: |here| told(WrittenTracker::open(here.root, WRITTEN_BUDGET)),
+};
 
 /// Where pages are.
 pub const RESIDENCY: Entry = Entry {

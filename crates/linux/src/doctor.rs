@@ -7,10 +7,12 @@ use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
 use crate::backend::swap::SwapBackend;
 use crate::counters::{
-    pressure as psi, resctrl as monitoring, uncore as controllers, vmstat as events, vmstat::Event,
+    lru_gen, pressure as psi, resctrl as monitoring, uncore as controllers, vmstat as events,
+    vmstat::Event,
 };
 use crate::opium::Device;
 use crate::proc::pagemap::{self, Pagemap};
+use crate::proc::soft_dirty;
 use crate::root::Root;
 use crate::sys::{self, PAGE_IS_PRESENT};
 use crate::tracker::damon::admin;
@@ -74,7 +76,8 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
     (Role::Tracker, "perf", true, perf),
     (Role::Tracker, "hintfault", true, hintfault),
     (Role::Tracker, "damon", true, damon),
-    (Role::Tracker, "mglru", false, mglru),
+    (Role::Tracker, "written", true, written),
+    (Role::Tracker, "mglru", true, mglru),
     (Role::Tracker, "vmstat", true, vmstat),
     (Role::Tracker, "psi", true, pressure),
     (Role::Tracker, "resctrl", true, resctrl),
@@ -220,26 +223,27 @@ fn damon(root: &Root) -> Finding {
     }
 }
 
+fn written(root: &Root) -> Finding {
+    if !root.is_host() {
+        return no("a captured machine cannot be tried", "run it there");
+    }
+    match soft_dirty::check(root) {
+        Ok(()) if sys::effective_uid() == 0 => {
+            Ok("soft-dirty bits are kept: pages written by any process are told".to_owned())
+        }
+        Ok(()) => Ok("soft-dirty bits are kept: pages written by your own processes".to_owned()),
+        Err(error) => no(error.reason, error.remedy),
+    }
+}
+
 fn mglru(root: &Root) -> Finding {
-    let Some(enabled) = text(root, "sys/kernel/mm/lru_gen/enabled") else {
-        return no(
-            "this kernel has no multi-generational LRU",
-            "use a kernel with CONFIG_LRU_GEN",
-        );
-    };
-    if matches!(enabled.as_str(), "0x0000" | "0") {
-        return no(
-            "it is switched off",
-            "write y to /sys/kernel/mm/lru_gen/enabled",
-        );
+    match lru_gen::read(root) {
+        Ok(lists) => Ok(format!(
+            "ages of pages are told, of {} control groups and nodes (hither top --ages)",
+            lists.len()
+        )),
+        Err(error) => no(error.reason, error.remedy),
     }
-    if root.is_host() && !root.has("sys/kernel/debug/lru_gen") {
-        return no(
-            "/sys/kernel/debug/lru_gen is not to be seen",
-            "mount debugfs (mount -t debugfs debugfs /sys/kernel/debug) and run hither as root",
-        );
-    }
-    Ok(format!("generations are kept (lru_gen {enabled})"))
 }
 
 fn vmstat(root: &Root) -> Finding {

@@ -13,8 +13,9 @@ use hither_linux::tracker::Tracker;
 use hither_recording::meta::MetaTracker;
 
 /// Trackers that recordings are made by, the best first; `none` works everywhere. What follows it is
-/// never taken unasked: physical memory is everybody's, and hint faults have the kernel move pages of
-/// programs that hither did not bind.
+/// never taken unasked: physical memory is everybody's, hint faults have the kernel move pages of
+/// programs that hither did not bind, and of written pages reads are missing, while somebody else may
+/// use the process's soft-dirty bits.
 const TRACKERS: &[Entry] = &[
     trackers::OPIUM,
     trackers::PERF,
@@ -26,6 +27,7 @@ const TRACKERS: &[Entry] = &[
     },
     trackers::DAMON_PHYSICAL,
     trackers::HINTFAULT,
+    trackers::WRITTEN,
 ];
 
 /// A tracker that was chosen.

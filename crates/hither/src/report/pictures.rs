@@ -11,12 +11,16 @@ const SECOND: f64 = 1e9;
 /// Heat by address and time.
 pub fn heat(figures: &Figures) -> Option<Heatmap> {
     let heat = figures.heat.as_ref()?;
+    let seen = match figures.data.is_of_writes() {
+        true => "written",
+        false => "accessed",
+    };
     let rows = (0..heat.rows()).map(|row| {
         let start = heat.addresses(row).start;
         let below = row.checked_sub(1).map(|row| heat.addresses(row).end);
         let gap = below
             .filter(|&end| end < start)
-            .map(|end| format!("{} not accessed", print::size((start - end) >> 10)));
+            .map(|end| format!("{} not {seen}", print::size((start - end) >> 10)));
         Row {
             label: format!("{start:x}"),
             gap,
@@ -26,9 +30,13 @@ pub fn heat(figures: &Figures) -> Option<Heatmap> {
         Some(pid) => format!("{} (pid {pid})", figures.data.process_name(pid)),
         None => "physical memory".to_owned(),
     };
-    let (value_title, about) = match heat.of_samples {
-        true => ("accesses (1/s per MiB)", "sampled accesses, scaled to all"),
-        false => ("accessed (share of checks)", "access bits of regions"),
+    let (value_title, about) = match (heat.of_samples, figures.data.is_of_writes()) {
+        (true, _) => ("accesses (1/s per MiB)", "sampled accesses, scaled to all"),
+        (false, false) => ("accessed (share of checks)", "access bits of regions"),
+        (false, true) => (
+            "written (share of pages)",
+            "soft-dirty bits: writes, no reads",
+        ),
     };
     Some(Heatmap {
         title: format!("Heat of {of}"),

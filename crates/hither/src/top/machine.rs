@@ -4,6 +4,7 @@ use super::reading::{MachineReading, OpiumReading, Requests};
 use hither_core::ids::NodeId;
 use hither_core::metrics;
 use hither_core::snapshot::Evidence;
+use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::resctrl;
 use hither_linux::counters::vmstat::{Event, Events};
 
@@ -100,6 +101,8 @@ pub struct MachineFigures {
     pub moves: Moves,
     /// Share of the interval in which some task waited for memory.
     pub pressure: Evidence<f64>,
+    /// How lately memory of each node was used, by position; `None` where nobody asked.
+    pub ages: Option<Evidence<Vec<Ages>>>,
     /// Share of user-mode fills that the requesting CPU's node served.
     pub local: Evidence<f64>,
     /// Mean latency of demand misses.
@@ -162,6 +165,7 @@ pub fn figures(
         caches: caches(before, now, elapsed_us),
         moves: moves(change.as_ref(), elapsed_us),
         pressure: pressure(before, now, elapsed_us),
+        ages: now.ages.clone(),
         local: known(&device, |device| local(&all(device)), QUIET),
         latency_ns: known(&device, |device| latency_ns(&all(device)), QUIET),
     }

@@ -6,6 +6,7 @@ use super::process::{LEAST_SAMPLES, Process};
 use super::reading::{Accesses, MachineReading, MappingReading, Samples};
 use super::rotation::Due;
 use hither_core::snapshot::Evidence;
+use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::task::Task;
 use hither_linux::topology::Topology;
 use std::cmp::Ordering;
@@ -83,6 +84,8 @@ pub struct Focus {
     pub mappings_us: Option<u64>,
     /// Share of time that tasks of its control group waited for memory, in the last 10 s.
     pub group_pressure: Evidence<f64>,
+    /// How lately memory of its control group was used; `None` where nobody asked.
+    pub group_ages: Option<Evidence<Ages>>,
 }
 
 /// What the sampler tells once.
@@ -288,6 +291,7 @@ impl Model {
             mappings: Evidence::unknown("they were not read yet"),
             mappings_us: None,
             group_pressure: Evidence::unknown("it was not read yet"),
+            group_ages: None,
         });
     }
 

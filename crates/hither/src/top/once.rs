@@ -1,6 +1,7 @@
 //! The same for who looks once: a table on standard output, or its twin in JSON (`hither.top/1`,
 //! docs/cli.md).
 
+use super::ages;
 use super::figures::{self, percent_sign};
 use super::machine::{CacheFigures, LinkFigures, MachineFigures, NO_PAIRS, NodeFigures};
 use super::model::{Mapping, Model};
@@ -30,6 +31,7 @@ pub fn table(model: &Model, left_out: usize) -> String {
             out.push_str(&format!("\n{caches}\n"));
         }
         out.push_str(&format!("\n{}\n", text::moves(&machine.moves)));
+        out.push_str(&age_table(model, machine));
     }
     let names = model.about.node_numbers();
     let row = |process: &&Process| figures::process(process, &names);
@@ -87,6 +89,24 @@ fn nodes(model: &Model, machine: &MachineFigures) -> String {
     };
     let all = model.about.nodes.iter().zip(&machine.nodes);
     print::columns(&heads, &all.map(row).collect::<Vec<_>>())
+}
+
+/// How lately memory was used, by node; nothing where nobody asked.
+fn age_table(model: &Model, machine: &MachineFigures) -> String {
+    let Some(nodes) = machine.ages.as_ref().and_then(Evidence::value) else {
+        return String::new();
+    };
+    let mut heads = vec!["used within".to_owned()];
+    heads.extend(ages::heads());
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let row = |(name, ages): (&super::machine::NodeName, _)| {
+        let mut row = vec![name.id.to_string()];
+        row.extend(ages::cells(ages));
+        row
+    };
+    let all = model.about.nodes.iter().zip(nodes);
+    let rows: Vec<Vec<String>> = all.map(row).collect();
+    format!("\n{}", print::columns(&heads, &rows))
 }
 
 fn link_table(links: &[LinkFigures]) -> String {
@@ -179,7 +199,8 @@ pub fn document(model: &Model, left_out: usize) -> String {
 
 fn node_values(model: &Model, machine: &MachineFigures) -> Vec<Value> {
     let all = model.about.nodes.iter().zip(&machine.nodes);
-    let value = |(name, node): (&super::machine::NodeName, &NodeFigures)| {
+    let told = machine.ages.as_ref().and_then(Evidence::value);
+    let value = |(position, (name, node)): (usize, (&super::machine::NodeName, &NodeFigures))| {
         json!({
             "id": name.id,
             "cpus": name.cpus,
@@ -193,9 +214,10 @@ fn node_values(model: &Model, machine: &MachineFigures) -> Vec<Value> {
             "promoted_in_per_s": node.promoted_in.get(),
             "demoted_out_per_s": node.demoted_out.get(),
             "missed_in_per_s": node.missed_in.get(),
+            "ages": told.and_then(|nodes| nodes.get(position)).map(ages::value),
         })
     };
-    all.map(value).collect()
+    all.enumerate().map(value).collect()
 }
 
 fn process_value(model: &Model, process: &Process) -> Value {
@@ -255,6 +277,7 @@ fn focus_value(model: &Model) -> Option<Value> {
         "minor_faults_per_s": faults(|faults| faults.0),
         "major_faults_per_s": faults(|faults| faults.1),
         "group_pressure": focus.group_pressure.get(),
+        "group_ages": focus.group_ages.as_ref().and_then(Evidence::value).map(ages::value),
         "running": running(model, process.running.shares()),
         "threads": text::by_cpu(process.threads.iter()).into_iter().map(thread)
             .collect::<Vec<_>>(),

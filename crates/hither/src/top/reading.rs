@@ -1,6 +1,7 @@
 //! What the sampler hands to the model: plain readings, nothing derived.
 
 use hither_core::snapshot::Evidence;
+use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::pressure::Pressure;
 use hither_linux::counters::resctrl::Bandwidth;
 use hither_linux::counters::vmstat::Events;
@@ -20,6 +21,8 @@ pub struct MachineReading {
     pub pressure: Evidence<Pressure>,
     /// Bytes by last-level cache.
     pub bandwidth: Evidence<Bandwidth>,
+    /// How lately memory of each node was used; `None` where nobody asked.
+    pub ages: Option<Evidence<Vec<Ages>>>,
     /// What the lab's device counts.
     pub opium: Evidence<OpiumReading>,
 }

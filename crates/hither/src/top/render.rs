@@ -137,6 +137,9 @@ fn above(model: &Model, view: &View, area: Rect) -> Vec<Line<'static>> {
     if let Some(caches) = text::caches(machine) {
         lines.push(plain(caches, width));
     }
+    if let Some(ages) = text::ages(machine) {
+        lines.push(plain(ages, width));
+    }
     lines.push(plain(text::moves(&machine.moves), width));
     lines
 }

@@ -1,12 +1,14 @@
 //! Reads what the model asks for: the thin edge to `/proc`, `/sys` and the lab's device. A process
 //! that ends while it is read is gone, and no failure.
 
+use super::ages::Ageing;
 use super::device::{Counters, Sampling, told};
 use super::model::About;
 use super::reading::{MachineReading, MappingReading, Samples};
 use super::residency;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
+use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::task::{self, Task};
 use hither_linux::counters::{pressure, resctrl, vmstat};
 use hither_linux::parse;
@@ -27,6 +29,8 @@ pub struct Sampler {
     nodes: Vec<NodeId>,
     counters: Result<Counters, String>,
     sampling: Option<Sampling>,
+    /// Where they are asked for.
+    ages: Option<Ageing>,
     /// See only processes of this user; `None`: all.
     only_of: Option<u32>,
     /// See only this process.
@@ -40,7 +44,13 @@ pub struct Sampler {
 
 impl Sampler {
     /// Opens what there is, and tells the model of it.
-    pub fn open(root: &Root, topology: &Topology, only: Option<i32>, about: &mut About) -> Self {
+    pub fn open(
+        root: &Root,
+        topology: &Topology,
+        only: Option<i32>,
+        ages: Option<Ageing>,
+        about: &mut About,
+    ) -> Self {
         let counters = Counters::open(root, topology);
         let user = sys::effective_uid();
         about.own_only = user != 0;
@@ -56,6 +66,7 @@ impl Sampler {
             nodes: topology.nodes.iter().map(|node| node.id).collect(),
             counters,
             sampling,
+            ages,
             only_of: (user != 0).then_some(user),
             only,
             hidden: BTreeSet::new(),
@@ -136,8 +147,20 @@ impl Sampler {
         }
     }
 
+    /// How lately memory of the control group of a process was used; `None` where nobody asked.
+    pub fn group_ages(&self, pid: i32) -> Option<Evidence<Ages>> {
+        let ages = self.ages.as_ref()?;
+        Some(match pressure::group_of(&self.root, pid) {
+            Some(group) => ages.of_group(&group),
+            None => Evidence::unknown("it is in no control group of the unified tree"),
+        })
+    }
+
     /// The machine's counters. What cannot be read is told as unknown, with the reason.
-    pub fn machine(&self) -> MachineReading {
+    pub fn machine(&mut self, at_us: u64) -> MachineReading {
+        if let Some(ages) = &mut self.ages {
+            ages.read(at_us);
+        }
         let root = &self.root;
         let free_kb = |id: &NodeId| {
             let below = format!("sys/devices/system/node/{id}/meminfo");
@@ -160,6 +183,7 @@ impl Sampler {
                 (_, Ok(None)) => Evidence::unknown("resctrl was unmounted just now"),
                 (_, Err(error)) => Evidence::unknown(error.to_string()),
             },
+            ages: self.ages.as_ref().map(|ages| ages.by_node(&self.nodes)),
             opium: told(
                 self.counters
                     .as_ref()

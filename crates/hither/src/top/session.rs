@@ -1,5 +1,6 @@
 //! One interval after the other: the sampler reads what the model asks for, within its allowance.
 
+use super::ages::Ageing;
 use super::model::{About, Model, SortKey};
 use super::rotation::{self, Allowance};
 use super::sampler::{Sampler, now_us};
@@ -32,16 +33,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the machine; with `only`, for one process.
+    /// Opens the machine; with `only`, for one process; with `ages`, with ages of memory.
     pub fn open(
         root: &Root,
         topology: &Topology,
         interval_us: u64,
         sort: Option<SortKey>,
         only: Option<i32>,
+        ages: Option<Ageing>,
     ) -> Self {
         let mut about = About::new(topology, interval_us);
-        let sampler = Sampler::open(root, topology, only, &mut about);
+        let sampler = Sampler::open(root, topology, only, ages, &mut about);
         let usual = match about.tracker.is_known() {
             true => SortKey::Local,
             false => SortKey::Cpu,
@@ -161,7 +163,10 @@ impl Session {
         let focus = self.model.focus.as_ref().map(|focus| focus.pid);
         let samples = self.sampler.samples(at_us, focus);
         self.model.samples(&samples);
-        self.model.machine(self.sampler.machine());
+        self.model.machine(self.sampler.machine(at_us));
+        if let Some(focus) = &mut self.model.focus {
+            focus.group_ages = self.sampler.group_ages(focus.pid);
+        }
     }
 
     fn look_closely(&mut self, pid: i32, with_mappings: bool) {
@@ -219,7 +224,7 @@ mod tests {
     fn session(only: Option<i32>) -> Session {
         let root = Root::host();
         let topology = Topology::read(&root).unwrap();
-        Session::open(&root, &topology, 1_000_000, None, only)
+        Session::open(&root, &topology, 1_000_000, None, only, None)
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::machine::NodeName;
 use super::model::{About, Model, SortKey};
-use super::parse_interval;
 use super::reading::{MachineReading, OpiumReading, Requests};
+use super::{parse_ages, parse_interval};
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
 use hither_linux::counters::pressure::Pressure;
@@ -38,6 +38,7 @@ pub fn machine_reading(seconds: u64) -> MachineReading {
         free_kb: vec![Some(1 << 20), Some(2 << 20)],
         pressure: Evidence::measured(Pressure::default(), "test"),
         bandwidth: Evidence::unknown("resctrl is not mounted"),
+        ages: None,
         opium: Evidence::measured(
             OpiumReading {
                 time_ns: seconds * 1_000_000_000,
@@ -111,5 +112,14 @@ fn intervals_have_a_unit_and_limits() {
     assert_eq!(parse_interval("250ms"), Ok(250_000));
     for bad in ["", "1", "99ms", "61s", "-1s", "0s", "1h", "s"] {
         assert!(parse_interval(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn generations_have_a_pace_within_limits() {
+    assert_eq!(parse_ages("1s"), Ok(1_000_000));
+    assert_eq!(parse_ages("3600s"), Ok(3_600_000_000));
+    for bad in ["", "1", "999ms", "3601s", "1h", "-1s"] {
+        assert!(parse_ages(bad).is_err(), "{bad}");
     }
 }

@@ -1,5 +1,6 @@
 //! Sentences and lines that the live view and the table have in common.
 
+use super::ages;
 use super::figures::{DASH, by_node, memory, or_dash, percent_sign, printable, running, whole};
 use super::machine::{CacheFigures, MachineFigures, Moves};
 use super::model::{Focus, Model};
@@ -43,6 +44,13 @@ pub fn caches(machine: &MachineFigures) -> Option<String> {
     Some(format!("caches GB/s: {}", all.join("; ")))
 }
 
+/// How lately memory was used, in one line; nothing where nobody asked.
+pub fn ages(machine: &MachineFigures) -> Option<String> {
+    let told = machine.ages.as_ref()?;
+    let line = |nodes: &Vec<_>| ages::line(&ages::sum(nodes));
+    Some(format!("used within: {}", or_dash(told.value(), line)))
+}
+
 /// Moves in one line.
 pub fn moves(moves: &Moves) -> String {
     format!(
@@ -64,7 +72,7 @@ pub fn process(model: &Model, process: &Process, focus: &Focus) -> Vec<String> {
         Some((minor, major)) => (format!("{minor:.0}"), format!("{major:.0}")),
         None => (DASH.to_owned(), DASH.to_owned()),
     };
-    vec![
+    let mut lines = vec![
         format!(
             "process {} ({}): CPU {}, {}, memory {}",
             process.pid,
@@ -88,7 +96,14 @@ pub fn process(model: &Model, process: &Process, focus: &Focus) -> Vec<String> {
             "its control group waited for memory in the last 10 s: {}",
             percent_sign(&focus.group_pressure)
         ),
-    ]
+    ];
+    if let Some(told) = &focus.group_ages {
+        lines.push(format!(
+            "its control group used memory within: {}",
+            or_dash(told.value(), ages::line)
+        ));
+    }
+    lines
 }
 
 /// Threads, the busiest first.
@@ -121,6 +136,9 @@ pub fn unknowns(model: &Model) -> Vec<String> {
         if !machine.caches.is_known() {
             add("bandwidth by cache", machine.caches.basis());
         }
+        if let Some(ages) = machine.ages.as_ref().filter(|ages| !ages.is_known()) {
+            add("how lately memory was used", ages.basis());
+        }
         for (what, figure) in [
             ("waiting for memory", &machine.pressure),
             ("moved pages", &machine.moves.migrated),
@@ -146,8 +164,11 @@ pub fn unknowns(model: &Model) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::top::once;
     use crate::top::reading::{Accesses, Samples};
-    use crate::top::tests::model_of;
+    use crate::top::tests::{machine_reading, model_of};
+    use hither_core::snapshot::Evidence;
+    use hither_linux::counters::lru_gen::Ages;
 
     #[test]
     fn every_dash_has_its_sentence() {
@@ -182,6 +203,44 @@ mod tests {
         model.about.own_only = true;
         let last = unknowns(&model).pop().unwrap();
         assert!(last.ends_with("run hither as root"), "{last}");
+    }
+
+    #[test]
+    fn ages_are_told_where_somebody_asked() {
+        let mut model = model_of(1);
+        assert_eq!(ages(model.machine.as_ref().unwrap()), None);
+        assert!(!once::table(&model, 0).contains("used within"));
+        let of = |anonymous_pages, file_pages| Ages {
+            anonymous_pages,
+            file_pages,
+        };
+        let first = of([256, 0, 0, 0, 0, 512], [0; 6]);
+        let second = of([0; 6], [0, 0, 1024, 0, 0, 0]);
+        let mut reading = machine_reading(2);
+        reading.ages = Some(Evidence::measured(vec![first, second], "test"));
+        model.begin(2_000_000);
+        model.machine(reading.clone());
+        let line = ages(model.machine.as_ref().unwrap()).unwrap();
+        assert_eq!(line, "used within: 2 s 1.0M, 2 min 4.0M, longer ago 2.0M");
+        let table = once::table(&model, 0);
+        let row = table
+            .lines()
+            .rfind(|line| line.starts_with("node1"))
+            .unwrap();
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words, ["node1", "0K", "0K", "4.0M", "0K", "0K", "0K"]);
+        let document: serde_json::Value = serde_json::from_str(&once::document(&model, 0)).unwrap();
+        assert_eq!(document["nodes"][1]["ages"][2]["file_bytes"], 4 << 20);
+        // What cannot be read is a dash with its sentence.
+        reading.ages = Some(Evidence::unknown("debugfs is gone"));
+        model.machine(reading);
+        let line = ages(model.machine.as_ref().unwrap()).unwrap();
+        assert_eq!(line, format!("used within: {DASH}"));
+        assert!(
+            unknowns(&model)
+                .iter()
+                .any(|told| told.contains("debugfs is gone"))
+        );
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //!
 //! Split by kernel source: [`vmstat`] (moves, promotions, allocations by node), [`pressure`]
 //! (time lost for want of memory), [`resctrl`] (bandwidth by last-level cache), [`uncore`] (memory
-//! controllers), [`task`] (CPU time, last CPU and faults of processes and threads). Counters grow
-//! from boot on; differences between two readings are pure functions.
+//! controllers), [`task`] (CPU time, last CPU and faults of processes and threads), [`lru_gen`] (ages
+//! of pages by control group and node, which are no counters). Counters grow from boot on;
+//! differences between two readings are pure functions.
 
+pub mod lru_gen;
 pub mod pressure;
 pub mod resctrl;
 pub mod task;

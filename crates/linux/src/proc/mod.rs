@@ -5,5 +5,6 @@ pub mod maps;
 pub mod numa_maps;
 pub mod pagemap;
 pub mod schedstat;
+pub mod soft_dirty;
 pub mod stat;
 pub mod tree;

@@ -15,6 +15,8 @@ const EXCLUSIVE: u64 = 1 << 56;
 const FILE: u64 = 1 << 61;
 /// Entries per read: 128 KiB.
 const READ_PAGES: u64 = 1 << 14;
+/// Written since soft-dirty bits were cleared, or of a mapping made since (bit 55, Linux 3.11).
+const SOFT_DIRTY: u64 = 1 << 55;
 /// Frame number (bits 0 to 54); zero for users without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -40,6 +42,12 @@ pub fn is_exclusive(entry: u64) -> bool {
 #[must_use]
 pub fn is_file(entry: u64) -> bool {
     entry & FILE != 0
+}
+
+/// Is the soft-dirty bit of this entry set (bit 55)? Never where the kernel keeps none.
+#[must_use]
+pub fn is_soft_dirty(entry: u64) -> bool {
+    entry & SOFT_DIRTY != 0
 }
 
 /// An open pagemap. It belongs to the address space that the process had when it was opened:
@@ -119,6 +127,17 @@ impl Pagemap {
         required: u64,
         mut each: impl FnMut(Range<u64>),
     ) -> io::Result<()> {
+        self.scan_told(pages, required, required, |run, _| each(run))
+    }
+
+    /// The same with which of the `reported` categories each run has: one ends where they change.
+    pub fn scan_told(
+        &self,
+        pages: Range<u64>,
+        required: u64,
+        reported: u64,
+        mut each: impl FnMut(Range<u64>, u64),
+    ) -> io::Result<()> {
         let mut regions = [PageRegion::default(); 64];
         let mut start = pages.start << 12;
         let end = pages.end << 12;
@@ -127,11 +146,11 @@ impl Pagemap {
                 start,
                 end,
                 required,
-                reported: required,
+                reported,
             };
             let (filled, walked) = sys::pagemap_scan(&self.file, query, &mut regions)?;
             for region in &regions[..filled] {
-                each(region.start >> 12..region.end >> 12);
+                each(region.start >> 12..region.end >> 12, region.categories);
             }
             // A walk that does not advance would never end.
             if walked <= start {

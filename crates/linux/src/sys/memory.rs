@@ -22,6 +22,8 @@ pub const PAGE_IS_PRESENT: u64 = 1 << 3;
 pub const PAGE_IS_ZERO: u64 = 1 << 5;
 /// Category: part of a huge page mapped as one.
 pub const PAGE_IS_HUGE: u64 = 1 << 6;
+/// Category: written since the process's soft-dirty bits were cleared, or of a mapping made since.
+pub const PAGE_IS_SOFT_DIRTY: u64 = 1 << 7;
 
 /// Moves pages of a process: `pages` are addresses, `nodes` the target of each. `status` gets a
 /// node or a negative error number per page, and is left alone where the kernel gave up.

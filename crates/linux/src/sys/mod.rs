@@ -23,8 +23,8 @@ pub use events::{Arrived, InputWake, Signals, Timer, Waiter, Wake, stop_here};
 pub use map::SharedMap;
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
-    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_ZERO, PageRegion, ScanQuery, bind_memory,
-    move_pages, pagemap_scan, query_pages,
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_SOFT_DIRTY, PAGE_IS_ZERO, PageRegion,
+    ScanQuery, bind_memory, move_pages, pagemap_scan, query_pages,
 };
 pub use node_memory::NodeMemory;
 pub use perf_event::{

@@ -10,6 +10,7 @@ pub mod opium;
 pub mod perf;
 pub mod residency;
 pub mod view;
+pub mod written;
 
 use crate::error::Result;
 use crate::proc::tree::Tree;

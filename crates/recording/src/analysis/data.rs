@@ -156,6 +156,16 @@ impl Data {
         data
     }
 
+    /// Do regions tell what was written, not what was accessed? Their rows are alike; the tracker's
+    /// name tells them apart.
+    #[must_use]
+    pub fn is_of_writes(&self) -> bool {
+        self.meta
+            .trackers
+            .iter()
+            .any(|tracker| tracker.name == "written")
+    }
+
     /// Position of a node by the kernel's number.
     #[must_use]
     pub fn position(&self, node: u32) -> Option<usize> {

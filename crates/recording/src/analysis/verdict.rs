@@ -159,6 +159,9 @@ pub fn verdict(
     if data.accesses.is_empty() {
         let told = match data.regions.is_empty() {
             true => "No access was seen, so nothing can be said of placement.",
+            false if data.is_of_writes() => {
+                "Soft-dirty bits tell what is written, not what is read, nor who uses it from where."
+            }
             false => "Access bits tell what is hot, not who uses it from where.",
         };
         let next = "hither topo --doctor".to_owned();
@@ -352,6 +355,29 @@ mod tests {
             (verdict.finding, verdict.next.as_str()),
             (Finding::NotSeen, "hither topo --doctor")
         );
+        let mut data = empty();
+        data.regions.push(crate::rows::Region {
+            time_ns: 1,
+            length_ns: 1,
+            pid: Some(7),
+            start: 0,
+            end: 4096,
+            access_count: 1,
+            check_count: 1,
+            age_count: 0,
+        });
+        assert!(judged(&data).sentence.starts_with("Access bits"));
+        // The same rows, of another tracker.
+        data.meta.trackers[0].name = "written".into();
+        let verdict = judged(&data);
+        assert!(
+            verdict
+                .sentence
+                .contains("what is written, not what is read"),
+            "{}",
+            verdict.sentence
+        );
+        assert_eq!(verdict.finding, Finding::NotSeen);
     }
 
     #[test]

@@ -1,0 +1,109 @@
+//! What the lab's kernel tells of use without addresses of accesses: the tracker `written` finds the
+//! part of a program's memory that is written, and the multi-generational LRU tells memory in use
+//! from memory that is idle.
+
+mod common;
+
+use common::built;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Watches a load of its own, then records one that runs; then asks for ages beside an idle one.
+const SCRIPT: &str = "
+$0 watch mb=64 hot=8 seconds=2 && echo watched
+loads() {
+    $0 load mb=64 hot=8 > /tmp/busy & busy=$!
+    $0 load mb=48 hot=1 rest=900000 > /tmp/idle & idle=$!
+    until test -s /tmp/busy && test -s /tmp/idle; do sleep 0.1; done
+}
+loads
+$1 record --tracker written --overhead 10 -o /tmp/rec --pid $busy --seconds 2 && echo recorded
+$1 top --ages 1s --interval 1500ms --json > /tmp/top.json && echo aged
+kill $busy $idle
+";
+
+const MB: f64 = 1048576.0;
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn written_and_idle_memory_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
+    let program = built("examples/written");
+    let back = |name: &str| folder.path().join(name);
+    let output = Command::new(built("hither"))
+        .args(["lab", "run", "--cpus", "4", "--memory", "256"])
+        .args(["--timeout", "5m", "--machine"])
+        .arg(&file)
+        .arg("--file")
+        .arg(&program)
+        .arg("--file")
+        .arg(built("hither"))
+        .arg(format!("--back=/tmp/rec:{}", back("rec").display()))
+        .arg(format!(
+            "--back=/tmp/top.json:{}",
+            back("top.json").display()
+        ))
+        .args(["--", "sh", "-c", SCRIPT])
+        .arg(&program)
+        .arg(built("hither"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout);
+    println!("{told}{said}");
+    for expected in ["watched", "recorded", "aged"] {
+        assert!(told.lines().any(|line| line == expected), "no `{expected}`");
+    }
+    let found = told.lines().find_map(|line| line.strip_prefix("found: "));
+    let words: Vec<&str> = found.unwrap_or_default().split(' ').collect();
+    let ["precision", precision, "recall", recall] = words[..] else {
+        panic!("nothing was found");
+    };
+    // Every page is looked at, and nothing else of the mapping is written.
+    for figure in [precision, recall] {
+        assert!(
+            figure.parse::<f64>().unwrap() > 99.0,
+            "{precision} {recall}"
+        );
+    }
+    recording_tells_of_writes(&back("rec"));
+    ages_tell_busy_from_idle(&back("top.json"));
+}
+
+fn recording_tells_of_writes(recording: &Path) {
+    let output = Command::new(built("hither"))
+        .arg("report")
+        .arg(recording)
+        .args(["--json", "-"])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sentence = report["verdict"]["sentence"].as_str().unwrap();
+    assert!(sentence.starts_with("Soft-dirty bits"), "{sentence}");
+    assert_eq!(report["heat"]["of"], "regions");
+    let windows = report["working_set"]["windows"].as_array().unwrap();
+    assert!(windows.len() >= 3, "{windows:?}");
+    for window in windows {
+        // Beside the hot part there is the program's stack.
+        let written_mb = window["touched_bytes"].as_f64().unwrap() / MB;
+        assert!((8.0..8.5).contains(&written_mb), "{window}");
+    }
+}
+
+fn ages_tell_busy_from_idle(file: &Path) {
+    let text = std::fs::read_to_string(file).unwrap();
+    let top: Value = serde_json::from_str(&text).unwrap();
+    let mut recent_mb = 0.0;
+    let mut older_mb = 0.0;
+    for node in top["nodes"].as_array().unwrap() {
+        let classes = node["ages"].as_array().unwrap();
+        let mb = |class: &Value| class["anonymous_bytes"].as_f64().unwrap() / MB;
+        recent_mb += mb(&classes[0]);
+        older_mb += classes[1..].iter().map(mb).sum::<f64>();
+    }
+    // 64 MB are read in the 1.5 s between the two looks, 48 MB are not.
+    assert!((60.0..90.0).contains(&recent_mb), "{recent_mb} MB: {text}");
+    assert!(older_mb > 44.0, "{older_mb} MB: {text}");
+}
