@@ -16,6 +16,10 @@ use std::time::Duration;
 pub const CHUNK_BYTES: usize = 256 << 10;
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 const LINE_WORDS: usize = 8;
+/// By so much more than half of the memory the target of a copy is behind its source. Halves of a
+/// large power of two look alike to caches that tell lines by some bits of their addresses: on a
+/// Zen 4, 256 MiB apart, copies were a third slower than with five pages more.
+const SKEW_WORDS: usize = 5 * 4096 / 8;
 
 /// What a thread does with its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,10 +136,12 @@ impl Team {
 /// Works through the next chunk; its bytes.
 fn chunk(words: &mut [u64], next: &mut usize, told: &Orders) -> u64 {
     let work = Work::ALL[told.work.load(Relaxed)];
-    let (front, rear) = words.split_at_mut(words.len() / 2);
+    let all = words.len();
+    let (front, rear) = words.split_at_mut(all / 2);
+    let rear = &mut rear[SKEW_WORDS..];
     let whole = match work {
-        Work::Copy | Work::CopyStreaming => front.len(),
-        _ => front.len() + rear.len(),
+        Work::Copy | Work::CopyStreaming => front.len().min(rear.len()),
+        _ => all,
     };
     if *next >= whole {
         *next = 0;
