@@ -134,3 +134,20 @@ printf 'memcpy of glibc takes streaming stores from %d MiB on, in arrays of that
     done
   done
 } | column -t -s '|'
+
+cat << 'END'
+
+what the kernels are
+  hither copy            16-byte loads and stores, each line of the target fetched before it is overwritten
+  hither copy-streaming  the widest streaming stores, several pages at once, a fence every 256 KiB
+  mbw -t1                8-byte loads and stores in order
+  mbw -t0                one memcpy of glibc: above its threshold streaming stores, several pages at once
+  likwid copy_mem_*      the widest streaming stores, one page after the other: another kernel than the two
+                         above, and its figure counts a copied byte twice, which is halved here
+  likwid *_sse           16-byte loads and stores in order; copies are halved likewise
+  sysbench memory        8-byte loads or stores in order
+not compared
+  mbw -t2 (mcblock)      copies the first block of its source over and over, which stays in a cache
+  stress-ng --stream     one figure for four kernels together
+  stress-ng --memrate    all its methods in one run, a few passes each
+END
