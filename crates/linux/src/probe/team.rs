@@ -315,6 +315,24 @@ mod tests {
     }
 
     #[test]
+    fn copies_go_through_all_of_the_source_that_has_a_target() {
+        let half = 2 * CHUNK_WORDS;
+        let copied = half - SKEW_WORDS;
+        for work in [Work::Copy, Work::CopyStreaming] {
+            let mut words: Vec<u64> = (1..=2 * half as u64).collect();
+            let before = words.clone();
+            let told = Orders::default();
+            let index = Work::ALL.iter().position(|known| *known == work);
+            told.work.store(index.unwrap(), Relaxed);
+            let mut next = 0;
+            let bytes: u64 = (0..2).map(|_| chunk(&mut words, &mut next, &told)).sum();
+            assert_eq!((bytes, next), (copied as u64 * 8, copied));
+            assert_eq!(words[..half + SKEW_WORDS], before[..half + SKEW_WORDS]);
+            assert_eq!(words[half + SKEW_WORDS..], before[..copied], "{work:?}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_had_is_told() {
         let task = Task {
             node: NodeId(1023),
