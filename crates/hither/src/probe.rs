@@ -1,13 +1,18 @@
-//! `hither probe`: latency and bandwidth of the memory under it, measured.
+//! `hither probe`: latency and bandwidth of the memory under it, and peak floating point, measured.
 
+mod alone;
 mod machine;
 mod report;
+mod roofline;
 
 use crate::output::{Progress, can_write, show, write};
+use crate::units::parse_bytes;
+use alone::Pages;
 use anyhow::Context;
 use hither_core::machine::parse;
 use hither_core::set::CpuSet;
-use hither_linux::probe::{self, Settings};
+use hither_linux::probe::alone::Memory;
+use hither_linux::probe::{self, Settings, Work};
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
@@ -16,12 +21,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Measure latency and bandwidth of this machine's memory
+/// Measure latency and bandwidth of this machine's memory, and peak floating point
 ///
 /// From every node with CPUs to every node with memory: the time of a load that needs the one before
 /// it, and what one thread, and a thread on each CPU of the node, read, write and copy. Then reading
 /// by 1, 2, ... threads, latency under load, latency by size of the working set, and the time in which
-/// a line goes from one core to another. Every figure is the median of several rounds.
+/// a line goes from one core to another; and peak floating point, which with the bandwidths gives
+/// rooflines. Every figure is the median of several rounds.
 ///
 /// It needs idle CPUs and, on each node, memory of four times the last-level cache. Rounds that differ
 /// much are said.
@@ -31,7 +37,8 @@ Examples:
   hither probe
   hither probe --seconds 60 --json probe.json --svg probe.svg
   hither probe --machine-file mine.toml && hither lab run --machine mine.toml -- ./app
-  hither probe --cpus 0-3")]
+  hither probe --cpus 0-3
+  hither probe --cpus 0 --work copy,copy-streaming --size 512M --pages small")]
 pub struct Command {
     /// Time for all measurements together, without that for getting the memory
     #[arg(long, value_name = "S", default_value_t = 20,
@@ -47,12 +54,23 @@ pub struct Command {
     /// Write hither.probe/1 to a file; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw latency by size of the working set and under load, and bandwidth by threads
+    /// Draw latency by size of the working set and under load, bandwidth by threads, and rooflines
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write a machine file, for the lab and for policies; each number says whether it was measured
     #[arg(long, value_name = "FILE", conflicts_with = "cpus")]
     machine_file: Option<PathBuf>,
+    /// Measure only these, by one thread on the first CPU: read, write, write-streaming, copy,
+    /// copy-streaming; JSON is then hither.probe-work/1
+    #[arg(long, value_name = "WORK,...", value_delimiter = ',', value_parser = alone::parse_work,
+          conflicts_with_all = ["svg", "machine_file"])]
+    work: Vec<Work>,
+    /// Memory for --work, source and target of a copy together, as in 512M
+    #[arg(long, requires = "work", value_parser = parse_bytes)]
+    size: Option<u64>,
+    /// Pages of that memory; huge ones without it, where the kernel has them
+    #[arg(long, requires = "work")]
+    pages: Option<Pages>,
 }
 
 /// The name that a machine file has by its own.
@@ -86,15 +104,15 @@ impl Command {
             }
         }
         let allowed = sys::allowed_cpus().context("asking which CPUs may be used")?;
-        let cpus = match self.cpus {
+        let cpus = match &self.cpus {
             None => allowed,
             Some(asked) => {
                 let usable = asked.intersection(&allowed);
                 anyhow::ensure!(
-                    usable == asked && !asked.is_empty(),
+                    usable == *asked && !asked.is_empty(),
                     "--cpus {asked}: this process may use {allowed} only; name some of those"
                 );
-                asked
+                usable
             }
         };
         let topology = Topology::read(&Root::host()).context("reading the machine")?;
@@ -103,12 +121,10 @@ impl Command {
             rounds: self.rounds,
             cpus,
         };
-        let mut progress = Progress::new();
-        let mut tell = |done, total, what: &str| {
-            progress.tell(format_args!("{done} of {total}: {what}"));
-        };
-        let measured = probe::measure(&topology, &settings, &mut tell);
-        progress.clear();
+        if !self.work.is_empty() {
+            return self.alone(&topology, &settings);
+        }
+        let measured = shown(|tell| probe::measure(&topology, &settings, tell));
         let report = Report {
             measured: measured.context(
                 "measuring; free some memory, or use fewer nodes by --cpus and a cpuset",
@@ -126,4 +142,29 @@ impl Command {
         show(&self.json, &report.json(), &report.text())?;
         Ok(ExitCode::SUCCESS)
     }
+
+    fn alone(&self, topology: &Topology, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let memory = Memory {
+            bytes: self.size,
+            huge: self.pages.map(|pages| pages == Pages::Huge),
+        };
+        let works = &self.work;
+        let measured =
+            shown(|tell| probe::alone::measure(topology, settings, works, &memory, tell));
+        let report = measured.context("measuring --work; give another --size or --pages")?;
+        let rounds = self.rounds;
+        let (document, table) = (alone::json(&report, rounds), alone::text(&report, rounds));
+        show(&self.json, &document, &table)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Measures with a line of progress.
+fn shown<T>(measure: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> T) -> T {
+    let mut progress = Progress::new();
+    let measured = measure(&mut |done, total, what| {
+        progress.tell(format_args!("{done} of {total}: {what}"));
+    });
+    progress.clear();
+    measured
 }

@@ -113,6 +113,16 @@ fn bad_command_lines_are_refused_with_a_remedy() {
         (&["probe", "--cpus", "x"], "--cpus"),
         (&["probe", "--cpus", "60000"], "name some of those"),
         (&["probe", "--json", &path("none/x")], "cannot be written"),
+        (&["probe", "--work", "triad"], "write one of read"),
+        (&["probe", "--size", "1M"], "--work"),
+        (
+            &["probe", "--work", "copy", "--svg", &path("x")],
+            "cannot be used with",
+        ),
+        (
+            &["probe", "--work", "copy", "--size", "1K"],
+            "512 KiB at least",
+        ),
         (
             &["probe", "--machine-file", &path("Mine")],
             "as in mine.toml",

@@ -1,5 +1,6 @@
 //! What was measured as tables, as `hither.probe/1` (`docs/cli.md`) and as a chart.
 
+use super::roofline;
 use crate::draw::{Axis, LineChart, Scale, Series, Shape, stacked};
 use crate::print;
 use crate::units::short_bytes;
@@ -23,14 +24,14 @@ fn node_names(nodes: &[NodeId]) -> Vec<String> {
     nodes.iter().map(NodeId::to_string).collect()
 }
 
-fn rounded(sample: &Sample) -> String {
+pub(super) fn rounded(sample: &Sample) -> String {
     match sample.median {
         median if median < 100.0 => format!("{median:.1}"),
         median => format!("{median:.0}"),
     }
 }
 
-fn sample(sample: &Sample) -> Value {
+pub(super) fn sample(sample: &Sample) -> Value {
     json!({"median": sample.median, "spread": sample.spread})
 }
 
@@ -79,6 +80,7 @@ impl Report {
         let head = ["from", "threads", "GB/s"].map(str::to_owned);
         table(&mut text, &head, rows);
         text.push_str(&self.curves());
+        text.push_str(&roofline::text(measured));
         text
     }
 
@@ -211,6 +213,7 @@ impl Report {
             })
             .collect();
         let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
+        let (flops, roofs) = roofline::json(measured);
         let document = json!({
             "schema": "hither.probe/1",
             "rounds": self.rounds,
@@ -225,6 +228,8 @@ impl Report {
             "loaded": loaded,
             "sets": sets,
             "pairs": pairs,
+            "flops": flops,
+            "roofline": roofs,
         });
         format!("{document:#}\n")
     }
@@ -308,13 +313,14 @@ impl Report {
         stacked(
             &charts
                 .into_iter()
+                .chain(roofline::charts(measured))
                 .filter(|chart| !chart.series.is_empty())
                 .collect::<Vec<_>>(),
         )
     }
 }
 
-fn table(text: &mut String, head: &[String], rows: Vec<Vec<String>>) {
+pub(super) fn table(text: &mut String, head: &[String], rows: Vec<Vec<String>>) {
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     text.push_str(&print::columns(&head, &rows));
 }
@@ -323,7 +329,8 @@ fn table(text: &mut String, head: &[String], rows: Vec<Vec<String>>) {
 pub(super) mod tests {
     use super::*;
     use hither_core::ids::CpuId;
-    use hither_linux::probe::{Bandwidth, Loaded, Pair, Work};
+    use hither_linux::probe::flops::{Instructions, Precision};
+    use hither_linux::probe::{Bandwidth, Flops, Loaded, Pair, Work};
 
     pub fn at(median: f64) -> Sample {
         Sample {
@@ -366,8 +373,29 @@ pub(super) mod tests {
                 shares_cache: false,
                 ns: at(120.0),
             }],
+            flops: vec![
+                flops(Precision::Double, Instructions::Fma),
+                flops(Precision::Double, Instructions::Sse2),
+                flops(Precision::Single, Instructions::Fma),
+            ],
             huge: true,
             bytes: 1 << 30,
+        }
+    }
+
+    /// By one thread 67 GFLOP/s, four times as much by a node's: of the widest, half by others.
+    fn flops(precision: Precision, instructions: Instructions) -> Flops {
+        let times = match (precision, instructions) {
+            (Precision::Single, _) => 2.0,
+            (_, Instructions::Sse2) => 0.5,
+            _ => 1.0,
+        };
+        Flops {
+            instructions,
+            precision,
+            one: vec![at(67.0 * times); 2],
+            node: vec![at(268.0 * times); 2],
+            all: at(536.0 * times),
         }
     }
 
@@ -394,6 +422,7 @@ pub(super) mod tests {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         let mut noisy = report();
+        noisy.measured.flops.clear();
         noisy.measured.latency.clear();
         noisy.measured.bandwidth.clear();
         noisy.measured.scaling = vec![vec![(
@@ -445,6 +474,10 @@ pub(super) mod tests {
         report.measured.loaded = vec![Vec::new(); 2];
         let svg = report.svg();
         assert!(!svg.contains("under load"), "no point, no chart: {svg}");
-        assert_eq!(svg.matches("role=\"img\"").count(), 2);
+        assert_eq!(
+            svg.matches("role=\"img\"").count(),
+            4,
+            "two of them are rooflines"
+        );
     }
 }

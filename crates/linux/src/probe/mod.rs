@@ -1,25 +1,33 @@
 //! Measures the memory of this machine: latency and bandwidth from every node with CPUs to every
-//! node with memory, how both change under load and with size, and from core to core.
+//! node with memory, how both change under load and with size, and from core to core; and the peak
+//! floating point that a roofline puts above them.
 //!
 //! Problem: what firmware says of a machine (SLIT, HMAT) is coarse, missing or wrong, and placement
 //! needs numbers.
 //!
 //! Mechanism: latency by loads of which each needs the one before ([`chain`]), bandwidth by threads
-//! that do nothing else while a clock runs ([`team`]); every figure is the median of several rounds,
-//! with their spread beside it. All memory is in huge pages where the kernel has them, bound to its
-//! node, and several times as large as the last-level cache.
+//! that do nothing else while a clock runs ([`team`]), peak floating point likewise ([`flops`]);
+//! every figure is the median of several rounds, with their spread beside it. All memory is in huge
+//! pages where the kernel has them, bound to its node, and several times as large as the last-level
+//! cache.
 //!
 //! Source: lmbench (McVoy and Staelin, 1996) for the loads; BwMemRd, BwMemWr and BwMemCp of the
 //! ccNUMA papers for the bandwidths.
 
+pub mod alone;
 pub mod chain;
+mod crew;
+pub mod flops;
+mod results;
 pub mod team;
 
 use crate::sys::NodeMemory;
 use crate::topology::Topology;
 use chain::Chain;
+use flops::Kernel;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::CpuSet;
+pub use results::{Bandwidth, Flops, Loaded, Pair, Report, Sample};
 use std::io;
 use std::time::{Duration, Instant};
 pub use team::Work;
@@ -50,101 +58,6 @@ pub struct Settings {
     pub rounds: usize,
     /// CPUs that may be used.
     pub cpus: CpuSet,
-}
-
-/// The median of some rounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
-    /// In the unit of the field it is in.
-    pub median: f64,
-    /// Largest less smallest, as a share of the median.
-    pub spread: f64,
-}
-
-impl Sample {
-    /// # Panics
-    /// Where there is no figure.
-    #[must_use]
-    pub fn of(mut figures: Vec<f64>) -> Self {
-        figures.sort_by(f64::total_cmp);
-        let count = figures.len();
-        let median = f64::midpoint(figures[(count - 1) / 2], figures[count / 2]);
-        let width = figures[count - 1] - figures[0];
-        Self {
-            median,
-            spread: if median > 0.0 { width / median } else { 0.0 },
-        }
-    }
-}
-
-/// Bandwidths of one kind of work, in GB/s: bytes read, written, or read and written once each.
-#[derive(Clone, Debug)]
-pub struct Bandwidth {
-    /// What the threads do.
-    pub work: Work,
-    /// By one thread: `one[cpu_node][memory_node]`, by position.
-    pub one: Vec<Vec<Sample>>,
-    /// By a thread on each CPU of the node.
-    pub all: Vec<Vec<Sample>>,
-}
-
-/// Two cores that hand a line to and fro.
-#[derive(Clone, Copy, Debug)]
-pub struct Pair {
-    /// The one and the other.
-    pub cpus: [CpuId; 2],
-    /// Do they share a last-level cache?
-    pub shares_cache: bool,
-    /// One way, in ns.
-    pub ns: Sample,
-}
-
-/// A point of the curve of latency under load.
-#[derive(Clone, Copy, Debug)]
-pub struct Loaded {
-    /// What the other CPUs of the node read meanwhile, in GB/s.
-    pub gbs: Sample,
-    /// A dependent load, in ns.
-    pub ns: Sample,
-}
-
-/// What was measured.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// Nodes with CPUs that may be used, and those with memory: what positions stand for.
-    pub cpu_nodes: Vec<NodeId>,
-    /// See above.
-    pub memory_nodes: Vec<NodeId>,
-    /// Of a dependent load in ns: `latency[cpu_node][memory_node]`.
-    pub latency: Vec<Vec<Sample>>,
-    /// One for each kind of work.
-    pub bandwidth: Vec<Bandwidth>,
-    /// Reading the nearest memory by 1, 2, 4, ... and all threads of each node with CPUs, in GB/s.
-    pub scaling: Vec<Vec<(usize, Sample)>>,
-    /// The same memory under load, from the most load to the least; empty for a node of one CPU.
-    pub loaded: Vec<Vec<Loaded>>,
-    /// Bytes of a working set on the first node, and a dependent load in ns.
-    pub sets: Vec<(u64, Sample)>,
-    /// From the first CPU to one of each kind of other.
-    pub pairs: Vec<Pair>,
-    /// Whether all memory was in huge pages.
-    pub huge: bool,
-    /// Bytes behind the latencies.
-    pub bytes: u64,
-}
-
-impl Report {
-    /// The median spread of all figures: how noisy it was.
-    #[must_use]
-    pub fn noise(&self) -> f64 {
-        let matrices = self
-            .bandwidth
-            .iter()
-            .flat_map(|work| [&work.one, &work.all]);
-        let cells = matrices.chain([&self.latency]).flatten().flatten();
-        let scaling = self.scaling.iter().flatten().map(|(_, sample)| sample);
-        Sample::of(cells.chain(scaling).map(|sample| sample.spread).collect()).median
-    }
 }
 
 /// A node with CPUs.
@@ -210,6 +123,7 @@ pub fn measure(
         loaded,
         sets: probe.sets()?,
         pairs: probe.pairs(topology)?,
+        flops: probe.flops()?,
         huge: probe.huge,
         bytes: probe.bytes(0),
     })
@@ -250,13 +164,14 @@ impl<'a> Probe<'a> {
         let cells = places.len() * memory.len();
         let threads = places.iter().map(|place| between(place.cpus.len()).count());
         let sets = 2 * (MOST_BYTES / SMALLEST_SET).ilog2() as usize;
+        let peaks = Kernel::available().len() * (2 * places.len() + 1);
         let total = cells * (1 + 2 * Work::ALL.len())
+            + peaks
             + threads.sum::<usize>()
             + places.len() * PAUSES.len()
             + sets
             + 4;
-        let slice = settings.budget / (total * settings.rounds) as u32;
-        Ok(Self {
+        let mut probe = Self {
             settings,
             places,
             memory,
@@ -264,13 +179,22 @@ impl<'a> Probe<'a> {
             cache_bytes: caches.max().unwrap_or(0) << 10,
             rounds: Rounds {
                 count: settings.rounds,
-                slice: slice.clamp(SLICE[0], SLICE[1]),
+                slice: SLICE[0],
             },
             progress,
             done: 0,
             total,
             huge: (topology.transparent_huge_pages.as_deref()).is_some_and(|mode| mode != "never"),
-        })
+        };
+        probe.share_among(total);
+        Ok(probe)
+    }
+
+    /// The time for so many measurements, so many rounds each.
+    fn share_among(&mut self, total: usize) {
+        let slice = self.settings.budget / (total * self.rounds.count).max(1) as u32;
+        self.rounds.slice = slice.clamp(SLICE[0], SLICE[1]);
+        self.total = total;
     }
 
     fn begin(&mut self, what: &str) {
@@ -451,6 +375,47 @@ impl<'a> Probe<'a> {
         Ok(all)
     }
 
+    fn flops(&mut self) -> io::Result<Vec<Flops>> {
+        let places = self.places.clone();
+        let everywhere: Vec<CpuId> = places.iter().flat_map(|place| place.cpus.clone()).collect();
+        let mut all = Vec::new();
+        for kernel in Kernel::available() {
+            let (mut one, mut node) = (Vec::new(), Vec::new());
+            for place in &places {
+                let first = self.peak(kernel, &place.cpus[..1])?;
+                one.push(first);
+                node.push(match place.cpus.len() {
+                    1 => first,
+                    _ => self.peak(kernel, &place.cpus)?,
+                });
+            }
+            all.push(Flops {
+                instructions: kernel.instructions(),
+                precision: kernel.precision(),
+                all: match node[..] {
+                    [only] => only,
+                    _ => self.peak(kernel, &everywhere)?,
+                },
+                one,
+                node,
+            });
+        }
+        Ok(all)
+    }
+
+    fn peak(&mut self, kernel: Kernel, cpus: &[CpuId]) -> io::Result<Sample> {
+        let (precision, instructions) = (kernel.precision(), kernel.instructions());
+        self.begin(&format!(
+            "{} precision by {}, {} from {} on",
+            precision.name(),
+            instructions.name(),
+            cpus.len(),
+            cpus[0]
+        ));
+        let team = flops::Team::start(cpus.to_vec(), kernel)?;
+        Ok(self.rounds.of(|slice| team.gflops(slice)))
+    }
+
     /// The first CPU with one that shares its cache, and one of every other cache.
     fn pairs(&mut self, topology: &Topology) -> io::Result<Vec<Pair>> {
         let first = self.places[0].cpus[0];
@@ -478,7 +443,7 @@ impl<'a> Probe<'a> {
 /// Runs something on a CPU, on a thread of its own: the caller stays where it is.
 fn on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| team::stay_on(cpu).map(|()| work()));
+        let thread = scope.spawn(|| crew::stay_on(cpu).map(|()| work()));
         let done = thread.join();
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

@@ -1,0 +1,110 @@
+//! Kinds of work measured alone, as a table and as `hither.probe-work/1` (`docs/cli.md`).
+
+use super::report::{rounded, sample, table};
+use crate::units::short_bytes;
+use hither_linux::probe::Work;
+use hither_linux::probe::alone::Report;
+use serde_json::{Value, json};
+
+/// The pages that memory is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Pages {
+    /// 2 MiB
+    Huge,
+    /// 4 KiB
+    Small,
+}
+
+/// How a kind of work is written in a command.
+fn option(work: Work) -> String {
+    work.name().replace(", ", "-")
+}
+
+/// The kind of work that is written like this.
+///
+/// # Errors
+/// What to write instead, for a refusal by clap.
+pub fn parse_work(text: &str) -> Result<Work, String> {
+    let found = Work::ALL.into_iter().find(|work| option(*work) == text);
+    let known = || Work::ALL.map(option).join(", ");
+    found.ok_or_else(|| format!("write one of {}", known()))
+}
+
+/// For people.
+#[must_use]
+pub fn text(report: &Report, rounds: usize) -> String {
+    let mut text = format!(
+        "by one thread on {}, in {} of {} pages on {}; {rounds} rounds\n\n",
+        report.cpu,
+        short_bytes(report.bytes),
+        if report.huge { "huge" } else { "small" },
+        report.node,
+    );
+    let rows = report.works.iter().map(|one| {
+        let spread = format!("{:.1} %", one.gbs.spread * 100.0);
+        vec![one.work.name().to_owned(), rounded(&one.gbs), spread]
+    });
+    let head = ["work", "GB/s", "rounds differ by"].map(str::to_owned);
+    table(&mut text, &head, rows.collect());
+    text
+}
+
+/// For programs.
+#[must_use]
+pub fn json(report: &Report, rounds: usize) -> String {
+    let works = report.works.iter();
+    let works: Value = works
+        .map(|one| json!({"work": one.work.name(), "gbs": sample(&one.gbs)}))
+        .collect();
+    let document = json!({
+        "schema": "hither.probe-work/1",
+        "rounds": rounds,
+        "huge_pages": report.huge,
+        "bytes": report.bytes,
+        "cpu": report.cpu.0,
+        "memory_node": report.node.0,
+        "bandwidth": works,
+    });
+    format!("{document:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::at;
+    use super::*;
+    use hither_core::ids::{CpuId, NodeId};
+    use hither_linux::probe::alone::Alone;
+
+    #[test]
+    fn every_kind_of_work_can_be_written() {
+        for work in Work::ALL {
+            assert_eq!(parse_work(&option(work)), Ok(work));
+        }
+        let refusal = parse_work("streaming").unwrap_err();
+        assert!(refusal.contains("copy, copy-streaming"), "{refusal}");
+    }
+
+    #[test]
+    fn table_and_document_say_what_was_measured_where() {
+        let report = Report {
+            cpu: CpuId(3),
+            node: NodeId(1),
+            bytes: 512 << 20,
+            huge: false,
+            works: vec![Alone {
+                work: Work::CopyStreaming,
+                gbs: at(12.5),
+            }],
+        };
+        assert_eq!(
+            text(&report, 5),
+            "by one thread on cpu3, in 512M of small pages on node1; 5 rounds\n\n\
+             work             GB/s  rounds differ by\n\
+             copy, streaming  12.5  2.0 %\n"
+        );
+        let document: Value = serde_json::from_str(&json(&report, 5)).unwrap();
+        assert_eq!(document["schema"], "hither.probe-work/1");
+        assert_eq!(document["bytes"], 512 << 20);
+        assert_eq!(document["bandwidth"][0]["gbs"]["median"], 12.5);
+    }
+}

@@ -1,0 +1,368 @@
+//! What floating point and memory allow together (Williams, Waterman and Patterson, 2009): at so many
+//! operations per byte a program does no more than the peak, and no more than that many times what
+//! memory delivers. The two meet at the ridge.
+//!
+//! Memory is as it is read, in bytes that the program asked for; the peak is that of double precision
+//! by the widest instructions. Both are measured; a ridge is the one over the other.
+
+use super::report::{rounded, sample, table};
+use crate::draw::{Axis, LineChart, Scale, Series, Shape};
+use hither_linux::probe::flops::Precision;
+use hither_linux::probe::{Flops, Report, Sample, Work};
+use serde_json::{Value, json};
+
+/// A chart shows this many times less than its least ridge, and more than its greatest.
+const AROUND: f64 = 16.0;
+
+/// What threads of a node can do with what a node's memory delivers to them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Roof {
+    /// Position of the node whose CPUs compute.
+    pub from: usize,
+    /// Position of the node whose memory is read.
+    pub to: usize,
+    /// By one thread, or one on each CPU of the node.
+    pub is_all: bool,
+    /// Peak of these threads.
+    pub gflops: Sample,
+    /// What they read.
+    pub gbs: Sample,
+}
+
+impl Roof {
+    /// Operations per byte from which on memory is no limit; `None` where nothing was read.
+    #[must_use]
+    pub fn ridge(&self) -> Option<f64> {
+        (self.gbs.median > 0.0).then(|| self.gflops.median / self.gbs.median)
+    }
+
+    /// GFLOP/s that can be reached at so many operations per byte.
+    #[must_use]
+    pub fn at(&self, flops_per_byte: f64) -> f64 {
+        (flops_per_byte * self.gbs.median).min(self.gflops.median)
+    }
+
+    fn threads(&self) -> &'static str {
+        if self.is_all { "all" } else { "one" }
+    }
+
+    /// From one intensity by the ridge to another.
+    fn points(&self, (least, most): (f64, f64)) -> Vec<(f64, f64)> {
+        let ridge = self.ridge().filter(|ridge| (least..most).contains(ridge));
+        let places = [Some(least), ridge, Some(most)];
+        places
+            .into_iter()
+            .flatten()
+            .map(|x| (x, self.at(x)))
+            .collect()
+    }
+}
+
+/// The widest instructions' double precision.
+fn peak(measured: &Report) -> Option<&Flops> {
+    let mut double = measured.flops.iter();
+    double.find(|flops| flops.precision == Precision::Double)
+}
+
+/// By node with CPUs, then by memory, then by one thread and by all.
+#[must_use]
+pub fn roofs(measured: &Report) -> Vec<Roof> {
+    let read = measured.bandwidth.iter().find(|one| one.work == Work::Read);
+    let (Some(peak), Some(read)) = (peak(measured), read) else {
+        return Vec::new();
+    };
+    let mut roofs = Vec::new();
+    for from in 0..measured.cpu_nodes.len() {
+        for to in 0..measured.memory_nodes.len() {
+            for (is_all, gflops, gbs) in
+                [(false, &peak.one, &read.one), (true, &peak.node, &read.all)]
+            {
+                roofs.push(Roof {
+                    from,
+                    to,
+                    is_all,
+                    gflops: gflops[from],
+                    gbs: gbs[from][to],
+                });
+            }
+        }
+    }
+    roofs
+}
+
+/// Peak floating point and ridges as tables.
+#[must_use]
+pub fn text(measured: &Report) -> String {
+    let mut text = "\npeak floating point, measured\n\n".to_owned();
+    let mut rows = Vec::new();
+    for flops in &measured.flops {
+        let mut row = |threads: &str, on: &str, gflops: &Sample| {
+            let first = [
+                flops.precision.name(),
+                flops.instructions.name(),
+                threads,
+                on,
+            ];
+            let cells = first.map(str::to_owned).into_iter();
+            rows.push(cells.chain([rounded(gflops)]).collect::<Vec<String>>());
+        };
+        for (node, (one, all)) in measured
+            .cpu_nodes
+            .iter()
+            .zip(flops.one.iter().zip(&flops.node))
+        {
+            row("one", &node.to_string(), one);
+            row("all", &node.to_string(), all);
+        }
+        if measured.cpu_nodes.len() > 1 {
+            row("all", "every node", &flops.all);
+        }
+    }
+    let head = ["precision", "instructions", "threads", "on", "GFLOP/s"];
+    table(&mut text, &head.map(str::to_owned), rows);
+    text.push_str(
+        "\nroofline of double precision: peak and reading, measured, and one over the other\n\n",
+    );
+    let rows = roofs(measured).into_iter().map(|roof| {
+        let ridge = roof
+            .ridge()
+            .map_or_else(String::new, |ridge| format!("{ridge:.2}"));
+        vec![
+            measured.cpu_nodes[roof.from].to_string(),
+            measured.memory_nodes[roof.to].to_string(),
+            roof.threads().to_owned(),
+            rounded(&roof.gflops),
+            rounded(&roof.gbs),
+            ridge,
+        ]
+    });
+    let head = [
+        "from",
+        "to",
+        "threads",
+        "GFLOP/s",
+        "GB/s",
+        "ridge, FLOP/byte",
+    ];
+    table(&mut text, &head.map(str::to_owned), rows.collect());
+    text
+}
+
+/// The fields `flops` and `roofline` of `hither.probe/1`.
+#[must_use]
+pub fn json(measured: &Report) -> (Value, Value) {
+    let samples = |row: &[Sample]| row.iter().map(sample).collect::<Value>();
+    let flops = measured.flops.iter().map(|flops| {
+        json!({
+            "precision": flops.precision.name(),
+            "instructions": flops.instructions.name(),
+            "one_gflops": samples(&flops.one),
+            "node_gflops": samples(&flops.node),
+            "all_gflops": sample(&flops.all),
+        })
+    });
+    let roofline = roofs(measured).into_iter().map(|roof| {
+        json!({
+            "from": measured.cpu_nodes[roof.from].0,
+            "to": measured.memory_nodes[roof.to].0,
+            "threads": roof.threads(),
+            "gflops": sample(&roof.gflops),
+            "gbs": sample(&roof.gbs),
+            "ridge_flops_per_byte": roof.ridge(),
+        })
+    });
+    (flops.collect(), roofline.collect())
+}
+
+/// A chart for each node with CPUs: a roof for each memory, one thread's for its nearest, and what
+/// other instructions and single precision reach.
+#[must_use]
+pub fn charts(measured: &Report) -> Vec<LineChart> {
+    let roofs = roofs(measured);
+    let Some(peak) = peak(measured) else {
+        return Vec::new();
+    };
+    let nodes = 0..measured.cpu_nodes.len();
+    let charts = nodes.filter_map(|from| {
+        let own: Vec<Roof> = roofs.iter().copied().filter(|roof| roof.from == from).collect();
+        let best = own.iter().filter(|roof| roof.is_all);
+        let best = best.max_by(|one, other| one.gbs.median.total_cmp(&other.gbs.median))?;
+        let ridges = || own.iter().filter_map(Roof::ridge);
+        let around = (
+            ridges().fold(f64::MAX, f64::min) / AROUND,
+            ridges().fold(0.0, f64::max) * AROUND,
+        );
+        Some(LineChart {
+            title: format!("Roofline of {}", measured.cpu_nodes[from]),
+            subtitle: format!(
+                "measured: {} precision by {}, {} GFLOP/s by all CPUs and {} by one; memory as it is read",
+                peak.precision.name(),
+                peak.instructions.name(),
+                rounded(&peak.node[from]),
+                rounded(&peak.one[from]),
+            ),
+            x: Axis::new("arithmetic intensity (FLOP/byte)", Scale::Logarithmic),
+            y: Axis::new("speed (GFLOP/s)", Scale::Logarithmic),
+            series: series(measured, from, &own, best, around),
+        })
+    });
+    charts.collect()
+}
+
+fn series(
+    measured: &Report,
+    from: usize,
+    own: &[Roof],
+    best: &Roof,
+    around: (f64, f64),
+) -> Vec<Series> {
+    let mut series = Vec::new();
+    for roof in own.iter().filter(|roof| roof.is_all || roof.to == best.to) {
+        let name = match roof.is_all {
+            true => measured.memory_nodes[roof.to].to_string(),
+            false => "one thread".to_owned(),
+        };
+        series.push(Series {
+            name: format!("{name}, {} GB/s", rounded(&roof.gbs)),
+            colour: roof.to,
+            shape: if roof.is_all {
+                Shape::Line
+            } else {
+                Shape::Dashed
+            },
+            points: roof.points(around),
+        });
+    }
+    // The solid lines come first; ceilings have colours of their own.
+    series.sort_by_key(|one| one.shape == Shape::Dashed);
+    let peak = peak(measured).map(|peak| (peak.precision, peak.instructions));
+    let others = measured.flops.iter();
+    let others = others.filter(|flops| Some((flops.precision, flops.instructions)) != peak);
+    for (index, flops) in others.enumerate() {
+        let gflops = flops.node[from];
+        let roof = Roof { gflops, ..*best };
+        let is_above = gflops.median > best.gflops.median;
+        let points = roof.points(around);
+        // Below the peak the slope is drawn already, above it only beyond the ridge.
+        let hidden = if is_above { best.ridge() } else { roof.ridge() };
+        let from_there = points.into_iter().filter(|point| Some(point.0) >= hidden);
+        let corner = hidden.filter(|_| is_above).map(|x| (x, roof.at(x)));
+        series.push(Series {
+            name: format!("{}, {} GFLOP/s", label(flops), rounded(&gflops)),
+            colour: measured.memory_nodes.len() + index,
+            shape: Shape::Dashed,
+            points: corner.into_iter().chain(from_there).collect(),
+        });
+    }
+    series
+}
+
+/// What tells a ceiling from the peak.
+fn label(flops: &Flops) -> &'static str {
+    match flops.precision {
+        Precision::Double => flops.instructions.name(),
+        Precision::Single => "single",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::measured;
+    use super::*;
+
+    #[test]
+    fn below_the_ridge_memory_is_the_limit_and_above_it_the_peak() {
+        let roofs = roofs(&measured(&[0, 4]));
+        assert_eq!(roofs.len(), 8, "two nodes, two memories, one and all");
+        let roof = roofs[3];
+        assert_eq!((roof.from, roof.to, roof.is_all), (0, 1, true));
+        // 268 GFLOP/s and 134 GB/s meet at 2 FLOP/byte.
+        assert_eq!(roof.ridge(), Some(2.0));
+        assert_eq!([0.5, 2.0, 100.0].map(|x| roof.at(x)), [67.0, 268.0, 268.0]);
+        assert_eq!(
+            roof.points((0.5, 8.0)),
+            [(0.5, 67.0), (2.0, 268.0), (8.0, 268.0)]
+        );
+        assert_eq!(roof.points((4.0, 8.0)), [(4.0, 268.0), (8.0, 268.0)]);
+        let unread = Roof {
+            gbs: Sample::of(vec![0.0]),
+            ..roof
+        };
+        assert_eq!(unread.ridge(), None);
+    }
+
+    #[test]
+    fn without_floating_point_or_reading_there_is_no_roof() {
+        let mut none = measured(&[0, 4]);
+        none.flops.clear();
+        assert_eq!((roofs(&none), charts(&none).len()), (Vec::new(), 0));
+        let mut none = measured(&[0, 4]);
+        none.bandwidth.remove(0);
+        assert_eq!((roofs(&none), charts(&none).len()), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn tables_name_what_was_measured_and_where() {
+        let text = text(&measured(&[0, 4]));
+        for part in [
+            "double     AVX2, FMA     one      node0       67.0\n",
+            "double     AVX2, FMA     all      node4       268\n",
+            "double     AVX2, FMA     all      every node  536\n",
+            "single     AVX2, FMA     one      node0       134\n",
+            "from   to     threads  GFLOP/s  GB/s  ridge, FLOP/byte\n",
+            "node0  node4  all      268      134   2.00\n",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_peak_and_ridge() {
+        let (flops, roofline) = json(&measured(&[0, 4]));
+        assert_eq!(flops[0]["instructions"], "AVX2, FMA");
+        assert_eq!(flops[0]["all_gflops"]["median"], 536.0);
+        assert_eq!(flops[1]["node_gflops"][1]["median"], 134.0);
+        assert_eq!(flops[2]["precision"], "single");
+        let far = &roofline[3];
+        assert_eq!(
+            (far["to"].clone(), far["threads"].clone()),
+            (4.into(), "all".into())
+        );
+        assert_eq!(far["ridge_flops_per_byte"], 2.0);
+        assert_eq!(far["gbs"]["spread"], 0.02);
+    }
+
+    #[test]
+    fn a_chart_has_a_roof_for_each_memory_and_ceilings_below_and_above() {
+        let charts = charts(&measured(&[0, 4]));
+        assert_eq!(charts.len(), 2);
+        let chart = &charts[0];
+        let names: Vec<&str> = chart.series.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "node0, 80.0 GB/s",
+                "node4, 134 GB/s",
+                "one thread, 134 GB/s",
+                "SSE2, 134 GFLOP/s",
+                "single, 536 GFLOP/s",
+            ]
+        );
+        // The least ridge is one thread's at 67 / 134, the greatest that of all at 268 / 80.
+        let last = 268.0 / 80.0 * 16.0;
+        assert_eq!(chart.series[3].points, [(1.0, 134.0), (last, 134.0)]);
+        assert_eq!(
+            chart.series[4].points,
+            [(2.0, 268.0), (4.0, 536.0), (last, 536.0)]
+        );
+        let svg = chart.svg();
+        for part in [
+            "(FLOP/byte)",
+            "(GFLOP/s)",
+            "Roofline of node0",
+            "double precision by AVX2, FMA",
+        ] {
+            assert!(svg.contains(part), "{part} is not in {svg}");
+        }
+    }
+}
