@@ -4,6 +4,7 @@ mod document;
 mod figures;
 mod json;
 mod pictures;
+mod roofline;
 mod tables;
 
 use crate::output::{can_write, show, write};
@@ -13,6 +14,7 @@ use figures::Figures;
 use hither_recording::Recording;
 use hither_recording::analysis::Data;
 use hither_recording::exchange::perfetto;
+use roofline::Roofline;
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -49,6 +51,9 @@ pub struct Command {
     /// Write hither.report/1 to a file; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Place the run below the ceilings that `hither probe --json FILE` measured
+    #[arg(long, value_name = "FILE")]
+    roofline: Option<PathBuf>,
     /// Write trace events for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
@@ -75,7 +80,10 @@ impl Command {
             None => newest(Path::new("."))?,
         };
         let recording = Recording::open(&folder)?;
-        let figures = Figures::new(Data::read(&recording), self.pid, self.top);
+        let mut figures = Figures::new(Data::read(&recording), self.pid, self.top);
+        if let Some(path) = &self.roofline {
+            figures.roofline = Some(Roofline::read(path, &figures.overall)?);
+        }
         let document = document::document(&figures);
         if let Some(path) = &self.svg {
             let heat = pictures::heat(&figures).context(

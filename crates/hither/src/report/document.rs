@@ -1,6 +1,7 @@
 //! The report as a document: written once, shown as text or as a page.
 
 use super::figures::Figures;
+use super::roofline::Roofline;
 use super::{pictures, tables};
 use crate::draw::{Alignment, Block, Heatmap, LineChart, Page, Section};
 use crate::print;
@@ -34,6 +35,10 @@ pub fn document(figures: &Figures) -> Document {
         ("Heat by address and time", Vec::new()),
         ("Working set", tables::working_set(figures)),
         ("Traffic of nodes", tables::traffic(figures)),
+        (
+            "Roofline",
+            figures.roofline.iter().flat_map(Roofline::parts).collect(),
+        ),
         ("Where memory was", tables::residents(figures)),
         ("Notes", tables::notes(figures)),
     ];

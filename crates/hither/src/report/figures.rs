@@ -1,5 +1,6 @@
 //! All that is made out of a recording, once, for tables, pages and JSON alike.
 
+use super::roofline::Roofline;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::{self, Areas};
 use hither_recording::analysis::heat::{self, Heat};
@@ -38,6 +39,8 @@ pub struct Figures {
     pub residents: Vec<Resident>,
     /// Pages that went from node to node.
     pub moves: Vec<Vec<u64>>,
+    /// The run's place below the machine's ceilings, where those were given.
+    pub roofline: Option<Roofline>,
     /// Rows of a table at most.
     pub top: usize,
 }
@@ -66,6 +69,7 @@ impl Figures {
             overall,
             verdict,
             heat,
+            roofline: None,
             data,
             top,
         }

@@ -1,6 +1,7 @@
 //! The report as hither.report/1; documented in docs/cli.md.
 
 use super::figures::Figures;
+use super::roofline::Roofline;
 use hither_recording::analysis::areas::{Area, Kind};
 use hither_recording::analysis::heat::Heat;
 use hither_recording::analysis::sharing::Line;
@@ -58,6 +59,7 @@ pub fn json(figures: &Figures) -> String {
             "of": if figures.working_set.of_samples { "samples" } else { "regions" },
             "windows": windows.collect::<Vec<_>>(),
         },
+        "roofline": figures.roofline.as_ref().map(Roofline::json),
         "residents": residents.collect::<Vec<_>>(),
         "moved_pages": figures.moves,
         "notes": data.notes,

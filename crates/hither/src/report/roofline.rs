@@ -1,0 +1,207 @@
+//! A run's place below the machine's roofline (Williams, Waterman and Patterson, 2009): the ceilings
+//! are measured by `hither probe`, the place by the counters of the recording.
+
+use super::document::Part;
+use crate::draw::{Axis, LineChart, Scale, Series, Shape};
+use anyhow::{Context, anyhow, bail};
+use hither_recording::analysis::verdict::Overall;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A chart shows this many times less than the lesser of ridge and place, and more than the greater.
+const AROUND: f64 = 16.0;
+
+/// What all CPUs can do, each with the memory that is fastest for it, and what the run did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Roofline {
+    /// Peak of double precision.
+    pub peak_gflops: f64,
+    /// What memory delivers.
+    pub memory_gbs: f64,
+    /// What the run did, as a mean.
+    pub gflops: f64,
+    /// Its operations per byte of memory traffic.
+    pub flops_per_byte: f64,
+}
+
+impl Roofline {
+    /// Ceilings of a `hither.probe/1`, and the place of a run.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no such document or has no roofline; the recording has no
+    /// floating-point operations.
+    pub fn read(path: &Path, overall: &Overall) -> anyhow::Result<Self> {
+        let name = path.display();
+        let remedy = "give what `hither probe --json FILE` wrote";
+        let text = std::fs::read(path).with_context(|| format!("--roofline {name}: {remedy}"))?;
+        let probe: Value = serde_json::from_slice(&text)
+            .with_context(|| format!("--roofline {name}: it is no JSON; {remedy}"))?;
+        if probe["schema"] != "hither.probe/1" {
+            bail!("--roofline {name}: it is no hither.probe/1; {remedy}");
+        }
+        let (peak_gflops, memory_gbs) = ceilings(&probe).ok_or_else(|| {
+            anyhow!("--roofline {name}: it has no roofline; measure peak and reading: {remedy}")
+        })?;
+        let place = overall.flops_per_us.zip(overall.flops_per_byte());
+        let Some((flops_per_us, flops_per_byte)) = place.filter(|&(flops, _)| flops > 0.0) else {
+            bail!(
+                "--roofline: this recording has no floating-point operations; the tracker opium \
+                 counts them, in the lab; leave --roofline out"
+            );
+        };
+        Ok(Self {
+            peak_gflops,
+            memory_gbs,
+            gflops: flops_per_us / 1e3,
+            flops_per_byte,
+        })
+    }
+
+    /// GFLOP/s that the machine can do at so many operations per byte.
+    fn at(&self, flops_per_byte: f64) -> f64 {
+        (flops_per_byte * self.memory_gbs).min(self.peak_gflops)
+    }
+
+    fn ridge(&self) -> f64 {
+        self.peak_gflops / self.memory_gbs
+    }
+
+    /// A sentence and a chart.
+    pub fn parts(&self) -> Vec<Part> {
+        let reachable = self.at(self.flops_per_byte);
+        let limit = match self.flops_per_byte < self.ridge() {
+            true => "memory",
+            false => "the peak of floating point",
+        };
+        let sentence = format!(
+            "The run did {:.3} GFLOP/s at {:.3} FLOP a byte of memory traffic. There {limit} allows \
+             {reachable:.3} GFLOP/s, of which that is {:.1} %. (Ridge: {:.2} FLOP a byte; ceilings: \
+             all CPUs, {:.1} GFLOP/s and {:.1} GB/s, measured by hither probe.)",
+            self.gflops,
+            self.flops_per_byte,
+            100.0 * self.gflops / reachable,
+            self.ridge(),
+            self.peak_gflops,
+            self.memory_gbs,
+        );
+        vec![Part::Text(sentence), Part::Chart(self.chart())]
+    }
+
+    fn chart(&self) -> LineChart {
+        let ridge = self.ridge();
+        let least = ridge.min(self.flops_per_byte) / AROUND;
+        let most = ridge.max(self.flops_per_byte) * AROUND;
+        LineChart {
+            title: "Roofline of the run".to_owned(),
+            subtitle: "ceilings measured by hither probe, double precision, all CPUs".to_owned(),
+            x: Axis::new("arithmetic intensity (FLOP/byte)", Scale::Logarithmic),
+            y: Axis::new("speed (GFLOP/s)", Scale::Logarithmic),
+            series: vec![
+                Series {
+                    name: format!("machine, {:.1} GB/s", self.memory_gbs),
+                    colour: 0,
+                    shape: Shape::Line,
+                    points: [least, ridge, most].map(|x| (x, self.at(x))).to_vec(),
+                },
+                Series {
+                    name: "this run".to_owned(),
+                    colour: 1,
+                    shape: Shape::Points,
+                    points: vec![(self.flops_per_byte, self.gflops)],
+                },
+            ],
+        }
+    }
+
+    /// The field `roofline` of `hither.report/1`.
+    pub fn json(&self) -> Value {
+        json!({
+            "gflops": self.gflops,
+            "flops_per_byte": self.flops_per_byte,
+            "peak_gflops": self.peak_gflops,
+            "memory_gbs": self.memory_gbs,
+            "reachable_gflops": self.at(self.flops_per_byte),
+        })
+    }
+}
+
+/// Sums over nodes with CPUs: GFLOP/s, and GB/s from the memory that delivers most to each.
+fn ceilings(probe: &Value) -> Option<(f64, f64)> {
+    let mut nodes = std::collections::BTreeMap::<u64, (f64, f64)>::new();
+    for roof in probe["roofline"].as_array()? {
+        if roof["threads"] == "all" {
+            let median = |field: &str| roof[field]["median"].as_f64();
+            let (gflops, gbs) = (median("gflops")?, median("gbs")?);
+            let best = nodes.entry(roof["from"].as_u64()?).or_default();
+            *best = (gflops, best.1.max(gbs));
+        }
+    }
+    let sum = nodes
+        .values()
+        .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    (sum.0 > 0.0 && sum.1 > 0.0).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe() -> Value {
+        let roof = |from: u64, to: u64, threads: &str, gbs: f64| {
+            json!({"from": from, "to": to, "threads": threads,
+                   "gflops": {"median": 100.0}, "gbs": {"median": gbs}})
+        };
+        json!({"schema": "hither.probe/1", "roofline": [
+            roof(0, 0, "one", 9.0), roof(0, 0, "all", 40.0), roof(0, 1, "all", 10.0),
+            roof(1, 0, "all", 10.0), roof(1, 1, "all", 60.0),
+        ]})
+    }
+
+    fn overall(flops_per_us: f64) -> Overall {
+        Overall {
+            flops_per_us: Some(flops_per_us),
+            bytes_per_us: Some(20_000.0),
+            ..Overall::default()
+        }
+    }
+
+    fn read(probe: &Value, flops_per_us: f64) -> Result<Roofline, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), probe.to_string()).unwrap();
+        Roofline::read(file.path(), &overall(flops_per_us)).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_run_is_placed_below_what_all_nodes_can_do() {
+        let found = read(&probe(), 5_000.0).unwrap();
+        assert_eq!((found.peak_gflops, found.memory_gbs), (200.0, 100.0));
+        assert_eq!((found.gflops, found.flops_per_byte), (5.0, 0.25));
+        // Memory allows 25 GFLOP/s there; above the ridge at 2 it is the peak.
+        assert_eq!(found.json()["reachable_gflops"], 25.0);
+        assert_eq!([2.0, 50.0].map(|x| found.at(x)), [200.0, 200.0]);
+        let Part::Text(sentence) = &found.parts()[0] else {
+            panic!("no sentence");
+        };
+        assert!(sentence.contains("There memory allows 25.000 GFLOP/s, of which that is 20.0 %"));
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        for (probe, flops_per_us, expected) in [
+            (
+                json!({"schema": "hither.topo/1"}),
+                1.0,
+                "it is no hither.probe/1",
+            ),
+            (
+                json!({"schema": "hither.probe/1"}),
+                1.0,
+                "it has no roofline",
+            ),
+            (probe(), 0.0, "has no floating-point operations"),
+        ] {
+            let error = read(&probe, flops_per_us).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
