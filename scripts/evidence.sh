@@ -64,7 +64,7 @@ damon:two-phase:2; do IFS=: read -r tracker pattern phases <<< \$watch; settings
 for setting in \$settings; do words=\"tracker=\$tracker setting=\$setting pattern=\$pattern phases=\$phases \$load\"; \
 echo \$words; $hot \$words; done; done"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\
-scripts/record-cost.sh $MACHINE 4 2"
+scripts/record-cost.sh $MACHINE 4 1"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

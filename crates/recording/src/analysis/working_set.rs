@@ -10,6 +10,9 @@
 use super::data::Data;
 use std::collections::HashMap;
 
+/// Standard error that an estimate from samples may have, of the whole: a window goes on until its
+/// samples tell so much. Of what was not seen it is about one over the root of those seen twice.
+const ERROR: f64 = 0.05;
 /// Bytes of a page.
 const PAGE_BYTES: f64 = 4096.0;
 
@@ -44,31 +47,42 @@ impl WorkingSet {
     }
 }
 
-/// Of all watched processes together, in windows of `window_ns` where there are samples, else by
-/// aggregation.
+/// Of all watched processes together: where there are samples, in windows of `window_ns`, or as many
+/// times that as it takes to have enough of them; else by aggregation.
 #[must_use]
 pub fn working_set(data: &Data, window_ns: u64) -> WorkingSet {
     if data.accesses.is_empty() {
         return of_regions(data);
     }
     let window_ns = window_ns.max(1);
-    let mut windows = Vec::new();
+    let (mut windows, mut unfinished) = (Vec::new(), None);
     let mut counts: HashMap<(i32, u64), u32> = HashMap::new();
     let window = |access: &super::data::Access| access.time_ns / window_ns;
     for group in data.accesses.chunk_by(|a, b| window(a) == window(b)) {
-        counts.clear();
         for access in group {
             *counts
                 .entry((access.pid, access.address >> 12))
                 .or_default() += 1;
         }
         let times = |n| counts.values().filter(|&&count| count == n).count() as f64;
-        let seen = counts.len() as f64;
-        windows.push(Window {
+        let (seen, once, twice) = (counts.len() as f64, times(1), times(2));
+        let unseen = unseen(once, twice);
+        let this = Window {
             time_ns: (window(&group[0]) + 1) * window_ns,
             touched_bytes: seen * PAGE_BYTES,
-            weighted_bytes: chao1(seen, times(1), times(2)) * PAGE_BYTES,
-        });
+            weighted_bytes: (seen + unseen) * PAGE_BYTES,
+        };
+        if unseen / (twice + 1.0).sqrt() <= ERROR * (seen + unseen) {
+            windows.push(this);
+            counts.clear();
+            unfinished = None;
+        } else {
+            unfinished = Some(this);
+        }
+    }
+    if windows.is_empty() {
+        // Too few samples, and all there are.
+        windows.extend(unfinished);
     }
     // A window of which the recording has less than half says less than the others.
     let has_half = |end_ns: u64| data.length_ns() + window_ns / 2 >= end_ns;
@@ -81,9 +95,9 @@ pub fn working_set(data: &Data, window_ns: u64) -> WorkingSet {
     }
 }
 
-/// Kinds that there are, of which `seen` were seen, `once` and `twice` of them so often.
-fn chao1(seen: f64, once: f64, twice: f64) -> f64 {
-    seen + once * (once - 1.0).max(0.0) / (2.0 * (twice + 1.0))
+/// Kinds that were not seen, where `once` and `twice` were seen so often.
+fn unseen(once: f64, twice: f64) -> f64 {
+    once * (once - 1.0).max(0.0) / (2.0 * (twice + 1.0))
 }
 
 fn of_regions(data: &Data) -> WorkingSet {
@@ -147,11 +161,36 @@ mod tests {
     fn a_window_that_had_hardly_begun_is_left_out() {
         let mut data = empty();
         data.accesses = (0..120)
-            .map(|turn| access(turn, turn << 12, 0, 0))
+            .map(|turn| access(turn, (turn % 10) << 12, 0, 0))
             .collect();
         assert_eq!(working_set(&data, 100).windows.len(), 1);
         data.accesses.push(access(150, 0, 0, 0));
         assert_eq!(working_set(&data, 100).windows.len(), 2);
+    }
+
+    #[test]
+    fn a_window_goes_on_until_its_samples_tell_enough() {
+        // 1000 pages by turns: after 2000 samples each was seen twice.
+        let mut data = empty();
+        data.accesses = (0..6000)
+            .map(|turn| access(turn, (turn % 1000) << 12, 0, 0))
+            .collect();
+        let set = working_set(&data, 500);
+        let found = set
+            .windows
+            .iter()
+            .map(|w| (w.time_ns, w.weighted_bytes / PAGE_BYTES));
+        let found: Vec<_> = found.collect();
+        // After 1500 samples 500 pages were seen once and 500 twice: 249 more are expected, with a
+        // standard error of 11.
+        assert_eq!(found[0].0, 1500, "{found:?}");
+        assert!((1200.0..1300.0).contains(&found[0].1), "{found:?}");
+        assert_eq!(found.len(), 4);
+        // Of a recording with too few there is one window, of all of it.
+        data.accesses.truncate(900);
+        let set = working_set(&data, 500);
+        assert_eq!(set.windows.len(), 1);
+        assert_eq!(set.windows[0].touched_bytes, 900.0 * PAGE_BYTES);
     }
 
     #[test]
