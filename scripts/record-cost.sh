@@ -10,15 +10,16 @@ programs=target/release
 report=$(mktemp) said=$(mktemp) alone=$(mktemp) recorded=$(mktemp)
 trap 'rm -f "$report" "$said" "$alone" "$recorded"' EXIT
 commands=(
-  "$programs/cluster partitioned --threads $cpus --rounds 400"
-  "$programs/cluster shared --threads $cpus --rounds 40"
-  "$programs/gups --threads $cpus --updates 20000000"
-  "$programs/kvstore --threads $cpus --operations 4000000"
+  "$programs/cluster partitioned --threads $cpus --rounds 200"
+  "$programs/cluster shared --threads $cpus --rounds 20"
+  "$programs/gups --threads $cpus --updates 8000000"
+  "$programs/kvstore --threads $cpus --operations 2000000"
 )
 
 # Instructions and seconds of a run in the laboratory.
 run() {
-  target/release/hither lab run --machine "$machine" --cpus "$cpus" --timeout 1h --json "$report" -- "$@" \
+  target/release/hither lab run --machine "$machine" --cpus "$cpus" --timeout 1h --json "$report" \
+    --file "${words[0]}" -- "$@" \
     > /dev/null 2> "$said" || { cat "$said" >&2; exit 1; }
   jq -r '"\(.figures.instructions) \(.seconds)"' "$report"
 }
