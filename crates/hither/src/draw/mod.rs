@@ -12,6 +12,7 @@
 mod axis;
 mod bars;
 mod canvas;
+mod ceiling;
 mod colour;
 mod heatmap;
 mod line;
@@ -19,6 +20,7 @@ mod page;
 
 pub use axis::{Axis, Scale};
 pub use bars::{BarChart, Part};
+pub use ceiling::{Ceiling, around, roofline};
 pub use heatmap::{Heatmap, Row};
 pub use line::{LineChart, Series, Shape, stacked};
 pub use page::{Alignment, Block, Page, Section};

@@ -1,18 +1,13 @@
-//! What floating point and memory allow together (Williams, Waterman and Patterson, 2009): at so many
-//! operations per byte a program does no more than the peak, and no more than that many times what
-//! memory delivers. The two meet at the ridge.
+//! Rooflines of the machine: [`Ceiling`]s of each node's CPUs with each memory.
 //!
 //! Memory is as it is read, in bytes that the program asked for; the peak is that of double precision
 //! by the widest instructions. Both are measured; a ridge is the one over the other.
 
 use super::report::{rounded, sample, table};
-use crate::draw::{Axis, LineChart, Scale, Series, Shape};
+use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
 use hither_linux::probe::flops::Precision;
 use hither_linux::probe::{Flops, Report, Sample, Work};
 use serde_json::{Value, json};
-
-/// A chart shows this many times less than its least ridge, and more than its greatest.
-const AROUND: f64 = 16.0;
 
 /// What threads of a node can do with what a node's memory delivers to them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,28 +28,18 @@ impl Roof {
     /// Operations per byte from which on memory is no limit; `None` where nothing was read.
     #[must_use]
     pub fn ridge(&self) -> Option<f64> {
-        (self.gbs.median > 0.0).then(|| self.gflops.median / self.gbs.median)
+        (self.gbs.median > 0.0).then(|| self.ceiling().ridge())
     }
 
-    /// GFLOP/s that can be reached at so many operations per byte.
-    #[must_use]
-    pub fn at(&self, flops_per_byte: f64) -> f64 {
-        (flops_per_byte * self.gbs.median).min(self.gflops.median)
+    fn ceiling(&self) -> Ceiling {
+        Ceiling {
+            gflops: self.gflops.median,
+            gbs: self.gbs.median,
+        }
     }
 
     fn threads(&self) -> &'static str {
         if self.is_all { "all" } else { "one" }
-    }
-
-    /// From one intensity by the ridge to another.
-    fn points(&self, (least, most): (f64, f64)) -> Vec<(f64, f64)> {
-        let ridge = self.ridge().filter(|ridge| (least..most).contains(ridge));
-        let places = [Some(least), ridge, Some(most)];
-        places
-            .into_iter()
-            .flatten()
-            .map(|x| (x, self.at(x)))
-            .collect()
     }
 }
 
@@ -161,7 +146,7 @@ pub fn json(measured: &Report) -> (Value, Value) {
             "all_gflops": sample(&flops.all),
         })
     });
-    let roofline = roofs(measured).into_iter().map(|roof| {
+    let roofs = roofs(measured).into_iter().map(|roof| {
         json!({
             "from": measured.cpu_nodes[roof.from].0,
             "to": measured.memory_nodes[roof.to].0,
@@ -171,7 +156,7 @@ pub fn json(measured: &Report) -> (Value, Value) {
             "ridge_flops_per_byte": roof.ridge(),
         })
     });
-    (flops.collect(), roofline.collect())
+    (flops.collect(), roofs.collect())
 }
 
 /// A chart for each node with CPUs: a roof for each memory, one thread's for its nearest, and what
@@ -187,24 +172,18 @@ pub fn charts(measured: &Report) -> Vec<LineChart> {
         let own: Vec<Roof> = roofs.iter().copied().filter(|roof| roof.from == from).collect();
         let best = own.iter().filter(|roof| roof.is_all);
         let best = best.max_by(|one, other| one.gbs.median.total_cmp(&other.gbs.median))?;
-        let ridges = || own.iter().filter_map(Roof::ridge);
-        let around = (
-            ridges().fold(f64::MAX, f64::min) / AROUND,
-            ridges().fold(0.0, f64::max) * AROUND,
-        );
-        Some(LineChart {
-            title: format!("Roofline of {}", measured.cpu_nodes[from]),
-            subtitle: format!(
+        let around = around(own.iter().filter_map(Roof::ridge));
+        Some(roofline(
+            format!("Roofline of {}", measured.cpu_nodes[from]),
+            format!(
                 "measured: {} precision by {}, {} GFLOP/s by all CPUs and {} by one; memory as it is read",
                 peak.precision.name(),
                 peak.instructions.name(),
                 rounded(&peak.node[from]),
                 rounded(&peak.one[from]),
             ),
-            x: Axis::new("arithmetic intensity (FLOP/byte)", Scale::Logarithmic),
-            y: Axis::new("speed (GFLOP/s)", Scale::Logarithmic),
-            series: series(measured, from, &own, best, around),
-        })
+            series(measured, from, &own, best, around),
+        ))
     });
     charts.collect()
 }
@@ -230,7 +209,7 @@ fn series(
             } else {
                 Shape::Dashed
             },
-            points: roof.points(around),
+            points: roof.ceiling().points(around),
         });
     }
     // The solid lines come first; ceilings have colours of their own.
@@ -242,11 +221,13 @@ fn series(
         let gflops = flops.node[from];
         let roof = Roof { gflops, ..*best };
         let is_above = gflops.median > best.gflops.median;
-        let points = roof.points(around);
+        let points = roof.ceiling().points(around);
         // Below the peak the slope is drawn already, above it only beyond the ridge.
         let hidden = if is_above { best.ridge() } else { roof.ridge() };
         let from_there = points.into_iter().filter(|point| Some(point.0) >= hidden);
-        let corner = hidden.filter(|_| is_above).map(|x| (x, roof.at(x)));
+        let corner = hidden
+            .filter(|_| is_above)
+            .map(|x| (x, roof.ceiling().at(x)));
         series.push(Series {
             name: format!("{}, {} GFLOP/s", label(flops), rounded(&gflops)),
             colour: measured.memory_nodes.len() + index,
@@ -278,12 +259,18 @@ mod tests {
         assert_eq!((roof.from, roof.to, roof.is_all), (0, 1, true));
         // 268 GFLOP/s and 134 GB/s meet at 2 FLOP/byte.
         assert_eq!(roof.ridge(), Some(2.0));
-        assert_eq!([0.5, 2.0, 100.0].map(|x| roof.at(x)), [67.0, 268.0, 268.0]);
         assert_eq!(
-            roof.points((0.5, 8.0)),
+            [0.5, 2.0, 100.0].map(|x| roof.ceiling().at(x)),
+            [67.0, 268.0, 268.0]
+        );
+        assert_eq!(
+            roof.ceiling().points((0.5, 8.0)),
             [(0.5, 67.0), (2.0, 268.0), (8.0, 268.0)]
         );
-        assert_eq!(roof.points((4.0, 8.0)), [(4.0, 268.0), (8.0, 268.0)]);
+        assert_eq!(
+            roof.ceiling().points((4.0, 8.0)),
+            [(4.0, 268.0), (8.0, 268.0)]
+        );
         let unread = Roof {
             gbs: Sample::of(vec![0.0]),
             ..roof

@@ -2,22 +2,17 @@
 //! are measured by `hither probe`, the place by the counters of the recording.
 
 use super::document::Part;
-use crate::draw::{Axis, LineChart, Scale, Series, Shape};
+use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
 use anyhow::{Context, anyhow, bail};
 use hither_recording::analysis::verdict::Overall;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// A chart shows this many times less than the lesser of ridge and place, and more than the greater.
-const AROUND: f64 = 16.0;
-
 /// What all CPUs can do, each with the memory that is fastest for it, and what the run did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Roofline {
-    /// Peak of double precision.
-    pub peak_gflops: f64,
-    /// What memory delivers.
-    pub memory_gbs: f64,
+    /// Peak of double precision, and what memory delivers.
+    pub ceiling: Ceiling,
     /// What the run did, as a mean.
     pub gflops: f64,
     /// Its operations per byte of memory traffic.
@@ -39,7 +34,7 @@ impl Roofline {
         if probe["schema"] != "hither.probe/1" {
             bail!("--roofline {name}: it is no hither.probe/1; {remedy}");
         }
-        let (peak_gflops, memory_gbs) = ceilings(&probe).ok_or_else(|| {
+        let ceiling = ceiling(&probe).ok_or_else(|| {
             anyhow!("--roofline {name}: it has no roofline; measure peak and reading: {remedy}")
         })?;
         let place = overall.flops_per_us.zip(overall.flops_per_byte());
@@ -50,26 +45,16 @@ impl Roofline {
             );
         };
         Ok(Self {
-            peak_gflops,
-            memory_gbs,
+            ceiling,
             gflops: flops_per_us / 1e3,
             flops_per_byte,
         })
     }
 
-    /// GFLOP/s that the machine can do at so many operations per byte.
-    fn at(&self, flops_per_byte: f64) -> f64 {
-        (flops_per_byte * self.memory_gbs).min(self.peak_gflops)
-    }
-
-    fn ridge(&self) -> f64 {
-        self.peak_gflops / self.memory_gbs
-    }
-
     /// A sentence and a chart.
     pub fn parts(&self) -> Vec<Part> {
-        let reachable = self.at(self.flops_per_byte);
-        let limit = match self.flops_per_byte < self.ridge() {
+        let reachable = self.ceiling.at(self.flops_per_byte);
+        let limit = match self.flops_per_byte < self.ceiling.ridge() {
             true => "memory",
             false => "the peak of floating point",
         };
@@ -80,37 +65,34 @@ impl Roofline {
             self.gflops,
             self.flops_per_byte,
             100.0 * self.gflops / reachable,
-            self.ridge(),
-            self.peak_gflops,
-            self.memory_gbs,
+            self.ceiling.ridge(),
+            self.ceiling.gflops,
+            self.ceiling.gbs,
         );
         vec![Part::Text(sentence), Part::Chart(self.chart())]
     }
 
     fn chart(&self) -> LineChart {
-        let ridge = self.ridge();
-        let least = ridge.min(self.flops_per_byte) / AROUND;
-        let most = ridge.max(self.flops_per_byte) * AROUND;
-        LineChart {
-            title: "Roofline of the run".to_owned(),
-            subtitle: "ceilings measured by hither probe, double precision, all CPUs".to_owned(),
-            x: Axis::new("arithmetic intensity (FLOP/byte)", Scale::Logarithmic),
-            y: Axis::new("speed (GFLOP/s)", Scale::Logarithmic),
-            series: vec![
-                Series {
-                    name: format!("machine, {:.1} GB/s", self.memory_gbs),
-                    colour: 0,
-                    shape: Shape::Line,
-                    points: [least, ridge, most].map(|x| (x, self.at(x))).to_vec(),
-                },
-                Series {
-                    name: "this run".to_owned(),
-                    colour: 1,
-                    shape: Shape::Points,
-                    points: vec![(self.flops_per_byte, self.gflops)],
-                },
-            ],
-        }
+        let around = around([self.ceiling.ridge(), self.flops_per_byte].into_iter());
+        let series = vec![
+            Series {
+                name: format!("machine, {:.1} GB/s", self.ceiling.gbs),
+                colour: 0,
+                shape: Shape::Line,
+                points: self.ceiling.points(around),
+            },
+            Series {
+                name: "this run".to_owned(),
+                colour: 1,
+                shape: Shape::Points,
+                points: vec![(self.flops_per_byte, self.gflops)],
+            },
+        ];
+        roofline(
+            "Roofline of the run".to_owned(),
+            "ceilings measured by hither probe, double precision, all CPUs".to_owned(),
+            series,
+        )
     }
 
     /// The field `roofline` of `hither.report/1`.
@@ -118,15 +100,15 @@ impl Roofline {
         json!({
             "gflops": self.gflops,
             "flops_per_byte": self.flops_per_byte,
-            "peak_gflops": self.peak_gflops,
-            "memory_gbs": self.memory_gbs,
-            "reachable_gflops": self.at(self.flops_per_byte),
+            "peak_gflops": self.ceiling.gflops,
+            "memory_gbs": self.ceiling.gbs,
+            "reachable_gflops": self.ceiling.at(self.flops_per_byte),
         })
     }
 }
 
 /// Sums over nodes with CPUs: GFLOP/s, and GB/s from the memory that delivers most to each.
-fn ceilings(probe: &Value) -> Option<(f64, f64)> {
+fn ceiling(probe: &Value) -> Option<Ceiling> {
     let mut nodes = std::collections::BTreeMap::<u64, (f64, f64)>::new();
     for roof in probe["roofline"].as_array()? {
         if roof["threads"] == "all" {
@@ -139,7 +121,10 @@ fn ceilings(probe: &Value) -> Option<(f64, f64)> {
     let sum = nodes
         .values()
         .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    (sum.0 > 0.0 && sum.1 > 0.0).then_some(sum)
+    (sum.0 > 0.0 && sum.1 > 0.0).then_some(Ceiling {
+        gflops: sum.0,
+        gbs: sum.1,
+    })
 }
 
 #[cfg(test)]
@@ -174,11 +159,11 @@ mod tests {
     #[test]
     fn a_run_is_placed_below_what_all_nodes_can_do() {
         let found = read(&probe(), 5_000.0).unwrap();
-        assert_eq!((found.peak_gflops, found.memory_gbs), (200.0, 100.0));
+        assert_eq!((found.ceiling.gflops, found.ceiling.gbs), (200.0, 100.0));
         assert_eq!((found.gflops, found.flops_per_byte), (5.0, 0.25));
         // Memory allows 25 GFLOP/s there; above the ridge at 2 it is the peak.
         assert_eq!(found.json()["reachable_gflops"], 25.0);
-        assert_eq!([2.0, 50.0].map(|x| found.at(x)), [200.0, 200.0]);
+        assert_eq!([2.0, 50.0].map(|x| found.ceiling.at(x)), [200.0, 200.0]);
         let Part::Text(sentence) = &found.parts()[0] else {
             panic!("no sentence");
         };
