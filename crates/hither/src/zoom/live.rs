@@ -169,13 +169,14 @@ pub fn run(
                 .to_owned(),
         );
         // The steps that are left make do with all that was recorded.
+        let mut data = zoom.data()?;
         while zoom.step != Step::Done {
-            let data = zoom.data()?;
             zoom.step = zoom.step_done(&data)?;
             zoom.counting = None;
-            zoom.from_ns = 0;
+            if std::mem::take(&mut zoom.from_ns) > 0 {
+                data = zoom.data()?;
+            }
         }
-        let data = zoom.data()?;
         zoom.conclude(&data)?;
     }
     zoom.steps.notes.extend(session.take_notes());
