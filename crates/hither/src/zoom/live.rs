@@ -164,18 +164,17 @@ pub fn run(
     if zoom.step != Step::Done {
         writer.flush()?;
         zoom.steps.notes.push(
-            "the program, or the watching, ended before all steps had looked: those left use what \
-             the ones before recorded; run it longer, or with shorter --seconds"
+            "the program, or the watching, ended before all steps had looked: those left use all \
+             that was recorded; run it longer, or with shorter --seconds"
                 .to_owned(),
         );
-        // The steps that are left make do with all that was recorded.
-        let mut data = zoom.data()?;
+        // The step that was cut short may have seen next to nothing: it and those after it make do
+        // with all that was recorded.
+        zoom.from_ns = 0;
+        let data = zoom.data()?;
         while zoom.step != Step::Done {
             zoom.step = zoom.step_done(&data)?;
             zoom.counting = None;
-            if std::mem::take(&mut zoom.from_ns) > 0 {
-                data = zoom.data()?;
-            }
         }
         zoom.conclude(&data)?;
     }
