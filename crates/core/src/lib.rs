@@ -1,11 +1,12 @@
 //! hither-core: everything that is decided, nothing that is done.
 //!
-//! Machine descriptions, ids and sets, resource sets, the Opium device layout, the belief about
+//! Machine descriptions, ids and sets, resource sets and binding, the Opium device layout, the belief about
 //! a machine (`snapshot`), the policies, the plan they produce, the engine that wraps them, and
 //! the memory-timing model that the lab's emulator and the simulator share. No I/O, no clock,
 //! no threads, no environment: time and data are arguments.
 #![forbid(unsafe_code)]
 
+pub mod bind;
 pub mod engine;
 pub mod explain;
 pub mod ids;

@@ -6,6 +6,8 @@
 //! the kernel moves nothing. `--seconds` ends the program after so long. `--full` samples as
 //! densely as the tracker does while pages are being moved.
 
+use hither_core::bind::{KernelPolicy, Mode};
+use hither_core::ids::NodeId;
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
 use hither_linux::proc::maps;
@@ -89,7 +91,11 @@ fn watch() -> Result<(), Box<dyn std::error::Error>> {
     let mut command = Command::new(&asked.words[0]);
     command.args(&asked.words[1..]);
     if let Some(node) = asked.node {
-        sys::bind_child_memory(&mut command, &[node]);
+        let policy = KernelPolicy {
+            is_balanced: true,
+            ..KernelPolicy::new(Mode::Bind, [NodeId(node)].into_iter().collect())
+        };
+        sys::place_child(&mut command, None, Some(&policy))?;
     }
     let start_ns = sys::monotonic_ns();
     let cpu_start_ns = sys::own_cpu_ns();

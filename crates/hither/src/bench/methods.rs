@@ -8,7 +8,7 @@ use super::migspeed;
 use hither_core::ids::NodeId;
 use hither_linux::proc::pagemap::Pagemap;
 use hither_linux::root::Root;
-use hither_linux::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, PrivateMemory, Stores};
+use hither_linux::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, Present, PrivateMemory, Stores};
 use std::io;
 use std::path::PathBuf;
 
@@ -172,7 +172,7 @@ impl Place {
             let huge = kind == PageKind::Huge;
             let doing = |error| format!("mapping memory on {node}: {error}");
             let mut memory = PrivateMemory::new(bytes, huge).map_err(doing)?;
-            sys::bind_memory(memory.address(), memory.len() as u64, node.0, false)
+            sys::bind_memory(memory.address(), memory.len() as u64, node.0, Present::Stay)
                 .map_err(doing)?;
             memory.fill_pages(node.0 as u8);
             Ok::<_, String>(memory)
@@ -323,9 +323,9 @@ fn run_move_pages(place: &mut Place, request: Request) -> Result<Sample, Failure
 fn run_mbind(place: &mut Place, request: Request) -> Result<Sample, Failure> {
     place.settle(request, place.from)?;
     let (address, bytes) = (place.address(request), request.bytes as u64);
-    let sample = timed(|| sys::bind_memory(address, bytes, place.to.0, true))?;
+    let sample = timed(|| sys::bind_memory(address, bytes, place.to.0, Present::Move))?;
     // The binding goes back, so that the mapping does not fall to pieces; its pages do not.
-    sys::bind_memory(address, bytes, place.from.0, false)?;
+    sys::bind_memory(address, bytes, place.from.0, Present::Stay)?;
     place.arrived(sample)
 }
 

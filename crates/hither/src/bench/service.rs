@@ -14,7 +14,7 @@ use hither_core::ids::NodeId;
 use hither_linux::backend::copy::Copier;
 use hither_linux::backend::own::{self, Chosen, Settings};
 use hither_linux::proc::schedstat;
-use hither_linux::sys::{self, PrivateMemory, Stores};
+use hither_linux::sys::{self, Present, PrivateMemory, Stores};
 use hither_mover::{Close, Config, Mover, Race, Request};
 use latency::{Latency, latencies};
 use std::sync::Barrier;
@@ -191,7 +191,7 @@ impl Caller {
 impl Arena {
     fn new(kind: PageKind, bytes: usize, node: NodeId) -> anyhow::Result<Self> {
         let mut memory = PrivateMemory::new(bytes, kind == PageKind::Huge)?;
-        sys::bind_memory(memory.address(), memory.len() as u64, node.0, false)?;
+        sys::bind_memory(memory.address(), memory.len() as u64, node.0, Present::Stay)?;
         memory.fill_pages(1);
         Ok(Self { memory, kind })
     }

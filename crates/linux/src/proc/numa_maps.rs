@@ -9,7 +9,8 @@ use hither_core::ids::NodeId;
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// Memory policy, as the kernel prints it.
+    /// Memory policy, as the kernel prints it: its own, or else that of the thread that leads the
+    /// process. See `hither_core::bind::KernelPolicy`.
     pub policy: String,
     /// Pages in memory per node, in the mapping's own page size.
     pub pages: Vec<(NodeId, u64)>,
@@ -32,15 +33,22 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
     let mut mappings = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let fail = |what: &str| Fault::new(index + 1, format!("`{}` {what}", clip(line)));
-        let mut words = line.split_whitespace();
+        let mut words = line.split_whitespace().peekable();
         let Some(address) = words.next() else {
             continue;
         };
         let start = u64::from_str_radix(address, 16).map_err(|_| fail("begins with no address"))?;
-        let policy = words
-            .next()
-            .ok_or_else(|| fail("has no policy"))?
-            .to_owned();
+        let first = words.next().ok_or_else(|| fail("has no policy"))?;
+        let mut policy = first.to_owned();
+        // `prefer (many):0-1` and `weighted interleave:0-1` are two words.
+        let is_second = |word: &&str| match first {
+            "prefer" => word.starts_with("(many)"),
+            "weighted" => word.starts_with("interleave"),
+            _ => false,
+        };
+        if let Some(second) = words.next_if(is_second) {
+            policy = format!("{first} {second}");
+        }
         let mut mapping = Mapping {
             start,
             policy,
@@ -93,14 +101,21 @@ mod tests {
 7f2c90000000 interleave:0-3 file=/lib/libc.so.6 mapped=8 mapmax=3 N0=8 kernelpagesize_kB=4
 7f2c94000000 bind:0 file=/dev/hugepages/x huge dirty=2 N0=2 kernelpagesize_kB=2048
 7fff00000000 default stack
+7fff10000000 prefer (many):0-1 anon=1 kernelpagesize_kB=4
+7fff20000000 weighted interleave:0 anon=1 kernelpagesize_kB=4
 ";
 
     #[test]
     fn counts_are_in_base_pages() {
         let mappings = parse(TEXT).unwrap();
-        assert_eq!(mappings.len(), 4);
+        assert_eq!(mappings.len(), 6);
         assert!(mappings[2].huge && mappings[2].file && !mappings[0].file);
-        assert_eq!(mappings[1].policy, "interleave:0-3");
+        let policies: Vec<&str> = mappings.iter().map(|m| m.policy.as_str()).collect();
+        assert_eq!(policies[1], "interleave:0-3");
+        assert_eq!(
+            policies[4..6],
+            ["prefer (many):0-1", "weighted interleave:0"]
+        );
         // 21 + 8 + 2 * 512 on node0.
         assert_eq!(totals(&mappings), [(NodeId(0), 1053), (NodeId(1), 12)]);
     }

@@ -1,4 +1,4 @@
-//! Private memory of this process, page by page: reserving, filling, dropping, node policies.
+//! Private memory of this process, page by page: reserving, filling, dropping.
 
 use super::{Access, check, populate};
 use std::fs::File;
@@ -7,9 +7,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 const HUGE: u64 = 2 << 20;
-/// `linux/mempolicy.h`.
-const MPOL_DEFAULT: libc::c_int = 0;
-const MPOL_PREFERRED: libc::c_int = 1;
 
 /// Private anonymous addresses of this process, aligned to 2 MiB, not inherited by children, not
 /// part of core dumps; unmapped when dropped.
@@ -90,29 +87,6 @@ pub fn discard(part: &Range<u64>) {
             return;
         }
     }
-}
-
-/// Runs `work` while this thread prefers pages on `node`; it has the default policy afterwards. An
-/// error of the kernel's about the node means that `work` was not run.
-pub fn with_preferred_node<T>(node: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let mut mask = vec![0u64; node as usize / 64 + 1];
-    mask[node as usize / 64] = 1 << (node % 64);
-    set_policy(MPOL_PREFERRED, &mask)?;
-    let done = work();
-    // Fails only for want of memory, and whoever cares sets a policy before it gets pages.
-    let _ = set_policy(MPOL_DEFAULT, &[]);
-    done
-}
-
-fn set_policy(mode: libc::c_int, mask: &[u64]) -> io::Result<()> {
-    let (mask, bits) = if mask.is_empty() {
-        (std::ptr::null(), 0)
-    } else {
-        (mask.as_ptr(), mask.len() * 64 + 1)
-    };
-    // SAFETY: the mask has the bits announced (the kernel reads one less than it is told), or
-    // there is none.
-    check(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, bits) }).map(drop)
 }
 
 /// Is there a page at an address of an [`Area`], in memory or in swap space? `pagemap` is an open

@@ -1,4 +1,4 @@
-//! Moving, binding and scanning pages: `move_pages(2)`, `mbind(2)` and the `PAGEMAP_SCAN` request.
+//! Moving and scanning pages: `move_pages(2)` and the `PAGEMAP_SCAN` request.
 
 use super::check;
 use std::fs::File;
@@ -7,10 +7,6 @@ use std::os::fd::AsRawFd;
 
 /// Move pages that only this process maps (`linux/mempolicy.h`).
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
-/// Memory of the given nodes alone (`linux/mempolicy.h`).
-const MPOL_BIND: libc::c_int = 2;
-/// Highest node number plus one that a mask here holds: the kernel's own limit.
-const MAX_NODES: usize = 1024;
 /// `_IOWR('f', 16, struct pm_scan_arg)` (`linux/fs.h`).
 const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 
@@ -62,33 +58,6 @@ pub fn query_pages(pid: i32, pages: &[u64], status: &mut [i32]) -> io::Result<()
             std::ptr::null::<i32>(),
             status.as_mut_ptr(),
             0,
-        )
-    };
-    check(result).map(drop)
-}
-
-/// Binds a range of this process's memory to one node: pages allocated there from now on come
-/// from it alone. With `move_present` the pages that are there already are moved, too; those that
-/// cannot be moved stay without a word.
-///
-/// Source: `mbind(2)`, `MPOL_BIND`, `MPOL_MF_MOVE`. `address` must be page-aligned.
-pub fn bind_memory(address: u64, bytes: u64, node: u32, move_present: bool) -> io::Result<()> {
-    let mut mask = [0u64; MAX_NODES / 64];
-    let word = mask
-        .get_mut(node as usize / 64)
-        .ok_or(io::ErrorKind::InvalidInput)?;
-    *word = 1 << (node % 64);
-    // SAFETY: the call reads MAX_NODES bits of `mask` (it counts one more than it reads); it
-    // changes the policy of the range and where its pages are, and no content.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_mbind,
-            address,
-            bytes,
-            MPOL_BIND,
-            mask.as_ptr(),
-            MAX_NODES + 1,
-            if move_present { MPOL_MF_MOVE } else { 0 },
         )
     };
     check(result).map(drop)
@@ -165,21 +134,4 @@ pub fn pagemap_scan(
     let filled =
         check(unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) }.into())?;
     Ok(((filled as usize).min(regions.len()), argument.walk_end))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn binding_refuses_what_is_no_node() {
-        let page = vec![1u8; 8192];
-        let address = (page.as_ptr() as u64).next_multiple_of(4096);
-        bind_memory(address, 4096, 0, true).unwrap();
-        let refused = |node| bind_memory(address, 4096, node, false).unwrap_err();
-        assert_eq!(refused(1023).raw_os_error(), Some(libc::EINVAL));
-        assert_eq!(refused(1024).kind(), io::ErrorKind::InvalidInput);
-        let unaligned = bind_memory(address + 1, 4096, 0, false).unwrap_err();
-        assert_eq!(unaligned.raw_os_error(), Some(libc::EINVAL));
-    }
 }

@@ -8,6 +8,7 @@ mod mappings;
 mod memory;
 mod node_memory;
 mod perf_event;
+mod policy;
 mod private;
 mod probe;
 mod process;
@@ -18,23 +19,27 @@ mod statics;
 mod thread;
 mod userfault;
 
-pub use area::{Area, discard, fill, is_resident, with_preferred_node};
+pub use area::{Area, discard, fill, is_resident};
 pub use events::{Arrived, InputWake, Signals, Timer, Waiter, Wake, stop_here};
 pub use map::SharedMap;
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_SOFT_DIRTY, PAGE_IS_ZERO, PageRegion,
-    ScanQuery, bind_memory, move_pages, pagemap_scan, query_pages,
+    ScanQuery, move_pages, pagemap_scan, query_pages,
 };
 pub use node_memory::NodeMemory;
 pub use perf_event::{
     EventAttribute, EventScope, event_flag, open_event, set_event_period, switch_event,
 };
+pub use policy::{
+    Present, bind_memory, bind_range, next_interleaved, node_at, own_policy, place_child,
+    policy_at, set_own_policy, with_preferred_node,
+};
 pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
-    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, bind_child_memory, interleave_memory,
-    own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
+    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, keep_thread_on, own_cpu_ns, own_usage,
+    reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};

@@ -1,6 +1,6 @@
 //! Memory of one node, for streams and their arrays.
 
-use super::{Access, PrivateMemory, bind_memory, populate};
+use super::{Access, Present, PrivateMemory, bind_memory, populate};
 use std::io;
 use std::mem::MaybeUninit;
 
@@ -20,7 +20,7 @@ impl NodeMemory {
     pub fn new(bytes: usize, node: u32, huge: bool) -> io::Result<Self> {
         let memory = PrivateMemory::new(bytes, huge)?;
         let length = memory.len() as u64;
-        bind_memory(memory.address(), length, node, false)?;
+        bind_memory(memory.address(), length, node, Present::Stay)?;
         populate(memory.address(), length, Access::Write)?;
         Ok(Self(memory))
     }

@@ -113,46 +113,6 @@ pub fn restore_mask_in_child(command: &mut Command, mask: libc::sigset_t) {
     unsafe { command.pre_exec(set) };
 }
 
-/// Gives the child that `command` will start an interleaved memory policy over these nodes
-/// (`set_mempolicy(2)`), and nothing else.
-pub fn interleave_memory(command: &mut Command, nodes: &[u32]) {
-    set_child_policy(command, libc::MPOL_INTERLEAVE, nodes);
-}
-
-/// Binds all memory of the child that `command` will start to these nodes, in a way in which NUMA
-/// balancing still goes over it: it is sampled by hint faults, and the kernel moves pages among
-/// these nodes alone (not at all where there is one).
-///
-/// Source: `set_mempolicy(2)`, `MPOL_BIND | MPOL_F_NUMA_BALANCING`, Linux 5.12; the child does not
-/// start on older kernels (`EINVAL`).
-pub fn bind_child_memory(command: &mut Command, nodes: &[u32]) {
-    const MPOL_F_NUMA_BALANCING: libc::c_int = 1 << 13;
-    set_child_policy(command, libc::MPOL_BIND | MPOL_F_NUMA_BALANCING, nodes);
-}
-
-fn set_child_policy(command: &mut Command, mode: libc::c_int, nodes: &[u32]) {
-    let words = nodes.iter().max().map_or(1, |&node| node as usize / 64 + 1);
-    let mut mask = vec![0u64; words];
-    for &node in nodes {
-        mask[node as usize / 64] |= 1 << (node % 64);
-    }
-    let set = move || {
-        // SAFETY: the mask has the bits announced (the kernel reads one less than it is told);
-        // the call may be made between fork and exec.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_set_mempolicy,
-                mode,
-                mask.as_ptr(),
-                mask.len() * 64 + 1,
-            )
-        };
-        check(result).map(drop)
-    };
-    // SAFETY: one system call, no allocation on success.
-    unsafe { command.pre_exec(set) };
-}
-
 /// What this process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -198,17 +158,32 @@ pub fn thread_cpu_ns() -> u64 {
 ///
 /// Source: `sched_setaffinity(2)`. `EINVAL`: none of them may be used.
 pub fn stay_on(cpus: &CpuSet) -> io::Result<()> {
+    set_affinity(0, &cpu_mask(cpus))
+}
+
+/// Keeps a thread, by its number, on these CPUs. `ESRCH`: it has ended; `EPERM`: it is another
+/// user's.
+pub fn keep_thread_on(thread: i32, cpus: &CpuSet) -> io::Result<()> {
+    set_affinity(thread, &cpu_mask(cpus))
+}
+
+pub(super) fn cpu_mask(cpus: &CpuSet) -> Vec<u64> {
     let highest = cpus.iter().next_back().map_or(0, |cpu| cpu.0 as usize);
     let mut mask = vec![0u64; highest / 64 + 1];
     for cpu in cpus.iter() {
         mask[cpu.0 as usize / 64] |= 1 << (cpu.0 % 64);
     }
-    // SAFETY: the call reads the bytes announced of `mask`; it concerns the calling thread alone.
+    mask
+}
+
+/// Allocates nothing.
+pub(super) fn set_affinity(thread: i32, mask: &[u64]) -> io::Result<()> {
+    // SAFETY: the call reads the bytes announced of `mask`.
     let result = unsafe {
         libc::syscall(
             libc::SYS_sched_setaffinity,
-            0,
-            mask.len() * 8,
+            thread,
+            size_of_val(mask),
             mask.as_ptr(),
         )
     };
@@ -283,19 +258,5 @@ mod tests {
         })
         .join()
         .unwrap();
-    }
-
-    #[test]
-    fn a_child_interleaves_or_is_bound() {
-        let mut command = Command::new("cat");
-        command.arg("/proc/self/numa_maps");
-        interleave_memory(&mut command, &[0]);
-        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        assert!(text.contains("interleave:0"), "{text}");
-        let mut command = Command::new("cat");
-        command.arg("/proc/self/numa_maps");
-        bind_child_memory(&mut command, &[0]);
-        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        assert!(text.contains("bind=balancing:0"), "{text}");
     }
 }

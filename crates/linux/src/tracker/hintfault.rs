@@ -20,7 +20,7 @@
 //! What it does to others: the scan goes over every process. And the kernel does with hint faults
 //! what it does them for: it moves pages to the node that touched them. Only memory that is bound
 //! is left in place, and that is not scanned unless the policy says so: a program that hither
-//! starts itself can be bound with `MPOL_F_NUMA_BALANCING` ([`crate::sys::bind_child_memory`]);
+//! starts itself can be bound with `MPOL_F_NUMA_BALANCING` ([`crate::sys::place_child`]);
 //! then it is sampled, and pages move only among the nodes that it is bound to. Foreign processes
 //! cannot be given such a policy. A page's home is where it is after such a move.
 

@@ -1,0 +1,17 @@
+//! Binding: what a program is told about CPUs and memory before it runs. Pure.
+//!
+//! People name a [`MemoryPolicy`] and a [`ThreadPolicy`] (the words of IBM's RSets: float, local,
+//! remote, striped; fill, round-robin); the kernel knows a [`KernelPolicy`] per process, and CPUs
+//! per thread. This module turns the one into the other against a resource set, and judges
+//! afterwards where pages went.
+
+mod memory;
+pub mod numactl;
+mod policy;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+pub use memory::MemoryPolicy;
+pub use policy::{KernelPolicy, Mode, PolicyError};
+pub use threads::ThreadPolicy;
