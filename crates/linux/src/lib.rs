@@ -4,6 +4,7 @@
 //! test. [`sys`] is the only home of system calls.
 
 pub mod backend;
+pub mod bind;
 pub mod counters;
 pub mod counting;
 pub mod doctor;

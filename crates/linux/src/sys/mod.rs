@@ -14,6 +14,7 @@ mod probe;
 mod process;
 mod reach;
 mod robust;
+mod segment;
 mod smaps;
 mod statics;
 mod thread;
@@ -43,6 +44,7 @@ pub use process::{
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
+pub use segment::{Segment, remove_segment, segment_id};
 pub use smaps::wiped_mappings;
 pub use statics::own_statics;
 pub use thread::{
@@ -83,6 +85,8 @@ pub const ESRCH: i32 = libc::ESRCH;
 pub fn no_descriptor(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
+/// Error number: a page is not where it should be.
+pub const EIO: i32 = libc::EIO;
 /// Error number: no memory.
 pub const ENOMEM: i32 = libc::ENOMEM;
 /// Somebody uses it just now.

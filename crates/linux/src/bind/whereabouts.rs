@@ -1,0 +1,114 @@
+//! Where the pages of a program really went, beside the policy that it was given.
+
+use crate::proc::numa_maps;
+use crate::root::Root;
+use hither_core::bind::KernelPolicy;
+use hither_core::ids::NodeId;
+use std::collections::BTreeMap;
+
+/// Anonymous memory of some processes, at one moment. Pages of files are left out: they may have
+/// been in memory before, by anybody's policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Pages of 4 KiB that are under the policy, per node, ascending.
+    pub pages: Vec<(NodeId, u64)>,
+    /// Pages of mappings for which the program has set another policy itself.
+    pub other_count: u64,
+    /// Processes that were looked at.
+    pub process_count: usize,
+    /// Processes that were not to be read: another user's.
+    pub hidden_count: usize,
+}
+
+impl Whereabouts {
+    /// All pages under the policy.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        self.pages.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// Looks at processes that live; one that ends meanwhile has no pages.
+#[must_use]
+pub fn look(
+    root: &Root,
+    pids: impl IntoIterator<Item = i32>,
+    policy: &KernelPolicy,
+) -> Whereabouts {
+    let mut found = Whereabouts::default();
+    let mut pages: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for pid in pids {
+        let file = format!("proc/{pid}/numa_maps");
+        let Ok(mappings) = root.parse_if_any(&file, numa_maps::parse) else {
+            found.hidden_count += 1;
+            continue;
+        };
+        found.process_count += usize::from(mappings.is_some());
+        let anonymous = mappings.into_iter().flatten().filter(|m| !m.file);
+        for mapping in anonymous {
+            let is_ours = mapping.policy.parse().as_ref() == Ok(policy);
+            for (node, count) in numa_maps::totals(&[mapping]) {
+                match is_ours {
+                    true => *pages.entry(node).or_default() += count,
+                    false => found.other_count += count,
+                }
+            }
+        }
+    }
+    found.pages = pages.into_iter().collect();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn pages_are_counted_by_policy_and_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |pid: i32, text: &str| {
+            let below = folder.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&below).unwrap();
+            fs::write(below.join("numa_maps"), text).unwrap();
+        };
+        write(
+            7,
+            "1000 bind:1 anon=5 N0=1 N1=4 kernelpagesize_kB=4\n\
+             2000 bind:1 file=/lib/libc.so N0=9 kernelpagesize_kB=4\n\
+             3000 interleave:0-1 anon=2 N0=1 N1=1 kernelpagesize_kB=4\n\
+             4000 bind:1 huge anon=1 N1=1 kernelpagesize_kB=2048\n",
+        );
+        write(8, "1000 bind:1 anon=1 N1=1 kernelpagesize_kB=4\n");
+        write(9, "nonsense\n");
+        let root = Root::new(folder.path());
+        let policy = "bind:1".parse().unwrap();
+        let found = look(&root, [7, 8, 9, 10], &policy);
+        assert_eq!(found.pages, [(NodeId(0), 1), (NodeId(1), 517)]);
+        assert_eq!(
+            (found.other_count, found.process_count, found.hidden_count),
+            (2, 2, 1)
+        );
+        assert_eq!(
+            (found.page_count(), policy.astray(&found.pages)),
+            (518, Some(1))
+        );
+    }
+
+    #[test]
+    fn a_child_is_where_it_was_put() {
+        let mut command = std::process::Command::new("sleep");
+        command.arg("60");
+        let policy: KernelPolicy = "bind:0".parse().unwrap();
+        crate::sys::place_child(&mut command, None, Some(&policy)).unwrap();
+        let mut child = command.spawn().unwrap();
+        let found = look(&Root::host(), [child.id() as i32], &policy);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.page_count() > 10, "{found:?}");
+        assert_eq!(
+            (policy.astray(&found.pages), found.other_count),
+            (Some(0), 0)
+        );
+    }
+}
