@@ -8,7 +8,7 @@
 
 use anyhow::Context;
 use hither_linux::sys::{self, Ended, PidFd, Signals, Timer, Waiter};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process;
 
@@ -146,13 +146,18 @@ fn spawn(
     command.args(&words[1..]);
     prepare(&mut command)?;
     sys::restore_mask_in_child(&mut command, signals.mask_before());
-    let name = words[0].display();
-    command.spawn().map_err(|error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
-            io::ErrorKind::PermissionDenied => "make it executable (chmod +x)",
-            _ => "try to start it without hither",
-        };
-        anyhow::Error::new(error).context(format!("program `{name}` cannot be started; {remedy}"))
-    })
+    command
+        .spawn()
+        .map_err(|error| cannot_start(&words[0], error))
+}
+
+/// What to say of a program that the kernel does not start.
+pub fn cannot_start(program: &OsStr, error: io::Error) -> anyhow::Error {
+    let name = program.display();
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
+        io::ErrorKind::PermissionDenied => "make it executable (chmod +x)",
+        _ => "try to start it without hither",
+    };
+    anyhow::Error::new(error).context(format!("program `{name}` cannot be started; {remedy}"))
 }

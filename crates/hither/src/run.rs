@@ -1,19 +1,27 @@
-//! `hither run`: a program beside the control loop that moves its memory.
+//! `hither run`: a program placed on CPUs and memory, and beside the control loop that moves its
+//! memory.
 
 mod choose;
 mod driver;
 mod estimate;
+mod numactl;
+mod place;
+mod places;
 mod report;
+mod show;
 
-use crate::{print, units};
-use anyhow::Context;
+use crate::{beside, print, units};
+use anyhow::{Context, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::machine::{Machine, parse};
 use hither_core::policy;
+use hither_core::rset::Resources;
+use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -23,14 +31,20 @@ const LEAST_INTERVAL_US: u64 = 10_000;
 /// Longest interval in us.
 const MOST_INTERVAL_US: u64 = 10_000_000;
 
-/// Run a program and move its memory where it is used
+/// What decides unless somebody says where a program belongs.
+const DEFAULT_POLICY: &str = "carrefour";
+
+/// Run a program where it belongs, and move its memory where it is used
 ///
 /// The program's exit status becomes hither's; 128 plus the number of a signal that ended it.
+/// With numactl's options alone hither becomes the program, as numactl does.
 #[derive(Debug, clap::Args)]
+#[command(infer_long_args = true)]
 pub struct Command {
-    /// What decides; with `none` there is not even a tracker
-    #[arg(long, value_name = "NAME", default_value = "carrefour", value_parser = policies())]
-    policy: String,
+    /// What decides what moves while it runs; carrefour, or none where the program is placed. With
+    /// `none` there is not even a tracker
+    #[arg(long, value_name = "NAME", value_parser = policies())]
+    policy: Option<String>,
     /// Time between decisions: 10ms to 10s
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     interval: u64,
@@ -43,8 +57,12 @@ pub struct Command {
     /// Machine file that tells the clock of the CPUs
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
+    #[command(flatten)]
+    place: place::Options,
+    #[command(flatten)]
+    numactl: numactl::Options,
     /// Program and arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -56,8 +74,28 @@ impl Command {
     /// evidence, a program that cannot be found. Once it runs, hither ends with its status.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let start = Instant::now();
+        let root = Root::host();
+        let topology = Topology::read(&root).context("reading the machine")?;
+        let resources = resources::read(&root, &topology).context("reading the machine")?;
+        if self.numactl.show || self.numactl.hardware || self.numactl.shared.is_meant() {
+            return self.without_program(&root, &topology, &resources);
+        }
+        ensure!(
+            !self.command.is_empty(),
+            "there is no program to run; give one, with its arguments, after the options"
+        );
+        if let Some(option) = self.numactl.shared.misplaced() {
+            bail!("{option} is about shared memory; name that with --file or --shm");
+        }
+        let placement = self.place.placement(&self.numactl, &resources, &root)?;
+        for warning in placement.iter().flat_map(|placement| &placement.warnings) {
+            print::err_lines(warning);
+        }
+        if self.becomes_program() {
+            return self.become_program(placement);
+        }
         let machine = self.machine.as_deref().map(read_machine).transpose()?;
-        let setup = self.prepare(machine.as_ref())?;
+        let setup = self.prepare(machine.as_ref(), root, topology)?;
         if let Some(path) = &self.json {
             // Found out now rather than after a long run; nothing is overwritten yet.
             let mut options = std::fs::OpenOptions::new();
@@ -67,7 +105,13 @@ impl Command {
                 .open(path)
                 .with_context(|| cannot_write(path))?;
         }
-        let finished = driver::run(setup, &self.command, self.explain, self.json.is_some())?;
+        let finished = driver::run(
+            setup,
+            placement,
+            &self.command,
+            self.explain,
+            self.json.is_some(),
+        )?;
         let report = report::Report::new(&self, machine.as_ref(), &finished, start.elapsed());
         print::err_lines(&report.text());
         let status = finished.ended.status();
@@ -80,14 +124,68 @@ impl Command {
         Ok(ExitCode::from(status))
     }
 
+    /// What decides while the program runs.
+    fn policy(&self) -> &str {
+        let is_placed = self.numactl.is_used() || self.place.stays_beside();
+        match &self.policy {
+            Some(policy) => policy,
+            None if is_placed => "none",
+            None => DEFAULT_POLICY,
+        }
+    }
+
+    /// Is there nothing to do beside the program?
+    fn becomes_program(&self) -> bool {
+        let is_watched = self.policy.is_some() || self.json.is_some() || self.explain;
+        self.numactl.is_used() && !self.place.stays_beside() && !is_watched
+    }
+
+    /// Never returns where the program can be started.
+    fn become_program(&self, placement: Option<place::Placement>) -> anyhow::Result<ExitCode> {
+        if let Some(placement) = placement {
+            placement.binding.apply()?;
+        }
+        let mut command = std::process::Command::new(&self.command[0]);
+        let error = command.args(&self.command[1..]).exec();
+        Err(beside::cannot_start(&self.command[0], error))
+    }
+
+    /// `--show`, `--hardware`, `--shm`, `--file`.
+    fn without_program(
+        &self,
+        root: &Root,
+        topology: &Topology,
+        resources: &Resources,
+    ) -> anyhow::Result<ExitCode> {
+        if let Some(word) = self.command.first() {
+            bail!(
+                "`{}` would not be run: --show, --hardware, --shm and --file go without a program",
+                word.display()
+            );
+        }
+        let policy = self.numactl.policy(resources, root)?;
+        let text = match (self.numactl.show, self.numactl.hardware) {
+            (true, _) => show::show(resources)?,
+            (false, true) => show::hardware(topology),
+            (false, false) => {
+                show::shared(&self.numactl.shared, policy.as_ref(), self.place.verify)?
+            }
+        };
+        print::out(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
     /// Everything that can be wrong is found before the program starts.
-    fn prepare(&self, machine: Option<&Machine>) -> anyhow::Result<Option<driver::Setup>> {
-        let policy = policy::by_name(&self.policy)?;
-        if self.policy == "none" {
+    fn prepare(
+        &self,
+        machine: Option<&Machine>,
+        root: Root,
+        topology: Topology,
+    ) -> anyhow::Result<Option<driver::Setup>> {
+        let policy = policy::by_name(self.policy())?;
+        if self.policy() == "none" {
             return Ok(None);
         }
-        let root = Root::host();
-        let topology = Topology::read(&root).context("reading the machine")?;
         let ghz = machine.map(|machine| machine.cpu.ghz);
         let tracker = choose::tracker(&*policy, &root, &topology, ghz)?;
         let backend = choose::backend()?;

@@ -1,6 +1,7 @@
 //! The control loop beside the program: observe, decide, act, once an interval.
 
 use super::estimate::Estimate;
+use super::place::{Attendant, Placed, Placement};
 use crate::beside::{Beside, End};
 use crate::print;
 use hither_core::engine::{Engine, Summary};
@@ -47,6 +48,8 @@ pub struct Finished {
     pub usage: Usage,
     /// What was decided and done; `None` where nothing was to be.
     pub decided: Option<Decided>,
+    /// Where it was placed, and what came of that; `None` where nobody asked.
+    pub placed: Option<Placed>,
 }
 
 /// What the loop has to tell.
@@ -71,16 +74,30 @@ pub struct Decided {
 /// Runs the program to its end.
 pub fn run(
     setup: Option<Setup>,
+    placement: Option<Placement>,
     words: &[OsString],
     explain: bool,
     keep_log: bool,
 ) -> anyhow::Result<Finished> {
-    let beside = Beside::start(words, |_| Ok(()))?;
+    let beside = Beside::start(words, |command| {
+        let binding = placement.as_ref().map(|placement| &placement.binding);
+        Ok(binding.map_or(Ok(()), |binding| binding.place(command))?)
+    })?;
     let start_ns = beside.start_ns();
     let mut session = setup.map(|setup| Session::new(setup, start_ns, explain, keep_log));
-    let first_us = session.as_ref().map(|session| session.interval_us);
+    let mut attendant = placement.map(|placement| Attendant::new(&Root::host(), placement));
+    let first_us = match (&session, &attendant) {
+        (Some(session), _) => Some(session.interval_us),
+        (None, Some(_)) => Some(LEAST_SLEEP_US),
+        (None, None) => None,
+    };
     let end = beside.run(first_us, |handle| {
-        session.as_mut().map(|session| session.step(handle))
+        let wanted_us = attendant.as_mut().map(Attendant::turn);
+        // The loop keeps its own time; whoever looks after the placement comes along.
+        session
+            .as_mut()
+            .map(|session| session.step(handle))
+            .or(wanted_us)
     })?;
     let run_us = (sys::monotonic_ns() - start_ns) / 1000;
     let decided = session.map(Session::finish);
@@ -93,6 +110,7 @@ pub fn run(
         run_us,
         usage: sys::own_usage(),
         decided,
+        placed: attendant.map(Attendant::finish),
     })
 }
 

@@ -3,6 +3,7 @@
 use super::Command;
 use super::driver::{Decided, Finished};
 use super::estimate::Figures;
+use super::place::Placed;
 use hither_core::machine::Machine;
 use hither_linux::sys::Ended;
 use serde_json::{Value, json};
@@ -56,7 +57,11 @@ impl<'a> Report<'a> {
             "{program} ran {:.3} s, {how}\n",
             finished.run_us as f64 / 1e6
         );
+        if let Some(placed) = &finished.placed {
+            text.push_str(&placed.text());
+        }
         match &finished.decided {
+            None if finished.placed.is_some() => {}
             None => text.push_str("policy none: nothing was watched, nothing was moved\n"),
             Some(decided) => text.push_str(&decided_text(decided)),
         }
@@ -88,7 +93,7 @@ impl<'a> Report<'a> {
         let mut document = json!({
             "schema": "hither.run/1",
             "command": words,
-            "policy": self.command.policy,
+            "policy": self.command.policy(),
             "machine": self.machine.map(|machine| &machine.name),
             "interval_us": self.command.interval,
             "seconds": finished.run_us as f64 / 1e6,
@@ -101,6 +106,7 @@ impl<'a> Report<'a> {
                 "peak_resident_kb": usage.peak_resident_kb,
             },
             "decided": Value::Null,
+            "placed": finished.placed.as_ref().map(Placed::json),
         });
         if let Some(decided) = &finished.decided {
             document["decided"] = decided_json(decided);

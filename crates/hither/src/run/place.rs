@@ -1,0 +1,325 @@
+//! Placement of a program: a resource set with a memory and a thread policy, tried out before the
+//! program starts and looked at while it runs.
+
+use super::numactl;
+use anyhow::anyhow;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use hither_core::bind::{MemoryPolicy, ThreadPolicy};
+use hither_core::rset::{Expression, ResourceSet, Resources};
+use hither_linux::bind::threads::Keeper;
+use hither_linux::bind::whereabouts::{self, Whereabouts};
+use hither_linux::bind::{Binding, Granted};
+use hither_linux::proc::tree::Tree;
+use hither_linux::root::Root;
+use hither_linux::sys;
+
+/// Time to the first look at a program, in us; each next look is twice as far, up to the last.
+const FIRST_LOOK_US: u64 = 50_000;
+const LAST_LOOK_US: u64 = 10_000_000;
+/// Of the time between looks one in so many parts is spent looking, at most.
+const LOOK_SHARE: u64 = 100;
+/// Time between two searches for new threads, in us.
+const THREADS_US: u64 = 10_000;
+
+/// hither's own words for placement.
+#[derive(Debug, clap::Args)]
+#[group(id = "placement")]
+#[command(next_help_heading = "Placement")]
+pub struct Options {
+    /// Run on the CPUs of a set and take memory from its nodes, as in 'node:0 + mem:2'
+    /// (docs/resource-sets.md)
+    #[arg(long, value_name = "EXPR", conflicts_with_all = ["cpunodebind", "physcpubind"])]
+    on: Option<String>,
+    /// How pages are taken from the set's nodes; bind where the set has some, else float
+    #[arg(long, value_name = "POLICY", value_parser = memory_policies(), group = "memory policy")]
+    memory: Option<MemoryPolicy>,
+    /// Which CPUs threads get: float, fill, round-robin[:package|:node|:domain|:core]
+    #[arg(long, value_name = "POLICY", value_parser = parse_threads)]
+    threads: Option<ThreadPolicy>,
+    /// Look where pages really go, and say so at the end
+    #[arg(short = 'V', long)]
+    pub verify: bool,
+}
+
+fn memory_policies() -> impl TypedValueParser<Value = MemoryPolicy> {
+    let values = MemoryPolicy::ALL.map(|(_, word, about)| PossibleValue::new(word).help(about));
+    PossibleValuesParser::new(values).try_map(|word| word.parse::<MemoryPolicy>())
+}
+
+fn parse_threads(text: &str) -> Result<ThreadPolicy, String> {
+    text.parse()
+}
+
+/// What a program is given, and what the kernel made of it.
+#[derive(Debug)]
+pub struct Placement {
+    /// For the child.
+    pub binding: Binding,
+    /// As tried out.
+    pub granted: Granted,
+    /// CPUs for threads, one each; empty where they float.
+    order: Vec<hither_core::ids::CpuId>,
+    threads: ThreadPolicy,
+    /// Sentences for a person, before the program starts.
+    pub warnings: Vec<String>,
+}
+
+impl Options {
+    /// Does any of them need hither beside the program?
+    pub fn stays_beside(&self) -> bool {
+        self.verify || self.on.is_some() || self.memory.is_some() || self.threads.is_some()
+    }
+
+    /// What is to be given, tried out; `None` where nothing is asked for.
+    ///
+    /// # Errors
+    /// Sets and lists that cannot be read or come to nothing; what the kernel refuses.
+    pub fn placement(
+        &self,
+        numactl: &numactl::Options,
+        resources: &Resources,
+        root: &Root,
+    ) -> anyhow::Result<Option<Placement>> {
+        let mut warnings = Vec::new();
+        let set = self.set(resources, &mut warnings)?;
+        let mut binding = numactl.binding(resources, root)?;
+        if !set.cpus.is_empty() {
+            binding.cpus = Some(set.cpus.clone());
+        }
+        let around = ResourceSet {
+            cpus: binding.cpus.clone().unwrap_or_default(),
+            nodes: set.nodes.clone(),
+        };
+        let memory = match self.memory {
+            None if set.nodes.is_empty() || numactl.has_policy() => None,
+            None => Some(MemoryPolicy::Bind),
+            given => given,
+        };
+        if let Some(memory) = memory {
+            binding.policy = Some(memory.on(&around, resources).map_err(|why| anyhow!(why))?);
+        }
+        let threads = self.threads.unwrap_or(ThreadPolicy::Float);
+        if binding.is_empty() && threads == ThreadPolicy::Float && !self.verify {
+            return Ok(None);
+        }
+        let granted = binding.try_out()?;
+        if let Some(wanted) = &binding.cpus {
+            let lost = wanted.difference(&granted.cpus);
+            if !lost.is_empty() {
+                warnings.push(format!(
+                    "CPUs {lost} are left out: the cpuset has not got them"
+                ));
+            }
+        }
+        if let Some(wanted) = &binding.policy {
+            let lost = wanted.nodes.difference(&granted.policy.nodes);
+            if !lost.is_empty() {
+                warnings.push(format!(
+                    "nodes {lost} are left out: the cpuset has not got them"
+                ));
+            }
+        }
+        Ok(Some(Placement {
+            order: threads.order(&granted.cpus, resources),
+            threads,
+            binding,
+            granted,
+            warnings,
+        }))
+    }
+
+    fn set(
+        &self,
+        resources: &Resources,
+        warnings: &mut Vec<String>,
+    ) -> anyhow::Result<ResourceSet> {
+        let Some(text) = &self.on else {
+            return Ok(ResourceSet::new());
+        };
+        let expression: Expression = text
+            .parse()
+            .map_err(|fault: hither_core::rset::Fault| anyhow!("--on: {}", fault.pointed(text)))?;
+        let resolved = expression.resolve(resources);
+        let resolved = resolved.map_err(|fault| anyhow!("--on: {}", fault.pointed(text)))?;
+        warnings.extend(resolved.warnings);
+        Ok(resolved.set)
+    }
+}
+
+/// What became of a placement.
+#[derive(Debug)]
+pub struct Placed {
+    pub granted: Granted,
+    pub threads: ThreadPolicy,
+    /// The look with most pages; `None` where the program was gone before the first.
+    pub seen: Option<Whereabouts>,
+    pub look_count: u64,
+    /// Most threads that were kept on CPUs at once, and those that could not be.
+    pub kept_count: usize,
+    pub refused_count: usize,
+}
+
+/// Looks after a placed program while it runs.
+#[derive(Debug)]
+pub struct Attendant {
+    root: Root,
+    tree: Tree,
+    granted: Granted,
+    threads: ThreadPolicy,
+    keeper: Option<Keeper>,
+    start_ns: u64,
+    next_look_us: u64,
+    seen: Option<Whereabouts>,
+    look_count: u64,
+}
+
+impl Attendant {
+    /// Of the descendants of this process.
+    #[must_use]
+    pub fn new(root: &Root, placement: Placement) -> Self {
+        let Placement {
+            granted,
+            order,
+            threads,
+            ..
+        } = placement;
+        Self {
+            root: root.clone(),
+            tree: Tree::new(root.clone(), std::process::id() as i32),
+            granted,
+            threads,
+            keeper: (!order.is_empty()).then(|| Keeper::new(order)),
+            start_ns: sys::monotonic_ns(),
+            next_look_us: FIRST_LOOK_US,
+            seen: None,
+            look_count: 0,
+        }
+    }
+
+    /// Places new threads, and looks at pages if it is time. Returns the time to sleep in us.
+    pub fn turn(&mut self) -> u64 {
+        let now_us = (sys::monotonic_ns() - self.start_ns) / 1000;
+        // A tree that cannot be read now is read at the next turn.
+        let _ = self.tree.refresh(now_us);
+        let pids: Vec<i32> = self
+            .tree
+            .processes()
+            .iter()
+            .map(|process| process.pid)
+            .collect();
+        if let Some(keeper) = &mut self.keeper {
+            keeper.turn(&self.root, pids.iter().copied());
+        }
+        if now_us >= self.next_look_us {
+            let seen = whereabouts::look(&self.root, pids, &self.granted.policy);
+            let most = self.seen.as_ref().map_or(0, Whereabouts::page_count);
+            if seen.page_count() >= most {
+                self.seen = Some(seen);
+            }
+            self.look_count += 1;
+            let then_us = (sys::monotonic_ns() - self.start_ns) / 1000;
+            let pause_us = now_us
+                .min(LAST_LOOK_US)
+                .max(LOOK_SHARE * (then_us - now_us));
+            self.next_look_us = then_us + pause_us;
+        }
+        match self.keeper {
+            Some(_) => THREADS_US,
+            None => self.next_look_us.saturating_sub(now_us).max(1000),
+        }
+    }
+
+    /// What was seen.
+    #[must_use]
+    pub fn finish(self) -> Placed {
+        Placed {
+            granted: self.granted,
+            threads: self.threads,
+            seen: self.seen,
+            look_count: self.look_count,
+            kept_count: self.keeper.as_ref().map_or(0, Keeper::most_count),
+            refused_count: self.keeper.as_ref().map_or(0, Keeper::refused_count),
+        }
+    }
+}
+
+impl Placed {
+    /// For a person.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Granted { cpus, policy } = &self.granted;
+        let mut text = format!(
+            "placed: CPUs {cpus}, threads {}, memory {policy}\n",
+            self.threads
+        );
+        if self.kept_count > 0 {
+            text += &format!("threads: {} kept on a CPU each at most", self.kept_count);
+            if self.refused_count > 0 {
+                text += &format!(", {} could not be", self.refused_count);
+            }
+            text.push('\n');
+        }
+        let Some(seen) = &self.seen else {
+            return text + "memory: it ended before anybody could look\n";
+        };
+        let pages = seen.page_count();
+        let nodes: Vec<String> = seen
+            .pages
+            .iter()
+            .map(|(node, count)| format!("{node} {count}"))
+            .collect();
+        text += &format!(
+            "memory: {pages} pages of 4 KiB under that policy: {}",
+            nodes.join(", ")
+        );
+        text += &match policy.astray(&seen.pages) {
+            None => ".\n".replace('.', ""),
+            Some(0) => ", each where it should be\n".to_owned(),
+            Some(astray) => format!(
+                "; {astray} ({:.1} %) are elsewhere\n",
+                100.0 * astray as f64 / pages.max(1) as f64
+            ),
+        };
+        if seen.other_count > 0 {
+            text += &format!(
+                "memory: {} pages under policies of its own\n",
+                seen.other_count
+            );
+        }
+        if seen.hidden_count > 0 {
+            text += &format!(
+                "memory: {} processes were not to be read\n",
+                seen.hidden_count
+            );
+        }
+        text
+    }
+
+    /// The same for programs (`placed` of hither.run/1).
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        let seen = self.seen.as_ref().map(|seen| {
+            let nodes: Vec<_> = seen
+                .pages
+                .iter()
+                .map(|(node, pages)| serde_json::json!({"node": node, "pages": pages}))
+                .collect();
+            serde_json::json!({
+                "nodes": nodes,
+                "astray_pages": self.granted.policy.astray(&seen.pages),
+                "other_policy_pages": seen.other_count,
+                "process_count": seen.process_count,
+                "hidden_process_count": seen.hidden_count,
+            })
+        });
+        serde_json::json!({
+            "cpus": self.granted.cpus.to_string(),
+            "memory": self.granted.policy.to_string(),
+            "threads": self.threads.to_string(),
+            "kept_threads": self.kept_count,
+            "refused_threads": self.refused_count,
+            "look_count": self.look_count,
+            "seen": seen,
+        })
+    }
+}
