@@ -1,0 +1,236 @@
+//! Every memory and thread policy of `hither run` on emulated machines: the kernel's policy, the
+//! CPUs, and the node of every page, against what topology and distances say they must be.
+//!
+//! `HITHER_MACHINES` names machine files, with commas between; without it one machine is taken.
+
+mod common;
+
+use common::built;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+const MACHINE: &str = "spr-2s-cxl";
+/// Sets that every machine has, and most have memory elsewhere.
+const SETS: [&str; 4] = [
+    "machine",
+    "machine-node:0",
+    "cpus:0 + ~machine-node:0",
+    "cpus:1 + machine - mem:0 + mem:0",
+];
+const POLICIES: [&str; 7] = [
+    "float",
+    "local",
+    "remote",
+    "striped",
+    "bind",
+    "preferred",
+    "weighted",
+];
+const THREADS: [&str; 3] = ["fill", "round-robin:node", "round-robin:core"];
+
+fn ids(list: &Value) -> Vec<u32> {
+    let list = list.as_str().unwrap();
+    let ranges = list.split(',').filter(|range| !range.is_empty());
+    ranges
+        .flat_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            first.parse().unwrap()..=last.parse::<u32>().unwrap()
+        })
+        .collect()
+}
+
+/// A machine as `hither topo --json` tells it.
+struct Machine {
+    /// Number, CPUs, weight.
+    nodes: Vec<(u32, Vec<u32>, u64)>,
+    distances: Vec<Vec<u64>>,
+}
+
+impl Machine {
+    fn read(topology: &Value) -> Self {
+        let nodes = topology["nodes"].as_array().unwrap().iter();
+        let number = |value: &Value| value.as_u64().unwrap();
+        let rows = topology["distances"].as_array().unwrap().iter();
+        Self {
+            nodes: nodes
+                .map(|node| {
+                    let weight = node["weight"].as_u64().unwrap_or(1);
+                    (number(&node["id"]) as u32, ids(&node["cpus"]), weight)
+                })
+                .collect(),
+            distances: rows
+                .map(|row| row.as_array().unwrap().iter().map(number).collect())
+                .collect(),
+        }
+    }
+
+    /// Of some nodes those nearest to a CPU.
+    fn nearest(&self, cpu: u32, among: &[u32]) -> Vec<u32> {
+        let from = self
+            .nodes
+            .iter()
+            .position(|node| node.1.contains(&cpu))
+            .unwrap();
+        let at = |id: &u32| self.nodes.iter().position(|node| node.0 == *id).unwrap();
+        let distance = |id: &u32| self.distances[from][at(id)];
+        let least = among.iter().map(distance).min().unwrap();
+        among
+            .iter()
+            .copied()
+            .filter(|id| distance(id) == least)
+            .collect()
+    }
+
+    /// Are these pages, in order, where a policy puts them that runs on `cpus` and was given
+    /// `nodes`?
+    fn is_right(&self, policy: &str, cpus: &[u32], nodes: &[u32], pages: &[u32]) -> bool {
+        let all: Vec<u32> = self.nodes.iter().map(|node| node.0).collect();
+        let all_on = |among: &[u32]| {
+            let nearest = self.nearest(cpus[0], among);
+            nearest.contains(&pages[0]) && pages.iter().all(|page| *page == pages[0])
+        };
+        match policy {
+            "float" | "local" => all_on(&all),
+            "bind" | "preferred" => all_on(nodes),
+            "remote" => {
+                let has_none = |id: &u32| {
+                    let node = self.nodes.iter().find(|node| node.0 == *id).unwrap();
+                    !node.1.iter().any(|cpu| cpus.contains(cpu))
+                };
+                let remote: Vec<u32> = nodes.iter().copied().filter(has_none).collect();
+                all_on(&remote)
+            }
+            "striped" => {
+                let next = |page: u32| {
+                    let at = nodes.iter().position(|node| *node == page);
+                    at.map(|at| nodes[(at + 1) % nodes.len()])
+                };
+                pages.windows(2).all(|pair| next(pair[0]) == Some(pair[1]))
+            }
+            "weighted" => {
+                // One turn takes as many pages of each node as it weighs.
+                let weight = |id: &u32| self.nodes.iter().find(|node| node.0 == *id).unwrap().2;
+                let turn: u64 = nodes.iter().map(weight).sum();
+                let mut counts = BTreeMap::<u32, u64>::new();
+                let whole = pages.len() as u64 / turn * turn;
+                for page in &pages[..whole as usize] {
+                    *counts.entry(*page).or_default() += 1;
+                }
+                whole > 0
+                    && nodes
+                        .iter()
+                        .all(|id| counts.get(id) == Some(&(whole / turn * weight(id))))
+            }
+            _ => false,
+        }
+    }
+}
+
+fn judge(name: &str) {
+    let (hither, placed) = (built("hither"), built("examples/placed"));
+    let run = |words: &str| format!("{} {words}", hither.display());
+    let mut script = format!("{}; echo; ", run("topo --json"));
+    for set in SETS {
+        script += &format!("{}; ", run(&format!("topo --json --set '{set}'")));
+        for policy in POLICIES {
+            let words = format!("run --on '{set}' --memory {policy} {}", placed.display());
+            script += &format!(
+                "{} 2>/tmp/error; echo {policy}: $?; grep remote /tmp/error; echo ==; ",
+                run(&words)
+            );
+        }
+    }
+    for policy in THREADS {
+        let words = format!("run --on machine --threads {policy} sh -c 'sleep 0.2; sleep 0.1; :'");
+        script += &format!("echo {policy}; {} 2>&1; echo ==; ", run(&words));
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../machines/{name}.toml"));
+    let mut command = Command::new(&hither);
+    command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);
+    command
+        .arg(file)
+        .arg("--file")
+        .arg(&hither)
+        .arg("--file")
+        .arg(&placed);
+    let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success(),
+        "{}{told}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let mut documents = serde_json::Deserializer::from_str(&told).into_iter::<Value>();
+    let machine = Machine::read(&documents.next().unwrap().unwrap());
+    let mut rest = &told[documents.byte_offset()..];
+    let (mut right_count, mut refused_count) = (0, 0);
+    for set in SETS {
+        let mut documents = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        let document = documents.next();
+        let Some(Ok(document)) = document else {
+            // Of one node there is nothing besides: refused, and by `run` as well.
+            assert!(set.contains('~') || machine.nodes.len() > 1, "{rest}");
+            panic!("{name}: {set} is refused\n{rest}");
+        };
+        rest = &rest[documents.byte_offset()..];
+        let resolved = &document["sets"][0];
+        let (cpus, mut nodes) = (ids(&resolved["cpus"]), ids(&resolved["nodes"]));
+        if nodes.is_empty() {
+            nodes = machine.nodes.iter().map(|node| node.0).collect();
+        }
+        for policy in POLICIES {
+            let (answer, after) = rest.split_once("==\n").unwrap();
+            rest = after;
+            let case = format!("{name}: --on '{set}' --memory {policy}: {answer}");
+            if answer.contains(&format!("{policy}: 2")) {
+                // Memory elsewhere there is not on every machine.
+                assert!(
+                    policy == "remote" && answer.contains("has some of the CPUs"),
+                    "{case}"
+                );
+                refused_count += 1;
+                continue;
+            }
+            assert!(answer.contains(&format!("{policy}: 0")), "{case}");
+            let line = answer
+                .lines()
+                .find(|line| line.starts_with("cpus "))
+                .unwrap();
+            let (before, pages) = line.split_once(" pages ").unwrap();
+            let pages: Vec<u32> = pages.split(',').map(|page| page.parse().unwrap()).collect();
+            let list = before.split(' ').nth(1).unwrap();
+            assert_eq!(ids(&list.into()), cpus, "{case}");
+            assert!(machine.is_right(policy, &cpus, &nodes, &pages), "{case}");
+            right_count += 1;
+        }
+    }
+    for policy in THREADS {
+        let (answer, after) = rest.split_once("==\n").unwrap();
+        rest = after;
+        let told = format!("threads {policy}");
+        assert!(
+            answer.contains(&told) && answer.contains("kept on a CPU each"),
+            "{answer}"
+        );
+    }
+    let memory = machine
+        .nodes
+        .iter()
+        .filter(|node| node.1.is_empty())
+        .count();
+    println!(
+        "{name}: {} nodes ({memory} without CPUs), {right_count} placements right page by page, \
+         {refused_count} refused as there is no memory elsewhere",
+        machine.nodes.len()
+    );
+    assert!(right_count >= 18);
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn every_policy_puts_pages_where_it_should() {
+    let machines = std::env::var("HITHER_MACHINES").unwrap_or_else(|_| MACHINE.to_owned());
+    machines.split(',').for_each(judge);
+}
