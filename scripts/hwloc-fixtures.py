@@ -14,6 +14,8 @@ one fact say of one another (Documentation/ABI/stable/sysfs-devices-system-cpu a
   nodeN/cpumap, cpulist                                   each from the other
   cpuN/, cpuN/online                   of CPUs that are present and not online
   cpu/online                           CPUs whose folder has topology/, where an old kernel has no file
+  node/online                          nodes that have a folder, likewise; without any no node/
+  local_cpus of a PCI device           CPUs of its numa_node
 
 A NUL at the end of a file, which an old hwloc-gather-topology left there, is taken away.
 """
@@ -85,6 +87,12 @@ def complete_tree(tree):
     for cpu in (members(present.read_text()) if present.exists() else set()) - online:
         (cpus / f"cpu{cpu}").mkdir(exist_ok=True)
         (cpus / f"cpu{cpu}/online").write_text("0\n")
+    nodes = tree / "sys/devices/system/node"
+    numbers = [int(p.name[4:]) for p in nodes.glob("node[0-9]*")]
+    if numbers and not (nodes / "online").exists():
+        (nodes / "online").write_text(as_list(numbers))
+    elif nodes.exists() and not numbers:
+        shutil.rmtree(nodes)
     packages = {}
     for cpu in online:
         folder = cpus / f"cpu{cpu}/topology"
@@ -103,6 +111,11 @@ def complete_tree(tree):
         complete(folder, "shared_cpu_map", "shared_cpu_list")
     for folder in tree.glob("sys/devices/system/node/node[0-9]*"):
         complete(folder, "cpumap", "cpulist")
+    for device in tree.glob("sys/bus/pci/devices/*"):
+        number, near = device / "numa_node", device / "local_cpus"
+        if number.exists() and not near.exists():
+            node = nodes / f"node{number.read_text().strip()}/cpulist"
+            near.write_text(as_mask(members(node.read_text()) if node.exists() else online))
 
 
 def main():
@@ -127,7 +140,7 @@ def main():
                         "HWLOC_COMPONENTS": "linux,stop", "HWLOC_XML_EXPORT_SUPPORT": "0"}
             target = output / f"{tree.name}.xml"
             target.unlink(missing_ok=True)
-            done = subprocess.run(["lstopo-no-graphics", "--of", "xml", target],
+            done = subprocess.run(["lstopo-no-graphics", "--disallowed", "--of", "xml", target],
                                   env=os.environ | settings, capture_output=True, text=True)
             if done.stderr or done.returncode:
                 print(f"{tree.name}: {done.stderr.strip()}", file=sys.stderr)

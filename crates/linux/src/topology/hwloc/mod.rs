@@ -33,6 +33,9 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 const FILE_REMEDY: &str =
     "give a file of hwloc 2 (lstopo FILE.xml, or hither topo --hwloc FILE.xml)";
 
+/// Who told what is in a file that is written here.
+const OWN_BACKEND: &str = "hither";
+
 // Infos of the files that are written here.
 /// CPUs that are local to a node, in the kernel's list format, where the object names others.
 const INFO_CPUS: &str = "HitherCPUs";
@@ -111,6 +114,3 @@ pub struct Written {
     /// What could not be written, one sentence each.
     pub left_out: Vec<String>,
 }
-
-#[cfg(test)]
-mod tests;

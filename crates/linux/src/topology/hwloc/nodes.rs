@@ -149,7 +149,10 @@ pub(super) fn assign(
     }
     nodes.sort_by_key(|node| node.id);
     if let Some(cpu) = online.difference(&taken).first() {
-        return Err(whole.fault(format!("{cpu} is in the cpuset of no NUMANode")));
+        return Err(whole.fault(format!(
+            "{cpu} is in the cpuset of no NUMANode (lstopo leaves out nodes that its cgroup forbids, \
+             but with --disallowed)"
+        )));
     }
     if nodes.iter().all(|node| node.memory.total_kb == 0) {
         return Err(whole.fault("no node has memory"));

@@ -6,7 +6,7 @@
 
 use super::nodes::Found as FoundNode;
 use super::xml::{self, Element};
-use super::{Machine, bitmap, nodes, performance};
+use super::{Machine, OWN_BACKEND, bitmap, nodes, performance};
 use crate::error::Fault;
 use crate::parse::{Parsed, clip};
 use crate::proc::allowed::Allowed;
@@ -71,6 +71,12 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
     };
     let mut notes =
         vec!["read from a file of hwloc, which does not tell the kernel's settings".to_owned()];
+    let offline = complete.unwrap_or_default().difference(&online);
+    if !offline.is_empty() && whole.info("Backend").and_then(value) != Some(OWN_BACKEND) {
+        notes.push(format!(
+            "CPUs {offline} are offline, or were forbidden to the program that wrote the file"
+        ));
+    }
     let mut nodes = nodes::assign(&found.nodes, whole, &online, &mut notes)?;
     let by_gp_index = found.nodes.iter().filter_map(|node| {
         let position = nodes.iter().position(|known| known.id == node.id)?;
@@ -88,7 +94,7 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
     let packages = found.packages(&online)?;
     let topology = Topology {
         domains: found.domains(&online, &packages, &mut notes)?,
-        offline: complete.unwrap_or_default().difference(&online),
+        offline,
         packages,
         nodes,
         online,
@@ -107,6 +113,10 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
         caches: found.caches.into_iter().map(|(cache, _)| cache).collect(),
         topology,
     })
+}
+
+fn value(info: &Element) -> Option<&str> {
+    info.attribute("value")
 }
 
 /// hwloc 2 writes `<topology version="2.0">`; 1.x had no version, 0.9 another element.

@@ -6,7 +6,7 @@
 //! whose CPUs are those near it, and on a group of its own where there is none, as hwloc does it.
 
 use super::performance::{access_to_write, near};
-use super::{INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, Machine, Written, bitmap};
+use super::{INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, Machine, OWN_BACKEND, Written, bitmap};
 use crate::topology::sysfs_cache::{Cache, CacheKind};
 use crate::topology::{AccessClass, Node, Topology};
 use hither_core::set::{CpuSet, NodeSet};
@@ -322,7 +322,7 @@ impl Writer<'_> {
         }
         self.open(depth, "object", &attributes);
         if is_machine {
-            self.info(depth + 1, "Backend", "hither");
+            self.info(depth + 1, "Backend", OWN_BACKEND);
         }
         for position in &object.memory {
             self.node(depth + 1, *position, objects.len());
