@@ -169,6 +169,11 @@ fn lstopo_and_hither_agree_on_other_machines() {
     }
     println!("{} agree: {same:?}", same.len());
     println!("{} are refused: {refused:?}", refused.len());
+    // Of hwloc 2.9's own trees: one made to contradict itself, of which lstopo leaves out a package,
+    // and one whose kernel says that pairs of CPUs share a core (AMD's modules); lstopo goes by
+    // core_id there.
+    let known = ["40intel64-4n10c+pci-conflicts", "64amd64-4s2n4ca2co"];
+    differ.retain(|name| !known.contains(&&**name));
     assert!(differ.is_empty(), "{} differ: {differ:?}", differ.len());
 }
 
@@ -547,7 +552,11 @@ fn change(text: &mut String, (what, place, more): (u8, u16, u16)) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn damaged_files_are_errors_and_never_panics(
