@@ -267,7 +267,7 @@ fn cpus_belong_to_the_nearest_node_of_a_foreign_file() {
         nodes.map(|node| node.cpus.to_string()).collect()
     };
     assert_eq!(cpus(""), ["0-1"]);
-    // Memory without CPUs beside node 0, after it in the file.
+    // Memory without CPUs beside node 0.
     assert_eq!(cpus(&node(1, "0x3")), ["0-1", ""]);
     assert_eq!(cpus(&node(1, "0x0")), ["0-1", ""]);
     // The smaller one is the nearer one, wherever it stands.

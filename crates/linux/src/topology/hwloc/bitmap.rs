@@ -10,7 +10,7 @@ use hither_core::set::{IdSet, Numbered};
 
 const WORD_BITS: u32 = 32;
 /// The kernel's lists go as far as this, and its own limits are lower.
-const MOST_MEMBERS: u32 = 65_536;
+const MOST_WORDS: usize = 65_536 / WORD_BITS as usize;
 
 /// As hwloc writes it: leading words that are empty are left out, others inside are empty texts,
 /// and an empty last one is `0x0`.
@@ -41,6 +41,9 @@ pub(super) fn parse<T: Numbered>(text: &str) -> Result<IdSet<T>, &'static str> {
     }
     let mut members = Vec::new();
     for (index, word) in text.rsplit(',').enumerate() {
+        if index >= MOST_WORDS {
+            return Err("has room for numbers above 65535");
+        }
         let word = word.trim();
         let digits = word.strip_prefix("0x").unwrap_or(word);
         let bits = match digits {
@@ -50,12 +53,7 @@ pub(super) fn parse<T: Numbered>(text: &str) -> Result<IdSet<T>, &'static str> {
             _ => u32::from_str_radix(digits, 16).ok(),
         };
         let bits = bits.ok_or("is no bitmap like `0x00000003,0xffffffff`")?;
-        let base = u32::try_from(index).map_or(MOST_MEMBERS, |index| {
-            index.saturating_mul(WORD_BITS).min(MOST_MEMBERS)
-        });
-        if bits != 0 && base >= MOST_MEMBERS {
-            return Err("names a number above 65535");
-        }
+        let base = index as u32 * WORD_BITS;
         let here = (0..WORD_BITS).filter(|bit| bits >> bit & 1 == 1);
         members.extend(here.map(|bit| T::from_number(base + bit)));
     }
@@ -92,7 +90,6 @@ mod tests {
         );
         let far = format!("0x1{}", ",".repeat(2048));
         assert!(parse::<u32>(&far).unwrap_err().contains("65535"));
-        assert!(parse::<u32>(&",".repeat(100_000)).unwrap().is_empty());
     }
 
     proptest! {

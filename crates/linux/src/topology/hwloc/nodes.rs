@@ -1,11 +1,11 @@
 //! Nodes of hwloc's files: their memory, and which CPUs are local to them.
 //!
 //! The CPUs of a `NUMANode` are those near its memory. Where it has CPUs of its own in the kernel's
-//! sense they are these; memory without CPUs (HBM, CXL) is given CPUs of other nodes. Told apart
+//! sense, they are these; memory without CPUs (HBM, CXL) is given CPUs of other nodes. Told apart
 //! like this: each CPU belongs to the node with the fewest CPUs among those that name it, and of
-//! equal ones to the one that the file has first. hwloc sets nodes with CPUs of their own before
-//! others at the same place, so the rule fails only where firmware calls the memory of two nodes
-//! with CPUs equally near to the CPUs of both. Files of ours say it themselves.
+//! equal ones to the lowest number, as firmware numbers nodes with CPUs first. The rule fails where
+//! it does not, and where the memory of two nodes with CPUs is equally near to the CPUs of both.
+//! Files of ours say it themselves.
 
 use super::xml::Element;
 use super::{INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT};
@@ -121,8 +121,8 @@ pub(super) fn assign(
     notes: &mut Vec<String>,
 ) -> Parsed<Vec<Node>> {
     let mut order: Vec<&Found> = found.iter().collect();
-    // What says it itself comes first; the sort keeps the order of the file among equals.
-    order.sort_by_key(|node| (node.own.is_none(), node.near.len()));
+    // What says it itself comes first.
+    order.sort_by_key(|node| (node.own.is_none(), node.near.len(), node.id));
     let mut tiers: Vec<u32> = found.iter().filter_map(|node| node.tier).collect();
     tiers.sort_unstable();
     tiers.dedup();

@@ -29,6 +29,16 @@ struct Part<'a> {
     cpus: CpuSet,
 }
 
+/// A device; they sort by name.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct FoundDevice {
+    name: String,
+    /// Nodes near the object that it lies in.
+    near: NodeSet,
+    /// PCI's base class and vendor.
+    kind: Option<(u64, u64)>,
+}
+
 /// Objects by kind, in the order of the file.
 #[derive(Default)]
 struct Found<'a> {
@@ -38,8 +48,7 @@ struct Found<'a> {
     packages: Vec<(i64, Part<'a>)>,
     cores: Vec<Part<'a>>,
     caches: Vec<(Cache, &'a Element)>,
-    /// Name, nodes near it, PCI class and vendor.
-    devices: Vec<(String, NodeSet, Option<(u64, u64)>)>,
+    devices: Vec<FoundDevice>,
     /// CPUs by `gp_index`.
     sets: BTreeMap<u64, CpuSet>,
 }
@@ -218,7 +227,11 @@ impl<'a> Found<'a> {
             return;
         }
         let kind = element.attribute("pci_type").and_then(pci_type);
-        self.devices.push((name.to_owned(), place.clone(), kind));
+        self.devices.push(FoundDevice {
+            name: name.to_owned(),
+            near: place.clone(),
+            kind,
+        });
     }
 
     fn part(&mut self, element: &'a Element) -> Parsed<Part<'a>> {
@@ -371,7 +384,7 @@ impl<'a> Found<'a> {
         let mut devices: BTreeMap<String, Option<NodeId>> = BTreeMap::new();
         let mut gpu_count = 0;
         self.devices.sort();
-        for (name, near, kind) in &self.devices {
+        for FoundDevice { name, near, kind } in &self.devices {
             let node = node_of(near);
             if kind.is_some_and(|(class, vendor)| is_gpu_class(class, vendor)) {
                 devices.entry(format!("gpu{gpu_count}")).or_insert(node);

@@ -155,7 +155,7 @@ impl Tree {
             left_out,
         };
         tree.place(objects);
-        tree.hang_memory(topology);
+        tree.hang_memory();
         tree
     }
 
@@ -190,11 +190,9 @@ impl Tree {
     }
 
     /// Objects are placed from the outside, so the first that fits is the highest; the machine
-    /// itself only where nothing else fits. Nodes with CPUs come first.
-    fn hang_memory(&mut self, topology: &Topology) {
-        let mut order: Vec<usize> = (0..topology.nodes.len()).collect();
-        order.sort_by_key(|position| topology.nodes[*position].cpus.is_empty());
-        for position in order {
+    /// itself only where nothing else fits. hwloc wants memory in the order of its numbers.
+    fn hang_memory(&mut self) {
+        for position in 0..self.near.len() {
             let cpus = &self.near[position];
             let mut objects = self.objects.iter().enumerate().skip(1);
             let place = objects.find(|(_, object)| object.cpus == *cpus && object.kind != "PU");
@@ -215,9 +213,11 @@ impl Tree {
 fn objects(machine: &Machine, left_out: &mut Vec<String>) -> Vec<Object> {
     let topology = &machine.topology;
     let mut objects = vec![Object::new("Machine", 0, &topology.online).with_index(Some(0))];
+    // Package -1 is CPUs of which firmware names none: no object.
     for package in &topology.packages {
-        let index = u32::try_from(package.id).ok();
-        objects.push(Object::new("Package", 4, &package.cpus).with_index(index));
+        if let Ok(index) = u32::try_from(package.id) {
+            objects.push(Object::new("Package", 4, &package.cpus).with_index(Some(index)));
+        }
     }
     for cache in &machine.caches {
         match Object::of_cache(cache) {
