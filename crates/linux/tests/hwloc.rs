@@ -3,7 +3,8 @@
 //!
 //! `fixtures/hwloc/` holds what lstopo 2.9 writes of each tree of `fixtures/machines/`
 //! (`scripts/hwloc-fixtures.py`). `HITHER_HWLOC_TREES` names another folder of that kind, with
-//! trees and files side by side (`hwloc-fixtures.py --into`).
+//! trees and files side by side (`hwloc-fixtures.py --into`); `HITHER_FUZZ_INPUTS` sets the number
+//! of damaged files (2,000 by default).
 
 use hither_core::set::{CpuSet, NodeSet};
 use hither_linux::root::Root;
@@ -482,6 +483,12 @@ fn files_that_contradict_themselves_are_refused() {
     }
 }
 
+/// As in `sysfs_fuzz.rs`.
+fn fuzz_inputs() -> u32 {
+    let inputs = std::env::var("HITHER_FUZZ_INPUTS");
+    inputs.map_or(2_000, |text| text.parse().expect("a whole number"))
+}
+
 /// Words that break readers, put where others were.
 const NASTY: [&str; 16] = [
     "0xf...f",
@@ -553,7 +560,7 @@ fn change(text: &mut String, (what, place, more): (u8, u16, u16)) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 2_000,
+        cases: fuzz_inputs(),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

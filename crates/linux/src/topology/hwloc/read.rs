@@ -18,7 +18,7 @@ use hither_core::ids::{CpuId, NodeId};
 use hither_core::rset::Device;
 use hither_core::rset::parse::is_device_letter;
 use hither_core::set::{CpuSet, IdSet, NodeSet, Numbered};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Members of all sets of a file together. 8192 CPUs that are each in ten objects make 500,000.
 const MAX_MEMBERS: usize = 1 << 24;
@@ -322,19 +322,22 @@ impl<'a> Found<'a> {
         packages: &[Package],
         notes: &mut Vec<String>,
     ) -> Parsed<Vec<CacheDomain>> {
+        let mut seen: BTreeSet<(u32, bool, CpuId)> = BTreeSet::new();
         let mut of_cpu: BTreeMap<CpuId, usize> = BTreeMap::new();
         for (index, (cache, element)) in self.caches.iter().enumerate() {
-            if cache.kind == CacheKind::Instruction {
-                continue;
-            }
+            let level = cache.level;
+            let holds_data = cache.kind != CacheKind::Instruction;
             for cpu in cache.cpus.iter() {
-                match of_cpu.get(&cpu).map(|known| self.caches[*known].0.level) {
-                    Some(level) if level == cache.level => {
-                        let reason = format!("{cpu} is in another cache of level {level} already");
-                        return Err(element.fault(reason));
-                    }
-                    Some(level) if level > cache.level => {}
-                    _ => drop(of_cpu.insert(cpu, index)),
+                if !seen.insert((level, holds_data, cpu)) {
+                    let reason = format!("{cpu} is in another cache of level {level} already");
+                    return Err(element.fault(reason));
+                }
+                if !holds_data {
+                    continue;
+                }
+                let highest = of_cpu.entry(cpu).or_insert(index);
+                if self.caches[*highest].0.level < level {
+                    *highest = index;
                 }
             }
         }
