@@ -23,7 +23,8 @@ pub fn show(json: &Option<PathBuf>, document: &str, table: &str) -> anyhow::Resu
     Ok(())
 }
 
-fn is_standard_output(path: &Path) -> bool {
+/// Is it `-`?
+pub fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 

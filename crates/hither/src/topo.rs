@@ -5,12 +5,14 @@ mod json;
 mod set;
 mod text;
 
-use crate::print;
+use crate::{output, print};
 use anyhow::Context;
+use hither_core::rset::Resources;
 use hither_linux::doctor::{self, Check};
 use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
+use hither_linux::topology::hwloc::Machine;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,39 +32,79 @@ pub struct Command {
     /// Read a captured machine: the folder that holds its sys and proc
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
+    /// Read a machine from a file of hwloc 2 (lstopo FILE.xml; docs/hwloc.md)
+    #[arg(long, value_name = "FILE.xml", conflicts_with_all = ["root", "doctor"])]
+    from: Option<PathBuf>,
+    /// Write the machine as a file of hwloc 2, for lstopo and others; - is standard output
+    #[arg(long, value_name = "FILE.xml", conflicts_with_all = ["json", "doctor", "set"])]
+    hwloc: Option<PathBuf>,
 }
 
 impl Command {
     /// Runs it.
     ///
     /// # Errors
-    /// A tree that cannot be read or contradicts itself, with place and remedy; a set that cannot
-    /// be read or comes to nothing here.
+    /// A tree or file that cannot be read or contradicts itself, with place and remedy; a set that
+    /// cannot be read or comes to nothing here.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let root = Root::new(&self.root);
+        if let Some(path) = &self.hwloc {
+            let written = self.machine()?.to_hwloc();
+            match output::is_standard_output(path) {
+                true => print::out(&written.text)?,
+                false => output::write("--hwloc", path, &written.text)?,
+            }
+            print::err_lines(&written.left_out.join("\n"));
+        } else if !self.set.is_empty() {
+            let shown = set::resolve(&self.set, &self.resources()?)?;
+            print::out(&match self.json {
+                true => set::document(&shown),
+                false => set::table(&shown),
+            })?;
+        } else {
+            let topology = self.topology()?;
+            let root = Root::new(&self.root);
+            let checks: Option<Vec<Check>> = self.doctor.then(|| doctor::examine(&root));
+            print::out(&match (self.json, checks) {
+                (true, checks) => json::document(&topology, checks.as_deref()),
+                (false, Some(checks)) => text::doctor(&checks),
+                (false, None) => text::topology(&topology),
+            })?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Of a tree no more is read than is shown.
+    fn topology(&self) -> anyhow::Result<Topology> {
+        match &self.from {
+            Some(_) => Ok(self.machine()?.topology),
+            None => Topology::read(&self.root()?).context("reading the machine"),
+        }
+    }
+
+    fn resources(&self) -> anyhow::Result<Resources> {
+        match &self.from {
+            Some(_) => Ok(self.machine()?.resources),
+            None => {
+                resources::read(&self.root()?, &self.topology()?).context("reading the machine")
+            }
+        }
+    }
+
+    fn machine(&self) -> anyhow::Result<Machine> {
+        match &self.from {
+            Some(path) => Machine::read_hwloc(path),
+            None => Machine::read(&self.root()?),
+        }
+        .context("reading the machine")
+    }
+
+    fn root(&self) -> anyhow::Result<Root> {
         if !self.root.is_dir() {
             anyhow::bail!(
                 "{}: is no folder; give --root the folder that holds a machine's sys",
                 self.root.display()
             );
         }
-        let topology = Topology::read(&root).context("reading the machine")?;
-        if !self.set.is_empty() {
-            let resources = resources::read(&root, &topology).context("reading the machine")?;
-            let shown = set::resolve(&self.set, &resources)?;
-            print::out(&match self.json {
-                true => set::document(&shown),
-                false => set::table(&shown),
-            })?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let checks: Option<Vec<Check>> = self.doctor.then(|| doctor::examine(&root));
-        let printed = match (self.json, checks) {
-            (true, checks) => json::document(&topology, checks.as_deref()),
-            (false, Some(checks)) => text::doctor(&checks),
-            (false, None) => text::topology(&topology),
-        };
-        print::out(&printed)?;
-        Ok(ExitCode::SUCCESS)
+        Ok(Root::new(&self.root))
     }
 }

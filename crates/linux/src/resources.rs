@@ -2,10 +2,11 @@
 //! use besides.
 
 use crate::error::Result;
-use crate::proc::allowed;
+use crate::proc::allowed::{self, Allowed};
 use crate::root::Root;
 use crate::topology::{self, Topology, sysfs_core, sysfs_device};
-use hither_core::rset::{Node, ResourceSet, Resources};
+use hither_core::rset::{Device, Node, ResourceSet, Resources};
+use hither_core::set::CpuSet;
 
 /// What an expression is worked out against. Of a captured machine everything is allowed, unless
 /// the capture has a `proc/self/status`.
@@ -13,6 +14,21 @@ use hither_core::rset::{Node, ResourceSet, Resources};
 /// # Errors
 /// A file that cannot be read or contradicts itself, with place and remedy.
 pub fn read(root: &Root, topology: &Topology) -> Result<Resources> {
+    let allowed = root
+        .parse_if_any("proc/self/status", allowed::parse)?
+        .unwrap_or_default();
+    let cores = sysfs_core::read(root, &topology.online)?;
+    let devices = sysfs_device::read(root)?;
+    Ok(gather(topology, cores, devices, allowed))
+}
+
+/// The same from parts; what `allowed` does not tell of is allowed.
+pub(crate) fn gather(
+    topology: &Topology,
+    cores: Vec<CpuSet>,
+    devices: Vec<Device>,
+    allowed: Allowed,
+) -> Resources {
     let mut resources = Resources {
         nodes: topology.nodes.iter().map(node).collect(),
         packages: topology
@@ -25,21 +41,18 @@ pub fn read(root: &Root, topology: &Topology) -> Result<Resources> {
             .iter()
             .map(|domain| domain.cpus.clone())
             .collect(),
-        cores: sysfs_core::read(root, &topology.online)?,
+        cores,
         offline: topology.offline.clone(),
         distances: topology.distances.clone(),
-        devices: sysfs_device::read(root)?,
+        devices,
         allowed: ResourceSet::new(),
     };
-    let allowed = root
-        .parse_if_any("proc/self/status", allowed::parse)?
-        .unwrap_or_default();
     let machine = resources.machine();
     resources.allowed = ResourceSet {
         cpus: allowed.cpus.unwrap_or(machine.cpus),
         nodes: allowed.nodes.unwrap_or(machine.nodes),
     };
-    Ok(resources)
+    resources
 }
 
 fn node(node: &topology::Node) -> Node {

@@ -1,11 +1,13 @@
 //! What the kernel says the machine looks like: nodes, CPUs, caches, tiers, access classes.
 //!
 //! Facts only, from sysfs below a root folder, split by source: [`sysfs_node`], [`sysfs_cpu`],
-//! [`sysfs_tier`], [`sysfs_huge`]; [`sysfs_core`] and [`sysfs_device`] are read where somebody asks
-//! (`resources`). Nodes may be sparse, have no memory or no CPUs. Offline CPUs
+//! [`sysfs_tier`], [`sysfs_huge`]; [`sysfs_core`], [`sysfs_device`] and [`sysfs_cache`] are read where
+//! somebody asks (`resources`, [`hwloc`]). Nodes may be sparse, have no memory or no CPUs. Offline CPUs
 //! are listed and belong to nothing. What a kernel does not offer is `None` or empty, with a
 //! line in [`Topology::notes`]; what contradicts itself is an error.
 
+pub mod hwloc;
+pub mod sysfs_cache;
 pub mod sysfs_core;
 pub mod sysfs_cpu;
 pub mod sysfs_device;

@@ -90,7 +90,12 @@ fn is_gpu(root: &Root, entry: &str) -> Result<bool> {
     let number = |name: &str| root.parse_if_any(&format!("{entry}/{name}"), parse::prefixed_hex);
     let class = number("class")?.unwrap_or(0) >> 16;
     let vendor = number("vendor")?.unwrap_or(0);
-    Ok(GPU_CLASSES.contains(&class) && !DISPLAY_VENDORS.contains(&vendor))
+    Ok(is_gpu_class(class, vendor))
+}
+
+/// By PCI's base class (its highest byte) and vendor.
+pub(super) fn is_gpu_class(class: u64, vendor: u64) -> bool {
+    GPU_CLASSES.contains(&class) && !DISPLAY_VENDORS.contains(&vendor)
 }
 
 #[cfg(test)]

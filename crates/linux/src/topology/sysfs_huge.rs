@@ -15,8 +15,13 @@ pub struct Transparent {
 
 /// Fills in each node's reserved huge pages and returns the transparent ones' mode.
 pub fn read(root: &Root, nodes: &mut [Node]) -> Result<Transparent> {
+    // A kernel without nodes has the counts of the whole machine alone.
+    let has_nodes = root.has("sys/devices/system/node");
     for node in nodes.iter_mut() {
-        let folder = format!("sys/devices/system/node/{}/hugepages", node.id);
+        let folder = match has_nodes {
+            true => format!("sys/devices/system/node/{}/hugepages", node.id),
+            false => "sys/kernel/mm/hugepages".to_owned(),
+        };
         for name in root.names(&folder)? {
             let Some(size_kb) = parse::kilobyte_folder(&name, "hugepages-") else {
                 continue;
@@ -45,4 +50,40 @@ pub fn read(root: &Root, nodes: &mut [Node]) -> Result<Transparent> {
         mode: root.parse_if_any(&format!("{thp}/enabled"), parse::chosen)?,
         size_kb: bytes.map(|bytes| bytes / 1024),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Topology;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn a_kernel_without_nodes_has_huge_pages_too() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("sys/devices/system/cpu/online", "0\n"),
+            ("proc/meminfo", "MemTotal: 8192 kB\nMemFree: 1 kB\n"),
+            (
+                "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+                "2\n",
+            ),
+            (
+                "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
+                "1\n",
+            ),
+        ] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let topology = Topology::read(&Root::new(folder.path())).unwrap();
+        let pages = HugePages {
+            size_kb: 2048,
+            total: 2,
+            free: 1,
+        };
+        assert_eq!(topology.nodes[0].huge_pages, [pages]);
+    }
 }

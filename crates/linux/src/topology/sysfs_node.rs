@@ -124,7 +124,12 @@ fn read_access(root: &Root, folder: &str, online: &NodeSet) -> Result<Vec<Access
         .take(MAX_CLASSES)
     {
         let initiators = format!("{folder}/access{class}/initiators");
-        let value = |name: &str| root.parse_if_any(&format!("{initiators}/{name}"), parse::number);
+        // The kernel prints 0 for what firmware leaves out (`hmat_normalize` of its
+        // drivers/acpi/numa/hmat.c).
+        let value = |name: &str| -> Result<Option<u64>> {
+            let value = root.parse_if_any(&format!("{initiators}/{name}"), parse::number)?;
+            Ok(value.filter(|value| *value > 0))
+        };
         let found = AccessClass {
             class,
             initiators: root
