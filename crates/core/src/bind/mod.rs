@@ -5,6 +5,7 @@
 //! per thread. This module turns the one into the other against a resource set, and judges
 //! afterwards where pages went.
 
+pub mod choose;
 mod memory;
 pub mod numactl;
 mod policy;
