@@ -34,7 +34,8 @@ pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, allowed_cpus, bind_child_memory, interleave_memory,
-    own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
+    keep_freed_memory, own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on,
+    thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
