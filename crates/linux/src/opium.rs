@@ -3,6 +3,10 @@
 //! Layout: `hither_core::opium`. One side writes each field; this side writes the control page
 //! only. Counters only grow, so readers keep the last values and take differences. Every array
 //! here goes by the *device's* node position; [`Device::node_ids`] gives the kernel's numbers.
+//!
+//! The kernel enters each page of the device in this process's page tables when it is mapped, and
+//! takes it out again: 450 instructions a page, 4 million for all. So rings of vCPUs that are not
+//! there are left out, and base counters are mapped when a filter is set up first.
 
 use crate::error::{Error, Result};
 use crate::root::Root;
@@ -11,8 +15,9 @@ use hither_core::ids::NodeId;
 use hither_core::opium::{
     self as layout, MAX_NODES, control, filter, header, link, node, ring, vcpu, window,
 };
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Words of a vCPU's block that hold counters.
 pub const VCPU_WORDS: usize = vcpu::write_backs(MAX_NODES) / 8;
@@ -142,7 +147,11 @@ impl Window {
 /// The mapped device.
 #[derive(Debug)]
 pub struct Device {
+    /// All below the base counters that this machine uses.
     map: SharedMap,
+    /// The base counters, from the first filter on.
+    counters: OnceLock<SharedMap>,
+    file: File,
     vcpu_count: usize,
     link_count: usize,
     line_bytes: u32,
@@ -211,8 +220,11 @@ impl Device {
                 "give QEMU's ivshmem-plain device a memory backend of 32 MiB",
             ));
         }
-        let map = SharedMap::new(&file, layout::SIZE)
-            .map_err(|error| Error::io(&path, "cannot be mapped", NOT_THE_LAB, error))?;
+        let mapped = |bytes| {
+            SharedMap::new(&file, bytes)
+                .map_err(|error| Error::io(&path, "cannot be mapped", NOT_THE_LAB, error))
+        };
+        let map = mapped(control::BASE)?;
         let magic = map.read64_acquire(header::MAGIC);
         if magic != layout::MAGIC {
             return Err(refuse(
@@ -230,21 +242,19 @@ impl Device {
                 "use plugin and guest tools of one hither release",
             ));
         }
-        Self::from_map(map)
-            .map_err(|reason| refuse(reason, "rebuild plugin and guest tools together"))
+        let bad = |reason| refuse(reason, "rebuild plugin and guest tools together");
+        let vcpu_count =
+            size(&map, header::VCPU_COUNT, "vCPUs", 1, layout::MAX_VCPUS).map_err(bad)?;
+        let map = mapped(ring::BASE + vcpu_count * ring::STRIDE)?;
+        Self::from_map(map, vcpu_count, file).map_err(bad)
     }
 
-    fn from_map(map: SharedMap) -> std::result::Result<Self, String> {
-        let size = |offset: usize, what: &str, low: u32, high: usize| {
-            let value = map.read32(offset);
-            if value < low || value as usize > high {
-                return Err(format!(
-                    "names {value} {what}, possible are {low} to {high}"
-                ));
-            }
-            Ok(value as usize)
-        };
-        let vcpu_count = size(header::VCPU_COUNT, "vCPUs", 1, layout::MAX_VCPUS)?;
+    fn from_map(
+        map: SharedMap,
+        vcpu_count: usize,
+        file: File,
+    ) -> std::result::Result<Self, String> {
+        let size = |offset, what, low, high| size(&map, offset, what, low, high);
         let node_count = size(header::NODE_COUNT, "nodes", 1, MAX_NODES)?;
         let link_count = size(header::LINK_COUNT, "links", 0, layout::MAX_LINKS)?;
         let line_bytes = size(header::LINE_BYTES, "bytes per line", 16, 4096)? as u32;
@@ -272,6 +282,8 @@ impl Device {
             .collect();
         Ok(Self {
             map,
+            counters: OnceLock::new(),
+            file,
             vcpu_count,
             link_count,
             line_bytes,
@@ -426,6 +438,12 @@ impl Device {
         self.map.write32_release(base + filter::FLAGS, 0);
         if let Some(wanted) = wanted {
             self.check_filter(&wanted)?;
+            if self.counters.get().is_none() {
+                let bytes = layout::COUNTERS * MAX_NODES * 4;
+                let counters = SharedMap::at(&self.file, layout::COUNTER_BASE, bytes)
+                    .map_err(|error| format!("its counters cannot be mapped ({error})"))?;
+                let _ = self.counters.set(counters);
+            }
             self.map.write32_release(base + filter::SHIFT, wanted.shift);
             self.map.write64_release(base + filter::START, wanted.start);
             self.map.write64_release(base + filter::END, wanted.end);
@@ -479,13 +497,18 @@ impl Device {
 
     /// Counts of a run of base counters, 8 requesting nodes each, two counts to a word in
     /// little-endian order: `words` holds 4 words per counter.
+    ///
+    /// # Panics
+    /// No filter was set up by this [`Device`] before.
     pub fn read_counters(&self, first: usize, words: &mut [u64]) {
         assert!(
             first + words.len().div_ceil(4) <= layout::COUNTERS,
             "counter {first}"
         );
-        self.map
-            .read_block(layout::COUNTER_BASE + first * MAX_NODES * 4, words);
+        let Some(counters) = self.counters.get() else {
+            panic!("counters are read before a filter counts");
+        };
+        counters.read_block(first * MAX_NODES * 4, words);
     }
 
     /// Has this base counter reached its threshold?
@@ -505,6 +528,23 @@ impl Device {
         self.map
             .read64(layout::SECONDARY + (filter * MAX_NODES + node) * 8)
     }
+}
+
+/// A number of things that the device's header tells, where it is possible.
+fn size(
+    map: &SharedMap,
+    offset: usize,
+    what: &str,
+    low: u32,
+    high: usize,
+) -> std::result::Result<usize, String> {
+    let value = map.read32(offset);
+    if value < low || value as usize > high {
+        return Err(format!(
+            "names {value} {what}, possible are {low} to {high}"
+        ));
+    }
+    Ok(value as usize)
 }
 
 /// ```text

@@ -4,7 +4,7 @@ use crate::column::Cell;
 use parquet::basic::{Compression, Encoding, Type as Physical};
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::DataType;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
@@ -52,15 +52,22 @@ impl Target<'_> {
     /// The next column.
     pub(crate) fn put<C: Cell>(
         &mut self,
-        cells: impl Iterator<Item = Option<<C::Stored as DataType>::T>>,
+        cells: impl ExactSizeIterator<Item = Option<<C::Stored as DataType>::T>> + Clone,
     ) -> parquet::errors::Result<()> {
-        let (mut levels, mut values) = (Vec::new(), Vec::new());
-        for cell in cells {
-            if C::IS_OPTIONAL {
-                levels.push(i16::from(cell.is_some()));
-            }
-            values.extend(cell);
-        }
+        let all = cells.len();
+        let present = match C::IS_OPTIONAL {
+            true => cells.clone().filter(Option::is_some).count(),
+            false => all,
+        };
+        // Nearly all columns have all of their cells, or none: loops without a branch.
+        let (levels, values): (Vec<i16>, Vec<_>) = match present {
+            0 => (vec![0; all], Vec::new()),
+            _ if present == all => (vec![1; all], cells.map(Option::unwrap_or_default).collect()),
+            _ => (
+                cells.clone().map(|cell| cell.is_some().into()).collect(),
+                cells.flatten().collect(),
+            ),
+        };
         let Some(mut column) = self.group.next_column()? else {
             return Err(parquet::errors::ParquetError::General(
                 "more columns than the schema has".to_owned(),
@@ -142,15 +149,27 @@ pub(crate) fn to_parquet<R: Row>(rows: &[R]) -> parquet::errors::Result<Vec<u8>>
     let schema = Type::group_type_builder(R::TABLE)
         .with_fields(fields?)
         .build()?;
-    let mut properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
+    // A recorder must cost what it watches next to nothing: no statistics and no indexes, which
+    // readers of whole files have no use for, and no dictionaries of numbers, which take a look-up
+    // per cell. What repeats is left to the compression.
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_offset_index_disabled(true)
+        .set_dictionary_enabled(false);
     for column in R::COLUMNS {
-        // Times and addresses hardly repeat, so that a dictionary would be given up; neighbours
-        // are close.
-        if (column.field)(column.name)?.get_physical_type() == Physical::INT64 {
-            let path = ColumnPath::new(vec![column.name.to_owned()]);
-            properties = properties
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        let path = || ColumnPath::new(vec![column.name.to_owned()]);
+        match (column.field)(column.name)?.get_physical_type() {
+            // Of neighbouring times and addresses the difference is short, and dense as it is.
+            Physical::INT64 => {
+                properties = properties
+                    .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED)
+                    .set_column_compression(path(), Compression::UNCOMPRESSED);
+            }
+            Physical::BYTE_ARRAY => {
+                properties = properties.set_column_dictionary_enabled(path(), true);
+            }
+            _ => {}
         }
     }
     let mut writer =

@@ -7,8 +7,9 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A shared mapping of the start of a file. All access is by whole, aligned, atomic words,
-/// because the other side writes at any time.
+/// A shared mapping of a part of a file. All access is by whole, aligned, atomic words, because the
+/// other side writes at any time. Children do not get it: to copy the page tables of a device's
+/// memory takes a fork longer than all else it does.
 #[derive(Debug)]
 pub struct SharedMap {
     base: NonNull<u8>,
@@ -19,6 +20,11 @@ impl SharedMap {
     /// Maps the first `bytes` of a file for reading and writing. The file must be that long, or
     /// an access behind its end would kill the process: the caller checks.
     pub fn new(file: &File, bytes: usize) -> io::Result<Self> {
+        Self::at(file, 0, bytes)
+    }
+
+    /// The same from `start` on, a multiple of the page size; offsets then count from there.
+    pub fn at(file: &File, start: usize, bytes: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses; nothing else refers to it.
         let address = unsafe {
             libc::mmap(
@@ -27,12 +33,15 @@ impl SharedMap {
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
-                0,
+                start as libc::off_t,
             )
         };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // Where the kernel refuses, children get it after all, and only take longer to start.
+        // SAFETY: the mapping just made; the advice changes nothing for this process.
+        let _ = check(unsafe { libc::madvise(address, bytes, libc::MADV_DONTFORK) }.into());
         let base = NonNull::new(address.cast()).ok_or_else(io::Error::last_os_error)?;
         Ok(Self { base, bytes })
     }

@@ -145,7 +145,7 @@ impl Aggregator {
             unknown: Vec::new(),
             entries: Vec::new(),
             bytes: Vec::new(),
-            listing: Listing::default(),
+            listing: Listing::new(FrameNodes::default()),
             huge_possible,
             scan_refused: false,
             owners: None,
@@ -169,10 +169,8 @@ impl Aggregator {
     }
 
     /// Lets unsampled pages be listed beside sampled ones: `frames` tells where they are.
-    #[must_use]
-    pub fn with_frames(mut self, frames: FrameNodes) -> Self {
-        self.listing = Listing::new(frames);
-        self
+    pub fn set_frames(&mut self, frames: FrameNodes) {
+        self.listing.set_frames(frames);
     }
 
     /// Whether sampling is full from now on: at rest few unsampled pages are listed.

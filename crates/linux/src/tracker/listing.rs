@@ -56,6 +56,11 @@ impl Listing {
         }
     }
 
+    /// Tells where frames are from now on.
+    pub fn set_frames(&mut self, frames: FrameNodes) {
+        self.frames = frames;
+    }
+
     /// Whether sampling is full from now on.
     pub fn set_full(&mut self, full: bool) {
         self.at_rest = match (full, self.at_rest) {

@@ -7,6 +7,7 @@ pub mod frames;
 pub mod hintfault;
 mod listing;
 pub mod opium;
+mod owners;
 pub mod perf;
 pub mod residency;
 pub mod view;
@@ -73,6 +74,10 @@ pub trait Tracker {
     /// Whether raw observations are kept from now on for [`Tracker::take_observations`]. Trackers
     /// that have none ignore it.
     fn keep_observations(&mut self, _keep: bool) {}
+
+    /// Whether snapshots' pages, and the view, are filled in from now on, as they are at first: who
+    /// takes observations alone saves what that costs. Trackers to whom it costs nothing ignore it.
+    fn fill_in_pages(&mut self, _fill_in: bool) {}
 
     /// Appends what was seen by the last [`Tracker::observe`] and has not been taken yet.
     fn take_observations(&mut self, _into: &mut Observations) {}

@@ -225,7 +225,8 @@ fn neighbours_of_a_sampled_page_are_listed_once_and_with_every_new_page() {
         map_page(folder.path(), 201, page, page);
     }
     let mut tree = tree(folder.path());
-    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    let mut aggregator = Aggregator::new(false);
+    aggregator.set_frames(frames());
     let mut pages = Vec::new();
     let mut interval = |page: u64, frame: u64, pages: &mut Vec<PageStats>| {
         aggregator.begin(pages);
@@ -263,7 +264,8 @@ fn shared_pages_and_pages_of_nobodys_frames_are_not_listed() {
     file.seek(SeekFrom::Start(4098 * 8)).unwrap();
     file.write_all(&(1u64 << 63 | 9).to_ne_bytes()).unwrap();
     let mut tree = tree(folder.path());
-    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    let mut aggregator = Aggregator::new(false);
+    aggregator.set_frames(frames());
     let mut pages = Vec::new();
     for full in [false, true] {
         aggregator.set_full(full);
@@ -280,7 +282,8 @@ fn a_page_sampled_before_its_move_is_listed_as_one_page_at_its_new_home() {
     fake_proc(folder.path(), &[201]);
     map_page(folder.path(), 201, 4096, 7);
     let mut tree = tree(folder.path());
-    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    let mut aggregator = Aggregator::new(false);
+    aggregator.set_frames(frames());
     let mut pages = Vec::new();
     aggregator.begin(&mut pages);
     aggregator.add(&access(4096, 7, 1, 0, false, 5), &mut pages);
@@ -310,7 +313,8 @@ fn listing_survives_growth_of_the_table() {
         map_page(folder.path(), 201, 0x10_0000 + page, 1 + page % 9_999);
     }
     let mut tree = tree(folder.path());
-    let mut aggregator = Aggregator::new(false).with_frames(frames());
+    let mut aggregator = Aggregator::new(false);
+    aggregator.set_frames(frames());
     let mut pages = Vec::new();
     aggregator.begin(&mut pages);
     for page in (0..count).step_by(HUGE_PAGES as usize) {
