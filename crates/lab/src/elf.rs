@@ -106,6 +106,36 @@ fn loader(bytes: &[u8]) -> Result<Option<String>, String> {
     Ok(None)
 }
 
+/// A program as the kernel and the loader read it: up to the end of its last segment, without the
+/// sections behind (symbols, lines of source) and their table. `None` where that cannot be told.
+#[must_use]
+pub fn without_sections(bytes: &[u8]) -> Option<Vec<u8>> {
+    let number = |at: usize, length: usize| {
+        let field = bytes.get(at..at.checked_add(length)?)?;
+        let whole = field
+            .iter()
+            .rev()
+            .fold(0, |sum, &b| sum << 8 | u64::from(b));
+        usize::try_from(whole).ok()
+    };
+    let ProgramFile::Dynamic { .. } = inspect(bytes) else {
+        return None;
+    };
+    let (table, entry_bytes, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let mut end = table.checked_add(entry_bytes * count)?;
+    for index in 0..count {
+        let at = table.checked_add(index * entry_bytes)?;
+        let segment =
+            number(at.checked_add(8)?, 8)?.checked_add(number(at.checked_add(32)?, 8)?)?;
+        end = end.max(segment);
+    }
+    let mut rest = bytes.get(..end)?.to_vec();
+    // e_shoff; e_shentsize, e_shnum and e_shstrndx.
+    rest[40..48].fill(0);
+    rest[58..64].fill(0);
+    Some(rest)
+}
+
 /// Paths in what a loader prints for `--list`, with lines such as
 /// `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3c5a600000)` and
 /// `/lib64/ld-linux-x86-64.so.2 (0x00007f3c5a81c000)`.
@@ -160,6 +190,21 @@ mod tests {
         let mut wild = bytes[..4096].to_vec();
         wild[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(matches!(inspect(&wild), ProgramFile::Unusable(_)));
+    }
+
+    #[test]
+    fn without_its_sections_a_program_is_as_before_and_smaller() {
+        let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let rest = without_sections(&bytes).unwrap();
+        assert!(rest.len() < bytes.len() / 2, "{} bytes", rest.len());
+        assert_eq!(rest[64..], bytes[64..rest.len()]);
+        assert_eq!(inspect(&rest), inspect(&bytes));
+        assert_eq!(without_sections(&rest).unwrap(), rest);
+        assert_eq!(without_sections(&rest[..rest.len() - 1]), None);
+        assert_eq!(without_sections(b"#!/bin/sh\n"), None);
+        let mut wild = bytes[..4096].to_vec();
+        wild[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(without_sections(&wild), None);
     }
 
     #[test]

@@ -378,7 +378,7 @@ impl Lab {
     fn image(&self, program: &Program, job: &Job, machine_text: &str) -> Result<Image> {
         let mut image = Image::new();
         image.add_closure_of(&self.options.agent)?;
-        image.add_as(&self.options.agent, image::AGENT_PATH)?;
+        image.add_agent(&self.options.agent)?;
         image.add_program(&program.path)?;
         // Programs reach the shell through system(3), scripts by its name.
         image.add_program(Path::new("/bin/sh"))?;

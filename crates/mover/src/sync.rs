@@ -261,9 +261,12 @@ mod modelled {
 /// loads and then swaps hides its own swap from it: the load is the last access, and loads do not
 /// depend on loads, so that an earlier load by another thread is never tried after the swap. (A
 /// push with `Relaxed` onto a queue that the server had only looked at was not found.) So here
-/// every access first touches a word beside it by a read-modify-write without order, on which
-/// every later access depends; it adds switches and no synchronisation. A model that is too large so
-/// leaves that out for the words of queues that have a model of their own ([`quietly`]).
+/// every access also touches a word beside it by a read-modify-write without order, on which every
+/// later access depends; it adds no synchronisation. Nor does it add switches: access and touch are
+/// one step, as an order that parts them reads and writes what one that does not does, by as many
+/// preemptions. loom tries another thread's access before the step as a whole, since that is the
+/// last switch before the touch that it may change. A model that is too large so leaves touches
+/// out for the words of queues that have a model of their own ([`quietly`]).
 #[cfg(loom)]
 mod touched {
     use super::Ordering;
@@ -301,27 +304,36 @@ mod touched {
             Self { word, touches }
         }
 
-        fn touch(&self) -> &atomic::AtomicU64 {
+        /// Follows every access of the word, in the same step.
+        fn touch(&self) {
             if let Some(touches) = &self.touches {
+                loom::stop_exploring();
                 touches.fetch_add(1, Ordering::Relaxed);
+                loom::explore();
             }
-            &self.word
         }
 
         pub(crate) fn load(&self, order: Ordering) -> u64 {
-            self.touch().load(order)
+            let found = self.word.load(order);
+            self.touch();
+            found
         }
 
         pub(crate) fn store(&self, value: u64, order: Ordering) {
-            self.touch().store(value, order);
+            self.word.store(value, order);
+            self.touch();
         }
 
         pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
-            self.touch().swap(value, order)
+            let found = self.word.swap(value, order);
+            self.touch();
+            found
         }
 
         pub(crate) fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
-            self.touch().fetch_or(bits, order)
+            let found = self.word.fetch_or(bits, order);
+            self.touch();
+            found
         }
 
         pub(crate) fn compare_exchange(
@@ -331,8 +343,11 @@ mod touched {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u64, u64> {
-            self.touch()
-                .compare_exchange(expected, value, success, failure)
+            let found = self
+                .word
+                .compare_exchange(expected, value, success, failure);
+            self.touch();
+            found
         }
     }
 }

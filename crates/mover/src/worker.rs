@@ -186,12 +186,13 @@ impl Worker {
         shared.instance.share()?;
         self.wait_for_rate(bytes);
         let present = shared.clock.present();
+        // Counted first, so that who has seen a completion finds its batch counted.
+        shared.figures.batches.add(1);
         let result = catch_unwind(AssertUnwindSafe(|| {
             self.backend.execute_each(&jobs, &mut |index, outcome| {
                 pending.complete(index, &outcome, &present);
             });
         }));
-        shared.figures.batches.add(1);
         let kept_its_word = result.is_ok() && pending.is_sound && pending.left == 0;
         drop(pending);
         if !kept_its_word {

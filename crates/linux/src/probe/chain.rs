@@ -98,7 +98,9 @@ mod tests {
         let start = chain.at;
         chain.warm();
         assert_eq!(chain.at, start, "512 lines, once round");
-        let ns = chain.follow(Duration::from_millis(2));
+        // The least of several: another thread may have had the CPU for most of a slice.
+        let slices = (0..20).map(|_| chain.follow(Duration::from_millis(2)));
+        let ns = slices.fold(f64::INFINITY, f64::min);
         assert!(ns > 0.1 && ns < 1000.0, "{ns}");
     }
 }

@@ -138,6 +138,15 @@ impl Drop for Crew {
     }
 }
 
+/// For tests: measures until the figure is above `least`, at most 2000 times. On a busy machine a
+/// thread may be given no time at all during a slice of a few milliseconds.
+#[cfg(test)]
+pub(super) fn above(least: f64, measure: impl Fn() -> f64) -> f64 {
+    let mut tries = (0..2000).map(|_| measure());
+    let figure = tries.find(|&figure| figure > least);
+    figure.expect("the threads stand still")
+}
+
 /// Keeps the calling thread on one CPU.
 pub(super) fn stay_on(cpu: CpuId) -> io::Result<()> {
     sys::stay_on(&std::iter::once(cpu).collect())

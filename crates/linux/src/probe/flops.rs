@@ -322,6 +322,7 @@ mod plain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::crew::above;
 
     #[test]
     fn the_widest_instructions_come_first_and_none_that_are_missing() {
@@ -375,8 +376,8 @@ mod tests {
         let cpu = crate::sys::allowed_cpus().unwrap().iter().next().unwrap();
         for kernel in all() {
             let team = Team::start(vec![cpu], kernel).unwrap();
-            let gflops = team.gflops(Duration::from_millis(5));
-            assert!(gflops > 0.001 && gflops < 10_000.0, "{kernel:?}: {gflops}");
+            let gflops = above(0.001, || team.gflops(Duration::from_millis(5)));
+            assert!(gflops < 10_000.0, "{kernel:?}: {gflops}");
         }
         assert!(Team::start(vec![CpuId(60_000)], all()[0]).is_err());
     }
