@@ -39,14 +39,8 @@ pub use policy::{
 pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
-<<<<<<< HEAD
-    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, keep_thread_on, own_cpu_ns, own_usage,
-    reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
-=======
-    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, bind_child_memory, interleave_memory,
-    keep_freed_memory, own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on,
-    thread_cpu_ns, wait_child,
->>>>>>> wt-reccost
+    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, keep_freed_memory, keep_thread_on,
+    own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
