@@ -9,6 +9,7 @@ mod place;
 mod places;
 mod report;
 mod show;
+mod start;
 
 use crate::{beside, print, units};
 use anyhow::{Context, bail, ensure};

@@ -94,6 +94,21 @@ fn a_placed_program_is_looked_at() {
 }
 
 #[test]
+fn a_chosen_node_is_told_with_the_reason() {
+    let run = output(&[
+        "run", "--choose", "--needs", "1M", "--near", "node0", "--", "sleep", "0.3",
+    ]);
+    let told = text(&run.stderr);
+    assert!(run.status.success(), "{told}");
+    assert!(told.contains("hither: chosen node0: "), "{told}");
+    assert!(
+        told.contains(" CPUs idle, ") && told.contains("distance 10 to the device"),
+        "{told}"
+    );
+    assert!(told.contains("memory bind:0"), "{told}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_before_anything_runs() {
     for (words, part) in [
         (
@@ -118,6 +133,15 @@ fn what_cannot_be_is_refused_before_anything_runs() {
         (&["--on", "node 0", "true"], "--on: "),
         (&["--memory", "near", "true"], "float, local, remote"),
         (&["--threads", "spread", "true"], "round-robin:package"),
+        (&["--choose", "--needs", "1000T", "true"], ": the best 1 of"),
+        (&["--choose=99", "true"], "--choose 99: there are"),
+        (&["--choose=0", "true"], "--choose"),
+        (
+            &["--choose", "--near", "warp0", "true"],
+            "no such device or node",
+        ),
+        (&["--choose", "-N", "0", "true"], "cannot be used with"),
+        (&["--needs", "1G", "true"], "--choose"),
         (&["--membind=0"], "there is no program"),
         (&["--length=1m", "true"], "--length is about shared memory"),
         (&["--show", "true"], "would not be run"),

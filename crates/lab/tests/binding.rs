@@ -146,6 +146,11 @@ fn judge(name: &str) {
         let words = format!("run --on machine --threads {policy} sh -c 'sleep 0.2; sleep 0.1; :'");
         script += &format!("echo {policy}; {} 2>&1; echo ==; ", run(&words));
     }
+    // CPU 0 is busy: another node is better, if another has CPUs.
+    script += &format!(
+        "taskset -c 0 sh -c 'while :; do :; done' & sleep 0.2; {} 2>&1; kill $!; echo ==; ",
+        run(&format!("run --choose {}", placed.display()))
+    );
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../machines/{name}.toml"));
     let mut command = Command::new(&hither);
     command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);

@@ -1,11 +1,12 @@
 //! Placement of a program: a resource set with a memory and a thread policy, tried out before the
 //! program starts and looked at while it runs.
 
-use super::numactl;
+use super::{numactl, start};
 use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hither_core::bind::{MemoryPolicy, ThreadPolicy};
 use hither_core::rset::{Expression, ResourceSet, Resources};
+use hither_core::size::parse_bytes;
 use hither_linux::bind::threads::Keeper;
 use hither_linux::bind::whereabouts::{self, Whereabouts};
 use hither_linux::bind::{Binding, Granted};
@@ -30,6 +31,17 @@ pub struct Options {
     /// (docs/resource-sets.md)
     #[arg(long, value_name = "EXPR", conflicts_with_all = ["cpunodebind", "physcpubind"])]
     on: Option<String>,
+    /// Choose nodes for the program, of the set's or of all, by what is free now, and say why
+    #[arg(long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "1",
+          require_equals = true, value_parser = clap::value_parser!(u16).range(1..=1024),
+          conflicts_with_all = ["cpunodebind", "physcpubind"])]
+    choose: Option<u16>,
+    /// Memory that the chosen nodes must have free together, as in 16G
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "choose")]
+    needs: Option<u64>,
+    /// Choose near a device or a node, as in gpu0, eth0 or node2
+    #[arg(long, value_name = "NAME", requires = "choose")]
+    near: Option<String>,
     /// How pages are taken from the set's nodes; bind where the set has some, else float
     #[arg(long, value_name = "POLICY", value_parser = memory_policies(), group = "memory policy")]
     memory: Option<MemoryPolicy>,
@@ -60,14 +72,18 @@ pub struct Placement {
     /// CPUs for threads, one each; empty where they float.
     order: Vec<hither_core::ids::CpuId>,
     threads: ThreadPolicy,
-    /// Sentences for a person, before the program starts.
+    /// Sentences for a person, before the program starts: what was chosen, what is left out.
     pub warnings: Vec<String>,
 }
 
 impl Options {
     /// Does any of them need hither beside the program?
     pub fn stays_beside(&self) -> bool {
-        self.verify || self.on.is_some() || self.memory.is_some() || self.threads.is_some()
+        self.verify
+            || self.on.is_some()
+            || self.choose.is_some()
+            || self.memory.is_some()
+            || self.threads.is_some()
     }
 
     /// What is to be given, tried out; `None` where nothing is asked for.
@@ -81,7 +97,18 @@ impl Options {
         root: &Root,
     ) -> anyhow::Result<Option<Placement>> {
         let mut warnings = Vec::new();
-        let set = self.set(resources, &mut warnings)?;
+        let mut set = self.set(resources, &mut warnings)?;
+        if let Some(count) = self.choose {
+            let wanted = start::Wanted {
+                count: usize::from(count),
+                needed_bytes: self.needs.unwrap_or(0),
+                near: self.near.as_deref(),
+                from: &set,
+            };
+            let (chosen, reasons) = start::choose(&wanted, resources, root)?;
+            warnings.extend(reasons);
+            set = chosen;
+        }
         let mut binding = numactl.binding(resources, root)?;
         if !set.cpus.is_empty() {
             binding.cpus = Some(set.cpus.clone());

@@ -1,0 +1,148 @@
+//! `--choose`: the nodes that a program starts on, picked by what is free now.
+
+use crate::print;
+use anyhow::{Context, bail, ensure};
+use hither_core::bind::choose::{self, Candidate, Criterion};
+use hither_core::ids::CpuId;
+use hither_core::rset::{Node, ResourceSet, Resources};
+use hither_core::set::CpuSet;
+use hither_linux::proc::cpu_times;
+use hither_linux::root::Root;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long CPUs are looked at: ten ticks of the kernel's clock.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the nodes are chosen for.
+pub struct Wanted<'a> {
+    /// How many nodes.
+    pub count: usize,
+    /// Memory that they must have free together, in bytes.
+    pub needed_bytes: u64,
+    /// A device or node to be near.
+    pub near: Option<&'a str>,
+    /// Nodes are taken from here; from all that may be used where it names no memory.
+    pub from: &'a ResourceSet,
+}
+
+/// The chosen nodes with their CPUs, and sentences that say why.
+///
+/// # Errors
+/// There are not so many nodes with CPUs and memory, they have not so much memory free, or the
+/// device has no place.
+pub fn choose(
+    wanted: &Wanted<'_>,
+    resources: &Resources,
+    root: &Root,
+) -> anyhow::Result<(ResourceSet, Vec<String>)> {
+    let usable = resources.usable();
+    let from = match wanted.from.is_empty() {
+        true => &usable,
+        false => wanted.from,
+    };
+    let device = wanted.near.map(|name| place(name, resources)).transpose()?;
+    let idle = idle_shares(root)?;
+    let candidates = resources.nodes.iter().enumerate().filter_map(|(at, node)| {
+        let cpus = node.cpus.intersection(&from.cpus);
+        let may_be_used = usable.nodes.contains(node.id);
+        let is_meant = from.nodes.is_empty() || from.nodes.contains(node.id);
+        (!cpus.is_empty() && may_be_used && is_meant).then(|| Candidate {
+            node: node.id,
+            cpu_count: cpus.len(),
+            idle_cpus: cpus.iter().filter_map(|cpu| idle.get(&cpu)).sum(),
+            free_bytes: node.free_bytes,
+            bandwidth_mbs: node.read_bandwidth_mbs,
+            device_distance: device.map(|device| resources.distances[at][device]),
+        })
+    });
+    let per_node = wanted.needed_bytes.div_ceil(wanted.count.max(1) as u64);
+    let ranked = choose::rank(candidates.collect(), per_node);
+    ensure!(
+        ranked.len() >= wanted.count,
+        "--choose {}: there are {} nodes with CPUs and memory to choose from",
+        wanted.count,
+        ranked.len()
+    );
+    let chosen = &ranked[..wanted.count];
+    let free: u64 = chosen
+        .iter()
+        .map(|(candidate, _)| candidate.free_bytes)
+        .sum();
+    if free < wanted.needed_bytes {
+        bail!(
+            "--needs {}: the best {} of {} nodes have {} free; choose more, or free some",
+            print::bytes(wanted.needed_bytes),
+            wanted.count,
+            ranked.len(),
+            print::bytes(free)
+        );
+    }
+    let mut set = ResourceSet::new();
+    for (candidate, _) in chosen {
+        let node = resources
+            .nodes
+            .iter()
+            .find(|node| node.id == candidate.node);
+        let cpus: CpuSet = node.map_or(CpuSet::new(), |node| node.cpus.intersection(&from.cpus));
+        let nodes = [candidate.node].into_iter().collect();
+        set = set.union(&ResourceSet { cpus, nodes });
+    }
+    Ok((set, reasons(&ranked, wanted.count)))
+}
+
+/// A sentence for each node, and one that says why the last of the chosen came before the next.
+fn reasons(ranked: &[(Candidate, Criterion)], count: usize) -> Vec<String> {
+    let mut told = Vec::new();
+    for (at, (candidate, criterion)) in ranked.iter().enumerate() {
+        let mut text = format!(
+            "{} {}: {:.1} of {} CPUs idle, {} free",
+            if at < count { "chosen" } else { "left" },
+            candidate.node,
+            candidate.idle_cpus,
+            candidate.cpu_count,
+            print::bytes(candidate.free_bytes)
+        );
+        if let Some(mbs) = candidate.bandwidth_mbs {
+            text += &format!(", {:.0} GB/s", mbs as f64 / 1000.0);
+        }
+        if let Some(distance) = candidate.device_distance {
+            text += &format!(", distance {distance} to the device");
+        }
+        if let (true, Some((next, _))) = (at + 1 == count, ranked.get(count)) {
+            text += &format!("; before {}: {}", next.node, criterion.why());
+        }
+        told.push(text);
+    }
+    told
+}
+
+/// Position of the node of a device, or of `nodeN`.
+fn place(name: &str, resources: &Resources) -> anyhow::Result<usize> {
+    let number = name
+        .strip_prefix("node")
+        .and_then(|number| number.parse().ok());
+    let is_node = |node: &Node| Some(node.id.0) == number;
+    if let Some(at) = resources.nodes.iter().position(is_node) {
+        return Ok(at);
+    }
+    let device = resources.devices.iter().find(|device| device.name == name);
+    let device = device.with_context(|| {
+        format!("--near {name}: there is no such device or node on this machine")
+    })?;
+    let node = device.node.and_then(|node| resources.position(node));
+    node.with_context(|| format!("--near {name}: firmware gives it no node; name one, as in node0"))
+}
+
+fn idle_shares(root: &Root) -> anyhow::Result<BTreeMap<CpuId, f64>> {
+    let read = || root.parse("proc/stat", cpu_times::parse);
+    let before = read()?;
+    std::thread::sleep(LOOK);
+    let after = read()?.into_iter();
+    Ok(after
+        .map(|(cpu, now)| {
+            let then = before.get(&cpu).copied().unwrap_or(now);
+            (cpu, cpu_times::idle_share(then, now))
+        })
+        .collect())
+}
