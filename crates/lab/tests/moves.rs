@@ -3,19 +3,19 @@
 mod common;
 
 use common::built;
+use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// `hither lab run` on 4 + 4 CPUs; what the program printed.
-fn run(program: &Path, arguments: &[&str]) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
+/// `hither lab run` of a shell's command on 4 + 4 CPUs, with the files it names; what it printed.
+fn run(script: &str, files: &[&Path]) -> String {
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
     let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "8", "--timeout", "9m", "--machine"])
-        .arg(&file)
-        .arg("--")
-        .arg(program)
-        .args(arguments)
+        .arg(&machine)
+        .args(files.iter().flat_map(|file| [Path::new("--file"), file]))
+        .args(["--", "sh", "-c", script])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -27,9 +27,9 @@ fn run(program: &Path, arguments: &[&str]) -> String {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn requests_cost_less_than_calls() {
-    let sizes = ["--pages", "small", "--sizes", "64K,1M", "--repeat", "64"];
-    let arguments = [&["bench", "service", "--json", "-"][..], &sizes].concat();
-    let report: Value = serde_json::from_str(&run(&built("hither"), &arguments)).unwrap();
+    let words = "bench service --json - --pages small --sizes 64K,1M --repeat 64";
+    let told = run(&format!("{AGENT_PATH} {words}"), &[]);
+    let report: Value = serde_json::from_str(&told).unwrap();
     let swap = &report["backends"][1];
     assert_eq!(swap["name"], "swap");
     assert!(swap["unavailable"].is_null(), "{swap}");
@@ -66,10 +66,12 @@ fn requests_cost_less_than_calls() {
 #[ignore = "boots QEMU; make test runs it"]
 fn no_byte_is_lost_between_nodes() {
     let program = built("examples/move_torture");
-    for scenario in ["writers", "forks"] {
-        let counts = [
-            "--nodes", "2", "--rounds", "30", "--stores", "100000", "--seed", "7",
-        ];
-        println!("{}", run(&program, &[&[scenario][..], &counts].concat()));
-    }
+    let torture = |scenario: &str| {
+        format!(
+            "'{}' {scenario} --nodes 2 --rounds 30 --stores 100000 --seed 7",
+            program.display()
+        )
+    };
+    let script = format!("{} && {}", torture("writers"), torture("forks"));
+    println!("{}", run(&script, &[&program]));
 }

@@ -4,6 +4,7 @@ mod common;
 
 use common::built;
 use hither_core::machine::{parse, scale};
+use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -20,9 +21,10 @@ fn the_machine_file_is_found_again() {
         .args(["lab", "run", "--cpus", &CPUS.to_string(), "--timeout", "9m"])
         .arg("--machine")
         .arg(&file)
-        .arg("--")
-        .arg(built("hither"))
-        .args(["probe", "--seconds", "1", "--rounds", "3", "--json", "-"])
+        .args(["--", "sh", "-c"])
+        .arg(format!(
+            "{AGENT_PATH} probe --seconds 1 --rounds 3 --json -"
+        ))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -4,6 +4,7 @@
 mod common;
 
 use common::built;
+use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -24,8 +25,7 @@ fn a_recording_tells_whose_parts_are_where_and_what_to_do() {
         .arg("--file")
         .arg(built("cluster"))
         .arg(format!("--back=/tmp/rec:{}", recording.display()))
-        .arg("--")
-        .arg(built("hither"))
+        .args(["--", "sh", "-c", "exec \"$@\"", "sh", AGENT_PATH])
         .args(["record", "-o", "/tmp/rec", "--"])
         .arg(built("cluster"))
         .args(["partitioned", "--mb", &MB.to_string(), "--rounds", "112"])

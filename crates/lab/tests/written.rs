@@ -5,6 +5,7 @@
 mod common;
 
 use common::built;
+use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -38,8 +39,6 @@ fn written_and_idle_memory_is_told_apart() {
         .arg(&file)
         .arg("--file")
         .arg(&program)
-        .arg("--file")
-        .arg(built("hither"))
         .arg(format!("--back=/tmp/rec:{}", back("rec").display()))
         .arg(format!(
             "--back=/tmp/top.json:{}",
@@ -47,7 +46,7 @@ fn written_and_idle_memory_is_told_apart() {
         ))
         .args(["--", "sh", "-c", SCRIPT])
         .arg(&program)
-        .arg(built("hither"))
+        .arg(AGENT_PATH)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
