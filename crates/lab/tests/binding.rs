@@ -130,7 +130,8 @@ impl Machine {
 
 fn judge(name: &str) {
     let (hither, placed) = (built("hither"), built("examples/placed"));
-    let run = |words: &str| format!("{} {words}", hither.display());
+    // The guest's own.
+    let run = |words: &str| format!("/hither/hither {words}");
     let mut script = format!("{}; echo; ", run("topo --json"));
     for set in SETS {
         script += &format!("{}; ", run(&format!("topo --json --set '{set}'")));
@@ -154,12 +155,7 @@ fn judge(name: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../machines/{name}.toml"));
     let mut command = Command::new(&hither);
     command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);
-    command
-        .arg(file)
-        .arg("--file")
-        .arg(&hither)
-        .arg("--file")
-        .arg(&placed);
+    command.arg(file).arg("--file").arg(&placed);
     let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(
