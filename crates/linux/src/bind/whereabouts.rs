@@ -102,10 +102,16 @@ mod tests {
         let policy: KernelPolicy = "bind:0".parse().unwrap();
         crate::sys::place_child(&mut command, None, Some(&policy)).unwrap();
         let mut child = command.spawn().unwrap();
-        let found = look(&Root::host(), [child.id() as i32], &policy);
+        // It gets its pages as it starts.
+        let pid = child.id() as i32;
+        let looks = std::iter::repeat_with(|| look(&Root::host(), [pid], &policy));
+        let found = looks.take(60_000).find(|found| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            found.page_count() > 10
+        });
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(found.page_count() > 10, "{found:?}");
+        let found = found.unwrap();
         assert_eq!(
             (policy.astray(&found.pages), found.other_count),
             (Some(0), 0)
