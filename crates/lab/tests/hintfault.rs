@@ -61,9 +61,11 @@ fn the_pages_the_cpu_and_the_node_are_those_of_the_program() {
     assert!(samples > 4000.0 && right > 0.99 * samples, "{text}");
     assert_eq!(figure(text, "lost"), 0.0);
     assert_eq!(figure(text, "kernel_pages_migrated"), 0.0);
-    // No more than the kernel itself counts, and nearly as many.
+    // As many as the kernel itself counts. The first write to a page that was only read before is a
+    // fault on a present page, too: a few of a program's start are taken for hint faults.
     let counted = figure(text, "kernel_hint_faults");
-    assert!((0.98 * counted..=counted).contains(&samples), "{text}");
+    let alike = 0.98 * counted..=1.01 * counted;
+    assert!(alike.contains(&samples), "{text}");
     // The pages are those of the array.
     let pages = figure(text, "largest_mapping_pages");
     assert!((4096.0..4200.0).contains(&pages), "{text}");
