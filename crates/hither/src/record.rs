@@ -61,8 +61,7 @@ pub struct Command {
     /// Length of the intervals that traffic is summed over: 10ms to 10s
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     interval: u64,
-    /// What recording may cost, as a share of the CPU time of what is watched, and of its
-    /// instructions where the tracker counts them, in percent
+    /// What recording may cost, as a share of the CPU time of what is watched, in percent
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = parse_percent)]
     overhead: f64,
     /// Where samples come from: the best that works here, or one by name
@@ -85,7 +84,6 @@ impl Command {
     /// # Errors
     /// A folder in use, processes that are not there, a program that cannot be started.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        sys::keep_freed_memory();
         let root = Root::host();
         let topology = Topology::read(&root).context("reading the machine")?;
         let scope = self.scope(&root)?;

@@ -2,20 +2,9 @@
 //!
 //! Trackers know what reading samples costs them, not what recording costs in all (look-ups, files,
 //! mappings). So the share of a CPU that a tracker gets follows what the whole process used.
-//!
-//! Where the tracker counts instructions, the budget holds for those too: a program that waits for
-//! memory most of its CPU time executes few, and a recorder that takes one part in a hundred of the
-//! time would execute one part in ten of the instructions.
 
 /// CPU time over which cost is judged, in us: below it one look at mappings would swing it.
-const JUDGED_US: u64 = 50_000;
-/// Instructions that hither executes in a us of its CPU time: measured in the laboratory, where a
-/// recorder that seldom wakes finds its caches cold.
-const OWN_PER_US: f64 = 500.0;
-/// Part of the budget that samples get at the least.
-const LEAST: f64 = 0.05;
-/// What part of the budget is aimed at; the rest is for what is written at the end.
-const AIM: f64 = 0.6;
+const JUDGED_US: u64 = 500_000;
 /// Least and most by which one judgement changes the share.
 const STEP: (f64, f64) = (0.5, 1.5);
 
@@ -58,7 +47,7 @@ impl Overhead {
     pub fn new(budget: f64) -> Self {
         Self {
             budget,
-            share: budget / 4.0,
+            share: budget / 2.0,
             recent: Used::default(),
             whole: Used::default(),
         }
@@ -83,35 +72,21 @@ impl Overhead {
         // What was overdrawn is saved again: files are written in bursts, which come late.
         let cost = recent.cost().max(self.whole.cost());
         let wanted = if cost > 0.0 {
-            AIM * self.budget / cost
+            self.budget / cost
         } else {
             STEP.1
         };
         let before = self.share;
-        // All of the budget for samples is the most; the least keeps a picture.
+        // All of the budget for samples is the most; a hundredth of it keeps a picture.
         let most = self.budget * cpus.max(1.0);
-        self.share = (self.share * wanted.clamp(STEP.0, STEP.1)).clamp(most * LEAST, most);
+        self.share = (self.share * wanted.clamp(STEP.0, STEP.1)).clamp(most / 100.0, most);
         self.share != before
     }
-}
-
-/// What is watched, in us of CPU time: what it used, or where it executed fewer instructions, in
-/// user mode, than hither would in that time, the time in which hither would execute those.
-pub fn worth_us(cpu_us: u64, instructions: Option<f64>) -> u64 {
-    instructions.map_or(cpu_us, |count| cpu_us.min((count / OWN_PER_US) as u64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_executes_little_is_worth_little() {
-        assert_eq!(worth_us(400_000, None), 400_000);
-        // 27.6 million instructions in 100 ms on four CPUs: hither would take 55 ms for them.
-        assert_eq!(worth_us(400_000, Some(27.6e6)), 55_200);
-        assert_eq!(worth_us(400_000, Some(1e9)), 400_000);
-    }
 
     /// Runs 200 intervals of 100 ms of a program on `cpus` CPUs; what hither uses beside the
     /// samples is fixed. Returns its last cost.
@@ -160,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_too_much_by_itself_leaves_samples_a_twentieth() {
+    fn what_costs_too_much_by_itself_leaves_samples_a_hundredth() {
         let mut overhead = Overhead::new(0.01);
         for _ in 0..100 {
             overhead.add(100_000, 100_000, 5000);
         }
-        assert!((overhead.share() - 0.0005).abs() < 1e-9);
+        assert!((overhead.share() - 0.0001).abs() < 1e-9);
     }
 }

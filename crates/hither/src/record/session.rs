@@ -1,6 +1,6 @@
 //! The turns of a recording: observe, write down, hold the cost.
 
-use super::overhead::{self, Overhead};
+use super::overhead::Overhead;
 use super::places::Places;
 use crate::units;
 use hither_core::observation::Observations;
@@ -67,9 +67,7 @@ impl Session {
     pub fn new(setup: Setup<'_>) -> Self {
         let mut tracker = setup.tracker;
         let overhead = Overhead::new(setup.overhead);
-        let own_cpu_ns = sys::own_cpu_ns();
         tracker.set_budget(overhead.share());
-        tracker.fill_in_pages(false);
         tracker.set_sampling(Sampling::Full);
         tracker.keep_observations(true);
         Self {
@@ -82,11 +80,8 @@ impl Session {
             start_ns: setup.start_ns,
             interval_us: setup.interval_us,
             last_ns: 0,
-            own_cpu_ns,
-            totals: Totals {
-                own_us: own_cpu_ns / 1000,
-                ..Totals::default()
-            },
+            own_cpu_ns: sys::own_cpu_ns(),
+            totals: Totals::default(),
             notes: Vec::new(),
         }
     }
@@ -178,10 +173,7 @@ impl Session {
             utilisation: node.utilisation.get(),
         }))?;
         let watched_us: u64 = self.tree.processes().iter().map(|p| p.cpu_us).sum();
-        let instructions = metrics.instructions_per_us.get();
-        let instructions = instructions.map(|per_us| per_us * length_ns as f64 / 1e3);
-        let worth_us = overhead::worth_us(watched_us, instructions);
-        if self.overhead.add(length_ns / 1000, worth_us, own_us) {
+        if self.overhead.add(length_ns / 1000, watched_us, own_us) {
             self.tracker.set_budget(self.overhead.share());
         }
         self.totals.samples += self.observations.samples.len() as u64;
