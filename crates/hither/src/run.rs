@@ -75,11 +75,8 @@ impl Command {
     /// evidence, a program that cannot be found. Once it runs, hither ends with its status.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let start = Instant::now();
-        let root = Root::host();
-        let topology = Topology::read(&root).context("reading the machine")?;
-        let resources = resources::read(&root, &topology).context("reading the machine")?;
         if self.numactl.show || self.numactl.hardware || self.numactl.shared.is_meant() {
-            return self.without_program(&root, &topology, &resources);
+            return self.without_program();
         }
         ensure!(
             !self.command.is_empty(),
@@ -88,7 +85,14 @@ impl Command {
         if let Some(option) = self.numactl.shared.misplaced() {
             bail!("{option} is about shared memory; name that with --file or --shm");
         }
-        let placement = self.place.placement(&self.numactl, &resources, &root)?;
+        // Who is not to be placed needs no look at the machine's devices.
+        let placement = match self.is_placed() {
+            true => {
+                let (root, _, resources) = read_host()?;
+                self.place.placement(&self.numactl, &resources, &root)?
+            }
+            false => None,
+        };
         for warning in placement.iter().flat_map(|placement| &placement.warnings) {
             print::err_lines(warning);
         }
@@ -96,7 +100,7 @@ impl Command {
             return self.become_program(placement);
         }
         let machine = self.machine.as_deref().map(read_machine).transpose()?;
-        let setup = self.prepare(machine.as_ref(), root, topology)?;
+        let setup = self.prepare(machine.as_ref())?;
         if let Some(path) = &self.json {
             // Found out now rather than after a long run; nothing is overwritten yet.
             let mut options = std::fs::OpenOptions::new();
@@ -125,12 +129,16 @@ impl Command {
         Ok(ExitCode::from(status))
     }
 
+    /// Does anybody say where the program belongs?
+    fn is_placed(&self) -> bool {
+        self.numactl.is_used() || self.place.stays_beside()
+    }
+
     /// What decides while the program runs.
     fn policy(&self) -> &str {
-        let is_placed = self.numactl.is_used() || self.place.stays_beside();
         match &self.policy {
             Some(policy) => policy,
-            None if is_placed => "none",
+            None if self.is_placed() => "none",
             None => DEFAULT_POLICY,
         }
     }
@@ -152,22 +160,18 @@ impl Command {
     }
 
     /// `--show`, `--hardware`, `--shm`, `--file`.
-    fn without_program(
-        &self,
-        root: &Root,
-        topology: &Topology,
-        resources: &Resources,
-    ) -> anyhow::Result<ExitCode> {
+    fn without_program(&self) -> anyhow::Result<ExitCode> {
         if let Some(word) = self.command.first() {
             bail!(
                 "`{}` would not be run: --show, --hardware, --shm and --file go without a program",
                 word.display()
             );
         }
-        let policy = self.numactl.policy(resources, root)?;
+        let (root, topology, resources) = read_host()?;
+        let policy = self.numactl.policy(&resources, &root)?;
         let text = match (self.numactl.show, self.numactl.hardware) {
-            (true, _) => show::show(resources)?,
-            (false, true) => show::hardware(topology),
+            (true, _) => show::show(&resources)?,
+            (false, true) => show::hardware(&topology),
             (false, false) => {
                 show::shared(&self.numactl.shared, policy.as_ref(), self.place.verify)?
             }
@@ -177,16 +181,13 @@ impl Command {
     }
 
     /// Everything that can be wrong is found before the program starts.
-    fn prepare(
-        &self,
-        machine: Option<&Machine>,
-        root: Root,
-        topology: Topology,
-    ) -> anyhow::Result<Option<driver::Setup>> {
+    fn prepare(&self, machine: Option<&Machine>) -> anyhow::Result<Option<driver::Setup>> {
         let policy = policy::by_name(self.policy())?;
         if self.policy() == "none" {
             return Ok(None);
         }
+        let root = Root::host();
+        let topology = Topology::read(&root).context("reading the machine")?;
         let ghz = machine.map(|machine| machine.cpu.ghz);
         let tracker = choose::tracker(&*policy, &root, &topology, ghz)?;
         let backend = choose::backend()?;
@@ -204,6 +205,14 @@ impl Command {
             interval_us: self.interval,
         }))
     }
+}
+
+/// This machine, as sets and lists of nodes are worked out against it.
+fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
+    let root = Root::host();
+    let topology = Topology::read(&root).context("reading the machine")?;
+    let resources = resources::read(&root, &topology).context("reading the machine")?;
+    Ok((root, topology, resources))
 }
 
 fn cannot_write(path: &Path) -> String {
