@@ -10,6 +10,7 @@ mod places;
 mod report;
 mod show;
 mod start;
+mod weigh;
 
 use crate::{beside, print, units};
 use anyhow::{Context, bail, ensure};
@@ -88,8 +89,9 @@ impl Command {
         // Who is not to be placed needs no look at the machine's devices.
         let placement = match self.is_placed() {
             true => {
-                let (root, _, resources) = read_host()?;
-                self.place.placement(&self.numactl, &resources, &root)?
+                let may_move = self.policy() == "none";
+                self.place
+                    .placement(&self.numactl, &read_host()?, may_move)?
             }
             false => None,
         };

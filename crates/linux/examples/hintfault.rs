@@ -93,7 +93,7 @@ fn watch() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(node) = asked.node {
         let policy = KernelPolicy {
             is_balanced: true,
-            ..KernelPolicy::new(Mode::Bind, [NodeId(node)].into_iter().collect())
+            ..KernelPolicy::bound_to(NodeId(node))
         };
         sys::place_child(&mut command, None, Some(&policy))?;
     }

@@ -6,13 +6,16 @@
 //! afterwards where pages went.
 
 pub mod choose;
+pub mod demand;
 mod memory;
 pub mod numactl;
 mod policy;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod weights;
 
 pub use memory::MemoryPolicy;
 pub use policy::{KernelPolicy, Mode, PolicyError};
 pub use threads::ThreadPolicy;
+pub use weights::Weights;

@@ -77,6 +77,12 @@ impl KernelPolicy {
         }
     }
 
+    /// One node's memory and no other.
+    #[must_use]
+    pub fn bound_to(node: NodeId) -> Self {
+        Self::new(Mode::Bind, [node].into_iter().collect())
+    }
+
     /// Of pages by node, those on a node that it does not name; `None` where it names none, so that
     /// any node is right. Preferred nodes may be full: then it is no fault of anybody's, and told
     /// all the same.

@@ -1,10 +1,11 @@
 //! Placement of a program: a resource set with a memory and a thread policy, tried out before the
 //! program starts and looked at while it runs.
 
+use super::weigh::{self, Weighed, Weighing};
 use super::{numactl, start};
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use hither_core::bind::{MemoryPolicy, ThreadPolicy};
+use hither_core::bind::{MemoryPolicy, Mode, ThreadPolicy};
 use hither_core::rset::{Expression, ResourceSet, Resources};
 use hither_core::size::parse_bytes;
 use hither_linux::bind::threads::Keeper;
@@ -13,6 +14,7 @@ use hither_linux::bind::{Binding, Granted};
 use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::sys;
+use hither_linux::topology::Topology;
 
 /// Time to the first look at a program, in us; each next look is twice as far, up to the last.
 const FIRST_LOOK_US: u64 = 50_000;
@@ -45,6 +47,9 @@ pub struct Options {
     /// How pages are taken from the set's nodes; bind where the set has some, else float
     #[arg(long, value_name = "POLICY", value_parser = memory_policies(), group = "memory policy")]
     memory: Option<MemoryPolicy>,
+    /// Of --memory weighted: kernel (as they are), hmat, measured, or one for each node as in 3:1
+    #[arg(long, value_name = "WEIGHTS", value_parser = weigh::parse)]
+    weights: Option<weigh::Source>,
     /// Which CPUs threads get: float, fill, round-robin[:package|:node|:domain|:core]
     #[arg(long, value_name = "POLICY", value_parser = parse_threads)]
     threads: Option<ThreadPolicy>,
@@ -72,6 +77,7 @@ pub struct Placement {
     /// CPUs for threads, one each; empty where they float.
     order: Vec<hither_core::ids::CpuId>,
     threads: ThreadPolicy,
+    weighing: Option<Weighing>,
     /// Sentences for a person, before the program starts: what was chosen, what is left out.
     pub warnings: Vec<String>,
 }
@@ -83,18 +89,20 @@ impl Options {
             || self.on.is_some()
             || self.choose.is_some()
             || self.memory.is_some()
+            || self.weights.is_some()
             || self.threads.is_some()
     }
 
-    /// What is to be given, tried out; `None` where nothing is asked for.
+    /// What is to be given, tried out; `None` where nothing is asked for. `may_move`: nobody else
+    /// moves the program's pages.
     ///
     /// # Errors
     /// Sets and lists that cannot be read or come to nothing; what the kernel refuses.
     pub fn placement(
         &self,
         numactl: &numactl::Options,
-        resources: &Resources,
-        root: &Root,
+        (root, topology, resources): &(Root, Topology, Resources),
+        may_move: bool,
     ) -> anyhow::Result<Option<Placement>> {
         let mut warnings = Vec::new();
         let mut set = self.set(resources, &mut warnings)?;
@@ -125,6 +133,23 @@ impl Options {
         if let Some(memory) = memory {
             binding.policy = Some(memory.on(&around, resources).map_err(|why| anyhow!(why))?);
         }
+        let weighing = match (&self.weights, &binding.policy) {
+            (None, _) => None,
+            (Some(source), Some(policy)) if policy.mode == Mode::WeightedInterleave => {
+                let wanted = weigh::Wanted {
+                    source,
+                    cpus: (binding.cpus.clone()).unwrap_or_else(|| resources.usable().cpus),
+                    policy,
+                    may_move,
+                };
+                Weighing::begin(&wanted, root, topology, resources)?
+            }
+            _ => bail!("--weights says how --memory weighted takes turns; give that, too"),
+        };
+        if let Some(weighing) = &weighing {
+            binding.policy = Some(weighing.policy().clone());
+            warnings.extend_from_slice(&weighing.told);
+        }
         let threads = self.threads.unwrap_or(ThreadPolicy::Float);
         if binding.is_empty() && threads == ThreadPolicy::Float && !self.verify {
             return Ok(None);
@@ -151,6 +176,7 @@ impl Options {
             threads,
             binding,
             granted,
+            weighing,
             warnings,
         }))
     }
@@ -181,6 +207,8 @@ pub struct Placed {
     /// The look with most pages; `None` where the program was gone before the first.
     pub seen: Option<Whereabouts>,
     pub look_count: u64,
+    /// What became of weights.
+    weighed: Option<Weighed>,
     /// Most threads that were kept on CPUs at once, and those that could not be.
     pub kept_count: usize,
     pub refused_count: usize,
@@ -194,6 +222,9 @@ pub struct Attendant {
     granted: Granted,
     threads: ThreadPolicy,
     keeper: Option<Keeper>,
+    weighing: Option<Weighing>,
+    /// When the weights are looked after next.
+    weighing_us: u64,
     start_ns: u64,
     next_look_us: u64,
     seen: Option<Whereabouts>,
@@ -208,6 +239,7 @@ impl Attendant {
             granted,
             order,
             threads,
+            weighing,
             ..
         } = placement;
         Self {
@@ -216,6 +248,8 @@ impl Attendant {
             granted,
             threads,
             keeper: (!order.is_empty()).then(|| Keeper::new(order)),
+            weighing,
+            weighing_us: 0,
             start_ns: sys::monotonic_ns(),
             next_look_us: FIRST_LOOK_US,
             seen: None,
@@ -250,9 +284,20 @@ impl Attendant {
                 .max(LOOK_SHARE * (then_us - now_us));
             self.next_look_us = then_us + pause_us;
         }
+        if let Some(weighing) = self
+            .weighing
+            .as_mut()
+            .filter(|_| now_us >= self.weighing_us)
+        {
+            let pause_us = weighing.turn(&self.root);
+            self.weighing_us = pause_us.map_or(u64::MAX, |pause_us| now_us + pause_us);
+        }
         match self.keeper {
             Some(_) => THREADS_US,
-            None => self.next_look_us.saturating_sub(now_us).max(1000),
+            None => {
+                let next_us = self.next_look_us.min(self.weighing_us);
+                next_us.saturating_sub(now_us).max(1000)
+            }
         }
     }
 
@@ -264,6 +309,7 @@ impl Attendant {
             threads: self.threads,
             seen: self.seen,
             look_count: self.look_count,
+            weighed: self.weighing.map(Weighing::finish),
             kept_count: self.keeper.as_ref().map_or(0, Keeper::most_count),
             refused_count: self.keeper.as_ref().map_or(0, Keeper::refused_count),
         }
@@ -285,6 +331,9 @@ impl Placed {
                 text += &format!(", {} could not be", self.refused_count);
             }
             text.push('\n');
+        }
+        for note in self.weighed.iter().flat_map(|weighed| &weighed.notes) {
+            text += &format!("{note}\n");
         }
         let Some(seen) = &self.seen else {
             return text + "memory: it ended before anybody could look\n";
@@ -347,6 +396,7 @@ impl Placed {
             "refused_threads": self.refused_count,
             "look_count": self.look_count,
             "seen": seen,
+            "weights": self.weighed.as_ref().map(|weighed| &weighed.json),
         })
     }
 }

@@ -5,7 +5,9 @@
 //! makes less of is known, with a remedy, before a program is started.
 
 pub mod shared;
+pub mod spread;
 pub mod threads;
+pub mod weights;
 pub mod whereabouts;
 
 use crate::error::{Error, Result};

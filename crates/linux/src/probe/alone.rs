@@ -4,6 +4,7 @@
 use super::team::{CHUNK_BYTES, Task, Team};
 use super::{Probe, Sample, Settings, Work};
 use crate::topology::Topology;
+use hither_core::bind::KernelPolicy;
 use hither_core::ids::{CpuId, NodeId};
 use std::io;
 
@@ -75,7 +76,7 @@ pub fn measure(
     let (cpu, node) = (place.cpus[0], probe.memory[place.near]);
     let huge = memory.huge.unwrap_or(probe.huge);
     let task = Task {
-        node,
+        policy: KernelPolicy::bound_to(node),
         bytes: bytes as usize,
         huge,
     };

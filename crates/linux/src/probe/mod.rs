@@ -20,11 +20,13 @@ mod crew;
 pub mod flops;
 mod results;
 pub mod team;
+pub mod under;
 
 use crate::sys::NodeMemory;
 use crate::topology::Topology;
 use chain::Chain;
 use flops::Kernel;
+use hither_core::bind::KernelPolicy;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::CpuSet;
 pub use results::{Bandwidth, Flops, Loaded, Pair, Report, Sample};
@@ -282,7 +284,7 @@ impl<'a> Probe<'a> {
         let share = (self.bytes(memory) / threads as u64).max(LEAST_SHARE);
         let most = self.free[memory] / FREE_SHARE / threads as u64;
         Task {
-            node: self.memory[memory],
+            policy: KernelPolicy::bound_to(self.memory[memory]),
             bytes: (share.min(most) as usize).max(team::CHUNK_BYTES),
             huge: self.huge,
         }

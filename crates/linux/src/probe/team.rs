@@ -4,7 +4,8 @@
 use super::crew::{Count, Crew, Worker, stay_on};
 use crate::backend::copy;
 use crate::sys::NodeMemory;
-use hither_core::ids::{CpuId, NodeId};
+use hither_core::bind::KernelPolicy;
+use hither_core::ids::CpuId;
 use std::hint::{black_box, spin_loop};
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -60,10 +61,10 @@ impl Work {
 }
 
 /// What every thread of a team has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Task {
     /// Where its memory is; for copies both halves.
-    pub node: NodeId,
+    pub policy: KernelPolicy,
     /// Of each thread; [`CHUNK_BYTES`] at least.
     pub bytes: usize,
     /// In huge pages.
@@ -92,14 +93,14 @@ impl Team {
     /// What the kernel said of CPUs, memory or threads.
     pub fn start(cpus: Vec<CpuId>, task: &Task) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
-        let (task, told) = (*task, Arc::clone(&orders));
+        let (task, told) = (task.clone(), Arc::clone(&orders));
         let body = move |cpu, worker: Worker| {
             let refused = |error: io::Error| {
-                let text = format!("{cpu}, memory of {}: {error}", task.node);
+                let text = format!("{cpu}, memory by {}: {error}", task.policy);
                 io::Error::new(error.kind(), text)
             };
             let mut memory =
-                NodeMemory::new(task.bytes, task.node.0, task.huge).map_err(refused)?;
+                NodeMemory::under(task.bytes, &task.policy, task.huge).map_err(refused)?;
             let words = &mut memory.values_mut(1u64)[..task.bytes / 8];
             let mut next = 0;
             worker.repeat(|| chunk(words, &mut next, &told));
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn every_kind_of_work_goes_through_all_of_its_memory() {
         let task = Task {
-            node: NodeId(0),
+            policy: "bind:0".parse().unwrap(),
             bytes: 3 * CHUNK_BYTES + 4096,
             huge: false,
         };
@@ -336,14 +337,14 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_told() {
         let task = Task {
-            node: NodeId(1023),
+            policy: "bind:1023".parse().unwrap(),
             bytes: CHUNK_BYTES,
             huge: false,
         };
         let error = Team::start(vec![first_cpu()], &task).err().unwrap();
-        assert!(error.to_string().contains("node1023"), "{error}");
+        assert!(error.to_string().contains("bind:1023"), "{error}");
         let task = Task {
-            node: NodeId(0),
+            policy: "bind:0".parse().unwrap(),
             ..task
         };
         assert!(Team::start(vec![CpuId(60_000)], &task).is_err());

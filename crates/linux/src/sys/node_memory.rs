@@ -1,10 +1,13 @@
 //! Memory of one node, for streams and their arrays.
 
-use super::{Access, Present, PrivateMemory, bind_memory, populate};
+use super::{Access, Present, PrivateMemory, bind_range, populate};
+use hither_core::bind::KernelPolicy;
+use hither_core::ids::NodeId;
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Private memory whose pages are all there, on one node and nowhere else.
+/// Private memory whose pages are all there, where a policy wants them: mostly on one node and
+/// nowhere else.
 ///
 /// Its bytes are lent either as values of one type or without any: whoever has the values has
 /// given each of them.
@@ -18,9 +21,17 @@ impl NodeMemory {
     /// `EINVAL` or `InvalidInput`: there is no such node. `ENOMEM`: it has not so much memory.
     /// `huge` where the kernel has no huge pages.
     pub fn new(bytes: usize, node: u32, huge: bool) -> io::Result<Self> {
+        Self::under(bytes, &KernelPolicy::bound_to(NodeId(node)), huge)
+    }
+
+    /// The same under any policy.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn under(bytes: usize, policy: &KernelPolicy, huge: bool) -> io::Result<Self> {
         let memory = PrivateMemory::new(bytes, huge)?;
         let length = memory.len() as u64;
-        bind_memory(memory.address(), length, node, Present::Stay)?;
+        bind_range(memory.address(), length, policy, Present::Stay)?;
         populate(memory.address(), length, Access::Write)?;
         Ok(Self(memory))
     }
