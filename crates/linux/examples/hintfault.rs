@@ -6,7 +6,7 @@
 //! the kernel moves nothing. `--seconds` ends the program after so long. `--full` samples as
 //! densely as the tracker does while pages are being moved.
 
-use hither_core::bind::{KernelPolicy, Mode};
+use hither_core::bind::KernelPolicy;
 use hither_core::ids::NodeId;
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;

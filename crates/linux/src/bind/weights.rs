@@ -24,7 +24,6 @@ const SWITCHES: [&str; 2] = ["auto", "__auto_type"];
 /// Nodes that give less than so much more together than the near ones alone are not worth their
 /// latency.
 const GAIN: f64 = 1.02;
-
 /// The kernel's table in somebody's hands; put back when it is dropped.
 #[derive(Debug)]
 pub struct Table {
@@ -121,19 +120,16 @@ impl Measured {
             Ok((node, gbs))
         });
         let alone: BTreeMap<NodeId, f64> = alone.collect::<io::Result<_>>()?;
-        let weights = Weights::of_bandwidths(&alone);
-        table.set(&weights).map_err(io::Error::other)?;
         let has_cpus = |node: &&crate::topology::Node| {
             nodes.contains(node.id) && !node.cpus.intersection(cpus).is_empty()
         };
-        let near: NodeSet = topology
-            .nodes
-            .iter()
-            .filter(has_cpus)
-            .map(|n| n.id)
-            .collect();
-        let together =
+        let places = topology.nodes.iter();
+        let near: NodeSet = places.filter(has_cpus).map(|node| node.id).collect();
+        let weights = Weights::of_bandwidths(&alone);
+        table.set(&weights).map_err(io::Error::other)?;
+        let read_by_turns =
             |nodes: &NodeSet| read(&KernelPolicy::new(Mode::WeightedInterleave, nodes.clone()));
+        let together = read_by_turns(nodes)?;
         let near_gbs = match near.len() {
             0 => 0.0,
             1 => near
@@ -141,14 +137,14 @@ impl Measured {
                 .and_then(|node| alone.get(&node))
                 .copied()
                 .unwrap_or(0.0),
-            _ => together(&near)?,
+            _ => read_by_turns(&near)?,
         };
         Ok(Self {
-            together: together(nodes)?,
+            alone,
             weights,
+            together,
             near,
             near_gbs,
-            alone,
         })
     }
 
@@ -223,7 +219,6 @@ mod tests {
         let journal = machine.folder.path().join("run/weights.journal");
         let left = std::fs::read(&journal).unwrap();
         drop(table);
-        machine.root.path(FOLDER);
         std::fs::write(&journal, left).unwrap();
         std::fs::write(machine.root.path(&format!("{FOLDER}/node1")), "4").unwrap();
         let (_table, note) = machine.take("0-1").unwrap();
