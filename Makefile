@@ -72,6 +72,7 @@ model: setup
 # One at a time: two emulated machines on two cores would only wait for each other.
 boot: lab
 	@$(STEP) 'build, what boot tests run' cargo build --release --package hither-linux --examples
+	@$(STEP) 'numactl of Debian 13' scripts/fetch-numactl.sh
 	@$(STEP) 'boot tests' cargo test --quiet --release --package hither-lab --package hither \
 		-- --ignored --test-threads=1
 
