@@ -6,6 +6,7 @@
 //! afterwards where pages went.
 
 pub mod choose;
+mod layout;
 mod memory;
 pub mod numactl;
 mod policy;
@@ -13,6 +14,7 @@ mod policy;
 mod tests;
 mod threads;
 
+pub use layout::{Laid, MemoryLayout};
 pub use memory::MemoryPolicy;
 pub use policy::{KernelPolicy, Mode, PolicyError};
 pub use threads::ThreadPolicy;

@@ -30,6 +30,15 @@ pub fn populate(address: u64, bytes: u64, access: Access) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// Is something mapped at every page of a range of this process? Whatever its protection.
+/// `address` is a multiple of the page size.
+#[must_use]
+pub fn is_mapped(address: u64, bytes: u64) -> bool {
+    // With MS_ASYNC the call looks at the mappings (ENOMEM where there is none) and does nothing.
+    // SAFETY: the kernel checks the addresses, which are passed as numbers.
+    unsafe { libc::syscall(libc::SYS_msync, address, bytes, libc::MS_ASYNC) == 0 }
+}
+
 /// Copies bytes of this process by the kernel and returns how many: fewer than asked, or
 /// `EFAULT`, where it meets a bad address.
 ///
