@@ -36,6 +36,15 @@ pub struct Laid {
 }
 
 impl MemoryLayout {
+    /// What is meant where nothing is said: `bind` where the set has memory, else `float`.
+    #[must_use]
+    pub fn usual(set: &ResourceSet) -> Self {
+        match set.nodes.is_empty() {
+            true => MemoryPolicy::Float.into(),
+            false => MemoryPolicy::Bind.into(),
+        }
+    }
+
     /// Works it out for a set.
     ///
     /// # Errors
