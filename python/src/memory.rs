@@ -47,7 +47,7 @@ impl Memory {
                 return Err(PyValueError::new_err(text));
             }
         };
-        let (resolved, here) = resolve(on)?;
+        let (resolved, here) = resolve("on", on)?;
         let layout = layout(memory, &resolved.set)?;
         on.py().detach(|| {
             let memory = bind::Memory::new(nbytes, &resolved.set, layout, pages, &here);
@@ -105,10 +105,13 @@ impl Span {
                 is_writable: true,
             });
         }
-        let is_array = array.hasattr("__array_interface__")? && array.hasattr("flags")?;
-        if !is_array {
+        // numpy's scalars have the interface too, of bytes that are gone with the answer.
+        let arrays = array.py().import("numpy")?.getattr("ndarray")?;
+        if !array.is_instance(&arrays)? {
             let kind = array.get_type();
-            return Err(PyTypeError::new_err(format!("pass a numpy array, not {kind}")));
+            return Err(PyTypeError::new_err(format!(
+                "pass a numpy array, not {kind}"
+            )));
         }
         let flag = |name: &str| array.getattr("flags")?.get_item(name)?.extract::<bool>();
         if !flag("C_CONTIGUOUS")? && !flag("F_CONTIGUOUS")? {
@@ -121,7 +124,9 @@ impl Span {
         let (address, is_readonly): (u64, bool) = data.extract()?;
         let bytes: u64 = array.getattr("nbytes")?.extract()?;
         if bytes == 0 {
-            return Err(PyValueError::new_err("the array has no bytes: pass a larger one"));
+            return Err(PyValueError::new_err(
+                "the array has no bytes: pass a larger one",
+            ));
         }
         Ok(Self {
             address,
@@ -137,8 +142,7 @@ impl Span {
 
     /// Whole pages of it, which no other object has a byte of.
     pub fn pages_within(&self) -> PyResult<Range<u64>> {
-        let pages =
-            self.address.next_multiple_of(4096)..(self.address + self.bytes) / 4096 * 4096;
+        let pages = self.address.next_multiple_of(4096)..(self.address + self.bytes) / 4096 * 4096;
         match pages.is_empty() {
             false => Ok(pages),
             true => Err(PyValueError::new_err(format!(
@@ -191,9 +195,16 @@ impl Residency {
 #[pyfunction]
 pub fn residency(array: &Bound<'_, PyAny>) -> PyResult<Residency> {
     let pages = Span::of(array)?.pages_around()?;
-    let found = array.py().detach(|| range::residency(pages)).map_err(raised)?;
+    let found = array
+        .py()
+        .detach(|| range::residency(pages))
+        .map_err(raised)?;
     Ok(Residency {
-        nodes: found.nodes.iter().map(|(node, count)| (node.0, *count)).collect(),
+        nodes: found
+            .nodes
+            .iter()
+            .map(|(node, count)| (node.0, *count))
+            .collect(),
         absent: found.absent,
         astray: found.astray,
         huge: found.huge,
@@ -204,8 +215,13 @@ pub fn residency(array: &Bound<'_, PyAny>) -> PyResult<Residency> {
 #[pyfunction]
 pub fn nodes_by_page<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let pages = Span::of(array)?.pages_around()?;
-    let found = array.py().detach(|| range::nodes_by_page(pages)).map_err(raised)?;
-    let numbers = found.iter().map(|node| node.map_or(-1, |node| node.0 as i32));
+    let found = array
+        .py()
+        .detach(|| range::nodes_by_page(pages))
+        .map_err(raised)?;
+    let numbers = found
+        .iter()
+        .map(|node| node.map_or(-1, |node| node.0 as i32));
     let bytes: Vec<u8> = numbers.flat_map(i32::to_ne_bytes).collect();
     Ok(PyBytes::new(array.py(), &bytes))
 }
@@ -220,7 +236,7 @@ pub fn bind_range(
     move_pages: bool,
 ) -> PyResult<()> {
     let pages = Span::of(array)?.pages_within()?;
-    let (resolved, here): (_, Resources) = resolve(on)?;
+    let (resolved, here): (_, Resources) = resolve("on", on)?;
     let laid = layout(memory, &resolved.set)?.on(&resolved.set, &here);
     let laid = laid.map_err(|why| PyValueError::new_err(format!("memory: {why}")))?;
     let present = match move_pages {

@@ -98,7 +98,10 @@ impl Shared {
         }
         ledger.has_leader = true;
         drop(ledger);
-        let next = self.service().as_ref().and_then(|service| service.wait(Some(slice)));
+        let next = self
+            .service()
+            .as_ref()
+            .and_then(|service| service.wait(Some(slice)));
         let freed = self.note(next);
         let mut ledger = self.ledger();
         ledger.has_leader = false;
@@ -124,6 +127,12 @@ fn closed() -> PyErr {
     PyRuntimeError::new_err("the mover is closed: make another")
 }
 
+fn within(name: &str, number: i64, most: usize) -> PyResult<usize> {
+    let fits = usize::try_from(number).ok();
+    fits.filter(|number| (1..=most).contains(number))
+        .ok_or_else(|| PyValueError::new_err(format!("{name} is {number}: it is 1 to {most}")))
+}
+
 fn race(text: &str) -> PyResult<Race> {
     match text {
         "recover" => Ok(Race::Recover),
@@ -140,7 +149,7 @@ fn target(to: &Bound<'_, PyAny>) -> PyResult<NodeId> {
     if let Ok(node) = to.extract::<u32>() {
         return Ok(NodeId(node));
     }
-    let (resolved, _) = resolve(to)?;
+    let (resolved, _) = resolve("to", to)?;
     let nodes = &resolved.set.nodes;
     match (nodes.iter().next(), nodes.len()) {
         (Some(node), 1) => Ok(node),
@@ -164,7 +173,13 @@ impl Mover {
         let tag = {
             let mut ledger = self.shared.ledger();
             ledger.next += 1;
-            let (tag, entry) = (ledger.next, Entry { arrays, ..Entry::default() });
+            let (tag, entry) = (
+                ledger.next,
+                Entry {
+                    arrays,
+                    ..Entry::default()
+                },
+            );
             ledger.entries.insert(tag, entry);
             tag
         };
@@ -205,18 +220,14 @@ impl Mover {
 impl Mover {
     #[new]
     #[pyo3(signature = (workers=1, capacity=256, copiers=1))]
-    fn new(py: Python<'_>, workers: usize, capacity: u16, copiers: usize) -> PyResult<Self> {
-        if !(1..=256).contains(&copiers) {
-            let text = format!("copiers is {copiers}: it is 1 to 256");
-            return Err(PyValueError::new_err(text));
-        }
+    fn new(py: Python<'_>, workers: i64, capacity: i64, copiers: i64) -> PyResult<Self> {
         let config = Config {
-            workers,
-            capacity,
+            workers: within("workers", workers, 256)?,
+            capacity: within("capacity", capacity, 32768)? as u16,
             ..Config::default()
         };
         let settings = Settings {
-            copiers,
+            copiers: within("copiers", copiers, 256)?,
             ..Settings::default()
         };
         let opened = py.detach(|| own::open(config, settings));
@@ -274,7 +285,9 @@ impl Mover {
             )));
         }
         if !to.is_writable {
-            return Err(PyTypeError::new_err("the target is read-only: pass another"));
+            return Err(PyTypeError::new_err(
+                "the target is read-only: pass another",
+            ));
         }
         let arrays = vec![source.clone().unbind(), target.clone().unbind()];
         let (source_address, target_address) = (from.address as usize, to.address as usize);
@@ -348,7 +361,9 @@ impl Move {
     /// Cancels it if it has not begun. True: it will end as 'cancelled' and has not run.
     fn cancel(&self) -> bool {
         let service = self.shared.service();
-        service.as_ref().is_some_and(|service| service.cancel(self.id))
+        service
+            .as_ref()
+            .is_some_and(|service| service.cancel(self.id))
     }
 }
 
@@ -370,7 +385,9 @@ impl Move {
             Refusal::Dropped,
             Refusal::NotSupported,
         ];
-        let refused = reasons.into_iter().map(|why| (why.name(), completion.refused(why)));
+        let refused = reasons
+            .into_iter()
+            .map(|why| (why.name(), completion.refused(why)));
         Moved {
             status: match completion.status {
                 Status::Done => "done",

@@ -20,18 +20,20 @@ fn parse(text: &str) -> PyResult<Expression> {
     text.parse().map_err(fault)
 }
 
-/// What a call that is told `on=` was given: a set or its text, worked out here.
-pub fn resolve(on: &Bound<'_, PyAny>) -> PyResult<(Resolved, Resources)> {
+/// What an argument of this name was given: a set or its text, worked out here.
+pub fn resolve(name: &str, on: &Bound<'_, PyAny>) -> PyResult<(Resolved, Resources)> {
     let text = match on.cast::<Set>() {
         Ok(set) => set.get().expression.to_string(),
         Err(_) => on.extract::<String>().map_err(|_| {
             let kind = on.get_type();
-            PyTypeError::new_err(format!("on is a Set or its text, as in \"node:0\", not {kind}"))
+            PyTypeError::new_err(format!(
+                "{name} is a Set or its text, as in 'node:0', not {kind}"
+            ))
         })?,
     };
     on.py().detach(|| {
         let here = bind::here().map_err(raised)?;
-        let resolved = bind::resolve("on", &text, &here).map_err(raised)?;
+        let resolved = bind::resolve(name, &text, &here).map_err(raised)?;
         Ok((resolved, here))
     })
 }
@@ -85,7 +87,7 @@ impl Set {
     /// A sentence for each thing that cpuset or affinity leave out of it.
     #[getter]
     fn left_out(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
-        let (resolved, _) = resolve(slf.as_any())?;
+        let (resolved, _) = resolve("set", slf.as_any())?;
         Ok(resolved.warnings)
     }
 

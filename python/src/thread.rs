@@ -64,7 +64,7 @@ impl BoundThread {
 #[pyo3(signature = (on, memory=None))]
 pub fn bind_thread(on: &Bound<'_, PyAny>, memory: Option<&str>) -> PyResult<BoundThread> {
     let memory = policy(memory)?;
-    let (resolved, here) = resolve(on)?;
+    let (resolved, here) = resolve("on", on)?;
     let binding = Binding::on(&resolved.set, memory, &here).map_err(raised)?;
     BoundThread::new(&binding)
 }
@@ -82,15 +82,18 @@ impl Places {
     fn new(
         on: &Bound<'_, PyAny>,
         threads: &str,
-        count: Option<usize>,
+        count: Option<i64>,
         memory: Option<&str>,
     ) -> PyResult<Self> {
         let threads: ThreadPolicy = threads.parse().map_err(PyValueError::new_err)?;
         let memory = policy(memory)?;
-        let (resolved, here) = resolve(on)?;
+        let (resolved, here) = resolve("on", on)?;
         let team = Team::with_memory(&resolved.set, threads, memory, &here).map_err(raised)?;
         let team = match count {
-            Some(count) => team.of(count).map_err(raised)?,
+            // A number that is none at all is refused by the same words.
+            Some(count) => team
+                .of(usize::try_from(count).unwrap_or(0))
+                .map_err(raised)?,
             None => team,
         };
         Ok(Self { team })
