@@ -36,8 +36,9 @@ if [ "$("$folder/tools/bin/maturin" --version 2> /dev/null)" != "maturin $maturi
 fi
 
 rm -rf "$folder/wheels" "$folder/fresh"
-PATH=$folder/tools/bin:$PATH maturin build --quiet --manifest-path python/Cargo.toml --profile dev \
-  --compatibility linux --interpreter "$python" --out "$folder/wheels"
+PATH=$folder/tools/bin:$PATH maturin build --manifest-path python/Cargo.toml --profile dev \
+  --compatibility linux --interpreter "$python" --out "$folder/wheels" 2> "$folder/build.txt" ||
+  stop "the wheel cannot be built:" "$(cat "$folder/build.txt")"
 
 "$python" -m venv "$folder/fresh"
 pip=("$folder/fresh/bin/pip" install --quiet)

@@ -38,6 +38,9 @@ struct Ledger {
 }
 
 struct Shared {
+    /// The process that has the workers: a child after fork has none, and locks that another thread
+    /// held at the fork stay held there.
+    pid: u32,
     /// First, so that what is under way has ended when the arrays go. `None` once closed.
     service: RwLock<Option<Service>>,
     ledger: Mutex<Ledger>,
@@ -45,6 +48,15 @@ struct Shared {
 }
 
 impl Shared {
+    fn check(&self) -> PyResult<()> {
+        match self.pid == std::process::id() {
+            true => Ok(()),
+            false => Err(PyRuntimeError::new_err(
+                "this process is a child after fork, and the mover is its parent's: make another",
+            )),
+        }
+    }
+
     fn service(&self) -> RwLockReadGuard<'_, Option<Service>> {
         self.service.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,6 +182,7 @@ impl Mover {
         arrays: Vec<Py<PyAny>>,
         fill: impl FnOnce(hither_mover::Request<'_>) -> hither_mover::Request<'_> + Send,
     ) -> PyResult<Move> {
+        self.shared.check()?;
         let tag = {
             let mut ledger = self.shared.ledger();
             ledger.next += 1;
@@ -240,6 +253,7 @@ impl Mover {
             .map(|(name, probe)| (name, probe.err().map(|why| why.to_string())))
             .collect();
         let shared = Shared {
+            pid: std::process::id(),
             service: RwLock::new(Some(service)),
             ledger: Mutex::default(),
             noted: Condvar::new(),
@@ -297,10 +311,13 @@ impl Mover {
         })
     }
 
-    /// Ends it when all that was submitted has run; a second call does nothing.
+    /// Ends it when all that was submitted has run; a second call does nothing, nor does one in a
+    /// child after fork.
     fn close(&self, py: Python<'_>) {
-        let freed = py.detach(|| self.shared.close());
-        drop(freed);
+        if self.shared.check().is_ok() {
+            let freed = py.detach(|| self.shared.close());
+            drop(freed);
+        }
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -324,19 +341,21 @@ pub struct Move {
 #[pymethods]
 impl Move {
     /// Is it finished, whether or not it succeeded? Does not wait.
-    fn done(&self, py: Python<'_>) -> bool {
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.shared.check()?;
         let freed = py.detach(|| self.shared.collect());
         drop(freed);
         let ledger = self.shared.ledger();
         let entry = ledger.entries.get(&self.tag);
-        entry.is_some_and(|entry| entry.completion.is_some())
+        Ok(entry.is_some_and(|entry| entry.completion.is_some()))
     }
 
     /// What became of it, when it is finished. TimeoutError after so many seconds; None waits for
     /// ever.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Moved> {
-        let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds));
+        self.shared.check()?;
+        let limit = timeout.map(Duration::try_from_secs_f64);
         let limit = limit.transpose().map_err(|_| {
             PyValueError::new_err("timeout is a number of seconds, 0 or more, or None")
         })?;
@@ -359,11 +378,11 @@ impl Move {
     }
 
     /// Cancels it if it has not begun. True: it will end as 'cancelled' and has not run.
-    fn cancel(&self) -> bool {
+    fn cancel(&self) -> PyResult<bool> {
+        self.shared.check()?;
         let service = self.shared.service();
-        service
-            .as_ref()
-            .is_some_and(|service| service.cancel(self.id))
+        let cancel = |service: &Service| service.cancel(self.id);
+        Ok(service.as_ref().is_some_and(cancel))
     }
 }
 
@@ -408,6 +427,9 @@ impl Move {
 
 impl Drop for Move {
     fn drop(&mut self) {
+        if self.shared.check().is_err() {
+            return;
+        }
         let mut ledger = self.shared.ledger();
         let Some(entry) = ledger.entries.get_mut(&self.tag) else {
             return;

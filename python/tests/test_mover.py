@@ -1,6 +1,7 @@
 """The mover's calls."""
 
 import gc
+import os
 import threading
 
 import numpy as np
@@ -77,6 +78,26 @@ def test_closing_runs_what_was_submitted():
     with pytest.raises(RuntimeError, match="closed"):
         mover.replicate(source, targets[0])
     assert not moves[0].cancel()
+
+
+def test_a_child_is_refused(mover):
+    array = np.ones(1 << 16)
+    move = mover.replicate(array, np.zeros(1 << 16))
+    child = os.fork()
+    if child == 0:
+        wrong = 0
+        for call in (move.done, move.wait, move.cancel, lambda: mover.migrate(array, NODE)):
+            try:
+                call()
+                wrong += 1
+            except RuntimeError as error:
+                wrong += "child after fork" not in str(error)
+        mover.close()
+        with hither.Mover() as own:
+            wrong += own.replicate(array, np.zeros(1 << 16)).wait(20).status != "done"
+        os._exit(wrong)
+    assert os.waitpid(child, 0)[1] == 0
+    assert move.wait(20).status == "done"
 
 
 def test_all_requests_in_use_is_said():
