@@ -120,7 +120,7 @@ if command -v apt-get > /dev/null && command -v dpkg-query > /dev/null; then
   install_packages "${packages[@]}"
   install_qemu
 else
-  for program in gcc make busybox numactl strace valgrind groff pkg-config qemu-system-x86_64; do
+  for program in gcc make busybox numactl strace valgrind groff pkg-config python3 qemu-system-x86_64; do
     command -v "$program" > /dev/null || stop "$program is missing, and without apt it is not" \
       "installed from here: install it (Debian's packages: ${packages[*]} $qemu_package)"
   done

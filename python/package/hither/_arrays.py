@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Sequence, Union
+from typing import TYPE_CHECKING, Any, Literal, Sequence, SupportsIndex, Union
 
 import numpy as np
 
@@ -19,14 +19,14 @@ On = Union[Set, str]
 
 
 def empty(
-    shape: int | Sequence[int],
+    shape: SupportsIndex | Sequence[SupportsIndex],
     dtype: DTypeLike = float,
     *,
     on: On,
     memory: str | None = None,
     pages: str | None = None,
     populate: bool = False,
-    order: str = "C",
+    order: Literal["C", "F"] = "C",
 ) -> NDArray:
     """An array whose pages come from the nodes of a set; its elements are 0.
 
@@ -58,14 +58,14 @@ def empty(
 
 
 def zeros(
-    shape: int | Sequence[int],
+    shape: SupportsIndex | Sequence[SupportsIndex],
     dtype: DTypeLike = float,
     *,
     on: On,
     memory: str | None = None,
     pages: str | None = None,
     populate: bool = False,
-    order: str = "C",
+    order: Literal["C", "F"] = "C",
 ) -> NDArray:
     """The same as :func:`empty`, whose elements are 0 anyhow: for programs that say what they need."""
     return empty(shape, dtype, on=on, memory=memory, pages=pages, populate=populate, order=order)
@@ -101,14 +101,11 @@ def bind_range(
     _hither.bind_range(array, on, memory, move_pages)
 
 
-def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
+def _lengths(shape: Any) -> tuple[int, ...]:
     try:
-        lengths = (operator.index(shape),)
+        lengths = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
     except TypeError:
-        try:
-            lengths = tuple(operator.index(length) for length in shape)
-        except TypeError:
-            raise TypeError(f"shape is a number or a tuple of numbers, not {shape!r}") from None
+        raise TypeError(f"shape is a number or a tuple of numbers, not {shape!r}") from None
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} has a negative length")
     return lengths

@@ -1,17 +1,19 @@
 from types import TracebackType
-from typing import Any, Union
+from typing import Any, Union, final
 
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 VERSION: str
 
+@final
 class Set:
     """CPUs and memory nodes as one thing: Set("node:0 + mem:2"), with | & - ~ and comparisons.
 
     ValueError: a text that cannot be read or names what is not there, marked where it is wrong.
     """
 
-    def __init__(self, text: str) -> None: ...
+    def __new__(cls, text: str) -> Self: ...
     @property
     def cpus(self) -> list[int]:
         """CPUs that this process may use of it, ascending."""
@@ -21,29 +23,30 @@ class Set:
     @property
     def left_out(self) -> list[str]:
         """A sentence for each thing that cpuset or affinity leave out of it."""
-    def __or__(self, other: Set) -> Set: ...
-    def __and__(self, other: Set) -> Set: ...
-    def __sub__(self, other: Set) -> Set: ...
+    def __or__(self, other: Set, /) -> Set: ...
+    def __and__(self, other: Set, /) -> Set: ...
+    def __sub__(self, other: Set, /) -> Set: ...
     def __invert__(self) -> Set: ...
-    def __le__(self, other: Set) -> bool: ...
-    def __lt__(self, other: Set) -> bool: ...
-    def __ge__(self, other: Set) -> bool: ...
-    def __gt__(self, other: Set) -> bool: ...
+    def __le__(self, other: Set, /) -> bool: ...
+    def __lt__(self, other: Set, /) -> bool: ...
+    def __ge__(self, other: Set, /) -> bool: ...
+    def __gt__(self, other: Set, /) -> bool: ...
     def __bool__(self) -> bool: ...
 
 _On = Union[Set, str]
 
+@final
 class Memory:
     """Bytes in a set, zero at first; freed with the last array on them (numpy.asarray(memory))."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         nbytes: int,
         on: _On,
         memory: str | None = None,
         pages: str | None = None,
         populate: bool = False,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def address(self) -> int: ...
     @property
@@ -54,6 +57,7 @@ class Memory:
 
 _Array = Union[NDArray[Any], Memory]
 
+@final
 class Residency:
     """Where the pages of an array are."""
 
@@ -79,6 +83,7 @@ def bind_range(
     array: _Array, on: _On, memory: str | None = None, move_pages: bool = False
 ) -> None: ...
 
+@final
 class BoundThread:
     """A thread that is bound, until undo() or the end of a with block."""
 
@@ -98,15 +103,17 @@ def bind_thread(on: _On, memory: str | None = None) -> BoundThread:
     CPUs alone and takes memory by a policy of hither.empty() without stride or home node; None is
     "bind" where the set has memory. A set without CPUs changes nothing of CPUs."""
 
+@final
 class Places:
-    def __init__(
-        self, on: _On, threads: str = "fill", count: int | None = None, memory: str | None = None
-    ) -> None: ...
+    def __new__(
+        cls, on: _On, threads: str = "fill", count: int | None = None, memory: str | None = None
+    ) -> Self: ...
     @property
     def count(self) -> int: ...
     def cpu(self, index: int) -> int | None: ...
     def bind(self, index: int) -> BoundThread: ...
 
+@final
 class Moved:
     """What became of a move."""
 
@@ -137,6 +144,7 @@ class Moved:
     def stall_ns(self) -> int:
         """Time that threads waited for pages on their way."""
 
+@final
 class Move:
     """A move that was submitted. Its arrays live until it is finished."""
 
@@ -148,6 +156,7 @@ class Move:
     def cancel(self) -> bool:
         """Cancels it if it has not begun. True: it will end as 'cancelled' and has not run."""
 
+@final
 class Mover:
     """Moves arrays to other nodes, and copies arrays, while the program goes on.
 
@@ -155,7 +164,7 @@ class Mover:
     copiers: threads that share a copy of 1 MiB or more.
     """
 
-    def __init__(self, workers: int = 1, capacity: int = 256, copiers: int = 1) -> None: ...
+    def __new__(cls, workers: int = 1, capacity: int = 256, copiers: int = 1) -> Self: ...
     @property
     def backends(self) -> dict[str, str | None]:
         """Which backends serve, and why the others do not: None, or a sentence."""

@@ -52,18 +52,18 @@ impl MemoryLayout {
     pub fn on(self, set: &ResourceSet, resources: &Resources) -> Result<Laid, String> {
         let mut policy = self.policy.on(set, resources)?;
         if self.stride_pages == 0 {
-            return Err("a stride of 0 pages: it is 1 or more".to_owned());
+            return Err("the stride is 0 pages: it is 1 or more".to_owned());
         }
         if self.stride_pages > 1 && self.policy != MemoryPolicy::Striped {
             return Err(format!(
-                "memory policy `{}` has no stride: `striped` has one",
+                "`{}` has no stride: `striped` has one",
                 self.policy
             ));
         }
         if let Some(home) = self.home {
             if !matches!(self.policy, MemoryPolicy::Bind | MemoryPolicy::Preferred) {
                 return Err(format!(
-                    "memory policy `{}` has no home node: `bind` and `preferred` have one",
+                    "`{}` has no home node: `bind` and `preferred` have one",
                     self.policy
                 ));
             }
