@@ -6,7 +6,9 @@ use crate::root::Root;
 use crate::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, Present};
 use hither_core::bind::{KernelPolicy, Laid, Mode};
 use hither_core::ids::NodeId;
+use hither_core::set::NodeSet;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 
@@ -134,14 +136,14 @@ fn spread(range: &Range<u64>, policy: &KernelPolicy) -> Result<()> {
 pub fn residency(range: Range<u64>) -> Result<Residency> {
     let mut found = Residency::default();
     let mut nodes: BTreeMap<NodeId, u64> = BTreeMap::new();
-    let mut untold = None;
+    let (mut untold, mut policies) = (None, Policies::new());
     each_page(&range, |address, node| {
         let Some(node) = node else {
             found.absent += 1;
             return;
         };
         *nodes.entry(node).or_default() += 1;
-        match sys::policy_at(address) {
+        match policies.at(address) {
             Ok(policy) => found.astray += policy.astray(&[(node, 1)]).unwrap_or(0),
             Err(error) => untold = Some(error),
         }
@@ -152,6 +154,38 @@ pub fn residency(range: Range<u64>) -> Result<Residency> {
     found.nodes = nodes.into_iter().collect();
     found.huge = huge_pages(&range);
     Ok(found)
+}
+
+/// Policies of addresses in ascending order: those of a private mapping are all alike, so that it is
+/// asked once where its ends are known (Linux 6.11), else page by page.
+struct Policies {
+    maps: Option<File>,
+    /// Where `policy` holds.
+    known: Range<u64>,
+    policy: KernelPolicy,
+}
+
+impl Policies {
+    fn new() -> Self {
+        Self {
+            maps: File::open("/proc/self/maps").ok(),
+            known: 0..0,
+            policy: KernelPolicy::new(Mode::Default, NodeSet::new()),
+        }
+    }
+
+    fn at(&mut self, address: u64) -> io::Result<&KernelPolicy> {
+        if !self.known.contains(&address) {
+            self.policy = sys::policy_at(address)?;
+            let mapping = self.maps.as_ref();
+            let mapping = mapping.and_then(|maps| sys::query_mapping(maps, address).ok().flatten());
+            self.known = match mapping {
+                Some(mapping) if !mapping.shared => mapping.range,
+                _ => address..address + PAGE,
+            };
+        }
+        Ok(&self.policy)
+    }
 }
 
 /// The node of each page of a range in order; `None` for one that is not in memory.
