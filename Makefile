@@ -16,7 +16,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 export PREFIX DESTDIR LIBDIR INCLUDEDIR MANDIR
 
-.PHONY: help setup build lab demo test unit model boot check bench drawings evidence install clean
+.PHONY: help setup build lab demo test unit python model boot check bench drawings evidence install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make setup     get what is missing (Debian packages, QEMU, Rust toolchain)'
 	@echo 'make build     build everything, in release'
 	@echo 'make unit      tests that need no root, network or QEMU'
+	@echo 'make python    the Python wheel in a fresh environment: tests and examples (PyPI)'
 	@echo 'make model     the mover queues under model checkers: loom, shuttle'
 	@echo 'make boot      tests that boot the emulated machine'
 	@echo 'make check     formatting, clippy, the rules of this repository'
@@ -43,8 +44,9 @@ help:
 setup:
 	@$(STEP) 'set-up: packages, QEMU, Rust' scripts/setup.sh
 
+# The Python wheel is built where it is tested (make python).
 build: setup
-	@$(STEP) 'build, release' cargo build --release --workspace
+	@$(STEP) 'build, release' cargo build --release --workspace --exclude hither-python
 
 lab: build
 	@$(STEP) 'laboratory: guest kernel' $(HITHER) lab setup
@@ -54,13 +56,17 @@ demo: lab
 		--policies $(POLICIES) -- target/release/cluster shared --rounds $(ROUNDS)
 
 # Checks first, so that a slip shows within a minute; boots last, as the longest.
-test: check unit model boot
+test: check unit python model boot
 
 check: setup
 	@$(STEP) 'check: formatting, clippy, tidy' cargo xtask check
 
 unit: setup
 	@$(STEP) 'unit tests' cargo test --quiet --workspace
+
+# After the unit tests, whose parts the wheel is made of.
+python: setup
+	@$(STEP) 'Python: wheel, tests, examples' scripts/python.sh
 
 # Each has a target folder of its own, so that neither rebuilds what the other has built.
 model: setup

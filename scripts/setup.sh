@@ -8,8 +8,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # gcc and libc6-dev link Rust programs, g++ builds programs that tests start; busybox-static and
-# numactl go into the guest; strace counts system calls in a test; valgrind, groff-base and pkgconf test the C library and its manual.
-packages=(gcc g++ libc6-dev make busybox-static numactl strace valgrind groff-base pkgconf)
+# numactl go into the guest; strace counts system calls in a test; valgrind, groff-base and pkgconf test the C library and its manual;
+# python3-venv tests the Python package.
+packages=(gcc g++ libc6-dev make busybox-static numactl strace valgrind groff-base pkgconf python3-venv)
 evidence_packages=(sqlite3 zstd stress-ng mbw sysbench likwid jq bsdextrautils)
 drawings_packages=(chromium fonts-dejavu-core)
 qemu_package=qemu-system-x86
@@ -119,7 +120,7 @@ if command -v apt-get > /dev/null && command -v dpkg-query > /dev/null; then
   install_packages "${packages[@]}"
   install_qemu
 else
-  for program in gcc make busybox numactl strace valgrind groff pkg-config qemu-system-x86_64; do
+  for program in gcc make busybox numactl strace valgrind groff pkg-config python3 qemu-system-x86_64; do
     command -v "$program" > /dev/null || stop "$program is missing, and without apt it is not" \
       "installed from here: install it (Debian's packages: ${packages[*]} $qemu_package)"
   done

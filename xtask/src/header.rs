@@ -10,11 +10,12 @@ use std::path::Path;
 pub const PATH: &str = "crates/capi/include/hither.h";
 
 /// The files that define the interface, in the order of the header.
-const SOURCES: [&str; 3] = ["constants.rs", "types.rs", "calls.rs"];
+const SOURCES: [&str; 4] = ["constants.rs", "types.rs", "calls.rs", "placement.rs"];
 
 const TOP: &str = "\
 /*
- * hither: moves memory of a program without blocking it. See hither(7).
+ * hither: puts memory and threads of a program on parts of the machine, and moves memory without
+ * blocking the program. See hither(7).
  *
  * Every call may be made by any thread at any time, but not in a signal handler. A number below 0
  * is an error (HITHER_E*); hither_last_error() says what is wrong, where, and how to mend it. A
@@ -41,6 +42,7 @@ pub fn text(root: &Path) -> Result<String> {
     config.export.rename = [
         ("HitherRequest", "hither_request"),
         ("HitherConfig", "hither_config"),
+        ("HitherResidency", "hither_residency"),
     ]
     .map(|(rust, c)| (rust.to_owned(), c.to_owned()))
     .into();

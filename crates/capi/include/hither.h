@@ -1,5 +1,6 @@
 /*
- * hither: moves memory of a program without blocking it. See hither(7).
+ * hither: puts memory and threads of a program on parts of the machine, and moves memory without
+ * blocking the program. See hither(7).
  *
  * Every call may be made by any thread at any time, but not in a signal handler. A number below 0
  * is an error (HITHER_E*); hither_last_error() says what is wrong, where, and how to mend it. A
@@ -18,7 +19,7 @@
 #define HITHER_VERSION_MAJOR 0
 
 // Version of this header: raised when something is added.
-#define HITHER_VERSION_MINOR 1
+#define HITHER_VERSION_MINOR 2
 
 // Version of this header: raised when something is mended.
 #define HITHER_VERSION_PATCH 0
@@ -52,6 +53,9 @@
 
 // An argument or a field of the request has no meaning.
 #define HITHER_EINVAL -22
+
+// The kernel cannot do it, or does not let this process; hither_last_error() says what it takes.
+#define HITHER_ENOSYS -38
 
 // Too late to cancel: the request runs or is finished, and will be retrieved as usual.
 #define HITHER_EALREADY -114
@@ -156,6 +160,23 @@
 // no memory that vmsplice(), MSG_ZEROCOPY or an io_uring send still reads.
 #define HITHER_RECYCLE 8
 
+// `flags` of hither_alloc(): pages of 4 KiB.
+#define HITHER_SMALL 1
+
+// `flags` of hither_alloc(): pages of 2 MiB, where there are any free. Without this and
+// HITHER_SMALL the system chooses.
+#define HITHER_HUGE 2
+
+// `flags` of hither_alloc(): bring all pages into memory at once. Where they are bound to nodes
+// without enough free memory, the kernel may end the process.
+#define HITHER_POPULATE 4
+
+// `flags` of hither_bind_range(): pages that are there go where the policy wants them.
+#define HITHER_MOVE 1
+
+// In struct hither_residency: the kernel does not tell.
+#define HITHER_UNKNOWN 18446744073709551615ull
+
 // Size in bytes of struct hither_config as of version 0.1.
 #define HITHER_CONFIG_BYTES_0_1 72
 
@@ -244,6 +265,18 @@ struct hither_request {
   uint32_t refused[HITHER_REFUSED_COUNT];
   // 0.
   uint32_t reserved_result;
+};
+
+// Where the pages of a range are, as hither_where() found them.
+struct hither_residency {
+  // Pages of 4096 bytes that have a byte of the range.
+  uint64_t pages;
+  // Those that are not in memory: never written to, or swapped out.
+  uint64_t absent;
+  // Those on a node that the policy of their address does not name.
+  uint64_t astray;
+  // Those that are parts of huge pages; HITHER_UNKNOWN before Linux 6.7.
+  uint64_t huge;
 };
 
 #ifdef __cplusplus
@@ -363,8 +396,92 @@ int hither_last_code(void);
 // that call succeeded. Valid until the thread's next call that can fail.
 const char *hither_last_error(void);
 
-// Version of the library in use, as text: "0.1.0". That of the header is in `HITHER_VERSION_*`.
+// Version of the library in use, as text: "0.2.0". That of the header is in `HITHER_VERSION_*`.
 const char *hither_version(void);
+
+// Writes to `text` what a resource set comes to for this process: a line with its CPUs and nodes,
+// and one for each thing that cpuset or affinity leave out of it. `set` is an expression such as
+// "node:0 + mem:2". At most `size` bytes are written, a final zero included; of a longer text the
+// beginning. `text` may be NULL where `size` is 0.
+//
+// Returns the length of the whole text in bytes, without its final zero, as snprintf() does.
+// Errors: HITHER_EFAULT (set is NULL, or text is but size is not 0), HITHER_EINVAL (the set cannot
+// be read, names what is not there, or nothing is left of it; hither_last_error() marks where),
+// HITHER_EFORK.
+int hither_describe_set(const char *set, char *text, size_t size);
+
+// Allocates `bytes` of zeroed memory on the nodes of a resource set. A page comes into being on
+// its node when it is first written to, whichever thread does so. `memory` says how nodes are
+// chosen: "float", "local", "remote", "striped" (or "striped:16", 16 pages of a node at a time),
+// "bind" (or "bind@2", from node 2 first), "preferred" (or "preferred@2") or "weighted"; NULL is
+// "bind" where the set has memory, else "float". `flags` are HITHER_SMALL, HITHER_HUGE and
+// HITHER_POPULATE.
+//
+// Returns an address, a multiple of 2 MiB, for hither_free(). NULL where it fails;
+// hither_last_code() is HITHER_EFAULT (set is NULL), HITHER_EINVAL (bytes is 0, a text cannot be
+// read or does not go with the set, an unknown flag), HITHER_ENOMEM (more than the nodes have, or
+// no memory), HITHER_ENOSYS (the kernel cannot do it) or HITHER_EFORK then.
+void *hither_alloc(size_t bytes, const char *set, const char *memory, uint32_t flags);
+
+// Frees memory of hither_alloc().
+//
+// Returns 0. Errors: HITHER_EFAULT (NULL), HITHER_EINVAL (not an address that hither_alloc()
+// returned, or freed already), HITHER_EFORK.
+int hither_free(void *memory);
+
+// Gives memory of this process that exists already a set and a memory policy, which are as those
+// of hither_alloc(). `address` and `bytes` are multiples of 4096. With HITHER_MOVE in `flags`
+// pages that are there go where the policy wants them, as far as no other process maps them and
+// the nodes have room: hither_where() tells.
+//
+// Returns 0. Errors: HITHER_EFAULT (address or set is NULL), HITHER_EINVAL (the range is empty,
+// not of whole pages or not mapped, a text cannot be read or does not go with the set, an unknown
+// flag), HITHER_ENOMEM (no memory, or more stripes than the kernel allows mappings), HITHER_ENOSYS
+// (the kernel cannot do it), HITHER_EFORK.
+int hither_bind_range(void *address,
+                      size_t bytes,
+                      const char *set,
+                      const char *memory,
+                      uint32_t flags);
+
+// Binds the calling thread, and threads and children that it starts from now on, to a set: it runs
+// on its CPUs alone, and takes memory as `memory` says: a word of hither_alloc() without stride or
+// home node; NULL is "bind" where the set has memory, else nothing changes of memory. A set without
+// CPUs changes nothing of CPUs. hither_unbind_thread() undoes it.
+//
+// Returns 0. Errors, after which the thread is as before: HITHER_EFAULT (set is NULL),
+// HITHER_EINVAL (a text cannot be read or does not go with the set, the kernel refuses it, or the
+// thread is bound 64 times), HITHER_ENOMEM, HITHER_ENOSYS, HITHER_EFORK.
+int hither_bind_thread(const char *set, const char *memory);
+
+// Binds the calling thread as thread `index`, from 0, of a team on a set: to one CPU in the order
+// that `threads` says, "fill" (close together) or "round-robin:node" (apart; also package, domain,
+// core), the first CPU again after the last; or to all with "float". NULL is "fill". Of memory it
+// does what hither_bind_thread() does, and hither_unbind_thread() undoes it.
+//
+// Returns 0. Errors: as hither_bind_thread().
+int hither_place_thread(const char *set, const char *threads, uint32_t index);
+
+// Undoes the last hither_bind_thread() or hither_place_thread() of the calling thread that is not
+// undone yet.
+//
+// Returns 0. Errors: HITHER_EINVAL (there is none, or the kernel refuses what the thread had),
+// HITHER_EFORK.
+int hither_unbind_thread(void);
+
+// Tells where the pages of a range are, without bringing any into memory: those that have a byte
+// of it are looked at. `nodes[n]` gets the number of pages on node n, for n below `node_count`;
+// `nodes` may be NULL where that is 0. `residency` gets the rest; it may be NULL.
+//
+// Returns the highest node that has a page, plus 1; 0 where no page is in memory. Where that is
+// more than `node_count`, others have pages too. Errors: HITHER_EFAULT (address is NULL, or nodes
+// is but node_count is not 0), HITHER_EINVAL (the range is empty or not mapped), HITHER_ENOSYS
+// (the kernel does not tell), HITHER_EFORK.
+int hither_where(const void *address,
+                 size_t bytes,
+                 uint64_t *nodes,
+                 size_t node_count,
+                 struct hither_residency *residency);
 
 #ifdef __cplusplus
 }  // extern "C"

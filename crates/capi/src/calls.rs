@@ -201,23 +201,32 @@ fn wait(handle: c_int, timeout: Option<Duration>) -> Outcome<*mut HitherRequest>
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hither_describe(handle: c_int, text: *mut c_char, size: usize) -> c_int {
     number(|| {
-        if text.is_null() && size > 0 {
-            return Err(Failure::new(
-                HITHER_EFAULT,
-                "text is NULL: pass a buffer, or size 0",
-            ));
-        }
         let described = registry::with_handle(handle, |instance| Ok(instance.describe()))?;
-        if size > 0 {
-            let written = described.len().min(size - 1);
-            // SAFETY: the caller vouches for `size` bytes, and `written` is less.
-            unsafe {
-                ptr::copy_nonoverlapping(described.as_ptr().cast(), text, written);
-                text.add(written).write(0);
-            }
-        }
-        Ok(c_int::try_from(described.len()).unwrap_or(c_int::MAX))
+        // SAFETY: as the caller of this function vouches.
+        unsafe { write_text(&described, text, size) }
     })
+}
+
+/// Writes as much of a text as there is room for, and tells its length.
+///
+/// # Safety
+/// `text` is NULL or has room for `size` bytes.
+pub(crate) unsafe fn write_text(described: &str, text: *mut c_char, size: usize) -> Outcome<c_int> {
+    if text.is_null() && size > 0 {
+        return Err(Failure::new(
+            HITHER_EFAULT,
+            "text is NULL: pass a buffer, or size 0",
+        ));
+    }
+    if size > 0 {
+        let written = described.len().min(size - 1);
+        // SAFETY: the caller vouches for `size` bytes, and `written` is less.
+        unsafe {
+            ptr::copy_nonoverlapping(described.as_ptr().cast(), text, written);
+            text.add(written).write(0);
+        }
+    }
+    Ok(c_int::try_from(described.len()).unwrap_or(c_int::MAX))
 }
 
 /// Name of the backend that carried a request out (`backend` of a retrieved request): "copy",
@@ -301,7 +310,7 @@ pub extern "C" fn hither_last_error() -> *const c_char {
     failure::last_text()
 }
 
-/// Version of the library in use, as text: "0.1.0". That of the header is in `HITHER_VERSION_*`.
+/// Version of the library in use, as text: "0.2.0". That of the header is in `HITHER_VERSION_*`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_version() -> *const c_char {
     const VERSION: &[u8] = concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes();

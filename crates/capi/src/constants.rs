@@ -5,7 +5,7 @@ use std::ffi::c_int;
 /// Version of this header: raised when something is taken away or changes its meaning.
 pub const HITHER_VERSION_MAJOR: u32 = 0;
 /// Version of this header: raised when something is added.
-pub const HITHER_VERSION_MINOR: u32 = 1;
+pub const HITHER_VERSION_MINOR: u32 = 2;
 /// Version of this header: raised when something is mended.
 pub const HITHER_VERSION_PATCH: u32 = 0;
 
@@ -29,6 +29,8 @@ pub const HITHER_EFAULT: c_int = -14;
 pub const HITHER_EBUSY: c_int = -16;
 /// An argument or a field of the request has no meaning.
 pub const HITHER_EINVAL: c_int = -22;
+/// The kernel cannot do it, or does not let this process; hither_last_error() says what it takes.
+pub const HITHER_ENOSYS: c_int = -38;
 /// Too late to cancel: the request runs or is finished, and will be retrieved as usual.
 pub const HITHER_EALREADY: c_int = -114;
 /// Somebody wrote over the mover's queues. Close it; its requests are lost.
@@ -107,6 +109,18 @@ pub const HITHER_NO_SPIN: u32 = 4;
 /// `flags` of a configuration: use pages that moves leave behind again. The program promises to move
 /// no memory that vmsplice(), MSG_ZEROCOPY or an io_uring send still reads.
 pub const HITHER_RECYCLE: u32 = 8;
+/// `flags` of hither_alloc(): pages of 4 KiB.
+pub const HITHER_SMALL: u32 = 1;
+/// `flags` of hither_alloc(): pages of 2 MiB, where there are any free. Without this and
+/// HITHER_SMALL the system chooses.
+pub const HITHER_HUGE: u32 = 2;
+/// `flags` of hither_alloc(): bring all pages into memory at once. Where they are bound to nodes
+/// without enough free memory, the kernel may end the process.
+pub const HITHER_POPULATE: u32 = 4;
+/// `flags` of hither_bind_range(): pages that are there go where the policy wants them.
+pub const HITHER_MOVE: u32 = 1;
+/// In struct hither_residency: the kernel does not tell.
+pub const HITHER_UNKNOWN: u64 = 18446744073709551615;
 /// Size in bytes of struct hither_config as of version 0.1.
 pub const HITHER_CONFIG_BYTES_0_1: usize = 72;
 

@@ -3,7 +3,7 @@
 use crate::constants::{
     HITHER_E2BIG, HITHER_EAGAIN, HITHER_EALREADY, HITHER_EBADF, HITHER_EBUSY, HITHER_ECORRUPT,
     HITHER_EFAULT, HITHER_EFORK, HITHER_EINTERNAL, HITHER_EINVAL, HITHER_ENOENT, HITHER_ENOMEM,
-    HITHER_OK,
+    HITHER_ENOSYS, HITHER_OK,
 };
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int};
@@ -97,6 +97,7 @@ pub(crate) fn meaning(code: c_int) -> &'static CStr {
         HITHER_EFAULT => c"a pointer is NULL",
         HITHER_EBUSY => c"the request is submitted and not yet retrieved",
         HITHER_EINVAL => c"an argument or a field of the request has no meaning",
+        HITHER_ENOSYS => c"the kernel cannot do it, or does not let this process",
         HITHER_EALREADY => c"too late to cancel",
         HITHER_ECORRUPT => c"the queues were written over",
         HITHER_EINTERNAL => c"an error in the library itself",

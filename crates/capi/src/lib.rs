@@ -1,9 +1,9 @@
-//! libhither: the asynchronous memory-move service for C.
+//! libhither: memory and threads on resource sets, and the asynchronous memory-move service, for C.
 //!
-//! Modelled on the user interface of memif (Lin and Liu, "memif: Towards Programming Heterogeneous
+//! The service is modelled on the user interface of memif (Lin and Liu, "memif: Towards Programming Heterogeneous
 //! Memory Asynchronously", ASPLOS 2016, section 4.1): a program written from the paper's figure 2
 //! compiles with its names changed. `include/hither.h` is made from [`constants`], [`types`] and
-//! the functions in [`calls`] (`cargo xtask gen`); the manual is in `docs/man`.
+//! the functions in [`calls`] and [`placement`] (`cargo xtask gen`); the manual is in `docs/man`.
 //!
 //! What always holds, whatever a program passes:
 //! - A handle and a request are looked up before they are used; what is not found is an error.
@@ -12,15 +12,18 @@
 //! - No panic leaves the library ([`failure::guarded`]).
 //! - A child after `fork` finds every call refused ([`lifetime`]).
 
+mod allocations;
 pub mod calls;
 pub mod constants;
 mod failure;
 mod instance;
 mod lifetime;
 mod open;
+pub mod placement;
 mod registry;
 pub mod types;
 
 pub use calls::*;
 pub use constants::*;
-pub use types::{HitherConfig, HitherRequest};
+pub use placement::*;
+pub use types::{HitherConfig, HitherRequest, HitherResidency};

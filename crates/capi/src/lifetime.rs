@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 const BYTES: usize = 4096;
 const ALIVE: u32 = 1;
 
-/// The page, never unmapped; null until the first mover is opened. A child that inherits null may
-/// open movers of its own.
+/// The page, never unmapped; null until the first mover is opened or memory is allocated in a set. A
+/// child that inherits null may open movers of its own.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
-/// Before the first mover is opened.
+/// Before the first mover is opened, or memory is allocated.
 pub(crate) fn begin() -> Outcome<()> {
     if PAGE.load(Ordering::Acquire).is_null() {
         let page = wiped_at_fork().map_err(|error| {
@@ -46,7 +46,7 @@ pub(crate) fn check() -> Outcome<()> {
     Err(Failure::new(
         HITHER_EFORK,
         "this process is a child after fork(), and the movers are its parent's: call exec(), or \
-         fork before the first hither_open()",
+         fork before the first hither_open() or hither_alloc()",
     ))
 }
 

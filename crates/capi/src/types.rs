@@ -139,6 +139,20 @@ pub struct HitherConfig {
     pub cpu_count: usize,
 }
 
+/// Where the pages of a range are, as hither_where() found them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HitherResidency {
+    /// Pages of 4096 bytes that have a byte of the range.
+    pub pages: u64,
+    /// Those that are not in memory: never written to, or swapped out.
+    pub absent: u64,
+    /// Those on a node that the policy of their address does not name.
+    pub astray: u64,
+    /// Those that are parts of huge pages; HITHER_UNKNOWN before Linux 6.7.
+    pub huge: u64,
+}
+
 impl Default for HitherConfig {
     fn default() -> Self {
         Self {
@@ -162,6 +176,7 @@ impl Default for HitherConfig {
 const _: () = {
     assert!(size_of::<HitherRequest>() == 192);
     assert!(size_of::<HitherConfig>() == HITHER_CONFIG_BYTES_0_1);
+    assert!(size_of::<HitherResidency>() == 32);
 };
 
 #[cfg(test)]

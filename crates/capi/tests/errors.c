@@ -266,6 +266,97 @@ static void in_flight(void) {
   REFUSED(HITHER_EBADF, hither_close(handle));
 }
 
+static void allocating(void) {
+  NOTHING(HITHER_EFAULT, hither_alloc(4096, NULL, NULL, 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(0, "machine", NULL, 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(SIZE_MAX, "machine", NULL, 0));
+  NOTHING(HITHER_EINVAL, hither_alloc((size_t)1 << 50, "machine", "striped", 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "nod:0", NULL, 0));
+  HOLDS(strstr(hither_last_error(), "^^^") != NULL); /* marked where it is wrong */
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "", NULL, 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "\xff", NULL, 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "mem:1000", NULL, 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "machine", "", 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "machine", "near", 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "machine", "bind:4", 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "machine", "striped:0", 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "machine", "bind@1000", 0));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "machine", NULL, 8));
+  NOTHING(HITHER_EINVAL, hither_alloc(4096, "machine", NULL, HITHER_SMALL | HITHER_HUGE));
+  char *memory = hither_alloc(8192, "machine", "striped", HITHER_SMALL | HITHER_POPULATE);
+  HOLDS(memory != NULL && ((uintptr_t)memory & 4095) == 0 && memory[8191] == 0);
+  REFUSED(HITHER_EFAULT, hither_free(NULL));
+  REFUSED(HITHER_EINVAL, hither_free(memory + 1));
+  REFUSED(HITHER_EINVAL, hither_free(from));
+  HOLDS(hither_free(memory) == 0);
+  REFUSED(HITHER_EINVAL, hither_free(memory));
+}
+
+static void describing_sets(void) {
+  char all[1024], some[5] = "????";
+  REFUSED(HITHER_EFAULT, hither_describe_set(NULL, all, sizeof all));
+  REFUSED(HITHER_EFAULT, hither_describe_set("machine", NULL, 1));
+  REFUSED(HITHER_EINVAL, hither_describe_set("machine - machine", all, sizeof all));
+  int length = hither_describe_set("machine", NULL, 0);
+  HOLDS(length > 5 && hither_describe_set("machine", all, sizeof all) == length);
+  HOLDS((int)strlen(all) == length && strncmp(all, "CPUs ", 5) == 0);
+  HOLDS(hither_describe_set("machine", some, 4) == length && strcmp(some, "CPU") == 0);
+}
+
+static void ranges(void) {
+  char *memory = hither_alloc(8192, "machine", NULL, HITHER_SMALL);
+  HOLDS(memory != NULL);
+  REFUSED(HITHER_EFAULT, hither_bind_range(NULL, 4096, "machine", NULL, 0));
+  REFUSED(HITHER_EFAULT, hither_bind_range(memory, 4096, NULL, NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory + 1, 4096, "machine", NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory, 4095, "machine", NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory, 0, "machine", NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory, SIZE_MAX, "machine", NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range((void *)4096, 4096, "machine", NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory, 4096, "no", NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory, 4096, "machine", "no", 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory, 4096, "machine", "weighted:2", 0));
+  REFUSED(HITHER_EINVAL, hither_bind_range(memory, 4096, "machine", NULL, 2));
+  HOLDS(hither_bind_range(memory, 8192, "machine", "striped", HITHER_MOVE) == 0);
+  uint64_t nodes[1024];
+  struct hither_residency found;
+  REFUSED(HITHER_EFAULT, hither_where(NULL, 1, nodes, 1024, &found));
+  REFUSED(HITHER_EFAULT, hither_where(memory, 1, NULL, 1, &found));
+  REFUSED(HITHER_EINVAL, hither_where(memory, 0, nodes, 1024, &found));
+  REFUSED(HITHER_EINVAL, hither_where(memory, SIZE_MAX, nodes, 1024, &found));
+  REFUSED(HITHER_EINVAL, hither_where((void *)4096, 4096, nodes, 1024, &found));
+  HOLDS(hither_where(memory, 8192, NULL, 0, NULL) == 0); /* none in memory yet */
+  memory[5000] = 1;
+  int count = hither_where(memory + 10, 5000, nodes, 1024, &found);
+  HOLDS(count > 0 && nodes[count - 1] == 1);
+  HOLDS(found.pages == 2 && found.absent == 1 && found.astray == 0);
+  HOLDS(found.huge == 0 || found.huge == HITHER_UNKNOWN);
+  HOLDS(hither_free(memory) == 0);
+}
+
+static void binding(void) {
+  REFUSED(HITHER_EINVAL, hither_unbind_thread());
+  REFUSED(HITHER_EFAULT, hither_bind_thread(NULL, NULL));
+  REFUSED(HITHER_EINVAL, hither_bind_thread("cpus:100000", NULL));
+  REFUSED(HITHER_EINVAL, hither_bind_thread("allowed", "striped:2"));
+  REFUSED(HITHER_EINVAL, hither_bind_thread("allowed", "no"));
+  REFUSED(HITHER_EFAULT, hither_place_thread(NULL, NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_place_thread("allowed", "round-robin:cpu", 0));
+  REFUSED(HITHER_EINVAL, hither_place_thread("machine:", NULL, 0));
+  REFUSED(HITHER_EINVAL, hither_unbind_thread()); /* nothing of that was done */
+  HOLDS(hither_bind_thread("allowed", NULL) == 0);
+  HOLDS(hither_place_thread("allowed", NULL, UINT32_MAX) == 0);
+  HOLDS(hither_place_thread("allowed", "float", 0) == 0);
+  for (int i = 3; i < 64; i++) {
+    HOLDS(hither_bind_thread("allowed", "local") == 0);
+  }
+  REFUSED(HITHER_EINVAL, hither_bind_thread("allowed", NULL));
+  for (int i = 0; i < 64; i++) {
+    HOLDS(hither_unbind_thread() == 0);
+  }
+  REFUSED(HITHER_EINVAL, hither_unbind_thread());
+}
+
 static void *waiter(void *argument) {
   int handle = *(int *)argument;
   NOTHING(HITHER_EBADF, hither_wait(handle, -1));
@@ -311,6 +402,14 @@ static void after_fork(int handle) {
     NOTHING(HITHER_EFORK, hither_wait(handle, -1));
     REFUSED(HITHER_EFORK, hither_describe(handle, text, sizeof text));
     NOTHING(HITHER_EFORK, hither_backend_name(handle, 0));
+    REFUSED(HITHER_EFORK, hither_describe_set("machine", text, sizeof text));
+    NOTHING(HITHER_EFORK, hither_alloc(4096, "machine", NULL, 0));
+    REFUSED(HITHER_EFORK, hither_free(from));
+    REFUSED(HITHER_EFORK, hither_bind_range(from, 4096, "machine", NULL, 0));
+    REFUSED(HITHER_EFORK, hither_bind_thread("machine", NULL));
+    REFUSED(HITHER_EFORK, hither_place_thread("machine", NULL, 0));
+    REFUSED(HITHER_EFORK, hither_unbind_thread());
+    REFUSED(HITHER_EFORK, hither_where(from, 4096, NULL, 0, NULL));
     REFUSED(HITHER_EFORK, hither_close(handle));
     REFUSED(HITHER_EFORK, hither_close_how(handle, HITHER_ABANDON));
     HOLDS(strcmp(hither_strerror(HITHER_EFORK), hither_strerror(1)) != 0);
@@ -337,6 +436,10 @@ int main(int argument_count, char **arguments) {
   opening();
   handles(handle);
   requests(handle);
+  describing_sets();
+  allocating();
+  ranges();
+  binding();
   in_flight();
   closing_wakes();
   after_fork(handle);

@@ -29,6 +29,12 @@ AT(hither_request, race_thread, 120, 4);
 AT(hither_request, refused, 124, 64);
 AT(hither_request, reserved_result, 188, 4);
 
+_Static_assert(sizeof(struct hither_residency) == 32, "hither_residency");
+AT(hither_residency, pages, 0, 8);
+AT(hither_residency, absent, 8, 8);
+AT(hither_residency, astray, 16, 8);
+AT(hither_residency, huge, 24, 8);
+
 _Static_assert(sizeof(struct hither_config) == HITHER_CONFIG_BYTES_0_1, "hither_config");
 AT(hither_config, name, 0, 8);
 AT(hither_config, flags, 8, 4);

@@ -5,10 +5,11 @@ mod common;
 use common::{compile, compiler, home, installed, run};
 use std::process::Command;
 
-const EXAMPLES: [(&str, &str); 3] = [
+const EXAMPLES: [(&str, &str); 4] = [
     ("figure2", "10 of 10 regions moved"),
     ("replicate", "replication done by copy: 512 pages moved"),
     ("event_loop", "64 of 64 copies"),
+    ("place", "1024 of 1024 pages are in memory, 0 astray"),
 ];
 
 fn source(name: &str) -> String {

@@ -1,5 +1,6 @@
 //! Every memory and thread policy of `hither run` on emulated machines: the kernel's policy, the
-//! CPUs, and the node of every page, against what topology and distances say they must be.
+//! CPUs, and the node of every page, against what topology and distances say they must be. And the
+//! same for programs that allocate on a set themselves, with stripes, home nodes and pages that move.
 //!
 //! `HITHER_MACHINES` names machine files, with commas between; without it one machine is taken.
 
@@ -27,6 +28,18 @@ const POLICIES: [&str; 7] = [
     "bind",
     "preferred",
     "weighted",
+];
+/// Of allocations; the home node of `@` is the last one with memory.
+const LAYOUTS: [&str; 9] = [
+    "bind",
+    "preferred",
+    "striped",
+    "striped:4",
+    "weighted",
+    "local",
+    "bind@",
+    "preferred@",
+    "moved",
 ];
 const THREADS: [&str; 3] = ["fill", "round-robin:node", "round-robin:core"];
 
@@ -102,7 +115,12 @@ impl Machine {
                 let remote: Vec<u32> = nodes.iter().copied().filter(has_none).collect();
                 all_on(&remote)
             }
-            "striped" => {
+            "bind@" | "preferred@" => pages.iter().all(|page| Some(page) == nodes.last()),
+            "striped:4" => {
+                let turn = |at: usize| nodes[at / 4 % nodes.len()];
+                pages.iter().enumerate().all(|(at, page)| *page == turn(at))
+            }
+            "striped" | "moved" => {
                 let next = |page: u32| {
                     let at = nodes.iter().position(|node| *node == page);
                     at.map(|at| nodes[(at + 1) % nodes.len()])
@@ -147,6 +165,13 @@ fn judge(name: &str) {
         let words = format!("run --on machine --threads {policy} sh -c 'sleep 0.2; sleep 0.1; :'");
         script += &format!("echo {policy}; {} 2>&1; echo ==; ", run(&words));
     }
+    script += &format!(
+        "last=$(sed 's/.*[-,]//' /sys/devices/system/node/has_memory); {} --allocate machine {} 2>&1; echo ==; ",
+        placed.display(),
+        LAYOUTS
+            .map(|layout| layout.replace('@', "@$last"))
+            .join(" ")
+    );
     // CPU 0 is busy: another node is better, if another has CPUs.
     script += &format!(
         "taskset -c 0 sh -c 'while :; do :; done' & sleep 0.2; {} 2>&1; kill $!; echo ==; ",
@@ -167,6 +192,7 @@ fn judge(name: &str) {
     let machine = Machine::read(&documents.next().unwrap().unwrap());
     let mut rest = &told[documents.byte_offset()..];
     let (mut right_count, mut refused_count) = (0, 0);
+    let mut with_memory = Vec::new();
     for set in SETS {
         let mut documents = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         let document = documents.next();
@@ -180,6 +206,9 @@ fn judge(name: &str) {
         let (cpus, mut nodes) = (ids(&resolved["cpus"]), ids(&resolved["nodes"]));
         if nodes.is_empty() {
             nodes = machine.nodes.iter().map(|node| node.0).collect();
+        }
+        if set == "machine" {
+            with_memory = nodes.clone();
         }
         for policy in POLICIES {
             let (answer, after) = rest.split_once("==\n").unwrap();
@@ -216,6 +245,19 @@ fn judge(name: &str) {
             "{answer}"
         );
     }
+    let (answer, _) = rest.split_once("==\n").unwrap();
+    let lines: Vec<&str> = answer.lines().collect();
+    assert_eq!(lines.len(), LAYOUTS.len(), "{name}: {answer}");
+    for (layout, line) in LAYOUTS.iter().zip(lines) {
+        let (before, pages) = line.split_once(" pages ").unwrap_or((line, ""));
+        assert!(before.ends_with(" astray 0"), "{name}: {line}");
+        let pages: Vec<u32> = pages.split(',').map(|page| page.parse().unwrap()).collect();
+        assert!(
+            pages.len() == 64 && machine.is_right(layout, &[0], &with_memory, &pages),
+            "{name}: {line}"
+        );
+        right_count += 1;
+    }
     let memory = machine
         .nodes
         .iter()
@@ -226,7 +268,7 @@ fn judge(name: &str) {
          {refused_count} refused as there is no memory elsewhere",
         machine.nodes.len()
     );
-    assert!(right_count >= 18);
+    assert!(right_count >= 18 + LAYOUTS.len());
 }
 
 #[test]

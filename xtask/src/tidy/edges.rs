@@ -85,7 +85,7 @@ fn table(text: &str) -> BTreeMap<String, Vec<String>> {
         else {
             continue;
         };
-        if !(folder.starts_with("crates/") || folder == "workloads" || folder == "xtask") {
+        if !(folder.starts_with("crates/") || ["python", "workloads", "xtask"].contains(&folder)) {
             continue;
         }
         if let [_, _, may] = cells[..] {

@@ -89,7 +89,7 @@ impl MemoryPolicy {
                 let remote: NodeSet = remote.map(|node| node.id).collect();
                 if remote.is_empty() {
                     return Err(format!(
-                        "--memory remote: each of the nodes {nodes} has some of the CPUs {cpus}; \
+                        "`remote`: each of the nodes {nodes} has some of the CPUs {cpus}; \
                          name fewer CPUs or more memory"
                     ));
                 }
@@ -102,9 +102,7 @@ impl MemoryPolicy {
             Self::Weighted => Mode::WeightedInterleave,
         };
         if nodes.is_empty() {
-            return Err(format!(
-                "--memory {self}: this process may use no node's memory"
-            ));
+            return Err(format!("`{self}`: this process may use no node's memory"));
         }
         Ok(KernelPolicy::new(mode, nodes.clone()))
     }

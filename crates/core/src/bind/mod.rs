@@ -7,6 +7,7 @@
 
 pub mod choose;
 pub mod demand;
+mod layout;
 mod memory;
 pub mod numactl;
 mod policy;
@@ -15,6 +16,7 @@ mod tests;
 mod threads;
 mod weights;
 
+pub use layout::{Laid, MemoryLayout};
 pub use memory::MemoryPolicy;
 pub use policy::{KernelPolicy, Mode, PolicyError};
 pub use threads::ThreadPolicy;

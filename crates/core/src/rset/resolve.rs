@@ -61,6 +61,16 @@ impl Expression {
             warnings,
         })
     }
+
+    /// What of it is allowed; may be nothing. For comparisons and for operators on sets that have
+    /// nothing in common: whoever binds a program asks [`Expression::resolve`].
+    ///
+    /// # Errors
+    /// A term names what is not there or not known.
+    pub fn usable(&self, resources: &Resources) -> Result<ResourceSet, Fault> {
+        let asked = evaluate(self, resources, &mut Vec::new())?;
+        Ok(asked.intersection(&resources.usable()))
+    }
 }
 
 /// Takes away what is not allowed, and says so.

@@ -3,14 +3,14 @@
 
 use super::weigh::{self, Weighed, Weighing};
 use super::{numactl, start};
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hither_core::bind::{MemoryPolicy, Mode, ThreadPolicy};
-use hither_core::rset::{Expression, ResourceSet, Resources};
+use hither_core::rset::{ResourceSet, Resources};
 use hither_core::size::parse_bytes;
 use hither_linux::bind::threads::Keeper;
 use hither_linux::bind::whereabouts::{self, Whereabouts};
-use hither_linux::bind::{Binding, Granted};
+use hither_linux::bind::{self, Binding, Granted};
 use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::sys;
@@ -118,20 +118,14 @@ impl Options {
             set = chosen;
         }
         let mut binding = numactl.binding(resources, root)?;
-        if !set.cpus.is_empty() {
-            binding.cpus = Some(set.cpus.clone());
-        }
         let around = ResourceSet {
-            cpus: binding.cpus.clone().unwrap_or_default(),
-            nodes: set.nodes.clone(),
+            cpus: binding.cpus.clone().unwrap_or(set.cpus),
+            nodes: set.nodes,
         };
-        let memory = match self.memory {
-            None if set.nodes.is_empty() || numactl.has_policy() => None,
-            None => Some(MemoryPolicy::Bind),
-            given => given,
-        };
-        if let Some(memory) = memory {
-            binding.policy = Some(memory.on(&around, resources).map_err(|why| anyhow!(why))?);
+        let placed = Binding::on(&around, self.memory, resources)?;
+        binding.cpus = binding.cpus.or(placed.cpus);
+        if self.memory.is_some() || !numactl.has_policy() {
+            binding.policy = placed.policy.or(binding.policy);
         }
         let weighing = match (&self.weights, &binding.policy) {
             (None, _) => None,
@@ -155,22 +149,7 @@ impl Options {
             return Ok(None);
         }
         let granted = binding.try_out()?;
-        if let Some(wanted) = &binding.cpus {
-            let lost = wanted.difference(&granted.cpus);
-            if !lost.is_empty() {
-                warnings.push(format!(
-                    "CPUs {lost} are left out: the cpuset has not got them"
-                ));
-            }
-        }
-        if let Some(wanted) = &binding.policy {
-            let lost = wanted.nodes.difference(&granted.policy.nodes);
-            if !lost.is_empty() {
-                warnings.push(format!(
-                    "nodes {lost} are left out: the cpuset has not got them"
-                ));
-            }
-        }
+        warnings.extend(granted.lost(&binding));
         Ok(Some(Placement {
             order: threads.order(&granted.cpus, resources),
             threads,
@@ -189,11 +168,7 @@ impl Options {
         let Some(text) = &self.on else {
             return Ok(ResourceSet::new());
         };
-        let expression: Expression = text
-            .parse()
-            .map_err(|fault: hither_core::rset::Fault| anyhow!("--on: {}", fault.pointed(text)))?;
-        let resolved = expression.resolve(resources);
-        let resolved = resolved.map_err(|fault| anyhow!("--on: {}", fault.pointed(text)))?;
+        let resolved = bind::resolve("--on", text, resources)?;
         warnings.extend(resolved.warnings);
         Ok(resolved.set)
     }

@@ -34,7 +34,7 @@ pub use perf_event::{
 };
 pub use policy::{
     Present, bind_memory, bind_range, next_interleaved, node_at, own_policy, place_child,
-    policy_at, set_own_policy, with_preferred_node,
+    policy_at, set_home_node, set_own_policy, with_preferred_node,
 };
 pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
@@ -42,7 +42,7 @@ pub use process::{
     Ended, PidFd, Usage, adopt_orphans, allowed_cpus, keep_freed_memory, keep_thread_on,
     own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
 };
-pub use reach::{Access, copy_by_kernel, page_bytes, populate};
+pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
 pub use segment::{Segment, remove_segment, segment_id};
 pub use smaps::wiped_mappings;

@@ -1,5 +1,5 @@
 //! Memory policies of threads, children and ranges: `set_mempolicy(2)`, `get_mempolicy(2)`,
-//! `mbind(2)`.
+//! `mbind(2)`, `set_mempolicy_home_node(2)`.
 
 use super::check;
 use hither_core::bind::{KernelPolicy, Mode};
@@ -175,6 +175,18 @@ pub fn bind_memory(address: u64, bytes: u64, node: u32, present: Present) -> io:
         &Mask::of([node])?,
         present,
     )
+}
+
+/// Has pages of a range come from this node first, or those nearest to it: of a range whose policy
+/// is `bind` or `prefer (many)`, all mapped. `ENOSYS`: the kernel is older than Linux 5.17.
+///
+/// Source: `set_mempolicy_home_node(2)`.
+pub fn set_home_node(address: u64, bytes: u64, home: NodeId) -> io::Result<()> {
+    let home = libc::c_ulong::from(home.0);
+    // SAFETY: integers only; the call changes where pages will come from, and no content.
+    let result =
+        unsafe { libc::syscall(libc::SYS_set_mempolicy_home_node, address, bytes, home, 0) };
+    check(result).map(drop)
 }
 
 fn bind(

@@ -19,6 +19,11 @@ pub struct PrivateMemory {
     bytes: usize,
 }
 
+// SAFETY: the mapping is this value's alone, and its bytes are reached by its borrows only.
+unsafe impl Send for PrivateMemory {}
+// SAFETY: as above; shared borrows only read.
+unsafe impl Sync for PrivateMemory {}
+
 /// Which stores a copy uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
@@ -35,7 +40,28 @@ impl PrivateMemory {
     /// # Errors
     /// No memory, or a kernel without transparent huge pages that is asked for them.
     pub fn new(bytes: usize, huge: bool) -> io::Result<Self> {
-        let bytes = bytes.max(1).next_multiple_of(HUGE_BYTES);
+        let memory = Self::unadvised(bytes)?;
+        let advice = match huge {
+            true => libc::MADV_HUGEPAGE,
+            false => libc::MADV_NOHUGEPAGE,
+        };
+        let (base, bytes) = (memory.base.as_ptr().cast(), memory.bytes);
+        // SAFETY: the range is this mapping; advice on page sizes changes no content.
+        match check(unsafe { libc::madvise(base, bytes, advice) }.into()) {
+            Err(error) if huge => Err(error),
+            // A kernel without huge pages refuses advice against them, and needs none.
+            _ => Ok(memory),
+        }
+    }
+
+    /// The same, with pages of the sizes that the system chooses.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn unadvised(bytes: usize) -> io::Result<Self> {
+        let whole = bytes.max(1).checked_next_multiple_of(HUGE_BYTES);
+        let whole = whole.filter(|whole| whole.checked_add(HUGE_BYTES).is_some());
+        let bytes = whole.ok_or(io::ErrorKind::OutOfMemory)?;
         let mapped = bytes + HUGE_BYTES;
         // SAFETY: a new mapping at an address that the kernel chooses; nothing else refers to it.
         let start = unsafe {
@@ -64,19 +90,7 @@ impl PrivateMemory {
             base
         };
         let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = Self { base, bytes };
-        let advice = if huge {
-            libc::MADV_HUGEPAGE
-        } else {
-            libc::MADV_NOHUGEPAGE
-        };
-        // SAFETY: the range is this mapping; advice on page sizes changes no content.
-        let advised = check(unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) }.into());
-        match advised {
-            Err(error) if huge => Err(error),
-            // A kernel without huge pages refuses advice against them, and needs none.
-            _ => Ok(memory),
-        }
+        Ok(Self { base, bytes })
     }
 
     /// First address.

@@ -30,6 +30,25 @@ pub fn populate(address: u64, bytes: u64, access: Access) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// Is something mapped at every page of a range of this process? Whatever its protection.
+/// `address` is a multiple of the page size.
+///
+/// Source: mincore(2), which answers `ENOMEM` where there is no mapping.
+#[must_use]
+pub fn is_mapped(address: u64, bytes: u64) -> bool {
+    let mut resident = [0u8; 4096];
+    let step = 4096 * resident.len() as u64;
+    (0..bytes).step_by(step as usize).all(|from| {
+        let part = step.min(bytes - from);
+        // SAFETY: the buffer has a byte for each page of the part; the addresses are only looked up.
+        let result = unsafe {
+            let buffer = resident.as_mut_ptr();
+            libc::syscall(libc::SYS_mincore, address + from, part, buffer)
+        };
+        result == 0
+    })
+}
+
 /// Copies bytes of this process by the kernel and returns how many: fewer than asked, or
 /// `EFAULT`, where it meets a bad address.
 ///

@@ -1,0 +1,32 @@
+"""Puts numpy arrays and threads on parts of a NUMA machine, and moves arrays without waiting.
+
+>>> import hither
+>>> a = hither.empty((1000, 1000), on="machine", memory="striped")
+>>> a[:] = 1
+>>> hither.where(a).absent
+0
+
+The manual is docs/python.md of the repository.
+"""
+
+from ._arrays import bind_range, empty, nodes_by_page, where, zeros
+from ._hither import VERSION as __version__
+from ._hither import BoundThread, Memory, Move, Moved, Mover, Residency, Set, bind_thread
+from ._team import Team
+
+__all__ = [
+    "BoundThread",
+    "Memory",
+    "Move",
+    "Moved",
+    "Mover",
+    "Residency",
+    "Set",
+    "Team",
+    "bind_range",
+    "bind_thread",
+    "empty",
+    "nodes_by_page",
+    "where",
+    "zeros",
+]

@@ -1,0 +1,187 @@
+from types import TracebackType
+from typing import Any, Union, final
+
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+VERSION: str
+
+@final
+class Set:
+    """CPUs and memory nodes as one thing: Set("node:0 + mem:2"), with | & - ~ and comparisons.
+
+    ValueError: a text that cannot be read or names what is not there, marked where it is wrong.
+    """
+
+    def __new__(cls, text: str) -> Self: ...
+    @property
+    def cpus(self) -> list[int]:
+        """CPUs that this process may use of it, ascending."""
+    @property
+    def nodes(self) -> list[int]:
+        """Nodes whose memory this process may use of it, by the kernel's numbers, ascending."""
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each thing that cpuset or affinity leave out of it."""
+    def __or__(self, other: Set, /) -> Set: ...
+    def __and__(self, other: Set, /) -> Set: ...
+    def __sub__(self, other: Set, /) -> Set: ...
+    def __invert__(self) -> Set: ...
+    def __le__(self, other: Set, /) -> bool: ...
+    def __lt__(self, other: Set, /) -> bool: ...
+    def __ge__(self, other: Set, /) -> bool: ...
+    def __gt__(self, other: Set, /) -> bool: ...
+    def __bool__(self) -> bool: ...
+
+_On = Union[Set, str]
+
+@final
+class Memory:
+    """Bytes in a set, zero at first; freed with the last array on them (numpy.asarray(memory))."""
+
+    def __new__(
+        cls,
+        nbytes: int,
+        on: _On,
+        memory: str | None = None,
+        pages: str | None = None,
+        populate: bool = False,
+    ) -> Self: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    def __len__(self) -> int: ...
+
+_Array = Union[NDArray[Any], Memory]
+
+@final
+class Residency:
+    """Where the pages of an array are."""
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """Pages of 4 KiB by node."""
+    @property
+    def absent(self) -> int:
+        """Pages that are not in memory: never written to, or swapped out."""
+    @property
+    def astray(self) -> int:
+        """Pages on a node that the policy of their address does not name."""
+    @property
+    def huge(self) -> int | None:
+        """Pages that are parts of huge pages; None before Linux 6.7."""
+    @property
+    def pages(self) -> int:
+        """All pages."""
+
+def residency(array: _Array) -> Residency: ...
+def nodes_by_page(array: _Array) -> bytes: ...
+def bind_range(
+    array: _Array, on: _On, memory: str | None = None, move_pages: bool = False
+) -> None: ...
+
+@final
+class BoundThread:
+    """A thread that is bound, until undo() or the end of a with block."""
+
+    def undo(self) -> None:
+        """Gives the thread back what it had; a second call does nothing. RuntimeError in another
+        thread."""
+    def __enter__(self) -> BoundThread: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+def bind_thread(on: _On, memory: str | None = None) -> BoundThread:
+    """Binds the calling thread, and threads that it starts from now on, to a set: it runs on its
+    CPUs alone and takes memory by a policy of hither.empty() without stride or home node; None is
+    "bind" where the set has memory. A set without CPUs changes nothing of CPUs."""
+
+@final
+class Places:
+    def __new__(
+        cls, on: _On, threads: str = "fill", count: int | None = None, memory: str | None = None
+    ) -> Self: ...
+    @property
+    def count(self) -> int: ...
+    def cpu(self, index: int) -> int | None: ...
+    def bind(self, index: int) -> BoundThread: ...
+
+@final
+class Moved:
+    """What became of a move."""
+
+    @property
+    def status(self) -> str:
+        """'done', 'failed' (a page was refused, or an access ended it) or 'cancelled'."""
+    @property
+    def backend(self) -> str | None:
+        """Who carried it out; None where the mover is closed."""
+    @property
+    def moved(self) -> int:
+        """Pages of 4 KiB now on the target that were elsewhere; of a copy, pages written to."""
+    @property
+    def already_there(self) -> int: ...
+    @property
+    def refused(self) -> dict[str, int]:
+        """Pages that stayed where they were, by reason."""
+    @property
+    def bytes(self) -> int:
+        """Bytes copied."""
+    @property
+    def queue_ns(self) -> int:
+        """Time from submission until it was begun."""
+    @property
+    def move_ns(self) -> int:
+        """Time that it took."""
+    @property
+    def stall_ns(self) -> int:
+        """Time that threads waited for pages on their way."""
+
+@final
+class Move:
+    """A move that was submitted. Its arrays live until it is finished."""
+
+    def done(self) -> bool:
+        """Is it finished, whether or not it succeeded? Does not wait."""
+    def wait(self, timeout: float | None = None) -> Moved:
+        """What became of it, when it is finished. TimeoutError after so many seconds; None waits
+        for ever. Other threads of Python run meanwhile."""
+    def cancel(self) -> bool:
+        """Cancels it if it has not begun. True: it will end as 'cancelled' and has not run."""
+
+@final
+class Mover:
+    """Moves arrays to other nodes, and copies arrays, while the program goes on.
+
+    workers: threads that move, 1 to 256. capacity: moves that may be under way, 1 to 32768.
+    copiers: threads that share a copy of 1 MiB or more.
+    """
+
+    def __new__(cls, workers: int = 1, capacity: int = 256, copiers: int = 1) -> Self: ...
+    @property
+    def backends(self) -> dict[str, str | None]:
+        """Which backends serve, and why the others do not: None, or a sentence."""
+    def migrate(self, array: _Array, to: _On | int, race: str = "recover") -> Move:
+        """Has the pages that an array has to itself moved to a node: a set with memory of one, its
+        text, or the node's number. The array stays where it is for the program. race says what an
+        access to a page on its way does: it goes on at once ("recover", "fail"; the latter ends the
+        move) or waits ("block")."""
+    def replicate(self, source: _Array, target: _Array) -> Move:
+        """Has the bytes of one array copied to another of as many bytes. Neither may be written to
+        meanwhile, and the target not be read, by who minds which bytes it sees."""
+    def close(self) -> None:
+        """Ends it when all that was submitted has run; a second call does nothing."""
+    def __enter__(self) -> Mover: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
