@@ -43,7 +43,7 @@ enum Command {
     /// Show nodes, CPUs, caches, tiers and distances of this machine
     Topo(topo::Command),
     /// Run a program and move its memory where it is used
-    Run(run::Command),
+    Run(Box<run::Command>),
     Move(moving::Command),
     Bench(bench::Command),
     Probe(probe::Command),

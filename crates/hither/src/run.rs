@@ -7,6 +7,7 @@ mod estimate;
 mod numactl;
 mod place;
 mod places;
+mod redirect;
 mod report;
 mod show;
 mod start;
@@ -89,7 +90,8 @@ impl Command {
         let placement = match self.is_placed() {
             true => {
                 let (root, _, resources) = read_host()?;
-                self.place.placement(&self.numactl, &resources, &root)?
+                self.place
+                    .placement(&self.numactl, &self.command[0], &resources, &root)?
             }
             false => None,
         };

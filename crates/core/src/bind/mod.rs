@@ -9,6 +9,7 @@ pub mod choose;
 mod memory;
 pub mod numactl;
 mod policy;
+pub mod rules;
 #[cfg(test)]
 mod tests;
 mod threads;

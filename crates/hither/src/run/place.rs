@@ -1,9 +1,11 @@
 //! Placement of a program: a resource set with a memory and a thread policy, tried out before the
 //! program starts and looked at while it runs.
 
+use super::redirect::{Redirect, Redirected};
 use super::{numactl, start};
 use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use hither_core::bind::rules::WrittenRule;
 use hither_core::bind::{MemoryPolicy, ThreadPolicy};
 use hither_core::rset::{Expression, ResourceSet, Resources};
 use hither_core::size::parse_bytes;
@@ -13,6 +15,8 @@ use hither_linux::bind::{Binding, Granted};
 use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::sys;
+use std::ffi::OsStr;
+use std::rc::Rc;
 
 /// Time to the first look at a program, in us; each next look is twice as far, up to the last.
 const FIRST_LOOK_US: u64 = 50_000;
@@ -48,6 +52,10 @@ pub struct Options {
     /// Which CPUs threads get: float, fill, round-robin[:package|:node|:domain|:core]
     #[arg(long, value_name = "POLICY", value_parser = parse_threads)]
     threads: Option<ThreadPolicy>,
+    /// Where some of its memory goes, by size and call site, as in 'size>=1M: striped' or
+    /// 'size>=64M,site=load: bind node:1'; repeatable, the first that fits counts (docs/binding.md)
+    #[arg(long, value_name = "RULE", value_parser = parse_rule)]
+    place: Vec<WrittenRule>,
     /// Look where pages really go, and say so at the end
     #[arg(short = 'V', long)]
     pub verify: bool,
@@ -56,6 +64,10 @@ pub struct Options {
 fn memory_policies() -> impl TypedValueParser<Value = MemoryPolicy> {
     let values = MemoryPolicy::ALL.map(|(_, word, about)| PossibleValue::new(word).help(about));
     PossibleValuesParser::new(values).try_map(|word| word.parse::<MemoryPolicy>())
+}
+
+fn parse_rule(text: &str) -> Result<WrittenRule, String> {
+    text.parse()
 }
 
 fn parse_threads(text: &str) -> Result<ThreadPolicy, String> {
@@ -72,8 +84,23 @@ pub struct Placement {
     /// CPUs for threads, one each; empty where they float.
     order: Vec<hither_core::ids::CpuId>,
     threads: ThreadPolicy,
+    /// For the shim; `None` where neither rules nor threads need it.
+    redirect: Option<Redirect>,
     /// Sentences for a person, before the program starts: what was chosen, what is left out.
     pub warnings: Vec<String>,
+}
+
+impl Placement {
+    /// Prepares the program's start.
+    ///
+    /// # Errors
+    /// Node numbers beyond the kernel's limit.
+    pub fn attach(&self, command: &mut std::process::Command) -> anyhow::Result<()> {
+        if let Some(redirect) = &self.redirect {
+            redirect.attach(command);
+        }
+        Ok(self.binding.place(command)?)
+    }
 }
 
 impl Options {
@@ -84,6 +111,7 @@ impl Options {
             || self.choose.is_some()
             || self.memory.is_some()
             || self.threads.is_some()
+            || !self.place.is_empty()
     }
 
     /// What is to be given, tried out; `None` where nothing is asked for.
@@ -93,6 +121,7 @@ impl Options {
     pub fn placement(
         &self,
         numactl: &numactl::Options,
+        program: &OsStr,
         resources: &Resources,
         root: &Root,
     ) -> anyhow::Result<Option<Placement>> {
@@ -126,7 +155,8 @@ impl Options {
             binding.policy = Some(memory.on(&around, resources).map_err(|why| anyhow!(why))?);
         }
         let threads = self.threads.unwrap_or(ThreadPolicy::Float);
-        if binding.is_empty() && threads == ThreadPolicy::Float && !self.verify {
+        let needs_shim = !self.place.is_empty() || threads != ThreadPolicy::Float;
+        if binding.is_empty() && !needs_shim && !self.verify {
             return Ok(None);
         }
         let granted = binding.try_out()?;
@@ -146,8 +176,25 @@ impl Options {
                 ));
             }
         }
+        let order = threads.order(&granted.cpus, resources);
+        let redirect = match needs_shim {
+            true => Some(Redirect::new(
+                &self.place,
+                &order,
+                &around,
+                program,
+                resources,
+            )?),
+            false => None,
+        };
+        warnings.extend(
+            redirect
+                .iter()
+                .filter_map(|redirect| redirect.warning.clone()),
+        );
         Ok(Some(Placement {
-            order: threads.order(&granted.cpus, resources),
+            order,
+            redirect,
             threads,
             binding,
             granted,
@@ -184,6 +231,8 @@ pub struct Placed {
     /// Most threads that were kept on CPUs at once, and those that could not be.
     pub kept_count: usize,
     pub refused_count: usize,
+    /// What the shim did; `None` where nobody needed it.
+    pub redirected: Option<Redirected>,
 }
 
 /// Looks after a placed program while it runs.
@@ -194,6 +243,7 @@ pub struct Attendant {
     granted: Granted,
     threads: ThreadPolicy,
     keeper: Option<Keeper>,
+    redirect: Option<Redirect>,
     start_ns: u64,
     next_look_us: u64,
     seen: Option<Whereabouts>,
@@ -208,14 +258,20 @@ impl Attendant {
             granted,
             order,
             threads,
+            redirect,
             ..
         } = placement;
+        let keeper = redirect
+            .as_ref()
+            .filter(|_| !order.is_empty())
+            .map(|redirect| Keeper::new(order, Rc::clone(&redirect.board), redirect.has_shim()));
         Self {
             root: root.clone(),
             tree: Tree::new(root.clone(), std::process::id() as i32),
             granted,
             threads,
-            keeper: (!order.is_empty()).then(|| Keeper::new(order)),
+            keeper,
+            redirect,
             start_ns: sys::monotonic_ns(),
             next_look_us: FIRST_LOOK_US,
             seen: None,
@@ -266,6 +322,7 @@ impl Attendant {
             look_count: self.look_count,
             kept_count: self.keeper.as_ref().map_or(0, Keeper::most_count),
             refused_count: self.keeper.as_ref().map_or(0, Keeper::refused_count),
+            redirected: self.redirect.as_ref().map(Redirect::finish),
         }
     }
 }
@@ -285,6 +342,9 @@ impl Placed {
                 text += &format!(", {} could not be", self.refused_count);
             }
             text.push('\n');
+        }
+        if let Some(redirected) = &self.redirected {
+            text += &redirected.text();
         }
         let Some(seen) = &self.seen else {
             return text + "memory: it ended before anybody could look\n";
@@ -309,8 +369,12 @@ impl Placed {
         };
         if seen.other_count > 0 {
             text += &format!(
-                "memory: {} pages under policies of its own\n",
-                seen.other_count
+                "memory: {} pages under policies of {}\n",
+                seen.other_count,
+                match &self.redirected {
+                    Some(redirected) if redirected.has_rules() => "rules, or of its own",
+                    _ => "its own",
+                }
             );
         }
         if seen.hidden_count > 0 {
@@ -345,6 +409,7 @@ impl Placed {
             "threads": self.threads.to_string(),
             "kept_threads": self.kept_count,
             "refused_threads": self.refused_count,
+            "shim": self.redirected.as_ref().map(Redirected::json),
             "look_count": self.look_count,
             "seen": seen,
         })

@@ -4,6 +4,7 @@
 //! in a thread of its own, which ends with what it was given, so that what the kernel refuses or
 //! makes less of is known, with a remedy, before a program is started.
 
+pub mod board;
 pub mod shared;
 pub mod threads;
 pub mod whereabouts;
