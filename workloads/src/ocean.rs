@@ -49,7 +49,7 @@ pub const PROGRAM: Program = Program {
         Opt {
             name: "steps",
             value: Some("N"),
-            default: "3",
+            default: "2",
             help: "steps of time",
         },
         cli::PIN,
@@ -406,12 +406,11 @@ fn cycle(levels: &[Level], member: &Member<'_>, wrong: Option<&AtomicU64>) {
     // A fine point is a coarse one or between two or four: their mean in each case.
     for row in level.q.own(member) {
         let (above, below) = (coarse.q.row(row / 2), coarse.q.row(row.div_ceil(2)));
-        let q = level.q.row(row);
-        for at in 1..=level.q.size {
+        for (at, q) in (1..=level.q.size).zip(&level.q.row(row)[1..]) {
             let (left, right) = (at / 2, at.div_ceil(2));
             let upper = load(&above[left]) + load(&above[right]);
             let sum = upper + load(&below[left]) + load(&below[right]);
-            store(&q[at], load(&q[at]) + sum / 4.0);
+            store(q, load(q) + sum / 4.0);
         }
     }
     member.sync_awake();
