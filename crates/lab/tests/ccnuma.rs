@@ -3,8 +3,8 @@
 //!
 //! The paper (Brock et al., 2001) compares pages striped over the nodes with arrays placed as the
 //! Opium card recommends: each thread's part of an array on the thread's node. Here that is one
-//! rule for the whole program, `hither run --place 'size>=64K: blocks'`, with threads that fill
-//! the nodes in order.
+//! rule for the whole program, `hither run --place 'size>=64K: blocks'`. The programs keep their
+//! threads on CPUs in order, which fills the nodes as the paper's policy *fill* does.
 //!
 //! `make boot` runs the short form, the evidence `ccnuma` the long one (`HITHER_LONG=1`), which
 //! prints the tables and writes `HITHER_JSON`.
@@ -195,8 +195,8 @@ const PROGRAMS: [Program; 5] = [
         speed_ups: [13.53, 14.15],
     },
 ];
-const STRIPED: &str = "/hither/hither run --memory striped --threads fill --";
-const BLOCKS: &str = "/hither/hither run --threads fill --place 'size>=64K: blocks' --";
+const STRIPED: &str = "/hither/hither run --memory striped --";
+const BLOCKS: &str = "/hither/hither run --place 'size>=64K: blocks' --";
 const ALONE: &str = "/hither/hither run --on cpus:0 --memory local --";
 
 /// A program's runs: striped, in blocks and, in the long form, one thread with local memory.
