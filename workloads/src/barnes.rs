@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Words of a body: position, mass, velocity, acceleration; as many bytes as Barnes's.
+/// Words of a body: position, mass, velocity, acceleration, and some to spare.
 const BODY: usize = 16;
 const MASS: usize = 3;
 const VELOCITY: usize = 4;
@@ -442,7 +442,6 @@ mod tests {
                 size += sum[axis].powi(2);
             }
         }
-        // Barnes and Hut's own figure for this opening angle is about one percent.
         assert!(wrong < size * 0.05 * 0.05, "{wrong} {size}");
     }
 
