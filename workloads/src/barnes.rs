@@ -6,8 +6,9 @@
 //! of 1) counts as one body. Bodies are Plummer's model, dense in the middle.
 //!
 //! Barnes's threads insert bodies into one tree under locks. Here they sort bodies into 4096
-//! columns, cells of the fourth level, first, then each thread builds the subtrees below its own columns, so that
-//! the shape of the tree, and with it the bits of the result, do not depend on the order of threads.
+//! columns, cells of the fourth level, first, then each thread builds the subtrees below its own
+//! columns, so that the shape of the tree, and with it the bits of the result, do not depend on the
+//! order of threads.
 //! Bodies are stored in the order of the columns in which they begin; each thread computes and moves
 //! as many as any other, in that order. Cells have a mass and its centre, not Barnes's quadrupoles.
 
@@ -25,7 +26,7 @@ const BODY: usize = 16;
 const MASS: usize = 3;
 const VELOCITY: usize = 4;
 const ACCELERATION: usize = 7;
-/// Words of a cell: centre of mass, mass, eight children; one to spare each.
+/// Words of a cell: centre of mass, mass, four to spare, eight children, four to spare.
 const CELL: usize = 16;
 const CHILDREN: usize = 8;
 /// A child: nothing, a cell's number, or a body's with this bit.
@@ -37,7 +38,7 @@ const TOP: usize = 585;
 const COLUMNS: usize = 4096;
 /// Half the side of the root cell; bodies begin within.
 const REACH: f64 = 4.0;
-/// Square of the largest distance at which a cell is still opened, over the square of its side.
+/// Square of the opening angle: a cell is opened unless its side over its distance is below.
 const OPENING: f64 = 1.0;
 const SOFTENING: f64 = 0.05;
 const TIME_STEP: f64 = 0.025;
