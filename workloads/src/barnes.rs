@@ -26,7 +26,7 @@ const BODY: usize = 16;
 const MASS: usize = 3;
 const VELOCITY: usize = 4;
 const ACCELERATION: usize = 7;
-/// Words of a cell: centre of mass, mass, four to spare, eight children, four to spare.
+/// Words of a cell: centre of mass, mass, four to spare, eight children.
 const CELL: usize = 16;
 const CHILDREN: usize = 8;
 /// A child: nothing, a cell's number, or a body's with this bit.
