@@ -69,6 +69,9 @@ scripts/record-cost.sh $MACHINE 4 1"
 HITHER_MACHINES=uniform,ibm-two-node,skylake8160,ibm-ccnuma,opteron8385,knl7250,spr-cxl-8,spr-2s-cxl \
 cargo test --quiet --release --package hither-lab --test binding --test numactl -- --ignored --nocapture \
 2> /dev/null | grep -e nodes -e lines"
+  "ccnuma|the IBM ccNUMA paper's measurements on its machine files: memory here and elsewhere, and programs whose arrays are placed from outside, in the laboratory|\
+set -o pipefail; json=\$(mktemp); HITHER_LONG=1 HITHER_JSON=\$json cargo test --quiet --release --package hither-lab --test ccnuma \
+-- --ignored --nocapture --test-threads=1 2> /dev/null | grep -e '^|' -e '^ibm'; chmod 644 \$json; mv \$json docs/evidence/ccnuma.jsonl"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

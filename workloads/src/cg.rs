@@ -8,6 +8,7 @@
 
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
 use crate::csr::{self, ROW_ELEMENTS};
+use crate::floats::load;
 use crate::memory::{Placement, Region};
 use crate::random::mix;
 use crate::team::{Member, Team};
@@ -149,10 +150,6 @@ fn normalise(x: &[AtomicU64], y: &[AtomicU64], norm: f64) {
     for (x, y) in x.iter().zip(y) {
         x.store((load(y) / norm).to_bits(), Relaxed);
     }
-}
-
-fn load(word: &AtomicU64) -> f64 {
-    f64::from_bits(word.load(Relaxed))
 }
 
 #[cfg(test)]

@@ -7,23 +7,29 @@
 //!
 //! `docs/workloads.md` describes the patterns; [`PROGRAMS`] lists them.
 
+pub mod barnes;
 pub mod cg;
 pub mod cli;
 pub mod cluster;
 pub mod csr;
+pub mod fft3d;
+pub mod floats;
+pub mod fmm;
 pub mod gups;
 pub mod kvstore;
 pub mod marker;
 pub mod memlat;
 pub mod memory;
+pub mod ocean;
 pub mod planted;
 pub mod random;
 pub mod stream;
 pub mod team;
+pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 7] = [
+pub const PROGRAMS: [&cli::Program; 12] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -31,4 +37,9 @@ pub const PROGRAMS: [&cli::Program; 7] = [
     &cg::PROGRAM,
     &kvstore::PROGRAM,
     &planted::PROGRAM,
+    &fft3d::PROGRAM,
+    &ocean::PROGRAM,
+    &water::PROGRAM,
+    &fmm::PROGRAM,
+    &barnes::PROGRAM,
 ];

@@ -2,7 +2,7 @@
 //!
 //! After McCalpin's STREAM and its convention: bytes counted are those that the program reads and
 //! writes, not the lines that a store fetches first. Every thread works on its own contiguous part
-//! of each array. `copy` and `read` move 64-bit words, `scale`, `add` and `triad` compute in
+//! of each array. `copy`, `read` and `write` move 64-bit words, `scale`, `add` and `triad` compute in
 //! double precision (or in 64-bit integers, which an emulator executes faster); all values are
 //! whole numbers well below 2^53, so both give exact results and the checksum is the same anywhere.
 
@@ -32,6 +32,7 @@ pub const PROGRAM: Program = Program {
             ("add", "c = a + b, double precision"),
             ("triad", "a = b + 3 c, double precision"),
             ("read", "sum of a, 64-bit words"),
+            ("write", "a = a number, 64-bit words"),
             ("memcpy", "c = a by the C library's memcpy"),
         ],
         default: Some("all"),
@@ -105,6 +106,7 @@ enum Kernel {
     Add,
     Triad,
     Read,
+    Write,
     Memcpy,
 }
 
@@ -131,6 +133,7 @@ impl Kernel {
             "add" => vec![Self::Add],
             "triad" => vec![Self::Triad],
             "read" => vec![Self::Read],
+            "write" => vec![Self::Write],
             "memcpy" => vec![Self::Memcpy],
             _ => vec![Self::Copy, Self::Scale, Self::Add, Self::Triad],
         }
@@ -143,6 +146,7 @@ impl Kernel {
             Self::Add => "add_gbs",
             Self::Triad => "triad_gbs",
             Self::Read => "read_gbs",
+            Self::Write => "write_gbs",
             Self::Memcpy => "memcpy_gbs",
         }
     }
@@ -150,7 +154,7 @@ impl Kernel {
     /// Words read and written per element.
     fn words(self) -> usize {
         match self {
-            Self::Read => 1,
+            Self::Read | Self::Write => 1,
             Self::Copy | Self::Scale | Self::Memcpy => 2,
             Self::Add | Self::Triad => 3,
         }
@@ -168,7 +172,8 @@ fn run(args: &Args) -> Result<Report, Failure> {
         past_caches: args.has("nt"),
         pause: args.number("pause", 0..=1 << 30)?,
     };
-    if style.past_caches && (kernels[0] == Kernel::Read || kernels[0] == Kernel::Memcpy) {
+    let plain = [Kernel::Read, Kernel::Write, Kernel::Memcpy];
+    if style.past_caches && plain.contains(&kernels[0]) {
         return Err(usage(format!(
             "--nt has no meaning for {}: leave it out",
             args.operand()
@@ -297,6 +302,8 @@ fn execute(kernel: Kernel, style: Style, arrays: &mut Arrays<'_>) -> u64 {
         (Kernel::Copy, _) => map(c, a, nt, |a| a),
         (Kernel::Memcpy, _) => c.copy_from_slice(a),
         (Kernel::Read, _) => return read(a, style.pause),
+        // The black box keeps the compiler from storing what it knows to be there.
+        (Kernel::Write, _) => a.fill(black_box(FACTOR)),
         (Kernel::Scale, true) => map(b, c, nt, |c| c.wrapping_mul(FACTOR)),
         (Kernel::Scale, false) => map(b, c, nt, |c| (float(c) * FACTOR as f64).to_bits()),
         (Kernel::Add, true) => zip(c, a, b, nt, u64::wrapping_add),

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [(&str, &str, &[&str]); 6] = [
+const PROGRAMS: [(&str, &str, &[&str]); 11] = [
     (
         "cluster",
         env!("CARGO_BIN_EXE_cluster"),
@@ -32,6 +32,15 @@ const PROGRAMS: [(&str, &str, &[&str]); 6] = [
         "kvstore",
         env!("CARGO_BIN_EXE_kvstore"),
         &["--mb", "1", "--operations", "1000"],
+    ),
+    ("fft3d", env!("CARGO_BIN_EXE_fft3d"), &["--size", "16"]),
+    ("ocean", env!("CARGO_BIN_EXE_ocean"), &["--size", "32"]),
+    ("water", env!("CARGO_BIN_EXE_water"), &["--side", "6"]),
+    ("fmm", env!("CARGO_BIN_EXE_fmm"), &["--levels", "2"]),
+    (
+        "barnes",
+        env!("CARGO_BIN_EXE_barnes"),
+        &["--bodies", "500", "--steps", "2"],
     ),
 ];
 
@@ -105,6 +114,15 @@ fn checksums_are_these_on_every_machine() {
             &["--mb", "1", "--operations", "1000", "--threads", "3"],
             "0x0c9395bf46a0c86b",
         ),
+        ("fft3d", &["--size", "16"], "0xa9fbbcf8990be1b7"),
+        ("ocean", &["--size", "32"], "0x0fed411ef9e688db"),
+        ("water", &["--side", "6"], "0xa72927bd4d0bbf1a"),
+        ("fmm", &["--levels", "2"], "0xfc013a3c68708491"),
+        (
+            "barnes",
+            &["--bodies", "500", "--steps", "2"],
+            "0x91d7f2ed08b5a5ce",
+        ),
     ] {
         assert_eq!(checksum(program, words), expected, "{program} {words:?}");
     }
@@ -137,6 +155,16 @@ fn placement_threads_and_pinning_do_not_change_a_result() {
         )
     };
     assert_eq!(cg("1"), cg("4"));
+    for (program, words) in [
+        ("fft3d", ["--size", "16"]),
+        ("ocean", ["--size", "32"]),
+        ("water", ["--side", "6"]),
+        ("fmm", ["--levels", "2"]),
+        ("barnes", ["--bodies", "500"]),
+    ] {
+        let of = |more: &[&str]| checksum(program, &[&words, more].concat());
+        assert_eq!(of(&["--threads", "1"]), of(&["--threads", "3", "--no-pin"]));
+    }
     let stream = |more: &[&str]| {
         checksum(
             "stream",

@@ -20,6 +20,7 @@ pub mod policy;
 pub mod refine;
 pub mod rset;
 pub mod set;
+pub mod shim;
 pub mod sites;
 pub mod size;
 pub mod snapshot;

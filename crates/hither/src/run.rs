@@ -7,6 +7,7 @@ mod estimate;
 mod numactl;
 mod place;
 mod places;
+mod redirect;
 mod report;
 mod show;
 mod start;
@@ -90,8 +91,9 @@ impl Command {
         let placement = match self.is_placed() {
             true => {
                 let may_move = self.policy() == "none";
+                let host = read_host()?;
                 self.place
-                    .placement(&self.numactl, &read_host()?, may_move)?
+                    .placement(&self.numactl, &self.command[0], &host, may_move)?
             }
             false => None,
         };

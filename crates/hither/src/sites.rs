@@ -32,6 +32,7 @@ const RUNTIMES: [&str; 11] = [
 const LIBRARY_SOURCES: [&str; 3] = ["/include/c++/", "/rustc/", "/rustlib/src/rust/library/"];
 
 /// The shared object that is preloaded into programs.
+#[derive(Debug)]
 pub struct Shim {
     path: PathBuf,
 }
@@ -78,10 +79,18 @@ impl Shim {
     }
 
     /// Has a program, and what it starts, write logs into a folder, which must exist.
-    ///
-    /// It comes before what the user preloads: a preloaded allocator then still serves the program,
-    /// and is seen doing so.
     pub fn attach(&self, command: &mut Command, folder: &Path, threshold_bytes: u64) {
+        self.preload(command);
+        // The program may go elsewhere before it allocates.
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        command
+            .env(environment::FOLDER, folder)
+            .env(environment::THRESHOLD, threshold_bytes.to_string());
+    }
+
+    /// Has a program, and what it starts, load it: before what the user preloads, so that a preloaded
+    /// allocator still serves the program.
+    pub fn preload(&self, command: &mut Command) {
         let set = command
             .get_envs()
             .find(|(name, _)| *name == OsStr::new("LD_PRELOAD"))
@@ -92,12 +101,7 @@ impl Shim {
             preload.push(":");
             preload.push(before);
         }
-        // The program may go elsewhere before it allocates.
-        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        command
-            .env("LD_PRELOAD", preload)
-            .env(environment::FOLDER, folder)
-            .env(environment::THRESHOLD, threshold_bytes.to_string());
+        command.env("LD_PRELOAD", preload);
     }
 }
 

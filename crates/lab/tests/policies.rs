@@ -1,12 +1,15 @@
 //! Short forms of the claims about policies; `make evidence` has the long ones.
 
 mod common;
+#[path = "common/turns.rs"]
+mod turns;
 
 use common::built;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::LazyLock;
+use turns::in_turns;
 
 /// `hither lab WORDS --machine opteron8385 -- COMMAND`.
 fn lab(words: &[&str], command: &[String]) -> Output {
@@ -49,18 +52,18 @@ impl Comparison {
     /// next command. The steady part is that of the command whose last page moves latest.
     fn of(policies: &str, commands: &[&str]) -> Self {
         let count = policies.split(',').count();
-        let mut script =
-            format!("echo >> /tmp/runs; case $((($(wc -l < /tmp/runs) - 1) / {count})) in ");
         let repeat = commands.len().to_string();
         let mut words = vec!["compare", "--json", "--policies", policies];
         words.extend(["--repeat", &repeat]);
         let split = commands.iter().map(|command| split(command));
         let split: Vec<(String, &str)> = split.collect();
-        for (nth, (program, arguments)) in split.iter().enumerate() {
-            script += &format!("{nth}) exec '{program}' {arguments};; ");
+        for (program, _) in &split {
             words.extend(["--file", program]);
         }
-        let command = ["sh", "-c", &(script + "esac")].map(str::to_owned);
+        let turns = split.iter();
+        let turns = turns.map(|(program, arguments)| format!("'{program}' {arguments}"));
+        let script = in_turns(&turns.collect::<Vec<_>>(), count);
+        let command = ["sh", "-c", &script].map(str::to_owned);
         let output = lab(&words, &command);
         Self(serde_json::from_slice(&output.stdout).unwrap())
     }

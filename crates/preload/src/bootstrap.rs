@@ -24,6 +24,7 @@ next! {
     FREE c"free" POSIX_MEMALIGN c"posix_memalign" ALIGNED_ALLOC c"aligned_alloc"
     MEMALIGN c"memalign" VALLOC c"valloc" PVALLOC c"pvalloc"
     MMAP c"mmap" MMAP64 c"mmap64" MUNMAP c"munmap" MREMAP c"mremap"
+    MALLOC_USABLE_SIZE c"malloc_usable_size" PTHREAD_CREATE c"pthread_create"
 }
 
 impl Next {

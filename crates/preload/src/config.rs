@@ -1,6 +1,6 @@
 //! What was asked for, read once from the environment before the program's first instruction.
 
-use crate::{bootstrap, modules, state};
+use crate::{bootstrap, modules, place, state};
 use hither_core::sites::{DEFAULT_LIMIT_BYTES, DEFAULT_THRESHOLD_BYTES, HEADER_BYTES, SLOT_BYTES};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// Allocations below this many bytes are not looked at. 0 until the environment was read, so that
 /// the one comparison also finds out whether the allocator behind is known yet.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
+/// Allocations below this many bytes are not recorded.
+static RECORDED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Is anything recorded?
 static RECORDS: AtomicBool = AtomicBool::new(false);
 /// Slots of a log.
@@ -18,6 +20,9 @@ static SLOTS: AtomicU64 = AtomicU64::new(0);
 const FOLDER_NAME: &CStr = c"HITHER_PRELOAD_DIR";
 const LIMIT_NAME: &CStr = c"HITHER_PRELOAD_LIMIT";
 const THRESHOLD_NAME: &CStr = c"HITHER_PRELOAD_THRESHOLD";
+// As in `hither_core::shim::environment`.
+const PLAN_NAME: &CStr = c"HITHER_PLACE_PLAN";
+const BOARD_NAME: &CStr = c"HITHER_PLACE_BOARD";
 
 /// Most that a log is allowed to become: its addresses are taken when it is begun.
 const MOST_LIMIT_BYTES: u64 = 64 << 30;
@@ -38,12 +43,12 @@ pub fn is_small(bytes: usize) -> bool {
 
 /// Is an allocation of this size recorded?
 pub fn is_recorded(bytes: usize) -> bool {
-    RECORDS.load(Ordering::Relaxed) && !is_small(bytes)
+    RECORDS.load(Ordering::Relaxed) && bytes >= RECORDED_FROM.load(Ordering::Relaxed)
 }
 
-/// The threshold in bytes.
+/// The threshold of what is recorded, in bytes.
 pub fn threshold_bytes() -> u64 {
-    THRESHOLD.load(Ordering::Relaxed) as u64
+    RECORDED_FROM.load(Ordering::Relaxed) as u64
 }
 
 /// Most slots of a log.
@@ -92,11 +97,13 @@ extern "C" fn start() {
     bootstrap::resolve();
     let threshold = threshold_if_recording();
     let bytes = threshold.unwrap_or(u64::MAX).max(1);
-    THRESHOLD.store(
-        usize::try_from(bytes).unwrap_or(usize::MAX),
-        Ordering::Relaxed,
-    );
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    RECORDED_FROM.store(bytes, Ordering::Relaxed);
     RECORDS.store(threshold.is_some(), Ordering::Relaxed);
+    if let Some(plan) = variable(PLAN_NAME) {
+        place::start(plan.to_bytes(), variable(BOARD_NAME));
+    }
+    THRESHOLD.store(bytes.min(place::least_heap()), Ordering::Relaxed);
 }
 
 /// The threshold; nothing where nothing is recorded.
@@ -144,6 +151,9 @@ mod tests {
         assert_eq!(FOLDER_NAME.to_str(), Ok(environment::FOLDER));
         assert_eq!(LIMIT_NAME.to_str(), Ok(environment::LIMIT));
         assert_eq!(THRESHOLD_NAME.to_str(), Ok(environment::THRESHOLD));
+        use hither_core::shim::environment as place;
+        assert_eq!(PLAN_NAME.to_str(), Ok(place::PLAN));
+        assert_eq!(BOARD_NAME.to_str(), Ok(place::BOARD));
     }
 
     #[test]

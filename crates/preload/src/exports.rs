@@ -13,6 +13,7 @@
 
 use crate::bootstrap::{self, Next};
 use crate::config::{is_recorded, is_small};
+use crate::place::{self, Block};
 use crate::record;
 use crate::state::STATE;
 use hither_core::sites::How;
@@ -69,6 +70,14 @@ unsafe fn function_at<F: Copy>(address: usize) -> F {
 
 type Allocate1 = unsafe extern "C" fn(usize) -> Pointer;
 type Allocate2 = unsafe extern "C" fn(usize, usize) -> Pointer;
+/// A block that a rule places, before the allocator behind is asked.
+fn placed(bytes: usize, align: usize, caller: usize) -> Option<Block> {
+    match place::is_below_heap(bytes) || !align.is_power_of_two() {
+        true => None,
+        false => place::heap(bytes, align, caller),
+    }
+}
+
 type Reallocate = unsafe extern "C" fn(Pointer, usize) -> Pointer;
 
 /// The end of every allocation of the heap that was looked at.
@@ -98,8 +107,12 @@ macro_rules! of_size {
             let Some(function) = (unsafe { next::<Allocate1>(&bootstrap::$next) }) else {
                 return bootstrap::arena(bytes, $align);
             };
-            // SAFETY: as above.
-            given(How::$how, unsafe { function(bytes) }, bytes, caller)
+            let pointer = match placed(bytes, $align, caller) {
+                Some(block) => block.address as Pointer,
+                // SAFETY: as above.
+                None => unsafe { function(bytes) },
+            };
+            given(How::$how, pointer, bytes, caller)
         }
     };
 }
@@ -109,7 +122,7 @@ of_size!(pvalloc => pvalloc_from, pvalloc_slow, PVALLOC, Aligned, 4096);
 
 /// Functions of two numbers, from which `$bytes` and `$align` follow.
 macro_rules! of_two {
-    ($name:ident => $inner:ident, $slow:ident, $next:ident, $how:ident, |$one:ident, $two:ident| $bytes:expr, $align:expr) => {
+    ($name:ident => $inner:ident, $slow:ident, $next:ident, $how:ident, $fill:ident, |$one:ident, $two:ident| $bytes:expr, $align:expr) => {
         entry!($name => $inner, "rdx", ($one: usize, $two: usize) -> Pointer);
         unsafe extern "C" fn $inner($one: usize, $two: usize, caller: usize) -> Pointer {
             if is_small($bytes) {
@@ -126,19 +139,37 @@ macro_rules! of_two {
             let Some(function) = (unsafe { next::<Allocate2>(&bootstrap::$next) }) else {
                 return bootstrap::arena($bytes, $align);
             };
-            // SAFETY: as in malloc.
-            given(How::$how, unsafe { function($one, $two) }, $bytes, caller)
+            let pointer = match placed($bytes, $align, caller) {
+                Some(block) => $fill(block, $bytes),
+                // SAFETY: as in malloc.
+                None => unsafe { function($one, $two) },
+            };
+            given(How::$how, pointer, $bytes, caller)
         }
     };
 }
+fn as_it_is(block: Block, _: usize) -> Pointer {
+    block.address as Pointer
+}
+
+/// A placed block as `calloc` gives it.
+fn zeroed(block: Block, bytes: usize) -> Pointer {
+    if !block.is_zeroed {
+        // SAFETY: a block of that many bytes, which is nobody else's.
+        unsafe { std::ptr::write_bytes(block.address as *mut u8, 0, bytes) };
+    }
+    block.address as Pointer
+}
+
 // A product that overflows is large, and refused by the allocator.
-of_two!(calloc => calloc_from, calloc_slow, CALLOC, Calloc, |count, size| count.saturating_mul(size), 16);
-of_two!(aligned_alloc => aligned_alloc_from, aligned_alloc_slow, ALIGNED_ALLOC, Aligned, |align, bytes| bytes, align);
-of_two!(memalign => memalign_from, memalign_slow, MEMALIGN, Aligned, |align, bytes| bytes, align);
+of_two!(calloc => calloc_from, calloc_slow, CALLOC, Calloc, zeroed, |count, size| count.saturating_mul(size), 16);
+of_two!(aligned_alloc => aligned_alloc_from, aligned_alloc_slow, ALIGNED_ALLOC, Aligned, as_it_is, |align, bytes| bytes, align);
+of_two!(memalign => memalign_from, memalign_slow, MEMALIGN, Aligned, as_it_is, |align, bytes| bytes, align);
 
 entry!(realloc => realloc_from, "rdx", (old: Pointer, bytes: usize) -> Pointer);
 unsafe extern "C" fn realloc_from(old: Pointer, bytes: usize, caller: usize) -> Pointer {
-    if is_small(bytes) && bootstrap::plain_free() != 0 && !STATE.tracked.may_contain(old as usize) {
+    let is_plain = is_small(bytes) && !place::holds(old as usize);
+    if is_plain && bootstrap::plain_free() != 0 && !STATE.tracked.may_contain(old as usize) {
         // SAFETY: as in malloc.
         return unsafe { function_at::<Reallocate>(bootstrap::REALLOC.known())(old, bytes) };
     }
@@ -156,9 +187,76 @@ extern "C" fn realloc_slow(old: Pointer, bytes: usize, caller: usize) -> Pointer
         return bootstrap::arena(bytes, 16);
     };
     let resizing = record::resizing(old as usize);
-    // SAFETY: as in malloc.
-    let pointer = unsafe { function(old, bytes) };
+    let pointer = match replaced(old, bytes, caller) {
+        Some(pointer) => pointer,
+        // SAFETY: as in malloc.
+        None => unsafe { function(old, bytes) },
+    };
     finish_resizing(&resizing, pointer, bytes, caller)
+}
+
+/// Resizes a block that is placed, or is to be; nothing for one that stays with the allocator.
+fn replaced(old: Pointer, bytes: usize, caller: usize) -> Option<Pointer> {
+    let is_placed = place::holds(old as usize);
+    if !is_placed && place::is_below_heap(bytes) {
+        return None;
+    }
+    if is_placed && bytes == 0 {
+        // As the C library does.
+        place::release(old as usize);
+        return Some(std::ptr::null_mut());
+    }
+    if is_placed && place::resize(old as usize, bytes) {
+        return Some(old);
+    }
+    let block = placed(bytes, 16, caller).map(|block| block.address as Pointer);
+    let new = match (block, is_placed) {
+        (Some(new), _) => new,
+        (None, false) => return None,
+        // SAFETY: as in malloc.
+        (None, true) => match unsafe { next::<Allocate1>(&bootstrap::MALLOC) } {
+            // SAFETY: as in malloc.
+            Some(function) => unsafe { function(bytes) },
+            None => std::ptr::null_mut(),
+        },
+    };
+    if new.is_null() || old.is_null() {
+        return Some(new);
+    }
+    // SAFETY: the program's own block.
+    let had = unsafe { malloc_usable_size(old) };
+    // SAFETY: both have that many bytes, and the new one is nobody else's.
+    unsafe { std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), had.min(bytes)) };
+    match is_placed {
+        true => place::release(old as usize),
+        false => {
+            // SAFETY: free has this type.
+            let free = unsafe { next::<unsafe extern "C" fn(Pointer)>(&bootstrap::FREE) };
+            if let Some(function) = free {
+                // SAFETY: as in malloc; whoever resizes a recorded block has recorded its end.
+                unsafe { function(old) };
+            }
+        }
+    }
+    Some(new)
+}
+
+/// As in the C library: `malloc_usable_size`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn malloc_usable_size(pointer: Pointer) -> usize {
+    if place::holds(pointer as usize) {
+        return place::capacity(pointer as usize);
+    }
+    if let Some(bytes) = bootstrap::arena_bytes(pointer) {
+        return bytes;
+    }
+    type Function = unsafe extern "C" fn(Pointer) -> usize;
+    // SAFETY: malloc_usable_size has this type.
+    match unsafe { next::<Function>(&bootstrap::MALLOC_USABLE_SIZE) } {
+        // SAFETY: as in malloc.
+        Some(function) => unsafe { function(pointer) },
+        None => 0,
+    }
 }
 
 entry!(reallocarray => reallocarray_from, "rcx", (old: Pointer, count: usize, size: usize) -> Pointer);
@@ -211,7 +309,8 @@ fn copied_out(old: Pointer, had: usize, bytes: usize) -> Pointer {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn free(pointer: Pointer) {
     let plain = bootstrap::plain_free();
-    if plain != 0 && !STATE.tracked.may_contain(pointer as usize) {
+    let is_plain = plain != 0 && !place::holds(pointer as usize);
+    if is_plain && !STATE.tracked.may_contain(pointer as usize) {
         // SAFETY: as in malloc.
         return unsafe { function_at::<unsafe extern "C" fn(Pointer)>(plain)(pointer) };
     }
@@ -223,6 +322,9 @@ pub unsafe extern "C" fn free(pointer: Pointer) {
 extern "C" fn free_slow(pointer: Pointer) {
     if STATE.tracked.may_contain(pointer as usize) {
         record::freed(pointer as usize);
+    }
+    if place::holds(pointer as usize) {
+        return place::release(pointer as usize);
     }
     if bootstrap::arena_bytes(pointer).is_some() {
         return;
@@ -246,8 +348,19 @@ unsafe extern "C" fn posix_memalign_from(
     let Some(function) = (unsafe { next::<Function>(&bootstrap::POSIX_MEMALIGN) }) else {
         return libc::ENOMEM;
     };
-    // SAFETY: as in malloc.
-    let failure = unsafe { function(place, align, bytes) };
+    let block = match align.is_multiple_of(size_of::<usize>()) {
+        true => placed(bytes, align, caller),
+        false => None,
+    };
+    let failure = match block {
+        Some(block) => {
+            // SAFETY: the program's own place for a pointer.
+            unsafe { *place = block.address as Pointer };
+            0
+        }
+        // SAFETY: as in malloc.
+        None => unsafe { function(place, align, bytes) },
+    };
     if failure == 0 {
         // SAFETY: a call that succeeded has written the pointer there.
         given(How::Aligned, unsafe { *place }, bytes, caller);
@@ -283,6 +396,10 @@ unsafe fn map_with(
     }
     if replaces {
         record::unmapped(pointer as usize, bytes, start_ns);
+    }
+    let is_own = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_SHARED == 0;
+    if !place::is_below_map(bytes) && is_own && rights != libc::PROT_NONE {
+        place::map(pointer as usize, bytes);
     }
     if is_recorded(bytes) {
         let how = match (rights, flags & libc::MAP_ANONYMOUS) {
@@ -398,4 +515,16 @@ unsafe extern "C" fn mremap_from(
         record::allocated(How::Remap, pointer as usize, bytes, caller);
     }
     pointer
+}
+
+/// As in the C library: `pthread_create`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_create(
+    thread: Pointer,
+    attributes: Pointer,
+    start: unsafe extern "C-unwind" fn(Pointer) -> Pointer,
+    argument: Pointer,
+) -> c_int {
+    // SAFETY: the program's own request.
+    unsafe { place::threads::create(thread, attributes, start, argument) }
 }

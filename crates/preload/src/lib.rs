@@ -15,10 +15,12 @@
 
 mod bootstrap;
 mod config;
+pub mod cxx;
 pub mod exports;
 mod hash;
 mod log;
 mod modules;
+mod place;
 mod record;
 mod sites;
 mod state;

@@ -45,10 +45,11 @@ pub fn set_errno(number: i32) {
 }
 
 /// Puts the error number back that the program had: success leaves it alone, and so must this.
-struct Errno(i32);
+pub struct Errno(i32);
 
 impl Errno {
-    fn keep() -> Self {
+    /// To be put back when this goes.
+    pub fn keep() -> Self {
         Self(errno())
     }
 }

@@ -8,7 +8,7 @@
 //! what is read is always the live stack of this thread.
 
 use crate::hash::{mix, top};
-use crate::{modules, sites, state::STATE};
+use crate::{modules, place, record, sites, state::STATE};
 use hither_core::sites::MAX_FRAMES;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -30,7 +30,10 @@ struct Walk {
     count: usize,
     /// Do all of them lie there? Not behind a signal's frame.
     is_sure: bool,
-    site: u32,
+    /// Its number in the log; nothing where it was not asked for yet.
+    site: Option<u32>,
+    /// Rules about call sites that mean it, a bit each; nothing where nobody asked yet.
+    rules: Option<u16>,
 }
 
 /// One of the cache, used by who can take it at once.
@@ -53,7 +56,8 @@ impl Walk {
         places: [0; MAX_FRAMES],
         count: 0,
         is_sure: false,
-        site: 0,
+        site: None,
+        rules: None,
     };
 
     fn frames(&self) -> &[usize] {
@@ -134,22 +138,53 @@ impl Drop for Walking<'_> {
 /// The site of an allocation by this thread. `caller` is where the return address of the function
 /// that the program called lies on the stack; 0 where that is not known.
 pub fn site(caller: usize, thread: u32) -> u32 {
+    let site = |walk: &mut Walk| match walk.site {
+        Some(site) => site,
+        None => {
+            let site = sites::number(walk.frames());
+            walk.site = Some(site);
+            site
+        }
+    };
+    with_walk(caller, || thread, site)
+}
+
+/// The rules about call sites that mean an allocation by this thread, a bit each.
+pub fn rules(caller: usize) -> u16 {
+    let rules = |walk: &mut Walk| match walk.rules {
+        Some(rules) => rules,
+        None => {
+            let rules = place::rules_of_frames(walk.frames());
+            walk.rules = Some(rules);
+            rules
+        }
+    };
+    with_walk(caller, record::thread, rules)
+}
+
+/// The return address of the program's call into this library; 0 where the stack does not tell.
+pub fn first() -> usize {
+    walked(0, record::thread()).frames[0]
+}
+
+fn with_walk<T>(caller: usize, thread: impl Fn() -> u32, ask: impl Fn(&mut Walk) -> T) -> T {
     if caller == 0 {
-        return walked(caller, thread).site;
+        return ask(&mut walked(caller, thread()));
     }
     // SAFETY: this thread's stack, at an address that the replaced function was entered with.
     let frame = unsafe { (caller as *const usize).read() };
     let index = top(mix(mix(0, caller as u64), frame as u64), BITS);
     let known = STATE.walks.with(index, |walk| {
         // SAFETY: `caller` is as above.
-        unsafe { walk.is_now(caller) }.then_some(walk.site)
+        unsafe { walk.is_now(caller) }.then(|| ask(walk))
     });
-    if let Some(Some(site)) = known {
-        return site;
+    if let Some(Some(told)) = known {
+        return told;
     }
-    let new = walked(caller, thread);
+    let mut new = walked(caller, thread());
+    let told = ask(&mut new);
     STATE.walks.with(index, |walk| *walk = new);
-    new.site
+    told
 }
 
 fn walked(caller: usize, thread: u32) -> Walk {
@@ -172,7 +207,6 @@ fn walked(caller: usize, thread: u32) -> Walk {
         // SAFETY: as in `site`.
         walk.frames[0] = unsafe { (caller as *const usize).read() };
     }
-    walk.site = sites::number(walk.frames());
     walk
 }
 

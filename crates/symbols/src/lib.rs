@@ -94,6 +94,18 @@ impl Symbols {
     }
 }
 
+/// Where the functions of a name lie in an object file, in the file's own addresses: start and end of
+/// each. Parameters, and namespaces or modules in front, may be left out of the name.
+///
+/// # Errors
+/// A sentence: the file cannot be read, or is no object file.
+pub fn functions(path: &Path, name: &str) -> Result<Vec<(u64, u64)>, String> {
+    let mapped = table::Mapped::open(path)?;
+    Ok(mapped
+        .parse()
+        .map_or_else(Vec::new, |file| table::functions(&file, name)))
+}
+
 /// What is said where nothing is known: the file's name and the offset.
 fn plain(path: &Path, offset: u64) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());

@@ -3,6 +3,7 @@
 use memmap2::Mmap;
 use object::{Object, ObjectSymbol, SymbolIndex, SymbolKind};
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// An object file in memory, as far as it is touched.
 pub struct Mapped {
@@ -123,6 +124,51 @@ impl Table {
     }
 }
 
+/// Where the functions of a name lie in a file, in its own addresses: start and end of each.
+///
+/// A name is meant without parameters and without the hash that Rust adds, and may leave out the
+/// namespaces or modules in front: `load` means `store::load(int)` too.
+pub fn functions(file: &object::File<'_>, wanted: &str) -> Vec<(u64, u64)> {
+    let table = Table::new(file);
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    let is_function = |entry: &&Entry| entry.kind == SymbolKind::Text && entry.bytes > 0;
+    let names: HashMap<SymbolIndex, &str> = match table.entries.first() {
+        Some(entry) if entry.is_dynamic => names(file.dynamic_symbols()),
+        _ => names(file.symbols()),
+    };
+    for entry in table.entries.iter().filter(is_function) {
+        let Some(name) = names.get(&entry.index) else {
+            continue;
+        };
+        let name = addr2line::demangle_auto(Cow::Borrowed(name), None);
+        let range = (entry.address, entry.address + entry.bytes);
+        if means(wanted, &name) && !found.contains(&range) {
+            found.push(range);
+        }
+    }
+    found
+}
+
+fn names<'a>(
+    symbols: impl Iterator<Item = impl ObjectSymbol<'a>>,
+) -> HashMap<SymbolIndex, &'a str> {
+    symbols
+        .filter_map(|symbol| Some((symbol.index(), symbol.name().ok()?)))
+        .collect()
+}
+
+fn means(wanted: &str, name: &str) -> bool {
+    let plain = name.split('(').next().unwrap_or(name);
+    let plain = match plain.rsplit_once("::h") {
+        Some((before, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            before
+        }
+        _ => plain,
+    };
+    let end = plain.strip_suffix(wanted);
+    name == wanted || end.is_some_and(|before| before.is_empty() || before.ends_with("::"))
+}
+
 fn name(file: &object::File<'_>, entry: &Entry) -> Option<String> {
     let name = if entry.is_dynamic {
         let mut symbols = file.dynamic_symbols();
@@ -133,4 +179,33 @@ fn name(file: &object::File<'_>, entry: &Entry) -> Option<String> {
         symbol.name().ok()?.to_owned()
     };
     Some(addr2line::demangle_auto(Cow::Owned(name), None).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_leave_out_parameters_modules_and_hashes() {
+        for (wanted, name) in [
+            ("load", "load"),
+            ("load", "store::load(int, char)"),
+            ("store::load", "store::load(int)"),
+            ("load", "app::store::load::h0123456789abcdef"),
+        ] {
+            assert!(means(wanted, name), "{wanted} {name}");
+        }
+        for name in ["reload", "load::more", "store::load::h01"] {
+            assert!(!means("load", name), "{name}");
+        }
+    }
+
+    #[test]
+    fn this_test_is_found_in_its_own_file() {
+        let own = Mapped::open(&std::env::current_exe().unwrap()).unwrap();
+        let file = own.parse().unwrap();
+        let found = functions(&file, "table::tests::this_test_is_found_in_its_own_file");
+        assert!(!found.is_empty() && found.iter().all(|(start, end)| start < end));
+        assert!(functions(&file, "no_such_function_at_all").is_empty());
+    }
 }

@@ -11,6 +11,7 @@ mod layout;
 mod memory;
 pub mod numactl;
 mod policy;
+pub mod rules;
 #[cfg(test)]
 mod tests;
 mod threads;

@@ -80,8 +80,8 @@ pub fn run(
     keep_log: bool,
 ) -> anyhow::Result<Finished> {
     let beside = Beside::start(words, |command| {
-        let binding = placement.as_ref().map(|placement| &placement.binding);
-        Ok(binding.map_or(Ok(()), |binding| binding.place(command))?)
+        let placement = placement.as_ref();
+        placement.map_or(Ok(()), |placement| placement.attach(command))
     })?;
     let start_ns = beside.start_ns();
     let mut session = setup.map(|setup| Session::new(setup, start_ns, explain, keep_log));

@@ -1,10 +1,12 @@
 //! Placement of a program: a resource set with a memory and a thread policy, tried out before the
 //! program starts and looked at while it runs.
 
+use super::redirect::{Redirect, Redirected};
 use super::weigh::{self, Weighed, Weighing};
 use super::{numactl, start};
 use anyhow::bail;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use hither_core::bind::rules::WrittenRule;
 use hither_core::bind::{MemoryPolicy, Mode, ThreadPolicy};
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::size::parse_bytes;
@@ -15,6 +17,8 @@ use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
+use std::ffi::OsStr;
+use std::rc::Rc;
 
 /// Time to the first look at a program, in us; each next look is twice as far, up to the last.
 const FIRST_LOOK_US: u64 = 50_000;
@@ -53,6 +57,10 @@ pub struct Options {
     /// Which CPUs threads get: float, fill, round-robin[:package|:node|:domain|:core]
     #[arg(long, value_name = "POLICY", value_parser = parse_threads)]
     threads: Option<ThreadPolicy>,
+    /// Where some of its memory goes, by size and call site, as in 'size>=1M: striped' or
+    /// 'size>=64M,site=load: bind node:1'; repeatable, the first that fits counts (docs/binding.md)
+    #[arg(long, value_name = "RULE", value_parser = parse_rule)]
+    place: Vec<WrittenRule>,
     /// Look where pages really go, and say so at the end
     #[arg(short = 'V', long)]
     pub verify: bool,
@@ -61,6 +69,10 @@ pub struct Options {
 fn memory_policies() -> impl TypedValueParser<Value = MemoryPolicy> {
     let values = MemoryPolicy::ALL.map(|(_, word, about)| PossibleValue::new(word).help(about));
     PossibleValuesParser::new(values).try_map(|word| word.parse::<MemoryPolicy>())
+}
+
+fn parse_rule(text: &str) -> Result<WrittenRule, String> {
+    text.parse()
 }
 
 fn parse_threads(text: &str) -> Result<ThreadPolicy, String> {
@@ -78,8 +90,23 @@ pub struct Placement {
     order: Vec<hither_core::ids::CpuId>,
     threads: ThreadPolicy,
     weighing: Option<Weighing>,
+    /// For the shim; `None` where neither rules nor threads need it.
+    redirect: Option<Redirect>,
     /// Sentences for a person, before the program starts: what was chosen, what is left out.
     pub warnings: Vec<String>,
+}
+
+impl Placement {
+    /// Prepares the program's start.
+    ///
+    /// # Errors
+    /// Node numbers beyond the kernel's limit.
+    pub fn attach(&self, command: &mut std::process::Command) -> anyhow::Result<()> {
+        if let Some(redirect) = &self.redirect {
+            redirect.attach(command);
+        }
+        Ok(self.binding.place(command)?)
+    }
 }
 
 impl Options {
@@ -91,6 +118,7 @@ impl Options {
             || self.memory.is_some()
             || self.weights.is_some()
             || self.threads.is_some()
+            || !self.place.is_empty()
     }
 
     /// What is to be given, tried out; `None` where nothing is asked for. `may_move`: nobody else
@@ -101,6 +129,7 @@ impl Options {
     pub fn placement(
         &self,
         numactl: &numactl::Options,
+        program: &OsStr,
         (root, topology, resources): &(Root, Topology, Resources),
         may_move: bool,
     ) -> anyhow::Result<Option<Placement>> {
@@ -145,13 +174,31 @@ impl Options {
             warnings.extend_from_slice(&weighing.told);
         }
         let threads = self.threads.unwrap_or(ThreadPolicy::Float);
-        if binding.is_empty() && threads == ThreadPolicy::Float && !self.verify {
+        let needs_shim = !self.place.is_empty() || threads != ThreadPolicy::Float;
+        if binding.is_empty() && !needs_shim && !self.verify {
             return Ok(None);
         }
         let granted = binding.try_out()?;
         warnings.extend(granted.lost(&binding));
+        let order = threads.order(&granted.cpus, resources);
+        let redirect = match needs_shim {
+            true => Some(Redirect::new(
+                &self.place,
+                &order,
+                &around,
+                program,
+                resources,
+            )?),
+            false => None,
+        };
+        warnings.extend(
+            redirect
+                .iter()
+                .filter_map(|redirect| redirect.warning.clone()),
+        );
         Ok(Some(Placement {
-            order: threads.order(&granted.cpus, resources),
+            order,
+            redirect,
             threads,
             binding,
             granted,
@@ -187,6 +234,8 @@ pub struct Placed {
     /// Most threads that were kept on CPUs at once, and those that could not be.
     pub kept_count: usize,
     pub refused_count: usize,
+    /// What the shim did; `None` where nobody needed it.
+    pub redirected: Option<Redirected>,
 }
 
 /// Looks after a placed program while it runs.
@@ -198,8 +247,9 @@ pub struct Attendant {
     threads: ThreadPolicy,
     keeper: Option<Keeper>,
     weighing: Option<Weighing>,
-    /// When the weights are looked after next.
+    /// When the weights are looked after next; never where there are none.
     weighing_us: u64,
+    redirect: Option<Redirect>,
     start_ns: u64,
     next_look_us: u64,
     seen: Option<Whereabouts>,
@@ -215,16 +265,22 @@ impl Attendant {
             order,
             threads,
             weighing,
+            redirect,
             ..
         } = placement;
+        let keeper = redirect
+            .as_ref()
+            .filter(|_| !order.is_empty())
+            .map(|redirect| Keeper::new(order, Rc::clone(&redirect.board), redirect.has_shim()));
         Self {
             root: root.clone(),
             tree: Tree::new(root.clone(), std::process::id() as i32),
             granted,
             threads,
-            keeper: (!order.is_empty()).then(|| Keeper::new(order)),
+            keeper,
+            redirect,
+            weighing_us: weighing.as_ref().map_or(u64::MAX, |_| 0),
             weighing,
-            weighing_us: 0,
             start_ns: sys::monotonic_ns(),
             next_look_us: FIRST_LOOK_US,
             seen: None,
@@ -259,12 +315,8 @@ impl Attendant {
                 .max(LOOK_SHARE * (then_us - now_us));
             self.next_look_us = then_us + pause_us;
         }
-        if let Some(weighing) = self
-            .weighing
-            .as_mut()
-            .filter(|_| now_us >= self.weighing_us)
-        {
-            let pause_us = weighing.turn(&self.root);
+        if now_us >= self.weighing_us {
+            let pause_us = (self.weighing.as_mut()).and_then(|weighing| weighing.turn(&self.root));
             self.weighing_us = pause_us.map_or(u64::MAX, |pause_us| now_us + pause_us);
         }
         match self.keeper {
@@ -287,6 +339,7 @@ impl Attendant {
             weighed: self.weighing.map(Weighing::finish),
             kept_count: self.keeper.as_ref().map_or(0, Keeper::most_count),
             refused_count: self.keeper.as_ref().map_or(0, Keeper::refused_count),
+            redirected: self.redirect.as_ref().map(Redirect::finish),
         }
     }
 }
@@ -309,6 +362,9 @@ impl Placed {
         }
         for note in self.weighed.iter().flat_map(|weighed| &weighed.notes) {
             text += &format!("{note}\n");
+        }
+        if let Some(redirected) = &self.redirected {
+            text += &redirected.text();
         }
         let Some(seen) = &self.seen else {
             return text + "memory: it ended before anybody could look\n";
@@ -333,8 +389,12 @@ impl Placed {
         };
         if seen.other_count > 0 {
             text += &format!(
-                "memory: {} pages under policies of its own\n",
-                seen.other_count
+                "memory: {} pages under policies of {}\n",
+                seen.other_count,
+                match &self.redirected {
+                    Some(redirected) if redirected.has_rules() => "rules, or of its own",
+                    _ => "its own",
+                }
             );
         }
         if seen.hidden_count > 0 {
@@ -369,6 +429,7 @@ impl Placed {
             "threads": self.threads.to_string(),
             "kept_threads": self.kept_count,
             "refused_threads": self.refused_count,
+            "shim": self.redirected.as_ref().map(Redirected::json),
             "look_count": self.look_count,
             "seen": seen,
             "weights": self.weighed.as_ref().map(|weighed| &weighed.json),

@@ -7,6 +7,7 @@
 //! A program does the same for itself: it binds its threads ([`Binding::hold`], [`Team`]), allocates
 //! in a set ([`Memory`]), and asks where its pages are ([`range::residency`]).
 
+pub mod board;
 mod memory;
 pub mod range;
 pub mod shared;

@@ -1,31 +1,42 @@
 //! Keeps the threads of running processes on CPUs, one each, in a given order.
 //!
-//! A new thread runs where the one that made it may run, until the next turn finds it.
+//! A thread that the preload shim places sits on the [`Board`] before its first instruction. Threads
+//! of programs that do not load the shim (static ones, Go's own) are looked for: such a thread runs
+//! where the one that made it may run, until a turn finds it.
 
+use super::board::Board;
 use crate::root::Root;
 use crate::sys;
 use hither_core::ids::CpuId;
-use hither_core::set::CpuSet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// Gives each new thread the first CPU that fewest living ones have.
 #[derive(Debug)]
 pub struct Keeper {
     order: Vec<CpuId>,
-    /// Places in `order`, by thread.
-    given: BTreeMap<i32, usize>,
+    board: Rc<Board>,
+    /// Does the shim place threads, too?
+    has_shim: bool,
+    /// Threads that sat at the end of the last turn.
+    sat: BTreeSet<i32>,
+    /// Threads that had no place at the last turn: those of the shim have not begun yet.
+    new: BTreeSet<i32>,
     /// Threads that may not be moved: another user's, or under a scheduler of their own.
     refused: BTreeSet<i32>,
     most: usize,
 }
 
 impl Keeper {
-    /// `order` must not be empty.
+    /// `order` must not be empty, and the board have its length.
     #[must_use]
-    pub fn new(order: Vec<CpuId>) -> Self {
+    pub fn new(order: Vec<CpuId>, board: Rc<Board>, has_shim: bool) -> Self {
         Self {
             order,
-            given: BTreeMap::new(),
+            board,
+            has_shim,
+            sat: BTreeSet::new(),
+            new: BTreeSet::new(),
             refused: BTreeSet::new(),
             most: 0,
         }
@@ -44,39 +55,37 @@ impl Keeper {
                     .map(|tid| tid as i32),
             );
         }
-        self.given.retain(|tid, _| living.contains(tid));
+        let seats = self.board.seats();
+        // Those that sat before anybody looked who lives: whoever sits since then may live as well.
+        for gone in self.sat.difference(&living) {
+            seats.stand_up(*gone as u32);
+        }
         self.refused.retain(|tid| living.contains(tid));
-        for tid in living {
-            if self.given.contains_key(&tid) || self.refused.contains(&tid) {
+        let before = std::mem::take(&mut self.new);
+        for &tid in &living {
+            if seats.place(tid as u32).is_some() || self.refused.contains(&tid) {
                 continue;
             }
-            let place = self.freest();
-            let Some(&cpu) = self.order.get(place) else {
+            if self.has_shim && !before.contains(&tid) {
+                self.new.insert(tid);
+                continue;
+            }
+            let Some(place) = seats.take_place() else {
                 return;
             };
-            match sys::keep_thread_on(tid, &CpuSet::from_iter([cpu])) {
-                Ok(()) => {
-                    self.given.insert(tid, place);
-                }
-                Err(error) if error.raw_os_error() == Some(sys::ESRCH) => {}
-                Err(_) => {
-                    self.refused.insert(tid);
+            let cpus = self.order.get(place).copied().into_iter().collect();
+            match sys::keep_thread_on(tid, &cpus) {
+                Ok(()) => seats.sit(tid as u32, place),
+                Err(error) => {
+                    seats.leave_place(place);
+                    if error.raw_os_error() != Some(sys::ESRCH) {
+                        self.refused.insert(tid);
+                    }
                 }
             }
         }
-        self.most = self.most.max(self.given.len());
-    }
-
-    fn freest(&self) -> usize {
-        let mut counts = vec![0usize; self.order.len()];
-        for &place in self.given.values() {
-            counts[place] += 1;
-        }
-        let fewest = counts.iter().min().copied();
-        counts
-            .iter()
-            .position(|&count| Some(count) == fewest)
-            .unwrap_or(0)
+        self.sat = seats.threads().map(|tid| tid as i32).collect();
+        self.most = self.most.max(self.sat.intersection(&living).count());
     }
 
     /// Most threads that were kept at once.
@@ -106,30 +115,22 @@ mod tests {
         let root = Root::host();
         let own = sys::allowed_cpus().unwrap();
         let order: Vec<CpuId> = own.iter().collect();
-        let mut keeper = Keeper::new(order.clone());
+        let board = Rc::new(Board::new(order.len()).unwrap());
+        let mut keeper = Keeper::new(order.clone(), Rc::clone(&board), true);
         let pid = child.id() as i32;
+        keeper.turn(&root, [pid]);
+        // The shim has its chance.
+        assert_eq!(board.seats().threads().count(), 0);
         keeper.turn(&root, [pid]);
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let wanted = format!("Cpus_allowed_list:\t{}\n", order[0].0);
         assert!(status.contains(&wanted), "{status}");
-        assert_eq!(keeper.freest(), 1 % order.len());
+        assert_eq!(board.seats().place(pid as u32), Some(0));
         child.kill().unwrap();
         child.wait().unwrap();
         keeper.turn(&root, [pid]);
-        assert_eq!((keeper.freest(), keeper.given.len()), (0, 0));
+        assert_eq!(board.seats().threads().count(), 0);
+        assert_eq!(board.seats().take_place(), Some(0));
         assert_eq!((keeper.most_count(), keeper.refused_count()), (1, 0));
-    }
-
-    #[test]
-    fn the_cpu_with_fewest_threads_is_next() {
-        let mut keeper = Keeper::new([4, 0, 2].map(CpuId).to_vec());
-        let mut next = |tid| {
-            let place = keeper.freest();
-            keeper.given.insert(tid, place);
-            keeper.order[place].0
-        };
-        assert_eq!([1, 2, 3, 4].map(&mut next), [4, 0, 2, 4]);
-        keeper.given.remove(&2);
-        assert_eq!(keeper.order[keeper.freest()], CpuId(0));
     }
 }

@@ -3,7 +3,7 @@
 use super::check;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -107,6 +107,22 @@ impl SharedMap {
         self.word32(offset).store(value, Ordering::Release);
     }
 
+    /// Words from an offset on, for those who change them together with the other side.
+    #[must_use]
+    pub fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        assert!(offset.is_multiple_of(8) && offset + count * 8 <= self.bytes);
+        // SAFETY: inside the mapping and aligned, which lives as long as `self`; all access is atomic.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
+    }
+
+    /// The same of half words.
+    #[must_use]
+    pub fn words32(&self, offset: usize, count: usize) -> &[AtomicU32] {
+        assert!(offset.is_multiple_of(4) && offset + count * 4 <= self.bytes);
+        // SAFETY: as in `words64`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
+    }
+
     /// Copies aligned words out.
     pub fn read_block(&self, offset: usize, words: &mut [u64]) {
         let bytes = words.len() * 8;
@@ -122,6 +138,17 @@ impl SharedMap {
             *word = unsafe { AtomicU64::from_ptr(source.add(index)) }.load(Ordering::Relaxed);
         }
     }
+}
+
+/// A file of zeros in memory, for other processes to map by its name below `/proc`.
+pub fn memory_file(bytes: u64) -> io::Result<File> {
+    // SAFETY: the name ends in a zero; the descriptor is new and nobody else's.
+    let file = unsafe {
+        let file = check(libc::memfd_create(c"hither".as_ptr(), libc::MFD_CLOEXEC).into())?;
+        File::from_raw_fd(file as i32)
+    };
+    file.set_len(bytes)?;
+    Ok(file)
 }
 
 impl Drop for SharedMap {

@@ -22,7 +22,7 @@ mod userfault;
 
 pub use area::{Area, discard, fill, is_resident};
 pub use events::{Arrived, InputWake, Signals, Timer, Waiter, Wake, stop_here};
-pub use map::SharedMap;
+pub use map::{SharedMap, memory_file};
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_SOFT_DIRTY, PAGE_IS_ZERO, PageRegion,

@@ -1,0 +1,315 @@
+//! `--place` and `--threads` through the preload shim: rules worked out before the program starts,
+//! and what came of them.
+
+use crate::print;
+use crate::sites::Shim;
+use anyhow::{Context, anyhow, bail, ensure};
+use hither_core::bind::rules::WrittenRule;
+use hither_core::ids::CpuId;
+use hither_core::rset::{ResourceSet, Resources};
+use hither_core::shim::{self, MOST_RULES, Plan, Rule};
+use hither_linux::bind::Binding;
+use hither_linux::bind::board::{Board, Counts, RuleCounts};
+use serde_json::json;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+/// Bytes of a call: an address in front of it or in it names it.
+const CALL_BYTES: u64 = 8;
+
+/// What the shim is told.
+#[derive(Debug)]
+pub struct Redirect {
+    /// `None` where threads alone are to be placed and there is no shim: they are looked for.
+    shim: Option<Shim>,
+    plan: Plan,
+    /// Rules as written, and how many of the plan's each has become.
+    written: Vec<(String, usize)>,
+    /// Shared with the programs.
+    pub board: Rc<Board>,
+    /// Why there is no shim.
+    pub warning: Option<String>,
+}
+
+impl Redirect {
+    /// Works rules out. `set` is meant where a rule names none; `program` is what will be run.
+    ///
+    /// # Errors
+    /// Rules that come to nothing or are refused by the kernel, sites that are not there, no shim.
+    pub fn new(
+        rules: &[WrittenRule],
+        order: &[CpuId],
+        set: &ResourceSet,
+        program: &OsStr,
+        resources: &Resources,
+    ) -> anyhow::Result<Self> {
+        let mut plan = Plan {
+            cpus: order.to_vec(),
+            nodes: resources.usable().nodes.iter().map(|node| node.0).collect(),
+            rules: Vec::new(),
+        };
+        let mut written = Vec::new();
+        for rule in rules {
+            let sites = match &rule.site {
+                None => vec![None],
+                Some(words) => sites(words, program)
+                    .with_context(|| format!("--place '{}'", rule.text()))?
+                    .into_iter()
+                    .map(Some)
+                    .collect(),
+            };
+            written.push((rule.text().to_owned(), sites.len()));
+            for site in sites {
+                let rule = rule
+                    .resolve(set, site, resources)
+                    .map_err(|why| anyhow!(why))?;
+                plan.rules.push(rule);
+            }
+        }
+        ensure!(
+            plan.rules.len() <= MOST_RULES,
+            "--place: {} rules are too many, as functions of one name count one by one; give \
+             {MOST_RULES} at most",
+            plan.rules.len()
+        );
+        plan.rules.iter().try_for_each(try_out)?;
+        let (shim, warning) = match Shim::find() {
+            Ok(shim) => (Some(shim), None),
+            Err(error) if rules.is_empty() => {
+                let told = format!("threads are looked for, as there is no shim: {error:#}");
+                (None, Some(told))
+            }
+            Err(error) => return Err(error.context("--place")),
+        };
+        Ok(Self {
+            shim,
+            plan,
+            written,
+            board: Rc::new(Board::new(order.len())?),
+            warning,
+        })
+    }
+
+    /// Does the program load the shim?
+    #[must_use]
+    pub fn has_shim(&self) -> bool {
+        self.shim.is_some()
+    }
+
+    /// For the program and what it starts.
+    pub fn attach(&self, command: &mut Command) {
+        if let Some(shim) = &self.shim {
+            shim.preload(command);
+            command
+                .env(shim::environment::PLAN, self.plan.to_string())
+                .env(shim::environment::BOARD, self.board.path());
+        }
+    }
+
+    /// What came of it.
+    #[must_use]
+    pub fn finish(&self) -> Redirected {
+        let mut numbers = 0..;
+        let rules = self.written.iter().map(|(text, count)| {
+            let mut sum = RuleCounts::default();
+            for number in numbers.by_ref().take(*count) {
+                let counts = self.board.rule(number);
+                sum.block_count += counts.block_count;
+                sum.bytes += counts.bytes;
+                sum.map_count += counts.map_count;
+                sum.unplaced_count += counts.unplaced_count;
+                sum.coarse_count += counts.coarse_count;
+            }
+            (text.clone(), sum)
+        });
+        Redirected {
+            rules: rules.collect(),
+            counts: self.board.counts(),
+            has_shim: self.has_shim(),
+        }
+    }
+}
+
+/// A policy that the kernel does not take is refused before anything runs.
+fn try_out(rule: &Rule) -> anyhow::Result<()> {
+    let binding = Binding {
+        cpus: None,
+        policy: Some(rule.policy.clone()),
+    };
+    binding.try_out().map(drop).context("--place")
+}
+
+/// Code that a rule means: `FUNCTION` of the program, `FILE:FUNCTION`, `FILE+0x123`.
+fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
+    let name = |path: &Path| -> anyhow::Result<String> {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let is_told = !name.is_empty() && name.len() < 256 && !name.contains([' ', ';']);
+        ensure!(is_told, "{}: no rule can name this file", path.display());
+        Ok(name.to_owned())
+    };
+    if let Some((file, offset)) = words.rsplit_once("+0x") {
+        let start = u64::from_str_radix(offset, 16).map_err(|_| {
+            anyhow!("`{words}`: write an offset in hexadecimal, as in libfoo.so+0x1a2b")
+        })?;
+        return Ok(vec![shim::Site {
+            module: name(Path::new(file))?,
+            start,
+            end: start.saturating_add(CALL_BYTES),
+        }]);
+    }
+    // Names of functions may have colons, by two.
+    let own = || -> anyhow::Result<PathBuf> {
+        found(program).with_context(|| format!("program `{}` is not there", program.display()))
+    };
+    let (path, function) = match words.split_once(':') {
+        Some((file, function)) if !function.starts_with(':') => (PathBuf::from(file), function),
+        _ => (own()?, words),
+    };
+    let ranges = hither_symbols::functions(&path, function).map_err(|why| anyhow!(why))?;
+    if ranges.is_empty() {
+        bail!(
+            "{} has no function `{function}` in its symbol table; inlined ones are part of who calls \
+             them. Name the file of another object, as in ./libfoo.so:{function}, or an address, as \
+             in libfoo.so+0x1a2b",
+            path.display()
+        );
+    }
+    let module = name(&path)?;
+    let site = |(start, end)| shim::Site {
+        module: module.clone(),
+        start,
+        end,
+    };
+    Ok(ranges.into_iter().map(site).collect())
+}
+
+/// The file that a command's first word means.
+fn found(program: &OsStr) -> Option<PathBuf> {
+    let named = Path::new(program);
+    let candidates = match named.components().count() {
+        0 | 1 if !program.as_encoded_bytes().contains(&b'/') => {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path)
+                .map(|folder| folder.join(named))
+                .collect()
+        }
+        _ => vec![named.to_owned()],
+    };
+    let file = candidates.into_iter().find(|path| path.is_file())?;
+    file.canonicalize().ok()
+}
+
+/// What the shim did.
+#[derive(Debug)]
+pub struct Redirected {
+    rules: Vec<(String, RuleCounts)>,
+    counts: Counts,
+    has_shim: bool,
+}
+
+impl Redirected {
+    /// Were there rules?
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// For a person.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if self.has_shim && self.counts.process_count == 0 {
+            text += "shim: no program loaded it (static ones, and those of other users, do not)\n";
+        }
+        for (rule, counts) in &self.rules {
+            text += &format!(
+                "rule '{rule}': {} of {} placed",
+                print::count(counts.block_count as usize, "block"),
+                print::bytes(counts.bytes)
+            );
+            for (count, what) in [
+                (counts.map_count, "mappings of its own"),
+                (counts.coarse_count, "in fewer parts than asked for"),
+                (counts.unplaced_count, "went elsewhere"),
+            ] {
+                if count > 0 {
+                    text += &format!(", {count} {what}");
+                }
+            }
+            text.push('\n');
+        }
+        if self.counts.thread_count > 0 {
+            text += &format!(
+                "threads: {} placed before their first instruction\n",
+                self.counts.thread_count
+            );
+        }
+        if self.counts.refused_count > 0 {
+            text += &format!("threads: {} could not be\n", self.counts.refused_count);
+        }
+        text
+    }
+
+    /// The same for programs (`placed.shim` of hither.run/1).
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        if !self.has_shim {
+            return serde_json::Value::Null;
+        }
+        let rule = |(rule, counts): &(String, RuleCounts)| {
+            json!({
+                "rule": rule,
+                "blocks": counts.block_count,
+                "bytes": counts.bytes,
+                "mappings": counts.map_count,
+                "unplaced_blocks": counts.unplaced_count,
+                "coarse_blocks": counts.coarse_count,
+            })
+        };
+        json!({
+            "processes": self.counts.process_count,
+            "threads": self.counts.thread_count,
+            "refused_threads": self.counts.refused_count,
+            "freed_blocks": self.counts.freed_count,
+            "rules": self.rules.iter().map(rule).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_are_functions_files_and_offsets() {
+        let own = std::env::current_exe().unwrap();
+        let told = sites("libfoo.so.1+0x1a2b", OsStr::new("none")).unwrap();
+        assert_eq!(
+            told,
+            [shim::Site {
+                module: "libfoo.so.1".to_owned(),
+                start: 0x1a2b,
+                end: 0x1a33
+            }]
+        );
+        let name = "redirect::tests::sites_are_functions_files_and_offsets";
+        let told = sites(name, own.as_os_str()).unwrap();
+        assert_eq!(told[0].module, own.file_name().unwrap().to_str().unwrap());
+        let file = format!("{}:{name}", own.display());
+        assert_eq!(sites(&file, OsStr::new("none")).unwrap(), told);
+        for (words, part) in [
+            ("no_such_function", "has no function"),
+            ("a b+0x1", "can name"),
+            ("libfoo.so+0xg", "hexadecimal"),
+            ("/no/such/file:load", "No such file"),
+        ] {
+            let why = format!("{:#}", sites(words, own.as_os_str()).unwrap_err());
+            assert!(why.contains(part), "{words}: {why}");
+        }
+        let why = sites("load", OsStr::new("hither-no-such-program")).unwrap_err();
+        assert!(why.to_string().contains("is not there"));
+        assert!(found(OsStr::new("sh")).unwrap().is_absolute());
+    }
+}

@@ -1,0 +1,344 @@
+//! The IBM ccNUMA paper's measurements on its two machine files: what memory elsewhere costs, and
+//! what its parallel programs gain where their arrays are placed from outside.
+//!
+//! The paper (Brock et al., 2001) compares pages striped over the nodes with arrays placed as the
+//! Opium card recommends: each thread's part of an array on the thread's node. Here that is one
+//! rule for the whole program, `hither run --place 'size>=64K: blocks'`. The programs keep their
+//! threads on CPUs in order, which fills the nodes as the paper's policy *fill* does.
+//!
+//! `make boot` runs the short form, the evidence `ccnuma` the long one (`HITHER_LONG=1`), which
+//! prints the tables and writes `HITHER_JSON`.
+
+mod common;
+#[path = "common/turns.rs"]
+mod turns;
+
+use common::built;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use turns::in_turns;
+
+/// One run of a program: what it printed, and what the device counted meanwhile.
+struct Run {
+    /// Of the line with the key that was asked for.
+    printed: f64,
+    figures: Value,
+}
+
+impl Run {
+    fn figure(&self, name: &str) -> f64 {
+        self.figures[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("no {name} in {}", self.figures))
+    }
+}
+
+/// Runs commands one after another in one boot: words that come before a program of this repository,
+/// the program with its arguments, and the key of the line whose number is wanted.
+fn runs(machine: &str, cpus: usize, commands: &[(String, String, &str)]) -> Vec<Run> {
+    let mut turns = Vec::new();
+    let mut lab = Command::new(built("hither"));
+    lab.args(["lab", "compare", "--json", "--policies", "first-touch"]);
+    lab.args(["--repeat", &commands.len().to_string()]);
+    lab.args(["--cpus", &cpus.to_string(), "--timeout", "1h"]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
+    lab.arg("--machine")
+        .arg(file.join(format!("{machine}.toml")));
+    let shim = built("libhither_preload.so");
+    lab.arg("--file").arg(&shim);
+    lab.arg("--env")
+        .arg(format!("HITHER_PRELOAD={}", shim.display()));
+    for (words, command, _) in commands {
+        let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
+        let program = built(program);
+        turns.push(format!("{words} '{}' {arguments}", program.display()));
+        lab.arg("--file").arg(&program);
+    }
+    let output = lab.args(["--", "sh", "-c", &in_turns(&turns, 1)]).output();
+    let output = output.unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures = answer["rows"][0]["runs"].as_array().unwrap();
+    let keys = commands.iter().map(|(_, _, key)| *key);
+    let mut lines = told.lines();
+    let printed = keys.map(|key| {
+        // Lines begin with the policy's name; the checksum is a program's last.
+        let mut found = None;
+        for line in lines.by_ref() {
+            if let Some((_, rest)) = line.split_once(&format!(" {key}: ")) {
+                found = rest.split(' ').next().and_then(|word| word.parse().ok());
+            }
+            if line.contains(" checksum: ") {
+                break;
+            }
+        }
+        found.unwrap_or_else(|| panic!("no {key} in {told}"))
+    });
+    let printed: Vec<f64> = printed.collect();
+    assert_eq!(printed.len(), figures.len(), "{told}");
+    let all = printed.into_iter().zip(figures);
+    all.map(|(printed, figures)| Run {
+        printed,
+        figures: figures.clone(),
+    })
+    .collect()
+}
+
+/// One of the paper's bandwidth tests with memory here and elsewhere.
+struct Bandwidth {
+    test: &'static str,
+    threads: usize,
+    local_gbs: f64,
+    remote_gbs: f64,
+}
+
+impl Bandwidth {
+    /// How many times as long it takes remotely.
+    fn ratio(&self) -> f64 {
+        self.local_gbs / self.remote_gbs
+    }
+
+    /// Share of the bandwidth that is lost remotely.
+    fn loss(&self) -> f64 {
+        1.0 - self.remote_gbs / self.local_gbs
+    }
+}
+
+/// The paper's names, kernels of `stream`, and the keys of what these print.
+const TESTS: [(&str, &str, &str); 3] = [
+    ("BwMemRd", "read", "read_gbs"),
+    ("BwMemWr", "write", "write_gbs"),
+    ("BwMemCp", "memcpy", "memcpy_gbs"),
+];
+
+/// Every test with one thread and with the four of a node, local and remote in turns.
+fn bandwidth_commands() -> Vec<(String, String, &'static str)> {
+    let mut commands = Vec::new();
+    for (_, kernel, key) in TESTS {
+        for (threads, cpus) in [(1, "0"), (4, "0-3")] {
+            for memory in ["local", "remote"] {
+                commands.push((
+                    format!("/hither/hither run --on cpus:{cpus} --memory {memory} --"),
+                    format!("stream {kernel} --mb 8 --iterations 3 --threads {threads}"),
+                    key,
+                ));
+            }
+        }
+    }
+    commands
+}
+
+fn bandwidths(machine: &str, runs: &[Run]) -> Vec<Bandwidth> {
+    println!("\n{machine}: bandwidth here and elsewhere\n");
+    println!("| test | threads | local GB/s | remote GB/s | times as long | loss |");
+    println!("|---|---|---|---|---|---|");
+    let all = runs.chunks_exact(2).enumerate().map(|(number, pair)| {
+        let row = Bandwidth {
+            test: TESTS[number / 2].0,
+            threads: [1, 4][number % 2],
+            local_gbs: pair[0].printed,
+            remote_gbs: pair[1].printed,
+        };
+        println!(
+            "| {} | {} | {:.3} | {:.3} | {:.2} | {:.0} % |",
+            row.test,
+            row.threads,
+            row.local_gbs,
+            row.remote_gbs,
+            row.ratio(),
+            100.0 * row.loss()
+        );
+        row
+    });
+    all.collect()
+}
+
+fn judge(rows: &[Bandwidth], single: std::ops::RangeInclusive<f64>) {
+    for row in rows {
+        let told = format!("{} with {} threads", row.test, row.threads);
+        match (row.threads, row.test) {
+            (1, _) => assert!(single.contains(&row.ratio()), "{told}: {}", row.ratio()),
+            (_, "BwMemWr") => assert!(row.loss() < 0.1, "{told}: {}", row.loss()),
+            _ => assert!(row.loss() < 0.45, "{told}: {}", row.loss()),
+        }
+    }
+}
+
+/// A program of the paper: ours, its paper's speed-up on 16 CPUs striped and reorganised.
+struct Program {
+    paper: &'static str,
+    command: &'static str,
+    speed_ups: [f64; 2],
+}
+
+const PROGRAMS: [Program; 5] = [
+    Program {
+        paper: "3DFFT",
+        command: "fft3d",
+        speed_ups: [3.70, 9.11],
+    },
+    Program {
+        paper: "Ocean",
+        command: "ocean",
+        speed_ups: [4.39, 9.77],
+    },
+    Program {
+        paper: "Water-spatial",
+        command: "water",
+        speed_ups: [13.94, 15.36],
+    },
+    Program {
+        paper: "FMM",
+        command: "fmm",
+        speed_ups: [12.56, 13.42],
+    },
+    Program {
+        paper: "Barnes-Hut",
+        command: "barnes",
+        speed_ups: [13.53, 14.15],
+    },
+];
+const STRIPED: &str = "/hither/hither run --memory striped --";
+const BLOCKS: &str = "/hither/hither run --place 'size>=64K: blocks' --";
+const ALONE: &str = "/hither/hither run --on cpus:0 --memory local --";
+
+/// The programs: all of them, or the one that gains most, and words that make it quick.
+fn programs(is_long: bool) -> (&'static [Program], &'static str) {
+    match is_long {
+        true => (&PROGRAMS, ""),
+        false => (&PROGRAMS[1..2], "--steps 1"),
+    }
+}
+
+/// A program's runs: striped, in blocks and, in the long form, one thread with local memory.
+fn program_commands(is_long: bool) -> Vec<(String, String, &'static str)> {
+    let mut commands = Vec::new();
+    let (programs, quick) = programs(is_long);
+    for program in programs {
+        for words in [STRIPED, BLOCKS] {
+            let command = format!("{} --threads 16 {quick}", program.command);
+            commands.push((words.to_owned(), command, "seconds"));
+        }
+        if is_long {
+            let command = format!("{} --threads 1", program.command);
+            commands.push((ALONE.to_owned(), command, "seconds"));
+        }
+    }
+    commands
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn two_nodes_joined_directly() {
+    let runs = runs("ibm-two-node", 8, &bandwidth_commands());
+    let bandwidths = bandwidths("ibm-two-node", &runs);
+    write_json("ibm-two-node", &bandwidths, &[]);
+    // Two to three times.
+    judge(&bandwidths, 1.4..=3.0);
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn four_nodes_through_a_switch() {
+    let is_long = std::env::var_os("HITHER_LONG").is_some();
+    let mut commands = bandwidth_commands();
+    let split = commands.len();
+    commands.extend(program_commands(is_long));
+    let runs = runs("ibm-ccnuma", 16, &commands);
+    let (memory, programs) = runs.split_at(split);
+    let bandwidths = bandwidths("ibm-ccnuma", memory);
+    let rows = gains(programs, is_long);
+    write_json("ibm-ccnuma", &bandwidths, &rows);
+    for row in &rows {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        let local = |at: usize| row["local_access_ratio"][at].as_f64().unwrap();
+        // A quarter of striped pages is on the own node; blocks are where they are used.
+        assert!((0.15..0.35).contains(&local(0)), "{row}");
+        assert!(local(1) > local(0) + 0.2, "{row}");
+        assert!(
+            number("blocks_seconds") < 1.03 * number("striped_seconds"),
+            "{row}"
+        );
+    }
+    // At most six times.
+    judge(&bandwidths, 2.5..=6.0);
+}
+
+/// What a program gained, as JSON: `paper`, `command`; seconds `alone` (null in the short form),
+/// `striped` and `blocks`; `local_access_ratio` [striped, blocks]; `paper_speed_ups` [striped,
+/// reorganised].
+fn gains(runs: &[Run], is_long: bool) -> Vec<Value> {
+    println!("\nibm-ccnuma, 16 threads: pages striped, and arrays in blocks over the nodes\n");
+    println!(
+        "| program | 1 thread, s | striped, s | blocks, s | gain | the paper's | speed-ups | the \
+         paper's | local accesses |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let each = if is_long { 3 } else { 2 };
+    let mut rows = Vec::new();
+    for (program, runs) in programs(is_long).0.iter().zip(runs.chunks_exact(each)) {
+        let (striped, blocks, alone) = (&runs[0], &runs[1], runs.get(2));
+        let gain = striped.printed / blocks.printed;
+        let local = [striped, blocks].map(|run| run.figure("local_access_ratio"));
+        let seconds = alone.map_or("not run".to_owned(), |run| format!("{:.2}", run.printed));
+        let speed_ups = alone.map_or("not run".to_owned(), |run| {
+            let [striped, blocks] = [striped, blocks].map(|other| run.printed / other.printed);
+            format!("{striped:.2} to {blocks:.2}")
+        });
+        println!(
+            "| {} (`{}`) | {seconds} | {:.3} | {:.3} | {gain:.2} | {:.2} | {speed_ups} | {:.2} to \
+             {:.2} | {:.0} % to {:.0} % |",
+            program.paper,
+            program.command,
+            striped.printed,
+            blocks.printed,
+            program.speed_ups[1] / program.speed_ups[0],
+            program.speed_ups[0],
+            program.speed_ups[1],
+            100.0 * local[0],
+            100.0 * local[1],
+        );
+        rows.push(json!({
+            "paper": program.paper,
+            "command": program.command,
+            "alone_seconds": alone.map(|run| run.printed),
+            "striped_seconds": striped.printed,
+            "blocks_seconds": blocks.printed,
+            "local_access_ratio": local,
+            "paper_speed_ups": program.speed_ups,
+        }));
+    }
+    rows
+}
+
+/// Adds a line to the file that `HITHER_JSON` names: schema `hither.evidence.ccnuma/1` with `machine`,
+/// `bandwidths` (`test`, `threads`, `local_gbs`, `remote_gbs` in GB/s) and `programs` (see `gains`).
+fn write_json(machine: &str, bandwidths: &[Bandwidth], programs: &[Value]) {
+    let Some(path) = std::env::var_os("HITHER_JSON") else {
+        return;
+    };
+    let bandwidths = bandwidths.iter().map(|row| {
+        json!({
+            "test": row.test,
+            "threads": row.threads,
+            "local_gbs": row.local_gbs,
+            "remote_gbs": row.remote_gbs,
+        })
+    });
+    let line = json!({
+        "schema": "hither.evidence.ccnuma/1",
+        "machine": machine,
+        "bandwidths": bandwidths.collect::<Vec<_>>(),
+        "programs": programs,
+    });
+    let mut file = File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .unwrap();
+    writeln!(file, "{line}").unwrap();
+}

@@ -1,0 +1,162 @@
+//! Addresses of placed blocks: one reservation, cut into regions, so that an address alone tells
+//! what it is and `free` knows with one comparison whether a pointer is its own.
+//!
+//! Small blocks (up to 1 MiB) have a region for each arena and size; large ones a region for each
+//! power of two, with a slot of that many bytes each. All of it is without memory until it is used.
+//! Where so many addresses are not to be had (`ulimit -v`), regions are smaller.
+
+use super::kernel::{self, PAGE};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Arenas of small blocks.
+pub const ARENAS: usize = 32;
+/// Sizes of small blocks.
+pub const SIZES: usize = 64;
+/// Largest small block.
+pub const MOST_SMALL: usize = 1 << 20;
+/// Bits of the smallest slot of a large block.
+pub const LEAST_BITS: u32 = 21;
+/// Powers of two of large blocks: 2 MiB to 1 TiB.
+pub const POWERS: usize = 20;
+/// Bits of a region of small and of large blocks.
+const SMALL_BITS: u32 = 33;
+const LARGE_BITS: u32 = 40;
+/// How often the reservation is halved before it is given up.
+const MOST_HALVINGS: u32 = 12;
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+/// 0 until there is a reservation, so that nothing is held.
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+static HALVED: AtomicUsize = AtomicUsize::new(0);
+/// Records of large slots, behind the blocks.
+static RECORDS: AtomicUsize = AtomicUsize::new(0);
+
+/// What an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A small block of an arena.
+    Small { arena: usize, size: usize },
+    /// A slot of a power of two.
+    Large { power: usize, slot: usize },
+}
+
+/// Is this the address of a placed block?
+#[inline(always)]
+pub fn holds(address: usize) -> bool {
+    address.wrapping_sub(BASE.load(Ordering::Relaxed)) < BYTES.load(Ordering::Relaxed)
+}
+
+fn small_bits() -> u32 {
+    SMALL_BITS - HALVED.load(Ordering::Relaxed) as u32
+}
+
+fn large_bits() -> u32 {
+    LARGE_BITS - HALVED.load(Ordering::Relaxed) as u32
+}
+
+/// Slots of a power of two.
+pub fn slots(power: usize) -> usize {
+    (1usize << large_bits()) >> (LEAST_BITS as usize + power)
+}
+
+/// Number of a slot's record among those of all powers: each has half as many as the one before.
+pub fn record(power: usize, slot: usize, bytes: usize) -> usize {
+    let before: usize = (0..power).map(slots).sum();
+    RECORDS.load(Ordering::Relaxed) + (before + slot) * bytes
+}
+
+/// First address and size of the region of an arena and a size.
+pub fn small_region(arena: usize, size: usize) -> (usize, usize) {
+    let base = BASE.load(Ordering::Relaxed) + (POWERS << large_bits());
+    (
+        base + ((arena * SIZES + size) << small_bits()),
+        1 << small_bits(),
+    )
+}
+
+/// Address of a slot.
+pub fn slot(power: usize, slot: usize) -> usize {
+    let base = BASE.load(Ordering::Relaxed) + (power << large_bits());
+    base + (slot << (LEAST_BITS as usize + power))
+}
+
+/// What an address that [`holds`] is.
+pub fn place(address: usize) -> Place {
+    let offset = address.wrapping_sub(BASE.load(Ordering::Relaxed));
+    let power = offset >> large_bits();
+    if power < POWERS {
+        let inside = offset & ((1 << large_bits()) - 1);
+        let slot = inside >> (LEAST_BITS as usize + power);
+        return Place::Large { power, slot };
+    }
+    let region = (offset - (POWERS << large_bits())) >> small_bits();
+    Place::Small {
+        arena: region / SIZES % ARENAS,
+        size: region % SIZES,
+    }
+}
+
+/// Reserves the addresses, and memory for records of so many bytes, which takes none before it is
+/// used. Says whether they are to be had.
+pub fn start(record_bytes: usize) -> bool {
+    for halved in 0..=MOST_HALVINGS {
+        let align = 1usize << (LARGE_BITS - halved);
+        let blocks = POWERS * align + ((ARENAS * SIZES) << (SMALL_BITS - halved));
+        let count = 2 * (align >> LEAST_BITS);
+        let records = (count * record_bytes).next_multiple_of(PAGE);
+        let Some(start) = kernel::reserve(blocks + records + align) else {
+            continue;
+        };
+        // Slots are aligned to their own size.
+        let base = start.next_multiple_of(align);
+        kernel::give_back(start, base - start);
+        kernel::give_back(base + blocks + records, align - (base - start));
+        if !kernel::open(base + blocks, records) {
+            kernel::give_back(base, blocks + records);
+            continue;
+        }
+        HALVED.store(halved as usize, Ordering::Relaxed);
+        RECORDS.store(base + blocks, Ordering::Relaxed);
+        BASE.store(base, Ordering::Relaxed);
+        BYTES.store(blocks, Ordering::Release);
+        return true;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_tells_what_it_is() {
+        assert!(!holds(0) && !holds(usize::MAX));
+        assert!(start(24));
+        for power in 0..POWERS {
+            let last = slots(power) - 1;
+            for number in [0, last / 2, last] {
+                let address = slot(power, number);
+                assert!(holds(address) && address.is_multiple_of(2 << 20 << power));
+                let inside = address + (1 << (LEAST_BITS as usize + power)) - 1;
+                assert_eq!(
+                    place(inside),
+                    Place::Large {
+                        power,
+                        slot: number
+                    }
+                );
+                // SAFETY: a record's memory, which `start` has opened.
+                unsafe { (record(power, number, 24) as *mut [u64; 3]).write([1, 2, 3]) };
+            }
+        }
+        for arena in [0, 7, ARENAS - 1] {
+            for size in [0, SIZES - 1] {
+                let (base, bytes) = small_region(arena, size);
+                for address in [base, base + bytes - 1] {
+                    assert!(holds(address));
+                    assert_eq!(place(address), Place::Small { arena, size });
+                }
+            }
+        }
+    }
+}

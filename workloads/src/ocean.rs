@@ -1,0 +1,471 @@
+//! `ocean`: a two-layer ocean basin under wind, by finite differences.
+//!
+//! The quasi-geostrophic model that SPLASH-2's Ocean simulates (Woo et al., 1995), with its use of
+//! memory: some twenty square grids, each an allocation of its own, every thread on its own band
+//! of rows of all of them, neighbours' rows read at the edges of bands. A time step computes
+//! vorticity, its advection (a Jacobian), friction and wind, then finds the stream functions' mean
+//! and difference by multigrid: V-cycles of red-black Gauss-Seidel sweeps.
+//!
+//! Each point has one writer in a phase and red points depend on black ones only, so that the bits
+//! of the result do not depend on the number of threads. Nor does the number of cycles: they end,
+//! as Ocean's, where nothing is wrong by more than a tolerance, and a maximum has no order.
+
+use crate::cli::{self, Args, Failure, Opt, Program, Report, usage};
+use crate::floats::{Floats, load, store};
+use crate::team::{Member, Team};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Sweeps before a cycle goes to the coarser grid, and after it came back.
+const SWEEPS: usize = 2;
+/// Points along each side of the coarsest grid, and sweeps there.
+const COARSEST: usize = 3;
+const COARSEST_SWEEPS: usize = 8;
+/// Cycles end where nothing is wrong by more: the default of SPLASH-2's Ocean. Most cycles, should
+/// rounding stand in the way.
+const TOLERANCE: f64 = 1e-7;
+const MOST_CYCLES: usize = 100;
+/// Dimensionless model constants: change of the Earth's rotation from coast to coast, how often
+/// the layers' radius of deformation fits in between, viscosity, wind, and the step of time.
+const BETA: f64 = 1.0;
+const RADII: f64 = 16.0;
+const VISCOSITY: f64 = 0.05;
+const WIND: f64 = 1.0;
+const TIME_STEP: f64 = 0.01;
+
+/// The program.
+pub const PROGRAM: Program = Program {
+    name: "ocean",
+    about: "A two-layer ocean by finite differences and multigrid, each thread on its own rows.",
+    operand: None,
+    options: &[
+        cli::THREADS,
+        Opt {
+            name: "size",
+            value: Some("N"),
+            default: "512",
+            help: "distances between points from coast to coast, a power of two from 8 to 16384",
+        },
+        Opt {
+            name: "steps",
+            value: Some("N"),
+            default: "2",
+            help: "steps of time",
+        },
+        cli::PIN,
+        cli::NO_PIN,
+    ],
+    run,
+};
+
+fn run(args: &Args) -> Result<Report, Failure> {
+    let team = Team::from_args(args)?;
+    let size = args.number("size", 8..=1 << 14)? as usize;
+    if !size.is_power_of_two() {
+        return Err(usage(format!(
+            "--size {size} is no power of two: the nearest is {}",
+            size.next_power_of_two()
+        )));
+    }
+    let steps = args.number("steps", 1..=1 << 24)?;
+    let started = Instant::now();
+    let ocean = Ocean::new(size - 1)?;
+    ocean.write();
+    let setup = started.elapsed().as_secs_f64();
+    let results = team
+        .run(|member| member.measure(|| (0..steps).map(|_| ocean.step(member)).sum::<usize>()))?;
+    let checksum = ocean.layers.iter().fold(0, |sum, layer| {
+        let sum = layer.stream.data.checksum(sum);
+        layer.vorticity.data.checksum(sum)
+    });
+    let title = format!(
+        "ocean: {} threads, {side} x {side} points, {steps} steps",
+        team.threads(),
+        side = size + 1
+    );
+    Ok(Report::new(title)
+        .line("setup_seconds", format!("{setup:.6}"))
+        .line("cycles", results[0].0)
+        .finish(results[0].1, checksum))
+}
+
+/// A square of `size` points within a coast of zeros.
+struct Grid {
+    size: usize,
+    data: Floats,
+}
+
+impl Grid {
+    fn new(size: usize) -> Result<Self, Failure> {
+        let data = Floats::new((size + 2) * (size + 2))?;
+        Ok(Self { size, data })
+    }
+
+    #[inline(always)]
+    fn index(&self, row: usize, column: usize) -> usize {
+        row * (self.size + 2) + column
+    }
+
+    /// The main thread writes it.
+    fn write(&self, value: impl Fn(usize, usize) -> f64) {
+        for index in 0..self.data.len() {
+            self.data.set(index, 0.0);
+        }
+        for row in 1..=self.size {
+            for column in 1..=self.size {
+                self.data.set(self.index(row, column), value(row, column));
+            }
+        }
+    }
+
+    /// A row, coast included.
+    #[inline(always)]
+    fn row(&self, row: usize) -> &[AtomicU64] {
+        self.data.slice(self.index(row, 0)..self.index(row + 1, 0))
+    }
+
+    /// A row within those above and below.
+    #[inline(always)]
+    fn rows(&self, row: usize) -> Rows<'_> {
+        Rows {
+            above: self.row(row - 1),
+            here: self.row(row),
+            below: self.row(row + 1),
+        }
+    }
+
+    /// The thread's own rows.
+    fn own(&self, member: &Member<'_>) -> impl Iterator<Item = usize> {
+        member.part(self.size).map(|row| row + 1)
+    }
+}
+
+/// A row of a grid and its neighbours.
+struct Rows<'a> {
+    above: &'a [AtomicU64],
+    here: &'a [AtomicU64],
+    below: &'a [AtomicU64],
+}
+
+impl Rows<'_> {
+    /// Sum of the four neighbours less four times the point itself.
+    #[inline(always)]
+    fn laplacian(&self, at: usize) -> f64 {
+        load(&self.here[at - 1])
+            + load(&self.here[at + 1])
+            + load(&self.above[at])
+            + load(&self.below[at])
+            - 4.0 * load(&self.here[at])
+    }
+
+    #[inline(always)]
+    fn along(&self, at: usize) -> f64 {
+        load(&self.here[at + 1]) - load(&self.here[at - 1])
+    }
+
+    #[inline(always)]
+    fn across(&self, at: usize) -> f64 {
+        load(&self.below[at]) - load(&self.above[at])
+    }
+}
+
+/// A problem "laplacian of q, less `pull` times q, is right" of multigrid; `residual` is what is
+/// wrong with q.
+struct Level {
+    q: Grid,
+    right: Grid,
+    residual: Grid,
+    pull: f64,
+}
+
+impl Level {
+    /// A problem and the same on ever coarser grids, whose points are twice as far apart.
+    fn all(size: usize, pull: f64) -> Result<Vec<Self>, Failure> {
+        let mut levels = vec![Self {
+            q: Grid::new(size)?,
+            right: Grid::new(size)?,
+            residual: Grid::new(size)?,
+            pull,
+        }];
+        if size / 2 >= COARSEST {
+            levels.extend(Self::all(size / 2, 4.0 * pull)?);
+        }
+        Ok(levels)
+    }
+}
+
+struct Layer {
+    stream: Grid,
+    vorticity: Grid,
+    /// A step ago.
+    previous: Grid,
+    advection: Grid,
+    friction: Grid,
+}
+
+impl Layer {
+    fn new(size: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            stream: Grid::new(size)?,
+            vorticity: Grid::new(size)?,
+            previous: Grid::new(size)?,
+            advection: Grid::new(size)?,
+            friction: Grid::new(size)?,
+        })
+    }
+}
+
+struct Ocean {
+    layers: [Layer; 2],
+    /// The mean of both layers' stream functions, and their difference: one problem each.
+    mean: Vec<Level>,
+    difference: Vec<Level>,
+    wind: Grid,
+    beta: f64,
+    coupling: f64,
+    wrong: Wrong,
+}
+
+/// What is most wrong, of three cycles in turns: positive floats order as their bits. Threads add
+/// theirs to one before a barrier and read it after; the next one is cleared then, which
+/// nobody has used since two cycles.
+#[derive(Default)]
+struct Wrong([AtomicU64; 3]);
+
+impl Ocean {
+    fn new(size: usize) -> Result<Self, Failure> {
+        let length = (size + 1) as f64;
+        let coupling = (RADII / length) * (RADII / length);
+        Ok(Self {
+            layers: [Layer::new(size)?, Layer::new(size)?],
+            mean: Level::all(size, 0.0)?,
+            difference: Level::all(size, 2.0 * coupling)?,
+            wind: Grid::new(size)?,
+            beta: BETA / length,
+            coupling,
+            wrong: Wrong::default(),
+        })
+    }
+
+    /// The main thread writes all grids: still water, a wind that turns from west to east and back.
+    fn write(&self) {
+        let layers = self.layers.iter().flat_map(|layer| {
+            let work = [&layer.previous, &layer.advection, &layer.friction];
+            [&layer.stream, &layer.vorticity].into_iter().chain(work)
+        });
+        let levels = self.mean.iter().chain(&self.difference);
+        let levels = levels.flat_map(|level| [&level.q, &level.right, &level.residual]);
+        layers.chain(levels).for_each(|grid| grid.write(|_, _| 0.0));
+        let length = (self.wind.size + 1) as f64;
+        self.wind.write(|row, _| {
+            let y = row as f64 / length;
+            WIND * (2.0 * y - 1.0) * y * (1.0 - y)
+        });
+    }
+
+    /// One step of time; how many cycles it took.
+    fn step(&self, member: &Member<'_>) -> usize {
+        for row in self.wind.own(member) {
+            self.vorticities(row);
+        }
+        member.sync_awake();
+        for row in self.wind.own(member) {
+            self.layers.iter().for_each(|layer| self.forces(layer, row));
+        }
+        member.sync_awake();
+        for row in self.wind.own(member) {
+            self.problems(row);
+        }
+        member.sync_awake();
+        let problems = [&self.mean, &self.difference];
+        let cycles = problems.map(|levels| self.wrong.solve(levels, member));
+        let (mean, difference) = (&self.mean[0].q, &self.difference[0].q);
+        for row in self.wind.own(member) {
+            let [upper, lower] = [0, 1].map(|layer: usize| self.layers[layer].stream.row(row));
+            let (mean, difference) = (mean.row(row), difference.row(row));
+            for at in 1..=self.wind.size {
+                store(&upper[at], load(&mean[at]) + load(&difference[at]) / 2.0);
+                store(&lower[at], load(&mean[at]) - load(&difference[at]) / 2.0);
+            }
+        }
+        member.sync_awake();
+        cycles[0] + cycles[1]
+    }
+
+    /// Vorticity of both layers: curvature of the stream, and the pull of the other layer.
+    fn vorticities(&self, row: usize) {
+        let [upper, lower] = [0, 1].map(|layer: usize| self.layers[layer].stream.rows(row));
+        let [above, below] = [0, 1].map(|layer: usize| self.layers[layer].vorticity.row(row));
+        for at in 1..=self.wind.size {
+            let pull = self.coupling * (load(&lower.here[at]) - load(&upper.here[at]));
+            store(&above[at], upper.laplacian(at) + pull);
+            store(&below[at], lower.laplacian(at) - pull);
+        }
+    }
+
+    /// Advection of vorticity, that of the Earth included, and friction.
+    fn forces(&self, layer: &Layer, row: usize) {
+        let (psi, zeta) = (layer.stream.rows(row), layer.vorticity.rows(row));
+        let (previous, advection) = (layer.previous.rows(row), layer.advection.row(row));
+        let friction = layer.friction.row(row);
+        for at in 1..=self.wind.size {
+            let jacobian = psi.along(at) * (zeta.across(at) + 2.0 * self.beta)
+                - psi.across(at) * zeta.along(at);
+            store(&advection[at], jacobian / 4.0);
+            store(&friction[at], VISCOSITY * previous.laplacian(at));
+        }
+    }
+
+    /// The vorticities after the step, as right sides of the problems of their mean and difference.
+    fn problems(&self, row: usize) {
+        let [upper, lower] = &self.layers;
+        let next = |layer: &Layer, wind: f64, at: usize| {
+            let load = |grid: &Grid| load(&grid.row(row)[at]);
+            let change = load(&layer.friction) + wind - load(&layer.advection);
+            let next = load(&layer.previous) + 2.0 * TIME_STEP * change;
+            store(&layer.previous.row(row)[at], load(&layer.vorticity));
+            next
+        };
+        let (mean, difference) = (
+            self.mean[0].right.row(row),
+            self.difference[0].right.row(row),
+        );
+        for at in 1..=self.wind.size {
+            // The wind blows over the upper layer.
+            let upper = next(upper, load(&self.wind.row(row)[at]), at);
+            let lower = next(lower, 0.0, at);
+            store(&mean[at], (upper + lower) / 2.0);
+            store(&difference[at], upper - lower);
+        }
+    }
+}
+
+impl Wrong {
+    /// V-cycles until the tolerance is met; how many.
+    fn solve(&self, levels: &[Level], member: &Member<'_>) -> usize {
+        for number in 0..MOST_CYCLES {
+            let wrong = &self.0[number % 3];
+            cycle(levels, member, Some(wrong));
+            if member.id == 0 {
+                store(&self.0[(number + 1) % 3], 0.0);
+            }
+            if load(wrong) < TOLERANCE {
+                // The next problem begins with the first.
+                member.sync_awake();
+                if member.id == 0 {
+                    self.0.iter().for_each(|wrong| store(wrong, 0.0));
+                }
+                member.sync_awake();
+                return number + 1;
+            }
+        }
+        MOST_CYCLES
+    }
+}
+
+/// One V-cycle; what was most wrong after its first sweeps goes to `wrong`.
+fn cycle(levels: &[Level], member: &Member<'_>, wrong: Option<&AtomicU64>) {
+    let level = &levels[0];
+    let [_, coarse, ..] = levels else {
+        (0..COARSEST_SWEEPS).for_each(|_| sweep(level, member));
+        return;
+    };
+    (0..SWEEPS).for_each(|_| sweep(level, member));
+    let mut largest = 0.0f64;
+    for row in level.q.own(member) {
+        let (q, right, residual) = (
+            level.q.rows(row),
+            level.right.row(row),
+            level.residual.row(row),
+        );
+        for at in 1..=level.q.size {
+            let wrong = load(&right[at]) - q.laplacian(at) + level.pull * load(&q.here[at]);
+            store(&residual[at], wrong);
+            largest = largest.max(wrong.abs());
+        }
+    }
+    if let Some(wrong) = wrong {
+        wrong.fetch_max(largest.to_bits(), Relaxed);
+    }
+    member.sync_awake();
+    // The mean of nine points by their nearness, times four: coarse points are twice as far apart.
+    for row in coarse.q.own(member) {
+        let fine = level.residual.rows(2 * row);
+        let (q, right) = (coarse.q.row(row), coarse.right.row(row));
+        let across = |row: &[AtomicU64], at: usize| {
+            load(&row[at - 1]) + 2.0 * load(&row[at]) + load(&row[at + 1])
+        };
+        for at in 1..=coarse.q.size {
+            let sides = across(fine.above, 2 * at) + across(fine.below, 2 * at);
+            store(&right[at], (sides + 2.0 * across(fine.here, 2 * at)) / 4.0);
+            store(&q[at], 0.0);
+        }
+    }
+    member.sync_awake();
+    cycle(&levels[1..], member, None);
+    // A fine point is a coarse one or between two or four: their mean in each case.
+    for row in level.q.own(member) {
+        let (above, below) = (coarse.q.row(row / 2), coarse.q.row(row.div_ceil(2)));
+        for (at, q) in (1..=level.q.size).zip(&level.q.row(row)[1..]) {
+            let (left, right) = (at / 2, at.div_ceil(2));
+            let upper = load(&above[left]) + load(&above[right]);
+            let sum = upper + load(&below[left]) + load(&below[right]);
+            store(q, load(q) + sum / 4.0);
+        }
+    }
+    member.sync_awake();
+    (0..SWEEPS).for_each(|_| sweep(level, member));
+}
+
+/// Red points, then black ones, as on a chess board.
+#[inline(never)]
+fn sweep(level: &Level, member: &Member<'_>) {
+    let share = 1.0 / (4.0 + level.pull);
+    for colour in 0..2 {
+        for row in level.q.own(member) {
+            let (q, right) = (level.q.rows(row), level.right.row(row));
+            for at in (1 + (row + colour) % 2..=level.q.size).step_by(2) {
+                let here = load(&q.here[at]);
+                let wrong = q.laplacian(at) - level.pull * here - load(&right[at]);
+                store(&q.here[at], here + wrong * share);
+            }
+        }
+        member.sync_awake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_solve_the_problem() {
+        let ocean = Ocean::new(31).unwrap();
+        ocean.write();
+        let levels = &ocean.difference;
+        let level = &levels[0];
+        level
+            .right
+            .write(|row, column| (row * 7 + column * 3) as f64 % 5.0 - 2.0);
+        let words: Vec<String> = ["--threads", "2", "--no-pin"].map(str::to_owned).into();
+        let team = Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let wrong = || {
+            let mut largest = 0.0f64;
+            for row in 1..=31 {
+                for column in 1..=31 {
+                    let right = load(&level.right.row(row)[column]);
+                    let q = level.q.rows(row);
+                    let wrong = right - q.laplacian(column) + level.pull * load(&q.here[column]);
+                    largest = largest.max(wrong.abs());
+                }
+            }
+            largest
+        };
+        assert_eq!(wrong(), 2.0);
+        let cycles = team
+            .run(|member| ocean.wrong.solve(levels, member))
+            .unwrap();
+        assert!(cycles[0] > 1 && cycles[0] < 20, "{cycles:?}");
+        assert!(wrong() < TOLERANCE, "{}", wrong());
+    }
+}
