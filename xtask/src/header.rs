@@ -102,10 +102,12 @@ mod tests {
         let mut count = 0;
         for pair in lines.windows(2) {
             let (before, line) = (pair[0].trim(), pair[1]);
+            // Further lines of a function's arguments are indented by more than a field.
+            let is_field = line.starts_with("  ") && !line.starts_with("   ");
             let is_item = line.starts_with("#define HITHER_")
                 || line.starts_with("struct ") && line.ends_with('{')
-                || line.starts_with("  ") && line.ends_with(';')
-                || line.ends_with(");") && !line.starts_with(' ');
+                || is_field && line.ends_with(';')
+                || line.contains("hither_") && line.contains('(') && !line.starts_with(['/', ' ']);
             if is_item && line != "#define HITHER_H" {
                 assert!(before.starts_with("//"), "not documented: {line}");
                 count += 1;
