@@ -138,7 +138,7 @@ fn what_cannot_be_is_refused_before_anything_runs() {
         (&["--choose=0", "true"], "--choose"),
         (
             &["--choose", "--near", "warp0", "true"],
-            "no such device or node",
+            "--near: there is no device `warp0`",
         ),
         (&["--choose", "-N", "0", "true"], "cannot be used with"),
         (&["--needs", "1G", "true"], "--choose"),

@@ -260,7 +260,10 @@ fn tiers(resources: &Resources, ranks: &NumberSet) -> Result<ResourceSet, String
 }
 
 /// Position of the node that a device is attached to.
-fn device_position(resources: &Resources, name: &str) -> Result<usize, String> {
+///
+/// # Errors
+/// There is no such device, or nobody knows its node.
+pub fn device_position(resources: &Resources, name: &str) -> Result<usize, String> {
     let device = resources.devices.iter().find(|device| device.name == name);
     let Some(device) = device else {
         return Err(format!(
@@ -280,8 +283,11 @@ fn device_position(resources: &Resources, name: &str) -> Result<usize, String> {
     }
 }
 
-/// Position of a device's node, or of a node.
-fn near_position(resources: &Resources, place: &str) -> Result<usize, String> {
+/// Position of a device's node, or of a node, as in `gpu0` or `node2`.
+///
+/// # Errors
+/// There is neither, or nobody knows the device's node.
+pub fn near_position(resources: &Resources, place: &str) -> Result<usize, String> {
     let number = place
         .strip_prefix("node")
         .and_then(|digits| digits.parse().ok());

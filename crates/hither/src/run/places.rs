@@ -3,6 +3,7 @@
 
 use hither_core::ids::NodeId;
 use hither_core::rset::Resources;
+use hither_core::rset::resolve::device_position;
 use hither_linux::root::Root;
 use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
@@ -27,14 +28,7 @@ pub fn node(name: &str, resources: &Resources, root: &Root) -> Result<NodeId, St
         "ip" => interface(name, root)?,
         _ => return Err(format!("there are no places of kind `{kind}`")),
     };
-    let found = resources.devices.iter().find(|known| known.name == device);
-    let found = found.ok_or_else(|| format!("there is no device {device} on a bus here"))?;
-    match (found.node, &resources.nodes[..]) {
-        (Some(node), _) => Ok(node),
-        // Of one node there is nothing to say.
-        (None, [only]) => Ok(only.id),
-        (None, _) => Err(format!("firmware gives device {device} no node; name one")),
-    }
+    device_position(resources, &device).map(|at| resources.nodes[at].id)
 }
 
 /// `[SEGMENT:]BUS:DEVICE[.FUNCTION]` (numactl also takes a colon before the function), as sysfs

@@ -1,10 +1,11 @@
 //! `--choose`: the nodes that a program starts on, picked by what is free now.
 
 use crate::print;
-use anyhow::{Context, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use hither_core::bind::choose::{self, Candidate, Criterion};
 use hither_core::ids::CpuId;
-use hither_core::rset::{Node, ResourceSet, Resources};
+use hither_core::rset::resolve::near_position;
+use hither_core::rset::{ResourceSet, Resources};
 use hither_core::set::CpuSet;
 use hither_linux::proc::cpu_times;
 use hither_linux::root::Root;
@@ -41,7 +42,9 @@ pub fn choose(
         true => &usable,
         false => wanted.from,
     };
-    let device = wanted.near.map(|name| place(name, resources)).transpose()?;
+    let device = wanted.near.map(|name| near_position(resources, name));
+    let device = device.transpose();
+    let device = device.map_err(|why| anyhow!("--near: {why}"))?;
     let idle = idle_shares(root)?;
     let candidates = resources.nodes.iter().enumerate().filter_map(|(at, node)| {
         let cpus = node.cpus.intersection(&from.cpus);
@@ -115,23 +118,6 @@ fn reasons(ranked: &[(Candidate, Criterion)], count: usize) -> Vec<String> {
         told.push(text);
     }
     told
-}
-
-/// Position of the node of a device, or of `nodeN`.
-fn place(name: &str, resources: &Resources) -> anyhow::Result<usize> {
-    let number = name
-        .strip_prefix("node")
-        .and_then(|number| number.parse().ok());
-    let is_node = |node: &Node| Some(node.id.0) == number;
-    if let Some(at) = resources.nodes.iter().position(is_node) {
-        return Ok(at);
-    }
-    let device = resources.devices.iter().find(|device| device.name == name);
-    let device = device.with_context(|| {
-        format!("--near {name}: there is no such device or node on this machine")
-    })?;
-    let node = device.node.and_then(|node| resources.position(node));
-    node.with_context(|| format!("--near {name}: firmware gives it no node; name one, as in node0"))
 }
 
 fn idle_shares(root: &Root) -> anyhow::Result<BTreeMap<CpuId, f64>> {
