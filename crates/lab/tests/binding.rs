@@ -229,6 +229,144 @@ fn judge(name: &str) {
     assert!(right_count >= 18);
 }
 
+/// Sizes of blocks, and the rule of each: `{last}` is the last node.
+const BLOCKS: [(u64, &str); 5] = [
+    (16 << 20, "size>=8M: blocks"),
+    (4 << 20, "size>=1M: striped:16"),
+    (300_000, "size>=256K: striped"),
+    (100_000, "size>=64K: bind mem:{last}"),
+    (4321, "heap,size>=4321,size<4322: preferred mem:{last}"),
+];
+
+/// Which node each page of a block of `BLOCKS` belongs on; nothing where the first is any.
+fn expected_nodes(at: usize, page: u64, pages: u64, nodes: &[u32]) -> Option<u32> {
+    let count = nodes.len() as u64;
+    let index = match at {
+        0 => page / pages.div_ceil(count),
+        1 => page / 16 % count,
+        2 => return None,
+        _ => count - 1,
+    };
+    Some(nodes[index as usize])
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn rules_put_blocks_and_threads_where_they_should() {
+    let (hither, blocks) = (built("hither"), built("examples/placed_blocks"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../machines/{MACHINE}.toml"));
+    let sizes: Vec<String> = BLOCKS.iter().map(|(bytes, _)| bytes.to_string()).collect();
+    let run = |threads: &str| {
+        let rules: String = BLOCKS
+            .iter()
+            .map(|(_, rule)| format!("--place '{}' ", rule.replace("{last}", "$last")))
+            .collect();
+        // Quotes end around the number.
+        let rules = rules.replace("$last", "'$last'");
+        format!(
+            "{} run --on machine --memory float --threads {threads} {rules} --json /tmp/report -- {} {}; cat \
+             /tmp/report; ",
+            hither.display(),
+            blocks.display(),
+            sizes.join(" ")
+        )
+    };
+    let script = format!(
+        "{} topo --json; last=$(ls -d /sys/devices/system/node/node[0-9]* | tail -n 1); \
+         last=${{last##*node}}; {}{}",
+        hither.display(),
+        run("fill"),
+        run("round-robin:node")
+    );
+    let mut command = Command::new(&hither);
+    command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);
+    command.arg(file);
+    for file in [&hither, &blocks, &built("libhither_preload.so")] {
+        command.arg("--file").arg(file);
+    }
+    let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{told}");
+    let mut documents = serde_json::Deserializer::from_str(&told).into_iter::<Value>();
+    let machine = Machine::read(&documents.next().unwrap().unwrap());
+    let nodes: Vec<u32> = machine.nodes.iter().map(|node| node.0).collect();
+    assert!(nodes.len() > 1);
+    let mut rest = &told[documents.byte_offset()..];
+    let mut page_count = 0;
+    for policy in ["fill", "round-robin:node"] {
+        let (lines, after) = rest.split_at(rest.find('{').unwrap());
+        let mut documents = serde_json::Deserializer::from_str(after).into_iter::<Value>();
+        let report = documents.next().unwrap().unwrap();
+        rest = &after[documents.byte_offset()..];
+        let shim = &report["placed"]["shim"];
+        let mut cpus = Vec::new();
+        for line in lines.lines().filter(|line| !line.is_empty()) {
+            let words: Vec<&str> = line.split(' ').collect();
+            if words[0] == "thread" {
+                cpus.push(words[1].parse::<u32>().unwrap());
+                continue;
+            }
+            let bytes: u64 = words[1].parse().unwrap();
+            let at = BLOCKS.iter().position(|block| block.0 == bytes).unwrap();
+            // The last rule is not about mappings.
+            if words[0] == "map" && BLOCKS[at].1.starts_with("heap") {
+                continue;
+            }
+            let pages: Vec<u32> = words[2..]
+                .iter()
+                .flat_map(|run| {
+                    let (node, count) = run.split_once('*').unwrap();
+                    vec![node.parse().unwrap(); count.parse().unwrap()]
+                })
+                .collect();
+            assert_eq!(pages.len() as u64, bytes.div_ceil(4096), "{line}");
+            for (page, node) in pages.iter().enumerate() {
+                let expected = expected_nodes(at, page as u64, pages.len() as u64, &nodes);
+                assert_eq!(expected.unwrap_or(*node), *node, "page {page}: {line}");
+            }
+            if at == 2 {
+                assert!(machine.is_right("striped", &[0], &nodes, &pages), "{line}");
+            }
+            page_count += pages.len();
+        }
+        let rules = shim["rules"].as_array().unwrap();
+        assert_eq!(rules.len(), BLOCKS.len(), "{shim}");
+        for rule in rules {
+            assert!(rule["blocks"].as_u64() > Some(0), "{shim}");
+            assert_eq!(
+                (&rule["unplaced_blocks"], &rule["coarse_blocks"]),
+                (&0.into(), &0.into())
+            );
+        }
+        // The first, and each thread that was looked at, before one that stays.
+        assert_eq!(cpus.len(), 4, "{lines}");
+        assert_eq!(
+            cpus.iter().collect::<std::collections::BTreeSet<_>>().len(),
+            4,
+            "{lines}"
+        );
+        let node = |cpu: &u32| {
+            machine
+                .nodes
+                .iter()
+                .position(|node| node.1.contains(cpu))
+                .unwrap()
+        };
+        let with_cpus = machine
+            .nodes
+            .iter()
+            .filter(|node| !node.1.is_empty())
+            .count();
+        if policy != "fill" && with_cpus > 1 {
+            assert!(node(&cpus[0]) != node(&cpus[1]), "{lines}");
+        }
+        // The last may not have begun when the program ended.
+        assert!(shim["threads"].as_u64() >= Some(6), "{shim}");
+    }
+    println!("{MACHINE}: {page_count} pages of blocks placed by rules, each right");
+}
+
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn every_policy_puts_pages_where_it_should() {

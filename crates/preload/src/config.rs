@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Allocations below this many bytes are not looked at. 0 until the environment was read, so that
 /// the one comparison also finds out whether the allocator behind is known yet.
-static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
+pub static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 /// Allocations below this many bytes are not recorded.
 static RECORDED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Is anything recorded?
@@ -104,6 +104,10 @@ extern "C" fn start() {
         place::start(plan.to_bytes(), variable(BOARD_NAME));
     }
     THRESHOLD.store(bytes.min(place::least_heap()), Ordering::Relaxed);
+    if threshold.is_none() {
+        let (start, bytes) = place::addresses();
+        bootstrap::look_at(start, bytes);
+    }
 }
 
 /// The threshold; nothing where nothing is recorded.

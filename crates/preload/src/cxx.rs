@@ -12,8 +12,7 @@
 )]
 #![allow(non_snake_case, reason = "the names are those of the C++ ABI")]
 
-use crate::exports::{free, malloc, memalign};
-use crate::place;
+use crate::{exports, place};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -116,13 +115,8 @@ macro_rules! new {
 }
 
 fn quietly(bytes: usize, align: usize) -> Pointer {
-    // SAFETY: as the C library's own; C++ has no block without a byte.
-    unsafe {
-        match align {
-            0..=16 => malloc(bytes.max(1)),
-            _ => memalign(align, bytes.max(1)),
-        }
-    }
+    // C++ has no block without a byte.
+    exports::take(bytes.max(1), align)
 }
 
 fn surely(bytes: usize, align: usize) -> Pointer {
@@ -145,12 +139,11 @@ macro_rules! delete {
         pub unsafe extern "C-unwind" fn $name(pointer: Pointer $(, $argument: $kind)*) {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             if place::holds(pointer as usize) {
-                // SAFETY: a placed block, which this library's `free` knows.
-                return unsafe { free(pointer) };
+                return exports::give_back(pointer);
             }
             match known($text, &NEXT) {
-                // SAFETY: without a C++ library, what this library's `new` took from `malloc`.
-                0 => unsafe { free(pointer) },
+                // Without a C++ library, what this library's `new` took.
+                0 => exports::give_back(pointer),
                 address => {
                     // SAFETY: the function of that name has this type.
                     let next = unsafe {
