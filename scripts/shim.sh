@@ -8,8 +8,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rounds=${1:-10000}
 hither=$PWD/target/release/hither
 folder=$(mktemp -d)
-chmod 755 "$folder"
+chmod 777 "$folder"
 trap 'rm -rf "$folder"' EXIT
+# Debian has the server of PostgreSQL outside of PATH.
+PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin 2> /dev/null | tail -n 1)
 libraries=/usr/lib/x86_64-linux-gnu
 everything=(--threads fill --place 'size>=1: local')
 large=(--threads fill --place 'size>=64K: striped')
@@ -56,6 +58,7 @@ func main() {
 	var group sync.WaitGroup
 	sums := make([]uint32, 8)
 	for k := range sums {
+		k := k
 		group.Add(1)
 		go func() {
 			defer group.Done()
@@ -81,14 +84,15 @@ done > "$folder/source.rs"
 gcc -O1 -w -pthread crates/preload/tests/placed.c -o "$folder/placed"
 command -v go > /dev/null && (cd "$folder" && CGO_ENABLED=0 go build -o go-static main.go && CGO_ENABLED=1 go build -o go-cgo cgo.go)
 
-# Runs a command by hither with rules, or alone where there are none; FOLDER stands for the scratch folder.
-words=()
+# Runs a command by hither with rules, or alone; by another user where `as` says so.
+words=() as=()
 run() {
   local rules=$1
+  rm -f "$folder/report"
   case $rules in
-    alone) "${words[@]}" ;;
-    everything) "$hither" run "${everything[@]}" --json "$folder/report" -- "${words[@]}" 2> "$folder/said" ;;
-    large) "$hither" run "${large[@]}" --json "$folder/report" -- "${words[@]}" 2> "$folder/said" ;;
+    alone) "${as[@]}" "${words[@]}" ;;
+    everything) "${as[@]}" "$hither" run "${everything[@]}" --json "$folder/report" -- "${words[@]}" 2> "$folder/said" ;;
+    large) "${as[@]}" "$hither" run "${large[@]}" --json "$folder/report" -- "${words[@]}" 2> "$folder/said" ;;
   esac
 }
 
@@ -155,8 +159,10 @@ if command -v initdb > /dev/null; then
   mkdir "$PGDATA" && chown nobody "$PGDATA"
   initdb=$(readlink -f "$(command -v initdb)") postgres=$(readlink -f "$(command -v postgres)")
   setpriv --reuid=nobody --clear-groups "$initdb" -A trust -N > /dev/null 2>&1
-  program 'postgres, single user' postgres count setpriv --reuid=nobody --clear-groups sh -c \
+  as=(setpriv --reuid=nobody --clear-groups)
+  program 'postgres, single user' postgres count sh -c \
     "(cat $folder/rows.line; echo 'drop table t;') | $postgres --single -D $PGDATA postgres 2> /dev/null | sed 's/[^ -~]//g'"
+  as=()
 else
   printf '%-26s not measured: initdb is not installed\n' postgres
 fi
