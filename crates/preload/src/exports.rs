@@ -1,5 +1,5 @@
 //! The functions that are replaced. Each hands the program's request to the allocator behind it,
-//! unchanged, and looks at large ones only.
+//! unchanged, and looks at those only that are large, or that a rule may be about.
 //!
 //! The exported entries are one instruction before a jump: they keep where the return address of the
 //! program's call lies, which no later code could tell. What they jump to ends in a jump to the
