@@ -69,7 +69,7 @@ scripts/record-cost.sh $MACHINE 4 1"
   "binding|every memory and thread policy of hither run, page by page, and numactl's documented uses beside numactl, in the laboratory|\
 HITHER_MACHINES=uniform,ibm-two-node,skylake8160,ibm-ccnuma,opteron8385,knl7250,spr-cxl-8,spr-2s-cxl \
 cargo test --quiet --release --package hither-lab --test binding --test numactl -- --ignored --nocapture \
-2> /dev/null | grep -e nodes -e lines -e rules"
+2> /dev/null | grep -e nodes -e lines"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

@@ -19,8 +19,11 @@ failed=0
 
 cat > "$folder/script.bash" << 'END'
 declare -A seen; for i in {1..3000}; do seen[$((i * 7919 % 1009))]+=$i; done
-printf '%s\n' "${!seen[@]}" | sort -n | tail -n 3; for i in {1..40}; do (echo "$i" | cat) & done | sort -n | tail -n 1
-s=$(printf '%0.sx' {1..200000}); echo ${#s}; wait
+for i in {1..40}; do (echo "$i") & done > /dev/null; wait
+s=$(printf '%0.sx' {1..200000}); echo ${#s} ${#seen[@]}
+END
+cat > "$folder/programs.bash" << 'END'
+for i in {1..40}; do (echo "$i" | cat) & done | sort -n | tail -n 1; wait
 END
 cat > "$folder/arrays.py" << 'END'
 import numpy, threading, zlib
@@ -35,7 +38,7 @@ threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
 print(round(float(a.sum()), 3), b.shape, sums, zlib.crc32(bytes(3000000)))
 END
 cat > "$folder/redis.sh" << 'END'
-cd "$1"; rm -f dump.rdb; redis-server --port 0 --unixsocket "$1/s" --save '' --daemonize no --logfile /dev/null & server=$!
+cd "$1"; rm -f dump.rdb; redis-server --hz 1 --port 0 --unixsocket "$1/s" --save '' --daemonize no --logfile /dev/null & server=$!
 until [ -S "$1/s" ]; do sleep 0.1; done
 awk 'BEGIN { for (i = 0; i < 30000; i++) printf "SET key:%d %d\r\nLPUSH list:%d %0200d\r\n", i, i * 7919, i % 300, i }' \
   | redis-cli -s "$1/s" --pipe | tail -n 1
@@ -151,6 +154,7 @@ program() {
 
 export LC_ALL=C PGDATA=$folder/db
 program bash bash count bash "$folder/script.bash"
+program 'bash, 42 programs' bash count bash "$folder/programs.bash"
 program 'python3, numpy' /usr/bin/python3 count env OPENBLAS_NUM_THREADS=1 PYTHONHASHSEED=1 /usr/bin/python3 "$folder/arrays.py"
 program redis-server redis-server count bash "$folder/redis.sh" "$folder"
 program sqlite3 sqlite3 count sh -c "sqlite3 :memory: < $folder/rows.sql"

@@ -1,5 +1,6 @@
-//! Every memory and thread policy of `hither run` on emulated machines: the kernel's policy, the
-//! CPUs, and the node of every page, against what topology and distances say they must be.
+//! Every memory and thread policy of `hither run` on emulated machines, and rules for blocks: the
+//! kernel's policy, the CPUs, and the node of every page, against what topology and distances say they
+//! must be.
 //!
 //! `HITHER_MACHINES` names machine files, with commas between; without it one machine is taken.
 
@@ -152,10 +153,18 @@ fn judge(name: &str) {
         "taskset -c 0 sh -c 'while :; do :; done' & sleep 0.2; {} 2>&1; kill $!; echo ==; ",
         run(&format!("run --choose {}", placed.display()))
     );
+    script += &ruled_script();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../machines/{name}.toml"));
     let mut command = Command::new(&hither);
     command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);
-    command.arg(file).arg("--file").arg(&placed);
+    command.arg(file);
+    let (blocks, shim) = (
+        built("examples/placed_blocks"),
+        built("libhither_preload.so"),
+    );
+    for file in [&placed, &blocks, &shim] {
+        command.arg("--file").arg(file);
+    }
     let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -216,6 +225,9 @@ fn judge(name: &str) {
             "{answer}"
         );
     }
+    // What was chosen is for a reader.
+    let (_, after) = rest.split_once("==\n").unwrap();
+    let page_count = judge_ruled(&machine, after);
     let memory = machine
         .nodes
         .iter()
@@ -223,7 +235,7 @@ fn judge(name: &str) {
         .count();
     println!(
         "{name}: {} nodes ({memory} without CPUs), {right_count} placements right page by page, \
-         {refused_count} refused as there is no memory elsewhere",
+         {refused_count} refused as there is no memory elsewhere; {page_count} pages right under rules",
         machine.nodes.len()
     );
     assert!(right_count >= 18);
@@ -250,51 +262,36 @@ fn expected_nodes(at: usize, page: u64, pages: u64, nodes: &[u32]) -> Option<u32
     Some(nodes[index as usize])
 }
 
-#[test]
-#[ignore = "boots QEMU; make test runs it"]
-fn rules_put_blocks_and_threads_where_they_should() {
-    let (hither, blocks) = (built("hither"), built("examples/placed_blocks"));
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../machines/{MACHINE}.toml"));
+/// Thread policies under which blocks are placed by rules.
+const RULED: [&str; 2] = ["fill", "round-robin:node"];
+
+/// Runs under all rules: what the program tells, then the report.
+fn ruled_script() -> String {
+    let rules: String = BLOCKS
+        .iter()
+        .map(|(_, rule)| format!("--place '{}' ", rule.replace("{last}", "'$last'")))
+        .collect();
     let sizes: Vec<String> = BLOCKS.iter().map(|(bytes, _)| bytes.to_string()).collect();
-    let run = |threads: &str| {
-        let rules: String = BLOCKS
-            .iter()
-            .map(|(_, rule)| format!("--place '{}' ", rule.replace("{last}", "$last")))
-            .collect();
-        // Quotes end around the number.
-        let rules = rules.replace("$last", "'$last'");
-        format!(
-            "{} run --on machine --memory float --threads {threads} {rules} --json /tmp/report -- {} {}; cat \
-             /tmp/report; ",
-            hither.display(),
-            blocks.display(),
+    let mut script = "last=$(ls -d /sys/devices/system/node/node[0-9]* | sed s/.*node// | sort -n | tail -n 1); \
+                      "
+    .to_owned();
+    for threads in RULED {
+        script += &format!(
+            "HITHER_PRELOAD={} /hither/hither run --on machine --memory float --threads {threads} {rules} \
+             --json /tmp/report -- {} {} 2>/tmp/error || cat /tmp/error; cat /tmp/report; ",
+            built("libhither_preload.so").display(),
+            built("examples/placed_blocks").display(),
             sizes.join(" ")
-        )
-    };
-    let script = format!(
-        "{} topo --json; last=$(ls -d /sys/devices/system/node/node[0-9]* | tail -n 1); \
-         last=${{last##*node}}; {}{}",
-        hither.display(),
-        run("fill"),
-        run("round-robin:node")
-    );
-    let mut command = Command::new(&hither);
-    command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);
-    command.arg(file);
-    for file in [&hither, &blocks, &built("libhither_preload.so")] {
-        command.arg("--file").arg(file);
+        );
     }
-    let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{told}");
-    let mut documents = serde_json::Deserializer::from_str(&told).into_iter::<Value>();
-    let machine = Machine::read(&documents.next().unwrap().unwrap());
+    script
+}
+
+/// Judges what `ruled_script` has printed. Returns how many pages were looked at.
+fn judge_ruled(machine: &Machine, mut rest: &str) -> usize {
     let nodes: Vec<u32> = machine.nodes.iter().map(|node| node.0).collect();
-    assert!(nodes.len() > 1);
-    let mut rest = &told[documents.byte_offset()..];
     let mut page_count = 0;
-    for policy in ["fill", "round-robin:node"] {
+    for policy in RULED {
         let (lines, after) = rest.split_at(rest.find('{').unwrap());
         let mut documents = serde_json::Deserializer::from_str(after).into_iter::<Value>();
         let report = documents.next().unwrap().unwrap();
@@ -364,7 +361,7 @@ fn rules_put_blocks_and_threads_where_they_should() {
         // The last may not have begun when the program ended.
         assert!(shim["threads"].as_u64() >= Some(6), "{shim}");
     }
-    println!("{MACHINE}: {page_count} pages of blocks placed by rules, each right");
+    page_count
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What was asked for, read once from the environment before the program's first instruction.
 
-use crate::{bootstrap, modules, place, state};
+use crate::{bootstrap, cxx, modules, place, state};
 use hither_core::sites::{DEFAULT_LIMIT_BYTES, DEFAULT_THRESHOLD_BYTES, HEADER_BYTES, SLOT_BYTES};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -95,6 +95,7 @@ fn number_of(name: &CStr, otherwise: u64) -> u64 {
 
 extern "C" fn start() {
     bootstrap::resolve();
+    cxx::resolve();
     let threshold = threshold_if_recording();
     let bytes = threshold.unwrap_or(u64::MAX).max(1);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);

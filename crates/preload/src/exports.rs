@@ -260,13 +260,8 @@ fn replaced(old: Pointer, bytes: usize, caller: usize) -> Option<Pointer> {
     Some(new)
 }
 
-/// As in the C library: `malloc_usable_size`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn malloc_usable_size(pointer: Pointer) -> usize {
-    room(pointer)
-}
-
-fn room(pointer: Pointer) -> usize {
+/// Bytes that a block has room for.
+extern "C" fn room(pointer: Pointer) -> usize {
     if place::holds(pointer as usize) {
         return place::capacity(pointer as usize);
     }
@@ -328,36 +323,43 @@ fn copied_out(old: Pointer, had: usize, bytes: usize) -> Pointer {
     pointer
 }
 
-/// As in the C library: `free`.
-#[cfg(target_arch = "x86_64")]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[unsafe(naked)]
-pub unsafe extern "C" fn free(pointer: Pointer) {
-    // `is_looked_at`, by hand as in `malloc`.
-    std::arch::naked_asm!(
-        "mov rax, rdi",
-        "sub rax, qword ptr [rip + {from}]",
-        "cmp rax, qword ptr [rip + {bytes}]",
-        "jb {slow}",
-        "jmp qword ptr [rip + {next}]",
-        from = sym bootstrap::LOOKED_FROM,
-        bytes = sym bootstrap::LOOKED_BYTES,
-        slow = sym free_slow,
-        next = sym bootstrap::FREE,
-    )
-}
+/// Functions of a pointer: what nobody has to look at goes straight to the function behind.
+macro_rules! of_pointer {
+    ($name:ident => $slow:ident, $next:ident, $result:ty) => {
+        #[doc = concat!("As in the C library: `", stringify!($name), "`.")]
+        #[cfg(target_arch = "x86_64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(pointer: Pointer) -> $result {
+            // `is_looked_at`, by hand as in `malloc`.
+            std::arch::naked_asm!(
+                "mov rax, rdi",
+                "sub rax, qword ptr [rip + {from}]",
+                "cmp rax, qword ptr [rip + {bytes}]",
+                "jb {slow}",
+                "jmp qword ptr [rip + {next}]",
+                from = sym bootstrap::LOOKED_FROM,
+                bytes = sym bootstrap::LOOKED_BYTES,
+                slow = sym $slow,
+                next = sym bootstrap::$next,
+            )
+        }
 
-/// As in the C library: `free`.
-#[cfg(not(target_arch = "x86_64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn free(pointer: Pointer) {
-    if !bootstrap::is_looked_at(pointer as usize) {
-        let free = bootstrap::FREE.known();
-        // SAFETY: as in malloc.
-        return unsafe { function_at::<unsafe extern "C" fn(Pointer)>(free)(pointer) };
-    }
-    free_slow(pointer);
+        #[doc = concat!("As in the C library: `", stringify!($name), "`.")]
+        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(pointer: Pointer) -> $result {
+            if !bootstrap::is_looked_at(pointer as usize) {
+                let next = bootstrap::$next.known();
+                // SAFETY: as in malloc.
+                return unsafe { function_at::<unsafe extern "C" fn(Pointer) -> $result>(next)(pointer) };
+            }
+            $slow(pointer)
+        }
+    };
 }
+of_pointer!(free => free_slow, FREE, ());
+of_pointer!(malloc_usable_size => room, MALLOC_USABLE_SIZE, usize);
 
 #[inline(never)]
 extern "C" fn free_slow(pointer: Pointer) {
