@@ -91,9 +91,9 @@ static ARENA: Arena = Arena(std::cell::UnsafeCell::new([0; ARENA_BYTES]));
 static ARENA_USED: AtomicUsize = AtomicUsize::new(0);
 static ARENA_IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// Addresses that have to be looked at before they go to the allocator behind: where they begin and
-/// how many there are. [`is_looked_at`] is how to ask. All of them until it is known what this process does. Not in the state that
-/// ends with a fork: a child has the arena's pieces, and placed blocks, too.
+/// Addresses that have to be looked at before they go to the allocator behind, for [`is_looked_at`]:
+/// where they begin and how many there are. All of them until it is known what this process does. Not
+/// in the state that ends with a fork: a child has the arena's pieces, and placed blocks, too.
 pub static LOOKED_FROM: AtomicUsize = AtomicUsize::new(0);
 /// See [`LOOKED_FROM`].
 pub static LOOKED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);

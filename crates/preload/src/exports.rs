@@ -169,6 +169,7 @@ macro_rules! of_two {
         }
     };
 }
+
 fn as_it_is(block: Block, _: usize) -> Pointer {
     block.address as Pointer
 }
@@ -206,6 +207,11 @@ extern "C" fn realloc_slow(old: Pointer, bytes: usize, caller: usize) -> Pointer
     let Some(function) = (unsafe { next::<Reallocate>(&bootstrap::REALLOC) }) else {
         return bootstrap::arena(bytes, 16);
     };
+    let is_tracked = STATE.tracked.may_contain(old as usize);
+    if is_small(bytes) && !is_tracked && !place::holds(old as usize) {
+        // SAFETY: as in malloc.
+        return unsafe { function(old, bytes) };
+    }
     let resizing = record::resizing(old as usize);
     let pointer = match replaced(old, bytes, caller) {
         Some(pointer) => pointer,
