@@ -8,10 +8,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # gcc and libc6-dev link Rust programs, g++ builds programs that tests start; busybox-static and
-# numactl go into the guest; strace counts system calls in a test; valgrind, groff-base and pkgconf test the C library and its manual;
-# python3-venv tests the Python package.
-packages=(gcc g++ libc6-dev make busybox-static numactl strace valgrind groff-base pkgconf python3-venv)
-evidence_packages=(sqlite3 zstd stress-ng mbw sysbench likwid jq bsdextrautils)
+# numactl go into the guest; strace counts system calls in a test; programs with other allocators
+# (jemalloc, mimalloc) are tested under the shim; valgrind, groff-base and pkgconf test the C library
+# and its manual; python3-venv tests the Python package.
+packages=(gcc g++ libc6-dev make busybox-static numactl strace valgrind groff-base pkgconf libjemalloc2
+  libmimalloc2.0 python3-venv)
+evidence_packages=(sqlite3 redis-server python3-numpy postgresql golang-go zstd stress-ng mbw sysbench likwid jq bsdextrautils)
 drawings_packages=(chromium fonts-dejavu-core)
 qemu_package=qemu-system-x86
 # The laboratory is built for plugin interface version 4 and tested with QEMU 10.0, which has it.

@@ -133,6 +133,24 @@ fn what_cannot_be_is_refused_before_anything_runs() {
         (&["--on", "node 0", "true"], "--on: "),
         (&["--memory", "near", "true"], "float, local, remote"),
         (&["--threads", "spread", "true"], "round-robin:package"),
+        (&["--place", "size>1M: bind", "true"], "is no condition"),
+        (&["--place", "size>=1M: binds", "true"], "no policy `binds`"),
+        (
+            &["--place", "size>=1M: bind node:999", "true"],
+            "--place: there is no node 999",
+        ),
+        (
+            &["--place", "site=no_such_name: bind", "true"],
+            "no function `no_such_name`",
+        ),
+        (
+            &["--place", "site=/no/such.so:f: bind", "true"],
+            "/no/such.so",
+        ),
+        (
+            &["--place", "site=f: bind", "no-such-program"],
+            "is not there",
+        ),
         (&["--choose", "--needs", "1000T", "true"], ": the best 1 of"),
         (&["--choose=99", "true"], "--choose 99: there are"),
         (&["--choose=0", "true"], "--choose"),

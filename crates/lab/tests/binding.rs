@@ -1,6 +1,7 @@
-//! Every memory and thread policy of `hither run` on emulated machines: the kernel's policy, the
-//! CPUs, and the node of every page, against what topology and distances say they must be. And the
-//! same for programs that allocate on a set themselves, with stripes, home nodes and pages that move.
+//! Every memory and thread policy of `hither run` on emulated machines, and rules for blocks: the
+//! kernel's policy, the CPUs, and the node of every page, against what topology and distances say they
+//! must be. And the same for programs that allocate on a set themselves, with stripes, home nodes and
+//! pages that move.
 //!
 //! `HITHER_MACHINES` names machine files, with commas between; without it one machine is taken.
 
@@ -177,10 +178,18 @@ fn judge(name: &str) {
         "taskset -c 0 sh -c 'while :; do :; done' & sleep 0.2; {} 2>&1; kill $!; echo ==; ",
         run(&format!("run --choose {}", placed.display()))
     );
+    script += &ruled_script();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../machines/{name}.toml"));
     let mut command = Command::new(&hither);
     command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);
-    command.arg(file).arg("--file").arg(&placed);
+    command.arg(file);
+    let (blocks, shim) = (
+        built("examples/placed_blocks"),
+        built("libhither_preload.so"),
+    );
+    for file in [&placed, &blocks, &shim] {
+        command.arg("--file").arg(file);
+    }
     let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -245,7 +254,8 @@ fn judge(name: &str) {
             "{answer}"
         );
     }
-    let (answer, _) = rest.split_once("==\n").unwrap();
+    let (answer, after) = rest.split_once("==\n").unwrap();
+    rest = after;
     let lines: Vec<&str> = answer.lines().collect();
     assert_eq!(lines.len(), LAYOUTS.len(), "{name}: {answer}");
     for (layout, line) in LAYOUTS.iter().zip(lines) {
@@ -258,6 +268,9 @@ fn judge(name: &str) {
         );
         right_count += 1;
     }
+    // What was chosen is for a reader.
+    let (_, after) = rest.split_once("==\n").unwrap();
+    let page_count = judge_ruled(&machine, after);
     let memory = machine
         .nodes
         .iter()
@@ -265,10 +278,133 @@ fn judge(name: &str) {
         .count();
     println!(
         "{name}: {} nodes ({memory} without CPUs), {right_count} placements right page by page, \
-         {refused_count} refused as there is no memory elsewhere",
+         {refused_count} refused as there is no memory elsewhere; {page_count} pages right under rules",
         machine.nodes.len()
     );
     assert!(right_count >= 18 + LAYOUTS.len());
+}
+
+/// Sizes of blocks, and the rule of each: `{last}` is the last node.
+const BLOCKS: [(u64, &str); 5] = [
+    (16 << 20, "size>=8M: blocks"),
+    (4 << 20, "size>=1M: striped:16"),
+    (300_000, "size>=256K: striped"),
+    (100_000, "size>=64K: bind mem:{last}"),
+    (4321, "heap,size>=4321,size<4322: preferred mem:{last}"),
+];
+
+/// Which node each page of a block of `BLOCKS` belongs on; nothing where the first is any.
+fn expected_nodes(at: usize, page: u64, pages: u64, nodes: &[u32]) -> Option<u32> {
+    let count = nodes.len() as u64;
+    let index = match at {
+        0 => page / pages.div_ceil(count),
+        1 => page / 16 % count,
+        2 => return None,
+        _ => count - 1,
+    };
+    Some(nodes[index as usize])
+}
+
+/// Thread policies under which blocks are placed by rules.
+const RULED: [&str; 2] = ["fill", "round-robin:node"];
+
+/// Runs under all rules: what the program tells, then the report.
+fn ruled_script() -> String {
+    let rules: String = BLOCKS
+        .iter()
+        .map(|(_, rule)| format!("--place '{}' ", rule.replace("{last}", "'$last'")))
+        .collect();
+    let sizes: Vec<String> = BLOCKS.iter().map(|(bytes, _)| bytes.to_string()).collect();
+    let mut script = "last=$(ls -d /sys/devices/system/node/node[0-9]* | sed s/.*node// | sort -n | tail -n 1); \
+                      "
+    .to_owned();
+    for threads in RULED {
+        script += &format!(
+            "HITHER_PRELOAD={} /hither/hither run --on machine --memory float --threads {threads} {rules} \
+             --json /tmp/report -- {} {} 2>/tmp/error || cat /tmp/error; cat /tmp/report; ",
+            built("libhither_preload.so").display(),
+            built("examples/placed_blocks").display(),
+            sizes.join(" ")
+        );
+    }
+    script
+}
+
+/// Judges what `ruled_script` has printed. Returns how many pages were looked at.
+fn judge_ruled(machine: &Machine, mut rest: &str) -> usize {
+    let nodes: Vec<u32> = machine.nodes.iter().map(|node| node.0).collect();
+    let mut page_count = 0;
+    for policy in RULED {
+        let (lines, after) = rest.split_at(rest.find('{').unwrap());
+        let mut documents = serde_json::Deserializer::from_str(after).into_iter::<Value>();
+        let report = documents.next().unwrap().unwrap();
+        rest = &after[documents.byte_offset()..];
+        let shim = &report["placed"]["shim"];
+        let mut cpus = Vec::new();
+        for line in lines.lines().filter(|line| !line.is_empty()) {
+            let words: Vec<&str> = line.split(' ').collect();
+            if words[0] == "thread" {
+                cpus.push(words[1].parse::<u32>().unwrap());
+                continue;
+            }
+            let bytes: u64 = words[1].parse().unwrap();
+            let at = BLOCKS.iter().position(|block| block.0 == bytes).unwrap();
+            // The last rule is not about mappings.
+            if words[0] == "map" && BLOCKS[at].1.starts_with("heap") {
+                continue;
+            }
+            let pages: Vec<u32> = words[2..]
+                .iter()
+                .flat_map(|run| {
+                    let (node, count) = run.split_once('*').unwrap();
+                    vec![node.parse().unwrap(); count.parse().unwrap()]
+                })
+                .collect();
+            assert_eq!(pages.len() as u64, bytes.div_ceil(4096), "{line}");
+            for (page, node) in pages.iter().enumerate() {
+                let expected = expected_nodes(at, page as u64, pages.len() as u64, &nodes);
+                assert_eq!(expected.unwrap_or(*node), *node, "page {page}: {line}");
+            }
+            if at == 2 {
+                assert!(machine.is_right("striped", &[0], &nodes, &pages), "{line}");
+            }
+            page_count += pages.len();
+        }
+        let rules = shim["rules"].as_array().unwrap();
+        assert_eq!(rules.len(), BLOCKS.len(), "{shim}");
+        for rule in rules {
+            assert!(rule["blocks"].as_u64() > Some(0), "{shim}");
+            assert_eq!(
+                (&rule["unplaced_blocks"], &rule["coarse_blocks"]),
+                (&0.into(), &0.into())
+            );
+        }
+        // The first, and each thread that was looked at, before one that stays.
+        assert_eq!(cpus.len(), 4, "{lines}");
+        assert_eq!(
+            cpus.iter().collect::<std::collections::BTreeSet<_>>().len(),
+            4,
+            "{lines}"
+        );
+        let node = |cpu: &u32| {
+            machine
+                .nodes
+                .iter()
+                .position(|node| node.1.contains(cpu))
+                .unwrap()
+        };
+        let with_cpus = machine
+            .nodes
+            .iter()
+            .filter(|node| !node.1.is_empty())
+            .count();
+        if policy != "fill" && with_cpus > 1 {
+            assert!(node(&cpus[0]) != node(&cpus[1]), "{lines}");
+        }
+        // The last may not have begun when the program ended.
+        assert!(shim["threads"].as_u64() >= Some(6), "{shim}");
+    }
+    page_count
 }
 
 #[test]

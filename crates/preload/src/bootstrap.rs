@@ -7,9 +7,11 @@ use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Addresses of the functions that come after this library.
+#[repr(C)]
 pub struct Next {
-    name: &'static CStr,
+    // First, as the fastest entries jump to what lies here.
     address: AtomicUsize,
+    name: &'static CStr,
 }
 
 macro_rules! next {
@@ -76,9 +78,6 @@ pub fn resolve() {
             next.address.store(address as usize, Ordering::Relaxed);
         }
     }
-    if !ARENA_IS_USED.load(Ordering::Relaxed) {
-        PLAIN_FREE.store(FREE.address.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
     RESOLVING.store(0, Ordering::Release);
 }
 
@@ -92,21 +91,33 @@ static ARENA: Arena = Arena(std::cell::UnsafeCell::new([0; ARENA_BYTES]));
 static ARENA_USED: AtomicUsize = AtomicUsize::new(0);
 static ARENA_IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// Address of `free` where no pointer need be compared with the arena, else 0. Not in the state
-/// that ends with a fork: a child has the arena's pieces too.
-static PLAIN_FREE: AtomicUsize = AtomicUsize::new(0);
+/// Addresses that have to be looked at before they go to the allocator behind, for [`is_looked_at`]:
+/// where they begin and how many there are. All of them until it is known what this process does. Not
+/// in the state that ends with a fork: a child has the arena's pieces, and placed blocks, too.
+pub static LOOKED_FROM: AtomicUsize = AtomicUsize::new(0);
+/// See [`LOOKED_FROM`].
+pub static LOOKED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Address of `free` for pointers that nobody has to look at; 0 where somebody has to.
+/// Has somebody to look at this pointer? If not, the functions behind are known.
 #[inline(always)]
-pub fn plain_free() -> usize {
-    PLAIN_FREE.load(Ordering::Relaxed)
+pub fn is_looked_at(address: usize) -> bool {
+    address.wrapping_sub(LOOKED_FROM.load(Ordering::Relaxed)) < LOOKED_BYTES.load(Ordering::Relaxed)
+}
+
+/// From now on these alone have to be looked at, unless a piece of the arena is about.
+pub fn look_at(start: usize, bytes: usize) {
+    if !ARENA_IS_USED.load(Ordering::Relaxed) && FREE.known() != 0 {
+        LOOKED_FROM.store(start, Ordering::Relaxed);
+        LOOKED_BYTES.store(bytes, Ordering::Relaxed);
+    }
 }
 
 /// Zeroed memory that is never given back, or null where there is no more.
 #[cold]
 pub fn arena(bytes: usize, align: usize) -> *mut c_void {
     ARENA_IS_USED.store(true, Ordering::Relaxed);
-    PLAIN_FREE.store(0, Ordering::Relaxed);
+    LOOKED_FROM.store(0, Ordering::Relaxed);
+    LOOKED_BYTES.store(usize::MAX, Ordering::Relaxed);
     let align = align.clamp(16, 4096);
     let base = ARENA.0.get() as usize;
     let mut used = ARENA_USED.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! What was asked for, read once from the environment before the program's first instruction.
 
-use crate::{bootstrap, modules, place, state};
+use crate::{bootstrap, cxx, modules, place, state};
 use hither_core::sites::{DEFAULT_LIMIT_BYTES, DEFAULT_THRESHOLD_BYTES, HEADER_BYTES, SLOT_BYTES};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Allocations below this many bytes are not looked at. 0 until the environment was read, so that
 /// the one comparison also finds out whether the allocator behind is known yet.
-static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
+pub static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 /// Allocations below this many bytes are not recorded.
 static RECORDED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Is anything recorded?
@@ -95,6 +95,7 @@ fn number_of(name: &CStr, otherwise: u64) -> u64 {
 
 extern "C" fn start() {
     bootstrap::resolve();
+    cxx::resolve();
     let threshold = threshold_if_recording();
     let bytes = threshold.unwrap_or(u64::MAX).max(1);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -104,6 +105,10 @@ extern "C" fn start() {
         place::start(plan.to_bytes(), variable(BOARD_NAME));
     }
     THRESHOLD.store(bytes.min(place::least_heap()), Ordering::Relaxed);
+    if threshold.is_none() {
+        let (start, bytes) = place::addresses();
+        bootstrap::look_at(start, bytes);
+    }
 }
 
 /// The threshold; nothing where nothing is recorded.

@@ -12,8 +12,7 @@
 )]
 #![allow(non_snake_case, reason = "the names are those of the C++ ABI")]
 
-use crate::exports::{free, malloc, memalign};
-use crate::place;
+use crate::{exports, place};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,8 +21,49 @@ type Pointer = *mut c_void;
 /// The libraries that may have been loaded for themselves alone.
 const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
 
+/// Every form, by its name.
+const NAMES: [&CStr; 20] = [
+    c"_Znwm",
+    c"_Znam",
+    c"_ZnwmRKSt9nothrow_t",
+    c"_ZnamRKSt9nothrow_t",
+    c"_ZnwmSt11align_val_t",
+    c"_ZnamSt11align_val_t",
+    c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+    c"_ZnamSt11align_val_tRKSt9nothrow_t",
+    c"_ZdlPv",
+    c"_ZdaPv",
+    c"_ZdlPvm",
+    c"_ZdaPvm",
+    c"_ZdlPvSt11align_val_t",
+    c"_ZdaPvSt11align_val_t",
+    c"_ZdlPvmSt11align_val_t",
+    c"_ZdaPvmSt11align_val_t",
+    c"_ZdlPvRKSt9nothrow_t",
+    c"_ZdaPvRKSt9nothrow_t",
+    c"_ZdlPvSt11align_val_tRKSt9nothrow_t",
+    c"_ZdaPvSt11align_val_tRKSt9nothrow_t",
+];
+
+/// The forms behind this library; 0 where they were not found yet.
+static NEXT: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+/// Looks all forms up, where the program has C++: before it runs, as a look-up later may wait for who
+/// loads a library.
+pub fn resolve() {
+    for (name, place) in NAMES.iter().zip(&NEXT) {
+        // SAFETY: the name ends in a zero.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if address.is_null() {
+            return;
+        }
+        place.store(address as usize, Ordering::Relaxed);
+    }
+}
+
 #[cold]
-fn look_up(name: &CStr, known: &AtomicUsize) -> usize {
+fn look_up(index: usize) -> usize {
+    let name = NAMES[index];
     // SAFETY: the name ends in a zero.
     let mut address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
     for library in LIBRARIES {
@@ -38,14 +78,14 @@ fn look_up(name: &CStr, known: &AtomicUsize) -> usize {
             }
         }
     }
-    known.store(address, Ordering::Relaxed);
+    NEXT[index].store(address, Ordering::Relaxed);
     address
 }
 
 #[inline(always)]
-fn known(name: &CStr, place: &AtomicUsize) -> usize {
-    match place.load(Ordering::Relaxed) {
-        0 => look_up(name, place),
+fn known(index: usize) -> usize {
+    match NEXT[index].load(Ordering::Relaxed) {
+        0 => look_up(index),
         address => address,
     }
 }
@@ -70,7 +110,7 @@ fn or_abort(pointer: Pointer) -> Pointer {
 }
 
 macro_rules! new {
-    ($name:ident => $inner:ident, $text:literal, $register:literal,
+    ($name:ident => $inner:ident, $index:literal, $register:literal,
      ($($argument:ident: $kind:ty),*), $align:expr, $otherwise:expr) => {
         #[doc = concat!("`operator new`: ", stringify!($name), ".")]
         #[cfg(target_arch = "x86_64")]
@@ -93,11 +133,10 @@ macro_rules! new {
         }
 
         unsafe extern "C-unwind" fn $inner(bytes: usize $(, $argument: $kind)*, caller: usize) -> Pointer {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
             if let Some(pointer) = placed(bytes, $align, caller) {
                 return pointer;
             }
-            match known($text, &NEXT) {
+            match known($index) {
                 0 => $otherwise(bytes, $align),
                 address => {
                     // SAFETY: the function of that name has this type.
@@ -116,41 +155,34 @@ macro_rules! new {
 }
 
 fn quietly(bytes: usize, align: usize) -> Pointer {
-    // SAFETY: as the C library's own; C++ has no block without a byte.
-    unsafe {
-        match align {
-            0..=16 => malloc(bytes.max(1)),
-            _ => memalign(align, bytes.max(1)),
-        }
-    }
+    // C++ has no block without a byte.
+    exports::take(bytes.max(1), align)
 }
 
 fn surely(bytes: usize, align: usize) -> Pointer {
     or_abort(quietly(bytes, align))
 }
 
-new!(_Znwm => new_from, c"_Znwm", "rsi", (), 16, surely);
-new!(_Znam => new_array_from, c"_Znam", "rsi", (), 16, surely);
-new!(_ZnwmRKSt9nothrow_t => new_quiet_from, c"_ZnwmRKSt9nothrow_t", "rdx", (tag: Pointer), 16, quietly);
-new!(_ZnamRKSt9nothrow_t => new_array_quiet_from, c"_ZnamRKSt9nothrow_t", "rdx", (tag: Pointer), 16, quietly);
-new!(_ZnwmSt11align_val_t => new_aligned_from, c"_ZnwmSt11align_val_t", "rdx", (align: usize), align, surely);
-new!(_ZnamSt11align_val_t => new_array_aligned_from, c"_ZnamSt11align_val_t", "rdx", (align: usize), align, surely);
-new!(_ZnwmSt11align_val_tRKSt9nothrow_t => new_aligned_quiet_from, c"_ZnwmSt11align_val_tRKSt9nothrow_t", "rcx", (align: usize, tag: Pointer), align, quietly);
-new!(_ZnamSt11align_val_tRKSt9nothrow_t => new_array_aligned_quiet_from, c"_ZnamSt11align_val_tRKSt9nothrow_t", "rcx", (align: usize, tag: Pointer), align, quietly);
+new!(_Znwm => new_from, 0, "rsi", (), 16, surely);
+new!(_Znam => new_array_from, 1, "rsi", (), 16, surely);
+new!(_ZnwmRKSt9nothrow_t => new_quiet_from, 2, "rdx", (tag: Pointer), 16, quietly);
+new!(_ZnamRKSt9nothrow_t => new_array_quiet_from, 3, "rdx", (tag: Pointer), 16, quietly);
+new!(_ZnwmSt11align_val_t => new_aligned_from, 4, "rdx", (align: usize), align, surely);
+new!(_ZnamSt11align_val_t => new_array_aligned_from, 5, "rdx", (align: usize), align, surely);
+new!(_ZnwmSt11align_val_tRKSt9nothrow_t => new_aligned_quiet_from, 6, "rcx", (align: usize, tag: Pointer), align, quietly);
+new!(_ZnamSt11align_val_tRKSt9nothrow_t => new_array_aligned_quiet_from, 7, "rcx", (align: usize, tag: Pointer), align, quietly);
 
 macro_rules! delete {
-    ($name:ident, $text:literal $(, $argument:ident: $kind:ty)*) => {
+    ($name:ident, $index:literal $(, $argument:ident: $kind:ty)*) => {
         #[doc = concat!("`operator delete`: ", stringify!($name), ".")]
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name(pointer: Pointer $(, $argument: $kind)*) {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
             if place::holds(pointer as usize) {
-                // SAFETY: a placed block, which this library's `free` knows.
-                return unsafe { free(pointer) };
+                return exports::give_back(pointer);
             }
-            match known($text, &NEXT) {
-                // SAFETY: without a C++ library, what this library's `new` took from `malloc`.
-                0 => unsafe { free(pointer) },
+            match known($index) {
+                // Without a C++ library, what this library's `new` took.
+                0 => exports::give_back(pointer),
                 address => {
                     // SAFETY: the function of that name has this type.
                     let next = unsafe {
@@ -166,15 +198,15 @@ macro_rules! delete {
     };
 }
 
-delete!(_ZdlPv, c"_ZdlPv");
-delete!(_ZdaPv, c"_ZdaPv");
-delete!(_ZdlPvm, c"_ZdlPvm", bytes: usize);
-delete!(_ZdaPvm, c"_ZdaPvm", bytes: usize);
-delete!(_ZdlPvSt11align_val_t, c"_ZdlPvSt11align_val_t", align: usize);
-delete!(_ZdaPvSt11align_val_t, c"_ZdaPvSt11align_val_t", align: usize);
-delete!(_ZdlPvmSt11align_val_t, c"_ZdlPvmSt11align_val_t", bytes: usize, align: usize);
-delete!(_ZdaPvmSt11align_val_t, c"_ZdaPvmSt11align_val_t", bytes: usize, align: usize);
-delete!(_ZdlPvRKSt9nothrow_t, c"_ZdlPvRKSt9nothrow_t", tag: Pointer);
-delete!(_ZdaPvRKSt9nothrow_t, c"_ZdaPvRKSt9nothrow_t", tag: Pointer);
-delete!(_ZdlPvSt11align_val_tRKSt9nothrow_t, c"_ZdlPvSt11align_val_tRKSt9nothrow_t", align: usize, tag: Pointer);
-delete!(_ZdaPvSt11align_val_tRKSt9nothrow_t, c"_ZdaPvSt11align_val_tRKSt9nothrow_t", align: usize, tag: Pointer);
+delete!(_ZdlPv, 8);
+delete!(_ZdaPv, 9);
+delete!(_ZdlPvm, 10, bytes: usize);
+delete!(_ZdaPvm, 11, bytes: usize);
+delete!(_ZdlPvSt11align_val_t, 12, align: usize);
+delete!(_ZdaPvSt11align_val_t, 13, align: usize);
+delete!(_ZdlPvmSt11align_val_t, 14, bytes: usize, align: usize);
+delete!(_ZdaPvmSt11align_val_t, 15, bytes: usize, align: usize);
+delete!(_ZdlPvRKSt9nothrow_t, 16, tag: Pointer);
+delete!(_ZdaPvRKSt9nothrow_t, 17, tag: Pointer);
+delete!(_ZdlPvSt11align_val_tRKSt9nothrow_t, 18, align: usize, tag: Pointer);
+delete!(_ZdaPvSt11align_val_tRKSt9nothrow_t, 19, align: usize, tag: Pointer);

@@ -1,5 +1,5 @@
 //! The functions that are replaced. Each hands the program's request to the allocator behind it,
-//! unchanged, and looks at large ones only.
+//! unchanged, and looks at those only that are large, or that a rule may be about.
 //!
 //! The exported entries are one instruction before a jump: they keep where the return address of the
 //! program's call lies, which no later code could tell. What they jump to ends in a jump to the
@@ -90,14 +90,35 @@ fn given(how: How, pointer: Pointer, bytes: usize, caller: usize) -> Pointer {
 
 /// Functions of a size: what is small goes straight to the function behind.
 macro_rules! of_size {
-    ($name:ident => $inner:ident, $slow:ident, $next:ident, $how:ident, $align:literal) => {
-        entry!($name => $inner, "rsi", (bytes: usize) -> Pointer);
-        unsafe extern "C" fn $inner(bytes: usize, caller: usize) -> Pointer {
+    ($name:ident => $slow:ident, $next:ident, $how:ident, $align:literal) => {
+        #[doc = concat!("As in the C library: `", stringify!($name), "`.")]
+        #[cfg(target_arch = "x86_64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(bytes: usize) -> Pointer {
+            // By hand, as this is most of what the shim costs: `is_small`, then the function behind.
+            std::arch::naked_asm!(
+                "cmp rdi, qword ptr [rip + {threshold}]",
+                "jae 2f",
+                "jmp qword ptr [rip + {next}]",
+                "2:",
+                "mov rsi, rsp",
+                "jmp {slow}",
+                threshold = sym crate::config::THRESHOLD,
+                next = sym bootstrap::$next,
+                slow = sym $slow,
+            )
+        }
+
+        #[doc = concat!("As in the C library: `", stringify!($name), "`.")]
+        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(bytes: usize) -> Pointer {
             if is_small(bytes) {
                 // SAFETY: the function of that name, and the program's own request; so in all below.
                 return unsafe { function_at::<Allocate1>(bootstrap::$next.known())(bytes) };
             }
-            $slow(bytes, caller)
+            $slow(bytes, 0)
         }
 
         #[cold]
@@ -116,9 +137,9 @@ macro_rules! of_size {
         }
     };
 }
-of_size!(malloc => malloc_from, malloc_slow, MALLOC, Malloc, 16);
-of_size!(valloc => valloc_from, valloc_slow, VALLOC, Aligned, 4096);
-of_size!(pvalloc => pvalloc_from, pvalloc_slow, PVALLOC, Aligned, 4096);
+of_size!(malloc => malloc_slow, MALLOC, Malloc, 16);
+of_size!(valloc => valloc_slow, VALLOC, Aligned, 4096);
+of_size!(pvalloc => pvalloc_slow, PVALLOC, Aligned, 4096);
 
 /// Functions of two numbers, from which `$bytes` and `$align` follow.
 macro_rules! of_two {
@@ -148,6 +169,7 @@ macro_rules! of_two {
         }
     };
 }
+
 fn as_it_is(block: Block, _: usize) -> Pointer {
     block.address as Pointer
 }
@@ -168,8 +190,7 @@ of_two!(memalign => memalign_from, memalign_slow, MEMALIGN, Aligned, as_it_is, |
 
 entry!(realloc => realloc_from, "rdx", (old: Pointer, bytes: usize) -> Pointer);
 unsafe extern "C" fn realloc_from(old: Pointer, bytes: usize, caller: usize) -> Pointer {
-    let is_plain = is_small(bytes) && !place::holds(old as usize);
-    if is_plain && bootstrap::plain_free() != 0 && !STATE.tracked.may_contain(old as usize) {
+    if is_small(bytes) && !bootstrap::is_looked_at(old as usize) {
         // SAFETY: as in malloc.
         return unsafe { function_at::<Reallocate>(bootstrap::REALLOC.known())(old, bytes) };
     }
@@ -186,6 +207,11 @@ extern "C" fn realloc_slow(old: Pointer, bytes: usize, caller: usize) -> Pointer
     let Some(function) = (unsafe { next::<Reallocate>(&bootstrap::REALLOC) }) else {
         return bootstrap::arena(bytes, 16);
     };
+    let is_tracked = STATE.tracked.may_contain(old as usize);
+    if is_small(bytes) && !is_tracked && !place::holds(old as usize) {
+        // SAFETY: as in malloc.
+        return unsafe { function(old, bytes) };
+    }
     let resizing = record::resizing(old as usize);
     let pointer = match replaced(old, bytes, caller) {
         Some(pointer) => pointer,
@@ -223,8 +249,7 @@ fn replaced(old: Pointer, bytes: usize, caller: usize) -> Option<Pointer> {
     if new.is_null() || old.is_null() {
         return Some(new);
     }
-    // SAFETY: the program's own block.
-    let had = unsafe { malloc_usable_size(old) };
+    let had = room(old);
     // SAFETY: both have that many bytes, and the new one is nobody else's.
     unsafe { std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), had.min(bytes)) };
     match is_placed {
@@ -241,9 +266,8 @@ fn replaced(old: Pointer, bytes: usize, caller: usize) -> Option<Pointer> {
     Some(new)
 }
 
-/// As in the C library: `malloc_usable_size`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn malloc_usable_size(pointer: Pointer) -> usize {
+/// Bytes that a block has room for.
+extern "C" fn room(pointer: Pointer) -> usize {
     if place::holds(pointer as usize) {
         return place::capacity(pointer as usize);
     }
@@ -305,19 +329,44 @@ fn copied_out(old: Pointer, had: usize, bytes: usize) -> Pointer {
     pointer
 }
 
-/// As in the C library: `free`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn free(pointer: Pointer) {
-    let plain = bootstrap::plain_free();
-    let is_plain = plain != 0 && !place::holds(pointer as usize);
-    if is_plain && !STATE.tracked.may_contain(pointer as usize) {
-        // SAFETY: as in malloc.
-        return unsafe { function_at::<unsafe extern "C" fn(Pointer)>(plain)(pointer) };
-    }
-    free_slow(pointer);
-}
+/// Functions of a pointer: what nobody has to look at goes straight to the function behind.
+macro_rules! of_pointer {
+    ($name:ident => $slow:ident, $next:ident, $result:ty) => {
+        #[doc = concat!("As in the C library: `", stringify!($name), "`.")]
+        #[cfg(target_arch = "x86_64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(pointer: Pointer) -> $result {
+            // `is_looked_at`, by hand as in `malloc`.
+            std::arch::naked_asm!(
+                "mov rax, rdi",
+                "sub rax, qword ptr [rip + {from}]",
+                "cmp rax, qword ptr [rip + {bytes}]",
+                "jb {slow}",
+                "jmp qword ptr [rip + {next}]",
+                from = sym bootstrap::LOOKED_FROM,
+                bytes = sym bootstrap::LOOKED_BYTES,
+                slow = sym $slow,
+                next = sym bootstrap::$next,
+            )
+        }
 
-#[cold]
+        #[doc = concat!("As in the C library: `", stringify!($name), "`.")]
+        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(pointer: Pointer) -> $result {
+            if !bootstrap::is_looked_at(pointer as usize) {
+                let next = bootstrap::$next.known();
+                // SAFETY: as in malloc.
+                return unsafe { function_at::<unsafe extern "C" fn(Pointer) -> $result>(next)(pointer) };
+            }
+            $slow(pointer)
+        }
+    };
+}
+of_pointer!(free => free_slow, FREE, ());
+of_pointer!(malloc_usable_size => room, MALLOC_USABLE_SIZE, usize);
+
 #[inline(never)]
 extern "C" fn free_slow(pointer: Pointer) {
     if STATE.tracked.may_contain(pointer as usize) {
@@ -334,6 +383,20 @@ extern "C" fn free_slow(pointer: Pointer) {
         // SAFETY: as in malloc.
         unsafe { function(pointer) };
     }
+}
+
+/// Memory for this library's own functions, by this library's own functions: a program that brings an
+/// allocator of its own takes the names `malloc` and `free`, and may not know the other's blocks.
+pub fn take(bytes: usize, align: usize) -> Pointer {
+    match align {
+        0..=16 => malloc_slow(bytes, 0),
+        _ => memalign_slow(align, bytes, 0),
+    }
+}
+
+/// Gives back what [`take`] gave, or a placed block.
+pub fn give_back(pointer: Pointer) {
+    free_slow(pointer);
 }
 
 entry!(posix_memalign => posix_memalign_from, "rcx", (place: *mut Pointer, align: usize, bytes: usize) -> c_int);

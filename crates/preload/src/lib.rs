@@ -1,17 +1,19 @@
 //! hither-preload: the shim that `LD_PRELOAD` puts between a program and its allocator.
 //!
 //! It records where allocations above a threshold were made, by which thread, how large, and how
-//! long they lived, into a log ([`hither_core::sites`]). The program is not built again and not
-//! changed: what it asked for is always handed to the allocator that it would have had.
+//! long they lived, into a log ([`hither_core::sites`]); and it places blocks that rules are about,
+//! and threads ([`place`]). The program is not built again and not changed: what it asked for is
+//! handed to the allocator that it would have had, but for placed blocks.
 //!
 //! What it costs is what it does not do. Below the threshold there is one comparison. A pointer that
-//! is freed is looked up in a filter of 32 KiB. Above the threshold a stack that was seen before at
+//! is freed is compared with the addresses of placed blocks, and looked up in a filter of 32 KiB where
+//! allocations are recorded. Above the threshold a stack that was seen before at
 //! the same place is verified rather than walked ([`walk`]), and records are stores into a shared
 //! mapping of a file ([`log`]). There are no locks to wait for, no allocation, no thread-local
 //! storage (the first use of which may allocate) and nothing that can panic. After a fork the kernel
-//! itself wipes what is known of the parent ([`state`]), so that a child begins a log of its own.
+//! itself wipes what was recorded of the parent ([`state`]), so that a child begins a log of its own.
 //!
-//! Without `HITHER_PRELOAD_DIR` nothing is ever recorded.
+//! Without `HITHER_PRELOAD_DIR` nothing is ever recorded, without `HITHER_PLACE_PLAN` nothing placed.
 
 mod bootstrap;
 mod config;

@@ -230,7 +230,7 @@ impl Redirected {
                 print::bytes(counts.bytes)
             );
             for (count, what) in [
-                (counts.map_count, "mappings of its own"),
+                (counts.map_count, "of them by mmap"),
                 (counts.coarse_count, "in fewer parts than asked for"),
                 (counts.unplaced_count, "went elsewhere"),
             ] {

@@ -117,17 +117,10 @@ pub fn give_back(rules: &[Rule], power: usize, slot: usize, address: usize) -> O
     let bytes = record.pages.load(Ordering::Relaxed) as usize * PAGE;
     let number = (record.rule.load(Ordering::Relaxed) as usize).checked_sub(1)?;
     // Pages of a local block are near who touched them first, who may be another next time.
-    let is_kept = rules
+    let is_local = rules
         .get(number)
-        .is_some_and(|rule| rule.mode != Mode::Local)
-        && KEPT.fetch_add(bytes, Ordering::Relaxed) + bytes <= MOST_KEPT;
-    if !is_kept {
-        if rules
-            .get(number)
-            .is_some_and(|rule| rule.mode != Mode::Local)
-        {
-            KEPT.fetch_sub(bytes, Ordering::Relaxed);
-        }
+        .is_none_or(|rule| rule.mode == Mode::Local);
+    if is_local || !keep(bytes) {
         empty(record, address);
     }
     push(power, slot);
@@ -168,6 +161,13 @@ fn power_of(bytes: usize, align: usize) -> Option<usize> {
         .ilog2()
         .max(LEAST_BITS);
     Some((bits - LEAST_BITS) as usize).filter(|power| *power < POWERS)
+}
+
+/// May so much memory of a block that was given back be kept?
+fn keep(bytes: usize) -> bool {
+    let more = |kept: usize| Some(kept + bytes).filter(|all| *all <= MOST_KEPT);
+    KEPT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+        .is_ok()
 }
 
 fn empty(record: &Record, address: usize) {

@@ -17,7 +17,7 @@ mod small;
 mod space;
 pub mod threads;
 
-pub use space::holds;
+pub use space::{addresses, holds};
 
 use crate::record::{self, Errno};
 use crate::{bootstrap, modules, state};

@@ -232,7 +232,7 @@ mod tests {
             "rule h 1 2 - 0 0 3 kernel 1024",
             &long,
         ] {
-            assert!(Box::new(Plan::new()).read(text).is_none(), "{text}");
+            assert!(Plan::new().read(text).is_none(), "{text}");
         }
     }
 }

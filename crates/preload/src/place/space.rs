@@ -46,6 +46,11 @@ pub fn holds(address: usize) -> bool {
     address.wrapping_sub(BASE.load(Ordering::Relaxed)) < BYTES.load(Ordering::Relaxed)
 }
 
+/// First address of all, and their number; none without a reservation.
+pub fn addresses() -> (usize, usize) {
+    (BASE.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
+}
+
 fn small_bits() -> u32 {
     SMALL_BITS - HALVED.load(Ordering::Relaxed) as u32
 }

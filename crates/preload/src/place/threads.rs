@@ -7,7 +7,7 @@
 
 use super::plan::plan;
 use super::{board, own_thread};
-use crate::bootstrap;
+use crate::{bootstrap, exports};
 use hither_core::shim::board::{THREADS, THREADS_REFUSED};
 use hither_core::shim::{MOST_CPUS, Seats};
 use std::ffi::{c_int, c_void};
@@ -111,8 +111,7 @@ unsafe extern "C-unwind" fn begin_thread(told: Pointer) -> Pointer {
         argument,
         place,
     } = unsafe { told.cast::<Told>().read() };
-    // SAFETY: what `create` took from `malloc`.
-    unsafe { crate::exports::free(told) };
+    exports::give_back(told);
     settle(place);
     // SAFETY: the key of `start`; any value but null has the destructor run.
     unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed), 1 as Pointer) };
@@ -144,8 +143,7 @@ pub unsafe fn create(
         // SAFETY: the program's own request.
         return unsafe { next(thread, attributes, start, argument) };
     };
-    // SAFETY: as the C library's own; it is freed by the new thread.
-    let told = unsafe { crate::exports::malloc(size_of::<Told>()) };
+    let told = exports::take(size_of::<Told>(), 16);
     if told.is_null() {
         seats.leave_place(place);
         return libc::EAGAIN;
@@ -162,8 +160,7 @@ pub unsafe fn create(
     let failure = unsafe { next(thread, attributes, begin_thread, told) };
     if failure != 0 {
         seats.leave_place(place);
-        // SAFETY: no thread has it.
-        unsafe { crate::exports::free(told) };
+        exports::give_back(told);
     }
     failure
 }
