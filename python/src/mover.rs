@@ -392,19 +392,7 @@ impl Move {
         let name = service
             .as_ref()
             .and_then(|service| service.backend_name(completion.backend));
-        let reasons = [
-            Refusal::Busy,
-            Refusal::Pinned,
-            Refusal::NoMemory,
-            Refusal::Unmapped,
-            Refusal::NotOurs,
-            Refusal::Shared,
-            Refusal::ProcessGone,
-            Refusal::TargetForbidden,
-            Refusal::Dropped,
-            Refusal::NotSupported,
-        ];
-        let refused = reasons
+        let refused = Refusal::ALL
             .into_iter()
             .map(|why| (why.name(), completion.refused(why)));
         Moved {

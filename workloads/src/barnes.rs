@@ -56,12 +56,7 @@ pub const PROGRAM: Program = Program {
             default: "65536",
             help: "bodies, 16 to 16777216",
         },
-        Opt {
-            name: "steps",
-            value: Some("N"),
-            default: "1",
-            help: "steps of time",
-        },
+        cli::STEPS,
         cli::PIN,
         cli::NO_PIN,
     ],

@@ -53,6 +53,13 @@ pub const THREADS: Opt = Opt {
     default: "one per CPU",
     help: "threads, 1 to 1024",
 };
+/// `--steps`, of programs that follow something through time.
+pub const STEPS: Opt = Opt {
+    name: "steps",
+    value: Some("N"),
+    default: "1",
+    help: "steps of time",
+};
 /// `--pin`, the default, so that a script can say it.
 pub const PIN: Opt = Opt {
     name: "pin",

@@ -45,12 +45,7 @@ pub const PROGRAM: Program = Program {
             default: "5",
             help: "levels of cells; 4^L finest cells of 64 charges, 2 to 10",
         },
-        Opt {
-            name: "steps",
-            value: Some("N"),
-            default: "1",
-            help: "steps of time",
-        },
+        cli::STEPS,
         cli::PIN,
         cli::NO_PIN,
     ],

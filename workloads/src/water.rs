@@ -68,12 +68,7 @@ pub const PROGRAM: Program = Program {
             default: "32",
             help: "cube root of the number of molecules, even, from 6 to 1024",
         },
-        Opt {
-            name: "steps",
-            value: Some("N"),
-            default: "1",
-            help: "steps of time",
-        },
+        cli::STEPS,
         cli::PIN,
         cli::NO_PIN,
     ],

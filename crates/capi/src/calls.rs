@@ -326,19 +326,7 @@ mod tests {
         for index in 0..10 {
             // SAFETY: the texts are constants.
             let words = unsafe { CStr::from_ptr(hither_reason_name(index)) };
-            let all = [
-                Refusal::Busy,
-                Refusal::Pinned,
-                Refusal::NoMemory,
-                Refusal::Unmapped,
-                Refusal::NotOurs,
-                Refusal::Shared,
-                Refusal::ProcessGone,
-                Refusal::TargetForbidden,
-                Refusal::Dropped,
-                Refusal::NotSupported,
-            ];
-            assert_eq!(words.to_str().unwrap(), all[index as usize].name());
+            assert_eq!(words.to_str().unwrap(), Refusal::ALL[index as usize].name());
         }
         // SAFETY: as above.
         let words = unsafe { CStr::from_ptr(hither_reason_name(10)) };

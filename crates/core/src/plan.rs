@@ -99,6 +99,20 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Each of them, in the order of the numbers that they have for C.
+    pub const ALL: [Self; 10] = [
+        Self::Busy,
+        Self::Pinned,
+        Self::NoMemory,
+        Self::Unmapped,
+        Self::NotOurs,
+        Self::Shared,
+        Self::ProcessGone,
+        Self::TargetForbidden,
+        Self::Dropped,
+        Self::NotSupported,
+    ];
+
     /// May the same request succeed later?
     #[must_use]
     pub fn is_temporary(self) -> bool {

@@ -188,7 +188,7 @@ mod tests {
         for (name, part) in [
             ("eth0", "netdev:eth0"),
             ("rack:1", "of kind `rack`"),
-            ("netdev:none", "no device none"),
+            ("netdev:none", "no device `none`"),
             ("pci:zz", "no PCI address"),
             ("file:/no/such", "No such file"),
         ] {
