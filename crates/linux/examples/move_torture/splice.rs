@@ -11,6 +11,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Pages that are spliced, and as many others that only move.
 const PAGES: u64 = 512;
@@ -73,7 +74,11 @@ pub fn run(options: &Options) -> Report {
         let (traffic, count, seed) = (&traffic, &count, options.seed);
         let part = whole.start..whole.start + PAGES * PAGE;
         scope.spawn(move || splice(&part, traffic, count, seed));
-        while count.load(Ordering::Relaxed) < options.rounds {
+        // Few huge pages are without a pipe at the moment of a request: until one was.
+        let patience = Instant::now() + Duration::from_secs(60);
+        while count.load(Ordering::Relaxed) < options.rounds
+            || (mover.tally.moved == 0 && Instant::now() < patience)
+        {
             mover.once(&whole);
         }
         traffic.stop();
