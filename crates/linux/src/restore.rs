@@ -58,9 +58,11 @@ impl Setting {
         Ok(text.map(|text| Self::new(path, text.trim_end_matches('\n'))))
     }
 
+    /// Is there anything to put back?
     fn applies(&self, root: &Root) -> bool {
         let holds = |path: &str| root.text_if_any(path).ok().flatten();
-        holds(&self.path).is_some()
+        // What holds it already was never changed: perhaps for want of the right to.
+        holds(&self.path).is_some_and(|text| text.trim_end_matches('\n') != self.content)
             && self
                 .only_if
                 .iter()

@@ -75,6 +75,24 @@ fn what_was_there_is_put_back() {
 }
 
 #[test]
+fn what_was_never_changed_is_not_written() {
+    let machine = Machine::new();
+    let (mut journal, _) = machine.open().unwrap();
+    journal.begin(machine.settings()).unwrap();
+    let written = || {
+        std::fs::metadata(machine.root.path("sys/a"))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let before = written();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    journal.put_back().unwrap();
+    assert_eq!(written(), before);
+    assert_eq!(std::fs::read(machine.file()).unwrap(), b"");
+}
+
+#[test]
 fn the_next_start_puts_back_what_a_dead_owner_left() {
     let machine = Machine::new();
     // Dropped without putting back: the lock goes, the text stays, as after `kill -9`.
