@@ -11,7 +11,7 @@ use std::process::Command;
 const TABLE: &str = "cat /sys/kernel/mm/mempolicy/weighted_interleave/*";
 
 /// Programs that use up bandwidth, and what they must get of the sum at least. Triad got 0.941 to
-/// 0.967 in eight boots, copy 0.956 to 0.977.
+/// 0.967 in five boots, copy 0.960 to 0.977.
 const KERNELS: [(&str, f64); 2] = [("copy", 0.95), ("triad", 0.93)];
 
 /// Parts of the script's output, each behind a line `== NAME`.
