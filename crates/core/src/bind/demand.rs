@@ -61,12 +61,6 @@ impl Demand {
         self.reach
     }
 
-    /// What the near nodes give at most, in GB/s.
-    #[must_use]
-    pub fn near_gbs(&self) -> f64 {
-        self.near_gbs
-    }
-
     /// After a while in which all its nodes gave `used_gbs`, and the program used so many CPUs.
     /// Tells whether the pages should go elsewhere now.
     pub fn look(&mut self, used_gbs: f64, cpus: f64) -> bool {

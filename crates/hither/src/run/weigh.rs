@@ -83,8 +83,8 @@ pub struct Wanted<'a> {
 }
 
 impl Weighing {
-    /// Sets the system's weights, unless the kernel's own are meant. Where measuring says that they do not pay, nothing is set, and
-    /// [`Self::policy`] is another than was asked for.
+    /// Sets the system's weights, unless the kernel's own are meant. Where measuring says that they
+    /// do not pay, nothing is set, and [`Self::policy`] is another than was asked for.
     ///
     /// # Errors
     /// Weights that do not fit the nodes, bandwidths that nobody knows, no right to set weights.
@@ -187,25 +187,22 @@ impl Weighing {
             }
             Ok(None) => {}
             Ok(Some(used_gbs)) => {
-                let (wanted, pattern) = match vigil.demand.reach() {
+                let near = list(&measured.near);
+                let (wanted, pattern, reach) = match vigil.demand.reach() {
                     Reach::Near => (
                         weights.leaning_on(&measured.near),
                         weights.only(&measured.near),
+                        format!("{near} alone"),
                     ),
-                    Reach::All => (weights.clone(), weights.clone()),
+                    Reach::All => (weights.clone(), weights.clone(), "all nodes".to_owned()),
                 };
                 if let Err(error) = table.set(&wanted) {
                     self.notes
                         .push(format!("weights: cannot be changed: {error}"));
                 }
-                let reach = match vigil.demand.reach() {
-                    Reach::Near => format!("{} alone", list(&measured.near)),
-                    Reach::All => "all nodes".to_owned(),
-                };
                 self.notes.push(format!(
                     "weights: pages go to {reach}, as the program uses {used_gbs:.1} GB/s where \
-                     {} gives {:.1}",
-                    list(&measured.near),
+                     {near} gives {:.1}",
                     measured.near_gbs
                 ));
                 let pids = vigil
@@ -320,6 +317,10 @@ impl Vigil {
         })
     }
 
+    fn now_us(&self) -> u64 {
+        (sys::monotonic_ns() - self.start_ns) / 1000
+    }
+
     /// A step of the move in hand, if there is one: half of the time is left to the program.
     fn go_on(&mut self) -> Option<u64> {
         let spread = self.spread.as_mut()?;
@@ -328,9 +329,7 @@ impl Vigil {
         if !is_more {
             self.count();
             // What was used while pages moved says nothing.
-            let _ = self
-                .watch
-                .observe((sys::monotonic_ns() - self.start_ns) / 1000);
+            let _ = self.watch.observe(self.now_us());
             return Some(LOOK_US);
         }
         Some(((sys::monotonic_ns() - begun_ns) / 1000).max(1000))
@@ -347,8 +346,7 @@ impl Vigil {
 
     /// What is used, in GB/s, if pages should be elsewhere from now on.
     fn look(&mut self) -> hither_linux::error::Result<Option<f64>> {
-        let now_us = (sys::monotonic_ns() - self.start_ns) / 1000;
-        let snapshot = self.watch.observe(now_us)?;
+        let snapshot = self.watch.observe(self.now_us())?;
         let Some(traffic) = snapshot.node_traffic() else {
             return Ok(None);
         };

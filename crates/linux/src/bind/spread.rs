@@ -11,7 +11,7 @@ use hither_core::bind::{KernelPolicy, Weights};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::snapshot::HUGE_PAGES;
 use hither_mover::{Action, Backend, Job, Pages, Race};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
 
 /// Pages that one step looks at: 32 MiB.
@@ -47,7 +47,7 @@ impl Spread {
             let ours = policies.iter();
             let ours =
                 ours.filter(|found| !found.file && found.policy.parse().as_ref() == Ok(policy));
-            let starts: Vec<u64> = ours.map(|found| found.start).collect();
+            let starts: HashSet<u64> = ours.map(|found| found.start).collect();
             for mapping in maps::read(root, pid).unwrap_or_default() {
                 if mapping.is_private_anonymous() && starts.contains(&mapping.range.start) {
                     left.push_back((pid, mapping.pages()));
