@@ -14,6 +14,7 @@ pub mod machine;
 pub mod metrics;
 pub mod observation;
 pub mod opium;
+pub mod partition;
 pub mod perf;
 pub mod plan;
 pub mod policy;

@@ -170,6 +170,19 @@ impl<T: Numbered> FromStr for IdSet<T> {
     }
 }
 
+impl<T: Numbered> serde::Serialize for IdSet<T> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de, T: Numbered> serde::Deserialize<'de> for IdSet<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 impl<T: Numbered> fmt::Display for IdSet<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut run: Option<(u32, u32)> = None;
