@@ -10,6 +10,7 @@ mod import;
 mod lab;
 mod moving;
 mod output;
+mod partition;
 mod print;
 mod probe;
 mod record;
@@ -52,6 +53,7 @@ enum Command {
     Top(top::Command),
     Import(import::Command),
     Zoom(zoom::Command),
+    Partition(partition::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
 }
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Top(command) => command.run(),
         Command::Import(command) => command.run(),
         Command::Zoom(command) => command.run(),
+        Command::Partition(command) => command.run(),
         Command::Lab(command) => command.run(),
     };
     match done {

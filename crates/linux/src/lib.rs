@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod error;
 pub mod opium;
 pub mod parse;
+pub mod partition;
 pub mod perf;
 pub mod probe;
 pub mod proc;

@@ -24,7 +24,7 @@ const HEADER: &str = "hither restore 1";
 const MAX_BYTES: u64 = 4 << 20;
 
 /// One setting to be put back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Setting {
     /// The file below the root folder, such as `proc/sys/kernel/numa_balancing`.
     pub path: String,
@@ -32,7 +32,14 @@ pub struct Setting {
     pub content: String,
     /// It is put back only if each of these files holds this text: what somebody else has set up
     /// since then is not touched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub only_if: Vec<(String, String)>,
+}
+
+/// Nothing else is a setting: what is kept in a file cannot make root write anywhere.
+pub fn is_setting(path: &str) -> bool {
+    let known = ["sys/", "proc/sys/", "proc/irq/"];
+    known.iter().any(|folder| path.starts_with(folder)) && path.split('/').all(|part| part != "..")
 }
 
 impl Setting {
@@ -69,7 +76,11 @@ impl Setting {
                 .all(|(path, content)| holds(path).is_some_and(|text| text.trim() == content))
     }
 
-    fn put_back(&self, root: &Root) -> Result<()> {
+    /// Writes it, where there is anything to put back.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn put_back(&self, root: &Root) -> Result<()> {
         if !self.applies(root) {
             return Ok(());
         }
@@ -238,7 +249,7 @@ impl Journal {
 
 /// Locks the journal. It waits for a second: an owner that was killed just now is still ending, and
 /// a child that was forked just now holds a copy of the lock until it executes its program.
-fn lock(file: &File) -> std::result::Result<(), TryLockError> {
+pub(crate) fn lock(file: &File) -> std::result::Result<(), TryLockError> {
     for _ in 0..20 {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
@@ -249,7 +260,7 @@ fn lock(file: &File) -> std::result::Result<(), TryLockError> {
 }
 
 /// Makes the folder, or checks that nobody else can put a journal into it.
-fn private_folder(folder: &Path) -> Result<()> {
+pub(crate) fn private_folder(folder: &Path) -> Result<()> {
     let fail = |error| {
         let remedy = "make it, or let XDG_RUNTIME_DIR name a folder of your own";
         Error::io(folder, "cannot be used", remedy, error)
@@ -335,10 +346,8 @@ fn parse(text: &str) -> std::result::Result<Vec<Setting>, (usize, String)> {
                 }
                 let mut pairs = words.chunks(2).map(|pair| (pair[0], pair[1]));
                 let (path, content) = pairs.next().unwrap_or_default();
-                // Nothing else is a setting: a journal cannot make root write anywhere.
-                let is_setting = path.starts_with("sys/") || path.starts_with("proc/sys/");
-                if !is_setting || path.split('/').any(|part| part == "..") {
-                    return fail("names no file of /sys or /proc/sys");
+                if !is_setting(path) {
+                    return fail("names no file of /sys, /proc/sys or /proc/irq");
                 }
                 settings.push(Setting {
                     only_if: pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).collect(),

@@ -17,7 +17,7 @@ mod instance;
 pub mod layout;
 mod notify;
 mod queue;
-mod rate;
+pub mod rate;
 mod record;
 mod region;
 mod request;

@@ -6,7 +6,7 @@
 
 /// Allows so many bytes a second.
 #[derive(Clone, Debug)]
-pub(crate) struct TokenBucket {
+pub struct TokenBucket {
     bytes_per_s: u64,
     /// In bytes times 10^9, so that every nanosecond adds a whole number. Negative: debt.
     tokens: i128,
@@ -17,7 +17,7 @@ const NS_PER_S: i128 = 1_000_000_000;
 
 impl TokenBucket {
     /// A full bucket. A rate of 0 is taken as 1.
-    pub(crate) fn new(bytes_per_s: u64, now_ns: u64) -> Self {
+    pub fn new(bytes_per_s: u64, now_ns: u64) -> Self {
         let mut bucket = Self {
             bytes_per_s: bytes_per_s.max(1),
             tokens: 0,
@@ -32,7 +32,7 @@ impl TokenBucket {
     }
 
     /// Takes the bytes and returns `None`, or takes nothing and returns the ns until it can.
-    pub(crate) fn take(&mut self, bytes: u64, now_ns: u64) -> Option<u64> {
+    pub fn take(&mut self, bytes: u64, now_ns: u64) -> Option<u64> {
         let passed_ns = i128::from(now_ns.saturating_sub(self.filled_ns));
         self.filled_ns = self.filled_ns.max(now_ns);
         let more = passed_ns * i128::from(self.bytes_per_s);

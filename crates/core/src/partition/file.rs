@@ -112,7 +112,10 @@ pub fn read(text: &str, machine: &Resources) -> Result<Wish, Fault> {
         Fault { line, reason }
     };
     if text.len() > MAX_BYTES {
-        return Err(at(0, "has more than 1 MiB: no file of partitions has".to_owned()));
+        return Err(at(
+            0,
+            "has more than 1 MiB: no file of partitions has".to_owned(),
+        ));
     }
     let document: Document = match toml::from_str(text) {
         Ok(document) => document,
@@ -126,7 +129,10 @@ pub fn read(text: &str, machine: &Resources) -> Result<Wish, Fault> {
         return Err(at(start, format!("the format is not \"{FORMAT}\"")));
     }
     if document.partition.is_empty() {
-        return Err(at(text.len(), "there is no [[partition]]: name one".to_owned()));
+        return Err(at(
+            text.len(),
+            "there is no [[partition]]: name one".to_owned(),
+        ));
     }
     let resolve = |on: &Spanned<String>| -> Result<ResourceSet, Fault> {
         let fail = |reason: String| Err(at(on.span().start, reason));

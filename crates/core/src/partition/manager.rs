@@ -322,7 +322,10 @@ fn percent(share: f64) -> String {
 fn wants(goal: &Goal, nodes: usize, used: Option<&Use>, minute: u32) -> Option<String> {
     if let Some(slot) = goal.scheduled(minute) {
         return (nodes < slot.nodes).then(|| {
-            format!("has {} of {} from {} to {}", nodes, slot.nodes, slot.from, slot.to)
+            format!(
+                "has {} of {} from {} to {}",
+                nodes, slot.nodes, slot.from, slot.to
+            )
         });
     }
     if nodes < goal.min_nodes {
@@ -363,4 +366,3 @@ fn spares(goal: &Goal, nodes: usize, used: Option<&Use>, minute: u32) -> Option<
         )
     })
 }
-

@@ -124,7 +124,10 @@ impl Layout {
         machine: &Resources,
     ) -> Result<ResourceSet, String> {
         let held = self.of(owner).ok_or_else(|| {
-            format!("there is no partition `{owner}`; there are {}", self.names())
+            format!(
+                "there is no partition `{owner}`; there are {}",
+                self.names()
+            )
         })?;
         let position = machine.position(node).ok_or_else(|| {
             let ids: Vec<String> = machine.nodes.iter().map(|n| n.id.to_string()).collect();

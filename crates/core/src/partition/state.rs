@@ -97,7 +97,12 @@ impl State {
     pub fn handed_over(&self) -> Result<Self, String> {
         let mut state = self.clone();
         let moving = state.moving.take().ok_or("no node is on its way")?;
-        let missing = |name: &str| format!("there is no partition `{name}`; there are {}", self.layout.names());
+        let missing = |name: &str| {
+            format!(
+                "there is no partition `{name}`; there are {}",
+                self.layout.names()
+            )
+        };
         let from = state.layout.of_mut(&moving.from);
         let from = from.ok_or_else(|| missing(&moving.from))?;
         *from = from.difference(&moving.set);

@@ -31,7 +31,16 @@ use crate::set::{CpuSet, NodeSet};
 
 /// CPUs and the nodes whose memory goes with them.
 #[derive(
-    Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+    Clone,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
 )]
 pub struct ResourceSet {
     /// CPUs to run on. A set without any says nothing of CPUs: it is one of memory alone.

@@ -38,6 +38,8 @@ pub struct KernelBackend {
     status: Vec<i32>,
     /// The caller knows that the pages are there and not on their target.
     surveyed: bool,
+    /// Pages that several processes map are moved too.
+    shared: bool,
 }
 
 /// A page on its way.
@@ -82,6 +84,15 @@ impl KernelBackend {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// One that also moves what several processes map: for root, where all of them shall leave.
+    #[must_use]
+    pub fn with_shared_pages() -> Self {
+        Self {
+            shared: true,
+            ..Self::default()
+        }
     }
 
     /// Moves the pages of consecutive jobs of one process.
@@ -163,7 +174,11 @@ impl KernelBackend {
         settle: &mut impl FnMut(&Item, Verdict),
     ) -> Vec<Item> {
         self.load(items);
-        let result = sys::move_pages(pid, &self.addresses, &self.targets, &mut self.status);
+        let call = match self.shared {
+            true => sys::move_shared_pages,
+            false => sys::move_pages,
+        };
+        let result = call(pid, &self.addresses, &self.targets, &mut self.status);
         items
             .iter_mut()
             .zip(&self.status)

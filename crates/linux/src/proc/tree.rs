@@ -11,6 +11,7 @@
 use super::pagemap::Pagemap;
 use super::stat::{self, TICKS_PER_SECOND};
 use crate::error::Result;
+use crate::partition::cgroup;
 use crate::root::Root;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -203,7 +204,7 @@ impl Tree {
                 self.children(base)?
             }
             Scope::Processes(pids) => pids,
-            Scope::Cgroup(folder) => self.members(&folder),
+            Scope::Cgroup(folder) => cgroup::processes(&self.root, &folder),
         };
         while let Some(pid) = waiting.pop() {
             if seen.contains(&pid) {
@@ -225,24 +226,6 @@ impl Tree {
             pids.retain(|pid| known.iter().any(|process| process.pid == *pid));
         }
         Ok(())
-    }
-
-    /// Processes of a control group and of those below it; none where it is gone.
-    fn members(&self, folder: &str) -> Vec<i32> {
-        let mut members = Vec::new();
-        let mut folders = vec![folder.to_owned()];
-        while let Some(folder) = folders.pop() {
-            let path = self.root.path(&format!("{folder}/cgroup.procs"));
-            let text = std::fs::read_to_string(path).unwrap_or_default();
-            members.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
-            for name in self.root.names(&folder).unwrap_or_default() {
-                let below = format!("{folder}/{name}");
-                if self.root.path(&below).join("cgroup.procs").exists() {
-                    folders.push(below);
-                }
-            }
-        }
-        members
     }
 
     /// Children of all threads of a process; none where it is gone.

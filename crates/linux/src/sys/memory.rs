@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 
 /// Move pages that only this process maps (`linux/mempolicy.h`).
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
+/// Move pages that other processes map as well: for who may change any process (CAP_SYS_NICE).
+const MPOL_MF_MOVE_ALL: libc::c_int = 1 << 2;
 /// `_IOWR('f', 16, struct pm_scan_arg)` (`linux/fs.h`).
 const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 
@@ -27,6 +29,26 @@ pub const PAGE_IS_SOFT_DIRTY: u64 = 1 << 7;
 ///
 /// Source: `move_pages(2)`. The slices must have one length.
 pub fn move_pages(pid: i32, pages: &[u64], nodes: &[i32], status: &mut [i32]) -> io::Result<u64> {
+    move_by(pid, pages, nodes, status, MPOL_MF_MOVE)
+}
+
+/// The same, of pages that several processes map too: each of them is moved once for all.
+pub fn move_shared_pages(
+    pid: i32,
+    pages: &[u64],
+    nodes: &[i32],
+    status: &mut [i32],
+) -> io::Result<u64> {
+    move_by(pid, pages, nodes, status, MPOL_MF_MOVE_ALL)
+}
+
+fn move_by(
+    pid: i32,
+    pages: &[u64],
+    nodes: &[i32],
+    status: &mut [i32],
+    flag: libc::c_int,
+) -> io::Result<u64> {
     assert!(pages.len() == nodes.len() && pages.len() == status.len());
     // SAFETY: the three arrays have `pages.len()` entries of the sizes that the call takes
     // (pointer, int, int) and outlive it; addresses in `pages` are only looked up in the other
@@ -39,7 +61,7 @@ pub fn move_pages(pid: i32, pages: &[u64], nodes: &[i32], status: &mut [i32]) ->
             pages.as_ptr(),
             nodes.as_ptr(),
             status.as_mut_ptr(),
-            MPOL_MF_MOVE,
+            flag,
         )
     };
     check(result).map(|given_up| given_up as u64)
@@ -48,7 +70,7 @@ pub fn move_pages(pid: i32, pages: &[u64], nodes: &[i32], status: &mut [i32]) ->
 /// Where pages of a process are: `status` gets a node or a negative error number per page.
 pub fn query_pages(pid: i32, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
     assert!(pages.len() == status.len());
-    // SAFETY: as in `move_pages`; without target nodes the call only looks up.
+    // SAFETY: as in `move_by`; without target nodes the call only looks up.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

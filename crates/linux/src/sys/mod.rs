@@ -26,7 +26,7 @@ pub use map::{SharedMap, memory_file};
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_SOFT_DIRTY, PAGE_IS_ZERO, PageRegion,
-    ScanQuery, move_pages, pagemap_scan, query_pages,
+    ScanQuery, move_pages, move_shared_pages, pagemap_scan, query_pages,
 };
 pub use node_memory::NodeMemory;
 pub use perf_event::{
@@ -101,6 +101,19 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     } else {
         Ok(result)
     }
+}
+
+/// Minutes since midnight, local time.
+#[must_use]
+pub fn local_minute() -> u32 {
+    // SAFETY: `tm` is plain data; both calls write only what they are given.
+    let local = unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        let mut local = std::mem::zeroed::<libc::tm>();
+        libc::localtime_r(&now, &mut local);
+        local
+    };
+    (60 * local.tm_hour + local.tm_min).max(0) as u32
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.

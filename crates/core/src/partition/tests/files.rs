@@ -10,7 +10,10 @@ fn the_rest_has_what_is_left() {
         .owners()
         .map(|(name, set)| format!("{name} {} {}", set.cpus, set.nodes))
         .collect();
-    assert_eq!(shown, ["rest 0-3,16-19 0,4-5", "db 4-11 1-2", "web 12-15 3"]);
+    assert_eq!(
+        shown,
+        ["rest 0-3,16-19 0,4-5", "db 4-11 1-2", "web 12-15 3"]
+    );
     assert_eq!(wish.layout.partitions[1].kind, Kind::Isolated);
     assert_eq!(wish.interrupts, Work::Rest);
     assert!(wish.goals.is_empty());
@@ -60,10 +63,18 @@ fn what_does_not_fit_is_refused_with_its_line() {
         ("format = \"x\"".to_owned(), 1, "the format is not"),
         ("format = 1".to_owned(), 1, "expected a string"),
         ("a b".to_owned(), 1, "expected"),
-        ("format = \"hither.partitions/1\"\n".to_owned(), 2, "name one"),
+        (
+            "format = \"hither.partitions/1\"\n".to_owned(),
+            2,
+            "name one",
+        ),
         (two("node:1", "node:9"), 7, "no node 9"),
         (two("node:1", "node:1"), 7, "has the CPUs 4-7 of a too"),
-        (two("node:1", "cpus:8-9 + mem:1"), 7, "memory of node1 as a has"),
+        (
+            two("node:1", "cpus:8-9 + mem:1"),
+            7,
+            "memory of node1 as a has",
+        ),
         (two("node:1", "cpus:8 + mem:2"), 7, "8-9 of domain 4"),
         (two("domain:2", "node:2"), 4, "has no memory; name some"),
         (two("mem:1", "node:2"), 4, "has no CPU"),
@@ -89,7 +100,9 @@ fn what_does_not_fit_is_refused_with_its_line() {
             "at least 1",
         ),
         (
-            format!("{FILE}goal = {{ schedule = [{{ from = \"8\", to = \"9:00\", nodes = 1 }}] }}\n"),
+            format!(
+                "{FILE}goal = {{ schedule = [{{ from = \"8\", to = \"9:00\", nodes = 1 }}] }}\n"
+            ),
             10,
             "`8` is no time of day",
         ),

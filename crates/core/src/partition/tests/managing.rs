@@ -41,7 +41,12 @@ fn look(now_s: f64, uses: &[(&str, f64, f64)]) -> Look {
 }
 
 /// What comes of several looks, 5 s apart.
-fn looks(manager: &mut Manager, from_s: f64, count: u32, uses: &[(&str, f64, f64)]) -> Vec<Option<Proposal>> {
+fn looks(
+    manager: &mut Manager,
+    from_s: f64,
+    count: u32,
+    uses: &[(&str, f64, f64)],
+) -> Vec<Option<Proposal>> {
     (0..count)
         .map(|at| {
             let look = look(from_s + 5.0 * f64::from(at), uses);
@@ -59,7 +64,10 @@ fn a_want_must_last_and_moves_are_apart() {
     assert_eq!(said[..2], [None, None]);
     let proposal = said[2].clone().unwrap();
     // Of nodes 3 and 4 the third is nearer to db's.
-    assert_eq!((proposal.node, proposal.from.as_str(), proposal.to.as_str()), (NodeId(3), "web", "db"));
+    assert_eq!(
+        (proposal.node, proposal.from.as_str(), proposal.to.as_str()),
+        (NodeId(3), "web", "db")
+    );
     assert_eq!(
         proposal.why,
         "db: uses 95 % of its CPUs; web: would use 20 % of its CPUs and 40 % of its memory without it"
@@ -88,18 +96,33 @@ fn nobody_gives_what_it_needs() {
     let goal = Goal::default();
     for (web, memory) in [(0.4, 0.2), (0.1, 0.5)] {
         let mut manager = manager(&[("db", goal.clone()), ("web", goal.clone())]);
-        let said = looks(&mut manager, 0.0, 5, &[("db", 0.95, 0.5), ("web", web, memory)]);
+        let said = looks(
+            &mut manager,
+            0.0,
+            5,
+            &[("db", 0.95, 0.5), ("web", web, memory)],
+        );
         assert_eq!(said, vec![None; 5], "web uses {web} and {memory}");
         let (_, lines) = manager.step(
             &layout(),
             &machine(7),
             &look(30.0, &[("db", 0.95, 0.5), ("web", web, memory)]),
         );
-        assert!(lines.iter().any(|line| line == "db: nobody can spare a node"), "{lines:?}");
+        assert!(
+            lines
+                .iter()
+                .any(|line| line == "db: nobody can spare a node"),
+            "{lines:?}"
+        );
     }
     // The rest has no goal: it is left alone, though it is idle.
     let mut manager = manager(&[("db", goal)]);
-    let said = looks(&mut manager, 0.0, 5, &[("db", 0.95, 0.5), ("rest", 0.0, 0.0)]);
+    let said = looks(
+        &mut manager,
+        0.0,
+        5,
+        &[("db", 0.95, 0.5), ("rest", 0.0, 0.0)],
+    );
     assert_eq!(said, vec![None; 5]);
 }
 
@@ -124,7 +147,11 @@ fn a_schedule_goes_before_use() {
         said.map(|proposal| proposal.why)
     };
     assert_eq!(at(12 * 60), None);
-    assert!(at(23 * 60).unwrap().starts_with("db: has 2 of 3 from 22:00 to 06:00"));
+    assert!(
+        at(23 * 60)
+            .unwrap()
+            .starts_with("db: has 2 of 3 from 22:00 to 06:00")
+    );
     assert!(at(60).is_some());
     assert_eq!(at(6 * 60), None);
 }
@@ -139,5 +166,8 @@ fn priority_decides_who_is_served_and_who_gives() {
     let uses = [("db", 0.95, 0.1), ("rest", 0.95, 0.1), ("web", 0.0, 0.0)];
     let said = looks(&mut manager, 0.0, 3, &uses);
     let proposal = said[2].clone().unwrap();
-    assert_eq!((proposal.from.as_str(), proposal.to.as_str()), ("web", "rest"));
+    assert_eq!(
+        (proposal.from.as_str(), proposal.to.as_str()),
+        ("web", "rest")
+    );
 }

@@ -48,8 +48,20 @@ fn what_cannot_move_is_refused_with_the_reason() {
         (&state(), 2, "db", "db", "`db` has node2 already"),
         (&state(), 9, "db", "web", "no node9; there are node0, node1"),
         (&state(), 3, "db", "web", "node3 is not in `db` but in web"),
-        (&state(), 2, "dc", "web", "no partition `dc`; there are rest, db, web"),
-        (&state(), 2, "db", "wen", "no partition `wen`; there are rest, db, web"),
+        (
+            &state(),
+            2,
+            "dc",
+            "web",
+            "no partition `dc`; there are rest, db, web",
+        ),
+        (
+            &state(),
+            2,
+            "db",
+            "wen",
+            "no partition `wen`; there are rest, db, web",
+        ),
         (&state(), 3, "web", "db", "then `web` has no CPU"),
     ] {
         let refusal = state.begin(NodeId(node), from, to, &machine).unwrap_err();

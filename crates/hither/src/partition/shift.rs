@@ -1,0 +1,216 @@
+//! `hither partition move`: a node from one owner to another.
+
+use super::open;
+use crate::output::Progress;
+use crate::units::{parse_node, time};
+use crate::{STATUS_BAD_INPUT, STATUS_FAILED, print};
+use anyhow::Context;
+use hither_core::ids::NodeId;
+use hither_core::size::parse_bytes;
+use hither_linux::partition::Partitions;
+use hither_linux::partition::evacuate::Tally;
+use hither_linux::partition::transfer::{Done, Failed, Order, Outlook, Step};
+use hither_linux::sys::{self, Signals};
+use serde_json::json;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const SCHEMA: &str = "hither.partition-move/1";
+/// A move that takes longer than this shows its progress, in ns.
+const PROGRESS_AFTER_NS: u64 = 500_000_000;
+/// Longest sleep between two looks at signals.
+const MOST_SLEEP_NS: u64 = 50_000_000;
+
+/// Move a node from one partition to another while programs run
+///
+/// Its CPUs leave first; then its pages are moved to the nodes that the old owner keeps, allocation
+/// there is forbidden, what came in between is moved, and the new owner gets memory and CPUs. What
+/// fails on the way is taken back, pages too. `rest` stands for what no partition has.
+#[derive(Debug, clap::Args)]
+pub struct Command {
+    /// The node: 2 or node2
+    #[arg(value_parser = parse_node)]
+    node: u32,
+    /// Its owner
+    #[arg(long)]
+    from: String,
+    /// Who gets it
+    #[arg(long)]
+    to: String,
+    /// Move at most so many bytes per second: 500M, 2G
+    #[arg(long, value_name = "BYTES", value_parser = rate)]
+    rate: Option<u64>,
+    /// Print what would be moved and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (hither.partition-move/1) instead of a sentence
+    #[arg(long)]
+    json: bool,
+}
+
+/// # Errors
+/// What to write instead, for a refusal by clap.
+pub fn rate(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("at 0 bytes per second nothing would ever move".to_owned()),
+        rate => Ok(rate),
+    }
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Bad input, missing rights.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let mut partitions = open()?;
+        let order = Order {
+            node: NodeId(self.node),
+            from: self.from.clone(),
+            to: self.to.clone(),
+            rate: self.rate,
+        };
+        if self.dry_run {
+            return self.tell_outlook(partitions.outlook(&order));
+        }
+        let start_ns = sys::monotonic_ns();
+        let signals =
+            Signals::new(&[sys::SIGINT, sys::SIGTERM]).context("reading signals as data")?;
+        let (done, signal) = carry_out(&mut partitions, &order, &signals);
+        let took_ns = sys::monotonic_ns().saturating_sub(start_ns);
+        match &done {
+            Ok(done) => self.tell_done(done, took_ns)?,
+            Err(failed) => self.tell_failure(failed)?,
+        }
+        Ok(ExitCode::from(match (done, signal) {
+            (Ok(_), _) => 0,
+            (Err(Failed::Stopped), Some(signal)) => (128 + signal).clamp(0, 255) as u8,
+            (Err(Failed::Refused(_)), _) => STATUS_BAD_INPUT,
+            (Err(_), _) => STATUS_FAILED,
+        }))
+    }
+
+    fn tell_outlook(&self, outlook: Result<Outlook, Failed>) -> anyhow::Result<ExitCode> {
+        let outlook = match outlook {
+            Ok(outlook) => outlook,
+            Err(failed) => {
+                self.tell_failure(&failed)?;
+                let is_input = matches!(failed, Failed::Refused(_));
+                return Ok(ExitCode::from(match is_input {
+                    true => STATUS_BAD_INPUT,
+                    false => STATUS_FAILED,
+                }));
+            }
+        };
+        let targets: Vec<u32> = outlook.targets.iter().map(|node| node.0).collect();
+        if self.json {
+            let document = json!({
+                "schema": SCHEMA,
+                "dry_run": true,
+                "node": self.node,
+                "from": self.from,
+                "to": self.to,
+                "pages": outlook.pages,
+                "processes": outlook.processes,
+                "targets": targets,
+                "room_pages": outlook.room,
+            });
+            print::out(&format!("{document:#}\n"))?;
+        } else {
+            let targets: Vec<String> = outlook.targets.iter().map(ToString::to_string).collect();
+            print::out(&format!(
+                "dry run, nothing was changed: {} of {} would leave node{} for {}, where there is \
+                 room for {}\n",
+                print::size(outlook.pages * 4),
+                print::count(outlook.processes, "process").replace("processs", "processes"),
+                self.node,
+                targets.join(", "),
+                print::size(outlook.room * 4),
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn tell_done(&self, done: &Done, took_ns: u64) -> anyhow::Result<()> {
+        if self.json {
+            let document = json!({
+                "schema": SCHEMA,
+                "dry_run": false,
+                "node": self.node,
+                "from": self.from,
+                "to": self.to,
+                "moved_pages": done.tally.moved,
+                "passes": done.tally.passes,
+                "left_to_kernel_pages": done.left_to_kernel,
+                "file_pages_left": done.file_pages,
+                "mover_ns": done.tally.duration_ns,
+                "took_ns": took_ns,
+            });
+            return Ok(print::out(&format!("{document:#}\n"))?);
+        }
+        let mut text = format!(
+            "node{} is {}'s now: {} moved in {}",
+            self.node,
+            self.to,
+            print::size(done.tally.moved * 4),
+            time(took_ns as f64),
+        );
+        if done.file_pages > 0 {
+            text += &format!(
+                "; {} of files stay on it until they are dropped",
+                print::size(done.file_pages * 4)
+            );
+        }
+        Ok(print::out(&(text + "\n"))?)
+    }
+
+    fn tell_failure(&self, failed: &Failed) -> anyhow::Result<()> {
+        if self.json {
+            let document = json!({
+                "schema": SCHEMA,
+                "node": self.node,
+                "from": self.from,
+                "to": self.to,
+                "failed": failed.to_string(),
+            });
+            print::out(&format!("{document:#}\n"))?;
+        }
+        print::err_lines(&format!(
+            "node{} stays with {}: {failed}",
+            self.node, self.from
+        ));
+        Ok(())
+    }
+}
+
+/// Moves the node; a signal takes the move back and is told.
+pub fn carry_out(
+    partitions: &mut Partitions,
+    order: &Order,
+    signals: &Signals,
+) -> (Result<Done, Failed>, Option<i32>) {
+    let mut signal = None;
+    let mut progress = Progress::after(PROGRESS_AFTER_NS);
+    let done = partitions.transfer(order, &mut |step: Step, tally: &Tally, wait_ns| {
+        if let Some(arrived) = signals.take() {
+            signal = Some(arrived.signal);
+        }
+        let doing = match step {
+            Step::Empty => "emptying",
+            Step::Verify => "emptying what came in between",
+            Step::Back => "taking it back",
+        };
+        progress.tell(format_args!(
+            "{}: {doing}, pass {}, {} moved",
+            order.node,
+            tally.passes,
+            print::size(tally.moved * 4)
+        ));
+        if signal.is_none() && wait_ns > 0 {
+            std::thread::sleep(Duration::from_nanos(wait_ns.min(MOST_SLEEP_NS)));
+        }
+        signal.is_none()
+    });
+    progress.clear();
+    (done, signal)
+}

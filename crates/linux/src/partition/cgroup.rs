@@ -1,0 +1,212 @@
+//! Partitions as the kernel has them: control groups `hither.NAME` with their CPUs and memory.
+//!
+//! They stand directly below the root of the unified tree, as a partition's parent has to be a
+//! partition itself and the root is one. What the kernel means by each file is in
+//! `Documentation/admin-guide/cgroup-v2.rst`, section cpuset.
+
+use crate::error::{Error, Result};
+use crate::restore::{self, Setting};
+use crate::root::Root;
+use hither_core::partition::{Group, Kind, REST, Write};
+use hither_core::rset::ResourceSet;
+use hither_core::set::NodeSet;
+use std::io;
+
+/// The unified tree, below the root folder.
+pub const TREE: &str = "sys/fs/cgroup";
+/// How the names of our groups begin.
+const PREFIX: &str = "hither.";
+
+/// The folder of an owner's group, below the root folder.
+#[must_use]
+pub fn folder(name: &str) -> String {
+    format!("{TREE}/{PREFIX}{name}")
+}
+
+/// Can there be partitions here?
+///
+/// # Errors
+/// The unified tree is not there, or has no CPUs and memory to give.
+pub fn check(root: &Root) -> Result<()> {
+    let path = format!("{TREE}/cgroup.controllers");
+    let Some(text) = root.text_if_any(&path)? else {
+        return Err(Error::new(
+            root.path(TREE),
+            "is not the unified tree of control groups",
+            "mount cgroup2 there, or boot with systemd.unified_cgroup_hierarchy=1",
+        ));
+    };
+    if !text.split_whitespace().any(|word| word == "cpuset") {
+        return Err(Error::new(
+            root.path(&path),
+            "has no `cpuset`",
+            "the kernel needs CONFIG_CPUSETS, and no cgroup v1 tree may have taken it; in a \
+             container run hither outside",
+        ));
+    }
+    Ok(())
+}
+
+/// Our groups as they are.
+///
+/// # Errors
+/// A file that cannot be read, or is not what the kernel prints.
+pub fn present(root: &Root) -> Result<Vec<Group>> {
+    let mut groups = Vec::new();
+    for entry in root.names(TREE)? {
+        let Some(name) = entry.strip_prefix(PREFIX) else {
+            continue;
+        };
+        let below = |file: &str| format!("{}/{file}", folder(name));
+        let list = |file: &str| root.parse_if_any(&below(file), crate::parse::list);
+        let nodes = root.parse_if_any(&below("cpuset.mems"), crate::parse::list)?;
+        let kind = root.text_if_any(&below("cpuset.cpus.partition"))?;
+        groups.push(Group {
+            name: name.to_owned(),
+            kind: match kind.as_deref().unwrap_or("").trim() {
+                "root" => Some(Kind::Root),
+                "isolated" => Some(Kind::Isolated),
+                _ => None,
+            },
+            set: ResourceSet {
+                cpus: match name {
+                    REST => hither_core::set::CpuSet::new(),
+                    _ => list("cpuset.cpus")?.unwrap_or_default(),
+                },
+                nodes: nodes.unwrap_or_default(),
+            },
+        });
+    }
+    Ok(groups)
+}
+
+/// Carries out one change; `rest` is the memory of those groups that are not ours, as it was before
+/// there were partitions.
+///
+/// # Errors
+/// The kernel refused it: with its reason, where it tells one.
+pub fn carry_out(root: &Root, write: &Write, rest: &[Setting]) -> Result<()> {
+    let put = |name: &str, file: &str, text: &str| {
+        restore::write(root, &format!("{}/{file}", folder(name)), text)
+    };
+    match write {
+        Write::Make(name) => {
+            let path = root.path(&folder(name));
+            match std::fs::create_dir(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    let remedy = "run hither as root, outside containers";
+                    Err(Error::io(path, "cannot be made", remedy, error))
+                }
+                _ => Ok(()),
+            }
+        }
+        Write::Nodes(name, nodes) => {
+            // Its own last: what holds the new nodes is known to be through.
+            for setting in rest.iter().filter(|_| name == REST) {
+                write_nodes(root, setting, nodes)?;
+            }
+            put(name, "cpuset.mems", &nodes.to_string())
+        }
+        Write::Cpus(name, cpus) => put(name, "cpuset.cpus", &cpus.to_string()),
+        Write::Kind(name, kind) => put(name, "cpuset.cpus.partition", kind.word()),
+        Write::Remove(name) => remove(root, &folder(name)),
+    }
+}
+
+/// A group gets no memory that it had not before, unless nothing else is left. One that is gone
+/// needs nothing.
+fn write_nodes(root: &Root, setting: &Setting, nodes: &NodeSet) -> Result<()> {
+    let before: NodeSet = setting.content.parse().unwrap_or_default();
+    let both = nodes.intersection(&before);
+    let nodes = if both.is_empty() { nodes } else { &both };
+    match root.has(&setting.path) {
+        true => restore::write(root, &setting.path, &nodes.to_string()),
+        false => Ok(()),
+    }
+}
+
+/// Every group that should be a partition is one.
+///
+/// # Errors
+/// One is not, with the kernel's reason.
+pub fn verify(root: &Root, wanted: &[Group]) -> Result<()> {
+    for group in wanted {
+        let Some(kind) = group.kind else { continue };
+        let path = format!("{}/cpuset.cpus.partition", folder(&group.name));
+        let text = root.text(&path)?;
+        if text.trim() != kind.word() {
+            return Err(Error::new(
+                root.path(&path),
+                format!("is `{}`, not `{}`", text.trim(), kind.word()),
+                "somebody else holds these CPUs exclusively, or the kernel is older than 6.1",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Removes a group that has no processes, and those below it. One that is gone needs nothing.
+///
+/// # Errors
+/// It has processes.
+pub fn remove(root: &Root, below: &str) -> Result<()> {
+    for name in root.names(below)? {
+        let child = format!("{below}/{name}");
+        if root.has(&format!("{child}/cgroup.procs")) {
+            remove(root, &child)?;
+        }
+    }
+    let path = root.path(below);
+    match std::fs::remove_dir(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(
+            path,
+            format!("cannot be removed ({error})"),
+            "look which processes it has in its cgroup.procs",
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Processes of a control group and of those below it; none where it is gone.
+#[must_use]
+pub fn processes(root: &Root, folder: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        found.extend(own_processes(root, &folder));
+        for name in root.names(&folder).unwrap_or_default() {
+            let below = format!("{folder}/{name}");
+            if root.path(&below).join("cgroup.procs").exists() {
+                folders.push(below);
+            }
+        }
+    }
+    found
+}
+
+/// Processes of a control group alone.
+#[must_use]
+pub fn own_processes(root: &Root, folder: &str) -> Vec<i32> {
+    // No limit on its size: a group may have a million.
+    let text = std::fs::read_to_string(root.path(&format!("{folder}/cgroup.procs")));
+    let text = text.unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Puts a process into a group. One that has ended needs nothing.
+///
+/// # Errors
+/// The kernel refused.
+pub fn put(root: &Root, pid: i32, folder: &str) -> Result<()> {
+    let path = root.path(&format!("{folder}/cgroup.procs"));
+    match std::fs::write(&path, pid.to_string()) {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(Error::io(
+            path,
+            format!("does not take process {pid} ({error})"),
+            "run hither as root",
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
