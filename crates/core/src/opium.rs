@@ -121,6 +121,8 @@ pub mod filter {
     pub const WRITES: u32 = 4;
     /// Flag: count transfers instead of memory fills; of reads, writes or both, as those flags say.
     pub const TRANSFERS: u32 = 16;
+    /// Flag: leave out what kernel mode asked for.
+    pub const USER: u32 = 32;
     /// Flag: clear this filter's counters when it is read.
     pub const CLEAR: u32 = 8;
 }

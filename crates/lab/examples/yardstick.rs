@@ -342,6 +342,7 @@ impl Yardstick {
             reads: true,
             writes: true,
             transfers: false,
+            user_only: false,
             base_counter: 0,
             threshold: 0,
             secondary: hither_core::opium::filter::READS,

@@ -42,6 +42,18 @@ impl Counting {
     /// # Errors
     /// There is no device, or the frames lie too far apart for its counters.
     pub fn begin(root: &Root, frames: &[u64], shift: u32) -> Result<Self> {
+        Self::begin_of(root, frames, shift, false)
+    }
+
+    /// The same of what user mode asks for alone.
+    ///
+    /// # Errors
+    /// As [`Counting::begin`].
+    pub fn begin_user(root: &Root, frames: &[u64], shift: u32) -> Result<Self> {
+        Self::begin_of(root, frames, shift, true)
+    }
+
+    fn begin_of(root: &Root, frames: &[u64], shift: u32, user_only: bool) -> Result<Self> {
         let device = Device::open(root)?;
         let line_shift = device.line_bytes().trailing_zeros();
         let shift = shift.clamp(line_shift, PAGE_SHIFT);
@@ -78,6 +90,7 @@ impl Counting {
                 reads: true,
                 writes: true,
                 transfers,
+                user_only,
                 base_counter,
                 threshold: 0,
                 secondary: filter::WRITES,

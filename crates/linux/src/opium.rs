@@ -117,6 +117,8 @@ pub struct Filter {
     pub writes: bool,
     /// Count transfers between caches instead of memory fills?
     pub transfers: bool,
+    /// Leave out what kernel mode asked for?
+    pub user_only: bool,
     /// First counter it uses.
     pub base_counter: u32,
     /// Count at which a counter fires; 0 never.
@@ -461,6 +463,7 @@ impl Device {
             } else {
                 0
             };
+            flags |= if wanted.user_only { filter::USER } else { 0 };
             self.map.write32_release(base + filter::FLAGS, flags);
         }
         let sequence = self.map.read32(control::FILTER_SEQ);

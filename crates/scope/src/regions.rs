@@ -94,6 +94,9 @@ impl Region {
     #[inline]
     pub fn count(&self, device: &Device, fill: &Fill, requester: usize, transfer: bool) {
         let wanted = self.flags & filter::TRANSFERS != 0;
+        if self.flags & filter::USER != 0 && fill.kernel {
+            return;
+        }
         if wanted != transfer || !(self.start..self.end).contains(&fill.paddr) {
             return;
         }

@@ -276,7 +276,7 @@ impl Manager {
         let distance = |node: NodeId| {
             let home = at_home.iter().filter_map(|&home| {
                 let (a, b) = (machine.position(home)?, machine.position(node)?);
-                Some(machine.distances.get(a)?.get(b).copied()?)
+                machine.distances.get(a)?.get(b).copied()
             });
             home.min().unwrap_or(u32::MAX)
         };

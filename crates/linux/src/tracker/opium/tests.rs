@@ -216,6 +216,7 @@ fn filters_are_checked_before_they_are_set() {
         reads: true,
         writes: false,
         transfers: false,
+        user_only: false,
         base_counter: 16,
         threshold: 9,
         secondary: filter::WRITES,

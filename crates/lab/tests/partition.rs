@@ -1,0 +1,81 @@
+//! Partitions on an emulated machine of eight nodes: nodes move between three of them under load
+//! and with faults (`crates/linux/examples/partition_torture`), and the manager moves one by itself.
+
+mod common;
+
+use common::built;
+use hither_lab::image::AGENT_PATH;
+use std::path::Path;
+use std::process::Command;
+
+/// Eight nodes of one CPU each, every two of them linked: what `machines/uniform.toml` has, eight
+/// times. What is looked at here are places, not times.
+fn machine() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/uniform.toml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (head, node) = text.split_once("[[node]]").unwrap();
+    let (_, node) = node.split_once("cpus = \"0-7\"").unwrap();
+    let head = head.replace("name = \"uniform\"", "name = \"eight\"");
+    let nodes: String = (0..8)
+        .map(|number| format!("[[node]]\ncpus = \"{number}\"\n"))
+        .collect();
+    let pairs = (0..8).flat_map(|high| (0..high).map(move |low| (low, high)));
+    let links: String = pairs
+        .map(|(low, high)| format!("[[link]]\nbetween = [{low}, {high}]\n"))
+        .collect();
+    let curve = "curve.a_ns = 0\ncurve.b_ns = 2\ncurve.n = 1\n";
+    format!(
+        "{head}[node_defaults]{node}\n{nodes}\n[link_defaults]\ngbs = 20\nhop_ns = 60\n\
+         overhead = 1.2\n{curve}{links}"
+    )
+}
+
+/// What a shell's command prints in the guest.
+fn run(script: &str, files: &[&Path]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let machine_file = folder.path().join("eight.toml");
+    std::fs::write(&machine_file, machine()).unwrap();
+    let output = Command::new(built("hither"))
+        .args(["lab", "run", "--cpus", "8", "--memory", "160", "--timeout", "9m"])
+        .arg("--machine")
+        .arg(&machine_file)
+        .args(files.iter().flat_map(|file| [Path::new("--file"), file]))
+        .args(["--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{told}{said}");
+    assert!(output.status.success());
+    told
+}
+
+/// The long form is `scripts/evidence.sh partitions`.
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn nodes_move_between_partitions_and_nothing_is_lost() {
+    let program = built("examples/partition_torture");
+    let moves = std::env::var("HITHER_MOVES").unwrap_or_else(|_| "40".to_owned());
+    let script = format!("{} {AGENT_PATH} --moves {moves} --seed 7", program.display());
+    let told = run(&script, &[&program]);
+    let met = |what: &str| -> u64 {
+        let line = told.lines().find_map(|line| line.strip_prefix(what));
+        let number = line.and_then(|rest| rest.strip_prefix(": ")?.parse().ok());
+        number.unwrap_or_else(|| panic!("nothing is told of {what}"))
+    };
+    assert_eq!(met("states judged").to_string(), moves);
+    assert_eq!(met("accesses to another's memory"), 0);
+    // What it is about was met.
+    for what in [
+        "moves",
+        "moves with programs that end",
+        "moves without room",
+        "killed while leaving",
+        "accesses to own memory",
+        "windows",
+        "splits cut short",
+        "ends cut short",
+    ] {
+        assert!(met(what) > 0, "{what}");
+    }
+}

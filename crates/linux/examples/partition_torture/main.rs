@@ -1,0 +1,417 @@
+//! Torture of partitions: moves nodes between three partitions under load, again and again, with
+//! faults, and looks after each whether every process lives, every page is where it may be, and
+//! nobody reaches what is not theirs.
+//!
+//! `partition_torture HITHER [--moves N] [--seed S] [--pages N] [--windows N]`, as root on a machine
+//! of eight nodes with hither's Opium device (`hither lab run`). Ends with 1 where something did not
+//! hold, with 2 where it was called wrongly.
+//!
+//! Faults: hither is killed at any moment of a move, of the split and of its end; a program of the
+//! partition ends, or is killed, during a move; the nodes that a partition keeps have no room.
+
+mod board;
+mod chance;
+mod machine;
+mod worker;
+
+use board::{Board, CHECKS, ERRORS, SLOTS};
+use chance::Chance;
+use hither_core::partition::{Stage, State};
+use hither_linux::partition::kept::{self, Phase};
+use hither_linux::partition::{self as partitions, Partitions};
+use hither_linux::root::Root;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+const BOARD: &str = "/tmp/partition_torture.board";
+const FILE: &str = "/tmp/partition_torture.toml";
+/// Who gets which nodes at the beginning.
+const PARTS: [(&str, &str); 3] = [("a", "node:1-3"), ("b", "node:4-5"), ("c", "node:6-7")];
+/// Workers of a partition that go on to the end.
+const WORKERS: usize = 2;
+
+struct Options {
+    hither: PathBuf,
+    moves: u64,
+    seed: u64,
+    pages: usize,
+    /// Moves between two windows of counting.
+    windows: u64,
+}
+
+struct Torture {
+    options: Options,
+    root: Root,
+    chance: Chance,
+    board: Board,
+    next_slot: usize,
+    /// Workers that must live: name of the partition, process.
+    workers: Vec<(&'static str, Child)>,
+    met: BTreeMap<&'static str, u64>,
+    wrong: Vec<String>,
+    longest: Duration,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, rest @ ..] = &words[..]
+        && mode == "worker"
+    {
+        let numbers: Vec<u64> = rest.iter().filter_map(|word| word.parse().ok()).collect();
+        let [slot, pages, seed, rounds] = numbers[..] else {
+            return ExitCode::from(2);
+        };
+        let mut board = Board::open(Path::new(BOARD)).expect("the board");
+        let rounds = (rounds > 0).then_some(rounds);
+        worker::work(&mut board, slot as usize, pages as usize, seed, rounds);
+        return ExitCode::SUCCESS;
+    }
+    let Some(options) = parse(&words) else {
+        eprintln!(
+            "usage: partition_torture HITHER [--moves N] [--seed S] [--pages N] [--windows N]"
+        );
+        return ExitCode::from(2);
+    };
+    let mut torture = Torture {
+        chance: Chance::new(options.seed),
+        options,
+        root: Root::host(),
+        board: Board::open(Path::new(BOARD)).expect("the board"),
+        next_slot: 0,
+        workers: Vec::new(),
+        met: BTreeMap::new(),
+        wrong: Vec::new(),
+        longest: Duration::ZERO,
+    };
+    torture.run();
+    let checks: u64 = (0..SLOTS).map(|slot| torture.board.get(slot, CHECKS)).sum();
+    torture.met.insert("pages checked", checks);
+    for (what, count) in &torture.met {
+        println!("{what}: {count}");
+    }
+    println!("longest move: {} ms", torture.longest.as_millis());
+    for wrong in &torture.wrong {
+        println!("WRONG: {wrong}");
+    }
+    ExitCode::from(u8::from(!torture.wrong.is_empty()))
+}
+
+fn parse(words: &[String]) -> Option<Options> {
+    let (hither, rest) = words.split_first()?;
+    let mut options = Options {
+        hither: PathBuf::from(hither),
+        moves: 40,
+        seed: 1,
+        pages: 1024,
+        windows: 8,
+    };
+    for pair in rest.chunks(2) {
+        let number: u64 = pair.get(1)?.parse().ok()?;
+        match pair[0].as_str() {
+            "--moves" => options.moves = number,
+            "--seed" => options.seed = number,
+            "--pages" => options.pages = number as usize,
+            "--windows" => options.windows = number.max(1),
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+impl Torture {
+    fn run(&mut self) {
+        let before = machine::settings(&self.root);
+        let parts =
+            PARTS.map(|(name, on)| format!("[[partition]]\nname = \"{name}\"\non = \"{on}\"\n"));
+        let text = format!("format = \"hither.partitions/1\"\n{}", parts.concat());
+        std::fs::write(FILE, text).expect("the file of partitions");
+        self.splits(&before);
+        self.must(&["partition", "apply", FILE]);
+        for (name, _) in PARTS {
+            for _ in 0..WORKERS {
+                let worker = self.start(name, self.options.pages, 0);
+                self.workers.push((name, worker));
+            }
+        }
+        for number in 1..=self.options.moves {
+            self.one_move();
+            self.judge();
+            if number % self.options.windows == 0 {
+                self.window();
+            }
+            if !self.wrong.is_empty() {
+                return;
+            }
+        }
+        self.must(&["partition", "stop"]);
+        self.compare(&before, "after the last stop");
+        for (_, worker) in &mut self.workers {
+            let lives = worker.try_wait().is_ok_and(|ended| ended.is_none());
+            if !lives {
+                self.wrong
+                    .push("a worker did not outlive the partitions".to_owned());
+            }
+            let _ = worker.kill();
+            let _ = worker.wait();
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
+    }
+
+    fn hither(&self, words: &[&str]) -> Child {
+        let mut command = Command::new(&self.options.hither);
+        command
+            .args(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.spawn().expect("hither starts")
+    }
+
+    fn must(&mut self, words: &[&str]) {
+        let status = self.hither(words).wait().expect("it ends");
+        if !status.success() {
+            self.wrong
+                .push(format!("hither {} ended with {status}", words.join(" ")));
+        }
+    }
+
+    /// Splits that are cut short, and ends of splits that are: nothing is left of them.
+    fn splits(&mut self, before: &BTreeMap<String, String>) {
+        for _ in 0..self.options.moves.div_ceil(20).min(50) {
+            let delay = self.chance.below(60);
+            self.kill_after(&["partition", "apply", FILE], delay);
+            self.count("splits cut short");
+            self.must(&["partition", "stop"]);
+            self.compare(before, "after a split cut short");
+            self.must(&["partition", "apply", FILE]);
+            let delay = self.chance.below(60);
+            self.kill_after(&["partition", "stop"], delay);
+            self.count("ends cut short");
+            self.must(&["partition", "stop"]);
+            self.compare(before, "after an end cut short");
+        }
+    }
+
+    fn compare(&mut self, before: &BTreeMap<String, String>, when: &str) {
+        let now = machine::settings(&self.root);
+        for (path, text) in before {
+            if now[path] != *text {
+                let line = format!("{when}: {path} is {:?}, not {text:?}", now[path]);
+                self.wrong.push(line);
+            }
+        }
+    }
+
+    /// Whether it was killed, and did not end before.
+    fn kill_after(&mut self, words: &[&str], delay_ms: u64) -> bool {
+        let mut child = self.hither(words);
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let running = child.try_wait().is_ok_and(|ended| ended.is_none());
+        let _ = child.kill();
+        let _ = child.wait();
+        running
+    }
+
+    fn start(&mut self, name: &str, pages: usize, rounds: u64) -> Child {
+        let slot = self.next_slot % SLOTS;
+        self.next_slot += 1;
+        let own = std::env::current_exe().expect("own path");
+        let [slot, pages, rounds] = [slot as u64, pages as u64, rounds].map(|n| n.to_string());
+        let seed = self.chance.below(1 << 30).to_string();
+        let mut command = Command::new(&self.options.hither);
+        command.args(["partition", "run", name, "--"]).arg(own);
+        command.args(["worker", &slot, &pages, &seed, &rounds]);
+        let child = command.spawn().expect("a worker starts");
+        // It has joined when its group says so.
+        let folder = partitions::cgroup::folder(name);
+        let start = Instant::now();
+        while !partitions::cgroup::own_processes(&self.root, &folder).contains(&(child.id() as i32))
+        {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "a worker does not join"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child
+    }
+
+    fn state(&self) -> State {
+        let kept = kept::read(&partitions::folder()).expect("what is kept");
+        kept.map(|kept| kept.state).unwrap_or_default()
+    }
+
+    fn one_move(&mut self) {
+        let before = self.state();
+        let owners: Vec<(String, Vec<u32>)> = before
+            .layout
+            .partitions
+            .iter()
+            .map(|part| {
+                (
+                    part.name.clone(),
+                    part.set.nodes.iter().map(|n| n.0).collect(),
+                )
+            })
+            .filter(|(_, nodes): &(String, Vec<u32>)| nodes.len() > 1)
+            .collect();
+        let (from, nodes) = self.chance.one_of(&owners).clone();
+        let node = self.chance.one_of(&nodes).to_string();
+        let others: Vec<&str> = PARTS
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|n| *n != from)
+            .collect();
+        let to = *self.chance.one_of(&others);
+        let words = ["partition", "move", &node, "--from", &from, "--to", to];
+        let name = PARTS
+            .iter()
+            .map(|(name, _)| *name)
+            .find(|name| *name == from)
+            .unwrap_or("a");
+        match self.chance.below(8) {
+            0..=2 => {
+                let delay = self.chance.below(120);
+                self.killed_move(&words, delay);
+            }
+            3 => self.move_with_exits(&words, name),
+            4 if nodes.len() == 2 => self.move_without_room(&words, name),
+            _ => self.plain_move(&words),
+        }
+    }
+
+    fn plain_move(&mut self, words: &[&str]) {
+        let start = Instant::now();
+        self.must(words);
+        self.longest = self.longest.max(start.elapsed());
+        self.count("moves");
+    }
+
+    fn killed_move(&mut self, words: &[&str], delay_ms: u64) {
+        if !self.kill_after(words, delay_ms) {
+            return self.count("moves that ended before they were killed");
+        }
+        let kept = kept::read(&partitions::folder()).expect("what is kept");
+        let moving = kept.as_ref().and_then(|kept| kept.state.moving.as_ref());
+        self.count(match moving.map(|moving| moving.stage) {
+            None => "killed before or behind",
+            Some(Stage::Leaving) => "killed while leaving",
+            Some(Stage::Closed) => "killed when closed",
+        });
+        // Whoever comes next mends it.
+        match Partitions::open(&self.root, &partitions::folder()) {
+            Ok((_, notes)) if moving.is_some() && notes.is_empty() => {
+                self.wrong.push("nothing was mended".to_owned());
+            }
+            Ok(_) => {}
+            Err(error) => self.wrong.push(format!("it cannot be mended: {error}")),
+        }
+    }
+
+    /// Programs that end by themselves, and one that is killed, while their pages move.
+    fn move_with_exits(&mut self, words: &[&str], name: &'static str) {
+        let pages = self.options.pages;
+        let mut brief: Vec<Child> = (1..4).map(|n| self.start(name, pages, n * 4)).collect();
+        let mut moving = self.hither(words);
+        std::thread::sleep(Duration::from_millis(self.chance.below(40)));
+        let _ = brief[0].kill();
+        let status = moving.wait().expect("it ends");
+        if !status.success() {
+            self.wrong
+                .push(format!("with programs that end it ended with {status}"));
+        }
+        for child in &mut brief {
+            let _ = child.wait();
+        }
+        self.count("moves with programs that end");
+    }
+
+    /// A program fills what the partition would keep: the move fails and changes nothing.
+    fn move_without_room(&mut self, words: &[&str], name: &'static str) {
+        let before = self.state();
+        let part = before.layout.of(name).expect("it is there").nodes.clone();
+        let free: u64 = part
+            .iter()
+            .map(|node| machine::free(&self.root, node))
+            .sum();
+        // Leaves both nodes nearly full, and more on each than the other has room for.
+        let pages = (free * 85 / 100) as usize;
+        let slot = (self.next_slot % SLOTS) as u64;
+        let mut hog = self.start(name, pages, 0);
+        let start = Instant::now();
+        while self.board.get(slot as usize, CHECKS) == 0
+            && start.elapsed() < Duration::from_secs(120)
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let status = self.hither(words).wait().expect("it ends");
+        if status.code() != Some(1) {
+            self.wrong
+                .push(format!("without room it ended with {status}"));
+        }
+        if self.state() != before {
+            self.wrong
+                .push("a move without room changed something".to_owned());
+        }
+        self.count("moves without room");
+        let _ = hog.kill();
+        let _ = hog.wait();
+    }
+
+    /// What holds between any two calls.
+    fn judge(&mut self) {
+        let kept = kept::read(&partitions::folder()).expect("what is kept");
+        let Some(kept) =
+            kept.filter(|kept| kept.phase == Phase::Running && kept.state.moving.is_none())
+        else {
+            return self.wrong.push("something is left half done".to_owned());
+        };
+        self.wrong
+            .extend(machine::differences(&self.root, &kept.state));
+        let left = machine::left_behind(&self.root, &kept.state);
+        if left > 0 {
+            self.wrong
+                .push(format!("{left} anonymous pages are left behind"));
+        }
+        for (name, worker) in &mut self.workers {
+            let pid = worker.id() as i32;
+            let group = hither_linux::counters::pressure::group_of(&self.root, pid);
+            let lives = worker.try_wait().is_ok_and(|ended| ended.is_none());
+            if !lives || group != Some(format!("/hither.{name}")) {
+                self.wrong.push(format!(
+                    "worker {pid} of {name}: lives {lives}, in {group:?}"
+                ));
+            }
+        }
+        let errors: u64 = (0..SLOTS).map(|slot| self.board.get(slot, ERRORS)).sum();
+        if errors > 0 {
+            self.wrong
+                .push(format!("{errors} pages have other bytes than were written"));
+        }
+        self.count("states judged");
+    }
+
+    /// Nobody's CPUs reach another's anonymous memory, while all workers work.
+    fn window(&mut self) {
+        let state = self.state();
+        let counted = machine::accesses(&self.root, &state, || {
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        if counted.own == 0 {
+            self.wrong
+                .push("no access of anybody was counted".to_owned());
+        }
+        if counted.foreign > 0 {
+            self.wrong
+                .push(format!("accesses to what is another's: {counted:?}"));
+        }
+        *self.met.entry("accesses to own memory").or_default() += counted.own;
+        *self.met.entry("accesses to another's memory").or_default() += counted.foreign;
+        *self.met.entry("frames watched").or_default() += counted.frames;
+        self.count("windows");
+    }
+}
