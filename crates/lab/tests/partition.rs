@@ -31,12 +31,13 @@ fn machine() -> String {
 }
 
 /// What a shell's command prints in the guest.
-fn run(script: &str, files: &[&Path]) -> String {
+fn run(script: &str, files: &[&Path], timeout: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let machine_file = folder.path().join("eight.toml");
     std::fs::write(&machine_file, machine()).unwrap();
     let output = Command::new(built("hither"))
-        .args(["lab", "run", "--cpus", "8", "--memory", "160", "--timeout", "9m"])
+        .args(["lab", "run", "--cpus", "8", "--memory", "160"])
+        .args(["--timeout", timeout])
         .arg("--machine")
         .arg(&machine_file)
         .args(files.iter().flat_map(|file| [Path::new("--file"), file]))
@@ -56,8 +57,12 @@ fn run(script: &str, files: &[&Path]) -> String {
 fn nodes_move_between_partitions_and_nothing_is_lost() {
     let program = built("examples/partition_torture");
     let moves = std::env::var("HITHER_MOVES").unwrap_or_else(|_| "40".to_owned());
-    let script = format!("{} {AGENT_PATH} --moves {moves} --seed 7", program.display());
-    let told = run(&script, &[&program]);
+    let script = format!(
+        "{} {AGENT_PATH} --moves {moves} --seed 7",
+        program.display()
+    );
+    let timeout = if moves.len() > 2 { "3h" } else { "9m" };
+    let told = run(&script, &[&program], timeout);
     let met = |what: &str| -> u64 {
         let line = told.lines().find_map(|line| line.strip_prefix(what));
         let number = line.and_then(|rest| rest.strip_prefix(": ")?.parse().ok());
@@ -71,6 +76,8 @@ fn nodes_move_between_partitions_and_nothing_is_lost() {
         "moves with programs that end",
         "moves without room",
         "killed while leaving",
+        "killed when closed",
+        "interrupted and taken back",
         "accesses to own memory",
         "windows",
         "splits cut short",

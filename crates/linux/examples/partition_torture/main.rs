@@ -6,7 +6,7 @@
 //! of eight nodes with hither's Opium device (`hither lab run`). Ends with 1 where something did not
 //! hold, with 2 where it was called wrongly.
 //!
-//! Faults: hither is killed at any moment of a move, of the split and of its end; a program of the
+//! Faults: hither is killed at any moment of a move, of the split and of its end, or interrupted; a program of the
 //! partition ends, or is killed, during a move; the nodes that a partition keeps have no room.
 
 mod board;
@@ -138,6 +138,9 @@ impl Torture {
         for number in 1..=self.options.moves {
             self.one_move();
             self.judge();
+            if number % 50 == 0 {
+                println!("after {number} moves: {:?}", self.met);
+            }
             if number % self.options.windows == 0 {
                 self.window();
             }
@@ -172,10 +175,12 @@ impl Torture {
     }
 
     fn must(&mut self, words: &[&str]) {
-        let status = self.hither(words).wait().expect("it ends");
-        if !status.success() {
-            self.wrong
-                .push(format!("hither {} ended with {status}", words.join(" ")));
+        let mut command = Command::new(&self.options.hither);
+        let output = command.args(words).output().expect("hither starts");
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = format!("hither {}: {}: {said}", words.join(" "), output.status);
+            self.wrong.push(line);
         }
     }
 
@@ -206,14 +211,11 @@ impl Torture {
         }
     }
 
-    /// Whether it was killed, and did not end before.
-    fn kill_after(&mut self, words: &[&str], delay_ms: u64) -> bool {
+    fn kill_after(&self, words: &[&str], delay_ms: u64) {
         let mut child = self.hither(words);
         std::thread::sleep(Duration::from_millis(delay_ms));
-        let running = child.try_wait().is_ok_and(|ended| ended.is_none());
         let _ = child.kill();
         let _ = child.wait();
-        running
     }
 
     fn start(&mut self, name: &str, pages: usize, rounds: u64) -> Child {
@@ -273,13 +275,11 @@ impl Torture {
             .map(|(name, _)| *name)
             .find(|name| *name == from)
             .unwrap_or("a");
-        match self.chance.below(8) {
-            0..=2 => {
-                let delay = self.chance.below(120);
-                self.killed_move(&words, delay);
-            }
-            3 => self.move_with_exits(&words, name),
-            4 if nodes.len() == 2 => self.move_without_room(&words, name),
+        match self.chance.below(16) {
+            0..=5 => self.killed_move(&words),
+            6 | 7 => self.move_with_exits(&words, name),
+            8 | 9 => self.interrupted_move(&words),
+            10 if nodes.len() == 2 => self.move_without_room(&words, name),
             _ => self.plain_move(&words),
         }
     }
@@ -291,13 +291,27 @@ impl Torture {
         self.count("moves");
     }
 
-    fn killed_move(&mut self, words: &[&str], delay_ms: u64) {
-        if !self.kill_after(words, delay_ms) {
+    /// hither is killed at any moment, or soon after it has noted a stage.
+    fn killed_move(&mut self, words: &[&str]) {
+        let wait = Duration::from_micros(self.chance.below(60_000));
+        let stage = *self
+            .chance
+            .one_of(&[None, Some(Stage::Leaving), Some(Stage::Closed)]);
+        let mut child = self.hither(words);
+        let lives = |child: &mut Child| child.try_wait().is_ok_and(|ended| ended.is_none());
+        if stage.is_some() {
+            while self.state().moving.map(|moving| moving.stage) != stage && lives(&mut child) {}
+        }
+        // A stage takes a few milliseconds, a whole move ten times as long.
+        std::thread::sleep(wait / if stage.is_some() { 20 } else { 1 });
+        let killed = lives(&mut child);
+        let _ = child.kill();
+        let _ = child.wait();
+        if !killed {
             return self.count("moves that ended before they were killed");
         }
-        let kept = kept::read(&partitions::folder()).expect("what is kept");
-        let moving = kept.as_ref().and_then(|kept| kept.state.moving.as_ref());
-        self.count(match moving.map(|moving| moving.stage) {
+        let moving = self.state().moving;
+        self.count(match moving.as_ref().map(|moving| moving.stage) {
             None => "killed before or behind",
             Some(Stage::Leaving) => "killed while leaving",
             Some(Stage::Closed) => "killed when closed",
@@ -309,6 +323,31 @@ impl Torture {
             }
             Ok(_) => {}
             Err(error) => self.wrong.push(format!("it cannot be mended: {error}")),
+        }
+    }
+
+    /// Somebody presses Ctrl-C.
+    fn interrupted_move(&mut self, words: &[&str]) {
+        let before = self.state();
+        let mut child = self.hither(words);
+        std::thread::sleep(Duration::from_micros(self.chance.below(50_000)));
+        // SAFETY: sends a signal to a child that was not waited for yet.
+        unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+        let status = child.wait().expect("it ends");
+        // Before it reads signals as data, one ends it as it ends any program.
+        let is_signal =
+            std::os::unix::process::ExitStatusExt::signal(&status) == Some(libc::SIGINT);
+        match status.code() {
+            Some(0) => self.count("interrupted too late"),
+            Some(130) if self.state() != before => {
+                self.wrong
+                    .push("an interrupted move changed something".to_owned());
+            }
+            Some(130) => self.count("interrupted and taken back"),
+            _ if is_signal && self.state() == before => self.count("interrupted before it began"),
+            _ => self
+                .wrong
+                .push(format!("an interrupted move ended with {status}")),
         }
     }
 

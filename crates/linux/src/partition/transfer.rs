@@ -15,8 +15,11 @@
 //! call takes back what had not been closed and finishes what had.
 
 use super::Partitions;
+use super::cgroup;
 use super::evacuate::{self, Evacuation, Found, Tally};
+use crate::counters::pressure;
 use crate::error::{Error, Result};
+use crate::root::Root;
 use hither_core::ids::NodeId;
 use hither_core::partition::{Moving, State};
 use hither_core::plan::Refusal;
@@ -177,6 +180,7 @@ impl Partitions {
         let begun = self.begun(order, &machine)?;
         let outlook = self.look_out(&begun, &machine)?;
         let before = self.need(&order.from)?.state.clone();
+        let _everywhere = Everywhere::enter(&self.root)?;
         let mut evacuation = Evacuation::new(&self.root, order.rate);
         match self.steps(&begun, &outlook, &mut evacuation, go_on) {
             Ok(done) => Ok(done),
@@ -292,6 +296,7 @@ impl Partitions {
         self.set(state.clone())?;
         let machine = self.machine()?;
         let targets = targets(&state, &moving, &machine);
+        let _everywhere = Everywhere::enter(&self.root)?;
         let mut evacuation = Evacuation::new(&self.root, None);
         let done = self.verify(&moving, &targets, &mut evacuation, &mut |_, _, wait_ns| {
             std::thread::sleep(Duration::from_nanos(wait_ns));
@@ -311,6 +316,33 @@ impl Partitions {
                 Ok(format!("{begin}: {from} has it again, as {why}"))
             }
         }
+    }
+}
+
+/// This process in the root of the tree, until it is dropped. The kernel takes new pages for those it
+/// moves in the name of who asks, so that a mover needs memory of both sides.
+struct Everywhere {
+    root: Root,
+    /// The group that it was in.
+    home: String,
+}
+
+impl Everywhere {
+    fn enter(root: &Root) -> Result<Self> {
+        let own = std::process::id() as i32;
+        let home = pressure::group_of(root, own).unwrap_or_default();
+        cgroup::put(root, own, cgroup::TREE)?;
+        Ok(Self {
+            root: root.clone(),
+            home: format!("{}{}", cgroup::TREE, home.trim_end_matches('/')),
+        })
+    }
+}
+
+impl Drop for Everywhere {
+    fn drop(&mut self) {
+        // Where it cannot go back it ends soon, and its children are none.
+        let _ = cgroup::put(&self.root, std::process::id() as i32, &self.home);
     }
 }
 
