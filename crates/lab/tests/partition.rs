@@ -30,8 +30,8 @@ fn machine() -> String {
     )
 }
 
-/// What a shell's command prints in the guest.
-fn run(script: &str, files: &[&Path], timeout: &str) -> String {
+/// What a script prints in the guest; `$0` is the program, `$1` hither.
+fn run(script: &str, program: &Path, timeout: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let machine_file = folder.path().join("eight.toml");
     std::fs::write(&machine_file, machine()).unwrap();
@@ -40,8 +40,11 @@ fn run(script: &str, files: &[&Path], timeout: &str) -> String {
         .args(["--timeout", timeout])
         .arg("--machine")
         .arg(&machine_file)
-        .args(files.iter().flat_map(|file| [Path::new("--file"), file]))
+        .arg("--file")
+        .arg(program)
         .args(["--", "sh", "-c", script])
+        .arg(program)
+        .arg(AGENT_PATH)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -50,6 +53,33 @@ fn run(script: &str, files: &[&Path], timeout: &str) -> String {
     assert!(output.status.success());
     told
 }
+
+/// One partition fills its memory, the other is idle; the manager gives it a node of the other's.
+const MANAGE: &str = "
+cat > /tmp/goals.toml <<'EOF'
+format = \"hither.partitions/1\"
+[manager]
+interval_s = 1
+hold = 2
+cooldown_s = 30
+[[partition]]
+name = \"idle\"
+on = \"node:1-3\"
+goal = {}
+[[partition]]
+name = \"full\"
+on = \"node:4-5\"
+goal = { memory_above = 0.2 }
+EOF
+$1 partition apply /tmp/goals.toml > /tmp/applied
+$1 partition run full -- $0 worker 1 20000 5 0 & full=$!
+until test $(awk '/RssAnon/ {print $2}' /proc/$full/status) -gt 79000; do sleep 0.1; done
+kill -STOP $full
+$1 partition manage /tmp/goals.toml --looks 4
+$1 partition show
+$1 partition stop
+kill -KILL $full
+";
 
 /// The long form is `scripts/evidence.sh partitions`.
 #[test]
@@ -62,7 +92,7 @@ fn nodes_move_between_partitions_and_nothing_is_lost() {
         program.display()
     );
     let timeout = if moves.len() > 2 { "3h" } else { "9m" };
-    let told = run(&script, &[&program], timeout);
+    let told = run(&format!("{torture}\n{MANAGE}"), &program, timeout);
     let met = |what: &str| -> u64 {
         let line = told.lines().find_map(|line| line.strip_prefix(what));
         let number = line.and_then(|rest| rest.strip_prefix(": ")?.parse().ok());
@@ -85,4 +115,12 @@ fn nodes_move_between_partitions_and_nothing_is_lost() {
     ] {
         assert!(met(what) > 0, "{what}");
     }
+    // The manager: not before the second look, once, and with both reasons.
+    let said = |part: &str| told.lines().filter(|line| line.contains(part)).count();
+    assert_eq!(said("full: wants a node, look 1 of 2: uses "), 1);
+    assert_eq!(said(" goes from idle to full: full: uses "), 1);
+    assert_eq!(said("; idle: would use 0 % of its CPUs and "), 1);
+    let full = told.lines().find(|line| line.starts_with("full  "));
+    let words: Vec<&str> = full.unwrap_or("").split_whitespace().collect();
+    assert_eq!(words[3], "3-5", "the node next to its own: {words:?}");
 }
