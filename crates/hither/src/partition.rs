@@ -68,7 +68,8 @@ enum Action {
     Manage(manage::Command),
     /// Take all partitions back: processes go where they came from, settings are what they were
     Stop {
-        /// Also where what was kept of them cannot be read: groups go, settings stay as they are
+        /// Also where what was kept of them cannot be read or is lost: then groups go, and settings
+        /// stay as they are
         #[arg(long)]
         force: bool,
     },
@@ -129,10 +130,15 @@ impl Command {
 impl Apply {
     fn run(self) -> anyhow::Result<ExitCode> {
         let root = self.root.as_deref().map_or_else(Root::host, Root::new);
+        // What a dead one left is mended before the machine is read.
+        let partitions = match self.dry_run {
+            true => None,
+            false => Some(open()?),
+        };
         let machine = machine::machine(&root).context("reading the machine")?;
         let wish = read(&self.file, &machine)?;
-        if !self.dry_run {
-            let notes = open()?.apply(&wish)?;
+        if let Some(mut partitions) = partitions {
+            let notes = partitions.apply(&wish)?;
             print::err_lines(&notes.join("\n"));
         }
         show::layout(&wish, &machine, self.json)?;
@@ -156,13 +162,17 @@ fn read(path: &Path, machine: &Resources) -> anyhow::Result<Wish> {
 
 /// The right to change partitions; what a dead one left is mended and told.
 fn open() -> anyhow::Result<Partitions> {
-    let root = Root::host();
-    if hither_linux::sys::effective_uid() != 0 {
-        bail!("partitions are root's to change: run hither as root");
-    }
-    let (partitions, notes) = Partitions::open(&root, &machine::folder())?;
+    check_root()?;
+    let (partitions, notes) = Partitions::open(&Root::host(), &machine::folder())?;
     print::err_lines(&notes.join("\n"));
     Ok(partitions)
+}
+
+fn check_root() -> anyhow::Result<()> {
+    match hither_linux::sys::effective_uid() {
+        0 => Ok(()),
+        _ => bail!("partitions are root's to change: run hither as root"),
+    }
 }
 
 fn run(name: &str, command: &[String]) -> anyhow::Result<ExitCode> {
@@ -177,15 +187,19 @@ fn run(name: &str, command: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 fn stop(force: bool) -> anyhow::Result<ExitCode> {
-    let root = Root::host();
-    if force {
-        machine::force_stop(&root, &machine::folder())?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    // What is kept may be of no use on a kernel that can have no partitions.
-    if cgroup::check(&root).is_err() && kept::read(&machine::folder())?.is_none() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    open()?.stop()?;
+    check_root()?;
+    let (root, folder) = (Root::host(), machine::folder());
+    let notes = match force {
+        true => machine::force_stop(&root, &folder)?,
+        // Nothing is mended first: all of it is taken back anyway.
+        false => match Partitions::open_as_is(&root, &folder)?.stop()? {
+            // Perhaps there is something of which nothing is kept.
+            notes if notes.is_empty() && cgroup::check(&root).is_ok() => {
+                Partitions::open(&root, &folder)?.1
+            }
+            notes => notes,
+        },
+    };
+    print::err_lines(&notes.join("\n"));
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@
 //!
 //! Source: the global resource manager of IBM's ccNUMA work. Time and figures are arguments.
 
-use super::Layout;
+use super::{Layout, State};
 use crate::ids::NodeId;
 use crate::rset::Resources;
 use serde::Deserialize;
@@ -225,13 +225,13 @@ impl Manager {
             *held = if want.is_some() { *held + 1 } else { 0 };
             match want {
                 None => lines.push(format!("{name}: content with {}", count(nodes.len()))),
-                Some(why) if *held < self.pace.hold => lines.push(format!(
+                Some((why, _)) if *held < self.pace.hold => lines.push(format!(
                     "{name}: wants a node, look {held} of {}: {why}",
                     self.pace.hold
                 )),
-                Some(why) => {
+                Some((why, need)) => {
                     lines.push(format!("{name}: wants a node: {why}"));
-                    asking.push((goal.priority, name.clone(), why));
+                    asking.push((goal.priority, name.clone(), why, need));
                 }
             }
         }
@@ -246,8 +246,8 @@ impl Manager {
         }
         // The highest priority first; of the same one by name, so that a run can be repeated.
         asking.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        for (_, to, why) in asking {
-            match self.giver(&to, layout, machine, look) {
+        for (_, to, why, need) in asking {
+            match self.giver(&to, need, layout, machine, look) {
                 Some((node, from, spare)) => {
                     let why = format!("{to}: {why}; {from}: {spare}");
                     let proposal = Proposal {
@@ -268,6 +268,7 @@ impl Manager {
     fn giver(
         &self,
         to: &str,
+        need: Need,
         layout: &Layout,
         machine: &Resources,
         look: &Look,
@@ -292,6 +293,18 @@ impl Manager {
                 continue;
             };
             for node in nodes {
+                let has_cpus = machine
+                    .position(node)
+                    .is_some_and(|at| !machine.nodes[at].cpus.is_empty());
+                // It must help, and must not leave the giver without CPUs or memory.
+                let state = State {
+                    layout: layout.clone(),
+                    moving: None,
+                };
+                if need == Need::Cpus && !has_cpus || state.begin(node, name, to, machine).is_err()
+                {
+                    continue;
+                }
                 let bytes = look.node_bytes.get(&node).copied().unwrap_or(0);
                 // Whoever cares least gives first.
                 let rank = (goal.priority, distance(node), bytes, node);
@@ -318,31 +331,45 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Why an owner wants one more node; `None`: it does not.
-fn wants(goal: &Goal, nodes: usize, used: Option<&Use>, minute: u32) -> Option<String> {
+/// What a node is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    Any,
+    Cpus,
+}
+
+/// Why an owner wants one more node, and for what; `None`: it does not.
+fn wants(goal: &Goal, nodes: usize, used: Option<&Use>, minute: u32) -> Option<(String, Need)> {
+    let any = |why: String| (why, Need::Any);
     if let Some(slot) = goal.scheduled(minute) {
         return (nodes < slot.nodes).then(|| {
-            format!(
+            any(format!(
                 "has {} of {} from {} to {}",
                 nodes, slot.nodes, slot.from, slot.to
-            )
+            ))
         });
     }
     if nodes < goal.min_nodes {
-        return Some(format!("has {} of at least {}", nodes, goal.min_nodes));
+        return Some(any(format!("has {} of at least {}", nodes, goal.min_nodes)));
     }
     let used = used?;
     if nodes >= goal.max_nodes {
         return None;
     }
     if used.cpu > goal.cpu_above {
-        return Some(format!("uses {} of its CPUs", percent(used.cpu)));
+        return Some((
+            format!("uses {} of its CPUs", percent(used.cpu)),
+            Need::Cpus,
+        ));
     }
     if let Some(stall) = used.stall.filter(|&stall| stall > goal.stall_above) {
-        return Some(format!("waits for memory {} of the time", percent(stall)));
+        return Some(any(format!(
+            "waits for memory {} of the time",
+            percent(stall)
+        )));
     }
     (used.memory > goal.memory_above)
-        .then(|| format!("uses {} of its memory", percent(used.memory)))
+        .then(|| any(format!("uses {} of its memory", percent(used.memory))))
 }
 
 /// Why an owner can do with one node less; `None`: it cannot.

@@ -7,8 +7,9 @@ use hither_core::partition::manager::{Look, Manager, Proposal, Use};
 use hither_core::partition::{Layout, REST};
 use hither_core::rset::Resources;
 use hither_linux::counters::pressure::{self, Pressure};
+use hither_linux::partition::kept::{self, Phase};
 use hither_linux::partition::transfer::Order;
-use hither_linux::partition::{self as machine, kept};
+use hither_linux::partition::{self as machine, evacuate};
 use hither_linux::proc::cpu_times::{self, Times};
 use hither_linux::root::Root;
 use hither_linux::sys::{self, Signals};
@@ -42,12 +43,14 @@ pub struct Command {
 }
 
 impl Command {
-    /// Runs it until Ctrl-C.
+    /// Runs it until Ctrl-C (exit status 130), or as many looks as asked for.
     ///
     /// # Errors
     /// Bad input, missing rights, partitions that go away.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let root = Root::host();
+        // What a dead one left is mended before the machine is read.
+        drop(open()?);
         let resources = machine::machine(&root).context("reading the machine")?;
         let wish = super::read(&self.file, &resources)?;
         if wish.goals.len() < 2 {
@@ -57,8 +60,6 @@ impl Command {
                 self.file.display()
             );
         }
-        // What a dead one left is mended before the first look.
-        drop(open()?);
         let signals =
             Signals::new(&[sys::SIGINT, sys::SIGTERM]).context("reading signals as data")?;
         let mut manager = Manager::new(&wish.goals, wish.pace.clone());
@@ -66,24 +67,31 @@ impl Command {
         let mut told = Vec::new();
         let mut looks = 0;
         loop {
-            let until = sys::monotonic_ns() + wish.pace.interval_s.max(1) * 1_000_000_000;
+            let interval_ns = wish.pace.interval_s.max(1).saturating_mul(1_000_000_000);
+            let until = sys::monotonic_ns().saturating_add(interval_ns);
             while sys::monotonic_ns() < until {
-                if signals.take().is_some() {
-                    return Ok(ExitCode::SUCCESS);
+                if let Some(arrived) = signals.take() {
+                    return Ok(ended_by(arrived.signal));
                 }
                 std::thread::sleep(Duration::from_millis(50));
             }
             let Some(kept) = kept::read(&machine::folder())? else {
                 bail!("the partitions are gone: apply a file first");
             };
+            if kept.phase != Phase::Running || kept.state.moving.is_some() {
+                // Somebody else is at work.
+                continue;
+            }
             let resources = machine::machine(&eyes.root)?;
             let look = eyes.look(&kept.state.layout, &resources)?;
             let (proposal, lines) = manager.step(&kept.state.layout, &resources, &look);
             self.tell(&look, &lines, &proposal, &mut told)?;
             if let Some(proposal) = proposal {
                 manager.moved(look.now_s);
-                if !self.dry_run && !self.act(proposal, &signals)? {
-                    return Ok(ExitCode::SUCCESS);
+                if !self.dry_run
+                    && let Some(signal) = self.act(proposal, &signals)
+                {
+                    return Ok(ended_by(signal));
                 }
             }
             looks += 1;
@@ -145,25 +153,37 @@ impl Command {
         Ok(())
     }
 
-    /// Moves a node; false: a signal asked to end.
-    fn act(&self, proposal: Proposal, signals: &Signals) -> anyhow::Result<bool> {
+    /// Moves a node; a signal that asked to end is told. What fails is tried again in time.
+    fn act(&self, proposal: Proposal, signals: &Signals) -> Option<i32> {
         let order = Order {
             node: proposal.node,
             from: proposal.from,
             to: proposal.to,
             rate: self.rate,
         };
-        let (done, signal) = shift::carry_out(&mut open()?, &order, signals);
-        let (node, from, to) = (order.node, &order.from, &order.to);
-        match done {
-            Ok(done) => print::err_lines(&format!(
-                "{node} is {to}'s now: {} moved",
+        let mut partitions = match open() {
+            Ok(partitions) => partitions,
+            Err(error) => {
+                print::error(&error);
+                return None;
+            }
+        };
+        let (done, signal) = shift::carry_out(&mut partitions, &order, signals);
+        print::err_lines(&match done {
+            Ok(done) => format!(
+                "{} is {}'s now: {} moved",
+                order.node,
+                order.to,
                 print::size(done.tally.moved * 4)
-            )),
-            Err(failed) => print::err_lines(&format!("{node} stays with {from}: {failed}")),
-        }
-        Ok(signal.is_none())
+            ),
+            Err(failed) => shift::failure(order.node.0, &order.from, &failed),
+        });
+        signal
     }
+}
+
+fn ended_by(signal: i32) -> ExitCode {
+    ExitCode::from((128 + signal).clamp(0, 255) as u8)
 }
 
 /// What was seen at the last look.
@@ -214,7 +234,13 @@ impl Eyes {
                 })
                 .sum();
             let (total, _) = machine.memory_bytes(&set.nodes);
-            let used: u64 = set.nodes.iter().map(|node| in_use(&self.root, node)).sum();
+            // Neither free nor of files, which could be dropped.
+            let used = |node| {
+                let memory = evacuate::memory(&self.root, node);
+                let idle_kb = memory.free_kb.saturating_add(memory.file_kb);
+                memory.total_kb.saturating_sub(idle_kb) * 1024
+            };
+            let used: u64 = set.nodes.iter().map(used).sum();
             look.uses.insert(
                 name.to_owned(),
                 Use {
@@ -240,16 +266,4 @@ impl Eyes {
         let before = self.stalls.insert(name.to_owned(), now);
         Ok(before.and_then(|before| now.some.share_since(&before.some, elapsed_us)))
     }
-}
-
-/// Bytes of a node that cannot be dropped: neither free nor of files.
-fn in_use(root: &Root, node: hither_core::ids::NodeId) -> u64 {
-    let path = format!("sys/devices/system/node/node{}/meminfo", node.0);
-    let memory = root.parse(&path, |text| {
-        hither_linux::parse::node_meminfo(text, node.0)
-    });
-    memory.map_or(0, |memory| {
-        let idle_kb = memory.free_kb.saturating_add(memory.file_kb);
-        memory.total_kb.saturating_sub(idle_kb) * 1024
-    })
 }

@@ -85,8 +85,7 @@ impl Command {
         Ok(ExitCode::from(match (done, signal) {
             (Ok(_), _) => 0,
             (Err(Failed::Stopped), Some(signal)) => (128 + signal).clamp(0, 255) as u8,
-            (Err(Failed::Refused(_)), _) => STATUS_BAD_INPUT,
-            (Err(_), _) => STATUS_FAILED,
+            (Err(failed), _) => status(&failed),
         }))
     }
 
@@ -95,11 +94,7 @@ impl Command {
             Ok(outlook) => outlook,
             Err(failed) => {
                 self.tell_failure(&failed)?;
-                let is_input = matches!(failed, Failed::Refused(_));
-                return Ok(ExitCode::from(match is_input {
-                    true => STATUS_BAD_INPUT,
-                    false => STATUS_FAILED,
-                }));
+                return Ok(ExitCode::from(status(&failed)));
             }
         };
         let targets: Vec<u32> = outlook.targets.iter().map(|node| node.0).collect();
@@ -175,11 +170,23 @@ impl Command {
             });
             print::out(&format!("{document:#}\n"))?;
         }
-        print::err_lines(&format!(
-            "node{} stays with {}: {failed}",
-            self.node, self.from
-        ));
+        print::err_lines(&failure(self.node, &self.from, failed));
         Ok(())
+    }
+}
+
+fn status(failed: &Failed) -> u8 {
+    match failed {
+        Failed::Refused(_) => STATUS_BAD_INPUT,
+        _ => STATUS_FAILED,
+    }
+}
+
+/// What became of a node that did not move, for a person.
+pub fn failure(node: u32, from: &str, failed: &Failed) -> String {
+    match failed {
+        Failed::NotTakenBack(_) => format!("node{node} is neither here nor there: {failed}"),
+        _ => format!("node{node} stays with {from}: {failed}"),
     }
 }
 

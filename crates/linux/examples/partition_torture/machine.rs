@@ -32,6 +32,12 @@ pub fn settings(root: &Root) -> BTreeMap<String, String> {
         })
         .collect();
     let groups = root.names(cgroup::TREE).unwrap();
+    for name in groups.iter().filter(|name| !name.starts_with("hither.")) {
+        let path = format!("{}/{name}/cpuset.mems.effective", cgroup::TREE);
+        if let Some(text) = root.text_if_any(&path).unwrap() {
+            settings.insert(path, text);
+        }
+    }
     let ours = groups.iter().filter(|name| name.starts_with("hither."));
     settings.insert(
         "groups".to_owned(),
@@ -70,7 +76,7 @@ pub fn left_behind(root: &Root, state: &State) -> u64 {
         let folders = [cgroup::folder(&part.name)];
         for node in topology.nodes.iter().map(|node| node.id) {
             if !part.set.nodes.contains(node) {
-                let found = evacuate::find(root, &folders, node);
+                let found = evacuate::find(root, &folders, node).expect("processes are told of");
                 left += found
                     .iter()
                     .map(|one| one.anonymous.len() as u64)
@@ -148,5 +154,5 @@ pub fn accesses(root: &Root, state: &State, meanwhile: impl FnOnce()) -> Accesse
 
 /// Free memory of a node, in pages.
 pub fn free(root: &Root, node: NodeId) -> u64 {
-    evacuate::free_pages(root, node).0
+    evacuate::memory(root, node).free_kb / 4
 }

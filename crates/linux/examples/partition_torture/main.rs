@@ -78,7 +78,11 @@ fn main() -> ExitCode {
         chance: Chance::new(options.seed),
         options,
         root: Root::host(),
-        board: Board::open(Path::new(BOARD)).expect("the board"),
+        board: {
+            // What an earlier one told is none of this one's.
+            let _ = std::fs::remove_file(BOARD);
+            Board::open(Path::new(BOARD)).expect("the board")
+        },
         next_slot: 0,
         workers: Vec::new(),
         met: BTreeMap::new(),
@@ -128,6 +132,10 @@ impl Torture {
         let text = format!("format = \"hither.partitions/1\"\n{}", parts.concat());
         std::fs::write(FILE, text).expect("the file of partitions");
         self.splits(&before);
+        // From here on as where a system's own groups stand, which have processes.
+        let mut other = self.other_group();
+        let before = machine::settings(&self.root);
+        self.splits(&before);
         self.must(&["partition", "apply", FILE]);
         for (name, _) in PARTS {
             for _ in 0..WORKERS {
@@ -159,6 +167,18 @@ impl Torture {
             let _ = worker.kill();
             let _ = worker.wait();
         }
+        let _ = other.kill();
+        let _ = other.wait();
+    }
+
+    /// A group that is not hither's, with a process, on a tree that gives CPUs and memory away.
+    fn other_group(&self) -> Child {
+        let tree = self.root.path(partitions::cgroup::TREE);
+        std::fs::write(tree.join("cgroup.subtree_control"), "+cpuset").expect("cpuset");
+        std::fs::create_dir(tree.join("other")).expect("a group");
+        let other = Command::new("sleep").arg("1000000").spawn().expect("sleep");
+        std::fs::write(tree.join("other/cgroup.procs"), other.id().to_string()).expect("joining");
+        other
     }
 
     fn count(&mut self, what: &'static str) {
@@ -227,7 +247,7 @@ impl Torture {
         let mut command = Command::new(&self.options.hither);
         command.args(["partition", "run", name, "--"]).arg(own);
         command.args(["worker", &slot, &pages, &seed, &rounds]);
-        let child = command.spawn().expect("a worker starts");
+        let mut child = command.spawn().expect("a worker starts");
         // It has joined when its group says so.
         let folder = partitions::cgroup::folder(name);
         let start = Instant::now();

@@ -6,7 +6,7 @@
 //! is what was there.
 
 use super::cgroup::TREE;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 use crate::restore::{self, Setting};
 use crate::root::Root;
@@ -74,6 +74,65 @@ pub fn memory(settings: &[Setting]) -> Vec<Setting> {
     settings.iter().filter(of_memory).cloned().collect()
 }
 
+/// The tree gives CPUs and memory away, as partitions need.
+///
+/// # Errors
+/// The kernel refused.
+pub fn enable(root: &Root) -> Result<()> {
+    let now = root.text(CONTROL)?;
+    match same(CONTROL, &now, "") {
+        true => Ok(()),
+        false => restore::write(root, CONTROL, "+cpuset"),
+    }
+}
+
+/// Puts a setting back.
+///
+/// # Errors
+/// The kernel refused.
+pub fn put_back(root: &Root, setting: &Setting) -> Result<()> {
+    let is_memory = setting.path.ends_with("/cpuset.mems");
+    if is_memory && setting.content.is_empty() {
+        return all_memory(root, &setting.path);
+    }
+    if setting.path == CONTROL && others_use_it(root)? {
+        return Err(Error::new(
+            root.path(CONTROL),
+            "keeps `cpuset`: other control groups use it by now",
+            "write -cpuset to it when they do not",
+        ));
+    }
+    setting.put_back(root)
+}
+
+/// A group has all memory again. To one with processes the kernel does not give an empty list back
+/// (ENOSPC), which would mean the same.
+fn all_memory(root: &Root, path: &str) -> Result<()> {
+    let Some(now) = root.text_if_any(path)? else {
+        return Ok(());
+    };
+    if now.trim().is_empty() || restore::write(root, path, "\n").is_ok() {
+        return Ok(());
+    }
+    let all = root.text(&format!("{TREE}/cpuset.mems.effective"))?;
+    restore::write(root, path, all.trim())
+}
+
+/// Does a group below the root that is not ours have CPUs or memory of its own?
+fn others_use_it(root: &Root) -> Result<bool> {
+    let all = root.text_if_any(&format!("{TREE}/cpuset.mems.effective"))?;
+    for name in root.names(TREE)? {
+        let text = |file: &str| root.text_if_any(&format!("{TREE}/{name}/{file}"));
+        let cpus = text("cpuset.cpus")?.unwrap_or_default();
+        let nodes = text("cpuset.mems")?.unwrap_or_default();
+        let is_whole = nodes.trim().is_empty() || Some(&nodes) == all.as_ref();
+        if !cpus.trim().is_empty() || !is_whole {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// What a setting shall be under a layout; `None`: what it is now. Its groups' memory follows the
 /// layout's groups and is not told here.
 #[must_use]
@@ -106,12 +165,22 @@ pub fn wanted(setting: &Setting, layout: &Layout) -> Option<String> {
     path.ends_with("/state").then(|| "offline".to_owned())
 }
 
+/// Does it follow a node that moves? What is off-line stays so, and is not tried again and again.
+#[must_use]
+pub fn follows(setting: &Setting) -> bool {
+    !setting.path.ends_with("/online") && !setting.path.ends_with("/state")
+}
+
 /// Brings settings to what the layout asks for. What single interrupts and blocks of memory refuse
 /// is told, not an error: per-CPU interrupts cannot go anywhere, and pages may be pinned.
 ///
 /// # Errors
 /// A setting that partitions cannot do without.
-pub fn apply(root: &Root, settings: &[Setting], layout: &Layout) -> Result<Vec<String>> {
+pub fn apply<'a>(
+    root: &Root,
+    settings: impl Iterator<Item = &'a Setting>,
+    layout: &Layout,
+) -> Result<Vec<String>> {
     let (mut interrupts, mut blocks, mut notes) = (Vec::new(), 0, Vec::new());
     for setting in settings {
         let Some(text) = wanted(setting, layout) else {

@@ -138,7 +138,8 @@ pub fn verify(root: &Root, wanted: &[Group]) -> Result<()> {
             return Err(Error::new(
                 root.path(&path),
                 format!("is `{}`, not `{}`", text.trim(), kind.word()),
-                "somebody else holds these CPUs exclusively, or the kernel is older than 6.1",
+                "another control group names these CPUs (cpuset.cpus, AllowedCPUs= of a unit), or the \
+                 kernel is older than 6.1",
             ));
         }
     }
@@ -204,7 +205,13 @@ pub fn put(root: &Root, pid: i32, folder: &str) -> Result<()> {
         Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(Error::io(
             path,
             format!("does not take process {pid} ({error})"),
-            "run hither as root",
+            match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => "run hither as root",
+                Some(libc::EINVAL) => "it is a thread of the kernel's: those stay",
+                _ => {
+                    "a group with groups below it that have controllers takes none: name one below"
+                }
+            },
             error,
         )),
         _ => Ok(()),

@@ -5,8 +5,10 @@
 //! Pages go to the nearest node that is left and has room.
 
 use crate::backend::kernel::KernelBackend;
+use crate::error::{Error, Result};
+use crate::parse::NodeMemory;
 use crate::partition::cgroup;
-use crate::proc::pagemap::Pagemap;
+use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::{maps, numa_maps, stat};
 use crate::root::Root;
 use crate::sys;
@@ -14,11 +16,14 @@ use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Refusal;
 use hither_mover::rate::TokenBucket;
 use hither_mover::{Action, Backend, Job, Pages, Race};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::ops::Range;
 
 /// Most pages per call of the backend: 8 MiB, so that who asks to stop need not wait long.
 const BATCH_PAGES: usize = 2048;
+/// Pages whose nodes are asked for in one call.
+const ASKED_PAGES: usize = 4096;
 /// Free pages that a node keeps when another has room as well.
 const MARGIN_PAGES: u64 = 1024;
 
@@ -44,24 +49,44 @@ impl Found {
 }
 
 /// Pages on a node of the processes of some groups. Processes that end meanwhile have none.
-#[must_use]
-pub fn find(root: &Root, folders: &[String], node: NodeId) -> Vec<Found> {
+///
+/// # Errors
+/// A process that lives cannot be looked into.
+pub fn find(root: &Root, folders: &[String], node: NodeId) -> Result<Vec<Found>> {
     let pids = folders
         .iter()
         .flat_map(|folder| cgroup::processes(root, folder));
-    let found = pids.filter_map(|pid| find_of(root, pid, node));
-    found.filter(|found| found.count() > 0).collect()
+    let mut all = Vec::new();
+    for pid in pids {
+        let Some(start) = start_ticks(root, pid) else {
+            continue;
+        };
+        let found = find_of(root, pid, start, node);
+        match found {
+            Ok(found) if found.count() > 0 => all.push(found),
+            Ok(_) => {}
+            Err(_) if start_ticks(root, pid) != Some(start) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
 }
 
-fn find_of(root: &Root, pid: i32, node: NodeId) -> Option<Found> {
-    let start_ticks = start_ticks(root, pid)?;
+fn find_of(root: &Root, pid: i32, start_ticks: u64, node: NodeId) -> Result<Found> {
+    let fail = |file: &str, error: io::Error| {
+        let remedy = "run hither as root, outside containers";
+        let path = root.path(&format!("proc/{pid}/{file}"));
+        Error::io(path, format!("cannot be read ({error})"), remedy, error)
+    };
     // No limit on its size: programs may have a hundred thousand mappings.
-    let text = std::fs::read_to_string(root.path(&format!("proc/{pid}/numa_maps"))).ok()?;
-    let on_node = numa_maps::parse(&text).ok()?.into_iter().filter(|mapping| {
+    let path = format!("proc/{pid}/numa_maps");
+    let text = std::fs::read_to_string(root.path(&path)).map_err(|e| fail("numa_maps", e))?;
+    let parsed = numa_maps::parse(&text).map_err(|fault| fault.at(&root.path(&path), ""))?;
+    let on_node = parsed.into_iter().filter(|mapping| {
         let mut pages = mapping.pages.iter();
         pages.any(|&(found, count)| found == node && count > 0)
     });
-    let starts: std::collections::BTreeSet<u64> = on_node.map(|mapping| mapping.start).collect();
+    let starts: BTreeSet<u64> = on_node.map(|mapping| mapping.start).collect();
     let mut found = Found {
         pid,
         start_ticks,
@@ -69,65 +94,95 @@ fn find_of(root: &Root, pid: i32, node: NodeId) -> Option<Found> {
         others: Vec::new(),
     };
     if starts.is_empty() {
-        return Some(found);
+        return Ok(found);
     }
-    let pagemap = Pagemap::open(root, pid).ok()?;
-    for mapping in maps::read(root, pid).ok()? {
+    let pagemap = Pagemap::open(root, pid).map_err(|error| fail("pagemap", error))?;
+    for mapping in maps::read(root, pid)? {
         if starts.contains(&mapping.range.start) {
-            find_in(&pagemap, pid, mapping.pages(), node, &mut found);
+            find_in(&pagemap, mapping.pages(), node, &mut found)
+                .map_err(|error| fail("pagemap", error))?;
         }
     }
-    Some(found)
+    Ok(found)
 }
 
 /// Adds the pages of a range that are on the node.
-fn find_in(pagemap: &Pagemap, pid: i32, range: Range<u64>, node: NodeId, found: &mut Found) {
-    let mut pages = Vec::new();
+fn find_in(
+    pagemap: &Pagemap,
+    range: Range<u64>,
+    node: NodeId,
+    found: &mut Found,
+) -> io::Result<()> {
+    let mut looked = Looked::default();
     let categories = sys::PAGE_IS_PRESENT | sys::PAGE_IS_FILE;
+    let mut failed = Ok(());
     let told = pagemap.scan_told(
         range.clone(),
         sys::PAGE_IS_PRESENT,
         categories,
         |run, is| {
-            pages.extend(run.map(|page| (page, is & sys::PAGE_IS_FILE != 0)));
+            for page in run {
+                let added = looked.add(page, is & sys::PAGE_IS_FILE != 0, node, found);
+                failed = std::mem::replace(&mut failed, Ok(())).and(added);
+            }
         },
     );
-    if told.is_err() {
+    match told {
+        Ok(()) => failed?,
         // A kernel before 6.7: the entries tell the same.
-        pages.clear();
-        let mut entries = [0; 512];
-        let (mut bytes, mut first) = (Vec::new(), range.start);
-        while first < range.end {
-            let most = entries.len().min((range.end - first) as usize);
-            match pagemap.read(first, &mut entries[..most], &mut bytes) {
-                Ok(got) if got > 0 => {
-                    let present = (first..).zip(&entries[..got]);
-                    let present =
-                        present.filter(|(_, entry)| crate::proc::pagemap::is_present(**entry));
-                    pages.extend(
-                        present.map(|(page, entry)| (page, crate::proc::pagemap::is_file(*entry))),
-                    );
-                    first += got as u64;
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+            let mut entries = [0; 512];
+            let (mut bytes, mut first) = (Vec::new(), range.start);
+            while first < range.end {
+                let most = entries.len().min((range.end - first) as usize);
+                let got = pagemap.read(first, &mut entries[..most], &mut bytes)?;
+                for (page, &entry) in (first..).zip(&entries[..got]) {
+                    if pagemap::is_present(entry) {
+                        looked.add(page, pagemap::is_file(entry), node, found)?;
+                    }
                 }
-                _ => break,
+                if got == 0 {
+                    break;
+                }
+                first += got as u64;
             }
+        }
+        Err(error) => return Err(error),
+    }
+    looked.ask(node, found)
+}
+
+/// Pages whose node is asked for together.
+#[derive(Default)]
+struct Looked {
+    addresses: Vec<u64>,
+    are_files: Vec<bool>,
+}
+
+impl Looked {
+    fn add(&mut self, page: u64, is_file: bool, node: NodeId, found: &mut Found) -> io::Result<()> {
+        self.addresses.push(page << 12);
+        self.are_files.push(is_file);
+        match self.addresses.len() < ASKED_PAGES {
+            true => Ok(()),
+            false => self.ask(node, found),
         }
     }
-    let mut status = [0; 1024];
-    for chunk in pages.chunks(status.len()) {
-        let addresses: Vec<u64> = chunk.iter().map(|(page, _)| page << 12).collect();
-        let status = &mut status[..chunk.len()];
-        if sys::query_pages(pid, &addresses, status).is_err() {
-            return;
+
+    fn ask(&mut self, node: NodeId, found: &mut Found) -> io::Result<()> {
+        let mut status = vec![0; self.addresses.len()];
+        if !status.is_empty() {
+            sys::query_pages(found.pid, &self.addresses, &mut status)?;
         }
-        for (&(page, is_file), &place) in chunk.iter().zip(&*status) {
-            if place == node.0 as i32 {
-                match is_file {
-                    true => found.others.push(page),
-                    false => found.anonymous.push(page),
-                }
+        let pages = self.addresses.drain(..).zip(self.are_files.drain(..));
+        for ((address, is_file), place) in pages.zip(status) {
+            match is_file {
+                _ if place != node.0 as i32 => {}
+                true => found.others.push(address >> 12),
+                false => found.anonymous.push(address >> 12),
             }
         }
+        Ok(())
     }
 }
 
@@ -197,11 +252,16 @@ impl Evacuation {
                 if start_ticks(&self.root, process.pid) != Some(process.start_ticks) {
                     break;
                 }
-                if !self.wait(batch.len() as u64 * 4096, go_on) {
+                if !self.wait(go_on) {
                     is_whole = false;
                     break;
                 }
-                moved.extend(self.batch(process.pid, batch, targets));
+                let gone = self.batch(process.pid, batch, targets);
+                // Charged afterwards: what several processes map moves once.
+                if let Some(bucket) = &mut self.bucket {
+                    bucket.take(gone.len() as u64 * 4096, sys::monotonic_ns());
+                }
+                moved.extend(gone);
             }
             if !moved.is_empty() {
                 self.gone.push((process.pid, process.start_ticks, moved));
@@ -214,10 +274,10 @@ impl Evacuation {
     }
 
     /// Waits until the rate allows it; false: somebody wants to stop.
-    fn wait(&mut self, bytes: u64, go_on: &mut dyn FnMut(&Tally, u64) -> bool) -> bool {
+    fn wait(&mut self, go_on: &mut dyn FnMut(&Tally, u64) -> bool) -> bool {
         loop {
             let wait_ns = match &mut self.bucket {
-                Some(bucket) => bucket.take(bytes, sys::monotonic_ns()),
+                Some(bucket) => bucket.take(0, sys::monotonic_ns()),
                 None => None,
             };
             if !go_on(&self.tally, wait_ns.unwrap_or(0)) {
@@ -252,7 +312,7 @@ impl Evacuation {
 
     /// The first with room, or the one that has most.
     fn roomiest(&self, targets: &[NodeId], pages: u64) -> Option<NodeId> {
-        let free = |node: NodeId| free_pages(&self.root, node).0;
+        let free = |node: NodeId| memory(&self.root, node).free_kb / 4;
         let mut by_room = targets.iter().map(|&node| (free(node), node));
         let roomy = by_room
             .clone()
@@ -275,13 +335,13 @@ impl Evacuation {
                 }
             }
         }
-        self.gone.clear();
     }
 }
 
-/// Free pages of a node, and pages of files that could be dropped for others.
-pub fn free_pages(root: &Root, node: NodeId) -> (u64, u64) {
+/// What a node's memory is used for; nothing where it is gone.
+#[must_use]
+pub fn memory(root: &Root, node: NodeId) -> NodeMemory {
     let path = format!("sys/devices/system/node/node{}/meminfo", node.0);
     let memory = root.parse(&path, |text| crate::parse::node_meminfo(text, node.0));
-    memory.map_or((0, 0), |memory| (memory.free_kb / 4, memory.file_kb / 4))
+    memory.unwrap_or_default()
 }

@@ -43,15 +43,30 @@ impl Partitions {
     /// Somebody else has it; partitions cannot be had here; something cannot be mended.
     pub fn open(root: &Root, folder: &Path) -> Result<(Self, Vec<String>)> {
         cgroup::check(root)?;
+        let mut partitions = Self::open_as_is(root, folder)?;
+        if partitions.kept.is_none() && !cgroup::present(root)?.is_empty() {
+            return Err(Error::new(
+                root.path(cgroup::TREE),
+                "has groups of partitions, and nothing is kept of what was there before them",
+                "`hither partition stop --force` takes them away",
+            ));
+        }
+        let notes = partitions.mend()?;
+        Ok((partitions, notes))
+    }
+
+    /// Takes the right without mending: for who takes everything back anyway.
+    ///
+    /// # Errors
+    /// Somebody else has it; what is kept cannot be read.
+    pub fn open_as_is(root: &Root, folder: &Path) -> Result<Self> {
         let keeper = Keeper::new(folder)?;
         let kept = keeper.read()?;
-        let mut partitions = Self {
+        Ok(Self {
             root: root.clone(),
             keeper,
             kept,
-        };
-        let notes = partitions.mend()?;
-        Ok((partitions, notes))
+        })
     }
 
     /// What there is; `None`: the machine is whole.
@@ -67,14 +82,14 @@ impl Partitions {
         let mut notes = Vec::new();
         match (kept.phase, &kept.state.moving) {
             (Phase::Starting, _) => {
-                self.stop()?;
+                notes.extend(self.stop()?);
                 notes.push(
                     "a split was cut short while it was made: what there was of it is taken back"
                         .to_owned(),
                 );
             }
             (Phase::Stopping, _) => {
-                self.stop()?;
+                notes.extend(self.stop()?);
                 notes.push("partitions were being taken back: that is done now".to_owned());
             }
             (Phase::Running, Some(moving)) => {
@@ -112,21 +127,50 @@ impl Partitions {
             layout: wish.layout.clone(),
             moving: None,
         };
+        self.check_room(wish, &machine(&self.root)?)?;
         let settings = around::former(&self.root, wish)?;
         self.keep(Kept::new(state.clone(), settings))?;
         match self.make(state) {
             Ok(notes) => Ok(notes),
             Err(error) => {
-                self.stop()?;
+                // What cannot be put back now is tried by the next call; why it failed is told.
+                let _ = self.stop();
                 Err(error)
             }
         }
     }
 
+    /// Programs of the rest have room on what the rest keeps: the kernel moves their pages in the
+    /// call that takes memory from them, and ends a program where there is no room.
+    fn check_room(&self, wish: &Wish, machine: &Resources) -> Result<()> {
+        let layout = &wish.layout;
+        let (mut used, mut room) = (0, 0);
+        for node in machine.nodes.iter().filter(|node| node.has_memory()) {
+            let memory = evacuate::memory(&self.root, node.id);
+            match layout.rest.nodes.contains(node.id) {
+                true => room += memory.free_kb + memory.file_kb,
+                false => used += memory.anonymous_kb,
+            }
+        }
+        if used <= room {
+            return Ok(());
+        }
+        Err(Error::new(
+            "partitions",
+            format!(
+                "cannot be made: programs have {} MiB on memory that goes to them, and the rest \
+                 has room for {}",
+                used / 1024,
+                room / 1024
+            ),
+            "leave more nodes to the rest, or end programs first",
+        ))
+    }
+
     fn make(&mut self, state: State) -> Result<Vec<String>> {
         let settings = self.settings();
         // Before the groups are made: without it they have no CPUs to be given.
-        let notes = around::apply(&self.root, &settings, &state.layout)?;
+        let notes = around::apply(&self.root, settings.iter(), &state.layout)?;
         self.set(state)?;
         self.gather()?;
         let mut kept = self.kept.clone().unwrap_or_default();
@@ -169,6 +213,8 @@ impl Partitions {
         let mut kept = self.kept.clone().unwrap_or_default();
         kept.state = state.clone();
         self.keep(kept)?;
+        // Others may have switched it off; groups have no CPUs to be given without it.
+        around::enable(&self.root)?;
         let wanted = state.groups();
         let rest = around::memory(&self.settings());
         for write in writes::writes(&cgroup::present(&self.root)?, &wanted) {
@@ -180,7 +226,9 @@ impl Partitions {
             .as_ref()
             .is_some_and(|kept| kept.phase == Phase::Running)
         {
-            around::apply(&self.root, &self.settings(), &state.layout)?;
+            let settings = self.settings();
+            let follow = settings.iter().filter(|setting| around::follows(setting));
+            around::apply(&self.root, follow, &state.layout)?;
         }
         Ok(())
     }
@@ -237,7 +285,13 @@ impl Partitions {
             });
             self.keep(kept)?;
         }
-        cgroup::put(&self.root, pid, &cgroup::folder(name))
+        cgroup::put(&self.root, pid, &cgroup::folder(name))?;
+        if evacuate::start_ticks(&self.root, pid) != Some(start_ticks) {
+            // It ended meanwhile; who has its number now is sent back.
+            let homes = self.kept.as_ref().map(|kept| kept.homes.clone());
+            self.send_home(pid, &homes.unwrap_or_default())?;
+        }
+        Ok(())
     }
 
     fn need(&self, name: &str) -> Result<&Kept> {
@@ -257,29 +311,27 @@ impl Partitions {
     }
 
     /// Takes the split back: processes go where they came from, settings are what they were. A
-    /// machine that is whole needs nothing.
+    /// machine that is whole needs nothing. What the kernel does not take back is told.
     ///
     /// # Errors
-    /// Something cannot be put back: all else is, and it is tried again by the next call.
-    pub fn stop(&mut self) -> Result<()> {
+    /// A group has processes that cannot be moved: all else is put back, and the next call tries
+    /// again.
+    pub fn stop(&mut self) -> Result<Vec<String>> {
         let Some(mut kept) = self.kept.clone() else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         kept.phase = Phase::Stopping;
         self.keep(kept.clone())?;
-        self.dissolve(&kept.homes)?;
-        let mut failed = None;
-        for setting in &kept.settings {
-            if let Err(error) = setting.put_back(&self.root) {
-                failed.get_or_insert(error);
-            }
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
+        let dissolved = self.dissolve(&kept.homes);
+        let settings = kept.settings.iter();
+        let notes = settings
+            .filter_map(|setting| around::put_back(&self.root, setting).err())
+            .map(|error| format!("this stays as it is: {error}"))
+            .collect();
+        dissolved?;
         self.keeper.forget()?;
         self.kept = None;
-        Ok(())
+        Ok(notes)
     }
 
     /// Empties and removes our groups.
@@ -340,25 +392,27 @@ impl Partitions {
             None => cgroup::put(&self.root, pid, cgroup::TREE),
         }
     }
-
-    /// The machine as it is now.
-    fn machine(&self) -> Result<Resources> {
-        machine(&self.root)
-    }
 }
 
-/// Takes our groups away without knowing what was there before: for who lost what was kept.
+/// Takes our groups away: for who lost what was kept of what was there before.
 ///
 /// # Errors
 /// The kernel refused.
-pub fn force_stop(root: &Root, folder: &Path) -> Result<()> {
-    let partitions = Partitions {
-        root: root.clone(),
-        keeper: Keeper::new(folder)?,
-        kept: None,
+pub fn force_stop(root: &Root, folder: &Path) -> Result<Vec<String>> {
+    let keeper = Keeper::new(folder)?;
+    let (kept, mut notes) = match keeper.read() {
+        Ok(kept) => (kept, Vec::new()),
+        Err(error) => (None, vec![format!("settings stay as they are: {error}")]),
     };
+    let mut partitions = Partitions {
+        root: root.clone(),
+        keeper,
+        kept,
+    };
+    notes.extend(partitions.stop()?);
     partitions.dissolve(&[])?;
-    partitions.keeper.forget()
+    partitions.keeper.forget()?;
+    Ok(notes)
 }
 
 /// The machine as partitions see it: all of it, whatever this process may use.

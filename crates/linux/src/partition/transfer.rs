@@ -84,7 +84,7 @@ pub struct Done {
     pub file_pages: u64,
 }
 
-/// Why a move did not come about; everything is as it was before.
+/// Why a move did not come about; everything is as it was before, but where it says otherwise.
 #[derive(Debug)]
 pub enum Failed {
     /// It cannot be: nothing was tried.
@@ -97,6 +97,8 @@ pub enum Failed {
     Stopped,
     /// The kernel.
     Kernel(Error),
+    /// It failed, and could not be taken back either: the next call tries that again.
+    NotTakenBack(Error),
 }
 
 impl fmt::Display for Failed {
@@ -105,6 +107,12 @@ impl fmt::Display for Failed {
             Self::Refused(why) | Self::NoRoom(why) | Self::Stuck(why) => f.write_str(why),
             Self::Stopped => f.write_str("it was asked to stop"),
             Self::Kernel(error) => error.fmt(f),
+            Self::NotTakenBack(error) => {
+                write!(
+                    f,
+                    "it cannot be taken back now, the next call tries again: {error}"
+                )
+            }
         }
     }
 }
@@ -127,13 +135,14 @@ impl Partitions {
     /// # Errors
     /// It cannot be; there is no room.
     pub fn outlook(&self, order: &Order) -> std::result::Result<Outlook, Failed> {
-        let machine = self.machine()?;
+        let machine = super::machine(&self.root)?;
         let begun = self.begun(order, &machine)?;
         self.look_out(&begun, &machine)
     }
 
     fn begun(&self, order: &Order, machine: &Resources) -> std::result::Result<State, Failed> {
-        let kept = self.need(&order.from)?;
+        let kept = self.need(&order.from);
+        let kept = kept.map_err(|error| Failed::Refused(error.to_string()))?;
         let begun = kept
             .state
             .begin(order.node, &order.from, &order.to, machine);
@@ -142,13 +151,17 @@ impl Partitions {
 
     fn look_out(&self, begun: &State, machine: &Resources) -> std::result::Result<Outlook, Failed> {
         let moving = on_its_way(begun)?;
-        let found = evacuate::find(&self.root, &self.folders(&moving.from), moving.node);
+        let found = evacuate::find(&self.root, &self.folders(&moving.from), moving.node)?;
         let targets = targets(begun, moving, machine);
-        let rooms = targets
-            .iter()
-            .map(|&node| evacuate::free_pages(&self.root, node));
-        let room: u64 = rooms.map(|(free, files)| free + files).sum();
-        let pages: u64 = found.iter().map(Found::count).sum();
+        let memory = |&node: &NodeId| evacuate::memory(&self.root, node);
+        let rooms = targets.iter().map(memory);
+        let room: u64 = rooms
+            .map(|memory| (memory.free_kb + memory.file_kb) / 4)
+            .sum();
+        let on_node = memory(&moving.node);
+        // What several processes map is found in each of them.
+        let most = on_node.total_kb.saturating_sub(on_node.free_kb) / 4;
+        let pages: u64 = found.iter().map(Found::count).sum::<u64>().min(most);
         if pages > room {
             return Err(Failed::NoRoom(format!(
                 "`{}` has {} on {}, and the nodes that it keeps have room for {}: end a program, \
@@ -176,7 +189,7 @@ impl Partitions {
         order: &Order,
         go_on: GoOn<'_>,
     ) -> std::result::Result<Done, Failed> {
-        let machine = self.machine()?;
+        let machine = super::machine(&self.root)?;
         let begun = self.begun(order, &machine)?;
         let outlook = self.look_out(&begun, &machine)?;
         let before = self.need(&order.from)?.state.clone();
@@ -186,7 +199,7 @@ impl Partitions {
             Ok(done) => Ok(done),
             Err(failed) => {
                 let _ = go_on(Step::Back, &evacuation.tally, 0);
-                self.set(before)?;
+                self.set(before).map_err(Failed::NotTakenBack)?;
                 evacuation.back(order.node);
                 Err(failed)
             }
@@ -205,7 +218,7 @@ impl Partitions {
         let folders = self.folders(&moving.from);
         let mut left = u64::MAX;
         while evacuation.tally.passes < MOST_PASSES {
-            let found = evacuate::find(&self.root, &folders, moving.node);
+            let found = evacuate::find(&self.root, &folders, moving.node)?;
             let now: u64 = found.iter().map(Found::count).sum();
             // Little, or no less than before: what is left cannot move, or comes back.
             if now <= FEW_PAGES || now >= left {
@@ -249,7 +262,7 @@ impl Partitions {
         let folders = self.folders(&moving.from);
         let mut anonymous = 0;
         for look in 0..MOST_LOOKS {
-            let mut found = evacuate::find(&self.root, &folders, moving.node);
+            let mut found = evacuate::find(&self.root, &folders, moving.node)?;
             anonymous = found.iter().map(|found| found.anonymous.len()).sum();
             if anonymous == 0 {
                 return Ok(found.iter().map(Found::count).sum());
@@ -294,7 +307,7 @@ impl Partitions {
         let moving = on_its_way(&state).map_err(fail)?.clone();
         // Perhaps it was kept, and not written.
         self.set(state.clone())?;
-        let machine = self.machine()?;
+        let machine = super::machine(&self.root)?;
         let targets = targets(&state, &moving, &machine);
         let _everywhere = Everywhere::enter(&self.root)?;
         let mut evacuation = Evacuation::new(&self.root, None);
