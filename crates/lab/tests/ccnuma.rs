@@ -3,7 +3,7 @@
 //!
 //! The paper (Brock et al., 2001) compares pages striped over the nodes with arrays placed as the
 //! Opium card recommends: each thread's part of an array on the thread's node. Here that is one
-//! rule for the whole program, `hither run --place 'size>=64K: blocks'`. The programs keep their
+//! rule for the whole program, `hither run --place 'size>=4K: blocks'`. The programs keep their
 //! threads on CPUs in order, which fills the nodes as the paper's policy *fill* does.
 //!
 //! `make boot` runs the short form, the evidence `ccnuma` the long one (`HITHER_LONG=1`), which
@@ -162,7 +162,7 @@ fn judge(rows: &[Bandwidth], single: std::ops::RangeInclusive<f64>) {
         let told = format!("{} with {} threads", row.test, row.threads);
         match (row.threads, row.test) {
             (1, _) => assert!(single.contains(&row.ratio()), "{told}: {}", row.ratio()),
-            (_, "BwMemWr") => assert!(row.loss() < 0.1, "{told}: {}", row.loss()),
+            (_, "BwMemWr") => assert!(row.loss() < 0.12, "{told}: {}", row.loss()),
             // The paper's "as much as 40 %".
             _ => assert!(row.loss() < 0.45, "{told}: {}", row.loss()),
         }
@@ -204,7 +204,7 @@ const PROGRAMS: [Program; 5] = [
     },
 ];
 const STRIPED: &str = "/hither/hither run --memory striped --";
-const BLOCKS: &str = "/hither/hither run --place 'size>=64K: blocks' --";
+const BLOCKS: &str = "/hither/hither run --place 'size>=4K: blocks' --";
 const ALONE: &str = "/hither/hither run --on cpus:0 --memory local --";
 
 /// The programs: all of them, or the one that gains most, and words that make it quick.
@@ -238,8 +238,9 @@ fn two_nodes_joined_directly() {
     let runs = runs("ibm-two-node", 8, &bandwidth_commands());
     let bandwidths = bandwidths("ibm-two-node", &runs);
     write_json("ibm-two-node", &bandwidths, &[]);
-    // The paper's two to three times; one thread's stores take less here (docs/workloads.md).
-    judge(&bandwidths, 1.4..=3.0);
+    // The paper's two to three times; one thread's stores take a little less here
+    // (docs/workloads.md).
+    judge(&bandwidths, 1.85..=3.0);
 }
 
 #[test]
@@ -260,14 +261,13 @@ fn four_nodes_through_a_switch() {
         // A quarter of striped pages is on the own node; blocks are where they are used.
         assert!((0.15..0.35).contains(&local(0)), "{row}");
         assert!(local(1) > local(0) + 0.2, "{row}");
-        // No loss; two boots' gains of one program differed by as much as is allowed for.
-        assert!(
-            number("blocks_seconds") < 1.1 * number("striped_seconds"),
-            "{row}"
-        );
+        // What a node's memory gives bounds both (docs/workloads.md); boots of one program differed
+        // by as much as is allowed for.
+        let gain = number("striped_seconds") / number("blocks_seconds");
+        assert!(gain > 0.8, "{row}");
     }
-    // The paper's at most six times.
-    judge(&bandwidths, 2.5..=6.0);
+    // The paper's at most six times, and near twice as long as on two nodes.
+    judge(&bandwidths, 3.0..=6.0);
 }
 
 /// What a program gained, as JSON: `paper`, `command`; seconds `alone` (null in the short form),

@@ -15,10 +15,10 @@ use crate::clock::Clock;
 use crate::contest::{Contests, Visit};
 use crate::device::Device;
 use crate::filter::Filter;
-use crate::load::Load;
+use crate::load::{Load, Prices};
 use crate::regions::Regions;
 use crate::vcpu::{Fill, Score, Vcpu};
-use hither_core::machine::Machine;
+use hither_core::machine::{Cpu, Machine};
 use hither_core::opium::{self, vcpu as block};
 use std::sync::Mutex;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -91,6 +91,15 @@ fn depends(vcpu: &mut Vcpu, access: &Access) -> bool {
     let dependent = vcpu.dependence.check(access.pc, access.vaddr);
     vcpu.dependence.loaded((access.value)());
     dependent
+}
+
+/// Bandwidth cost of a stream's line: a stream of stores that hardly overlap is no faster than they.
+fn stream_ps(cpu: &Cpu, prices: &Prices, node: usize, store: bool) -> u64 {
+    let cost_ps = prices.stream_ps[node];
+    match cpu.store_mlp {
+        Some(mlp) if store => cost_ps.max((prices.latency_ps[node] as f64 / mlp) as u64),
+        _ => cost_ps,
+    }
 }
 
 /// q35 leaves this much below 4 GB where memory does not fit there at once (QEMU `pc_q35.c`).
@@ -285,7 +294,8 @@ impl Model {
         }
         let latency_ps = vcpu.prices.latency_ps[node];
         let stall = if streaming {
-            self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
+            let cost_ps = stream_ps(&self.machine.cpu, &vcpu.prices, node, access.store);
+            self.stream_stall(vcpu, score, cost_ps)
         } else {
             self.demand_stall(vcpu, access, latency_ps)
         };
@@ -335,7 +345,9 @@ impl Model {
             vcpu.count(&self.device, block::DEPENDENT_MISSES, 1);
             return latency_ps;
         }
-        (latency_ps as f64 / self.machine.cpu.mlp) as u64
+        let cpu = &self.machine.cpu;
+        let stores = cpu.store_mlp.filter(|_| access.store);
+        (latency_ps as f64 / stores.unwrap_or(cpu.mlp)) as u64
     }
 
     /// Stall of a stream's line: its bandwidth cost less the computing time that hides it.
@@ -565,5 +577,31 @@ impl Model {
         );
         self.device
             .set(header::SKEW_BREAKS, self.clock.breaks.load(Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::machine::parse::parse;
+
+    #[test]
+    fn stores_in_order_stream_at_their_latency() {
+        let text = include_str!("../../../machines/ibm-two-node.toml");
+        let mut cpu = parse(text).unwrap().cpu;
+        let mut prices = Prices::default();
+        prices.latency_ps[..2].copy_from_slice(&[200_000, 600_000]);
+        prices.stream_ps[..2].copy_from_slice(&[100_000, 300_000]);
+        let costs = |cpu: &Cpu| {
+            [(0, false), (0, true), (1, true)]
+                .map(|(node, store)| stream_ps(cpu, &prices, node, store))
+        };
+        cpu.store_mlp = None;
+        assert_eq!(costs(&cpu), [100_000, 100_000, 300_000]);
+        cpu.store_mlp = Some(1.0);
+        assert_eq!(costs(&cpu), [100_000, 200_000, 600_000]);
+        // More in flight than the stream has: the stream's own pace.
+        cpu.store_mlp = Some(4.0);
+        assert_eq!(costs(&cpu), [100_000, 100_000, 300_000]);
     }
 }

@@ -62,6 +62,9 @@ pub struct Cpu {
     pub pause_cycles: f64,
     /// Independent random misses that overlap (effective memory-level parallelism).
     pub mlp: f64,
+    /// Store misses that overlap, in streams too, where a core performs its stores in order.
+    /// `None`: as loads.
+    pub store_mlp: Option<f64>,
     /// Bytes per ns that one core's streams (demand plus prefetch fills) draw from its idle local
     /// memory. Little's law fixes the bytes in flight: at latency L a core streams at
     /// `stream_gbs * idle_ns(local) / L`.

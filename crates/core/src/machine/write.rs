@@ -48,6 +48,9 @@ fn core_side(out: &mut Lines, machine: &Machine) {
     out.number("divide_cycles", cpu.divide_cycles);
     out.number("pause_cycles", cpu.pause_cycles);
     out.number("mlp", cpu.mlp);
+    if let Some(mlp) = cpu.store_mlp {
+        out.number("store_mlp", mlp);
+    }
     out.number("stream_gbs", cpu.stream_gbs);
     out.number("stream_overlap", cpu.stream_overlap);
     out.header("[costs]");

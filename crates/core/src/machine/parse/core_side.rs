@@ -17,16 +17,19 @@ pub(super) fn cpu(root: &Section) -> Result<Cpu> {
             "divide_cycles",
             "pause_cycles",
             "mlp",
+            "store_mlp",
             "stream_gbs",
             "stream_overlap",
         ],
     )?;
+    let store_mlp = section.get("store_mlp");
     Ok(Cpu {
         ghz: section.number("ghz", 0.01, 100.0)?,
         cpi: section.number("cpi", 0.01, 1000.0)?,
         divide_cycles: section.number("divide_cycles", 0.0, 1e5)?,
         pause_cycles: section.number("pause_cycles", 1.0, 1000.0)?,
         mlp: section.number("mlp", 1.0, 1000.0)?,
+        store_mlp: (store_mlp.map(|field| field.number(1.0, 1000.0))).transpose()?,
         stream_gbs: section.number("stream_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
         stream_overlap: section.number("stream_overlap", 0.0, 1.0)?,
     })
