@@ -1,0 +1,11 @@
+//! All tests of the command line as one program, since each program more has to be linked.
+
+mod cli;
+mod common;
+mod hwloc;
+mod moves;
+mod place;
+mod record;
+mod recordings;
+mod sets;
+mod top;
