@@ -70,7 +70,7 @@ scripts/record-cost.sh $MACHINE 4 1"
   "shim|real programs whose memory and threads the preload shim places, beside the same programs alone|scripts/shim.sh"
   "binding|every memory and thread policy of hither run, page by page, and numactl's documented uses beside numactl, in the laboratory|\
 HITHER_MACHINES=uniform,ibm-two-node,skylake8160,ibm-ccnuma,opteron8385,knl7250,knl7250-snc4,knl7250-snc4/5,spr-cxl-8,spr-2s-cxl \
-$boots binding:: numactl:: 2> /dev/null | grep -e nodes -e lines"
+$boots binding:: numactl:: 2> /dev/null | grep -e nodes -e lines | sed 's/^[.]//'"
   "ccnuma|the IBM ccNUMA paper's measurements on its machine files: memory here and elsewhere, and programs whose arrays are placed from outside, in the laboratory|\
 set -o pipefail; json=\$(mktemp); HITHER_LONG=1 HITHER_JSON=\$json $boots ccnuma:: 2> /dev/null | grep -e '^|' -e '^ibm'; chmod 644 \$json; mv \$json docs/evidence/ccnuma.jsonl"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
