@@ -16,6 +16,9 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 export PREFIX DESTDIR LIBDIR INCLUDEDIR MANDIR
 
+# Of one workspace always: another choice of packages has other features, and builds all anew.
+RELEASE := --workspace --exclude hither-python
+
 .PHONY: help setup build lab demo test unit python model boot check bench drawings evidence install clean
 .DEFAULT_GOAL := help
 
@@ -46,7 +49,7 @@ setup:
 
 # The Python wheel is built where it is tested (make python).
 build: setup
-	@$(STEP) 'build, release' cargo build --release --workspace --exclude hither-python
+	@$(STEP) 'build, release' cargo build --release $(RELEASE) --lib --bins --examples
 
 lab: build
 	@$(STEP) 'laboratory: guest kernel' $(HITHER) lab setup
@@ -77,9 +80,8 @@ model: setup
 
 # One at a time: two emulated machines on two cores would only wait for each other.
 boot: lab
-	@$(STEP) 'build, what boot tests run' cargo build --release --package hither-linux --examples
 	@$(STEP) 'numactl of Debian 13' scripts/fetch-numactl.sh
-	@$(STEP) 'boot tests' cargo test --quiet --release --package hither-lab --package hither \
+	@$(STEP) 'boot tests' cargo test --quiet --release $(RELEASE) --test boot \
 		-- --ignored --test-threads=1
 
 bench: lab
@@ -92,7 +94,6 @@ drawings: setup
 
 evidence: lab
 	@$(STEP) 'set-up: measured programs' scripts/setup.sh --evidence
-	@$(STEP) 'build, what torture runs' cargo build --release --package hither-linux --examples
 	@$(STEP) 'evidence' env MACHINE=$(MACHINE) CPUS=$(CPUS) POLICIES=$(POLICIES) \
 		REPEAT=$(REPEAT) scripts/evidence.sh $(TABLES)
 

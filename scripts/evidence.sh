@@ -41,6 +41,8 @@ tables=(
 bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 8 --timeout 12h -- \
 target/release/hither bench service"
 torture=target/release/examples/move_torture
+# Boot tests by the names of their files, which follow.
+boots="cargo test --quiet --release --workspace --exclude hither-python --test boot -- --ignored --nocapture --test-threads=1"
 streaming="target/release/examples/streaming --slow 1 --fast 0 --cpus 0 --mb 64 --huge --rounds 11 \
 --block 512 --buffers 16 --workers 5 --copier-cpus 1-5"
 hot="target/release/hither lab run --machine $MACHINE --cpus 4 --timeout 1h \
@@ -67,12 +69,10 @@ echo \$words; $hot \$words; done; done"
 scripts/record-cost.sh $MACHINE 4 1"
   "shim|real programs whose memory and threads the preload shim places, beside the same programs alone|scripts/shim.sh"
   "binding|every memory and thread policy of hither run, page by page, and numactl's documented uses beside numactl, in the laboratory|\
-HITHER_MACHINES=uniform,ibm-two-node,skylake8160,ibm-ccnuma,opteron8385,knl7250,spr-cxl-8,spr-2s-cxl \
-cargo test --quiet --release --package hither-lab --test binding --test numactl -- --ignored --nocapture \
-2> /dev/null | grep -e nodes -e lines"
+HITHER_MACHINES=uniform,ibm-two-node,skylake8160,ibm-ccnuma,opteron8385,knl7250,knl7250-snc4,knl7250-snc4/5,spr-cxl-8,spr-2s-cxl \
+$boots binding:: numactl:: 2> /dev/null | grep -e nodes -e lines | sed 's/^[.]//'"
   "ccnuma|the IBM ccNUMA paper's measurements on its machine files: memory here and elsewhere, and programs whose arrays are placed from outside, in the laboratory|\
-set -o pipefail; json=\$(mktemp); HITHER_LONG=1 HITHER_JSON=\$json cargo test --quiet --release --package hither-lab --test ccnuma \
--- --ignored --nocapture --test-threads=1 2> /dev/null | grep -e '^|' -e '^ibm'; chmod 644 \$json; mv \$json docs/evidence/ccnuma.jsonl"
+set -o pipefail; json=\$(mktemp); HITHER_LONG=1 HITHER_JSON=\$json $boots ccnuma:: 2> /dev/null | grep -e '^|' -e '^ibm'; chmod 644 \$json; mv \$json docs/evidence/ccnuma.jsonl"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

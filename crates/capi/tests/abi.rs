@@ -1,9 +1,7 @@
 //! What programs of C depend on: layouts, exported names with their versions, the manual, the
 //! installed files.
 
-mod common;
-
-use common::{built, compiler, declared, home, installed, library, run, scratch};
+use crate::common::{built, compiler, declared, home, installed, library, run, scratch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

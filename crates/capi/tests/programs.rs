@@ -1,8 +1,6 @@
 //! The examples as a user builds and runs them: warnings are errors, memory checkers are clean.
 
-mod common;
-
-use common::{compile, compiler, home, installed, run};
+use crate::common::{compile, compiler, home, installed, run};
 use std::process::Command;
 
 const EXAMPLES: [(&str, &str); 4] = [

@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hither_core::policy;
+use hither_core::set::NodeSet;
 use hither_lab::back::Back;
 use hither_lab::compare;
 use hither_lab::qemu::{HugePages, ScopeMode};
@@ -62,6 +63,14 @@ struct MachineArguments {
     /// MiB of memory per node [default: 1024, or the file's where it has less]
     #[arg(long, value_name = "MB")]
     memory: Option<u64>,
+    /// Nodes without CPUs that stay offline, as `4,6`: the other numbers then have holes
+    #[arg(
+        long,
+        value_name = "NODES",
+        default_value = "",
+        hide_default_value = true
+    )]
+    offline: NodeSet,
     /// Guest kernel: newest, 6.12 or the path of a kernel image
     #[arg(long, value_name = "KERNEL", default_value = "newest")]
     kernel: String,
@@ -216,6 +225,7 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
         machine_file: arguments.machine,
         cpus: arguments.cpus,
         memory_mb: arguments.memory,
+        offline: arguments.offline,
         kernel: arguments.kernel,
         huge_pages: match arguments.thp {
             Thp::Always => HugePages::Always,

@@ -1,8 +1,6 @@
 //! The command line as a person sees it: what is typed, what comes out, the exit status.
 
-mod common;
-
-use common::{hither, output, refused, text};
+use crate::common::{hither, output, refused, text};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! `hither topo --from` and `--hwloc` as a person sees them.
 
-mod common;
-
-use common::{output, refused, text};
+use crate::common::{output, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

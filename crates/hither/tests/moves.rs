@@ -1,9 +1,7 @@
 //! `hither move` and `hither bench move` as a person sees them. One node is enough: pages are
 //! found where they shall be, and everything that can be wrong is said.
 
-mod common;
-
-use common::{hither, output, refused, text};
+use crate::common::{hither, output, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,9 +1,7 @@
 //! `hither partition` as a person sees it, on captured machines and without the right to change this
 //! one.
 
-mod common;
-
-use common::{output, refused, text};
+use crate::common::{output, refused, text};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,6 @@
 //! `hither run` where it places programs, natively: with one node or more, as this machine has.
 
-mod common;
-
-use common::{output, refused, text};
+use crate::common::{output, refused, text};
 use serde_json::Value;
 
 fn said(arguments: &[&str]) -> String {
@@ -36,7 +34,7 @@ fn with_numactls_options_hither_becomes_the_program() {
     // Its own options after the program's name are the program's.
     let words = ["run", "-m", "0", "echo", "-m", "7", "--show"];
     assert_eq!(said(&words), "-m 7 --show\n");
-    let status = common::output(&["run", "--localalloc", "--", "sh", "-c", "exit 9"]).status;
+    let status = crate::common::output(&["run", "--localalloc", "--", "sh", "-c", "exit 9"]).status;
     assert_eq!(status.code(), Some(9));
 }
 

@@ -1,9 +1,7 @@
 //! Reports on every recording of the corpus (`fixtures/recordings`, see its README.md), and what
 //! other tools recorded: whatever is damaged, a report comes out or a sentence, and no panic.
 
-mod common;
-
-use common::{output, refused, text};
+use crate::common::{output, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

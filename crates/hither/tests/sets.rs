@@ -1,8 +1,6 @@
 //! `hither topo --set` as a person sees it.
 
-mod common;
-
-use common::{output, refused, text};
+use crate::common::{output, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;

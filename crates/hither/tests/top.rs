@@ -1,9 +1,7 @@
 //! `hither top` as a person and a program use it: the table, its twin in JSON, and the live view in
 //! a terminal of its own (util-linux's script(1) and an interactive bash).
 
-mod common;
-
-use common::{hither, output, refused, text};
+use crate::common::{hither, output, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};

@@ -32,6 +32,7 @@ fn options(mode: Option<ScopeMode>, agent: &Path) -> Options {
         machine_file: machine,
         cpus: Some(8),
         memory_mb: Some(512),
+        offline: Default::default(),
         kernel: "newest".into(),
         huge_pages: HugePages::Madvise,
         timeout: Some(Duration::from_secs(600)),

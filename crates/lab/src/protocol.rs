@@ -209,8 +209,8 @@ pub struct Job {
     pub sample_ms: u64,
     /// Is there an Opium device?
     pub opium: bool,
-    /// CPU list of each node, by the kernel's number: checked at boot.
-    pub node_cpus: Vec<String>,
+    /// CPU list of each node, by the kernel's number, `None` where it stays offline: checked at boot.
+    pub node_cpus: Vec<Option<String>>,
     /// More arguments for `hither run`.
     pub hither_arguments: Vec<String>,
 }

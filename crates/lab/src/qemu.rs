@@ -7,6 +7,8 @@
 //! Sources: QEMU 10.0 manual ("QEMU system emulation invocation": `-numa`, `-smp`, `-plugin`),
 //! `include/system/numa.h` for the HMAT limits.
 
+pub mod offline;
+
 use crate::error::{Error, Result};
 use hither_core::ids::NodeId;
 use hither_core::machine::Machine;

@@ -17,6 +17,7 @@ use crate::qemu::{self, HugePages, Parts, Scope, ScopeMode};
 use crate::viewer::{Show, Viewer};
 use hither_core::machine::{Machine, parse, scale, write};
 use hither_core::opium;
+use hither_core::set::NodeSet;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ pub struct Options {
     pub memory_mb: Option<u64>,
     /// `newest`, `6.12` or a kernel image.
     pub kernel: String,
+    /// Nodes that the guest does not get.
+    pub offline: NodeSet,
     /// Transparent huge pages.
     pub huge_pages: HugePages,
     /// Host time for the whole boot.
@@ -89,6 +92,7 @@ impl Lab {
     pub fn prepare(options: Options) -> Result<Self> {
         let (machine, scaling) = machine(&options)?;
         qemu::check(&machine)?;
+        qemu::offline::kernel_arguments(&machine, &options.offline)?;
         let kernel = Cache::of_user()?.choose(&options.kernel)?;
         let plugin = if options.scope.is_some() {
             Some(find_plugin(&options.agent)?)
@@ -299,7 +303,10 @@ impl Lab {
             channel_fd: theirs.as_raw_fd(),
             scope,
             huge_pages: self.options.huge_pages,
-            kernel_arguments: Vec::new(),
+            kernel_arguments: qemu::offline::kernel_arguments(
+                &self.machine,
+                &self.options.offline,
+            )?,
         };
         let inherit: Vec<RawFd> = vec![
             initrd.as_raw_fd(),
@@ -369,7 +376,10 @@ impl Lab {
                 .machine
                 .nodes
                 .iter()
-                .map(|node| node.cpus.to_string())
+                .map(|node| {
+                    let online = !self.options.offline.contains(node.id);
+                    online.then(|| node.cpus.to_string())
+                })
                 .collect(),
             hither_arguments: self.options.hither_arguments.clone(),
         })

@@ -20,6 +20,7 @@ fn options(folder: &Path) -> Options {
         machine_file: machine("opteron8385"),
         cpus: None,
         memory_mb: None,
+        offline: Default::default(),
         kernel: kernel.to_str().unwrap().to_owned(),
         huge_pages: HugePages::Madvise,
         timeout: None,

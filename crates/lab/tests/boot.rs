@@ -3,8 +3,7 @@
 //! They run the built `hither` (beside the test's folder, or `HITHER_BIN`) as a person would, with
 //! kernels from `hither lab setup`. `make test` runs them one at a time.
 
-mod common;
-
+use crate::common;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;

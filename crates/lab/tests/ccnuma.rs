@@ -9,17 +9,13 @@
 //! `make boot` runs the short form, the evidence `ccnuma` the long one (`HITHER_LONG=1`), which
 //! prints the tables and writes `HITHER_JSON`.
 
-mod common;
-#[path = "common/turns.rs"]
-mod turns;
-
-use common::built;
+use crate::common::built;
+use crate::common::turns::in_turns;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
-use turns::in_turns;
 
 /// One run of a program: what it printed, and what the device counted meanwhile.
 struct Run {

@@ -1,9 +1,7 @@
 //! The tracker `damon` in the lab's kernel: it finds a known hot area, and leaves DAMON as it was,
 //! also after it was killed.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use std::path::Path;
 use std::process::Command;
 

@@ -1,9 +1,7 @@
 //! The emulator is right where it can be checked: figures that a program measures inside, held
 //! against the machine file. Two boots in all, shared by the tests; ignored by plain `cargo test`.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use hither_core::machine::{Machine, parse, scale};
 use serde_json::Value;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! The tracker `hintfault` on an emulated machine of four nodes, against a known placement.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use std::path::Path;
 use std::process::Command;
 

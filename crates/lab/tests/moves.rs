@@ -1,8 +1,6 @@
 //! The asynchronous memory-move service on an emulated machine of two nodes, in short.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;

@@ -2,9 +2,7 @@
 //! nodes: the same CPUs, the same policy, the same node for each page, the same class of exit
 //! status.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use std::path::Path;
 use std::process::Command;
 

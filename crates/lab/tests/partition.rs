@@ -1,9 +1,7 @@
 //! Partitions on an emulated machine of eight nodes: nodes move between three of them under load
 //! and with faults (`crates/linux/examples/partition_torture`), and the manager moves one by itself.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use hither_lab::image::AGENT_PATH;
 use std::path::Path;
 use std::process::Command;

@@ -1,15 +1,11 @@
 //! Short forms of the claims about policies; `make evidence` has the long ones.
 
-mod common;
-#[path = "common/turns.rs"]
-mod turns;
-
-use common::built;
+use crate::common::built;
+use crate::common::turns::in_turns;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::LazyLock;
-use turns::in_turns;
 
 /// `hither lab WORDS --machine opteron8385 -- COMMAND`.
 fn lab(words: &[&str], command: &[String]) -> Output {
@@ -101,14 +97,16 @@ impl Comparison {
 
 const SIDE_BY_SIDE: &str = "first-touch,interleave,carrefour";
 
-/// Shared by the tests of what is gained.
-static GAINS: LazyLock<Comparison> = LazyLock::new(|| {
-    let commands = [
-        "cluster shared --rounds 12",
-        "cluster partitioned --rounds 160",
-    ];
-    Comparison::of(SIDE_BY_SIDE, &commands)
-});
+/// Commands by which something is to be gained, and their comparison.
+const GAINING: [&str; 2] = [
+    "cluster shared --rounds 12",
+    "cluster partitioned --rounds 160",
+];
+static GAINS: LazyLock<Comparison> = LazyLock::new(|| Comparison::of(SIDE_BY_SIDE, &GAINING));
+
+/// The same where nothing is.
+const LOCAL: [&str; 2] = ["cluster local --rounds 240", "cg --products 100"];
+static LOCALS: LazyLock<Comparison> = LazyLock::new(|| Comparison::of(SIDE_BY_SIDE, &LOCAL));
 
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
@@ -140,12 +138,8 @@ fn pages_come_to_those_who_use_them() {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn where_nothing_is_to_be_gained_little_is_lost() {
-    let cases = [
-        ("cluster local --rounds 240", 0.93),
-        ("cg --products 100", 0.90),
-    ];
-    let local = Comparison::of(SIDE_BY_SIDE, &cases.map(|(command, _)| command));
-    for (nth, (_, least)) in cases.iter().enumerate() {
+    let local = &*LOCALS;
+    for (nth, least) in [0.93, 0.90].iter().enumerate() {
         assert!(local.figure("first-touch", nth, "local_access_ratio") > 0.85);
         for other in ["first-touch", "interleave"] {
             assert!(local.whole(nth, "carrefour", other) > *least, "{}", local.0);
@@ -155,25 +149,29 @@ fn where_nothing_is_to_be_gained_little_is_lost() {
 
 /// hither must be believed where no exact counters are: its samples say the same as they do, while
 /// pages move too. Runs are as long as it takes for the samples' own noise to stay far below 3
-/// points.
+/// points; three of them are those of the comparisons above.
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn samples_agree_with_exact_counts() {
     let commands = [
         "cluster shared --rounds 24",
-        "cluster partitioned --rounds 160",
         "cluster mixed --rounds 24",
-        "cluster local --rounds 96",
         "memlat",
         "stream",
         "gups --updates 4000000",
-        "cg --products 40",
         "kvstore --operations 2000000",
     ];
     let comparison = Comparison::of("carrefour", &commands);
+    let own = commands.iter().enumerate();
+    let own = own.map(|(nth, command)| (*command, comparison.run("carrefour", nth)));
+    let earlier = [
+        (&GAINS, GAINING, 1),
+        (&LOCALS, LOCAL, 0),
+        (&LOCALS, LOCAL, 1),
+    ];
+    let earlier = earlier.map(|(of, commands, nth)| (commands[nth], of.run("carrefour", nth)));
     let mut apart = Vec::new();
-    for (nth, command) in commands.iter().enumerate() {
-        let run = comparison.run("carrefour", nth);
+    for (command, run) in own.chain(earlier) {
         for figure in ["local_access_ratio", "controller_imbalance"] {
             let exact = 100.0 * number(run, &format!("/{figure}"));
             let sampled = 100.0 * number(run, &format!("/hither/decided/sampled/{figure}"));

@@ -1,8 +1,6 @@
 //! `hither probe` on an emulated machine finds what the machine file says.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use hither_core::machine::{parse, scale};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;

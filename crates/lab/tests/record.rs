@@ -1,9 +1,7 @@
 //! `hither record` and `hither report` on an emulated machine: what they say of a program whose use
 //! of memory is known, and what that costs it.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;

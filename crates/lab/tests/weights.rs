@@ -1,9 +1,7 @@
 //! Measured weights of `hither run` on a socket with a CXL expander: what a program that uses up
 //! both memories gets, what happens to one that needs neither, and what is left behind.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;

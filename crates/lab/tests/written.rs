@@ -2,9 +2,7 @@
 //! part of a program's memory that is written, and the multi-generational LRU tells memory in use
 //! from memory that is idle.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;

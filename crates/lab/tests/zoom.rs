@@ -1,8 +1,6 @@
 //! `hither zoom` finds planted mistakes on an emulated machine, and names what would help.
 
-mod common;
-
-use common::built;
+use crate::common::built;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;

@@ -21,7 +21,8 @@ fn program() -> PathBuf {
             "dev"
         };
         let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "hither-linux"])
+            // With the whole workspace, as other choices of features would build its libraries anew.
+            .args(["build", "--quiet", "--workspace"])
             .args(["--example", "move_torture", "--profile", profile])
             .arg("--target-dir")
             .arg(folder.parent().unwrap())

@@ -7,7 +7,8 @@ use std::process::Command;
 /// Builds the example and returns its path: `cargo test --test` alone does not.
 fn example() -> PathBuf {
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "hither-mover"])
+        // With the whole workspace, as other choices of features would build its libraries anew.
+        .args(["build", "--quiet", "--workspace"])
         .args(["--example", "stream_submit"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()

@@ -1,10 +1,7 @@
 //! Unmodified programs whose blocks and threads the shim places: they work as ever, blocks have the
 //! policy of their rule and no other memory has one, and nothing is lost.
 
-#[allow(dead_code, reason = "what reads logs is for another test")]
-mod common;
-
-use common::{Stage, compile, shim};
+use crate::common::{Stage, compile, shim};
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::CpuId;
 use hither_core::shim::{Kinds, Plan, Rule, Site, Stride, environment};

@@ -1,8 +1,6 @@
 //! Unmodified programs under the shim: what they do is the same, and the log says what they did.
 
-mod common;
-
-use common::{Stage, compile, frames, shim};
+use crate::common::{Stage, compile, frames, shim};
 use hither_core::sites::How;
 use hither_linux::sites::{self, Allocation};
 use std::fs;

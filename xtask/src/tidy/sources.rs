@@ -129,7 +129,8 @@ fn declared(line: &str) -> Option<&str> {
     Some(&rest[..end])
 }
 
-/// Rust files below a `src` folder that no module declares.
+/// Rust files below a `src` folder, or beside a `tests/main.rs`, that nothing declares: nobody would
+/// notice that such tests never run.
 pub fn dead_files(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in sources.iter().filter(|source| source.is("rs")) {
@@ -139,7 +140,16 @@ pub fn dead_files(sources: &[Source]) -> Vec<Finding> {
         let folder = source.path.parent().unwrap_or(Path::new(""));
         let in_src = folder.components().any(|part| part.as_os_str() == "src");
         let is_root = matches!(stem, "main" | "lib") || folder.ends_with("src/bin");
-        if !in_src || is_root {
+        let main = folder.join("main.rs");
+        let in_tests = folder.ends_with("tests") && sources.iter().any(|other| other.path == main);
+        if !(in_src || in_tests) || is_root {
+            continue;
+        }
+        // A test program of its own.
+        let manifest = folder.with_file_name("Cargo.toml");
+        let named = format!("name = \"{stem}\"");
+        let manifest = sources.iter().find(|other| other.path == manifest);
+        if in_tests && manifest.is_some_and(|own| own.text.lines().any(|line| line == named)) {
             continue;
         }
         let (name, parents) = if stem == "mod" {
@@ -231,9 +241,15 @@ mod tests {
             source("crates/a/src/c/mod.rs", ""),
             source("crates/a/src/dead.rs", ""),
             source("crates/a/tests/t.rs", ""),
+            source("crates/b/Cargo.toml", "[[test]]\nname = \"own\"\n"),
+            source("crates/b/tests/main.rs", "mod part;\n"),
+            source("crates/b/tests/part.rs", ""),
+            source("crates/b/tests/own.rs", ""),
+            source("crates/b/tests/forgotten.rs", ""),
         ];
         let found = dead_files(&sources);
-        assert_eq!(texts(&found).lines().count(), 1);
+        assert_eq!(texts(&found).lines().count(), 2);
         assert!(texts(&found).contains("dead.rs"));
+        assert!(texts(&found).contains("forgotten.rs"));
     }
 }

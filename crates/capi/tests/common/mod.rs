@@ -1,5 +1,4 @@
 //! Programs of C, compiled against the library that this test was built with.
-#![allow(dead_code, reason = "no test file uses all of it")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -100,10 +100,19 @@ pub fn loopback_up() -> io::Result<()> {
     }
 }
 
-/// Do Linux's nodes have the CPUs that the machine file gives them?
-pub fn check_nodes(expected: &[String]) -> Result<()> {
+/// Do Linux's nodes have the CPUs that the machine file gives them, and are those offline that
+/// shall be?
+pub fn check_nodes(expected: &[Option<String>]) -> Result<()> {
     for (node, wanted) in expected.iter().enumerate() {
         let path = format!("/sys/devices/system/node/node{node}/cpulist");
+        let Some(wanted) = wanted else {
+            if Path::new(&path).exists() {
+                return Err(format!(
+                    "Linux has put node{node} online in spite of --offline"
+                ));
+            }
+            continue;
+        };
         let seen = fs::read_to_string(&path).map_err(doing(format!("reading {path}")))?;
         if seen.trim() != wanted {
             return Err(format!(

@@ -115,7 +115,7 @@ fn job() -> Job {
         back: vec!["/tmp/out".into()],
         sample_ms: 100,
         opium: true,
-        node_cpus: vec!["0-1".into(), String::new()],
+        node_cpus: vec![Some("0-1".into()), Some(String::new()), None],
         hither_arguments: vec!["--explain".into()],
     }
 }

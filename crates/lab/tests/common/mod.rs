@@ -1,5 +1,7 @@
 //! What several tests of the laboratory need.
 
+pub mod turns;
+
 use std::path::PathBuf;
 
 /// A program as built with this test's profile.

@@ -251,8 +251,10 @@ impl Torture {
         // It has joined when its group says so.
         let folder = partitions::cgroup::folder(name);
         let start = Instant::now();
-        while !partitions::cgroup::own_processes(&self.root, &folder).contains(&(child.id() as i32))
-        {
+        let has_joined =
+            |pid| partitions::cgroup::own_processes(&self.root, &folder).contains(&pid);
+        // One of few rounds may have ended by then.
+        while !has_joined(child.id() as i32) && child.try_wait().is_ok_and(|end| end.is_none()) {
             assert!(
                 start.elapsed() < Duration::from_secs(60),
                 "a worker does not join"

@@ -1,0 +1,12 @@
+//! All tests of the command line as one program, since each program more has to be linked.
+
+mod cli;
+mod common;
+mod hwloc;
+mod moves;
+mod partition;
+mod place;
+mod record;
+mod recordings;
+mod sets;
+mod top;

@@ -1,0 +1,21 @@
+//! All tests of the laboratory as one program, since each program more has to be linked. Most boot
+//! QEMU and are ignored by plain `cargo test`; one file of them by its name:
+//! `cargo test --release --package hither-lab --test boot -- --ignored --test-threads=1 binding::`.
+
+mod bad_input;
+mod binding;
+mod boot;
+mod ccnuma;
+mod common;
+mod damon;
+mod emulator;
+mod hintfault;
+mod moves;
+mod numactl;
+mod partition;
+mod policies;
+mod probe;
+mod record;
+mod weights;
+mod written;
+mod zoom;
