@@ -85,10 +85,7 @@ kill -KILL $full
 fn nodes_move_between_partitions_and_nothing_is_lost() {
     let program = built("examples/partition_torture");
     let moves = std::env::var("HITHER_MOVES").unwrap_or_else(|_| "40".to_owned());
-    let script = format!(
-        "{} {AGENT_PATH} --moves {moves} --seed 7",
-        program.display()
-    );
+    let torture = format!("$0 $1 --moves {moves} --seed 7 || exit 1");
     let timeout = if moves.len() > 2 { "3h" } else { "9m" };
     let told = run(&format!("{torture}\n{MANAGE}"), &program, timeout);
     let met = |what: &str| -> u64 {
