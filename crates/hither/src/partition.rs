@@ -189,17 +189,15 @@ fn run(name: &str, command: &[String]) -> anyhow::Result<ExitCode> {
 fn stop(force: bool) -> anyhow::Result<ExitCode> {
     check_root()?;
     let (root, folder) = (Root::host(), machine::folder());
-    let notes = match force {
+    let mut notes = match force {
         true => machine::force_stop(&root, &folder)?,
         // Nothing is mended first: all of it is taken back anyway.
-        false => match Partitions::open_as_is(&root, &folder)?.stop()? {
-            // Perhaps there is something of which nothing is kept.
-            notes if notes.is_empty() && cgroup::check(&root).is_ok() => {
-                Partitions::open(&root, &folder)?.1
-            }
-            notes => notes,
-        },
+        false => Partitions::open_as_is(&root, &folder)?.stop()?,
     };
+    if cgroup::check(&root).is_ok() {
+        // Perhaps there are groups of which nothing is kept.
+        notes.extend(Partitions::open(&root, &folder)?.1);
+    }
     print::err_lines(&notes.join("\n"));
     Ok(ExitCode::SUCCESS)
 }

@@ -102,10 +102,11 @@ pub fn layout(wish: &Wish, machine: &Resources, json: bool) -> anyhow::Result<()
 pub fn running(root: &Root, kept: Option<&Kept>, json: bool) -> anyhow::Result<()> {
     let Some(kept) = kept else {
         let document = json!({"schema": SCHEMA, "partitions": []});
-        return Ok(match json {
-            true => print::out(&format!("{document:#}\n"))?,
-            false => print::out("this machine has no partitions\n")?,
-        });
+        print::out(&match json {
+            true => format!("{document:#}\n"),
+            false => "this machine has no partitions\n".to_owned(),
+        })?;
+        return Ok(());
     };
     let machine = machine::machine(root)?;
     let count = |name: &str| {

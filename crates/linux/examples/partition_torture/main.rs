@@ -153,7 +153,7 @@ impl Torture {
                 self.window();
             }
             if !self.wrong.is_empty() {
-                return;
+                break;
             }
         }
         self.must(&["partition", "stop"]);

@@ -217,3 +217,21 @@ pub fn put(root: &Root, pid: i32, folder: &str) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_of_groups_below_are_members() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("sys/fs/cgroup/a/b");
+        std::fs::create_dir_all(&below).unwrap();
+        std::fs::write(below.join("cgroup.procs"), "12\n13\n").unwrap();
+        std::fs::write(below.join("../cgroup.procs"), "11\nx\n").unwrap();
+        let root = Root::new(folder.path());
+        let mut members = processes(&root, "sys/fs/cgroup/a");
+        members.sort_unstable();
+        assert_eq!(members, [11, 12, 13]);
+    }
+}

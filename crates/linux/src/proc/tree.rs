@@ -433,20 +433,6 @@ mod tests {
     }
 
     #[test]
-    fn members_of_groups_below_are_members() {
-        let folder = tempfile::tempdir().unwrap();
-        let below = folder.path().join("sys/fs/cgroup/a/b");
-        std::fs::create_dir_all(&below).unwrap();
-        std::fs::write(below.join("cgroup.procs"), "12\n13\n").unwrap();
-        std::fs::write(below.join("../cgroup.procs"), "11\nx\n").unwrap();
-        let root = Root::new(folder.path());
-        let tree = Tree::new(root, Scope::Cgroup("sys/fs/cgroup/a".into()));
-        let mut members = tree.members("sys/fs/cgroup/a");
-        members.sort_unstable();
-        assert_eq!(members, [11, 12, 13]);
-    }
-
-    #[test]
     fn the_base_may_be_gone() {
         let mut tree = Tree::new(Root::host(), i32::MAX);
         tree.refresh(0).unwrap();
