@@ -130,13 +130,14 @@ impl Command {
 impl Apply {
     fn run(self) -> anyhow::Result<ExitCode> {
         let root = self.root.as_deref().map_or_else(Root::host, Root::new);
+        let text = text(&self.file)?;
         // What a dead one left is mended before the machine is read.
         let partitions = match self.dry_run {
             true => None,
             false => Some(open()?),
         };
         let machine = machine::machine(&root).context("reading the machine")?;
-        let wish = read(&self.file, &machine)?;
+        let wish = read(&self.file, &text, &machine)?;
         if let Some(mut partitions) = partitions {
             let notes = partitions.apply(&wish)?;
             print::err_lines(&notes.join("\n"));
@@ -146,15 +147,19 @@ impl Apply {
     }
 }
 
-/// Reads a file for a machine.
-fn read(path: &Path, machine: &Resources) -> anyhow::Result<Wish> {
-    let text = std::fs::read_to_string(path).with_context(|| {
+/// A file's text.
+fn text(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| {
         format!(
             "{} cannot be read; give a file of partitions (docs/partitions.md)",
             path.display()
         )
-    })?;
-    match file::read(&text, machine) {
+    })
+}
+
+/// What it says for a machine.
+fn read(path: &Path, text: &str, machine: &Resources) -> anyhow::Result<Wish> {
+    match file::read(text, machine) {
         Ok(wish) => Ok(wish),
         Err(fault) => bail!("{}:{}: {}", path.display(), fault.line, fault.reason),
     }

@@ -49,10 +49,11 @@ impl Command {
     /// Bad input, missing rights, partitions that go away.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let root = Root::host();
+        let text = super::text(&self.file)?;
         // What a dead one left is mended before the machine is read.
         drop(open()?);
         let resources = machine::machine(&root).context("reading the machine")?;
-        let wish = super::read(&self.file, &resources)?;
+        let wish = super::read(&self.file, &text, &resources)?;
         if wish.goals.len() < 2 {
             bail!(
                 "{}: fewer than two owners have a goal: give [partition.goal] to who may want a \
