@@ -147,7 +147,7 @@ impl Torture {
             self.one_move();
             self.judge();
             if number % 50 == 0 {
-                println!("after {number} moves: {:?}", self.met);
+                eprintln!("after {number} moves: {:?}", self.met);
             }
             if number % self.options.windows == 0 {
                 self.window();
