@@ -31,6 +31,11 @@ const STATUS_FAILED: u8 = 1;
 /// Exit status for bad input and missing pieces.
 const STATUS_BAD_INPUT: u8 = 2;
 
+/// Exit status after a signal asked to end, as a shell has it.
+fn signal_status(signal: i32) -> u8 {
+    (128 + signal).clamp(0, 255) as u8
+}
+
 /// Put memory where it is used
 #[derive(Debug, Parser)]
 #[command(name = "hither", version, about, arg_required_else_help = true)]

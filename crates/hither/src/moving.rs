@@ -6,8 +6,8 @@ mod select;
 mod target;
 
 use crate::output::Progress;
-use crate::units::parse_bytes;
-use crate::{STATUS_FAILED, print};
+use crate::units::parse_rate;
+use crate::{STATUS_FAILED, print, signal_status};
 use anyhow::{Context, bail};
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
@@ -134,7 +134,7 @@ impl Command {
             report.text()
         })?;
         Ok(ExitCode::from(match stop {
-            Some(Stop::Signal(signal)) => (128 + signal).clamp(0, 255) as u8,
+            Some(Stop::Signal(signal)) => signal_status(signal),
             Some(Stop::Gone) => STATUS_FAILED,
             None if self.dry_run => 0,
             None => status(&report.total()),
@@ -222,13 +222,6 @@ fn status(total: &Account) -> u8 {
 fn program(root: &Root, pid: i32) -> String {
     let name = std::fs::read(root.path(&format!("proc/{pid}/comm"))).unwrap_or_default();
     String::from_utf8_lossy(&name).trim().to_owned()
-}
-
-fn parse_rate(text: &str) -> Result<u64, String> {
-    match parse_bytes(text)? {
-        0 => Err("at 0 bytes per second nothing would ever move".to_owned()),
-        rate => Ok(rate),
-    }
 }
 
 /// This machine: the process, signals of a person, the clock, the terminal.

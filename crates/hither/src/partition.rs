@@ -139,7 +139,7 @@ impl Apply {
         let machine = machine::machine(&root).context("reading the machine")?;
         let wish = read(&self.file, &text, &machine)?;
         if let Some(mut partitions) = partitions {
-            let notes = partitions.apply(&wish)?;
+            let notes = partitions.apply(&wish, &machine)?;
             print::err_lines(&notes.join("\n"));
         }
         show::layout(&wish, &machine, self.json)?;

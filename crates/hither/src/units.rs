@@ -15,6 +15,17 @@ pub fn parse_time_us(text: &str) -> Result<u64, String> {
     parsed.ok_or_else(|| "write a whole number with its unit, as in 100ms or 2s".to_owned())
 }
 
+/// Bytes per second, to move at most.
+///
+/// # Errors
+/// What to write instead, for a refusal by clap.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("at 0 bytes per second nothing would ever move".to_owned()),
+        rate => Ok(rate),
+    }
+}
+
 /// The number of a node: `2` or `node2`.
 ///
 /// # Errors

@@ -113,13 +113,16 @@ pub fn write(root: &Root, below: &str, content: &str) -> Result<()> {
     })
 }
 
-/// The folder of journals: `/run/hither` for root, else one below `$XDG_RUNTIME_DIR`.
+/// What root keeps of this machine's settings.
+pub const ROOTS_FOLDER: &str = "/run/hither";
+
+/// The folder of journals: [`ROOTS_FOLDER`] for root, else one below `$XDG_RUNTIME_DIR`.
 ///
 /// # Errors
 /// Neither can be had.
 pub fn runtime_folder() -> Result<PathBuf> {
     if sys::effective_uid() == 0 {
-        return Ok(PathBuf::from("/run/hither"));
+        return Ok(PathBuf::from(ROOTS_FOLDER));
     }
     std::env::var_os("XDG_RUNTIME_DIR")
         .map(|base| Path::new(&base).join("hither"))
@@ -152,15 +155,7 @@ impl Journal {
         private_folder(folder)?;
         let path = folder.join(format!("{name}.journal"));
         let fail = |error| Error::io(&path, "cannot be opened", "check the folder", error);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)
-            .map_err(fail)?;
+        let mut file = open_private(&path).map_err(fail)?;
         let seen = file.metadata().map_err(fail)?;
         if !seen.is_file() || seen.uid() != sys::effective_uid() || seen.mode() & 0o022 != 0 {
             return Err(Error::new(
@@ -245,6 +240,18 @@ impl Journal {
             )
         })
     }
+}
+
+/// Opens a file of this user alone, and makes it where it is not there.
+pub(crate) fn open_private(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
 }
 
 /// Locks the journal. It waits for a second: an owner that was killed just now is still ending, and

@@ -1,7 +1,8 @@
 //! `hither partition manage`: the global resource manager.
 
 use super::{open, shift};
-use crate::print;
+use crate::units::parse_rate;
+use crate::{print, signal_status};
 use anyhow::{Context, bail};
 use hither_core::partition::manager::{Look, Manager, Proposal, Use};
 use hither_core::partition::{Layout, REST};
@@ -35,7 +36,7 @@ pub struct Command {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     looks: Option<u64>,
     /// Move at most so many bytes per second: 500M, 2G
-    #[arg(long, value_name = "BYTES", value_parser = shift::rate)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     rate: Option<u64>,
     /// Print one line of JSON (hither.partition-look/1) per look
     #[arg(long)]
@@ -72,7 +73,7 @@ impl Command {
             let until = sys::monotonic_ns().saturating_add(interval_ns);
             while sys::monotonic_ns() < until {
                 if let Some(arrived) = signals.take() {
-                    return Ok(ended_by(arrived.signal));
+                    return Ok(ExitCode::from(signal_status(arrived.signal)));
                 }
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -92,7 +93,7 @@ impl Command {
                 if !self.dry_run
                     && let Some(signal) = self.act(proposal, &signals)
                 {
-                    return Ok(ended_by(signal));
+                    return Ok(ExitCode::from(signal_status(signal)));
                 }
             }
             looks += 1;
@@ -181,10 +182,6 @@ impl Command {
         });
         signal
     }
-}
-
-fn ended_by(signal: i32) -> ExitCode {
-    ExitCode::from((128 + signal).clamp(0, 255) as u8)
 }
 
 /// What was seen at the last look.

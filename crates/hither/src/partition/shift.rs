@@ -2,11 +2,10 @@
 
 use super::open;
 use crate::output::Progress;
-use crate::units::{parse_node, time};
-use crate::{STATUS_BAD_INPUT, STATUS_FAILED, print};
+use crate::units::{parse_node, parse_rate, time};
+use crate::{STATUS_BAD_INPUT, STATUS_FAILED, print, signal_status};
 use anyhow::Context;
 use hither_core::ids::NodeId;
-use hither_core::size::parse_bytes;
 use hither_linux::partition::Partitions;
 use hither_linux::partition::evacuate::Tally;
 use hither_linux::partition::transfer::{Done, Failed, Order, Outlook, Step};
@@ -38,7 +37,7 @@ pub struct Command {
     #[arg(long)]
     to: String,
     /// Move at most so many bytes per second: 500M, 2G
-    #[arg(long, value_name = "BYTES", value_parser = rate)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     rate: Option<u64>,
     /// Print what would be moved and change nothing
     #[arg(long)]
@@ -46,15 +45,6 @@ pub struct Command {
     /// Print JSON (hither.partition-move/1) instead of a sentence
     #[arg(long)]
     json: bool,
-}
-
-/// # Errors
-/// What to write instead, for a refusal by clap.
-pub fn rate(text: &str) -> Result<u64, String> {
-    match parse_bytes(text)? {
-        0 => Err("at 0 bytes per second nothing would ever move".to_owned()),
-        rate => Ok(rate),
-    }
 }
 
 impl Command {
@@ -84,7 +74,7 @@ impl Command {
         }
         Ok(ExitCode::from(match (done, signal) {
             (Ok(_), _) => 0,
-            (Err(Failed::Stopped), Some(signal)) => (128 + signal).clamp(0, 255) as u8,
+            (Err(Failed::Stopped), Some(signal)) => signal_status(signal),
             (Err(failed), _) => status(&failed),
         }))
     }
@@ -117,7 +107,10 @@ impl Command {
                 "dry run, nothing was changed: {} of {} would leave node{} for {}, where there is \
                  room for {}\n",
                 print::size(outlook.pages * 4),
-                print::count(outlook.processes, "process").replace("processs", "processes"),
+                match outlook.processes {
+                    1 => "1 process".to_owned(),
+                    many => format!("{many} processes"),
+                },
                 self.node,
                 targets.join(", "),
                 print::size(outlook.room * 4),

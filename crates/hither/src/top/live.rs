@@ -43,7 +43,7 @@ pub fn run(mut session: Session) -> anyhow::Result<ExitCode> {
                 // The shell may have used the terminal meanwhile.
                 sys::SIGCONT => screen.without(|| Ok(()))?,
                 sys::SIGWINCH => {}
-                signal => return Ok(ExitCode::from((128 + signal).clamp(0, 255) as u8)),
+                signal => return Ok(ExitCode::from(crate::signal_status(signal))),
             }
         }
         let mut wants_reading = now_us() >= due_us;

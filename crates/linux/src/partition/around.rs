@@ -5,9 +5,8 @@
 //! the layout ([`wanted`]): so a node that moves changes no more than it must, and what is put back
 //! is what was there.
 
-use super::cgroup::TREE;
+use super::cgroup::{PREFIX, TREE};
 use crate::error::{Error, Result};
-
 use crate::restore::{self, Setting};
 use crate::root::Root;
 use hither_core::ids::CpuId;
@@ -37,13 +36,10 @@ pub fn former(root: &Root, wish: &Wish) -> Result<Vec<Setting>> {
             settings.extend(Setting::of(root, &path)?);
         }
     }
-    let has_control = root
-        .text(CONTROL)?
-        .split_whitespace()
-        .any(|word| word == "cpuset");
+    let is_enabled = is_enabled(root)?;
     for name in root.names(TREE)? {
         let folder = format!("{TREE}/{name}");
-        if name.starts_with("hither.") || !root.has(&format!("{folder}/cgroup.procs")) {
+        if name.starts_with(PREFIX) || !root.has(&format!("{folder}/cgroup.procs")) {
             continue;
         }
         let path = format!("{folder}/cpuset.mems");
@@ -51,7 +47,7 @@ pub fn former(root: &Root, wish: &Wish) -> Result<Vec<Setting>> {
         let text = root.text_if_any(&path)?.unwrap_or_default();
         settings.push(Setting::new(path, text.trim()));
     }
-    if !has_control {
+    if !is_enabled {
         settings.push(Setting::new(CONTROL, "-cpuset"));
     }
     if wish.interrupts == Work::Rest {
@@ -79,11 +75,14 @@ pub fn memory(settings: &[Setting]) -> Vec<Setting> {
 /// # Errors
 /// The kernel refused.
 pub fn enable(root: &Root) -> Result<()> {
-    let now = root.text(CONTROL)?;
-    match same(CONTROL, &now, "") {
+    match is_enabled(root)? {
         true => Ok(()),
         false => restore::write(root, CONTROL, "+cpuset"),
     }
+}
+
+fn is_enabled(root: &Root) -> Result<bool> {
+    Ok(same(CONTROL, &root.text(CONTROL)?, "+cpuset"))
 }
 
 /// Puts a setting back.

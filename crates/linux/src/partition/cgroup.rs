@@ -15,7 +15,7 @@ use std::io;
 /// The unified tree, below the root folder.
 pub const TREE: &str = "sys/fs/cgroup";
 /// How the names of our groups begin.
-const PREFIX: &str = "hither.";
+pub(super) const PREFIX: &str = "hither.";
 
 /// The folder of an owner's group, below the root folder.
 #[must_use]

@@ -188,9 +188,14 @@ impl Looked {
 
 /// When a process began; `None`: it has ended.
 pub fn start_ticks(root: &Root, pid: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(root.path(&format!("proc/{pid}/stat"))).ok()?;
-    let stat = stat::parse(&text).ok()?;
+    let stat = stat_of(root, pid)?;
     (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)
+}
+
+/// A process's `stat`; `None`: it is gone.
+pub(super) fn stat_of(root: &Root, pid: i32) -> Option<stat::Stat> {
+    let text = std::fs::read_to_string(root.path(&format!("proc/{pid}/stat"))).ok()?;
+    stat::parse(&text).ok()
 }
 
 /// What passes have done so far.

@@ -136,15 +136,7 @@ impl Keeper {
         restore::private_folder(folder)?;
         let path = folder.join("partitions.lock");
         let fail = |error| Error::io(&path, "cannot be opened", "run hither as root", error);
-        let lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)
-            .map_err(fail)?;
+        let lock = restore::open_private(&path).map_err(fail)?;
         match restore::lock(&lock) {
             Ok(()) => Ok(Self {
                 folder: folder.to_owned(),

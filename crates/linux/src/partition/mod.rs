@@ -111,11 +111,11 @@ impl Partitions {
         Ok(notes)
     }
 
-    /// Splits the machine.
+    /// Splits the machine, for which the wish was read.
     ///
     /// # Errors
     /// It is split already; the kernel refuses something: then nothing is changed.
-    pub fn apply(&mut self, wish: &Wish) -> Result<Vec<String>> {
+    pub fn apply(&mut self, wish: &Wish, machine: &Resources) -> Result<Vec<String>> {
         if let Some(state) = self.state() {
             return Err(Error::new(
                 "partitions",
@@ -127,7 +127,7 @@ impl Partitions {
             layout: wish.layout.clone(),
             moving: None,
         };
-        self.check_room(wish, &machine(&self.root)?)?;
+        self.check_room(wish, machine)?;
         let settings = around::former(&self.root, wish)?;
         self.keep(Kept::new(state.clone(), settings))?;
         match self.make(state) {
@@ -273,7 +273,7 @@ impl Partitions {
         let group = crate::counters::pressure::group_of(&self.root, pid);
         let group = group.unwrap_or_else(|| "/".to_owned());
         // One that is in a partition already keeps the place that it came from.
-        if !group.starts_with("/hither.") {
+        if !group.trim_start_matches('/').starts_with(cgroup::PREFIX) {
             kept.homes.retain(|home| {
                 evacuate::start_ticks(&self.root, home.pid) == Some(home.start_ticks)
                     && home.pid != pid
@@ -364,20 +364,15 @@ impl Partitions {
         let mut ancestor = pid;
         let mut home = None;
         for _ in 0..64 {
-            let start = evacuate::start_ticks(&self.root, ancestor);
-            let is_it = |home: &&Home| home.pid == ancestor && Some(home.start_ticks) == start;
+            let Some(stat) = evacuate::stat_of(&self.root, ancestor) else {
+                break;
+            };
+            let is_it = |home: &&Home| home.pid == ancestor && home.start_ticks == stat.start_ticks;
             home = homes.iter().find(is_it);
             if home.is_some() || ancestor <= 1 {
                 break;
             }
-            let stat = std::fs::read_to_string(self.root.path(&format!("proc/{ancestor}/stat")));
-            let stat = stat
-                .ok()
-                .and_then(|text| crate::proc::stat::parse(&text).ok());
-            match stat {
-                Some(stat) => ancestor = stat.parent,
-                None => break,
-            }
+            ancestor = stat.parent;
         }
         let folder =
             home.map(|home| format!("{}{}", cgroup::TREE, home.group.trim_end_matches('/')));
@@ -429,5 +424,5 @@ pub fn machine(root: &Root) -> Result<Resources> {
 /// The folder in which everything about partitions is kept: one for all, as there is one machine.
 #[must_use]
 pub fn folder() -> PathBuf {
-    PathBuf::from("/run/hither")
+    PathBuf::from(crate::restore::ROOTS_FOLDER)
 }
