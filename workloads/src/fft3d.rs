@@ -3,7 +3,8 @@
 //! A textbook transform: radix-2 passes in place, along x and then along y, each
 //! thread on its own planes of z; the array is then transposed into a second one, in which the
 //! lines along z are contiguous and each thread has its own rows of y. The transposition reads
-//! what all threads wrote; everything else is a thread's own. Scaled and transformed back, the
+//! what all threads wrote; everything else is a thread's own. Each step goes over all of a thread's
+//! planes before the next begins, as a program does that is written as a row of calls. Scaled and transformed back, the
 //! second array ends in the first. After the six subranges that the IBM paper found in 3DFFT
 //! ("Experience with building a commodity Intel-based ccNUMA system", figure 8): parts of each
 //! thread, and an area in between that threads share.
@@ -108,11 +109,11 @@ impl Cube {
         let first = own.start;
         let staggered = move || (0..size).map(move |at| (first + at) % size);
         let scale = 1.0 / (size * size * size) as f64;
-        for z in own.clone() {
-            let plane = self.first.slice(plane(z));
-            lines(plane, size, |line| transform(line, roots, true));
-            transform_rows(plane, size, roots, true);
-        }
+        let first_planes = || own.clone().map(|z| self.first.slice(plane(z)));
+        let second_planes = || own.clone().map(|y| self.second.slice(plane(y)));
+        let along = |plane, forth| lines(plane, size, |line| transform(line, roots, forth));
+        first_planes().for_each(|plane| along(plane, true));
+        first_planes().for_each(|plane| transform_rows(plane, size, roots, true));
         member.sync_awake();
         for y in own.clone() {
             for z in staggered() {
@@ -121,24 +122,25 @@ impl Cube {
                     copy(&self.first, from, &self.second, (y * size + x) * size + z);
                 }
             }
-            lines(self.second.slice(plane(y)), size, |line| {
-                transform(line, roots, true);
-                line.iter().for_each(|word| store(word, load(word) * scale));
-                transform(line, roots, false);
-            });
         }
+        second_planes().for_each(|plane| along(plane, true));
+        second_planes().for_each(|plane| {
+            plane
+                .iter()
+                .for_each(|word| store(word, load(word) * scale));
+        });
+        second_planes().for_each(|plane| along(plane, false));
         member.sync_awake();
-        for z in own {
+        for z in own.clone() {
             for y in staggered() {
                 for x in 0..size {
                     let from = (y * size + x) * size + z;
                     copy(&self.second, from, &self.first, (z * size + y) * size + x);
                 }
             }
-            let plane = self.first.slice(plane(z));
-            transform_rows(plane, size, roots, false);
-            lines(plane, size, |line| transform(line, roots, false));
         }
+        first_planes().for_each(|plane| transform_rows(plane, size, roots, false));
+        first_planes().for_each(|plane| along(plane, false));
         member.sync_awake();
     }
 }

@@ -1,10 +1,12 @@
 //! `ocean`: a two-layer ocean basin under wind, by finite differences.
 //!
 //! The quasi-geostrophic model that SPLASH-2's Ocean simulates (Woo et al., 1995), with its use of
-//! memory: some twenty square grids, each an allocation of its own, every thread on its own band
-//! of rows of all of them, neighbours' rows read at the edges of bands. A time step computes
-//! vorticity, its advection (a Jacobian), friction and wind, then finds the stream functions' mean
-//! and difference by multigrid: V-cycles of red-black Gauss-Seidel sweeps.
+//! memory: some twenty-five square grids, each an allocation of its own, every thread on its own
+//! band of rows of all of them, neighbours' rows read at the edges of bands. A time step computes
+//! vorticities, their advection (Jacobians), friction and wind, then finds how the stream functions'
+//! mean and difference change by multigrid: V-cycles of red-black Gauss-Seidel sweeps. As in
+//! SPLASH-2's, each term has a grid of its own, and a pass over all of a thread's rows finds it;
+//! both problems are solved on the same grids, beginning with the last step's answer.
 //!
 //! Each point has one writer in a phase and red points depend on black ones only, so that the bits
 //! of the result do not depend on the number of threads. Nor does the number of cycles: they end,
@@ -76,7 +78,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         .run(|member| member.measure(|| (0..steps).map(|_| ocean.step(member)).sum::<usize>()))?;
     let checksum = ocean.layers.iter().fold(0, |sum, layer| {
         let sum = layer.stream.data.checksum(sum);
-        layer.vorticity.data.checksum(sum)
+        layer.curvature.data.checksum(sum)
     });
     let title = format!(
         "ocean: {} threads, {side} x {side} points, {steps} steps",
@@ -138,6 +140,43 @@ impl Grid {
     fn own(&self, member: &Member<'_>) -> impl Iterator<Item = usize> {
         member.part(self.size).map(|row| row + 1)
     }
+
+    /// A pass over the thread's own rows: each point from the same point of other grids.
+    #[inline(always)]
+    fn points<const N: usize>(
+        &self,
+        member: &Member<'_>,
+        from: [&Self; N],
+        value: impl Fn([f64; N]) -> f64,
+    ) {
+        for row in self.own(member) {
+            let (to, from) = (self.row(row), from.map(|grid| grid.row(row)));
+            for at in 1..=self.size {
+                store(&to[at], value(from.map(|from| load(&from[at]))));
+            }
+        }
+    }
+
+    /// A pass over the thread's own rows: the laplacian of another grid.
+    fn laplacian(&self, member: &Member<'_>, from: &Self) {
+        for row in self.own(member) {
+            let (to, from) = (self.row(row), from.rows(row));
+            for (at, to) in (1..=self.size).zip(&to[1..]) {
+                store(to, from.laplacian(at));
+            }
+        }
+    }
+
+    /// A pass over the thread's own rows: how one quantity is carried along the other's lines.
+    fn jacobian(&self, member: &Member<'_>, along: &Self, carried: &Self) {
+        for row in self.own(member) {
+            let (to, a, b) = (self.row(row), along.rows(row), carried.rows(row));
+            for (at, to) in (1..=self.size).zip(&to[1..]) {
+                let jacobian = a.along(at) * b.across(at) - a.across(at) * b.along(at);
+                store(to, jacobian / 4.0);
+            }
+        }
+    }
 }
 
 /// A row of a grid and its neighbours.
@@ -175,20 +214,18 @@ struct Level {
     q: Grid,
     right: Grid,
     residual: Grid,
-    pull: f64,
 }
 
 impl Level {
-    /// A problem and the same on ever coarser grids, whose points are twice as far apart.
-    fn all(size: usize, pull: f64) -> Result<Vec<Self>, Failure> {
+    /// A grid of problems and the same on ever coarser ones, whose points are twice as far apart.
+    fn all(size: usize) -> Result<Vec<Self>, Failure> {
         let mut levels = vec![Self {
             q: Grid::new(size)?,
             right: Grid::new(size)?,
             residual: Grid::new(size)?,
-            pull,
         }];
         if size / 2 >= COARSEST {
-            levels.extend(Self::all(size / 2, 4.0 * pull)?);
+            levels.extend(Self::all(size / 2)?);
         }
         Ok(levels)
     }
@@ -196,10 +233,14 @@ impl Level {
 
 struct Layer {
     stream: Grid,
-    vorticity: Grid,
-    /// A step ago.
+    /// The stream one step ago, and two.
     previous: Grid,
+    older: Grid,
+    /// Vorticity, of the Earth's rotation too; where it is carried.
+    curvature: Grid,
     advection: Grid,
+    /// Curvature two steps ago, and its own: friction.
+    bent: Grid,
     friction: Grid,
 }
 
@@ -207,20 +248,54 @@ impl Layer {
     fn new(size: usize) -> Result<Self, Failure> {
         Ok(Self {
             stream: Grid::new(size)?,
-            vorticity: Grid::new(size)?,
             previous: Grid::new(size)?,
+            older: Grid::new(size)?,
+            curvature: Grid::new(size)?,
             advection: Grid::new(size)?,
+            bent: Grid::new(size)?,
             friction: Grid::new(size)?,
+        })
+    }
+
+    fn grids(&self) -> [&Grid; 7] {
+        [
+            &self.stream,
+            &self.previous,
+            &self.older,
+            &self.curvature,
+            &self.advection,
+            &self.bent,
+            &self.friction,
+        ]
+    }
+}
+
+/// How the mean or the difference of both layers' streams changes, and did in the step before.
+struct Change {
+    now: Grid,
+    last: Grid,
+}
+
+impl Change {
+    fn new(size: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            now: Grid::new(size)?,
+            last: Grid::new(size)?,
         })
     }
 }
 
 struct Ocean {
     layers: [Layer; 2],
-    /// The mean of both layers' stream functions, and their difference: one problem each.
-    mean: Vec<Level>,
-    difference: Vec<Level>,
+    /// Mean and difference of both layers' streams, then how each layer's stream changes.
+    mean: Grid,
+    difference: Grid,
+    /// How the layers carry each other.
+    between: Grid,
     wind: Grid,
+    mean_change: Change,
+    difference_change: Change,
+    levels: Vec<Level>,
     beta: f64,
     coupling: f64,
     wrong: Wrong,
@@ -238,9 +313,13 @@ impl Ocean {
         let coupling = (RADII / length) * (RADII / length);
         Ok(Self {
             layers: [Layer::new(size)?, Layer::new(size)?],
-            mean: Level::all(size, 0.0)?,
-            difference: Level::all(size, 2.0 * coupling)?,
+            mean: Grid::new(size)?,
+            difference: Grid::new(size)?,
+            between: Grid::new(size)?,
             wind: Grid::new(size)?,
+            mean_change: Change::new(size)?,
+            difference_change: Change::new(size)?,
+            levels: Level::all(size)?,
             beta: BETA / length,
             coupling,
             wrong: Wrong::default(),
@@ -249,13 +328,15 @@ impl Ocean {
 
     /// The main thread writes all grids: still water, a wind that turns from west to east and back.
     fn write(&self) {
-        let layers = self.layers.iter().flat_map(|layer| {
-            let work = [&layer.previous, &layer.advection, &layer.friction];
-            [&layer.stream, &layer.vorticity].into_iter().chain(work)
-        });
-        let levels = self.mean.iter().chain(&self.difference);
+        let layers = self.layers.iter().flat_map(Layer::grids);
+        let levels = self.levels.iter();
         let levels = levels.flat_map(|level| [&level.q, &level.right, &level.residual]);
-        layers.chain(levels).for_each(|grid| grid.write(|_, _| 0.0));
+        let changes = [&self.mean_change, &self.difference_change];
+        let changes = changes.map(|change| [&change.now, &change.last]);
+        let others = [&self.mean, &self.difference, &self.between];
+        let all = layers.chain(levels).chain(others);
+        all.chain(changes.into_iter().flatten())
+            .for_each(|grid| grid.write(|_, _| 0.0));
         let length = (self.wind.size + 1) as f64;
         self.wind.write(|row, _| {
             let y = row as f64 / length;
@@ -265,87 +346,91 @@ impl Ocean {
 
     /// One step of time; how many cycles it took.
     fn step(&self, member: &Member<'_>) -> usize {
-        for row in self.wind.own(member) {
-            self.vorticities(row);
+        let [upper, lower] = &self.layers;
+        for layer in &self.layers {
+            layer.curvature.laplacian(member, &layer.stream);
+            layer.older.points(member, [&layer.previous], |[at]| at);
+            layer.previous.points(member, [&layer.stream], |[at]| at);
         }
-        member.sync_awake();
-        for row in self.wind.own(member) {
-            self.layers.iter().for_each(|layer| self.forces(layer, row));
-        }
-        member.sync_awake();
-        for row in self.wind.own(member) {
-            self.problems(row);
-        }
-        member.sync_awake();
-        let problems = [&self.mean, &self.difference];
-        let cycles = problems.map(|levels| self.wrong.solve(levels, member));
-        let (mean, difference) = (&self.mean[0].q, &self.difference[0].q);
-        for row in self.wind.own(member) {
-            let [upper, lower] = [0, 1].map(|layer: usize| self.layers[layer].stream.row(row));
-            let (mean, difference) = (mean.row(row), difference.row(row));
-            for at in 1..=self.wind.size {
-                store(&upper[at], load(&mean[at]) + load(&difference[at]) / 2.0);
-                store(&lower[at], load(&mean[at]) - load(&difference[at]) / 2.0);
+        let streams = [&upper.stream, &lower.stream];
+        (self.mean).points(member, streams, |[upper, lower]| (upper + lower) / 2.0);
+        (self.difference).points(member, streams, |[upper, lower]| upper - lower);
+        for layer in &self.layers {
+            for row in layer.curvature.own(member) {
+                let earth = self.beta * row as f64;
+                let row = &layer.curvature.row(row)[1..=layer.curvature.size];
+                row.iter().for_each(|at| store(at, load(at) + earth));
             }
         }
         member.sync_awake();
-        cycles[0] + cycles[1]
-    }
-
-    /// Vorticity of both layers: curvature of the stream, and the pull of the other layer.
-    fn vorticities(&self, row: usize) {
-        let [upper, lower] = [0, 1].map(|layer: usize| self.layers[layer].stream.rows(row));
-        let [above, below] = [0, 1].map(|layer: usize| self.layers[layer].vorticity.row(row));
-        for at in 1..=self.wind.size {
-            let pull = self.coupling * (load(&lower.here[at]) - load(&upper.here[at]));
-            store(&above[at], upper.laplacian(at) + pull);
-            store(&below[at], lower.laplacian(at) - pull);
+        for layer in &self.layers {
+            (layer.advection).jacobian(member, &layer.stream, &layer.curvature);
+            layer.bent.laplacian(member, &layer.older);
         }
-    }
-
-    /// Advection of vorticity, that of the Earth included, and friction.
-    fn forces(&self, layer: &Layer, row: usize) {
-        let (psi, zeta) = (layer.stream.rows(row), layer.vorticity.rows(row));
-        let (previous, advection) = (layer.previous.rows(row), layer.advection.row(row));
-        let friction = layer.friction.row(row);
-        for at in 1..=self.wind.size {
-            let jacobian = psi.along(at) * (zeta.across(at) + 2.0 * self.beta)
-                - psi.across(at) * zeta.along(at);
-            store(&advection[at], jacobian / 4.0);
-            store(&friction[at], VISCOSITY * previous.laplacian(at));
+        (self.between).jacobian(member, &self.difference, &self.mean);
+        member.sync_awake();
+        for layer in &self.layers {
+            layer.friction.laplacian(member, &layer.bent);
         }
+        self.forces(member);
+        let cycles = self.solve(&self.mean_change, 0.0, member)
+            + self.solve(&self.difference_change, 2.0 * self.coupling, member);
+        let changes = [&self.mean_change.now, &self.difference_change.now];
+        (self.mean).points(member, changes, |[mean, other]| mean + other / 2.0);
+        (self.difference).points(member, changes, |[mean, other]| mean - other / 2.0);
+        for (layer, change) in self.layers.iter().zip([&self.mean, &self.difference]) {
+            (layer.stream).points(member, [&layer.older, change], |[older, by]| older + by);
+        }
+        member.sync_awake();
+        cycles
     }
 
-    /// The vorticities after the step, as right sides of the problems of their mean and difference.
-    fn problems(&self, row: usize) {
+    /// How the vorticities' mean and difference change from two steps ago: the wind blows over the
+    /// upper layer, and what carries one layer along the other counts for their difference alone.
+    fn forces(&self, member: &Member<'_>) {
         let [upper, lower] = &self.layers;
-        let next = |layer: &Layer, wind: f64, at: usize| {
-            let load = |grid: &Grid| load(&grid.row(row)[at]);
-            let change = load(&layer.friction) + wind - load(&layer.advection);
-            let next = load(&layer.previous) + 2.0 * TIME_STEP * change;
-            store(&layer.previous.row(row)[at], load(&layer.vorticity));
-            next
-        };
-        let (mean, difference) = (
-            self.mean[0].right.row(row),
-            self.difference[0].right.row(row),
+        let terms = [
+            &upper.advection,
+            &lower.advection,
+            &upper.friction,
+            &lower.friction,
+            &self.wind,
+        ];
+        (self.mean_change.now).points(member, terms, |[upper, lower, above, below, wind]| {
+            TIME_STEP * (wind - upper - lower + VISCOSITY * (above + below))
+        });
+        let [a, b, c, d, e] = terms;
+        let terms = [a, b, c, d, e, &self.between];
+        (self.difference_change.now).points(
+            member,
+            terms,
+            |[upper, lower, above, below, wind, between]| {
+                let carried = upper - lower + 2.0 * self.coupling * between;
+                2.0 * TIME_STEP * (wind - carried + VISCOSITY * (above - below))
+            },
         );
-        for at in 1..=self.wind.size {
-            // The wind blows over the upper layer.
-            let upper = next(upper, load(&self.wind.row(row)[at]), at);
-            let lower = next(lower, 0.0, at);
-            store(&mean[at], (upper + lower) / 2.0);
-            store(&difference[at], upper - lower);
-        }
+    }
+
+    /// From how a vorticity changes to how its stream does; how many cycles it took.
+    fn solve(&self, change: &Change, pull: f64, member: &Member<'_>) -> usize {
+        let level = &self.levels[0];
+        level.right.points(member, [&change.now], |[at]| at);
+        level.q.points(member, [&change.last], |[at]| at);
+        member.sync_awake();
+        let cycles = self.wrong.solve(&self.levels, pull, member);
+        change.now.points(member, [&level.q], |[at]| at);
+        change.last.points(member, [&level.q], |[at]| at);
+        member.sync_awake();
+        cycles
     }
 }
 
 impl Wrong {
     /// V-cycles until the tolerance is met; how many.
-    fn solve(&self, levels: &[Level], member: &Member<'_>) -> usize {
+    fn solve(&self, levels: &[Level], pull: f64, member: &Member<'_>) -> usize {
         for number in 0..MOST_CYCLES {
             let wrong = &self.0[number % 3];
-            cycle(levels, member, Some(wrong));
+            cycle(levels, pull, member, Some(wrong));
             if member.id == 0 {
                 store(&self.0[(number + 1) % 3], 0.0);
             }
@@ -364,13 +449,13 @@ impl Wrong {
 }
 
 /// One V-cycle; what was most wrong after its first sweeps goes to `wrong`.
-fn cycle(levels: &[Level], member: &Member<'_>, wrong: Option<&AtomicU64>) {
+fn cycle(levels: &[Level], pull: f64, member: &Member<'_>, wrong: Option<&AtomicU64>) {
     let level = &levels[0];
     let [_, coarse, ..] = levels else {
-        (0..COARSEST_SWEEPS).for_each(|_| sweep(level, member));
+        (0..COARSEST_SWEEPS).for_each(|_| sweep(level, pull, member));
         return;
     };
-    (0..SWEEPS).for_each(|_| sweep(level, member));
+    (0..SWEEPS).for_each(|_| sweep(level, pull, member));
     let mut largest = 0.0f64;
     for row in level.q.own(member) {
         let (q, right, residual) = (
@@ -379,7 +464,7 @@ fn cycle(levels: &[Level], member: &Member<'_>, wrong: Option<&AtomicU64>) {
             level.residual.row(row),
         );
         for at in 1..=level.q.size {
-            let wrong = load(&right[at]) - q.laplacian(at) + level.pull * load(&q.here[at]);
+            let wrong = load(&right[at]) - q.laplacian(at) + pull * load(&q.here[at]);
             store(&residual[at], wrong);
             largest = largest.max(wrong.abs());
         }
@@ -402,7 +487,8 @@ fn cycle(levels: &[Level], member: &Member<'_>, wrong: Option<&AtomicU64>) {
         }
     }
     member.sync_awake();
-    cycle(&levels[1..], member, None);
+    // Points twice as far apart: what pulls a point weighs four times as much.
+    cycle(&levels[1..], 4.0 * pull, member, None);
     // A fine point is a coarse one or between two or four: their mean in each case.
     for row in level.q.own(member) {
         let (above, below) = (coarse.q.row(row / 2), coarse.q.row(row.div_ceil(2)));
@@ -414,19 +500,19 @@ fn cycle(levels: &[Level], member: &Member<'_>, wrong: Option<&AtomicU64>) {
         }
     }
     member.sync_awake();
-    (0..SWEEPS).for_each(|_| sweep(level, member));
+    (0..SWEEPS).for_each(|_| sweep(level, pull, member));
 }
 
 /// Red points, then black ones, as on a chess board.
 #[inline(never)]
-fn sweep(level: &Level, member: &Member<'_>) {
-    let share = 1.0 / (4.0 + level.pull);
+fn sweep(level: &Level, pull: f64, member: &Member<'_>) {
+    let share = 1.0 / (4.0 + pull);
     for colour in 0..2 {
         for row in level.q.own(member) {
             let (q, right) = (level.q.rows(row), level.right.row(row));
             for at in (1 + (row + colour) % 2..=level.q.size).step_by(2) {
                 let here = load(&q.here[at]);
-                let wrong = q.laplacian(at) - level.pull * here - load(&right[at]);
+                let wrong = q.laplacian(at) - pull * here - load(&right[at]);
                 store(&q.here[at], here + wrong * share);
             }
         }
@@ -442,7 +528,7 @@ mod tests {
     fn cycles_solve_the_problem() {
         let ocean = Ocean::new(31).unwrap();
         ocean.write();
-        let levels = &ocean.difference;
+        let (levels, pull) = (&ocean.levels, 2.0 * ocean.coupling);
         let level = &levels[0];
         level
             .right
@@ -455,7 +541,7 @@ mod tests {
                 for column in 1..=31 {
                     let right = load(&level.right.row(row)[column]);
                     let q = level.q.rows(row);
-                    let wrong = right - q.laplacian(column) + level.pull * load(&q.here[column]);
+                    let wrong = right - q.laplacian(column) + pull * load(&q.here[column]);
                     largest = largest.max(wrong.abs());
                 }
             }
@@ -463,7 +549,7 @@ mod tests {
         };
         assert_eq!(wrong(), 2.0);
         let cycles = team
-            .run(|member| ocean.wrong.solve(levels, member))
+            .run(|member| ocean.wrong.solve(levels, pull, member))
             .unwrap();
         assert!(cycles[0] > 1 && cycles[0] < 20, "{cycles:?}");
         assert!(wrong() < TOLERANCE, "{}", wrong());

@@ -93,6 +93,11 @@ fn depends(vcpu: &mut Vcpu, access: &Access) -> bool {
     dependent
 }
 
+/// How long a vCPU has computed: its time less its stalls.
+fn computing_ps(vcpu: &Vcpu, score: &Score) -> u64 {
+    (vcpu.time_ps + score.since_ps()).wrapping_sub(vcpu.stalled_ps + vcpu.stall_ps)
+}
+
 /// Bandwidth cost of a stream's line: a stream of stores that hardly overlap is no faster than they.
 fn stream_ps(cpu: &Cpu, prices: &Prices, node: usize, store: bool) -> u64 {
     let cost_ps = prices.stream_ps[node];
@@ -293,13 +298,14 @@ impl Model {
             return transfer_ps;
         }
         let latency_ps = vcpu.prices.latency_ps[node];
-        let stall = if streaming {
+        let prefetched = streaming && self.machine.cpu.window.is_none();
+        let stall = if prefetched {
             let cost_ps = stream_ps(&self.machine.cpu, &vcpu.prices, node, access.store);
             self.stream_stall(vcpu, score, cost_ps)
         } else {
-            self.demand_stall(vcpu, access, latency_ps)
+            self.demand_stall(vcpu, score, access, latency_ps)
         };
-        let latency_ps = if streaming { stall } else { latency_ps };
+        let latency_ps = if prefetched { stall } else { latency_ps };
         let Access {
             vaddr,
             paddr,
@@ -317,7 +323,7 @@ impl Model {
                 node,
                 store,
                 kernel,
-                stream: streaming,
+                stream: prefetched,
                 latency_ps,
             },
         );
@@ -340,14 +346,33 @@ impl Model {
     }
 
     /// Stall of a miss of this latency that no stream covers.
-    fn demand_stall(&self, vcpu: &mut Vcpu, access: &Access, latency_ps: u64) -> u64 {
-        if depends(vcpu, access) {
-            vcpu.count(&self.device, block::DEPENDENT_MISSES, 1);
-            return latency_ps;
-        }
+    fn demand_stall(
+        &self,
+        vcpu: &mut Vcpu,
+        score: &Score,
+        access: &Access,
+        latency_ps: u64,
+    ) -> u64 {
         let cpu = &self.machine.cpu;
-        let stores = cpu.store_mlp.filter(|_| access.store);
-        (latency_ps as f64 / stores.unwrap_or(cpu.mlp)) as u64
+        let dependent = depends(vcpu, access);
+        if dependent {
+            vcpu.count(&self.device, block::DEPENDENT_MISSES, 1);
+        }
+        match (cpu.window, cpu.store_mlp) {
+            (_, Some(mlp)) if access.store => (latency_ps as f64 / mlp) as u64,
+            (Some(window), _) if !access.store => {
+                // Misses begin together once they are all in the reorder buffer: the first pays.
+                let window_ps = (window * cpu.cpi / cpu.ghz * 1000.0) as u64;
+                let now_ps = computing_ps(vcpu, score);
+                let most = if dependent { 1 } else { cpu.mlp as u32 };
+                match vcpu.burst.joins(now_ps, window_ps, most) {
+                    true => 0,
+                    false => latency_ps,
+                }
+            }
+            _ if dependent => latency_ps,
+            _ => (latency_ps as f64 / cpu.mlp) as u64,
+        }
     }
 
     /// Stall of a stream's line: its bandwidth cost less the computing time that hides it.
@@ -356,8 +381,7 @@ impl Model {
         if share == 0.0 {
             return cost_ps;
         }
-        let computing =
-            (vcpu.time_ps + score.since_ps()).wrapping_sub(vcpu.stalled_ps + vcpu.stall_ps);
+        let computing = computing_ps(vcpu, score);
         let passed = computing.saturating_sub(vcpu.overlap_mark_ps);
         vcpu.overlap_mark_ps = computing;
         let saved = (vcpu.overlap_ps + (passed as f64 * share) as u64).min(OVERLAP_LINES * cost_ps);

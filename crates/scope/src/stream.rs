@@ -145,9 +145,44 @@ impl Dependence {
     }
 }
 
+/// Load misses that a core's reorder buffer holds together: the first is waited for, and the others
+/// with it.
+#[derive(Default)]
+pub struct Burst {
+    /// Value of the computing clock at the first.
+    begun_ps: u64,
+    misses: u32,
+}
+
+impl Burst {
+    /// A miss at this value of the computing clock: does it belong to the burst, of no more than
+    /// `most` within `window_ps` of computing? Otherwise it begins another.
+    pub fn joins(&mut self, now_ps: u64, window_ps: u64, most: u32) -> bool {
+        let joins = self.misses < most && now_ps.saturating_sub(self.begun_ps) < window_ps;
+        if joins {
+            self.misses += 1;
+        } else {
+            (self.begun_ps, self.misses) = (now_ps, 1);
+        }
+        joins
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn misses_overlap_while_the_reorder_buffer_holds_them() {
+        let joined = |times: &[u64], most: u32| {
+            let mut burst = Burst::default();
+            let joins = times.iter().map(|&now| burst.joins(1000 + now, 100, most));
+            joins.collect::<Vec<_>>()
+        };
+        assert_eq!(joined(&[0, 50, 99, 100], 4), [false, true, true, false]);
+        assert_eq!(joined(&[0, 10, 20, 30], 2), [false, true, false, true]);
+        assert_eq!(joined(&[0, 10, 20], 1), [false, false, false]);
+    }
 
     #[test]
     fn forward_backward_and_interleaved_streams_train() {

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::load::{Prices, Traffic};
 use crate::regions::{Region, Regions};
-use crate::stream::{Dependence, Streams};
+use crate::stream::{Burst, Dependence, Streams};
 use crate::tlb::Tlb;
 use hither_core::machine::Machine;
 use hither_core::opium::{control, ring, vcpu as block};
@@ -105,6 +105,8 @@ pub struct Vcpu {
     pub overlap_ps: u64,
     /// Value of the computing clock at the last stream line.
     pub overlap_mark_ps: u64,
+    /// Load misses that overlap.
+    pub burst: Burst,
     /// All stalls so far.
     pub stalled_ps: u64,
     /// Line that the write-combining buffer holds.
@@ -165,6 +167,7 @@ impl Vcpu {
             demand_misses: 0,
             overlap_ps: 0,
             overlap_mark_ps: 0,
+            burst: Burst::default(),
             stalled_ps: 0,
             combining_line: u64::MAX,
             fault_seen: false,

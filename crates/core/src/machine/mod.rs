@@ -65,6 +65,10 @@ pub struct Cpu {
     /// Store misses that overlap, in streams too, where a core performs its stores in order.
     /// `None`: as loads.
     pub store_mlp: Option<f64>,
+    /// Instructions among which load misses overlap, `mlp` of them at most, on a core that has no
+    /// prefetcher: those that its reorder buffer holds. `None`: misses overlap wherever they are,
+    /// and streams are prefetched.
+    pub window: Option<f64>,
     /// Bytes per ns that one core's streams (demand plus prefetch fills) draw from its idle local
     /// memory. Little's law fixes the bytes in flight: at latency L a core streams at
     /// `stream_gbs * idle_ns(local) / L`.

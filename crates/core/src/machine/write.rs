@@ -51,6 +51,9 @@ fn core_side(out: &mut Lines, machine: &Machine) {
     if let Some(mlp) = cpu.store_mlp {
         out.number("store_mlp", mlp);
     }
+    if let Some(window) = cpu.window {
+        out.number("window", window);
+    }
     out.number("stream_gbs", cpu.stream_gbs);
     out.number("stream_overlap", cpu.stream_overlap);
     out.header("[costs]");

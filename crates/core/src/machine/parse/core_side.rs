@@ -18,11 +18,12 @@ pub(super) fn cpu(root: &Section) -> Result<Cpu> {
             "pause_cycles",
             "mlp",
             "store_mlp",
+            "window",
             "stream_gbs",
             "stream_overlap",
         ],
     )?;
-    let store_mlp = section.get("store_mlp");
+    let (store_mlp, window) = (section.get("store_mlp"), section.get("window"));
     Ok(Cpu {
         ghz: section.number("ghz", 0.01, 100.0)?,
         cpi: section.number("cpi", 0.01, 1000.0)?,
@@ -30,6 +31,7 @@ pub(super) fn cpu(root: &Section) -> Result<Cpu> {
         pause_cycles: section.number("pause_cycles", 1.0, 1000.0)?,
         mlp: section.number("mlp", 1.0, 1000.0)?,
         store_mlp: (store_mlp.map(|field| field.number(1.0, 1000.0))).transpose()?,
+        window: (window.map(|field| field.number(1.0, 1e6))).transpose()?,
         stream_gbs: section.number("stream_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
         stream_overlap: section.number("stream_overlap", 0.0, 1.0)?,
     })
