@@ -1,6 +1,6 @@
 //! What was asked for, read once from the environment before the program's first instruction.
 
-use crate::{bootstrap, cxx, modules, place, state};
+use crate::{bootstrap, cxx, place, record, state, walk};
 use hither_core::sites::{DEFAULT_LIMIT_BYTES, DEFAULT_THRESHOLD_BYTES, HEADER_BYTES, SLOT_BYTES};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -77,7 +77,7 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
 }
 
 /// A decimal number; nothing for anything else.
-fn number(text: &[u8]) -> Option<u64> {
+pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -94,6 +94,8 @@ fn number_of(name: &CStr, otherwise: u64) -> u64 {
 }
 
 extern "C" fn start() {
+    // A program begins with no error.
+    let _errno = record::Errno::keep();
     bootstrap::resolve();
     cxx::resolve();
     let threshold = threshold_if_recording();
@@ -125,7 +127,7 @@ fn threshold_if_recording() -> Option<u64> {
     let limit = number_of(LIMIT_NAME, DEFAULT_LIMIT_BYTES).min(MOST_LIMIT_BYTES);
     let slots = limit.saturating_sub(HEADER_BYTES as u64) / SLOT_BYTES as u64;
     SLOTS.store(slots, Ordering::Relaxed);
-    modules::find_own();
+    walk::start();
     Some(number_of(THRESHOLD_NAME, DEFAULT_THRESHOLD_BYTES))
 }
 

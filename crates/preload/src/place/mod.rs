@@ -20,7 +20,7 @@ pub mod threads;
 pub use space::{addresses, holds};
 
 use crate::record::{self, Errno};
-use crate::{bootstrap, modules, state};
+use crate::{bootstrap, state, walk};
 use hither_core::bind::Mode;
 use hither_core::shim::{MOST_RULES, Stride, board as layout};
 use plan::{Rule, plan};
@@ -80,17 +80,17 @@ pub fn start(text: &[u8], board: Option<&std::ffi::CStr>) {
     }
     LEAST_MAP.store(least(|rule| rule.maps), Ordering::Relaxed);
     if rules.iter().any(|rule| rule.module().is_some()) {
-        modules::find_own();
+        walk::start();
         code::start();
         // Else a child may find an entry of the walks taken for good, and only walks more often.
         let _ = state::wipe_on_fork();
     }
-    if rules.iter().any(|rule| rule.maps) {
-        modules::find_own();
-        if let Some((start, end)) = code::allocator(bootstrap::MALLOC.address()) {
-            ALLOCATOR[0].store(start, Ordering::Relaxed);
-            ALLOCATOR[1].store(end, Ordering::Relaxed);
-        }
+    if rules.iter().any(|rule| rule.maps)
+        && let Some((start, end)) = code::allocator(bootstrap::MALLOC.address())
+    {
+        walk::start();
+        ALLOCATOR[0].store(start, Ordering::Relaxed);
+        ALLOCATOR[1].store(end, Ordering::Relaxed);
     }
     board::add(layout::PROCESSES, 1);
     threads::start();
