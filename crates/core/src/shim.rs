@@ -269,8 +269,10 @@ impl<'a> Seats<'a> {
 
     #[inline]
     fn probes(&self, thread: u32) -> impl Iterator<Item = &'a AtomicU64> + use<'a> {
-        let (seats, start) = (self.seats, thread as usize);
-        (0..PROBES.min(seats.len())).filter_map(move |step| seats.get((start + step) % seats.len()))
+        let start = thread as usize % self.seats.len().max(1);
+        let (before, after) = (self.seats.get(..start), self.seats.get(start..));
+        let seats = after.unwrap_or(&[]).iter().chain(before.unwrap_or(&[]));
+        seats.take(PROBES)
     }
 
     #[inline]

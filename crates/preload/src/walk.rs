@@ -226,13 +226,15 @@ struct Gather {
 enum Context {}
 
 type Trace = extern "C" fn(*mut Context, *mut c_void) -> c_int;
+type Backtrace = unsafe extern "C" fn(Trace, *mut c_void) -> c_int;
+type Ask = unsafe extern "C" fn(*mut Context) -> usize;
 
 /// Functions of libgcc_s.
 #[derive(Clone, Copy)]
 struct Unwinder {
-    backtrace: unsafe extern "C" fn(Trace, *mut c_void) -> c_int,
-    instruction: unsafe extern "C" fn(*mut Context) -> usize,
-    stack: unsafe extern "C" fn(*mut Context) -> usize,
+    backtrace: Backtrace,
+    instruction: Ask,
+    stack: Ask,
 }
 
 const NAMES: [&CStr; 3] = [c"_Unwind_Backtrace", c"_Unwind_GetIP", c"_Unwind_GetCFA"];
@@ -261,16 +263,14 @@ impl Unwinder {
         let [backtrace, instruction, stack] = &ADDRESSES;
         let address = |place: &AtomicUsize| match place.load(Ordering::Relaxed) {
             0 => None,
-            address => Some(address as *const c_void),
+            address => Some(address),
         };
-        let (backtrace, instruction, stack) =
-            (address(backtrace)?, address(instruction)?, address(stack)?);
         // SAFETY: the functions of these names have these types.
         unsafe {
             Some(Self {
-                backtrace: std::mem::transmute(backtrace),
-                instruction: std::mem::transmute(instruction),
-                stack: std::mem::transmute(stack),
+                backtrace: std::mem::transmute::<usize, Backtrace>(address(backtrace)?),
+                instruction: std::mem::transmute::<usize, Ask>(address(instruction)?),
+                stack: std::mem::transmute::<usize, Ask>(address(stack)?),
             })
         }
     }

@@ -27,14 +27,15 @@ pub struct Rule {
     pub stride: Stride,
 }
 
-/// Rules and CPUs.
+/// Rules and CPUs. Of most plans one page is used: a start pays for each page that it touches.
+#[repr(C)]
 pub struct Plan {
-    rules: [Rule; MOST_RULES],
     rule_count: usize,
-    cpus: [u32; MOST_CPUS],
     cpu_count: usize,
     /// Nodes that have memory.
     pub nodes: Mask,
+    cpus: [u16; MOST_CPUS],
+    rules: [Rule; MOST_RULES],
 }
 
 impl Rule {
@@ -103,11 +104,11 @@ fn read_list(text: &[u8], mut take: impl FnMut(u32) -> bool) -> Option<()> {
 impl Plan {
     const fn new() -> Self {
         Self {
-            rules: [Rule::NOTHING; MOST_RULES],
             rule_count: 0,
-            cpus: [0; MOST_CPUS],
             cpu_count: 0,
             nodes: Mask::EMPTY,
+            cpus: [0; MOST_CPUS],
+            rules: [Rule::NOTHING; MOST_RULES],
         }
     }
 
@@ -117,7 +118,7 @@ impl Plan {
     }
 
     /// CPUs in the order in which threads get them.
-    pub fn cpus(&self) -> &[u32] {
+    pub fn cpus(&self) -> &[u16] {
         self.cpus.get(..self.cpu_count).unwrap_or(&[])
     }
 
@@ -130,7 +131,11 @@ impl Plan {
                 b"cpus" => read_list(rest, |cpu| {
                     let place = self.cpus.get_mut(self.cpu_count);
                     self.cpu_count += 1;
-                    place.map(|place| *place = cpu).is_some()
+                    let (Some(place), Ok(cpu)) = (place, u16::try_from(cpu)) else {
+                        return false;
+                    };
+                    *place = cpu;
+                    true
                 })?,
                 b"nodes" => read_list(rest, |node| self.nodes.insert(node))?,
                 b"rule" => {
@@ -144,9 +149,11 @@ impl Plan {
     }
 }
 
+#[repr(align(4096))]
 struct Own(UnsafeCell<Plan>);
 // SAFETY: written by `start` alone, while the process has one thread, before `IS_READ` is set.
 unsafe impl Sync for Own {}
+#[unsafe(link_section = ".large")]
 static OWN: Own = Own(UnsafeCell::new(Plan::new()));
 static NONE: Plan = Plan::new();
 static IS_READ: AtomicBool = AtomicBool::new(false);
