@@ -104,14 +104,14 @@ extern "C" fn start() {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     RECORDED_FROM.store(bytes, Ordering::Relaxed);
     RECORDS.store(threshold.is_some(), Ordering::Relaxed);
+    if threshold.is_none() {
+        // Before anything is placed, from where on blocks are looked at.
+        bootstrap::look_at_none();
+    }
     if let Some(plan) = variable(PLAN_NAME) {
         place::start(plan.to_bytes(), variable(BOARD_NAME));
     }
     THRESHOLD.store(bytes.min(place::least_heap()), Ordering::Relaxed);
-    if threshold.is_none() {
-        let (start, bytes) = place::addresses();
-        bootstrap::look_at(start, bytes);
-    }
 }
 
 /// The threshold; nothing where nothing is recorded.

@@ -17,7 +17,7 @@ mod small;
 mod space;
 pub mod threads;
 
-pub use space::{addresses, holds};
+pub use space::holds;
 
 use crate::record::{self, Errno};
 use crate::{bootstrap, state, walk};
@@ -73,11 +73,7 @@ pub fn start(text: &[u8], board: Option<&std::ffi::CStr>) {
             usize::try_from(bytes).unwrap_or(usize::MAX)
         })
     };
-    if rules.iter().any(|rule| rule.heap) && !space::start(size_of::<large::Record>()) {
-        board::count_unplaced_heap(rules);
-    } else {
-        LEAST_HEAP.store(least(|rule| rule.heap), Ordering::Relaxed);
-    }
+    LEAST_HEAP.store(least(|rule| rule.heap), Ordering::Relaxed);
     LEAST_MAP.store(least(|rule| rule.maps), Ordering::Relaxed);
     if rules.iter().any(|rule| rule.module().is_some()) {
         walk::start();
@@ -135,6 +131,13 @@ pub fn heap(bytes: usize, align: usize, caller: usize) -> Option<Block> {
     let (number, rule) = rule_of(bytes, |rule| rule.heap, caller)?;
     // The kernel's own way is the allocator's, too.
     if rule.mode == Mode::Default {
+        return None;
+    }
+    // With the first block, as most programs that are started end without one.
+    if !space::is_there() && !space::start(size_of::<large::Record>()) {
+        if LEAST_HEAP.swap(usize::MAX, Ordering::Relaxed) != usize::MAX {
+            board::count_unplaced_heap(plan().rules());
+        }
         return None;
     }
     let Some(block) = take(number, rule, bytes, align) else {
