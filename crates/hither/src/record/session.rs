@@ -67,6 +67,9 @@ impl Session {
     pub fn new(setup: Setup<'_>) -> Self {
         let mut tracker = setup.tracker;
         let overhead = Overhead::new(setup.overhead);
+        let own_cpu_ns = sys::own_cpu_ns();
+        // Accesses are written down as they are: sums of pages are nobody's.
+        tracker.fill_in_pages(false);
         tracker.set_budget(overhead.share());
         tracker.set_sampling(Sampling::Full);
         tracker.keep_observations(true);
@@ -80,8 +83,11 @@ impl Session {
             start_ns: setup.start_ns,
             interval_us: setup.interval_us,
             last_ns: 0,
-            own_cpu_ns: sys::own_cpu_ns(),
-            totals: Totals::default(),
+            own_cpu_ns,
+            totals: Totals {
+                own_us: own_cpu_ns / 1000,
+                ..Totals::default()
+            },
             notes: Vec::new(),
         }
     }
