@@ -16,6 +16,10 @@ use hither_recording::rows::{Interval, Node, Region, Sample};
 use hither_recording::{Result, Writer};
 use std::path::Path;
 
+/// Part of the budget that samples may take of the instructions: the rest is for starting, ending and
+/// turns.
+const SAMPLES: f64 = 0.3;
+
 /// What a session begins with.
 pub struct Setup<'a> {
     /// Where `/proc` and `/sys` are.
@@ -71,6 +75,7 @@ impl Session {
         // Accesses are written down as they are: sums of pages are nobody's.
         tracker.fill_in_pages(false);
         tracker.set_budget(overhead.share());
+        tracker.set_instruction_budget(SAMPLES * setup.overhead);
         tracker.set_sampling(Sampling::Full);
         tracker.keep_observations(true);
         Self {
