@@ -83,6 +83,8 @@ pub struct OpiumTracker {
     price_next: usize,
     fills_per_s: f64,
     instructions_per_s: f64,
+    /// Samples of transfers to expect.
+    transfer_samples_per_s: f64,
     notes: Vec<String>,
     foreign_samples: u64,
     scan_told: bool,
@@ -170,6 +172,7 @@ impl OpiumTracker {
             price_next: 0,
             fills_per_s: 0.0,
             instructions_per_s: 0.0,
+            transfer_samples_per_s: 0.0,
             notes: Vec::new(),
             foreign_samples: 0,
             scan_told: false,
@@ -435,10 +438,13 @@ impl OpiumTracker {
 
     /// The period for the traffic and the price seen last; `None` before any was.
     fn wanted_period(&self, sampling: Sampling) -> Option<u32> {
-        period_for(sampling, self.affordable(sampling), self.fills_per_s)
+        let all = self.affordable(sampling);
+        let left = (all - self.transfer_samples_per_s).max(all / 4.0);
+        period_for(sampling, left, self.fills_per_s)
     }
 
-    /// Samples per second whose cost keeps to the budgets, as far as their price is known.
+    /// Samples per second, of fills and transfers together, whose cost keeps to the budgets as far as
+    /// their price is known.
     fn affordable(&self, sampling: Sampling) -> f64 {
         let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
         let in_time = affordable_in_time(sampling, self.budget, price_ns);
@@ -460,21 +466,26 @@ impl OpiumTracker {
             self.fills_per_s = (sums.user_reads + sums.user_writes) as f64 / seconds;
             self.instructions_per_s = sums.instructions as f64 / seconds;
         }
-        let wanted = self.wanted_period(self.sampling).unwrap_or(self.period);
-        // Small changes are not worth a write that the plugin must notice.
-        if is_worth_a_change(self.period, wanted) {
-            self.set_period(wanted);
-        }
-        let affordable = self.affordable(self.sampling);
+        // Transfers get half at the most, fills what is left.
+        let half = self.affordable(self.sampling) / 2.0;
         if let Some(kept) = &mut self.kept
             && seconds > 0.0
         {
             let per_s = sums.transfers as f64 / seconds;
-            let wanted = period_for(self.sampling, affordable, per_s);
+            let wanted = period_for(self.sampling, half, per_s);
             let wanted = wanted.unwrap_or(LEAST_PERIOD as u32);
             if is_worth_a_change(kept.transfer_period(), wanted) {
                 kept.set_transfer_period(&self.device, wanted);
             }
+            self.transfer_samples_per_s = match kept.transfer_period() {
+                0 => 0.0,
+                period => per_s / f64::from(period),
+            };
+        }
+        let wanted = self.wanted_period(self.sampling).unwrap_or(self.period);
+        // Small changes are not worth a write that the plugin must notice.
+        if is_worth_a_change(self.period, wanted) {
+            self.set_period(wanted);
         }
     }
 }

@@ -479,6 +479,15 @@ fn samples_keep_to_a_share_of_the_instructions() {
     fake.put_vcpu(0, vcpu::fills(0, 1), 20_000_000);
     tracker.observe(&mut tree, &mut snapshot).unwrap();
     assert_eq!(fake.get32(control::SAMPLE_PERIOD), 1_000_000);
+    // Transfers get half of what there is, where they are kept.
+    tracker.keep_observations(true);
+    fake.put(header::TIME_NS, 300_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 30_000_000);
+    fake.put_vcpu(0, vcpu::INSTRUCTIONS_USER, 56_000_000);
+    fake.put_vcpu(0, vcpu::TRANSFERS, 20_000_000);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert_eq!(fake.get32(control::TRANSFER_PERIOD), 242_857);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 121_428);
 }
 
 #[test]
