@@ -280,6 +280,7 @@ impl Vcpu {
         let flags =
             flags | (u8::from(fill.store) * ring::WRITE) | (u8::from(fill.kernel) * ring::KERNEL);
         device.u8(at + ring::FLAGS).store(flags, Relaxed);
+        device.set(at + ring::CODE, fill.pc);
         self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, at));
         // Pairs with the reader's acquire load of the head: the sample is complete first.
         device
@@ -437,6 +438,7 @@ mod tests {
         assert_eq!(device.get(block::BASE + block::TRANSFERS), 10_001);
         let flags = device.u8(ring::BASE + ring::FLAGS).load(Relaxed);
         assert_eq!(flags, ring::TRANSFER);
+        assert_eq!(device.get(ring::BASE + ring::CODE), PC);
     }
 
     #[test]
