@@ -9,6 +9,7 @@
 //! | `sharing` | cache lines that CPUs write in turn: false sharing |
 //! | `heat` | address by time |
 //! | `working_set` | how much memory is in use |
+//! | `phases` | stretches of time in which about the same memory is used |
 //! | `homes` | where pages are, and from where to where they went |
 //! | `verdict` | what it comes to, and the one thing to try next |
 //! | `page` | one page, or a few: who uses which line of it, from which code |
@@ -20,6 +21,7 @@ pub mod heat;
 pub mod homes;
 pub mod page;
 pub mod pages;
+pub mod phases;
 pub mod sharing;
 pub mod use_of;
 pub mod verdict;
