@@ -15,7 +15,7 @@ use hither_linux::probe::alone::Memory;
 use hither_linux::probe::{self, Settings, Work};
 use hither_linux::root::Root;
 use hither_linux::sys;
-use hither_linux::topology::Topology;
+use hither_linux::topology::{Topology, sysfs_cache};
 use report::Report;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -120,6 +120,8 @@ impl Command {
             budget: Duration::from_secs(self.seconds),
             rounds: self.rounds,
             cpus,
+            caches: sysfs_cache::read(&Root::host(), &topology.online)
+                .context("reading the caches")?,
         };
         if !self.work.is_empty() {
             return self.alone(&topology, &settings);
