@@ -305,7 +305,8 @@ pub mod ring {
     pub const NODE: usize = 28;
     /// u8 flags, below.
     pub const FLAGS: usize = 29;
-    /// u64 virtual address of the instruction; of a stream fill, of the one that brought it.
+    /// u64 virtual address of the instruction, in the process that ran it; of a stream fill, of the one
+    /// that brought it.
     pub const CODE: usize = 32;
     /// Flag: a store, or a load by an instruction that stores to the same place (as AMD IBS tells
     /// of an operation that does both).

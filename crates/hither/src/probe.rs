@@ -26,8 +26,8 @@ use std::time::Duration;
 /// From every node with CPUs to every node with memory: the time of a load that needs the one before
 /// it, and what one thread, and a thread on each CPU of the node, read, write and copy. Then reading
 /// by 1, 2, ... threads, latency under load, latency by size of the working set, and the time in which
-/// a line goes from one core to another; and peak floating point, which with the bandwidths gives
-/// rooflines. Every figure is the median of several rounds.
+/// a line goes from one core to another; what each level of caches delivers; and peak floating point,
+/// which with the bandwidths gives rooflines. Every figure is the median of several rounds.
 ///
 /// It needs idle CPUs and, on each node, memory of four times the last-level cache. Rounds that differ
 /// much are said.

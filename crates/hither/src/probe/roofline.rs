@@ -280,7 +280,7 @@ fn series(
     let mut series = Vec::new();
     for roof in own.iter().filter(|roof| roof.is_all || roof.to == best.to) {
         let name = match roof.is_all {
-            true => measured.memory_nodes[roof.to].to_string(),
+            true => memory_name(measured, from, roof.to),
             false => "one thread".to_owned(),
         };
         series.push(Series {
@@ -327,6 +327,19 @@ fn series(
         });
     }
     series
+}
+
+/// `node0, local`; without the place where there is one memory only.
+fn memory_name(measured: &Report, from: usize, to: usize) -> String {
+    let node = measured.memory_nodes[to];
+    match (
+        measured.memory_nodes.len(),
+        node == measured.cpu_nodes[from],
+    ) {
+        (1, _) => node.to_string(),
+        (_, true) => format!("{node}, local"),
+        (_, false) => format!("{node}, remote"),
+    }
 }
 
 /// What tells a ceiling from the peak.
@@ -420,8 +433,8 @@ mod tests {
         assert_eq!(
             names,
             [
-                "node0, 80.0 GB/s",
-                "node4, 134 GB/s",
+                "node0, local, 80.0 GB/s",
+                "node4, remote, 134 GB/s",
                 "one thread, 134 GB/s",
                 "SSE2, 134 GFLOP/s",
                 "single, 536 GFLOP/s",
@@ -494,8 +507,8 @@ mod tests {
         assert_eq!(
             names[..4],
             [
-                "node0, 80.0 GB/s",
-                "node4, 134 GB/s",
+                "node0, local, 80.0 GB/s",
+                "node4, remote, 134 GB/s",
                 "L1, 1072 GB/s",
                 "one thread, 134 GB/s",
             ]
