@@ -103,6 +103,8 @@ pub struct Sample {
     pub node: u8,
     /// Bits of `hither_core::opium::ring`: `WRITE`, `KERNEL`, `STREAM`, `TRANSFER`.
     pub flags: u8,
+    /// Virtual address of the instruction.
+    pub code: u64,
 }
 
 /// A base filter, see `hither_core::opium::filter`.
@@ -558,7 +560,7 @@ fn size(
 }
 
 /// ```text
-/// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40
+/// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40, word 4 code
 /// ```
 fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
     let byte = |offset: usize| words[offset / 8].to_le_bytes()[offset % 8];
@@ -569,6 +571,7 @@ fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
         latency_ns: (words[ring::LATENCY_NS / 8] & 0xffff_ffff) as u32,
         node: byte(ring::NODE),
         flags: byte(ring::FLAGS),
+        code: words[ring::CODE / 8],
     }
 }
 
