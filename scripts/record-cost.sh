@@ -14,6 +14,9 @@ commands=(
   "$programs/cluster shared --threads $cpus --rounds 20"
   "$programs/gups --threads $cpus --updates 8000000"
   "$programs/kvstore --threads $cpus --operations 2000000"
+  # The last two for longer: what starting and ending costs is the same.
+  "$programs/gups --threads $cpus --updates 48000000"
+  "$programs/kvstore --threads $cpus --operations 12000000"
 )
 
 # Instructions and seconds of a run in the laboratory.

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # usage: shim.sh [ROUNDS]
 # Real programs with the preload shim placing their memory and threads, beside the same programs
-# alone: output, instructions of user mode as Valgrind counts them, blocks placed, fork/exec rounds.
-# Programs that are not installed are named as such. A difference ends with status 1.
+# alone: output, instructions of user mode as Valgrind counts them, blocks placed, what a start costs,
+# instructions of user and kernel in the laboratory, fork/exec rounds. Programs that are not installed
+# are named as such. A difference, or a library that starts need and should not, ends with status 1.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rounds=${1:-10000}
@@ -175,6 +176,67 @@ program 'Go, with C' go same "$folder/go-cgo"
 rustc=$(rustup which rustc 2> /dev/null || command -v rustc)
 program 'rustc' rustc same "$rustc" -C opt-level=2 -A warnings --crate-type lib --emit=asm -o - "$folder/source.rs"
 program '64 threads, 20,000 each' gcc same "$folder/placed" storm 64 20000
+
+printf '\nWhat every start pays for: /bin/true.\n'
+shim=$PWD/target/release/libhither_preload.so
+needed=$(readelf -dW "$shim" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | xargs)
+[ "$needed" = libc.so.6 ] || failed=1
+echo "$needed needed, $(nm -D --undefined-only "$shim" | wc -l) functions looked up," \
+  "$(readelf -rW "$shim" | grep -c R_X86_64_RELATIVE) addresses relocated, $(readelf -lW "$shim" | grep -c '^ *LOAD') mappings of the file"
+words=(/bin/true)
+alone=$(instructions alone) more=$(instructions large)
+awk -v a="$alone" -v m="$more" 'BEGIN { printf "user mode: %.3f M instructions alone, %.3f M with the shim\n", a, m }'
+
+# User and kernel, all CPUs and processes, in turns in one boot. Without `hither run` itself: with the
+# variables that it gives to programs, as the first turn finds them.
+printf '\nInstructions of user and kernel in the laboratory (%s), medians of 3 runs each.\n' 'opteron8385, 4 CPUs'
+in_lab() {
+  local qemu=${HITHER_QEMU:-qemu-system-x86_64} name needs command files=() names=() turns=() number
+  if ! command -v "$qemu" > /dev/null; then
+    echo "not measured: $qemu is not installed"
+    return
+  fi
+  truncate -s 1M "$folder/board"
+  while IFS='|' read -r name needs command; do
+    for word in $needs; do
+      if ! command -v "$word" > /dev/null; then
+        printf '%-26s not measured: %s is not installed\n' "$name" "$word"
+        continue 2
+      fi
+      files+=(--file "$(command -v "$word")")
+    done
+    names+=("$name")
+    turns+=("$command" "HITHER_PLACE_BOARD=$folder/board HITHER_PLACE_PLAN=\"\$(cat /tmp/plan)\" LD_PRELOAD=$shim $command")
+  done << END
+bash, /bin/true 100 times|bash /bin/true|bash -c 'for i in {1..100}; do /bin/true; done'
+bash|bash|bash $folder/script.bash
+bash, 42 programs|bash cat sort tail|bash $folder/programs.bash
+sqlite3|sqlite3|sqlite3 :memory: '.read $folder/few.sql'
+64 threads, 2,000 each|$folder/placed|$folder/placed storm 64 2000
+END
+  local script="n=0; [ ! -f /tmp/turn ] || read -r n < /tmp/turn; echo \$((n + 1)) > /tmp/turn; case \$n in
+    0) exec env HITHER_PRELOAD=$shim /hither/hither run --threads fill --place 'size>=64K: striped' -- sh -c 'echo \"\$HITHER_PLACE_PLAN\" > /tmp/plan';; esac
+    case \$(((n - 1) % ${#turns[@]})) in "
+  for number in "${!turns[@]}"; do script+="$number) ${turns[number]};; "; done
+  if ! "$hither" lab compare --machine machines/opteron8385.toml --cpus 4 --timeout 20m --policies first-touch \
+    --repeat $((3 * ${#turns[@]} + 1)) --json "$folder/report" --file "$shim" --file "$folder/board" \
+    --file "$folder/script.bash" --file "$folder/programs.bash" --file "$folder/few.sql" "${files[@]}" \
+    -- sh -c "$script esac" > /dev/null 2> "$folder/said"; then
+    echo "not measured: the laboratory failed"
+    tail -n 5 "$folder/said" >&2
+    failed=1
+    return
+  fi
+  printf '%-26s %12s %12s %10s\n' program 'alone, M' '>=64K, M' more
+  for number in "${!names[@]}"; do
+    jq -r --argjson turns ${#turns[@]} --argjson at $((2 * number)) '
+      def median(at): [.rows[0].runs[1:] | to_entries[] | select(.key % $turns == at) | .value.instructions] | sort | .[1] / 1e6;
+      "\(median($at)) \(median($at + 1))"' "$folder/report" \
+      | awk -v name="${names[number]}" '{ printf "%-26s %12.3f %12.3f %+8.2f %%\n", name, $1, $2, 100 * ($2 / $1 - 1) }'
+  done
+}
+sed 's/60000/15000/' "$folder/rows.sql" > "$folder/few.sql"
+in_lab
 
 printf '\nLeaks: a stress of 64 threads that frees all it allocates, from 5,000 bytes on.\n'
 "$hither" run --place 'heap,size>=5000: bind machine' --json "$folder/report" -- "$folder/placed" storm 64 20000 2> /dev/null

@@ -16,6 +16,7 @@ pub mod observation;
 pub mod opium;
 pub mod partition;
 pub mod perf;
+pub mod phases;
 pub mod plan;
 pub mod policy;
 pub mod refine;

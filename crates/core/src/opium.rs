@@ -15,7 +15,7 @@
 //! 0x00c000  windows     P   16 x 1 KiB measuring windows
 //! 0x010000  fired       P   64 KiB  one bit per base counter
 //! 0x020000  secondary   P   16 x 8 x u64
-//! 0x100000  rings       P   16 x 512 KiB sample rings
+//! 0x100000  rings       P   16 x 640 KiB sample rings
 //! 0x1000000 counters    P   512K x 8 x u32, one per region and requesting node
 //! 0x2000000 end (32 MiB)
 //! ```
@@ -25,7 +25,7 @@
 /// First eight bytes of the header: `HITHEROP`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
 /// Version of this layout. A reader refuses any other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// PCI vendor of `ivshmem-plain`.
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device of `ivshmem-plain`.
@@ -290,7 +290,7 @@ pub mod ring {
     /// Samples per ring: a power of two.
     pub const CAPACITY: usize = 16_384;
     /// Bytes per sample.
-    pub const SAMPLE_BYTES: usize = 32;
+    pub const SAMPLE_BYTES: usize = 40;
     /// Bytes per ring.
     pub const STRIDE: usize = CAPACITY * SAMPLE_BYTES;
     /// u64 virtual address.
@@ -305,6 +305,9 @@ pub mod ring {
     pub const NODE: usize = 28;
     /// u8 flags, below.
     pub const FLAGS: usize = 29;
+    /// u64 virtual address of the instruction, in the process that ran it; of a stream fill, of the one
+    /// that brought it.
+    pub const CODE: usize = 32;
     /// Flag: a store, or a load by an instruction that stores to the same place (as AMD IBS tells
     /// of an operation that does both).
     pub const WRITE: u8 = 1;

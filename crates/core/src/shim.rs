@@ -175,6 +175,7 @@ pub struct Seats<'a> {
 impl<'a> Seats<'a> {
     /// Over the words of a board: one count for each place.
     #[must_use]
+    #[inline]
     pub fn new(counts: &'a [AtomicU32], seats: &'a [AtomicU64]) -> Self {
         Self { counts, seats }
     }
@@ -182,6 +183,7 @@ impl<'a> Seats<'a> {
     /// Takes the first place that fewest threads have; nothing where there are no places. To be
     /// followed by [`Seats::sit`], or by [`Seats::leave_place`].
     #[must_use]
+    #[inline]
     pub fn take_place(&self) -> Option<usize> {
         loop {
             let counts = self
@@ -205,6 +207,7 @@ impl<'a> Seats<'a> {
     }
 
     /// Gives a place back.
+    #[inline]
     pub fn leave_place(&self, place: usize) {
         if let Some(count) = self.counts.get(place) {
             let less = |count: u32| Some(count.saturating_sub(1));
@@ -213,6 +216,7 @@ impl<'a> Seats<'a> {
     }
 
     /// Notes that a thread has a place that was taken; another one that it had is given back.
+    #[inline]
     pub fn sit(&self, thread: u32, place: usize) {
         let word = u64::from(thread) << 32 | (place as u64 + 1);
         if let Some((seat, before)) = self.find(thread)
@@ -238,11 +242,13 @@ impl<'a> Seats<'a> {
 
     /// The place of a thread.
     #[must_use]
+    #[inline]
     pub fn place(&self, thread: u32) -> Option<usize> {
         self.find(thread).map(|(_, word)| place_of(word))
     }
 
     /// A thread ends, or is gone.
+    #[inline]
     pub fn stand_up(&self, thread: u32) {
         if let Some((seat, word)) = self.find(thread)
             && seat
@@ -261,11 +267,15 @@ impl<'a> Seats<'a> {
             .map(|word| (word >> 32) as u32)
     }
 
+    #[inline]
     fn probes(&self, thread: u32) -> impl Iterator<Item = &'a AtomicU64> + use<'a> {
-        let (seats, start) = (self.seats, thread as usize);
-        (0..PROBES.min(seats.len())).filter_map(move |step| seats.get((start + step) % seats.len()))
+        let start = thread as usize % self.seats.len().max(1);
+        let (before, after) = (self.seats.get(..start), self.seats.get(start..));
+        let seats = after.unwrap_or(&[]).iter().chain(before.unwrap_or(&[]));
+        seats.take(PROBES)
     }
 
+    #[inline]
     fn find(&self, thread: u32) -> Option<(&'a AtomicU64, u64)> {
         self.probes(thread).find_map(|seat| {
             let word = seat.load(Ordering::Relaxed);
@@ -274,6 +284,7 @@ impl<'a> Seats<'a> {
     }
 }
 
+#[inline]
 fn place_of(word: u64) -> usize {
     (word as u32 as usize).saturating_sub(1)
 }

@@ -259,3 +259,25 @@ fn sparse_ids_are_sorted_and_named_by_links() {
     assert_eq!(machine.idle_latency_ns(0, 2), 150.0);
     assert_eq!(machine.idle_latency_ns(0, 1), 200.0);
 }
+
+#[test]
+fn bandwidths_of_caches_are_optional_survive_and_shrink_where_they_are_all_cpus() {
+    const LEVELS: &str = "\n[[cache_bandwidth]]\nlevel = 1\nsize_kb = 32\none_gbs = 200\nall_gbs = 800\n\
+                          [[cache_bandwidth]]\nlevel = 3\nsize_kb = 4096\none_gbs = 40.5\n";
+    let without = machine(&["0-3"], 4, &[]);
+    assert!(without.cache_bandwidths.is_empty());
+    let with = build("", &["0-3"], 4, &[], LEVELS).unwrap();
+    let told = |machine: &Machine| -> Vec<(u32, u64, f64, Option<f64>)> {
+        let levels = machine.cache_bandwidths.iter();
+        levels
+            .map(|l| (l.level, l.size_kb, l.one_gbs, l.all_gbs))
+            .collect()
+    };
+    let expected = [(1, 32, 200.0, Some(800.0)), (3, 4096, 40.5, None)];
+    assert_eq!(told(&with), expected);
+    let back = parse(&hither_core::machine::write::to_toml(&with)).unwrap();
+    assert_eq!(back, with);
+    // One CPU alone has what it had.
+    let scaled = scale(&with, 1).unwrap();
+    assert_eq!(told(&scaled)[0], (1, 32, 200.0, Some(200.0)));
+}

@@ -23,7 +23,7 @@ mod trackers;
 mod units;
 mod zoom;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Exit status where the work could not be finished.
@@ -64,7 +64,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let done = match parse() {
         Command::Topo(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Move(command) => command.run(),
@@ -85,5 +85,45 @@ fn main() -> ExitCode {
             print::error(&error);
             ExitCode::from(STATUS_BAD_INPUT)
         }
+    }
+}
+
+/// What the arguments ask for. To build the parsers of all commands takes a tenth of the instructions
+/// of an empty recording, which should cost what is recorded next to nothing: it has its own alone.
+fn parse() -> Command {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|name| name == "record")
+    {
+        let matches = recorder().get_matches();
+        let parsed = matches.subcommand().map(|(_, own)| {
+            record::Command::from_arg_matches(own).unwrap_or_else(|error| error.exit())
+        });
+        if let Some(command) = parsed {
+            return Command::Record(command);
+        }
+    }
+    Arguments::parse().command
+}
+
+/// The parser of `hither record` alone.
+fn recorder() -> clap::Command {
+    let record = record::Command::augment_args(clap::Command::new("record"));
+    clap::Command::new("hither").subcommand(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_recorder_by_itself_parses_as_among_all() {
+        let help = |mut all: clap::Command| {
+            all.build();
+            let record = all.find_subcommand_mut("record").unwrap();
+            record.render_long_help().to_string()
+        };
+        assert_eq!(help(recorder()), help(Arguments::command()));
     }
 }

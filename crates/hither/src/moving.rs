@@ -2,7 +2,7 @@
 
 mod perform;
 mod report;
-mod select;
+pub mod select;
 mod target;
 
 use crate::output::Progress;

@@ -15,7 +15,7 @@ use hither_linux::probe::alone::Memory;
 use hither_linux::probe::{self, Settings, Work};
 use hither_linux::root::Root;
 use hither_linux::sys;
-use hither_linux::topology::Topology;
+use hither_linux::topology::{Topology, sysfs_cache};
 use report::Report;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,8 +26,8 @@ use std::time::Duration;
 /// From every node with CPUs to every node with memory: the time of a load that needs the one before
 /// it, and what one thread, and a thread on each CPU of the node, read, write and copy. Then reading
 /// by 1, 2, ... threads, latency under load, latency by size of the working set, and the time in which
-/// a line goes from one core to another; and peak floating point, which with the bandwidths gives
-/// rooflines. Every figure is the median of several rounds.
+/// a line goes from one core to another; what each level of caches delivers; and peak floating point,
+/// which with the bandwidths gives rooflines. Every figure is the median of several rounds.
 ///
 /// It needs idle CPUs and, on each node, memory of four times the last-level cache. Rounds that differ
 /// much are said.
@@ -120,6 +120,8 @@ impl Command {
             budget: Duration::from_secs(self.seconds),
             rounds: self.rounds,
             cpus,
+            caches: sysfs_cache::read(&Root::host(), &topology.online)
+                .context("reading the caches")?,
         };
         if !self.work.is_empty() {
             return self.alone(&topology, &settings);

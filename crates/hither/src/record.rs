@@ -84,6 +84,7 @@ impl Command {
     /// # Errors
     /// A folder in use, processes that are not there, a program that cannot be started.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        sys::keep_freed_memory();
         let root = Root::host();
         let topology = Topology::read(&root).context("reading the machine")?;
         let scope = self.scope(&root)?;

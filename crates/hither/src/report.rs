@@ -97,7 +97,7 @@ impl Command {
             write("--html", path, &document.html(&title))?;
         }
         if let Some(path) = &self.perfetto {
-            let trace = perfetto::trace(&figures.data, &figures.working_set);
+            let trace = perfetto::trace(&figures.data, &figures.working_set, &figures.phases);
             write("--perfetto", path, &trace.to_string())?;
         }
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -349,6 +349,24 @@ impl Names {
     }
 }
 
+/// Of the functions at an address of an object file, the innermost that is the program's own.
+#[must_use]
+pub fn own_frame<'a>(
+    module: &str,
+    frames: &'a [hither_symbols::Frame],
+) -> Option<&'a hither_symbols::Frame> {
+    let is_own = |frame: &&hither_symbols::Frame| {
+        is_own(&Frame {
+            function: frame.function.clone(),
+            file: frame.file.clone(),
+            line: frame.line,
+            module: module.to_owned(),
+            offset: 0,
+        })
+    };
+    frames.iter().find(is_own).or(frames.first())
+}
+
 fn is_own(frame: &Frame) -> bool {
     let name = frame.module.rsplit('/').next().unwrap_or("");
     let is_runtime = RUNTIMES.iter().any(|runtime| name.starts_with(runtime));

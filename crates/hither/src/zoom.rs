@@ -1,14 +1,18 @@
 //! `hither zoom`: successive refinement, from the areas of a program to pages to cache lines.
 
+mod code;
 mod live;
+mod page;
 mod show;
+mod show_page;
 mod steps;
 
+use crate::moving::select::Asked;
 use crate::output::{can_write, write};
 use crate::print;
 use anyhow::{bail, ensure};
 use hither_recording::Recording;
-use hither_recording::analysis::Data;
+use hither_recording::analysis::{Data, page as pages};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,12 +28,16 @@ use steps::{Steps, Wanted};
 ///
 /// A running process or a command is looked at anew for each step, the more closely the smaller the
 /// place is. A recording holds one look only: it is said where that is too little.
+///
+/// With --page the look goes to one page at once: who reads and writes which of its lines, from which
+/// node and source line, what data it belongs to, and what would help.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither zoom -- ./app --its options
   hither zoom --sites=64 -- ./app
   hither zoom 4711 --seconds 2
+  hither zoom 4711 --page 7f3c8d2a1040
   hither zoom hither-recording --area '[heap]'")]
 pub struct Command {
     /// A running process by its number, or the folder of a recording
@@ -44,6 +52,11 @@ pub struct Command {
     /// Follow this area down, whatever is known of it: its name or a part of it
     #[arg(long, value_name = "NAME")]
     area: Option<String>,
+    /// Look at the page of this address, or at these pages (START-END), in hexadecimal, and at nothing
+    /// else
+    #[arg(long, value_name = "ADDRESS", value_parser = page::parse,
+          conflicts_with_all = ["command", "steps", "area"])]
+    page: Option<Asked>,
     /// Rows of the tables at most
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
@@ -95,6 +108,7 @@ impl Command {
         let wanted = Wanted {
             area: self.area.clone(),
             top: self.top,
+            again: self.what.as_ref().map(|what| what.display().to_string()),
         };
         let (steps, status) = match (&self.what, pid) {
             (Some(folder), None) => {
@@ -108,7 +122,10 @@ impl Command {
             (_, pid) => live::run(&self, pid, wanted)?,
         };
         if let Some(path) = &self.json {
-            let document = show::json(&steps);
+            let document = match &steps.page {
+                Some(page) => show_page::json(page, &steps.notes),
+                None => show::json(&steps),
+            };
             match path.as_os_str() == "-" {
                 true => print::out(&document)?,
                 false => write("--json", path, &document)?,
@@ -120,6 +137,14 @@ impl Command {
     fn on_recording(&self, folder: &Path, wanted: Wanted) -> anyhow::Result<Steps> {
         let data = Data::read(&Recording::open(folder)?);
         let mut steps = Steps::new(wanted);
+        if let Some(asked) = &self.page {
+            let (pid, mappings) = page::process_of(&data, asked)?;
+            let look = pages::look(&data, pid, page::bytes(asked), None);
+            steps.notes.extend(data.notes.iter().cloned());
+            let told = page::PageLook::new(&data, asked, mappings, look, page::Beside::default());
+            self.tell_page(&mut steps, told)?;
+            return Ok(steps);
+        }
         steps.look_at_areas(&data)?;
         self.tell(&show::areas(&steps, &data))?;
         if self.steps > 1 && !steps.open_areas().is_empty() {
@@ -134,6 +159,19 @@ impl Command {
         steps.conclude(&data);
         self.tell(&show::conclusions(&steps))?;
         Ok(steps)
+    }
+
+    /// Shows and keeps what was seen of a page.
+    fn tell_page(
+        &self,
+        steps: &mut Steps,
+        (page, notes): (page::PageLook, Vec<String>),
+    ) -> anyhow::Result<()> {
+        steps.notes.extend(notes);
+        self.tell(&show_page::tables(&page, self.top))?;
+        self.tell(&show_page::conclusion(&page, &steps.notes))?;
+        steps.page = Some(page);
+        Ok(())
     }
 
     /// Shows a table, where tables are wanted: a command's output stays its own.

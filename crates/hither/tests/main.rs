@@ -10,3 +10,4 @@ mod record;
 mod recordings;
 mod sets;
 mod top;
+mod zoom;

@@ -150,6 +150,8 @@ fn a_trace_holds_what_the_report_shows() {
         has("C", track);
     }
     has("X", "cluster");
+    has("X", "phase 1");
+    has("M", "thread_name");
     for event in events {
         let is_meta = event["ph"] == "M";
         assert!(is_meta || event["ts"].as_f64().unwrap() >= 0.0, "{event}");

@@ -23,7 +23,18 @@ fn planted_mistakes_are_found() {
             planted.display(),
         )
     };
-    let script = zoom("false-sharing", 150) + &zoom("master-init", 8) + &zoom("all-to-one", 16);
+    // A process that runs: the refinement says which page to look at, and that is looked at.
+    let at_page = format!(
+        "{planted} false-sharing --rounds 1000000 >/dev/null & pid=$!; sleep 0.2; \
+         {hither} zoom $pid --seconds 0.3 >/tmp/steps || exit; \
+         page=$(sed -n 's/.*closer: .*--page //p' /tmp/steps | head -n 1); \
+         cat /tmp/steps >&2; {hither} zoom $pid --page $page --seconds 0.3 >&2; \
+         {hither} zoom $pid --page $page --seconds 0.3 --json -; kill $pid",
+        hither = hither.display(),
+        planted = planted.display(),
+    );
+    let script =
+        zoom("false-sharing", 150) + &zoom("master-init", 8) + &zoom("all-to-one", 16) + &at_page;
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     let output = Command::new(&hither)
         .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])
@@ -43,6 +54,7 @@ fn planted_mistakes_are_found() {
     let documents: Vec<Value> = documents.map(Result::unwrap).collect();
     let advice: Vec<&str> = documents
         .iter()
+        .take(3)
         .map(|document| {
             document["conclusions"][0]["advice"]
                 .as_str()
@@ -61,4 +73,29 @@ fn planted_mistakes_are_found() {
     assert!(line["users"].as_array().unwrap().len() >= 2, "{line}");
     // Its pages are counted by the device, each alone.
     assert_eq!(documents[2]["pages"][0]["is_counted"], true, "{said}");
+    check_page(&documents[3], &said);
+}
+
+/// The page of the counters: one line, written by all CPUs, in one place of the source.
+fn check_page(document: &Value, said: &str) {
+    assert_eq!(document["schema"], "hither.zoom-page/1", "{said}");
+    assert_eq!(document["program"], "planted");
+    assert_eq!(document["choice"]["advice"], "pad", "{document:#}");
+    assert_eq!(document["is_counted"], true, "{document:#}");
+    assert_eq!(document["absent_page_count"], 0);
+    let line = &document["lines"][0];
+    assert_eq!(line["is_false_sharing"], true, "{line}");
+    let nodes = line["counted_transfers"].as_array().unwrap();
+    assert!(
+        nodes.iter().all(|count| count.as_f64().unwrap() > 1000.0),
+        "each of four nodes has a CPU that counts: {line}"
+    );
+    assert_eq!(document["users"].as_array().unwrap().len(), 4);
+    let source = &document["source"][0];
+    let file = source["file"].as_str().unwrap_or_default();
+    assert!(file.ends_with("planted.rs"), "{document:#}");
+    assert!(source["line"].as_u64().is_some(), "{source}");
+    let share = |part: &Value, all: f64| part["transfers"].as_f64().unwrap() / all;
+    let all = line["transfers"].as_f64().unwrap();
+    assert!(share(source, all) > 0.9, "{document:#}");
 }

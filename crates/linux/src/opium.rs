@@ -5,8 +5,9 @@
 //! here goes by the *device's* node position; [`Device::node_ids`] gives the kernel's numbers.
 //!
 //! The kernel enters each page of the device in this process's page tables when it is mapped, and
-//! takes it out again: 450 instructions a page, 4 million for all. So rings of vCPUs that are not
-//! there are left out, and base counters are mapped when a filter is set up first.
+//! takes it out again: 450 instructions a page, 4 million for all. So what is unused before the rings,
+//! and rings of vCPUs that are not there, are left out, and base counters are mapped when a filter is
+//! set up first.
 
 use crate::error::{Error, Result};
 use crate::root::Root;
@@ -21,6 +22,8 @@ use std::sync::OnceLock;
 
 /// Words of a vCPU's block that hold counters.
 pub const VCPU_WORDS: usize = vcpu::write_backs(MAX_NODES) / 8;
+/// What lies before the rings, up to the last that is used of it.
+const HEAD_BYTES: usize = layout::SECONDARY + layout::FILTERS * MAX_NODES * 8;
 /// Words of a window that hold totals.
 const WINDOW_WORDS: usize = (window::USER_LOCAL_FILLS + MAX_NODES * 8) / 8;
 const PCI: &str = "sys/bus/pci/devices";
@@ -100,6 +103,8 @@ pub struct Sample {
     pub node: u8,
     /// Bits of `hither_core::opium::ring`: `WRITE`, `KERNEL`, `STREAM`, `TRANSFER`.
     pub flags: u8,
+    /// Virtual address of the instruction.
+    pub code: u64,
 }
 
 /// A base filter, see `hither_core::opium::filter`.
@@ -149,8 +154,10 @@ impl Window {
 /// The mapped device.
 #[derive(Debug)]
 pub struct Device {
-    /// All below the base counters that this machine uses.
+    /// All before the rings.
     map: SharedMap,
+    /// The rings of the vCPUs that are there.
+    rings: SharedMap,
     /// The base counters, from the first filter on.
     counters: OnceLock<SharedMap>,
     file: File,
@@ -222,11 +229,11 @@ impl Device {
                 "give QEMU's ivshmem-plain device a memory backend of 32 MiB",
             ));
         }
-        let mapped = |bytes| {
-            SharedMap::new(&file, bytes)
+        let mapped = |start, bytes| {
+            SharedMap::at(&file, start, bytes)
                 .map_err(|error| Error::io(&path, "cannot be mapped", NOT_THE_LAB, error))
         };
-        let map = mapped(control::BASE)?;
+        let map = mapped(0, HEAD_BYTES)?;
         let magic = map.read64_acquire(header::MAGIC);
         if magic != layout::MAGIC {
             return Err(refuse(
@@ -247,12 +254,13 @@ impl Device {
         let bad = |reason| refuse(reason, "rebuild plugin and guest tools together");
         let vcpu_count =
             size(&map, header::VCPU_COUNT, "vCPUs", 1, layout::MAX_VCPUS).map_err(bad)?;
-        let map = mapped(ring::BASE + vcpu_count * ring::STRIDE)?;
-        Self::from_map(map, vcpu_count, file).map_err(bad)
+        let rings = mapped(ring::BASE, vcpu_count * ring::STRIDE)?;
+        Self::from_maps(map, rings, vcpu_count, file).map_err(bad)
     }
 
-    fn from_map(
+    fn from_maps(
         map: SharedMap,
+        rings: SharedMap,
         vcpu_count: usize,
         file: File,
     ) -> std::result::Result<Self, String> {
@@ -284,6 +292,7 @@ impl Device {
             .collect();
         Ok(Self {
             map,
+            rings,
             counters: OnceLock::new(),
             file,
             vcpu_count,
@@ -412,11 +421,11 @@ impl Device {
         // A head further ahead than the ring is long, or behind the tail, can only come from a
         // plugin that started anew: the newest samples are then the whole ring.
         let waiting = head.wrapping_sub(self.tails[index]).min(capacity.min(head));
-        let base = ring::BASE + index * ring::STRIDE;
+        let base = index * ring::STRIDE;
         let mut words = [0u64; ring::SAMPLE_BYTES / 8];
         for position in head - waiting..head {
             let slot = (position % capacity) as usize;
-            self.map
+            self.rings
                 .read_block(base + slot * ring::SAMPLE_BYTES, &mut words);
             each(decode(&words));
         }
@@ -551,7 +560,7 @@ fn size(
 }
 
 /// ```text
-/// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40
+/// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40, word 4 code
 /// ```
 fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
     let byte = |offset: usize| words[offset / 8].to_le_bytes()[offset % 8];
@@ -562,6 +571,7 @@ fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
         latency_ns: (words[ring::LATENCY_NS / 8] & 0xffff_ffff) as u32,
         node: byte(ring::NODE),
         flags: byte(ring::FLAGS),
+        code: words[ring::CODE / 8],
     }
 }
 

@@ -87,6 +87,7 @@ const ARENA_BYTES: usize = 64 << 10;
 struct Arena(std::cell::UnsafeCell<[u8; ARENA_BYTES]>);
 // SAFETY: every piece is handed out once, to one caller.
 unsafe impl Sync for Arena {}
+#[unsafe(link_section = ".large")]
 static ARENA: Arena = Arena(std::cell::UnsafeCell::new([0; ARENA_BYTES]));
 static ARENA_USED: AtomicUsize = AtomicUsize::new(0);
 static ARENA_IS_USED: AtomicBool = AtomicBool::new(false);
@@ -104,9 +105,21 @@ pub fn is_looked_at(address: usize) -> bool {
     address.wrapping_sub(LOOKED_FROM.load(Ordering::Relaxed)) < LOOKED_BYTES.load(Ordering::Relaxed)
 }
 
-/// From now on these alone have to be looked at, unless a piece of the arena is about.
-pub fn look_at(start: usize, bytes: usize) {
+/// What addresses are compared with where none are meant: so far away that who reads one of the two
+/// words before they change and the other one after finds none meant either.
+pub const NOWHERE: usize = 1 << (usize::BITS - 1);
+
+/// From now on none have to be looked at, unless a piece of the arena is about.
+pub fn look_at_none() {
     if !ARENA_IS_USED.load(Ordering::Relaxed) && FREE.known() != 0 {
+        LOOKED_FROM.store(NOWHERE, Ordering::Relaxed);
+        LOOKED_BYTES.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Where none had to be looked at, these have to be from now on.
+pub fn look_at(start: usize, bytes: usize) {
+    if LOOKED_BYTES.load(Ordering::Relaxed) != usize::MAX {
         LOOKED_FROM.store(start, Ordering::Relaxed);
         LOOKED_BYTES.store(bytes, Ordering::Relaxed);
     }

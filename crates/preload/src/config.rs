@@ -1,6 +1,6 @@
 //! What was asked for, read once from the environment before the program's first instruction.
 
-use crate::{bootstrap, cxx, modules, place, state};
+use crate::{bootstrap, cxx, place, record, state, walk};
 use hither_core::sites::{DEFAULT_LIMIT_BYTES, DEFAULT_THRESHOLD_BYTES, HEADER_BYTES, SLOT_BYTES};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -33,6 +33,7 @@ const FOLDER_BYTES: usize = 4000;
 struct Folder(UnsafeCell<[u8; FOLDER_BYTES]>);
 // SAFETY: written by `start` alone, before `RECORDS` lets anybody read it.
 unsafe impl Sync for Folder {}
+#[unsafe(link_section = ".large")]
 static FOLDER: Folder = Folder(UnsafeCell::new([0; FOLDER_BYTES]));
 
 /// Is an allocation of this size to be handed on without a look?
@@ -77,7 +78,7 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
 }
 
 /// A decimal number; nothing for anything else.
-fn number(text: &[u8]) -> Option<u64> {
+pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -94,6 +95,8 @@ fn number_of(name: &CStr, otherwise: u64) -> u64 {
 }
 
 extern "C" fn start() {
+    // A program begins with no error.
+    let _errno = record::Errno::keep();
     bootstrap::resolve();
     cxx::resolve();
     let threshold = threshold_if_recording();
@@ -101,14 +104,14 @@ extern "C" fn start() {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     RECORDED_FROM.store(bytes, Ordering::Relaxed);
     RECORDS.store(threshold.is_some(), Ordering::Relaxed);
+    if threshold.is_none() {
+        // Before anything is placed, from where on blocks are looked at.
+        bootstrap::look_at_none();
+    }
     if let Some(plan) = variable(PLAN_NAME) {
         place::start(plan.to_bytes(), variable(BOARD_NAME));
     }
     THRESHOLD.store(bytes.min(place::least_heap()), Ordering::Relaxed);
-    if threshold.is_none() {
-        let (start, bytes) = place::addresses();
-        bootstrap::look_at(start, bytes);
-    }
 }
 
 /// The threshold; nothing where nothing is recorded.
@@ -125,7 +128,7 @@ fn threshold_if_recording() -> Option<u64> {
     let limit = number_of(LIMIT_NAME, DEFAULT_LIMIT_BYTES).min(MOST_LIMIT_BYTES);
     let slots = limit.saturating_sub(HEADER_BYTES as u64) / SLOT_BYTES as u64;
     SLOTS.store(slots, Ordering::Relaxed);
-    modules::find_own();
+    walk::start();
     Some(number_of(THRESHOLD_NAME, DEFAULT_THRESHOLD_BYTES))
 }
 

@@ -8,7 +8,6 @@
 
 use crate::{config, record};
 use hither_core::sites::{HEADER_BYTES, MAGIC, SLOT_BYTES, VERSION, header};
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// What a log begins with; it doubles from there.
@@ -74,7 +73,7 @@ impl Log {
             match self.phase.load(Ordering::Acquire) {
                 OPEN => return true,
                 // SAFETY: gives up the rest of this thread's turn.
-                OPENING => unsafe { libc::sched_yield() },
+                OPENING => unsafe { libc::syscall(libc::SYS_sched_yield) },
                 _ => return false,
             };
         }
@@ -101,7 +100,12 @@ impl Log {
 
     fn create(&self) -> Option<()> {
         // SAFETY: no arguments, no effect.
-        let (pid, parent) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
+        let (pid, parent) = unsafe {
+            (
+                libc::syscall(libc::SYS_getpid) as u32,
+                libc::syscall(libc::SYS_getppid) as u32,
+            )
+        };
         let flags =
             libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         let (image, file) = (0..MOST_IMAGES).find_map(|image| {
@@ -222,7 +226,7 @@ impl Log {
                 Err(GIVEN_UP) => return false,
                 Err(_) => {
                     // SAFETY: gives up the rest of this thread's turn.
-                    unsafe { libc::sched_yield() };
+                    unsafe { libc::syscall(libc::SYS_sched_yield) };
                     continue;
                 }
             }
@@ -289,10 +293,6 @@ impl Name {
             }
         }
     }
-
-    fn text(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
-    }
 }
 
 fn open_file(name: &Name, flags: i32) -> Result<i32, i32> {
@@ -301,7 +301,7 @@ fn open_file(name: &Name, flags: i32) -> Result<i32, i32> {
         libc::syscall(
             libc::SYS_openat,
             libc::AT_FDCWD,
-            name.text().as_ptr(),
+            name.0.as_ptr(),
             flags,
             0o600,
         )
@@ -369,10 +369,14 @@ fn map(file: i32, bytes: u64) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CStr;
 
     #[test]
     fn names_tell_process_and_image() {
-        let text = |pid, image| Name::new(pid, image).unwrap().text().to_owned();
+        let text = |pid, image| {
+            let name = Name::new(pid, image).unwrap();
+            CStr::from_bytes_until_nul(&name.0).unwrap().to_owned()
+        };
         assert_eq!(text(17, 0), c"/17.sites".to_owned());
         assert_eq!(text(u32::MAX, 12), c"/4294967295.12.sites".to_owned());
         assert_eq!(text(0, 1), c"/0.1.sites".to_owned());

@@ -260,12 +260,19 @@ impl Path {
             None => {
                 // SAFETY: at most the bytes of `text` are written.
                 let length = unsafe {
-                    libc::readlink(own.as_ptr(), self.text.as_mut_ptr().cast(), self.text.len())
+                    let (text, bytes) = (self.text.as_mut_ptr(), self.text.len());
+                    libc::syscall(
+                        libc::SYS_readlinkat,
+                        libc::AT_FDCWD,
+                        own.as_ptr(),
+                        text,
+                        bytes,
+                    )
                 };
                 self.length = length.max(0) as usize;
             }
             // The kernel's own object has a name without a file.
-            Some(_) if !name.contains(&b'/') => {}
+            Some(_) if !name.iter().any(|letter| matches!(letter, b'/')) => {}
             Some(_) => {
                 // SAFETY: at most the bytes of `text` are written. The call counts the final zero.
                 let length = unsafe {

@@ -22,6 +22,7 @@ pub struct State {
 }
 
 /// The one of this process. It lies in `.bss`, in pages of its own.
+#[unsafe(link_section = ".large")]
 pub static STATE: State = State {
     tracked: tracked::Table::new(),
     log: log::Log::new(),
@@ -33,9 +34,9 @@ pub static STATE: State = State {
 /// Asks the kernel to wipe the state in children. Without that (before Linux 4.14) nothing can be
 /// recorded, as children would write into their parents' logs.
 pub fn wipe_on_fork() -> bool {
-    let start = (&raw const STATE).cast_mut().cast();
+    let (start, bytes) = (&raw const STATE, size_of::<State>());
     // SAFETY: whole pages of this library's own statics; the advice changes nothing here.
-    unsafe { libc::madvise(start, size_of::<State>(), libc::MADV_WIPEONFORK) == 0 }
+    unsafe { libc::syscall(libc::SYS_madvise, start, bytes, libc::MADV_WIPEONFORK) == 0 }
 }
 
 #[cfg(test)]

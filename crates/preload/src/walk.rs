@@ -1,7 +1,8 @@
 //! The call stack of an allocation, as a site's number.
 //!
 //! A stack is walked by the unwinder of the compiler's run time, which follows the program's own
-//! unwind tables and needs no frame pointers; it takes some microseconds. A program that allocates
+//! unwind tables and needs no frame pointers; it takes some microseconds. It is loaded where stacks
+//! are going to be walked, as every program that is started would pay for it. A program that allocates
 //! in a loop comes with the same stack again and again: so a walked stack is remembered with the
 //! places of its return addresses, and the next time at the same place it is enough to see that they
 //! are still there. Each place is read only after the one below it was found unchanged, so that
@@ -11,8 +12,8 @@ use crate::hash::{mix, top};
 use crate::{modules, place, record, sites, state::STATE};
 use hither_core::sites::MAX_FRAMES;
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const BITS: u32 = 9;
 /// Threads that can walk at a time; a further one writes its caller only.
@@ -190,15 +191,18 @@ fn with_walk<T>(caller: usize, thread: impl Fn() -> u32, ask: impl Fn(&mut Walk)
 fn walked(caller: usize, thread: u32) -> Walk {
     let mut walk = Walk::NOTHING;
     // The unwinder's own tables may allocate, with its lock held.
-    if let Some(_walking) = STATE.walks.enter(thread) {
+    if let Some(unwinder) = Unwinder::known()
+        && let Some(_walking) = STATE.walks.enter(thread)
+    {
         let mut gather = Gather {
             walk: Walk::NOTHING,
+            unwinder,
             caller,
             own: 0,
             has_begun: false,
         };
         // SAFETY: the callback gets what it is given here, and does not unwind.
-        unsafe { _Unwind_Backtrace(gather_frame, (&raw mut gather).cast()) };
+        unsafe { (unwinder.backtrace)(gather_frame, (&raw mut gather).cast()) };
         walk = gather.walk;
     }
     if walk.count == 0 && caller != 0 {
@@ -212,6 +216,7 @@ fn walked(caller: usize, thread: u32) -> Walk {
 
 struct Gather {
     walk: Walk,
+    unwinder: Unwinder,
     caller: usize,
     own: usize,
     has_begun: bool,
@@ -220,14 +225,55 @@ struct Gather {
 /// Opaque to everybody but the unwinder.
 enum Context {}
 
-#[link(name = "gcc_s")]
-unsafe extern "C" {
-    fn _Unwind_Backtrace(
-        trace: extern "C" fn(*mut Context, *mut c_void) -> c_int,
-        argument: *mut c_void,
-    ) -> c_int;
-    fn _Unwind_GetIP(context: *mut Context) -> usize;
-    fn _Unwind_GetCFA(context: *mut Context) -> usize;
+type Trace = extern "C" fn(*mut Context, *mut c_void) -> c_int;
+type Backtrace = unsafe extern "C" fn(Trace, *mut c_void) -> c_int;
+type Ask = unsafe extern "C" fn(*mut Context) -> usize;
+
+/// Functions of libgcc_s.
+#[derive(Clone, Copy)]
+struct Unwinder {
+    backtrace: Backtrace,
+    instruction: Ask,
+    stack: Ask,
+}
+
+const NAMES: [&CStr; 3] = [c"_Unwind_Backtrace", c"_Unwind_GetIP", c"_Unwind_GetCFA"];
+/// Where they are; 0 where stacks are not walked.
+static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+/// Prepares for walking stacks, while the process has one thread. Without the library each stack has
+/// the caller alone.
+pub fn start() {
+    modules::find_own();
+    // SAFETY: the names end in zeros; the library stays loaded.
+    unsafe {
+        let library = libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_LAZY);
+        if library.is_null() {
+            return;
+        }
+        for (name, place) in NAMES.iter().zip(&ADDRESSES) {
+            let address = libc::dlsym(library, name.as_ptr()) as usize;
+            place.store(address, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Unwinder {
+    fn known() -> Option<Self> {
+        let [backtrace, instruction, stack] = &ADDRESSES;
+        let address = |place: &AtomicUsize| match place.load(Ordering::Relaxed) {
+            0 => None,
+            address => Some(address),
+        };
+        // SAFETY: the functions of these names have these types.
+        unsafe {
+            Some(Self {
+                backtrace: std::mem::transmute::<usize, Backtrace>(address(backtrace)?),
+                instruction: std::mem::transmute::<usize, Ask>(address(instruction)?),
+                stack: std::mem::transmute::<usize, Ask>(address(stack)?),
+            })
+        }
+    }
 }
 
 const GO_ON: c_int = 0;
@@ -238,7 +284,12 @@ extern "C" fn gather_frame(context: *mut Context, argument: *mut c_void) -> c_in
     // SAFETY: `walked` passes its own `Gather`, and the unwinder hands it on.
     let gather = unsafe { &mut *argument.cast::<Gather>() };
     // SAFETY: the unwinder's own context.
-    let (frame, stack) = unsafe { (_Unwind_GetIP(context), _Unwind_GetCFA(context)) };
+    let (frame, stack) = unsafe {
+        let Unwinder {
+            instruction, stack, ..
+        } = gather.unwinder;
+        (instruction(context), stack(context))
+    };
     let place = stack.wrapping_sub(size_of::<usize>());
     if !gather.has_begun {
         gather.own += 1;
@@ -252,16 +303,19 @@ extern "C" fn gather_frame(context: *mut Context, argument: *mut c_void) -> c_in
         gather.walk.is_sure = cfg!(target_arch = "x86_64");
     }
     let walk = &mut gather.walk;
+    let mut free = walk.frames.iter_mut().zip(&mut walk.places);
+    let Some(known) = free.nth(walk.count) else {
+        return STOP;
+    };
     // The outermost frame of a thread has none to return to.
-    if frame == 0 || walk.count >= MAX_FRAMES {
+    if frame == 0 {
         return STOP;
     }
     if cfg!(target_arch = "x86_64") && walk.is_sure {
         // SAFETY: the word below the end of a frame that the unwinder has just left.
         walk.is_sure = unsafe { (place as *const usize).read() } == frame;
     }
-    walk.frames[walk.count] = frame;
-    walk.places[walk.count] = place;
+    (*known.0, *known.1) = (frame, place);
     walk.count += 1;
     if walk.count == MAX_FRAMES {
         STOP
@@ -312,14 +366,17 @@ mod tests {
 
     #[test]
     fn the_unwinder_finds_this_test() {
+        start();
+        let unwinder = Unwinder::known().unwrap();
         let mut gather = Gather {
             walk: Walk::NOTHING,
+            unwinder,
             caller: 0,
             own: 0,
             has_begun: true,
         };
         // SAFETY: as in `walked`.
-        unsafe { _Unwind_Backtrace(gather_frame, (&raw mut gather).cast()) };
+        unsafe { (unwinder.backtrace)(gather_frame, (&raw mut gather).cast()) };
         assert!(gather.walk.count >= 3, "{}", gather.walk.count);
     }
 }

@@ -2,14 +2,14 @@
 
 use crate::model::Access;
 use crate::plugin::{Owned, Plugin, plugin};
-use crate::vcpu::Score;
+use crate::vcpu::{Score, Vcpu};
 use hither_core::opium::vcpu as block;
 use qemu_plugin_sys as sys;
 use std::ffi::{c_uint, c_void};
 
-fn charge(owned: &mut Owned, score: &mut Score, ps: u64) {
+fn charge(vcpu: &mut Vcpu, score: &mut Score, ps: u64) {
     score.pass(ps);
-    owned.vcpu.stall_ps += ps;
+    vcpu.stall_ps += ps;
 }
 
 /// An instruction loads, or stores.
@@ -58,16 +58,18 @@ pub extern "C" fn on_store_past(
     let (owned, score) = plugin.own(vcpu as usize);
     if let Some(paddr) = translate(plugin, owned, score, info, vaddr, true) {
         let pc = pc as u64;
+        let Owned { vcpu, guest } = owned;
         let access = Access {
             vaddr,
             paddr,
             pc,
+            code: &|| guest.code_address(pc),
             value: &|| 0,
             store: true,
             kernel: pc >> 63 != 0,
         };
-        let stall = plugin.model.write_past(&mut owned.vcpu, score, &access);
-        charge(owned, score, stall);
+        let stall = plugin.model.write_past(vcpu, score, &access);
+        charge(vcpu, score, stall);
     }
 }
 
@@ -78,33 +80,35 @@ fn access(vcpu: usize, info: sys::qemu_plugin_meminfo_t, vaddr: u64, pc: u64, st
     let Some(paddr) = translate(plugin, owned, score, info, vaddr, store) else {
         return;
     };
+    let Owned { vcpu, guest } = owned;
     let access = Access {
         vaddr,
         paddr,
         pc,
+        code: &|| guest.code_address(pc),
         value: &|| loaded_value(info),
         store,
         kernel: pc >> 63 != 0,
     };
-    let stall = plugin.model.access(&mut owned.vcpu, score, &access);
-    charge(owned, score, stall);
+    let stall = plugin.model.access(vcpu, score, &access);
+    charge(vcpu, score, stall);
     // An access across two lines touches the second too.
     let line = 1u64 << plugin.model.line_shift;
     let next = (vaddr | (line - 1)) + 1;
     if vaddr + size_bytes(info) > next
-        && let Some(paddr) = owned.vcpu.tlb.find(next)
+        && let Some(paddr) = vcpu.tlb.find(next)
     {
         let second = Access {
             vaddr: next,
             paddr,
             ..access
         };
-        let stall = plugin.model.access(&mut owned.vcpu, score, &second);
-        charge(owned, score, stall);
+        let stall = plugin.model.access(vcpu, score, &second);
+        charge(vcpu, score, stall);
     }
     // A repeated string instruction is one block: it must not run far ahead within it.
     if score.since_ps() >= plugin.model.clock.quantum_ps * 17 / 16 {
-        plugin.model.synchronise(&mut owned.vcpu, score, true);
+        plugin.model.synchronise(vcpu, score, true);
     }
 }
 
@@ -148,7 +152,7 @@ fn translate(
     };
     if is_io {
         owned.vcpu.count(device, block::DEVICE_ACCESSES, 1);
-        charge(owned, score, plugin.prices.device as u64);
+        charge(&mut owned.vcpu, score, plugin.prices.device as u64);
         if store {
             interrupt_command(plugin, owned, score, paddr, loaded_value(info));
         }
@@ -156,7 +160,7 @@ fn translate(
     }
     owned.vcpu.count(device, block::TLB_MISSES, 1);
     charge(
-        owned,
+        &mut owned.vcpu,
         score,
         (plugin.model.machine.tlb.miss_ns * 1000.0) as u64,
     );

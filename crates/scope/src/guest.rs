@@ -25,6 +25,7 @@ unsafe extern "C" {
 pub struct Guest {
     buffer: *mut sys::GByteArray,
     cr3: *mut sys::qemu_plugin_register,
+    rip: *mut sys::qemu_plugin_register,
     /// rax rcx rdx rbx rsp rbp rsi rdi r8..r15.
     general: [*mut sys::qemu_plugin_register; 16],
     /// Page-table root, read again after a switch.
@@ -38,6 +39,7 @@ impl Default for Guest {
         Self {
             buffer: std::ptr::null_mut(),
             cr3: std::ptr::null_mut(),
+            rip: std::ptr::null_mut(),
             general: [std::ptr::null_mut(); 16],
             root: None,
             regions: vec![(0, false); REGIONS],
@@ -68,6 +70,9 @@ impl Guest {
                 if name == b"cr3" {
                     guest.cr3 = descriptor.handle;
                 }
+                if name == b"rip" {
+                    guest.rip = descriptor.handle;
+                }
                 if let Some(number) = GENERAL.iter().position(|known| known.as_bytes() == name) {
                     guest.general[number] = descriptor.handle;
                 }
@@ -93,6 +98,15 @@ impl Guest {
     /// A general register by its number in instruction encodings.
     pub fn read_general(&self, number: u32) -> Option<u64> {
         self.read_register(*self.general.get(number as usize)?)
+    }
+
+    /// The address at which the running process has an instruction that was translated at `translated`;
+    /// see [`address_now`].
+    pub fn code_address(&self, translated: u64) -> u64 {
+        match self.read_register(self.rip) {
+            Some(before) => address_now(translated, before),
+            None => translated,
+        }
     }
 
     fn read_word(&self, physical: u64) -> Option<u64> {
@@ -148,5 +162,39 @@ impl Guest {
     /// One page was flushed: its region may have been split or joined.
     pub fn forget(&mut self, vaddr: u64) {
         self.regions[(vaddr >> 21) as usize % REGIONS] = (0, false);
+    }
+}
+
+/// Where an instruction is now. QEMU translates code once for each physical page, position
+/// independent, and tells plugins the address of that first time: in a process that has the page
+/// elsewhere only its last twelve bits hold. `before` is the register as QEMU has it in memory while a
+/// block runs: the block's first instruction or a later one, at most a page before this one.
+fn address_now(translated: u64, before: u64) -> u64 {
+    before.wrapping_add(translated.wrapping_sub(before) & 0xfff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address_now;
+
+    #[test]
+    fn code_is_where_the_running_process_has_it() {
+        // At the same place, and another process's; at the block's beginning, and across a page.
+        assert_eq!(
+            address_now(0x5555_0000_1234, 0x5555_0000_1200),
+            0x5555_0000_1234
+        );
+        assert_eq!(
+            address_now(0x5555_0000_1234, 0x7777_0000_3234),
+            0x7777_0000_3234
+        );
+        assert_eq!(
+            address_now(0x5555_0000_1234, 0x7777_0000_3200),
+            0x7777_0000_3234
+        );
+        assert_eq!(
+            address_now(0x5555_0000_2004, 0x7777_0000_3ff8),
+            0x7777_0000_4004
+        );
     }
 }

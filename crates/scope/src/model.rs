@@ -33,8 +33,10 @@ pub struct Access<'a> {
     pub vaddr: u64,
     /// Physical address.
     pub paddr: u64,
-    /// Address of the instruction.
+    /// Address of the instruction when it was translated: tells instructions apart.
     pub pc: u64,
+    /// Reads where it is in the process that runs, which samples need.
+    pub code: &'a dyn Fn() -> u64,
     /// Reads the value loaded, which few accesses need.
     pub value: &'a dyn Fn() -> u64,
     /// A store?
@@ -310,6 +312,7 @@ impl Model {
             vaddr,
             paddr,
             pc,
+            code,
             store,
             kernel,
             ..
@@ -318,6 +321,7 @@ impl Model {
             &self.device,
             &Fill {
                 pc,
+                code,
                 vaddr,
                 paddr,
                 node,
@@ -334,6 +338,7 @@ impl Model {
     fn transferred(&self, vcpu: &mut Vcpu, access: &Access, node: usize, latency_ps: u64) {
         let fill = Fill {
             pc: access.pc,
+            code: access.code,
             vaddr: access.vaddr,
             paddr: access.paddr,
             node,

@@ -92,7 +92,7 @@ impl Region {
     /// Counts a fill, or a transfer, that `requester`'s node asked for, where it lies in the region
     /// and is of the kind that the filter counts.
     #[inline]
-    pub fn count(&self, device: &Device, fill: &Fill, requester: usize, transfer: bool) {
+    pub fn count(&self, device: &Device, fill: &Fill<'_>, requester: usize, transfer: bool) {
         let wanted = self.flags & filter::TRANSFERS != 0;
         if self.flags & filter::USER != 0 && fill.kernel {
             return;

@@ -54,9 +54,11 @@ impl Score {
 
 /// A line that came from memory, or (a transfer) from another CPU's cache.
 #[derive(Clone, Copy)]
-pub struct Fill {
-    /// Address of the instruction.
+pub struct Fill<'a> {
+    /// Address of the instruction when it was translated.
     pub pc: u64,
+    /// Reads where it is in the process that runs.
+    pub code: &'a dyn Fn() -> u64,
     /// Virtual address of the access.
     pub vaddr: u64,
     /// Physical address of the access.
@@ -196,7 +198,7 @@ impl Vcpu {
 
     /// Books a memory fill: counters, traffic, filters, samples.
     #[inline(always)]
-    pub fn fill(&mut self, device: &Device, fill: &Fill) {
+    pub fn fill(&mut self, device: &Device, fill: &Fill<'_>) {
         let kind = usize::from(fill.kernel) * 2 + usize::from(fill.store);
         device.add(self.block + block::fills(kind, fill.node), 1);
         self.traffic.read[fill.node] += 1;
@@ -221,7 +223,7 @@ impl Vcpu {
     /// Books a line that another CPU's cache had modified and handed over: counter, filters,
     /// samples.
     #[inline(never)]
-    pub fn transfer(&mut self, device: &Device, fill: &Fill) {
+    pub fn transfer(&mut self, device: &Device, fill: &Fill<'_>) {
         self.count(device, block::TRANSFERS, 1);
         for region in &self.regions {
             region.count(device, fill, self.node, true);
@@ -243,7 +245,7 @@ impl Vcpu {
     }
 
     #[inline(never)]
-    fn sample(&mut self, device: &Device, fill: &Fill) {
+    fn sample(&mut self, device: &Device, fill: &Fill<'_>) {
         if self.sample_period == 0 {
             self.sample_left = u64::MAX;
             return;
@@ -263,7 +265,7 @@ impl Vcpu {
     }
 
     /// Writes a sample into the ring, with these flags besides those of every access.
-    fn put(&mut self, device: &Device, fill: &Fill, flags: u8) {
+    fn put(&mut self, device: &Device, fill: &Fill<'_>, flags: u8) {
         let head = device.get(self.block + block::RING_HEAD);
         let tail = device.get(control::RING_TAIL + 8 * self.id);
         if head.wrapping_sub(tail) >= ring::CAPACITY as u64 {
@@ -283,6 +285,7 @@ impl Vcpu {
         let flags =
             flags | (u8::from(fill.store) * ring::WRITE) | (u8::from(fill.kernel) * ring::KERNEL);
         device.u8(at + ring::FLAGS).store(flags, Relaxed);
+        device.set(at + ring::CODE, (fill.code)());
         self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, at));
         // Pairs with the reader's acquire load of the head: the sample is complete first.
         device
@@ -375,10 +378,12 @@ mod tests {
     use super::*;
 
     const PC: u64 = 0x40_0000;
+    const CODE: u64 = 0x5555_0000_1000;
 
-    fn fill(vaddr: u64, kernel: bool) -> Fill {
+    fn fill(vaddr: u64, kernel: bool) -> Fill<'static> {
         Fill {
             pc: PC,
+            code: &|| CODE,
             vaddr,
             paddr: vaddr,
             node: 0,
@@ -440,6 +445,7 @@ mod tests {
         assert_eq!(device.get(block::BASE + block::TRANSFERS), 10_001);
         let flags = device.u8(ring::BASE + ring::FLAGS).load(Relaxed);
         assert_eq!(flags, ring::TRANSFER);
+        assert_eq!(device.get(ring::BASE + ring::CODE), CODE);
     }
 
     #[test]

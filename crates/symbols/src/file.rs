@@ -3,8 +3,11 @@
 use crate::table::{Mapped, Table};
 use crate::{Build, locate};
 use addr2line::Loader;
-use object::SymbolKind;
+use object::{Object, ObjectSegment, SymbolKind};
 use std::path::{Path, PathBuf};
+
+/// Segments are mapped in whole pages.
+const PAGE_BYTES: u64 = 4096;
 
 /// A function at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,6 +153,13 @@ impl File {
 
     fn symbol(&self, kind: SymbolKind, offset: u64) -> Option<crate::table::Found> {
         self.table.find(&self.symbols.parse()?, kind, offset)
+    }
+
+    /// The first address of its segments, rounded down to a page.
+    pub fn first_address(&self) -> Option<u64> {
+        let file = self.symbols.parse()?;
+        let first = file.segments().map(|segment| segment.address()).min()?;
+        Some(first & !(PAGE_BYTES - 1))
     }
 
     /// The variable that an offset is in.

@@ -79,6 +79,12 @@ impl Symbols {
         self.file(build)?.variable(offset)
     }
 
+    /// The first address that a file's contents are meant for, rounded down to a page: where the file
+    /// was loaded less this is the bias. `None` where the file cannot be used.
+    pub fn first_address(&mut self, build: &Build) -> Option<u64> {
+        self.file(build)?.first_address()
+    }
+
     /// Sentences about files that could not be used, and why.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         self.notes.iter().map(String::as_str)

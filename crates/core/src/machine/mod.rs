@@ -31,6 +31,9 @@ pub struct Machine {
     pub line_bytes: u32,
     /// The cache private to each CPU (its largest private level).
     pub private_cache: Cache,
+    /// What levels of caches deliver, the nearest first; empty where nobody measured it. For
+    /// rooflines: the emulator does not time by it.
+    pub cache_bandwidths: Vec<CacheBandwidth>,
     /// Last-level caches; every CPU is in exactly one.
     pub domains: Vec<Domain>,
     /// Memory nodes, ascending by id; ids may be sparse.
@@ -118,6 +121,20 @@ pub struct Cache {
     pub ways: u32,
     /// Load-to-use latency of a hit.
     pub latency_ns: f64,
+}
+
+/// What a level of caches delivers to those who read it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheBandwidth {
+    /// 1 is next to the core.
+    pub level: u32,
+    /// Capacity of one in KiB.
+    pub size_kb: u64,
+    /// Read by one CPU alone.
+    pub one_gbs: f64,
+    /// Read by all CPUs of a node together; `None` where they have too little of it each to tell it
+    /// from the level below.
+    pub all_gbs: Option<f64>,
 }
 
 /// CPUs that share a last-level cache.

@@ -47,6 +47,8 @@ pub mod limits {
     pub const MEMORY_MB_MAX: u64 = 16 << 20;
     /// Largest cache in KiB (4 GiB).
     pub const CACHE_KB: u64 = 4 << 20;
+    /// Levels of caches.
+    pub const CACHE_LEVELS: usize = 8;
     /// Highest associativity.
     pub const WAYS: u64 = 64;
     /// Largest latency, queueing term or event cost in ns (10 ms).
@@ -78,6 +80,7 @@ const ROOT: &[&str] = &[
     "costs",
     "tlb",
     "private_cache",
+    "cache_bandwidth",
     "llc",
     "coherence",
     "domain",
@@ -122,6 +125,7 @@ pub fn parse(text: &str) -> std::result::Result<Machine, Error> {
         costs: core_side::costs(&root)?,
         line_bytes,
         private_cache: core_side::private_cache(&root, line_bytes)?,
+        cache_bandwidths: core_side::cache_bandwidths(&root)?,
         domains,
         nodes,
         links: network.links,

@@ -19,6 +19,15 @@ pub fn to_toml(machine: &Machine) -> String {
     out.field("line_bytes", machine.line_bytes);
     out.field("distances", format!("{:?}", machine.distances));
     core_side(&mut out, machine);
+    for level in &machine.cache_bandwidths {
+        out.header("[[cache_bandwidth]]");
+        out.field("level", level.level);
+        out.field("size_kb", level.size_kb);
+        out.number("one_gbs", level.one_gbs);
+        if let Some(gbs) = level.all_gbs {
+            out.number("all_gbs", gbs);
+        }
+    }
     for domain in &machine.domains {
         out.header("[[domain]]");
         out.field("cpus", quoted(&domain.cpus.to_string()));

@@ -7,9 +7,9 @@ use std::ops::Range;
 
 /// User addresses end here, in pages: at 2^47 on x86-64, where five-level tables are used only when
 /// asked for. `[vsyscall]` lies beyond.
-const USER_END_PAGE: u64 = (1 << 47) >> 12;
+pub const USER_END_PAGE: u64 = (1 << 47) >> 12;
 /// Mappings that hold the kernel's own pages, which nobody can move.
-const KERNELS_OWN: [&str; 5] = [
+pub const KERNELS_OWN: [&str; 5] = [
     "[vvar]",
     "[vvar_vclock]",
     "[vdso]",
@@ -181,7 +181,8 @@ fn few_names<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> String {
 }
 
 /// The mappings below and above a range that meets none.
-fn neighbours<'a>(
+#[must_use]
+pub fn neighbours<'a>(
     mappings: impl Iterator<Item = &'a Mapping> + Clone,
     asked: &Range<u64>,
 ) -> String {

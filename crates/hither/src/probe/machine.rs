@@ -226,6 +226,7 @@ impl Writer<'_> {
         };
         self.header("[private_cache]");
         self.cache(private >> 10, told, private / 2);
+        self.cache_bandwidths();
         for domain in &self.topology.domains {
             self.header("[[domain]]");
             let cpus = self.cpus(&domain.cpus);
@@ -237,6 +238,23 @@ impl Writer<'_> {
             // Beyond what is private, and far from what does not fit.
             let at = (private as f64 * (kb << 10) as f64).sqrt() as u64;
             self.cache(kb, told, at);
+        }
+    }
+
+    /// Of the first node with CPUs; a machine file has none of a level that one CPU cannot tell.
+    fn cache_bandwidths(&mut self) {
+        let measured = self.measured;
+        for cache in &measured.caches {
+            let (Some(Some(one)), all) = (cache.one.first(), cache.all.first()) else {
+                continue;
+            };
+            self.header("[[cache_bandwidth]]");
+            self.field("level", cache.level, "K");
+            self.field("size_kb", cache.bytes >> 10, "K");
+            self.sample("one_gbs", one, "reading by one CPU");
+            if let Some(Some(all)) = all {
+                self.sample("all_gbs", all, "reading by all CPUs of a node");
+            }
         }
     }
 
@@ -412,6 +430,32 @@ mod tests {
             let mark = line.split_once("# ").map_or("", |(_, mark)| mark);
             assert!(mark.starts_with(['M', 'K', 'D', 'E']), "no mark: {line}");
         }
+    }
+
+    #[test]
+    fn bandwidths_of_caches_are_written_as_measured() {
+        let mut measured = figures(&[0, 1]);
+        let level = |level, one: Option<f64>, all: Option<f64>| hither_linux::probe::Cached {
+            level,
+            bytes: 32 << 10,
+            one: vec![one.map(at); 2],
+            all: vec![all.map(at); 2],
+        };
+        measured.caches = vec![
+            level(1, Some(201.0), Some(1608.0)),
+            level(2, Some(90.5), None),
+            level(3, None, None),
+        ];
+        let text = file("mine", &captured("two-socket"), &measured, CORE).unwrap();
+        let machine = parse::parse(&text).unwrap();
+        let levels = machine.cache_bandwidths.iter();
+        let told: Vec<_> = levels
+            .map(|l| (l.level, l.size_kb, l.one_gbs, l.all_gbs))
+            .collect();
+        assert_eq!(told, [(1, 32, 201.0, Some(1608.0)), (2, 32, 90.5, None)]);
+        let line =
+            "all_gbs = 1608                          # M reading by all CPUs of a node; rounds";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

@@ -79,8 +79,31 @@ impl Report {
         }
         let head = ["from", "threads", "GB/s"].map(str::to_owned);
         table(&mut text, &head, rows);
+        text.push_str(&self.caches());
         text.push_str(&self.curves());
         text.push_str(&roofline::text(measured));
+        text
+    }
+
+    fn caches(&self) -> String {
+        let measured = &self.measured;
+        let mut rows = Vec::new();
+        for cache in &measured.caches {
+            for (threads, row) in [("one", &cache.one), ("all", &cache.all)] {
+                for (node, gbs) in measured.cpu_nodes.iter().zip(row) {
+                    let gbs = gbs.as_ref().map_or_else(|| "–".to_owned(), rounded);
+                    let size = short_bytes(cache.bytes);
+                    let level = format!("L{}", cache.level);
+                    rows.push(vec![level, size, threads.to_owned(), node.to_string(), gbs]);
+                }
+            }
+        }
+        let mut text = String::new();
+        if !rows.is_empty() {
+            text.push_str("\nreading caches\n\n");
+            let head = ["cache", "size", "threads", "from", "GB/s"].map(str::to_owned);
+            table(&mut text, &head, rows);
+        }
         text
     }
 
@@ -213,7 +236,7 @@ impl Report {
             })
             .collect();
         let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
-        let (flops, roofs) = roofline::json(measured);
+        let [flops, roofs, caches] = roofline::json(measured);
         let document = json!({
             "schema": "hither.probe/1",
             "rounds": self.rounds,
@@ -228,6 +251,7 @@ impl Report {
             "loaded": loaded,
             "sets": sets,
             "pairs": pairs,
+            "caches": caches,
             "flops": flops,
             "roofline": roofs,
         });
@@ -367,6 +391,7 @@ pub(super) mod tests {
                 }],
                 Vec::new(),
             ],
+            caches: Vec::new(),
             sets: vec![(8 << 10, at(1.5)), (12 << 10, at(2.5)), (1 << 30, at(80.0))],
             pairs: vec![Pair {
                 cpus: [CpuId(0), CpuId(8)],

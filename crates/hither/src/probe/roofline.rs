@@ -1,6 +1,7 @@
-//! Rooflines of the machine: [`Ceiling`]s of each node's CPUs with each memory.
+//! Rooflines of the machine: [`Ceiling`]s of each node's CPUs with each memory and each level of
+//! caches.
 //!
-//! Memory is as it is read, in bytes that the program asked for; the peak is that of double precision
+//! Memory and caches are as they are read, in bytes that the program asked for; the peak is that of double precision
 //! by the widest instructions. Both are measured; a ridge is the one over the other.
 
 use super::report::{rounded, sample, table};
@@ -37,9 +38,38 @@ impl Roof {
             gbs: self.gbs.median,
         }
     }
+}
 
-    fn threads(&self) -> &'static str {
-        if self.is_all { "all" } else { "one" }
+fn threads(is_all: bool) -> &'static str {
+    if is_all { "all" } else { "one" }
+}
+
+/// What threads of a node can do with what a level of caches delivers to them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheRoof {
+    /// Position of the node whose CPUs compute.
+    pub from: usize,
+    /// 1 is next to the core.
+    pub level: u32,
+    /// By one thread, or one on each CPU of the node.
+    pub is_all: bool,
+    /// Peak of these threads.
+    pub gflops: Sample,
+    /// What they read.
+    pub gbs: Sample,
+}
+
+impl CacheRoof {
+    fn ceiling(&self) -> Ceiling {
+        Ceiling {
+            gflops: self.gflops.median,
+            gbs: self.gbs.median,
+        }
+    }
+
+    /// Operations per byte from which on this level is no limit; `None` where nothing was read.
+    fn ridge(&self) -> Option<f64> {
+        (self.gbs.median > 0.0).then(|| self.ceiling().ridge())
     }
 }
 
@@ -69,6 +99,33 @@ pub fn roofs(measured: &Report) -> Vec<Roof> {
                     gflops: gflops[from],
                     gbs: gbs[from][to],
                 });
+            }
+        }
+    }
+    roofs
+}
+
+/// The same with levels of caches instead of memories, by node with CPUs, the nearest level first; those
+/// that were not measured are left out.
+#[must_use]
+pub fn cache_roofs(measured: &Report) -> Vec<CacheRoof> {
+    let Some(peak) = peak(measured) else {
+        return Vec::new();
+    };
+    let mut roofs = Vec::new();
+    for from in 0..measured.cpu_nodes.len() {
+        for cache in &measured.caches {
+            for (is_all, gflops, gbs) in [
+                (false, &peak.one, &cache.one),
+                (true, &peak.node, &cache.all),
+            ] {
+                roofs.extend(gbs[from].map(|gbs| CacheRoof {
+                    from,
+                    level: cache.level,
+                    is_all,
+                    gflops: gflops[from],
+                    gbs,
+                }));
             }
         }
     }
@@ -108,19 +165,32 @@ pub fn text(measured: &Report) -> String {
     text.push_str(
         "\nroofline of double precision: peak and reading, measured, and one over the other\n\n",
     );
-    let rows = roofs(measured).into_iter().map(|roof| {
-        let ridge = roof
-            .ridge()
-            .map_or_else(String::new, |ridge| format!("{ridge:.2}"));
+    let row = |from: usize, to: String, is_all: bool, figures: [&Sample; 2], ridge: Option<f64>| {
         vec![
-            measured.cpu_nodes[roof.from].to_string(),
-            measured.memory_nodes[roof.to].to_string(),
-            roof.threads().to_owned(),
-            rounded(&roof.gflops),
-            rounded(&roof.gbs),
-            ridge,
+            measured.cpu_nodes[from].to_string(),
+            to,
+            threads(is_all).to_owned(),
+            rounded(figures[0]),
+            rounded(figures[1]),
+            ridge.map_or_else(String::new, |ridge| format!("{ridge:.2}")),
         ]
+    };
+    let caches = cache_roofs(measured).into_iter().map(|roof| {
+        let figures = [&roof.gflops, &roof.gbs];
+        row(
+            roof.from,
+            format!("L{}", roof.level),
+            roof.is_all,
+            figures,
+            roof.ridge(),
+        )
     });
+    let memories = roofs(measured).into_iter().map(|roof| {
+        let to = measured.memory_nodes[roof.to].to_string();
+        let figures = [&roof.gflops, &roof.gbs];
+        row(roof.from, to, roof.is_all, figures, roof.ridge())
+    });
+    let rows = caches.chain(memories);
     let head = [
         "from",
         "to",
@@ -133,9 +203,9 @@ pub fn text(measured: &Report) -> String {
     text
 }
 
-/// The fields `flops` and `roofline` of `hither.probe/1`.
+/// The fields `flops`, `roofline` and `caches` of `hither.probe/1`.
 #[must_use]
-pub fn json(measured: &Report) -> (Value, Value) {
+pub fn json(measured: &Report) -> [Value; 3] {
     let samples = |row: &[Sample]| row.iter().map(sample).collect::<Value>();
     let flops = measured.flops.iter().map(|flops| {
         json!({
@@ -150,16 +220,25 @@ pub fn json(measured: &Report) -> (Value, Value) {
         json!({
             "from": measured.cpu_nodes[roof.from].0,
             "to": measured.memory_nodes[roof.to].0,
-            "threads": roof.threads(),
+            "threads": threads(roof.is_all),
             "gflops": sample(&roof.gflops),
             "gbs": sample(&roof.gbs),
             "ridge_flops_per_byte": roof.ridge(),
         })
     });
-    (flops.collect(), roofs.collect())
+    let known = |row: &[Option<Sample>]| -> Value {
+        row.iter().map(|one| one.as_ref().map(sample)).collect()
+    };
+    let caches = measured.caches.iter().map(|cache| {
+        json!({
+            "level": cache.level, "bytes": cache.bytes,
+            "one_gbs": known(&cache.one), "all_gbs": known(&cache.all),
+        })
+    });
+    [flops.collect(), roofs.collect(), caches.collect()]
 }
 
-/// A chart for each node with CPUs: a roof for each memory, one thread's for its nearest, and what
+/// A chart for each node with CPUs: a roof for each memory and each level of caches, one thread's for its nearest, and what
 /// other instructions and single precision reach.
 #[must_use]
 pub fn charts(measured: &Report) -> Vec<LineChart> {
@@ -172,17 +251,20 @@ pub fn charts(measured: &Report) -> Vec<LineChart> {
         let own: Vec<Roof> = roofs.iter().copied().filter(|roof| roof.from == from).collect();
         let best = own.iter().filter(|roof| roof.is_all);
         let best = best.max_by(|one, other| one.gbs.median.total_cmp(&other.gbs.median))?;
-        let around = around(own.iter().filter_map(Roof::ridge));
+        let mut caches = cache_roofs(measured);
+        caches.retain(|roof| roof.from == from && roof.is_all);
+        let ridges = own.iter().filter_map(Roof::ridge);
+        let around = around(ridges.chain(caches.iter().filter_map(CacheRoof::ridge)));
         Some(roofline(
             format!("Roofline of {}", measured.cpu_nodes[from]),
             format!(
-                "measured: {} precision by {}, {} GFLOP/s by all CPUs and {} by one; memory as it is read",
+                "measured: {} precision by {}, {} GFLOP/s by all CPUs and {} by one; memory and caches as they are read",
                 peak.precision.name(),
                 peak.instructions.name(),
                 rounded(&peak.node[from]),
                 rounded(&peak.one[from]),
             ),
-            series(measured, from, &own, best, around),
+            series(measured, from, (&own, &caches), best, around),
         ))
     });
     charts.collect()
@@ -191,14 +273,14 @@ pub fn charts(measured: &Report) -> Vec<LineChart> {
 fn series(
     measured: &Report,
     from: usize,
-    own: &[Roof],
+    (own, caches): (&[Roof], &[CacheRoof]),
     best: &Roof,
     around: (f64, f64),
 ) -> Vec<Series> {
     let mut series = Vec::new();
     for roof in own.iter().filter(|roof| roof.is_all || roof.to == best.to) {
         let name = match roof.is_all {
-            true => measured.memory_nodes[roof.to].to_string(),
+            true => memory_name(measured, from, roof.to),
             false => "one thread".to_owned(),
         };
         series.push(Series {
@@ -209,6 +291,15 @@ fn series(
             } else {
                 Shape::Dashed
             },
+            points: roof.ceiling().points(around),
+        });
+    }
+    let colours = measured.memory_nodes.len();
+    for (index, roof) in caches.iter().enumerate() {
+        series.push(Series {
+            name: format!("L{}, {} GB/s", roof.level, rounded(&roof.gbs)),
+            colour: colours + index,
+            shape: Shape::Line,
             points: roof.ceiling().points(around),
         });
     }
@@ -230,12 +321,25 @@ fn series(
             .map(|x| (x, roof.ceiling().at(x)));
         series.push(Series {
             name: format!("{}, {} GFLOP/s", label(flops), rounded(&gflops)),
-            colour: measured.memory_nodes.len() + index,
+            colour: colours + caches.len() + index,
             shape: Shape::Dashed,
             points: corner.into_iter().chain(from_there).collect(),
         });
     }
     series
+}
+
+/// `node0, local`; without the place where there is one memory only.
+fn memory_name(measured: &Report, from: usize, to: usize) -> String {
+    let node = measured.memory_nodes[to];
+    match (
+        measured.memory_nodes.len(),
+        node == measured.cpu_nodes[from],
+    ) {
+        (1, _) => node.to_string(),
+        (_, true) => format!("{node}, local"),
+        (_, false) => format!("{node}, remote"),
+    }
 }
 
 /// What tells a ceiling from the peak.
@@ -248,8 +352,9 @@ fn label(flops: &Flops) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::measured;
+    use super::super::report::tests::{at, measured};
     use super::*;
+    use hither_linux::probe::Cached;
 
     #[test]
     fn below_the_ridge_memory_is_the_limit_and_above_it_the_peak() {
@@ -305,7 +410,7 @@ mod tests {
 
     #[test]
     fn the_document_has_every_peak_and_ridge() {
-        let (flops, roofline) = json(&measured(&[0, 4]));
+        let [flops, roofline, _] = json(&measured(&[0, 4]));
         assert_eq!(flops[0]["instructions"], "AVX2, FMA");
         assert_eq!(flops[0]["all_gflops"]["median"], 536.0);
         assert_eq!(flops[1]["node_gflops"][1]["median"], 134.0);
@@ -328,8 +433,8 @@ mod tests {
         assert_eq!(
             names,
             [
-                "node0, 80.0 GB/s",
-                "node4, 134 GB/s",
+                "node0, local, 80.0 GB/s",
+                "node4, remote, 134 GB/s",
                 "one thread, 134 GB/s",
                 "SSE2, 134 GFLOP/s",
                 "single, 536 GFLOP/s",
@@ -351,5 +456,76 @@ mod tests {
         ] {
             assert!(svg.contains(part), "{part} is not in {svg}");
         }
+    }
+
+    /// With a first level that all four threads have, and a second that four cannot tell from it.
+    fn with_caches() -> Report {
+        let mut with = measured(&[0, 4]);
+        let level = |level, bytes, one, all: Option<f64>| Cached {
+            level,
+            bytes,
+            one: vec![Some(at(one)); 2],
+            all: vec![all.map(at); 2],
+        };
+        with.caches = vec![
+            level(1, 32 << 10, 268.0, Some(1072.0)),
+            level(2, 1 << 20, 134.0, None),
+        ];
+        with
+    }
+
+    #[test]
+    fn caches_are_roofs_above_those_of_memory() {
+        let with = with_caches();
+        let roofs: Vec<_> = cache_roofs(&with)
+            .iter()
+            .map(|roof| (roof.from, roof.level, roof.is_all, roof.ridge()))
+            .collect();
+        // 67 GFLOP/s over 268 and 134 GB/s, and 268 over 1072.
+        let of = |from| {
+            [
+                (from, 1, false, Some(0.25)),
+                (from, 1, true, Some(0.25)),
+                (from, 2, false, Some(0.5)),
+            ]
+        };
+        assert_eq!(roofs, [of(0), of(1)].concat());
+        let text = text(&with);
+        for part in [
+            "node0  L1     all      268      1072  0.25\n",
+            "node4  L2     one      67.0     134   0.50\n",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert!(!text.contains("L2     all"), "{text}");
+        let [_, _, caches] = json(&with);
+        assert_eq!(caches[0]["bytes"], 32 << 10);
+        assert_eq!(caches[0]["all_gbs"][1]["median"], 1072.0);
+        assert_eq!(caches[1]["all_gbs"], json!([null, null]));
+        let chart = &charts(&with)[0];
+        let names: Vec<&str> = chart.series.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(
+            names[..4],
+            [
+                "node0, local, 80.0 GB/s",
+                "node4, remote, 134 GB/s",
+                "L1, 1072 GB/s",
+                "one thread, 134 GB/s",
+            ]
+        );
+        // From a sixteenth of the least ridge on, which is the cache's now.
+        let first = 0.25 / 16.0;
+        assert_eq!(
+            chart.series[2].points[..2],
+            [(first, first * 1072.0), (0.25, 268.0)]
+        );
+        assert!(chart.svg().contains("L1, 1072 GB/s"));
+        // Colours tell all of them apart.
+        let colours = chart
+            .series
+            .iter()
+            .filter(|one| one.name != "one thread, 134 GB/s");
+        let colours: std::collections::BTreeSet<usize> = colours.map(|one| one.colour).collect();
+        assert_eq!(colours.len(), chart.series.len() - 1);
     }
 }

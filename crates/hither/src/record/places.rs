@@ -2,7 +2,8 @@
 //!
 //! The kernel walks the page tables of a process to tell (`numa_maps`), which takes some 10 ms per
 //! GB and holds a lock that page faults want. So the time between two looks follows what a look
-//! costs.
+//! costs, and doubles while looks find nothing new and processes stay as large as they were: pages
+//! that are moved meanwhile are seen at most [`MOST_NS`] later.
 
 use hither_linux::proc::tree::Tree;
 use hither_linux::proc::{maps, numa_maps};
@@ -13,14 +14,22 @@ use std::collections::BTreeMap;
 
 /// Least time between two looks, in ns.
 const LEAST_NS: u64 = 1_000_000_000;
-/// Time between two looks for each of a look: half a percent.
-const REST: u64 = 200;
+/// The same while no process grows or shrinks.
+const CALM_NS: u64 = 2 * LEAST_NS;
+/// Most time between two looks, unless a look takes so long that more is due.
+const MOST_NS: u64 = 8_000_000_000;
+/// Time between two looks for each of a look: a quarter of a percent of one CPU.
+const REST: u64 = 400;
+/// A process that has grown or shrunk by its N-th part since it was looked at is looked at anew.
+const CHANGED: u64 = 16;
 
 /// A process as it was seen last.
 #[derive(Debug)]
 struct Known {
     row: Process,
     incarnation: u32,
+    /// Pages in memory when it was looked at.
+    resident_pages: u64,
     /// Start of a mapping to its end, permissions and name.
     mappings: BTreeMap<u64, (u64, String, String)>,
 }
@@ -31,8 +40,13 @@ pub struct Places {
     root: Root,
     known: BTreeMap<i32, Known>,
     ended: Vec<Process>,
-    due_ns: u64,
+    looked_ns: Option<u64>,
+    /// Time to the next look while nothing changes.
+    wait_ns: u64,
+    /// What the last look took.
     look_ns: u64,
+    /// What it found of residency.
+    residency: Vec<Residency>,
 }
 
 /// What a look found.
@@ -52,8 +66,10 @@ impl Places {
             root,
             known: BTreeMap::new(),
             ended: Vec::new(),
-            due_ns: 0,
+            looked_ns: None,
+            wait_ns: CALM_NS,
             look_ns: 0,
+            residency: Vec::new(),
         }
     }
 
@@ -61,23 +77,50 @@ impl Places {
     /// recording began.
     pub fn look(&mut self, tree: &Tree, now_ns: u64) -> Option<Found> {
         let is_new = self.follow(tree, now_ns);
-        if now_ns < self.due_ns && !is_new {
-            return None;
-        }
-        // A program that starts others in turn must not be looked at all the time.
-        if is_new && now_ns < self.due_ns.saturating_sub(LEAST_NS) + self.look_ns * REST {
-            return None;
+        if let Some(looked_ns) = self.looked_ns {
+            let rest_ns = self.look_ns.saturating_mul(REST);
+            // A program that starts others in turn must not be looked at all the time.
+            let wait_ns = match (is_new, self.has_changed(tree)) {
+                (true, _) => rest_ns,
+                (false, true) => rest_ns.max(LEAST_NS),
+                (false, false) => rest_ns.max(self.wait_ns),
+            };
+            if now_ns < looked_ns.saturating_add(wait_ns) {
+                return None;
+            }
         }
         let start_ns = sys::monotonic_ns();
         let mut found = Found::default();
         for process in tree.processes() {
             if let Some(known) = self.known.get_mut(&process.pid) {
+                known.resident_pages = process.resident_pages;
                 look_at(&self.root, known, now_ns, &mut found);
             }
         }
         self.look_ns = sys::monotonic_ns().saturating_sub(start_ns);
-        self.due_ns = now_ns + LEAST_NS.max(self.look_ns * REST);
+        self.looked_ns = Some(now_ns);
+        let as_before = |(now, before): (&Residency, &Residency)| {
+            (now.pid, now.start, now.node, now.bytes)
+                == (before.pid, before.start, before.node, before.bytes)
+        };
+        let is_quiet = found.mappings.is_empty()
+            && found.residency.len() == self.residency.len()
+            && found.residency.iter().zip(&self.residency).all(as_before);
+        self.wait_ns = match is_quiet {
+            true => (self.wait_ns * 2).min(MOST_NS),
+            false => CALM_NS,
+        };
+        self.residency.clone_from(&found.residency);
         Some(found)
+    }
+
+    /// Has a process grown or shrunk since it was looked at?
+    fn has_changed(&self, tree: &Tree) -> bool {
+        tree.processes().iter().any(|process| {
+            let before = self.known.get(&process.pid);
+            let before = before.map_or(0, |known| known.resident_pages);
+            before.abs_diff(process.resident_pages) > before / CHANGED
+        })
     }
 
     /// Every process that was seen, at the end of the recording.
@@ -108,6 +151,7 @@ impl Places {
                     end_ns: None,
                 },
                 incarnation: 0,
+                resident_pages: 0,
                 mappings: BTreeMap::new(),
             });
             known.row.name.clone_from(&process.name);

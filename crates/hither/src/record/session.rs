@@ -16,6 +16,10 @@ use hither_recording::rows::{Interval, Node, Region, Sample};
 use hither_recording::{Result, Writer};
 use std::path::Path;
 
+/// Part of the budget that samples may take of the instructions: the rest is for starting, ending and
+/// turns.
+const SAMPLES: f64 = 0.3;
+
 /// What a session begins with.
 pub struct Setup<'a> {
     /// Where `/proc` and `/sys` are.
@@ -67,7 +71,11 @@ impl Session {
     pub fn new(setup: Setup<'_>) -> Self {
         let mut tracker = setup.tracker;
         let overhead = Overhead::new(setup.overhead);
+        let own_cpu_ns = sys::own_cpu_ns();
+        // Accesses are written down as they are: sums of pages are nobody's.
+        tracker.fill_in_pages(false);
         tracker.set_budget(overhead.share());
+        tracker.set_instruction_budget(SAMPLES * setup.overhead);
         tracker.set_sampling(Sampling::Full);
         tracker.keep_observations(true);
         Self {
@@ -80,8 +88,11 @@ impl Session {
             start_ns: setup.start_ns,
             interval_us: setup.interval_us,
             last_ns: 0,
-            own_cpu_ns: sys::own_cpu_ns(),
-            totals: Totals::default(),
+            own_cpu_ns,
+            totals: Totals {
+                own_us: own_cpu_ns / 1000,
+                ..Totals::default()
+            },
             notes: Vec::new(),
         }
     }

@@ -34,6 +34,7 @@ pub fn document(figures: &Figures) -> Document {
         ("Shared cache lines", tables::lines(figures)),
         ("Heat by address and time", Vec::new()),
         ("Working set", tables::working_set(figures)),
+        ("Phases", tables::phases(figures)),
         ("Traffic of nodes", tables::traffic(figures)),
         (
             "Roofline",
@@ -48,7 +49,7 @@ pub fn document(figures: &Figures) -> Document {
     sections[4]
         .1
         .extend(pictures::working_set(figures).map(Part::Chart));
-    sections[5]
+    sections[6]
         .1
         .extend(pictures::traffic(figures).map(Part::Chart));
     sections.retain(|(_, parts)| !parts.is_empty());

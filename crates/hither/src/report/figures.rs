@@ -5,6 +5,7 @@ use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::{self, Areas};
 use hither_recording::analysis::heat::{self, Heat};
 use hither_recording::analysis::homes::{self, Resident};
+use hither_recording::analysis::phases::{self, Phases};
 use hither_recording::analysis::sharing::{self, Line};
 use hither_recording::analysis::use_of::{self, Judged};
 use hither_recording::analysis::verdict::{self, Overall, Verdict};
@@ -35,6 +36,8 @@ pub struct Figures {
     pub heat: Option<Heat>,
     /// Of all processes.
     pub working_set: WorkingSet,
+    /// Stretches of time in which about the same memory is used.
+    pub phases: Phases,
     /// Where each process's memory was.
     pub residents: Vec<Resident>,
     /// Pages that went from node to node.
@@ -61,6 +64,7 @@ impl Figures {
         let window_ns = (data.length_ns() / WINDOWS).max(LEAST_WINDOW_NS);
         Self {
             working_set: working_set::working_set(&data, window_ns),
+            phases: phases::phases(&data),
             residents: homes::residents(&data),
             moves: homes::moves(&data),
             areas,

@@ -27,6 +27,12 @@ pub fn json(figures: &Figures) -> String {
             "most_bytes": resident.most_bytes,
         })
     });
+    let phases = figures.phases.list.iter().map(|phase| {
+        json!({
+            "from_ns": phase.from_ns, "until_ns": phase.until_ns, "kind": phase.kind,
+            "hot_bytes": phase.hot_bytes, "local_access_ratio": phase.local_ratio,
+        })
+    });
     let document = json!({
         "schema": "hither.report/1",
         "recording": data.meta,
@@ -59,6 +65,7 @@ pub fn json(figures: &Figures) -> String {
             "of": if figures.working_set.of_samples { "samples" } else { "regions" },
             "windows": windows.collect::<Vec<_>>(),
         },
+        "phases": phases.collect::<Vec<_>>(),
         "roofline": figures.roofline.as_ref().map(Roofline::json),
         "residents": residents.collect::<Vec<_>>(),
         "moved_pages": figures.moves,

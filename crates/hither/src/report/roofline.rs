@@ -8,11 +8,17 @@ use hither_recording::analysis::verdict::Overall;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// What the run is compared with.
+const MEMORY: &str = "local memory";
+
 /// What all CPUs can do, each with the memory that is fastest for it, and what the run did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Roofline {
     /// Peak of double precision, and what memory delivers.
     pub ceiling: Ceiling,
+    /// The same with levels of caches, the nearest first, and with the memory that is slowest for each
+    /// CPU, with their names; what was not measured is left out.
+    pub others: Vec<(String, Ceiling)>,
     /// What the run did, as a mean.
     pub gflops: f64,
     /// Its operations per byte of memory traffic.
@@ -45,6 +51,7 @@ impl Roofline {
             );
         };
         Ok(Self {
+            others: others(&probe, ceiling),
             ceiling,
             gflops: flops_per_us / 1e3,
             flops_per_byte,
@@ -69,14 +76,38 @@ impl Roofline {
             self.ceiling.gflops,
             self.ceiling.gbs,
         );
-        vec![Part::Text(sentence), Part::Chart(self.chart())]
+        let mut parts = vec![Part::Text(sentence)];
+        if !self.others.is_empty() {
+            let rows = self.ceilings().map(|(name, ceiling)| {
+                vec![
+                    name.to_owned(),
+                    format!("{:.1}", ceiling.gbs),
+                    format!("{:.3}", ceiling.at(self.flops_per_byte)),
+                    format!("{:.2}", ceiling.ridge()),
+                ]
+            });
+            let head = ["all CPUs read", "GB/s", "GFLOP/s there", "ridge, FLOP/byte"];
+            parts.push(Part::Table(head.map(str::to_owned).into(), rows.collect()));
+        }
+        parts.push(Part::Chart(self.chart()));
+        parts
+    }
+
+    /// All of them with their names, the highest first.
+    fn ceilings(&self) -> impl Iterator<Item = (&str, &Ceiling)> {
+        let others = self.others.iter();
+        let mut all: Vec<(&str, &Ceiling)> = others.map(|one| (one.0.as_str(), &one.1)).collect();
+        all.push((MEMORY, &self.ceiling));
+        all.sort_by(|one, other| other.1.gbs.total_cmp(&one.1.gbs));
+        all.into_iter()
     }
 
     fn chart(&self) -> LineChart {
-        let around = around([self.ceiling.ridge(), self.flops_per_byte].into_iter());
-        let series = vec![
+        let ridges: Vec<f64> = self.ceilings().map(|one| one.1.ridge()).collect();
+        let around = around(ridges.into_iter().chain([self.flops_per_byte]));
+        let mut series = vec![
             Series {
-                name: format!("machine, {:.1} GB/s", self.ceiling.gbs),
+                name: format!("{MEMORY}, {:.1} GB/s", self.ceiling.gbs),
                 colour: 0,
                 shape: Shape::Line,
                 points: self.ceiling.points(around),
@@ -88,6 +119,18 @@ impl Roofline {
                 points: vec![(self.flops_per_byte, self.gflops)],
             },
         ];
+        // What the traffic of memory is counted against is solid.
+        series.extend(
+            self.others
+                .iter()
+                .enumerate()
+                .map(|(index, (name, ceiling))| Series {
+                    name: format!("{name}, {:.1} GB/s", ceiling.gbs),
+                    colour: 2 + index,
+                    shape: Shape::Dashed,
+                    points: ceiling.points(around),
+                }),
+        );
         roofline(
             "Roofline of the run".to_owned(),
             "ceilings measured by hither probe, double precision, all CPUs".to_owned(),
@@ -103,6 +146,10 @@ impl Roofline {
             "peak_gflops": self.ceiling.gflops,
             "memory_gbs": self.ceiling.gbs,
             "reachable_gflops": self.ceiling.at(self.flops_per_byte),
+            "ceilings": self.ceilings().map(|(name, ceiling)| json!({
+                "name": name, "gbs": ceiling.gbs,
+                "reachable_gflops": ceiling.at(self.flops_per_byte),
+            })).collect::<Vec<_>>(),
         })
     }
 }
@@ -125,6 +172,35 @@ fn ceiling(probe: &Value) -> Option<Ceiling> {
         gflops: sum.0,
         gbs: sum.1,
     })
+}
+
+/// Of levels of caches, as far as they were measured on all nodes, and of the slowest memory of each
+/// node, where that is another.
+fn others(probe: &Value, memory: Ceiling) -> Vec<(String, Ceiling)> {
+    let mut found = Vec::new();
+    for cache in probe["caches"].as_array().into_iter().flatten() {
+        let nodes = cache["all_gbs"].as_array();
+        let gbs = nodes.and_then(|nodes| {
+            let medians = nodes.iter().map(|node| node["median"].as_f64());
+            medians.sum::<Option<f64>>()
+        });
+        if let (Some(level), Some(gbs)) = (cache["level"].as_u64(), gbs.filter(|gbs| *gbs > 0.0)) {
+            found.push((format!("L{level}"), Ceiling { gbs, ..memory }));
+        }
+    }
+    let mut slowest = std::collections::BTreeMap::<u64, f64>::new();
+    let roofs = probe["roofline"].as_array().into_iter().flatten();
+    for roof in roofs.filter(|roof| roof["threads"] == "all") {
+        if let (Some(from), Some(gbs)) = (roof["from"].as_u64(), roof["gbs"]["median"].as_f64()) {
+            let least = slowest.entry(from).or_insert(gbs);
+            *least = least.min(gbs);
+        }
+    }
+    let gbs: f64 = slowest.values().sum();
+    if gbs > 0.0 && gbs < memory.gbs {
+        found.push(("remote memory".to_owned(), Ceiling { gbs, ..memory }));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -168,6 +244,56 @@ mod tests {
             panic!("no sentence");
         };
         assert!(sentence.contains("There memory allows 25.000 GFLOP/s, of which that is 20.0 %"));
+    }
+
+    #[test]
+    fn caches_and_remote_memory_are_ceilings_beside_it() {
+        let mut with = probe();
+        let all = |gbs: [f64; 2]| json!(gbs.map(|gbs| json!({"median": gbs})));
+        with["caches"] = json!([
+            {"level": 1, "all_gbs": all([400.0, 600.0])},
+            // Not told on one of the nodes.
+            {"level": 2, "all_gbs": [{"median": 100.0}, null]},
+            {"level": 3, "all_gbs": all([150.0, 250.0])},
+        ]);
+        let found = read(&with, 5_000.0).unwrap();
+        let told: Vec<_> = found.ceilings().map(|one| (one.0, one.1.gbs)).collect();
+        let expected = [
+            ("L1", 1000.0),
+            ("L3", 400.0),
+            ("local memory", 100.0),
+            ("remote memory", 20.0),
+        ];
+        assert_eq!(told, expected);
+        let document = found.json();
+        // At 0.25 FLOP a byte the first level allows the peak.
+        assert_eq!(document["ceilings"][0]["reachable_gflops"], 200.0);
+        assert_eq!(document["ceilings"][3]["reachable_gflops"], 5.0);
+        assert_eq!(document["memory_gbs"], 100.0);
+        let parts = found.parts();
+        let Part::Table(_, rows) = &parts[1] else {
+            panic!("no table");
+        };
+        assert_eq!(rows[1], ["L3", "400.0", "100.000", "0.50"]);
+        let Part::Chart(chart) = &parts[2] else {
+            panic!("no chart");
+        };
+        let svg = chart.svg();
+        for name in [
+            "L1, 1000.0 GB/s",
+            "local memory, 100.0 GB/s",
+            "remote memory, 20.0 GB/s",
+        ] {
+            assert!(svg.contains(name), "{name} is not in {svg}");
+        }
+        // A file of before has the memories alone, and one memory needs no table.
+        let names: Vec<_> = read(&probe(), 1.0).unwrap().others;
+        assert_eq!(names.len(), 1);
+        let mut one = probe();
+        one["roofline"].as_array_mut().unwrap().truncate(2);
+        let one = read(&one, 1.0).unwrap();
+        assert!(one.others.is_empty());
+        assert_eq!(one.parts().len(), 2);
     }
 
     #[test]

@@ -224,6 +224,30 @@ pub fn working_set(figures: &Figures) -> Vec<Part> {
     }
 }
 
+/// Phases, where there are several.
+pub fn phases(figures: &Figures) -> Vec<Part> {
+    let phases = &figures.phases;
+    if phases.list.len() < 2 {
+        return Vec::new();
+    }
+    let rows = phases.list.iter().take(figures.top.max(2)).map(|phase| {
+        vec![
+            format!("phase {}", phase.kind),
+            units::time(phase.from_ns as f64),
+            units::time(phase.until_ns.saturating_sub(phase.from_ns) as f64),
+            print::bytes(phase.hot_bytes),
+            or_none(phase.local_ratio.map(percent)),
+        ]
+    });
+    let head = ["", "from", "length", "hot", "local"];
+    let mut parts = vec![Part::Table(strings(&head), rows.collect())];
+    let rest = phases.list.len().saturating_sub(figures.top.max(2));
+    if rest > 0 {
+        parts.push(Part::Text(format!("And {rest} more.")));
+    }
+    parts
+}
+
 /// What each node's memory read and wrote, over the whole recording.
 pub fn traffic(figures: &Figures) -> Vec<Part> {
     let data = &figures.data;

@@ -1,5 +1,6 @@
 //! The steps beside a program: each looks anew, at less and the more closely.
 
+use super::page;
 use super::steps::{LineCounts, Steps, Wanted};
 use super::{Command, show};
 use crate::record;
@@ -7,13 +8,15 @@ use crate::record::allocations::{Allocations, Rows};
 use crate::record::choose;
 use crate::record::session::{Session, Setup};
 use hither_linux::counting::{Counting, PAGE_SHIFT};
+use hither_linux::proc::maps;
 use hither_linux::proc::pagemap::{self, Pagemap};
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
-use hither_linux::sys;
+use hither_linux::sys::{self, Mapping};
 use hither_linux::topology::Topology;
 use hither_linux::tracker::frames::FrameNodes;
 use hither_recording::analysis::Data;
+use hither_recording::analysis::page as analysis;
 use hither_recording::analysis::pages::{self, Count, PAGE_BYTES};
 use hither_recording::{Recording, Writer};
 use std::ops::Range;
@@ -49,6 +52,8 @@ type Framed = (i32, u64, u64);
 #[derive(Clone, Copy, PartialEq)]
 enum Step {
     Areas,
+    /// The page that was asked for, and nothing else.
+    Page,
     Pages,
     Lines,
     Done,
@@ -72,6 +77,10 @@ struct Zoom<'a> {
     until_ns: u64,
     length_ns: u64,
     counting: Option<(Counting, Vec<Framed>)>,
+    /// Of the process whose page was asked for: its number and the mappings that hold the page.
+    asked: Option<(i32, Vec<Mapping>)>,
+    /// Pages of those that are not in memory.
+    absent_pages: u64,
 }
 
 /// Runs the steps beside a process, or a command that is started.
@@ -81,6 +90,13 @@ pub fn run(
     wanted: Wanted,
 ) -> anyhow::Result<(Steps, ExitCode)> {
     let root = Root::host();
+    let asked = match (&command.page, pid) {
+        (Some(asked), Some(pid)) => {
+            let mappings = maps::read(&root, pid)?;
+            Some((pid, page::mapped(&mappings, asked, pid)?))
+        }
+        _ => None,
+    };
     let topology = Topology::read(&root)?;
     let tracker = choose::tracker(command.tracker.as_deref(), &root, &topology)?;
     let folder = Folder {
@@ -126,15 +142,25 @@ pub fn run(
         named: None,
         start_ns: beside.start_ns(),
         steps: Steps::new(wanted),
-        step: Step::Areas,
+        step: match asked {
+            Some(_) => Step::Page,
+            None => Step::Areas,
+        },
         from_ns: 0,
         until_ns: length_ns,
         length_ns,
         counting: None,
+        asked,
+        absent_pages: 0,
     };
     zoom.steps.notes.extend(tracker.notes);
+    if zoom.step == Step::Page {
+        zoom.count(None);
+    }
     let mut failed = None;
     let now_ns = || sys::monotonic_ns().saturating_sub(beside.start_ns());
+    // Getting ready takes time too, in which nothing is seen.
+    zoom.until_ns = now_ns() + length_ns;
     let end = beside.run(Some(INTERVAL_US), |_| {
         if zoom.step == Step::Done || failed.is_some() {
             return None;
@@ -218,12 +244,7 @@ impl Zoom<'_> {
         if next == Step::Done {
             return self.conclude(&data);
         }
-        if let Err(error) = self.count(&data) {
-            self.steps.notes.push(format!(
-                "nothing is counted, samples must do: {}; {}",
-                error.reason, error.remedy
-            ));
-        }
+        self.count(Some(&data));
         self.from_ns = now_ns();
         self.until_ns = self.from_ns + self.length_ns;
         Ok(())
@@ -240,6 +261,10 @@ impl Zoom<'_> {
                     true => Step::Pages,
                     false => Step::Done,
                 }
+            }
+            Step::Page => {
+                self.look_at_page(data)?;
+                Step::Done
             }
             Step::Pages => {
                 let counts = self.page_counts(data);
@@ -261,15 +286,52 @@ impl Zoom<'_> {
     }
 
     fn conclude(&mut self, data: &Data) -> anyhow::Result<()> {
+        if self.steps.page.is_some() {
+            return Ok(());
+        }
         self.steps.conclude(data);
         self.command.tell(&show::conclusions(&self.steps))
     }
 
-    /// Sets the filters for the step that begins.
-    fn count(&mut self, data: &Data) -> hither_linux::Result<()> {
+    /// What was seen of the page that was asked for.
+    fn look_at_page(&mut self, data: &Data) -> anyhow::Result<()> {
+        let (Some(asked), Some((pid, mappings))) = (&self.command.page, self.asked.take()) else {
+            return Ok(());
+        };
+        let counts = self.page_counts(data);
+        let look = analysis::look(data, pid, page::bytes(asked), counts.as_deref());
+        let threads = page::threads(self.root, pid);
+        let beside = page::Beside {
+            is_running: !threads.is_empty(),
+            threads,
+            absent_pages: Some(self.absent_pages),
+            line_counts: self.line_counts(data),
+        };
+        let told = page::PageLook::new(data, asked, mappings, look, beside);
+        self.command.tell_page(&mut self.steps, told)
+    }
+
+    /// Sets the filters for the step that begins, where there is a device.
+    fn count(&mut self, data: Option<&Data>) {
+        if let Err(error) = self.try_count(data) {
+            self.steps.notes.push(format!(
+                "nothing is counted, samples must do: {}; {}",
+                error.reason, error.remedy
+            ));
+        }
+    }
+
+    fn try_count(&mut self, data: Option<&Data>) -> hither_linux::Result<()> {
         let mut framed: Vec<Framed> = Vec::new();
-        let shift = match self.step {
-            Step::Pages => {
+        let shift = match (self.step, data) {
+            (Step::Page, _) => {
+                if let (Some(asked), Some((pid, _))) = (&self.command.page, &self.asked) {
+                    frames_of(self.root, *pid, &page::bytes(asked), &mut framed);
+                    self.absent_pages = asked.0.end - asked.0.start - framed.len() as u64;
+                }
+                LINE_SHIFT
+            }
+            (Step::Pages, Some(data)) => {
                 for index in self.steps.open_areas() {
                     let pid = self.steps.areas.list[index].pid;
                     for range in pages::ranges(data, &self.steps.areas, index) {
@@ -332,13 +394,23 @@ impl Zoom<'_> {
         let (counting, framed) = self.counting.as_ref()?;
         let pages = self.still_there(framed);
         let count = |&(pid, address, frame): &Framed| {
-            let counts = counting.at(frame << PAGE_SHIFT)?;
             let home = self.frame_nodes.node(frame);
+            let (mut users, mut transfers) =
+                (vec![0.0; data.nodes.len()], vec![0.0; data.nodes.len()]);
+            // A page is one place, or as many as it has lines.
+            for offset in (0..PAGE_BYTES).step_by(counting.place_bytes() as usize) {
+                let counts = counting.at((frame << PAGE_SHIFT) + offset)?;
+                add(&mut users, self.by_position(data, counting, &counts.fills));
+                add(
+                    &mut transfers,
+                    self.by_position(data, counting, &counts.transfers),
+                );
+            }
             Some(Count {
                 pid,
                 address,
-                users: self.by_position(data, counting, &counts.fills),
-                transfers: self.by_position(data, counting, &counts.transfers),
+                users,
+                transfers,
                 home: home.and_then(|node| data.position(node.0)),
             })
         };
@@ -356,13 +428,16 @@ impl Zoom<'_> {
                 };
                 let counts = self.by_position(data, counting, &counts.transfers);
                 let line = lines.entry((pid, (address + offset) / line_bytes * line_bytes));
-                let sum = line.or_insert_with(|| vec![0.0; counts.len()]);
-                for (sum, count) in sum.iter_mut().zip(counts) {
-                    *sum += count;
-                }
+                add(line.or_insert_with(|| vec![0.0; counts.len()]), counts);
             }
         }
         Some(lines)
+    }
+}
+
+fn add(sums: &mut [f64], counts: Vec<f64>) {
+    for (sum, count) in sums.iter_mut().zip(counts) {
+        *sum += count;
     }
 }
 

@@ -14,15 +14,15 @@ const LEAST_SHARE: f64 = 0.005;
 /// What is not known.
 const NONE: &str = "–";
 
-fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-fn or_none(figure: Option<String>) -> String {
+pub fn or_none(figure: Option<String>) -> String {
     figure.unwrap_or_else(|| NONE.to_owned())
 }
 
-fn count(number: f64) -> String {
+pub fn count(number: f64) -> String {
     match number {
         n if n >= 1e6 => format!("{:.2} M", n / 1e6),
         n if n >= 1e3 => format!("{:.1} k", n / 1e3),
@@ -30,7 +30,7 @@ fn count(number: f64) -> String {
     }
 }
 
-fn advice(choice: &Choice) -> String {
+pub fn advice(choice: &Choice) -> String {
     or_none(choice.advice.map(|advice| advice.name().to_owned()))
 }
 
@@ -47,13 +47,13 @@ fn by_node(heads: &mut Vec<String>, nodes: &[u32], what: &str) {
     heads.extend(nodes.iter().map(|node| format!("{what}{node}")));
 }
 
-fn table(heads: &[String], rows: &[Vec<String>]) -> String {
+pub fn table(heads: &[String], rows: &[Vec<String>]) -> String {
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let text = print::columns(&heads, rows);
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-fn heads(words: &[&str]) -> Vec<String> {
+pub fn heads(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
@@ -208,12 +208,15 @@ pub fn lines(steps: &Steps) -> String {
         text += &table(&names, &rows);
         if let Some((line, _, choice)) = of.lines.first() {
             text += &format!("  {:x}: {}\n", line.address, choice.why);
+            if let Some(what) = &steps.wanted.again {
+                text += &format!("  closer: hither zoom {what} --page {:x}\n", line.address);
+            }
         }
     }
     text
 }
 
-fn users(line: &Line) -> String {
+pub fn users(line: &Line) -> String {
     let who = if line.by_thread { "thread" } else { "cpu" };
     let users = line.users.iter().take(8).map(|user| {
         let offsets: Vec<String> = user.offsets.iter().map(|o| format!("+{o}")).collect();
@@ -325,7 +328,7 @@ fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
     })
 }
 
-fn kind(kind: &Kind) -> (&'static str, u64) {
+pub fn kind(kind: &Kind) -> (&'static str, u64) {
     match kind {
         Kind::Site(site) => ("site", u64::from(*site)),
         Kind::Mapping(start) => ("mapping", *start),
@@ -342,7 +345,7 @@ fn used_by_json(by: Use, nodes: &[u32]) -> (&'static str, Option<u32>) {
     }
 }
 
-fn choice_json(choice: &Choice) -> Value {
+pub fn choice_json(choice: &Choice) -> Value {
     json!({
         "advice": choice.advice.map(|advice| advice.name()),
         "next": choice.next.name(),

@@ -1,6 +1,7 @@
 //! The steps with their rows and choices: made by the analyses of `hither_recording`, kept for
 //! tables and JSON alike.
 
+use super::page::PageLook;
 use anyhow::ensure;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::{self, Areas, Kind};
@@ -19,6 +20,8 @@ pub struct Wanted {
     pub area: Option<String>,
     /// Rows of a table at most.
     pub top: usize,
+    /// What can be looked at again: a process or a recording, as it was given.
+    pub again: Option<String>,
 }
 
 /// What is counted of lines: transfers for each node position, by process and address.
@@ -79,6 +82,8 @@ pub struct Steps {
     pub pages: Vec<PagesOf>,
     pub lines: Vec<LinesOf>,
     pub conclusions: Vec<Conclusion>,
+    /// Instead of all these, where one page was asked for.
+    pub page: Option<PageLook>,
     pub notes: Vec<String>,
 }
 
@@ -95,6 +100,7 @@ impl Steps {
             pages: Vec::new(),
             lines: Vec::new(),
             conclusions: Vec::new(),
+            page: None,
             notes: Vec::new(),
         }
     }
@@ -163,7 +169,8 @@ impl Steps {
                 (None, Some(place)) => pages::of_samples(data, &now, place),
                 (None, None) => Vec::new(),
             };
-            let summary = pages::summary(&pages, place.map_or(before, |place| &now.list[place]));
+            let area = place.map_or(before, |place| &now.list[place]);
+            let summary = pages::summary(&pages, data.nodes.len(), area.write_share());
             let mut choice = zoom::of_pages(&pages, &summary);
             if self.wanted.area.is_some() && summary.transfers > 0.0 {
                 choice.next = Next::Lines;

@@ -108,6 +108,7 @@ mod tests {
             budget: Duration::from_millis(20),
             rounds: 2,
             cpus: crate::sys::allowed_cpus().unwrap(),
+            caches: Vec::new(),
         };
         let memory = Memory {
             bytes,

@@ -6,7 +6,8 @@
 //! needs numbers.
 //!
 //! Mechanism: latency by loads of which each needs the one before ([`chain`]), bandwidth by threads
-//! that do nothing else while a clock runs ([`team`]), peak floating point likewise ([`flops`]);
+//! that do nothing else while a clock runs ([`team`]), that of caches by threads whose memory stays in
+//! them ([`cached`]), peak floating point likewise ([`flops`]);
 //! every figure is the median of several rounds, with their spread beside it. All memory is in huge
 //! pages where the kernel has them, bound to its node, and several times as large as the last-level
 //! cache.
@@ -15,6 +16,7 @@
 //! ccNUMA papers for the bandwidths.
 
 pub mod alone;
+pub mod cached;
 pub mod chain;
 mod crew;
 pub mod flops;
@@ -24,12 +26,14 @@ pub mod under;
 
 use crate::sys::NodeMemory;
 use crate::topology::Topology;
+use crate::topology::sysfs_cache::Cache;
+use cached::Level;
 use chain::Chain;
 use flops::Kernel;
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::CpuSet;
-pub use results::{Bandwidth, Flops, Loaded, Pair, Report, Sample};
+pub use results::{Bandwidth, Cached, Flops, Loaded, Pair, Report, Sample};
 use std::io;
 use std::time::{Duration, Instant};
 pub use team::Work;
@@ -60,6 +64,8 @@ pub struct Settings {
     pub rounds: usize,
     /// CPUs that may be used.
     pub cpus: CpuSet,
+    /// Caches of this machine; of those left out the bandwidth is not measured.
+    pub caches: Vec<Cache>,
 }
 
 /// A node with CPUs.
@@ -91,6 +97,7 @@ struct Probe<'a> {
     /// Free bytes of each node with memory.
     free: Vec<u64>,
     cache_bytes: u64,
+    levels: Vec<Level>,
     rounds: Rounds,
     progress: &'a mut dyn FnMut(usize, usize, &str),
     done: usize,
@@ -123,6 +130,7 @@ pub fn measure(
         scaling,
         bandwidth,
         loaded,
+        caches: probe.caches()?,
         sets: probe.sets()?,
         pairs: probe.pairs(topology)?,
         flops: probe.flops()?,
@@ -167,7 +175,9 @@ impl<'a> Probe<'a> {
         let threads = places.iter().map(|place| between(place.cpus.len()).count());
         let sets = 2 * (MOST_BYTES / SMALLEST_SET).ilog2() as usize;
         let peaks = Kernel::available().len() * (2 * places.len() + 1);
+        let levels = cached::levels(&settings.caches);
         let total = cells * (1 + 2 * Work::ALL.len())
+            + 2 * places.len() * levels.len()
             + peaks
             + threads.sum::<usize>()
             + places.len() * PAUSES.len()
@@ -178,6 +188,7 @@ impl<'a> Probe<'a> {
             places,
             memory,
             free,
+            levels,
             cache_bytes: caches.max().unwrap_or(0) << 10,
             rounds: Rounds {
                 count: settings.rounds,
@@ -375,6 +386,50 @@ impl<'a> Probe<'a> {
             size *= 2;
         }
         Ok(all)
+    }
+
+    /// Each level by the first CPU of each node, and by all CPUs of the node.
+    fn caches(&mut self) -> io::Result<Vec<Cached>> {
+        let (levels, places) = (self.levels.clone(), self.places.clone());
+        let mut all = Vec::new();
+        for (index, level) in levels.iter().enumerate() {
+            let mut cached = Cached {
+                level: level.level,
+                bytes: level.bytes,
+                one: Vec::new(),
+                all: Vec::new(),
+            };
+            for place in &places {
+                let one = self.cache(&levels, index, place, 1)?;
+                cached.one.push(one);
+                cached.all.push(match place.cpus.len() {
+                    1 => one,
+                    count => self.cache(&levels, index, place, count)?,
+                });
+            }
+            all.push(cached);
+        }
+        Ok(all)
+    }
+
+    fn cache(
+        &mut self,
+        levels: &[Level],
+        index: usize,
+        place: &Place,
+        count: usize,
+    ) -> io::Result<Option<Sample>> {
+        let cpus = &place.cpus[..count];
+        let (level, node) = (levels[index].level, place.node);
+        self.begin(&format!(
+            "reading caches of level {level}, {count} on {node}"
+        ));
+        let Some(bytes) = cached::set_bytes(levels, index, cpus) else {
+            return Ok(None);
+        };
+        let policy = KernelPolicy::bound_to(self.memory[place.near]);
+        let team = cached::Team::start(cpus.to_vec(), &policy, bytes, self.huge)?;
+        Ok(Some(self.rounds.of(|slice| team.gbs(slice))))
     }
 
     fn flops(&mut self) -> io::Result<Vec<Flops>> {

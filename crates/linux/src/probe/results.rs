@@ -40,6 +40,20 @@ pub struct Bandwidth {
     pub all: Vec<Vec<Sample>>,
 }
 
+/// What a level of caches delivers to those who read it, in GB/s; by node with CPUs. `None` where it
+/// cannot be told from the level below ([`super::cached`]).
+#[derive(Clone, Debug)]
+pub struct Cached {
+    /// 1 is next to the core.
+    pub level: u32,
+    /// Size of one.
+    pub bytes: u64,
+    /// By the first CPU alone.
+    pub one: Vec<Option<Sample>>,
+    /// By a thread on each CPU of the node.
+    pub all: Vec<Option<Sample>>,
+}
+
 /// Peak floating point of one kernel, in GFLOP/s.
 #[derive(Clone, Debug)]
 pub struct Flops {
@@ -90,6 +104,8 @@ pub struct Report {
     pub scaling: Vec<Vec<(usize, Sample)>>,
     /// The same memory under load, from the most load to the least; empty for a node of one CPU.
     pub loaded: Vec<Vec<Loaded>>,
+    /// Levels of caches, the nearest first.
+    pub caches: Vec<Cached>,
     /// Bytes of a working set on the first node, and a dependent load in ns.
     pub sets: Vec<(u64, Sample)>,
     /// From the first CPU to one of each kind of other.
@@ -114,7 +130,9 @@ impl Report {
         let scaling = self.scaling.iter().flatten().map(|(_, sample)| sample);
         let flops = self.flops.iter();
         let flops = flops.flat_map(|one| one.one.iter().chain(&one.node).chain([&one.all]));
-        let all = cells.chain(scaling).chain(flops);
+        let caches = self.caches.iter();
+        let caches = caches.flat_map(|level| level.one.iter().chain(&level.all).flatten());
+        let all = cells.chain(scaling).chain(flops).chain(caches);
         Sample::of(all.map(|sample| sample.spread).collect()).median
     }
 }

@@ -136,7 +136,7 @@ impl Aggregator {
     #[must_use]
     pub fn new(huge_possible: bool) -> Self {
         Self {
-            slots: vec![VACANT; FIRST_SLOTS],
+            slots: Vec::new(),
             used: 0,
             epoch: 1,
             generation: 0,
@@ -187,6 +187,10 @@ impl Aggregator {
     /// Begins an interval: `pages` is emptied and filled by [`Aggregator::add`].
     pub fn begin(&mut self, pages: &mut Vec<PageStats>) {
         pages.clear();
+        if self.slots.is_empty() {
+            // Not before it is needed: recordings need none.
+            self.slots = vec![VACANT; FIRST_SLOTS];
+        }
         self.marks.clear();
         self.twice = false;
         self.epoch = self.epoch.wrapping_add(1).max(1);

@@ -71,6 +71,11 @@ pub trait Tracker {
     /// cost does not depend on samples ignore it.
     fn set_budget(&mut self, _cpu_share: f64) {}
 
+    /// Share of the instructions executed in user mode that samples may cost besides: a program that
+    /// waits for memory executes few, and what takes little of its time may be much of those. Trackers
+    /// that do not count instructions ignore it.
+    fn set_instruction_budget(&mut self, _share: f64) {}
+
     /// Whether raw observations are kept from now on for [`Tracker::take_observations`]. Trackers
     /// that have none ignore it.
     fn keep_observations(&mut self, _keep: bool) {}

@@ -36,6 +36,8 @@ const COUNTERS: &str = "opium counters";
 const FULL_RATE: f64 = 50_000.0;
 /// Samples per second at cheap sampling: the local-access ratio of a second within 1 point.
 const CHEAP_RATE: f64 = 5_000.0;
+/// Samples per second that are taken of whoever executes hardly anything.
+const LEAST_RATE: f64 = 100.0;
 /// Share of one CPU that samples may cost while pages are being moved: less than a second of it,
 /// and every interval that is decided later costs the program more.
 const FULL_COST: f64 = 0.05;
@@ -44,6 +46,8 @@ const CHEAP_COST: f64 = 0.005;
 /// Period until the traffic is known: cheap sampling of a busy machine (100 million fills a second
 /// give 2,000 samples in the first 100 ms), since most programs have nothing to be mended.
 const FIRST_PERIOD: u32 = 5120;
+/// The same where samples have a budget of instructions, which is soon spent: 500 in the first 100 ms.
+const FIRST_CHEAP_PERIOD: u32 = 4 * FIRST_PERIOD;
 /// Shortest period. A machine at rest could afford less, but the traffic of the next interval may
 /// be ten times that of the last: 20,000 samples in 100 ms, which the rings hold.
 const LEAST_PERIOD: f64 = 512.0;
@@ -53,6 +57,8 @@ const PRICE_WINDOW: usize = 8;
 /// What a sample that is kept costs after it was read, in ns: its owner, its row, its part of the
 /// file. Measured in the lab: some 400 instructions.
 const KEPT_NS: u64 = 400;
+/// Instructions that a kept sample costs in all, its part of the file included: measured in the lab.
+const KEPT_INSTRUCTIONS: f64 = 850.0;
 /// User addresses end here (57 bits with five-level page tables).
 const USER_END: u64 = 1 << 56;
 
@@ -67,6 +73,8 @@ pub struct OpiumTracker {
     aggregator: Aggregator,
     sampling: Sampling,
     budget: Option<f64>,
+    /// Share of the machine's instructions that samples may cost.
+    instruction_budget: Option<f64>,
     period: u32,
     periods: PeriodInTime,
     view: SampleView,
@@ -74,6 +82,9 @@ pub struct OpiumTracker {
     prices_ns: [f64; PRICE_WINDOW],
     price_next: usize,
     fills_per_s: f64,
+    instructions_per_s: f64,
+    /// Samples of transfers to expect.
+    transfer_samples_per_s: f64,
     notes: Vec<String>,
     foreign_samples: u64,
     scan_told: bool,
@@ -152,6 +163,7 @@ impl OpiumTracker {
             aggregator: Aggregator::new(huge_possible),
             sampling: Sampling::Cheap,
             budget: None,
+            instruction_budget: None,
             period: FIRST_PERIOD,
             periods: PeriodInTime::default(),
             view: SampleView::default(),
@@ -159,6 +171,8 @@ impl OpiumTracker {
             prices_ns: [f64::INFINITY; PRICE_WINDOW],
             price_next: 0,
             fills_per_s: 0.0,
+            instructions_per_s: 0.0,
+            transfer_samples_per_s: 0.0,
             notes: Vec::new(),
             foreign_samples: 0,
             scan_told: false,
@@ -424,8 +438,20 @@ impl OpiumTracker {
 
     /// The period for the traffic and the price seen last; `None` before any was.
     fn wanted_period(&self, sampling: Sampling) -> Option<u32> {
+        let all = self.affordable(sampling);
+        let left = (all - self.transfer_samples_per_s).max(all / 4.0);
+        period_for(sampling, left, self.fills_per_s)
+    }
+
+    /// Samples per second, of fills and transfers together, whose cost keeps to the budgets as far as
+    /// their price is known.
+    fn affordable(&self, sampling: Sampling) -> f64 {
         let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
-        period_for(sampling, self.budget, self.fills_per_s, price_ns)
+        let in_time = affordable_in_time(sampling, self.budget, price_ns);
+        let in_instructions = self.instruction_budget.map_or(f64::INFINITY, |share| {
+            (share * self.instructions_per_s / KEPT_INSTRUCTIONS).max(LEAST_RATE)
+        });
+        in_time.min(in_instructions)
     }
 
     /// Sets the period for the next interval from the traffic of this one and the price of a
@@ -438,50 +464,61 @@ impl OpiumTracker {
         let seconds = sums.time_ns as f64 / 1e9;
         if seconds > 0.0 {
             self.fills_per_s = (sums.user_reads + sums.user_writes) as f64 / seconds;
+            self.instructions_per_s = sums.instructions as f64 / seconds;
+        }
+        // Transfers get half at the most, fills what is left.
+        let half = self.affordable(self.sampling) / 2.0;
+        if let Some(kept) = &mut self.kept
+            && seconds > 0.0
+        {
+            let per_s = sums.transfers as f64 / seconds;
+            let wanted = period_for(self.sampling, half, per_s);
+            let wanted = wanted.unwrap_or(LEAST_PERIOD as u32);
+            if is_worth_a_change(kept.transfer_period(), wanted) {
+                kept.set_transfer_period(&self.device, wanted);
+            }
+            self.transfer_samples_per_s = match kept.transfer_period() {
+                0 => 0.0,
+                period => per_s / f64::from(period),
+            };
         }
         let wanted = self.wanted_period(self.sampling).unwrap_or(self.period);
         // Small changes are not worth a write that the plugin must notice.
         if is_worth_a_change(self.period, wanted) {
             self.set_period(wanted);
         }
-        if let Some(kept) = &mut self.kept
-            && seconds > 0.0
-        {
-            let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
-            let per_s = sums.transfers as f64 / seconds;
-            let wanted = period_for(self.sampling, self.budget, per_s, price_ns)
-                .unwrap_or(LEAST_PERIOD as u32);
-            if is_worth_a_change(kept.transfer_period(), wanted) {
-                kept.set_transfer_period(&self.device, wanted);
-            }
-        }
     }
 }
 
-/// Period that brings the wanted number of samples at `fills_per_s`, or fewer where one costs so
-/// much that they would exceed their share of a CPU. `None` where the traffic is unknown.
+/// Samples per second that cost their share of a CPU; without a limit where their price is unknown.
 ///
-/// 120 million fills a second at full sampling: 120e6 / 50e3 = 2400. At 2000 ns a sample 5 %
-/// of a CPU pay for 25,000 of them: 4800.
-fn period_for(
-    sampling: Sampling,
-    budget: Option<f64>,
-    fills_per_s: f64,
-    price_ns: f64,
-) -> Option<u32> {
-    let (rate, cost) = match sampling {
-        Sampling::Full => (FULL_RATE, FULL_COST),
-        Sampling::Cheap => (CHEAP_RATE, CHEAP_COST),
+/// At 2000 ns a sample 5 % of a CPU pay for 25,000.
+fn affordable_in_time(sampling: Sampling, budget: Option<f64>, price_ns: f64) -> f64 {
+    let share = budget.unwrap_or(match sampling {
+        Sampling::Full => FULL_COST,
+        Sampling::Cheap | Sampling::Off => CHEAP_COST,
+    });
+    let affordable = share * 1e9 / price_ns;
+    if affordable.is_finite() && affordable > 0.0 {
+        affordable
+    } else {
+        f64::INFINITY
+    }
+}
+
+/// Period that brings the wanted number of samples at `fills_per_s`, or fewer where fewer are
+/// affordable. `None` where the traffic is unknown.
+///
+/// 120 million fills a second at full sampling: 120e6 / 50e3 = 2400.
+fn period_for(sampling: Sampling, affordable_per_s: f64, fills_per_s: f64) -> Option<u32> {
+    let rate = match sampling {
+        Sampling::Full => FULL_RATE,
+        Sampling::Cheap => CHEAP_RATE,
         Sampling::Off => return Some(0),
     };
-    let affordable = budget.unwrap_or(cost) * 1e9 / price_ns;
-    let rate = if affordable.is_finite() && affordable > 0.0 {
-        rate.min(affordable)
-    } else {
-        rate
-    };
-    let period = fills_per_s / rate;
-    (period.is_finite() && fills_per_s > 0.0).then(|| period.clamp(LEAST_PERIOD, 1e9) as u32)
+    let period = fills_per_s / rate.min(affordable_per_s);
+    let is_known = fills_per_s.is_finite() && fills_per_s > 0.0;
+    is_known.then(|| period.clamp(LEAST_PERIOD, 1e9) as u32)
 }
 
 /// Is a new period so far from the old one that the plugin should notice?
@@ -539,6 +576,7 @@ impl Tracker for OpiumTracker {
             return;
         }
         let unknown_yet = match sampling {
+            _ if self.instruction_budget.is_some() => FIRST_CHEAP_PERIOD,
             Sampling::Full if self.wants_pages => LEAST_PERIOD as u32,
             _ => FIRST_PERIOD,
         };
@@ -582,6 +620,10 @@ impl Tracker for OpiumTracker {
 
     fn set_budget(&mut self, cpu_share: f64) {
         self.budget = Some(cpu_share);
+    }
+
+    fn set_instruction_budget(&mut self, share: f64) {
+        self.instruction_budget = Some(share);
     }
 
     fn keep_observations(&mut self, keep: bool) {

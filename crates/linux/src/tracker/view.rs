@@ -95,6 +95,11 @@ impl PeriodInTime {
     /// still; never 0: what is sampled after sampling was switched off was taken at the period
     /// before, as vCPUs notice a little later.
     pub fn at(&self, time_ns: u64) -> u32 {
+        // Nearly all samples are younger than the last change.
+        let (since_ns, period) = self.changes[0];
+        if since_ns <= time_ns && period > 0 {
+            return period;
+        }
         let on = || self.changes.iter().filter(|change| change.1 > 0);
         let latest = on().find(|change| change.0 <= time_ns);
         latest

@@ -17,10 +17,10 @@ mod small;
 mod space;
 pub mod threads;
 
-pub use space::{addresses, holds};
+pub use space::holds;
 
 use crate::record::{self, Errno};
-use crate::{bootstrap, modules, state};
+use crate::{bootstrap, state, walk};
 use hither_core::bind::Mode;
 use hither_core::shim::{MOST_RULES, Stride, board as layout};
 use plan::{Rule, plan};
@@ -73,24 +73,20 @@ pub fn start(text: &[u8], board: Option<&std::ffi::CStr>) {
             usize::try_from(bytes).unwrap_or(usize::MAX)
         })
     };
-    if rules.iter().any(|rule| rule.heap) && !space::start(size_of::<large::Record>()) {
-        board::count_unplaced_heap(rules);
-    } else {
-        LEAST_HEAP.store(least(|rule| rule.heap), Ordering::Relaxed);
-    }
+    LEAST_HEAP.store(least(|rule| rule.heap), Ordering::Relaxed);
     LEAST_MAP.store(least(|rule| rule.maps), Ordering::Relaxed);
     if rules.iter().any(|rule| rule.module().is_some()) {
-        modules::find_own();
+        walk::start();
         code::start();
         // Else a child may find an entry of the walks taken for good, and only walks more often.
         let _ = state::wipe_on_fork();
     }
-    if rules.iter().any(|rule| rule.maps) {
-        modules::find_own();
-        if let Some((start, end)) = code::allocator(bootstrap::MALLOC.address()) {
-            ALLOCATOR[0].store(start, Ordering::Relaxed);
-            ALLOCATOR[1].store(end, Ordering::Relaxed);
-        }
+    if rules.iter().any(|rule| rule.maps)
+        && let Some((start, end)) = code::allocator(bootstrap::MALLOC.address())
+    {
+        walk::start();
+        ALLOCATOR[0].store(start, Ordering::Relaxed);
+        ALLOCATOR[1].store(end, Ordering::Relaxed);
     }
     board::add(layout::PROCESSES, 1);
     threads::start();
@@ -135,6 +131,13 @@ pub fn heap(bytes: usize, align: usize, caller: usize) -> Option<Block> {
     let (number, rule) = rule_of(bytes, |rule| rule.heap, caller)?;
     // The kernel's own way is the allocator's, too.
     if rule.mode == Mode::Default {
+        return None;
+    }
+    // With the first block, as most programs that are started end without one.
+    if !space::is_there() && !space::start(size_of::<large::Record>()) {
+        if LEAST_HEAP.swap(usize::MAX, Ordering::Relaxed) != usize::MAX {
+            board::count_unplaced_heap(plan().rules());
+        }
         return None;
     }
     let Some(block) = take(number, rule, bytes, align) else {

@@ -2,6 +2,7 @@
 //! text is that of [`hither_core::shim::Plan`].
 
 use super::kernel::Mask;
+use crate::config::number;
 use hither_core::bind::Mode;
 use hither_core::shim::{MOST_CPUS, MOST_RULES, Stride};
 use std::cell::UnsafeCell;
@@ -26,14 +27,15 @@ pub struct Rule {
     pub stride: Stride,
 }
 
-/// Rules and CPUs.
+/// Rules and CPUs. Of most plans one page is used: a start pays for each page that it touches.
+#[repr(C)]
 pub struct Plan {
-    rules: [Rule; MOST_RULES],
     rule_count: usize,
-    cpus: [u32; MOST_CPUS],
     cpu_count: usize,
     /// Nodes that have memory.
     pub nodes: Mask,
+    cpus: [u16; MOST_CPUS],
+    rules: [Rule; MOST_RULES],
 }
 
 impl Rule {
@@ -57,24 +59,24 @@ impl Rule {
             .filter(|name| !name.is_empty())
     }
 
-    fn read(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
+    fn read(text: &[u8]) -> Option<Self> {
+        let mut words = parts(text, b' ');
         let mut rule = Self::NOTHING;
-        let kinds = words.next()?;
-        (rule.heap, rule.maps) = (kinds.contains('h'), kinds.contains('m'));
+        for kind in words.next()? {
+            rule.heap |= *kind == b'h';
+            rule.maps |= *kind == b'm';
+        }
         (rule.least, rule.most) = (number(words.next()?)?, number(words.next()?)?);
         let name = words.next()?;
-        if name != "-" {
-            rule.name
-                .get_mut(..name.len())?
-                .copy_from_slice(name.as_bytes());
+        if name != b"-" {
+            rule.name.get_mut(..name.len())?.copy_from_slice(name);
             rule.name_length = name.len();
         }
         rule.code = (number(words.next()?)?, number(words.next()?)?);
-        rule.mode = Mode::of_number(number(words.next()?)? as u32)?;
+        rule.mode = Mode::of_number(small(words.next()?)?)?;
         rule.stride = match words.next()? {
-            "kernel" => Stride::Kernel,
-            "blocks" => Stride::Blocks,
+            b"kernel" => Stride::Kernel,
+            b"blocks" => Stride::Blocks,
             pages => Stride::Pages(number(pages)?),
         };
         read_list(words.next()?, |node| rule.mask.insert(node))?;
@@ -83,24 +85,30 @@ impl Rule {
     }
 }
 
-fn number(text: &str) -> Option<u64> {
-    text.parse().ok()
+/// What is between separators. Of bytes: the standard library's functions for text are not inlined,
+/// and whoever calls them is taken to panic.
+fn parts(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    text.split(move |letter| *letter == separator)
+}
+
+fn small(text: &[u8]) -> Option<u32> {
+    u32::try_from(number(text)?).ok()
 }
 
 /// Numbers with commas between, or nothing.
-fn read_list(text: &str, mut take: impl FnMut(u32) -> bool) -> Option<()> {
-    let mut numbers = text.split(',').filter(|number| !number.is_empty());
-    numbers.try_for_each(|number| take(number.parse().ok()?).then_some(()))
+fn read_list(text: &[u8], mut take: impl FnMut(u32) -> bool) -> Option<()> {
+    let mut numbers = parts(text, b',').filter(|number| !number.is_empty());
+    numbers.try_for_each(|number| take(small(number)?).then_some(()))
 }
 
 impl Plan {
     const fn new() -> Self {
         Self {
-            rules: [Rule::NOTHING; MOST_RULES],
             rule_count: 0,
-            cpus: [0; MOST_CPUS],
             cpu_count: 0,
             nodes: Mask::EMPTY,
+            cpus: [0; MOST_CPUS],
+            rules: [Rule::NOTHING; MOST_RULES],
         }
     }
 
@@ -110,22 +118,27 @@ impl Plan {
     }
 
     /// CPUs in the order in which threads get them.
-    pub fn cpus(&self) -> &[u32] {
+    pub fn cpus(&self) -> &[u16] {
         self.cpus.get(..self.cpu_count).unwrap_or(&[])
     }
 
     /// Reads a text; a plan that is not whole is none.
-    fn read(&mut self, text: &str) -> Option<()> {
-        for part in text.split(';') {
-            let (word, rest) = part.split_once(' ')?;
+    fn read(&mut self, text: &[u8]) -> Option<()> {
+        for part in parts(text, b';') {
+            let mut words = part.splitn(2, |letter| *letter == b' ');
+            let (word, rest) = (words.next()?, words.next()?);
             match word {
-                "cpus" => read_list(rest, |cpu| {
+                b"cpus" => read_list(rest, |cpu| {
                     let place = self.cpus.get_mut(self.cpu_count);
                     self.cpu_count += 1;
-                    place.map(|place| *place = cpu).is_some()
+                    let (Some(place), Ok(cpu)) = (place, u16::try_from(cpu)) else {
+                        return false;
+                    };
+                    *place = cpu;
+                    true
                 })?,
-                "nodes" => read_list(rest, |node| self.nodes.insert(node))?,
-                "rule" => {
+                b"nodes" => read_list(rest, |node| self.nodes.insert(node))?,
+                b"rule" => {
                     *self.rules.get_mut(self.rule_count)? = Rule::read(rest)?;
                     self.rule_count += 1;
                 }
@@ -136,9 +149,11 @@ impl Plan {
     }
 }
 
+#[repr(align(4096))]
 struct Own(UnsafeCell<Plan>);
 // SAFETY: written by `start` alone, while the process has one thread, before `IS_READ` is set.
 unsafe impl Sync for Own {}
+#[unsafe(link_section = ".large")]
 static OWN: Own = Own(UnsafeCell::new(Plan::new()));
 static NONE: Plan = Plan::new();
 static IS_READ: AtomicBool = AtomicBool::new(false);
@@ -156,10 +171,7 @@ pub fn plan() -> &'static Plan {
 pub fn start(text: &[u8]) -> bool {
     // SAFETY: the process has one thread, and `IS_READ` is not set.
     let own = unsafe { &mut *OWN.0.get() };
-    let is_whole = std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| own.read(text))
-        .is_some();
+    let is_whole = own.read(text).is_some();
     IS_READ.store(is_whole, Ordering::Release);
     is_whole
 }
@@ -199,7 +211,7 @@ mod tests {
             ],
         };
         let mut plan = Box::new(Plan::new());
-        plan.read(&written.to_string()).unwrap();
+        plan.read(written.to_string().as_bytes()).unwrap();
         assert_eq!((plan.cpus(), plan.nodes.count()), (&[4, 0, 2][..], 2));
         let [local, blocks, pages] = plan.rules() else {
             panic!("{}", plan.rules().len());
@@ -232,7 +244,7 @@ mod tests {
             "rule h 1 2 - 0 0 3 kernel 1024",
             &long,
         ] {
-            assert!(Plan::new().read(text).is_none(), "{text}");
+            assert!(Plan::new().read(text.as_bytes()).is_none(), "{text}");
         }
     }
 }

@@ -26,6 +26,7 @@ struct Shelf {
     free: AtomicU64,
 }
 
+#[unsafe(link_section = ".large")]
 static SHELVES: [[Shelf; SIZES]; ARENAS] = [const {
     [const {
         Shelf {

@@ -4,8 +4,14 @@
 //! Small blocks (up to 1 MiB) have a region for each arena and size; large ones a region for each
 //! power of two, with a slot of that many bytes each. All of it is without memory until it is used.
 //! Where so many addresses are not to be had (`ulimit -v`), regions are smaller.
+//!
+//! They are reserved with the first block. Threads that come at once reserve each their own, and the
+//! first one's counts: nobody waits, and a fork or a signal in between does no harm. All that is known
+//! of the reservation follows from one word; what lies beside it for who is in a hurry is the same
+//! whoever writes it.
 
 use super::kernel::{self, PAGE};
+use crate::bootstrap::{self, NOWHERE};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Arenas of small blocks.
@@ -24,8 +30,13 @@ const LARGE_BITS: u32 = 40;
 /// How often the reservation is halved before it is given up.
 const MOST_HALVINGS: u32 = 12;
 
-static BASE: AtomicUsize = AtomicUsize::new(0);
-/// 0 until there is a reservation, so that nothing is held.
+/// Its first address, and in the bits that this does not use how often it was halved, plus one; 0 for
+/// none.
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+const MOST_IN_WORD: usize = 0xff;
+
+static BASE: AtomicUsize = AtomicUsize::new(NOWHERE);
+/// 0 until there is a reservation, so that nothing is held. Written last.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static HALVED: AtomicUsize = AtomicUsize::new(0);
 /// Records of large slots, behind the blocks.
@@ -46,9 +57,9 @@ pub fn holds(address: usize) -> bool {
     address.wrapping_sub(BASE.load(Ordering::Relaxed)) < BYTES.load(Ordering::Relaxed)
 }
 
-/// First address of all, and their number; none without a reservation.
-pub fn addresses() -> (usize, usize) {
-    (BASE.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
+/// Is there a reservation?
+pub fn is_there() -> bool {
+    BYTES.load(Ordering::Acquire) != 0
 }
 
 fn small_bits() -> u32 {
@@ -104,9 +115,14 @@ pub fn place(address: usize) -> Place {
 /// Reserves the addresses, and memory for records of so many bytes, which takes none before it is
 /// used. Says whether they are to be had.
 pub fn start(record_bytes: usize) -> bool {
+    let known = RESERVED.load(Ordering::Acquire);
+    if known != 0 {
+        publish(known);
+        return true;
+    }
     for halved in 0..=MOST_HALVINGS {
         let align = 1usize << (LARGE_BITS - halved);
-        let blocks = POWERS * align + ((ARENAS * SIZES) << (SMALL_BITS - halved));
+        let blocks = block_bytes(halved);
         let count = 2 * (align >> LEAST_BITS);
         let records = (count * record_bytes).next_multiple_of(PAGE);
         let Some(start) = kernel::reserve(blocks + records + align) else {
@@ -120,13 +136,34 @@ pub fn start(record_bytes: usize) -> bool {
             kernel::give_back(base, blocks + records);
             continue;
         }
-        HALVED.store(halved as usize, Ordering::Relaxed);
-        RECORDS.store(base + blocks, Ordering::Relaxed);
-        BASE.store(base, Ordering::Relaxed);
-        BYTES.store(blocks, Ordering::Release);
+        let own = base | (halved as usize + 1);
+        let first = match RESERVED.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => own,
+            Err(first) => {
+                kernel::give_back(base, blocks + records);
+                first
+            }
+        };
+        publish(first);
         return true;
     }
     false
+}
+
+/// Bytes of all blocks.
+fn block_bytes(halved: u32) -> usize {
+    (POWERS << (LARGE_BITS - halved)) + ((ARENAS * SIZES) << (SMALL_BITS - halved))
+}
+
+/// Writes what follows from the word. `free` must look at blocks before anybody has one.
+fn publish(reserved: usize) {
+    let (base, halved) = (reserved & !MOST_IN_WORD, (reserved & MOST_IN_WORD) - 1);
+    let bytes = block_bytes(halved as u32);
+    HALVED.store(halved, Ordering::Relaxed);
+    RECORDS.store(base + bytes, Ordering::Relaxed);
+    BASE.store(base, Ordering::Relaxed);
+    bootstrap::look_at(base, bytes);
+    BYTES.store(bytes, Ordering::Release);
 }
 
 #[cfg(test)]
@@ -135,8 +172,19 @@ mod tests {
 
     #[test]
     fn an_address_tells_what_it_is() {
-        assert!(!holds(0) && !holds(usize::MAX));
-        assert!(start(24));
+        assert!(!holds(0) && !holds(usize::MAX) && !is_there());
+        // Threads that come at once have one reservation.
+        let gate = std::sync::Barrier::new(8);
+        let bases: Vec<usize> = std::thread::scope(|scope| {
+            let come = || {
+                gate.wait();
+                assert!(start(24) && is_there());
+                slot(0, 0)
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(come)).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        assert!(bases.iter().all(|base| *base == bases[0]), "{bases:x?}");
         for power in 0..POWERS {
             let last = slots(power) - 1;
             for number in [0, last / 2, last] {

@@ -156,6 +156,25 @@ impl Data {
         data
     }
 
+    /// What says whose memory an address is, without anything that was observed of its use.
+    #[must_use]
+    pub fn without_observations(&self) -> Self {
+        Self {
+            meta: self.meta.clone(),
+            nodes: self.nodes.clone(),
+            accesses: Vec::new(),
+            regions: Vec::new(),
+            intervals: Vec::new(),
+            traffic: Vec::new(),
+            residency: Vec::new(),
+            processes: self.processes.clone(),
+            mappings: self.mappings.clone(),
+            allocations: self.allocations.clone(),
+            frames: self.frames.clone(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Do regions tell what was written, not what was accessed? Their rows are alike; the tracker's
     /// name tells them apart.
     #[must_use]

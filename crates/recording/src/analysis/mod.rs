@@ -9,15 +9,19 @@
 //! | `sharing` | cache lines that CPUs write in turn: false sharing |
 //! | `heat` | address by time |
 //! | `working_set` | how much memory is in use |
+//! | `phases` | stretches of time in which about the same memory is used |
 //! | `homes` | where pages are, and from where to where they went |
 //! | `verdict` | what it comes to, and the one thing to try next |
+//! | `page` | one page, or a few: who uses which line of it, from which code |
 //! | `zoom` | step by step from areas to pages to lines, until remedies are known |
 
 pub mod areas;
 pub mod data;
 pub mod heat;
 pub mod homes;
+pub mod page;
 pub mod pages;
+pub mod phases;
 pub mod sharing;
 pub mod use_of;
 pub mod verdict;

@@ -3,8 +3,8 @@
 //! Samples of pages are few; a device that counts per page (Opium's filters) tells exactly. Both
 //! give the same rows, so that what is made of them is one.
 
-use super::areas::{Area, Areas, Kind};
-use super::data::Data;
+use super::areas::{Areas, Kind};
+use super::data::{Access, Data};
 use super::use_of::{Remedy, Use};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -146,11 +146,30 @@ pub fn ranges(data: &Data, areas: &Areas, index: usize) -> Vec<Range<u64>> {
 /// The pages of an area that samples tell of, by accesses and transfers, most first.
 #[must_use]
 pub fn of_samples(data: &Data, areas: &Areas, index: usize) -> Vec<Page> {
-    let nodes = data.nodes.len();
-    let pid = areas.list[index].pid;
-    let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
     let all = data.accesses.iter().zip(&areas.of_access);
-    for (access, _) in all.filter(|(_, of)| **of as usize == index) {
+    let own = all.filter(|(_, of)| **of as usize == index);
+    of_accesses(
+        data.nodes.len(),
+        areas.list[index].pid,
+        own.map(|(access, _)| access),
+    )
+}
+
+/// The same of a range of addresses.
+#[must_use]
+pub fn of_range(data: &Data, pid: i32, range: Range<u64>) -> Vec<Page> {
+    let is_within = |access: &&Access| access.pid == pid && range.contains(&access.address);
+    let own = data.accesses.iter().filter(is_within);
+    of_accesses(data.nodes.len(), pid, own)
+}
+
+fn of_accesses<'a>(
+    nodes: usize,
+    pid: i32,
+    accesses: impl Iterator<Item = &'a Access>,
+) -> Vec<Page> {
+    let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
+    for access in accesses {
         let address = access.address / PAGE_BYTES * PAGE_BYTES;
         let page = pages
             .entry(address)
@@ -209,10 +228,10 @@ fn sorted(mut pages: Vec<Page>) -> Vec<Page> {
     pages
 }
 
-/// Sums pages up and judges them; `area` tells what pages do not: the share of writes.
+/// Sums pages up, on a machine of so many nodes, and judges them; pages do not tell the share of
+/// writes.
 #[must_use]
-pub fn summary(pages: &[Page], area: &Area) -> Summary {
-    let nodes = area.homes.len();
+pub fn summary(pages: &[Page], nodes: usize, write_share: f64) -> Summary {
     let (mut by_node, mut homes) = (vec![0.0; nodes], vec![0.0; nodes]);
     let (mut known, mut owned, mut local, mut placed) = (0.0, 0.0, 0.0, 0.0);
     for page in pages {
@@ -248,7 +267,7 @@ pub fn summary(pages: &[Page], area: &Area) -> Summary {
         Use::One(node) => Remedy::MoveTo(node),
         Use::Divided => Remedy::MakeLocal,
         Use::Shared if most < UNEVEN * placed / nodes.max(1) as f64 => Remedy::Nothing,
-        Use::Shared if area.write_share() < READ_ONLY => Remedy::Replicate,
+        Use::Shared if write_share < READ_ONLY => Remedy::Replicate,
         Use::Shared => Remedy::Interleave,
     };
     Summary {
@@ -305,7 +324,7 @@ mod tests {
             (contested.owner(), contested.transfers.clone()),
             (None, vec![200.0, 200.0])
         );
-        let summary = summary(&pages, &areas.list[0]);
+        let summary = summary(&pages, 2, 1.0);
         assert_eq!((summary.page_count, summary.contested_count), (3, 1));
         assert_eq!((summary.owned, summary.local), (0.75, Some(0.25)));
         assert_eq!(summary.transfers, 400.0);
@@ -322,7 +341,7 @@ mod tests {
                 .push(write(turn, address, u16::from(page >= 16), 0));
         }
         let areas = areas(&data);
-        let open = summary(&of_samples(&data, &areas, 0), &areas.list[0]);
+        let open = summary(&of_samples(&data, &areas, 0), 2, 1.0);
         assert_eq!((open.by, open.remedy), (Use::Unknown, Remedy::Unknown));
         let count = |page: u64| Count {
             pid: 7,
@@ -338,7 +357,7 @@ mod tests {
         let mut counts: Vec<Count> = (0..32).map(count).collect();
         counts.push(count(32));
         let ranges = ranges(&data, &areas, 0);
-        let settled = summary(&of_counts(&counts, 7, &ranges), &areas.list[0]);
+        let settled = summary(&of_counts(&counts, 7, &ranges), 2, 1.0);
         assert_eq!(settled.page_count, 32);
         assert_eq!(
             (settled.by, settled.remedy),

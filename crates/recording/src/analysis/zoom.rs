@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(choices[at].next, Next::Pages, "{choices:?}");
         assert_eq!(choices[1 - at].next, Next::Settled, "{choices:?}");
         let pages = pages::of_samples(&data, &areas, at);
-        let summary = pages::summary(&pages, &areas.list[at]);
+        let summary = pages::summary(&pages, 2, areas.list[at].write_share());
         let choice = of_pages(&pages, &summary);
         assert_eq!(choice.next, Next::Lines, "{choice:?}");
         let lines = lines_of(&data, &areas, at);
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(choices[0].next, Next::Settled);
         assert_eq!(choices[1].advice, Some(Advice::Place(Remedy::Nothing)));
         let few = pages::of_samples(&data, &areas, 1);
-        let mut summary = pages::summary(&few, &areas.list[1]);
+        let mut summary = pages::summary(&few, 2, 1.0);
         summary.by = Use::Unknown;
         assert_eq!(of_pages(&few, &summary).next, Next::Longer);
     }

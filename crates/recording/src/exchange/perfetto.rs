@@ -2,10 +2,12 @@
 //! read ("Trace Event Format"), documented in docs/cli.md.
 //!
 //! Figures of the machine are counters of a process of its own, named `machine`; watched processes
-//! are slices, and pages that changed their node instants in the process they are of.
+//! are slices, and pages that changed their node instants in the process they are of. Phases are slices
+//! on a track of the machine's.
 
 use crate::analysis::data::Data;
 use crate::analysis::homes;
+use crate::analysis::phases::Phases;
 use crate::analysis::working_set::WorkingSet;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -14,15 +16,18 @@ use std::collections::BTreeMap;
 pub const SCHEMA: &str = "hither.trace/1";
 /// Number of the process that holds the machine's counters: Linux has none from 2^22 on.
 pub const MACHINE: i32 = 1 << 22;
+/// Number of the machine's track of phases.
+const PHASES: i32 = 1;
 /// Moves are told together for each stretch of this length, in ns.
 const TOGETHER_NS: u64 = 100_000_000;
 
 /// The trace.
 #[must_use]
-pub fn trace(data: &Data, working_set: &WorkingSet) -> Value {
+pub fn trace(data: &Data, working_set: &WorkingSet, phases: &Phases) -> Value {
     let mut events = vec![name(MACHINE, "machine")];
     counters(data, &mut events);
     sets(working_set, &mut events);
+    slices(phases, &mut events);
     processes(data, &mut events);
     moves(data, &mut events);
     let meta = &data.meta;
@@ -118,6 +123,32 @@ fn sets(set: &WorkingSet, events: &mut Vec<Value>) {
     }
 }
 
+fn slices(phases: &Phases, events: &mut Vec<Value>) {
+    if phases.list.is_empty() {
+        return;
+    }
+    events.push(json!({
+        "ph": "M", "name": "thread_name", "pid": MACHINE, "tid": PHASES,
+        "args": {"name": "phases"},
+    }));
+    for phase in &phases.list {
+        events.push(json!({
+            "ph": "X",
+            "name": format!("phase {}", phase.kind),
+            "cat": "phase",
+            "pid": MACHINE,
+            "tid": PHASES,
+            "ts": us(phase.from_ns),
+            "dur": us(phase.until_ns.saturating_sub(phase.from_ns)),
+            "args": {
+                "hot MiB": phase.hot_bytes as f64 / f64::from(1 << 20),
+                "unit KiB": phases.unit_bytes >> 10,
+                "local accesses %": phase.local_ratio.map(|ratio| 100.0 * ratio),
+            },
+        }));
+    }
+}
+
 fn processes(data: &Data, events: &mut Vec<Value>) {
     for process in &data.processes {
         let end_ns = process.end_ns.unwrap_or(data.length_ns());
@@ -163,6 +194,7 @@ fn moves(data: &Data, events: &mut Vec<Value>) {
 mod tests {
     use super::*;
     use crate::analysis::data::tests::{access, empty};
+    use crate::analysis::phases::{Phase, phases};
     use crate::analysis::working_set::{Window, working_set};
     use crate::rows::{Interval, Node, Process};
 
@@ -205,7 +237,7 @@ mod tests {
             }],
             of_samples: false,
         };
-        let trace = trace(&data, &set);
+        let trace = trace(&data, &set, &Phases::default());
         let counters: Vec<_> = events(&trace, "C")
             .iter()
             .map(|event| {
@@ -250,8 +282,9 @@ mod tests {
             access(200_000_000, 0x2000, 0, 1),
         ];
         let set = working_set(&data, 1_000_000_000);
-        let trace = trace(&data, &set);
-        let slices = events(&trace, "X");
+        let trace = trace(&data, &set, &phases(&data));
+        let mut slices = events(&trace, "X");
+        slices.retain(|slice| slice["cat"] == "process");
         assert_eq!(slices.len(), 1);
         assert_eq!(
             (&slices[0]["name"], &slices[0]["ts"], &slices[0]["dur"]),
@@ -266,5 +299,39 @@ mod tests {
         assert_eq!(told, [(&first, &json!(1)), (&last, &json!(1))]);
         assert_eq!(moves[0]["args"]["to"], "node2");
         assert_eq!(moves[0]["pid"], 7);
+    }
+
+    #[test]
+    fn phases_are_slices_on_a_named_track_of_the_machine() {
+        let phase = |from_ns, until_ns, kind, local_ratio| Phase {
+            from_ns,
+            until_ns,
+            kind,
+            hot_bytes: 6 << 20,
+            local_ratio,
+        };
+        let phases = Phases {
+            list: vec![
+                phase(0, 2_000_000, 1, Some(0.25)),
+                phase(2_000_000, 5_000_000, 2, None),
+            ],
+            unit_bytes: 1 << 14,
+        };
+        let trace = trace(&empty(), &WorkingSet::default(), &phases);
+        let slices = events(&trace, "X");
+        let expected = json!({
+            "ph": "X", "name": "phase 2", "cat": "phase", "pid": MACHINE, "tid": PHASES,
+            "ts": 2000.0, "dur": 3000.0,
+            "args": {"hot MiB": 6.0, "unit KiB": 16, "local accesses %": null},
+        });
+        assert_eq!((slices.len(), slices[1]), (2, &expected));
+        assert_eq!(slices[0]["args"]["local accesses %"], 25.0);
+        let names = events(&trace, "M");
+        let track = names.iter().find(|name| name["name"] == "thread_name");
+        assert_eq!(track.unwrap()["args"]["name"], "phases");
+        assert_eq!(
+            (&track.unwrap()["pid"], &track.unwrap()["tid"]),
+            (&json!(MACHINE), &json!(PHASES))
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::document::{Place, Result, Section};
 use super::limits;
-use crate::machine::{Cache, Coherence, Cpu, EventCosts, Tlb};
+use crate::machine::{Cache, CacheBandwidth, Coherence, Cpu, EventCosts, Tlb};
 
 /// Fields of a cache.
 pub(super) const CACHE: &[&str] = &["size_kb", "ways", "latency_ns"];
@@ -79,6 +79,33 @@ pub(super) fn tlb(root: &Section) -> Result<Tlb> {
 /// `[private_cache]`
 pub(super) fn private_cache(root: &Section, line_bytes: u32) -> Result<Cache> {
     cache(&root.section("private_cache", CACHE)?, line_bytes)
+}
+
+/// `[[cache_bandwidth]]`, as many as there are.
+pub(super) fn cache_bandwidths(root: &Section) -> Result<Vec<CacheBandwidth>> {
+    let Some(field) = root.get("cache_bandwidth") else {
+        return Ok(Vec::new());
+    };
+    let known = ["level", "size_kb", "one_gbs", "all_gbs"];
+    let mut found: Vec<CacheBandwidth> = Vec::new();
+    for section in field.sections(limits::CACHE_LEVELS, &known)? {
+        let level = narrow(section.whole("level", 1, limits::CACHE_LEVELS as u64)?);
+        if let Some(last) = found.last().filter(|last| last.level >= level) {
+            return Err(place_of(&section, "level").error(
+                format!("level {level} comes after level {}", last.level),
+                "list each level once, the nearest first",
+            ));
+        }
+        let all = section.get("all_gbs");
+        found.push(CacheBandwidth {
+            level,
+            size_kb: section.whole("size_kb", 1, limits::CACHE_KB)?,
+            one_gbs: section.number("one_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
+            all_gbs: (all.map(|field| field.number(limits::GBS_MIN, limits::GBS_MAX)))
+                .transpose()?,
+        });
+    }
+    Ok(found)
 }
 
 /// The fields of a cache, in whatever section they stand.

@@ -155,7 +155,7 @@ impl Kept {
             from,
             home: Some(access.home),
             address: sample.vaddr,
-            code: None,
+            code: (sample.code != 0).then_some(sample.code),
             kind: match access.write {
                 true => AccessKind::Write,
                 false => AccessKind::Read,

@@ -439,22 +439,55 @@ fn sampling_follows_the_plan() {
 
 #[test]
 fn the_period_brings_the_wanted_rate_within_the_cost() {
+    let without = f64::INFINITY;
     // 120 M fills a second / 50,000 samples.
-    assert_eq!(
-        period_for(Sampling::Full, None, 120e6, f64::INFINITY),
-        Some(2400)
-    );
+    assert_eq!(period_for(Sampling::Full, without, 120e6), Some(2400));
     // 2000 ns each: 0.05 s / 2000 ns = 25,000 a second.
-    assert_eq!(period_for(Sampling::Full, None, 120e6, 2000.0), Some(4800));
+    let affordable = affordable_in_time(Sampling::Full, None, 2000.0);
+    assert_eq!(period_for(Sampling::Full, affordable, 120e6), Some(4800));
     // 5,000 a second cost 0.0005 s at 100 ns: affordable.
-    assert_eq!(
-        period_for(Sampling::Cheap, None, 120e6, 100.0),
-        Some(24_000)
-    );
-    assert_eq!(period_for(Sampling::Cheap, None, 0.0, 100.0), None);
-    assert_eq!(period_for(Sampling::Full, None, f64::NAN, 100.0), None);
-    assert_eq!(period_for(Sampling::Full, None, 10.0, 100.0), Some(512));
-    assert_eq!(period_for(Sampling::Off, None, 10.0, 100.0), Some(0));
+    let affordable = affordable_in_time(Sampling::Cheap, None, 100.0);
+    assert_eq!(period_for(Sampling::Cheap, affordable, 120e6), Some(24_000));
+    let unknown = affordable_in_time(Sampling::Full, None, f64::INFINITY);
+    assert_eq!(unknown, without);
+    assert_eq!(period_for(Sampling::Cheap, without, 0.0), None);
+    assert_eq!(period_for(Sampling::Full, without, f64::NAN), None);
+    assert_eq!(period_for(Sampling::Full, without, 10.0), Some(512));
+    assert_eq!(period_for(Sampling::Off, without, 10.0), Some(0));
+}
+
+#[test]
+fn samples_keep_to_a_share_of_the_instructions() {
+    let fake = Fake::new();
+    let topology = topology(fake.folder.path());
+    let device = fake.open().unwrap();
+    let mut tracker = OpiumTracker::with_device(device, &fake.root(), &topology, None).unwrap();
+    let mut snapshot = empty_snapshot(&topology);
+    let mut tree = Tree::new(fake.root(), 1);
+    tracker.set_instruction_budget(0.005);
+    tracker.set_sampling(Sampling::Full);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 20_480);
+    // 10 million fills and 28 million instructions in 100 ms: half a percent of 280 million a second
+    // pays for 1647 samples.
+    fake.put(header::TIME_NS, 100_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 10_000_000);
+    fake.put_vcpu(0, vcpu::INSTRUCTIONS_USER, 28_000_000);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 60_714);
+    // As many fills, but no instructions: few samples, but not none.
+    fake.put(header::TIME_NS, 200_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 20_000_000);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 1_000_000);
+    // Transfers get half of what there is, where they are kept.
+    tracker.keep_observations(true);
+    fake.put(header::TIME_NS, 300_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 30_000_000);
+    fake.put_vcpu(0, vcpu::INSTRUCTIONS_USER, 56_000_000);
+    fake.put_vcpu(0, vcpu::TRANSFERS, 20_000_000);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert_eq!(fake.get32(control::TRANSFER_PERIOD), 242_857);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 121_428);
 }
 
 #[test]

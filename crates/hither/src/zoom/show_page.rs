@@ -1,0 +1,332 @@
+//! The look at a page as text, and as hither.zoom-page/1 (docs/cli.md).
+
+use super::page::PageLook;
+use super::show::{advice, choice_json, count, heads, kind, or_none, percent, table, users};
+use crate::{print, units};
+use hither_recording::analysis::page::Use;
+use serde_json::{Value, json};
+
+/// Everything but the conclusion.
+pub fn tables(of: &PageLook, top: usize) -> String {
+    let look = &of.look;
+    let mut text = format!(
+        "page {} of {} ({}): {}, {}\n",
+        of.asked,
+        of.program,
+        of.pid,
+        print::count(look.sample_count, "sample"),
+        match look.is_counted {
+            true => "fills and lines from caches by node counted by the device",
+            false => "nothing counted by a device",
+        },
+    );
+    for mapping in &of.mappings {
+        text += &format!("  mapping {}\n", mapping_name(mapping));
+    }
+    for area in &look.areas.list {
+        text += &format!("  area    {}, {}\n", area.name, print::bytes(area.bytes));
+    }
+    if !of.variables.is_empty() {
+        let first: Vec<&str> = of.variables.iter().take(top).map(String::as_str).collect();
+        let rest = of.variables.len() - first.len();
+        let more = if rest > 0 {
+            format!(" and {rest} more")
+        } else {
+            String::new()
+        };
+        text += &format!("  holds   {}{more}\n", first.join(", "));
+    }
+    if let Some(absent @ 1..) = of.absent_pages {
+        text += &format!(
+            "  {} not in memory: nobody touched them yet, or they are swapped out\n",
+            print::count(absent as usize, "page")
+        );
+    }
+    if look.pages.is_empty() {
+        return text;
+    }
+    text += &by_node(of);
+    text += &by_user(of, top);
+    text += &lines(of, top);
+    text += &source(of, top);
+    text
+}
+
+fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
+    let name = if mapping.name.is_empty() {
+        "[anon]"
+    } else {
+        &mapping.name
+    };
+    let (start, end) = (mapping.range.start, mapping.range.end);
+    format!("{name} {start:x}-{end:x}, {}", permissions(mapping))
+}
+
+fn permissions(mapping: &hither_linux::sys::Mapping) -> String {
+    let letter = |is: bool, letter| if is { letter } else { '-' };
+    [
+        letter(mapping.readable, 'r'),
+        letter(mapping.writable, 'w'),
+        letter(mapping.executable, 'x'),
+        if mapping.shared { 's' } else { 'p' },
+    ]
+    .iter()
+    .collect()
+}
+
+/// Reads, writes, and how many of both came from caches.
+fn used(by: &Use) -> [String; 3] {
+    [count(by.reads), count(by.writes), count(by.transfers)]
+}
+
+fn by_node(of: &PageLook) -> String {
+    let look = &of.look;
+    let homes = |position: usize| {
+        let here = look.pages.iter().filter(|page| page.home == Some(position));
+        here.count()
+    };
+    let sum = |parts: fn(&hither_recording::analysis::pages::Page) -> &Vec<f64>, node: usize| {
+        let all: f64 = look.pages.iter().map(|page| parts(page)[node]).sum();
+        count(all)
+    };
+    let rows: Vec<Vec<String>> = (0..of.nodes.len())
+        .map(|node| {
+            let mut row = vec![format!("node{}", of.nodes[node]), homes(node).to_string()];
+            row.extend(used(&look.by_node[node]));
+            if look.is_counted {
+                row.push(sum(|page| &page.users, node));
+                row.push(sum(|page| &page.transfers, node));
+            }
+            row
+        })
+        .collect();
+    let words = [
+        "node",
+        "pages on it",
+        "reads",
+        "writes",
+        "from caches",
+        "counted fills",
+        "counted from caches",
+    ];
+    format!("by node\n{}", table(&heads(&words), &rows))
+}
+
+fn by_user(of: &PageLook, top: usize) -> String {
+    let look = &of.look;
+    if look.users.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = look
+        .users
+        .iter()
+        .take(top)
+        .map(|user| {
+            let mut row = vec![user.id.to_string()];
+            row.push(or_none(
+                user.node.map(|node| format!("node{}", of.nodes[node])),
+            ));
+            row.extend(used(&user.by));
+            let threads = of.threads_on(user.id);
+            let names = threads.iter().take(3);
+            let names = names.map(|thread| format!("{} ({})", thread.tid, thread.name));
+            row.push(names.collect::<Vec<_>>().join(", "));
+            row
+        })
+        .collect();
+    let (title, who) = match look.by_thread {
+        true => ("by thread\n", "thread"),
+        false => ("by CPU: the tracker does not tell threads\n", "CPU"),
+    };
+    let words = [
+        who,
+        "on",
+        "reads",
+        "writes",
+        "from caches",
+        "threads that ran there last",
+    ];
+    title.to_owned() + &table(&heads(&words), &rows)
+}
+
+fn lines(of: &PageLook, top: usize) -> String {
+    let look = &of.look;
+    if look.lines.is_empty() {
+        return String::new();
+    }
+    let mut shown: Vec<_> = look.lines.iter().collect();
+    shown.sort_by(|a, b| b.by.all().total_cmp(&a.by.all()));
+    let rest = shown.len().saturating_sub(top);
+    shown.truncate(top);
+    let rows: Vec<Vec<String>> = shown
+        .iter()
+        .map(|line| {
+            let mut row = vec![format!("{:x}", line.address)];
+            row.extend(used(&line.by));
+            row.push(or_none(line.latency_ns.map(units::time)));
+            row.push(line.user_count.to_string());
+            let counted = counted(of, line.address);
+            row.push(counted.map_or(String::new(), |counts| {
+                let counts = counts.iter().map(|&lines| count(lines));
+                counts.collect::<Vec<_>>().join(" ")
+            }));
+            let shared = line.shared.as_ref();
+            row.push(shared.map_or(String::new(), |line| match line.is_false() {
+                true => format!("false, {} words apart", percent(line.apart)),
+                false => format!("true, {} words apart", percent(line.apart)),
+            }));
+            row.push(shared.map_or(String::new(), users));
+            row
+        })
+        .collect();
+    let words = [
+        "line",
+        "reads",
+        "writes",
+        "from caches",
+        "latency",
+        "users",
+        "counted from caches, by node",
+        "sharing",
+        "users: words",
+    ];
+    let mut text = format!("by line\n{}", table(&heads(&words), &rows));
+    if rest > 0 {
+        text += &format!("  and {} with less\n", print::count(rest, "line"));
+    }
+    text
+}
+
+fn counted(of: &PageLook, line: u64) -> Option<&Vec<f64>> {
+    of.line_counts.as_ref()?.get(&(of.pid, line))
+}
+
+fn source(of: &PageLook, top: usize) -> String {
+    if of.source.is_empty() {
+        return "by source line\n  the tracker does not tell instructions\n".to_owned();
+    }
+    let rows: Vec<Vec<String>> = of
+        .source
+        .iter()
+        .take(top)
+        .map(|line| {
+            let mut row = vec![line.name()];
+            row.extend(used(&line.by));
+            row.push(line.users.len().to_string());
+            row
+        })
+        .collect();
+    let words = ["source line", "reads", "writes", "from caches", "users"];
+    format!("by source line\n{}", table(&heads(&words), &rows))
+}
+
+/// What would help.
+pub fn conclusion(of: &PageLook, notes: &[String]) -> String {
+    let choice = &of.look.choice;
+    let short = match choice.advice {
+        Some(_) => advice(choice),
+        None => "open".to_owned(),
+    };
+    let mut text = format!(
+        "what would help\n  {short}: {} ({})\n",
+        of.sentence, choice.why
+    );
+    if !of.next.is_empty() {
+        text += &format!("  try next: {}\n", of.next);
+    }
+    for note in notes {
+        text += &format!("  note: {note}\n");
+    }
+    text
+}
+
+/// hither.zoom-page/1.
+pub fn json(of: &PageLook, notes: &[String]) -> String {
+    let look = &of.look;
+    let node = |position: usize| of.nodes[position];
+    let mappings = of.mappings.iter().map(|mapping| {
+        json!({
+            "range": format!("{:x}-{:x}", mapping.range.start, mapping.range.end),
+            "permissions": permissions(mapping), "name": mapping.name,
+        })
+    });
+    let areas = look.areas.list.iter().map(|area| {
+        let (kind, start) = kind(&area.kind);
+        json!({
+            "name": area.name, "kind": kind, "start": start, "bytes": area.bytes,
+            "fills": area.accesses, "transfers": area.transfers,
+        })
+    });
+    let by_node = (0..of.nodes.len())
+        .map(|position| with(&look.by_node[position], json!({"node": node(position)})));
+    let pages = look.pages.iter().map(|page| {
+        json!({
+            "address": page.address, "home": page.home.map(node),
+            "fills": page.users, "transfers": page.transfers,
+            "is_contested": page.is_contested(),
+        })
+    });
+    let users = look.users.iter().map(|user| {
+        let threads = of.threads_on(user.id).into_iter();
+        let threads: Vec<i32> = threads.map(|thread| thread.tid).collect();
+        let row = json!({"id": user.id, "node": user.node.map(node), "last_ran": threads});
+        with(&user.by, row)
+    });
+    let lines = look.lines.iter().map(|line| {
+        let shared = line.shared.as_ref();
+        let users = shared
+            .map_or(&[][..], |line| &line.users)
+            .iter()
+            .map(|user| {
+                json!({
+                    "id": user.id, "accesses": user.accesses, "writes": user.writes,
+                    "offsets": user.offsets,
+                })
+            });
+        let row = json!({
+            "address": line.address, "latency_ns": line.latency_ns,
+            "user_count": line.user_count,
+            "apart_share": shared.map(|line| line.apart),
+            "is_false_sharing": shared.is_some_and(|line| line.is_false()),
+            "users": users.collect::<Vec<_>>(),
+            "counted_transfers": counted(of, line.address),
+        });
+        with(&line.by, row)
+    });
+    let source = of.source.iter().map(|line| {
+        let row = json!({
+            "function": line.function, "file": line.file, "line": line.line,
+            "module": line.module, "users": line.users,
+        });
+        with(&line.by, row)
+    });
+    let document = json!({
+        "schema": "hither.zoom-page/1",
+        "pid": of.pid, "program": of.program, "range": of.asked.to_string(),
+        "nodes": of.nodes, "sample_count": look.sample_count,
+        "absent_page_count": of.absent_pages,
+        "mappings": mappings.collect::<Vec<_>>(),
+        "areas": areas.collect::<Vec<_>>(),
+        "variables": of.variables,
+        "is_counted": look.is_counted,
+        "pages": pages.collect::<Vec<_>>(),
+        "by_node": by_node.collect::<Vec<_>>(),
+        "users_are": if look.by_thread { "threads" } else { "cpus" },
+        "users": users.collect::<Vec<_>>(),
+        "lines": lines.collect::<Vec<_>>(),
+        "source": source.collect::<Vec<_>>(),
+        "choice": choice_json(&look.choice),
+        "sentence": of.sentence,
+        "next": of.next,
+        "notes": notes,
+    });
+    format!("{document:#}\n")
+}
+
+/// A row with its reads, writes and lines from caches.
+fn with(by: &Use, mut row: Value) -> Value {
+    row["reads"] = json!(by.reads);
+    row["writes"] = json!(by.writes);
+    row["transfers"] = json!(by.transfers);
+    row
+}
