@@ -20,11 +20,15 @@ const ARGUMENTS: [&str; 5] = [
 ];
 
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=large.ld");
+    // Elsewhere the toolchain does not bring LLVM's linker, and others do not know all of this.
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
+        return;
+    }
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap();
     let script = format!("-Wl,-T,{folder}/large.ld");
     for argument in ARGUMENTS.into_iter().chain([script.as_str()]) {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=large.ld");
 }

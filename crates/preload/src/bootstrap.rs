@@ -87,7 +87,7 @@ const ARENA_BYTES: usize = 64 << 10;
 struct Arena(std::cell::UnsafeCell<[u8; ARENA_BYTES]>);
 // SAFETY: every piece is handed out once, to one caller.
 unsafe impl Sync for Arena {}
-#[unsafe(link_section = ".large")]
+#[unsafe(link_section = ".bss.large")]
 static ARENA: Arena = Arena(std::cell::UnsafeCell::new([0; ARENA_BYTES]));
 static ARENA_USED: AtomicUsize = AtomicUsize::new(0);
 static ARENA_IS_USED: AtomicBool = AtomicBool::new(false);

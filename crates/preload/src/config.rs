@@ -33,7 +33,7 @@ const FOLDER_BYTES: usize = 4000;
 struct Folder(UnsafeCell<[u8; FOLDER_BYTES]>);
 // SAFETY: written by `start` alone, before `RECORDS` lets anybody read it.
 unsafe impl Sync for Folder {}
-#[unsafe(link_section = ".large")]
+#[unsafe(link_section = ".bss.large")]
 static FOLDER: Folder = Folder(UnsafeCell::new([0; FOLDER_BYTES]));
 
 /// Is an allocation of this size to be handed on without a look?

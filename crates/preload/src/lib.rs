@@ -16,7 +16,7 @@
 //! A program that ends at once pays for being linked with this library: each function of the C
 //! library that is named here is looked up whenever a program starts. In a release build there are
 //! some fifteen, and nothing of the standard library's (see `build.rs`); system calls go through
-//! `syscall`. Large tables are in the section `.large` (see `large.ld`), since a start pays for each
+//! `syscall`. Large tables are in the section `.bss.large` (see `large.ld`), since a start pays for each
 //! page that it touches, too.
 //!
 //! Without `HITHER_PRELOAD_DIR` nothing is ever recorded, without `HITHER_PLACE_PLAN` nothing placed.

@@ -22,7 +22,7 @@ pub struct State {
 }
 
 /// The one of this process. It lies in `.bss`, in pages of its own.
-#[unsafe(link_section = ".large")]
+#[unsafe(link_section = ".bss.large")]
 pub static STATE: State = State {
     tracked: tracked::Table::new(),
     log: log::Log::new(),

@@ -9,7 +9,7 @@ struct Name(UnsafeCell<[u8; 4096]>);
 // SAFETY: written by `start` alone, while the process has one thread.
 unsafe impl Sync for Name {}
 /// Path of the program, of which the dynamic linker does not tell the name.
-#[unsafe(link_section = ".large")]
+#[unsafe(link_section = ".bss.large")]
 static PROGRAM: Name = Name(UnsafeCell::new([0; 4096]));
 static PROGRAM_BYTES: AtomicUsize = AtomicUsize::new(0);
 

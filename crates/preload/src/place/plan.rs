@@ -153,7 +153,7 @@ impl Plan {
 struct Own(UnsafeCell<Plan>);
 // SAFETY: written by `start` alone, while the process has one thread, before `IS_READ` is set.
 unsafe impl Sync for Own {}
-#[unsafe(link_section = ".large")]
+#[unsafe(link_section = ".bss.large")]
 static OWN: Own = Own(UnsafeCell::new(Plan::new()));
 static NONE: Plan = Plan::new();
 static IS_READ: AtomicBool = AtomicBool::new(false);

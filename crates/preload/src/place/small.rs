@@ -26,7 +26,7 @@ struct Shelf {
     free: AtomicU64,
 }
 
-#[unsafe(link_section = ".large")]
+#[unsafe(link_section = ".bss.large")]
 static SHELVES: [[Shelf; SIZES]; ARENAS] = [const {
     [const {
         Shelf {
