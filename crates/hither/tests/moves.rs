@@ -1,39 +1,11 @@
 //! `hither move` and `hither bench move` as a person sees them. One node is enough: pages are
 //! found where they shall be, and everything that can be wrong is said.
 
-use crate::common::{hither, output, refused, text};
+use crate::common::{Sleeper, hither, output, refused, refused_to_others, text};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
-
-/// A program that only sleeps; ended when dropped.
-struct Sleeper(Child);
-
-impl Sleeper {
-    /// Waits until it is itself, and not the copy of this test that will become it.
-    fn start() -> Self {
-        let sleeper = Self(Command::new("sleep").arg("60").spawn().unwrap());
-        let comm = format!("/proc/{}/comm", sleeper.0.id());
-        while fs::read_to_string(&comm).unwrap() != "sleep\n" {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        sleeper
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A node with memory.
 fn a_node() -> String {
@@ -217,38 +189,14 @@ fn threads_and_ended_processes_are_told_apart() {
     }
 }
 
-/// As root: somebody else asks for a process of ours. Otherwise: we ask for root's.
 #[test]
 fn a_process_of_somebody_else_is_refused() {
-    const NOBODY: u32 = 65_534;
     let node = a_node();
-    let is_root = fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own));
-    if is_root.unwrap() != 0 {
-        refused(&["move", "--pid", "1", "--to", &node], "not yours");
-        return;
-    }
-    // The build folder may be closed to others. Copied by another process: a child of a test beside
-    // this one could hold the file open for writing, and then it cannot be run.
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("hither");
-    let copied = Command::new("cp")
-        .arg(env!("CARGO_BIN_EXE_hither"))
-        .arg(&program)
-        .status();
-    assert!(copied.unwrap().success());
-    let sleeper = Sleeper::start();
-    let shown = Command::new(&program)
-        .args(["move", "--pid", &sleeper.pid(), "--to", &node])
-        .uid(NOBODY)
-        .output()
-        .unwrap();
-    let error = text(&shown.stderr);
-    assert_eq!(shown.status.code(), Some(2), "{error}");
-    assert!(
-        error.contains("not yours; run hither as its owner"),
-        "{error}"
-    );
+    refused_to_others(&Sleeper::start().pid(), |pid| {
+        ["move", "--pid", pid, "--to", &node]
+            .map(str::to_owned)
+            .into()
+    });
 }
 
 /// The interrupt is there before the first batch: blocked, pending, and kept by exec.

@@ -1,52 +1,28 @@
 //! `hither zoom --page`: bad input is refused with what, where and how to mend it; and looks at pages
 //! of a running process and of a recording, which need no tracker of accesses.
 
-use crate::common::{output, refused, text};
+use crate::common::{Sleeper, output, refused, refused_to_others, text};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 
-const NOBODY: u32 = 65_534;
-
-struct Sleeper(Child);
-
-impl Sleeper {
-    fn start() -> Self {
-        Self(Command::new("sleep").arg("60").spawn().unwrap())
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-
-    /// First address of a mapping of this name, once it is there.
-    fn mapping(&self, name: &str) -> String {
-        for _ in 0..6000 {
-            let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
-            if let Some(line) = maps.lines().find(|line| line.ends_with(name)) {
-                return line.split('-').next().unwrap().to_owned();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+/// First address of a mapping of this name, once it is there.
+fn mapping(sleeper: &Sleeper, name: &str) -> String {
+    for _ in 0..6000 {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", sleeper.pid())).unwrap();
+        if let Some(line) = maps.lines().find(|line| line.ends_with(name)) {
+            return line.split('-').next().unwrap().to_owned();
         }
-        panic!("no {name}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    panic!("no {name}");
 }
 
 #[test]
 fn bad_addresses_are_refused_with_a_remedy() {
     let sleeper = Sleeper::start();
     let pid = sleeper.pid();
-    sleeper.mapping("[heap]");
+    mapping(&sleeper, "[heap]");
     for (address, words) in [
         (
             "heap",
@@ -74,7 +50,7 @@ fn bad_addresses_are_refused_with_a_remedy() {
     ] {
         refused(&["zoom", &pid, "--page", address], words);
     }
-    let vdso = sleeper.mapping("[vdso]");
+    let vdso = mapping(&sleeper, "[vdso]");
     refused(
         &["zoom", &pid, "--page", &vdso],
         "[vdso] is the kernel's, which nobody can move or pad; give an address",
@@ -91,38 +67,17 @@ fn bad_addresses_are_refused_with_a_remedy() {
 
 #[test]
 fn a_page_of_another_users_process_is_refused() {
-    if fs::metadata("/proc/self").unwrap().uid() != 0 {
-        refused(&["zoom", "1", "--page", "1000"], "not yours");
-        return;
-    }
-    // The build folder may be closed to others. Copied by another process, as in `moves`.
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("hither");
-    let copied = Command::new("cp")
-        .arg(env!("CARGO_BIN_EXE_hither"))
-        .arg(&program)
-        .status();
-    assert!(copied.unwrap().success());
     let sleeper = Sleeper::start();
-    let heap = sleeper.mapping("[heap]");
-    let shown = Command::new(&program)
-        .args(["zoom", &sleeper.pid(), "--page", &heap])
-        .uid(NOBODY)
-        .output()
-        .unwrap();
-    let error = text(&shown.stderr);
-    assert_eq!(shown.status.code(), Some(2), "{error}");
-    assert!(
-        error.contains("not yours; run hither as its owner"),
-        "{error}"
-    );
+    let heap = mapping(&sleeper, "[heap]");
+    refused_to_others(&sleeper.pid(), |pid| {
+        ["zoom", pid, "--page", &heap].map(str::to_owned).into()
+    });
 }
 
 #[test]
 fn a_page_that_nobody_uses_says_what_it_is_and_stays_open() {
     let sleeper = Sleeper::start();
-    let (pid, heap) = (sleeper.pid(), sleeper.mapping("[heap]"));
+    let (pid, heap) = (sleeper.pid(), mapping(&sleeper, "[heap]"));
     let look = |json: bool| {
         let mut words = vec!["zoom", &pid, "--page", &heap, "--seconds", "0.2"];
         words.extend(["--tracker", "none"]);

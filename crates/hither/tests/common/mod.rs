@@ -1,6 +1,10 @@
 //! A command line as a person types it, and what came out.
 
-use std::process::{Command, Output};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output};
+use std::time::Duration;
 
 pub fn hither(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hither"));
@@ -26,4 +30,59 @@ pub fn refused(arguments: &[&str], words: &str) {
         "{arguments:?}: `{words}` is not in {error}"
     );
     assert!(!error.contains("panicked"), "{arguments:?}: {error}");
+}
+
+/// A process of somebody else is refused. As root, another user asks for a process of ours;
+/// otherwise we ask for root's. `words`: the command line for the process of this number.
+pub fn refused_to_others(pid: &str, words: impl Fn(&str) -> Vec<String>) {
+    const NOBODY: u32 = 65_534;
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        let words = words("1");
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        return refused(&words, "not yours");
+    }
+    // The build folder may be closed to others. Copied by another process: a child of a test beside
+    // this one could hold the file open for writing, and then it cannot be run.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("hither");
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_hither"))
+        .arg(&program)
+        .status();
+    assert!(copied.unwrap().success());
+    let mut command = Command::new(&program);
+    let shown = command.args(words(pid)).uid(NOBODY).output().unwrap();
+    let error = text(&shown.stderr);
+    assert_eq!(shown.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("not yours; run hither as its owner"),
+        "{error}"
+    );
+}
+
+/// A program that only sleeps; ended when dropped.
+pub struct Sleeper(pub Child);
+
+impl Sleeper {
+    /// Waits until it is itself, and not the copy of this test that will become it.
+    pub fn start() -> Self {
+        let sleeper = Self(Command::new("sleep").arg("60").spawn().unwrap());
+        let comm = format!("/proc/{}/comm", sleeper.0.id());
+        while fs::read_to_string(&comm).unwrap() != "sleep\n" {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        sleeper
+    }
+
+    pub fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
