@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -262,7 +263,12 @@ static void threads(void)
     tell_cpus("first");
     for (int at = 0; at < 3; at++) {
         CHECK(pthread_create(&thread[at], NULL, tell_cpus, "thread") == 0);
-        usleep(20000);
+        /* It gives its place back as it ends, and not when it is joined. */
+        struct stat tasks;
+        do {
+            usleep(1000);
+            CHECK(stat("/proc/self/task", &tasks) == 0);
+        } while (tasks.st_nlink > 2 + 1);
     }
     for (int at = 0; at < 3; at++)
         CHECK(pthread_join(thread[at], NULL) == 0);
