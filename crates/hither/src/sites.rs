@@ -356,27 +356,25 @@ pub fn own_frame<'a>(
     frames: &'a [hither_symbols::Frame],
 ) -> Option<&'a hither_symbols::Frame> {
     let is_own = |frame: &&hither_symbols::Frame| {
-        is_own(&Frame {
-            function: frame.function.clone(),
-            file: frame.file.clone(),
-            line: frame.line,
-            module: module.to_owned(),
-            offset: 0,
-        })
+        is_own_code(module, &frame.function, frame.file.as_deref())
     };
     frames.iter().find(is_own).or(frames.first())
 }
 
 fn is_own(frame: &Frame) -> bool {
-    let name = frame.module.rsplit('/').next().unwrap_or("");
+    is_own_code(&frame.module, &frame.function, frame.file.as_deref())
+}
+
+fn is_own_code(module: &str, function: &str, file: Option<&str>) -> bool {
+    let name = module.rsplit('/').next().unwrap_or("");
     let is_runtime = RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
-    let source = frame.file.as_deref().unwrap_or("");
+    let source = file.unwrap_or("");
     // Shims of a language without a source file of their own.
     let is_glue = ["__rust_alloc", "__rustc::__rust", "operator new"]
         .iter()
-        .any(|glue| frame.function.starts_with(glue));
+        .any(|glue| function.starts_with(glue));
     let is_library = LIBRARY_SOURCES.iter().any(|folder| source.contains(folder));
-    !(frame.module.is_empty() || is_runtime || is_glue || is_library)
+    !(module.is_empty() || is_runtime || is_glue || is_library)
 }
 
 #[cfg(test)]

@@ -234,8 +234,7 @@ fn two_nodes_joined_directly() {
     let runs = runs("ibm-two-node", 8, &bandwidth_commands());
     let bandwidths = bandwidths("ibm-two-node", &runs);
     write_json("ibm-two-node", &bandwidths, &[]);
-    // The paper's two to three times; one thread's stores take a little less here
-    // (docs/workloads.md).
+    // The paper's two to three times; one thread's stores are hardly above two (docs/workloads.md).
     judge(&bandwidths, 1.85..=3.0);
 }
 

@@ -359,24 +359,25 @@ impl Model {
         latency_ps: u64,
     ) -> u64 {
         let cpu = &self.machine.cpu;
+        if access.store {
+            return (latency_ps as f64 / cpu.store_mlp.unwrap_or(cpu.mlp)) as u64;
+        }
         let dependent = depends(vcpu, access);
         if dependent {
             vcpu.count(&self.device, block::DEPENDENT_MISSES, 1);
         }
-        match (cpu.window, cpu.store_mlp) {
-            (_, Some(mlp)) if access.store => (latency_ps as f64 / mlp) as u64,
-            (Some(window), _) if !access.store => {
-                // Misses begin together once they are all in the reorder buffer: the first pays.
-                let window_ps = (window * cpu.cpi / cpu.ghz * 1000.0) as u64;
-                let now_ps = computing_ps(vcpu, score);
-                let most = if dependent { 1 } else { cpu.mlp as u32 };
-                match vcpu.burst.joins(now_ps, window_ps, most) {
-                    true => 0,
-                    false => latency_ps,
-                }
-            }
-            _ if dependent => latency_ps,
-            _ => (latency_ps as f64 / cpu.mlp) as u64,
+        if let Some(window) = cpu.window {
+            // Misses begin together once they are all in the reorder buffer: the first pays.
+            let window_ps = (window * cpu.cpi / cpu.ghz * 1000.0) as u64;
+            let most = if dependent { 1 } else { cpu.mlp as u32 };
+            return match vcpu.burst.joins(computing_ps(vcpu, score), window_ps, most) {
+                true => 0,
+                false => latency_ps,
+            };
+        }
+        match dependent {
+            true => latency_ps,
+            false => (latency_ps as f64 / cpu.mlp) as u64,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Rooflines of the machine: [`Ceiling`]s of each node's CPUs with each memory and each level of
 //! caches.
 //!
-//! Memory and caches are as they are read, in bytes that the program asked for; the peak is that of double precision
-//! by the widest instructions. Both are measured; a ridge is the one over the other.
+//! Memory and caches are as they are read, in bytes that the program asked for; the peak is that of
+//! double precision by the widest instructions. Both are measured; a ridge is the one over the other.
 
 use super::report::{rounded, sample, table};
 use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
@@ -10,13 +10,13 @@ use hither_linux::probe::flops::Precision;
 use hither_linux::probe::{Flops, Report, Sample, Work};
 use serde_json::{Value, json};
 
-/// What threads of a node can do with what a node's memory delivers to them.
+/// What threads of a node can do with what a memory, or a level of caches, delivers to them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Roof {
+pub struct Roof<T> {
     /// Position of the node whose CPUs compute.
     pub from: usize,
-    /// Position of the node whose memory is read.
-    pub to: usize,
+    /// What is read.
+    pub to: T,
     /// By one thread, or one on each CPU of the node.
     pub is_all: bool,
     /// Peak of these threads.
@@ -25,8 +25,13 @@ pub struct Roof {
     pub gbs: Sample,
 }
 
-impl Roof {
-    /// Operations per byte from which on memory is no limit; `None` where nothing was read.
+/// Position of a node with memory.
+pub type Memory = usize;
+/// A level of caches; 1 is next to the core.
+pub type Level = u32;
+
+impl<T> Roof<T> {
+    /// Operations per byte from which on what is read is no limit; `None` where nothing was read.
     #[must_use]
     pub fn ridge(&self) -> Option<f64> {
         (self.gbs.median > 0.0).then(|| self.ceiling().ridge())
@@ -38,38 +43,9 @@ impl Roof {
             gbs: self.gbs.median,
         }
     }
-}
 
-fn threads(is_all: bool) -> &'static str {
-    if is_all { "all" } else { "one" }
-}
-
-/// What threads of a node can do with what a level of caches delivers to them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CacheRoof {
-    /// Position of the node whose CPUs compute.
-    pub from: usize,
-    /// 1 is next to the core.
-    pub level: u32,
-    /// By one thread, or one on each CPU of the node.
-    pub is_all: bool,
-    /// Peak of these threads.
-    pub gflops: Sample,
-    /// What they read.
-    pub gbs: Sample,
-}
-
-impl CacheRoof {
-    fn ceiling(&self) -> Ceiling {
-        Ceiling {
-            gflops: self.gflops.median,
-            gbs: self.gbs.median,
-        }
-    }
-
-    /// Operations per byte from which on this level is no limit; `None` where nothing was read.
-    fn ridge(&self) -> Option<f64> {
-        (self.gbs.median > 0.0).then(|| self.ceiling().ridge())
+    fn threads(&self) -> &'static str {
+        if self.is_all { "all" } else { "one" }
     }
 }
 
@@ -81,7 +57,7 @@ fn peak(measured: &Report) -> Option<&Flops> {
 
 /// By node with CPUs, then by memory, then by one thread and by all.
 #[must_use]
-pub fn roofs(measured: &Report) -> Vec<Roof> {
+pub fn roofs(measured: &Report) -> Vec<Roof<Memory>> {
     let read = measured.bandwidth.iter().find(|one| one.work == Work::Read);
     let (Some(peak), Some(read)) = (peak(measured), read) else {
         return Vec::new();
@@ -108,7 +84,7 @@ pub fn roofs(measured: &Report) -> Vec<Roof> {
 /// The same with levels of caches instead of memories, by node with CPUs, the nearest level first; those
 /// that were not measured are left out.
 #[must_use]
-pub fn cache_roofs(measured: &Report) -> Vec<CacheRoof> {
+pub fn cache_roofs(measured: &Report) -> Vec<Roof<Level>> {
     let Some(peak) = peak(measured) else {
         return Vec::new();
     };
@@ -119,9 +95,9 @@ pub fn cache_roofs(measured: &Report) -> Vec<CacheRoof> {
                 (false, &peak.one, &cache.one),
                 (true, &peak.node, &cache.all),
             ] {
-                roofs.extend(gbs[from].map(|gbs| CacheRoof {
+                roofs.extend(gbs[from].map(|gbs| Roof {
                     from,
-                    level: cache.level,
+                    to: cache.level,
                     is_all,
                     gflops: gflops[from],
                     gbs,
@@ -165,30 +141,11 @@ pub fn text(measured: &Report) -> String {
     text.push_str(
         "\nroofline of double precision: peak and reading, measured, and one over the other\n\n",
     );
-    let row = |from: usize, to: String, is_all: bool, figures: [&Sample; 2], ridge: Option<f64>| {
-        vec![
-            measured.cpu_nodes[from].to_string(),
-            to,
-            threads(is_all).to_owned(),
-            rounded(figures[0]),
-            rounded(figures[1]),
-            ridge.map_or_else(String::new, |ridge| format!("{ridge:.2}")),
-        ]
-    };
-    let caches = cache_roofs(measured).into_iter().map(|roof| {
-        let figures = [&roof.gflops, &roof.gbs];
-        row(
-            roof.from,
-            format!("L{}", roof.level),
-            roof.is_all,
-            figures,
-            roof.ridge(),
-        )
-    });
+    let caches = cache_roofs(measured).into_iter();
+    let caches = caches.map(|roof| row(measured, &roof, format!("L{}", roof.to)));
     let memories = roofs(measured).into_iter().map(|roof| {
         let to = measured.memory_nodes[roof.to].to_string();
-        let figures = [&roof.gflops, &roof.gbs];
-        row(roof.from, to, roof.is_all, figures, roof.ridge())
+        row(measured, &roof, to)
     });
     let rows = caches.chain(memories);
     let head = [
@@ -201,6 +158,19 @@ pub fn text(measured: &Report) -> String {
     ];
     table(&mut text, &head.map(str::to_owned), rows.collect());
     text
+}
+
+/// A row of the table of ridges.
+fn row<T>(measured: &Report, roof: &Roof<T>, to: String) -> Vec<String> {
+    let ridge = roof.ridge();
+    vec![
+        measured.cpu_nodes[roof.from].to_string(),
+        to,
+        roof.threads().to_owned(),
+        rounded(&roof.gflops),
+        rounded(&roof.gbs),
+        ridge.map_or_else(String::new, |ridge| format!("{ridge:.2}")),
+    ]
 }
 
 /// The fields `flops`, `roofline` and `caches` of `hither.probe/1`.
@@ -220,7 +190,7 @@ pub fn json(measured: &Report) -> [Value; 3] {
         json!({
             "from": measured.cpu_nodes[roof.from].0,
             "to": measured.memory_nodes[roof.to].0,
-            "threads": threads(roof.is_all),
+            "threads": roof.threads(),
             "gflops": sample(&roof.gflops),
             "gbs": sample(&roof.gbs),
             "ridge_flops_per_byte": roof.ridge(),
@@ -238,8 +208,8 @@ pub fn json(measured: &Report) -> [Value; 3] {
     [flops.collect(), roofs.collect(), caches.collect()]
 }
 
-/// A chart for each node with CPUs: a roof for each memory and each level of caches, one thread's for its nearest, and what
-/// other instructions and single precision reach.
+/// A chart for each node with CPUs: a roof for each memory and each level of caches, one thread's for
+/// its nearest, and what other instructions and single precision reach.
 #[must_use]
 pub fn charts(measured: &Report) -> Vec<LineChart> {
     let roofs = roofs(measured);
@@ -248,13 +218,13 @@ pub fn charts(measured: &Report) -> Vec<LineChart> {
     };
     let nodes = 0..measured.cpu_nodes.len();
     let charts = nodes.filter_map(|from| {
-        let own: Vec<Roof> = roofs.iter().copied().filter(|roof| roof.from == from).collect();
+        let own: Vec<Roof<Memory>> = roofs.iter().copied().filter(|roof| roof.from == from).collect();
         let best = own.iter().filter(|roof| roof.is_all);
         let best = best.max_by(|one, other| one.gbs.median.total_cmp(&other.gbs.median))?;
         let mut caches = cache_roofs(measured);
         caches.retain(|roof| roof.from == from && roof.is_all);
         let ridges = own.iter().filter_map(Roof::ridge);
-        let around = around(ridges.chain(caches.iter().filter_map(CacheRoof::ridge)));
+        let around = around(ridges.chain(caches.iter().filter_map(Roof::ridge)));
         Some(roofline(
             format!("Roofline of {}", measured.cpu_nodes[from]),
             format!(
@@ -273,8 +243,8 @@ pub fn charts(measured: &Report) -> Vec<LineChart> {
 fn series(
     measured: &Report,
     from: usize,
-    (own, caches): (&[Roof], &[CacheRoof]),
-    best: &Roof,
+    (own, caches): (&[Roof<Memory>], &[Roof<Level>]),
+    best: &Roof<Memory>,
     around: (f64, f64),
 ) -> Vec<Series> {
     let mut series = Vec::new();
@@ -297,7 +267,7 @@ fn series(
     let colours = measured.memory_nodes.len();
     for (index, roof) in caches.iter().enumerate() {
         series.push(Series {
-            name: format!("L{}, {} GB/s", roof.level, rounded(&roof.gbs)),
+            name: format!("L{}, {} GB/s", roof.to, rounded(&roof.gbs)),
             colour: colours + index,
             shape: Shape::Line,
             points: roof.ceiling().points(around),
@@ -479,7 +449,7 @@ mod tests {
         let with = with_caches();
         let roofs: Vec<_> = cache_roofs(&with)
             .iter()
-            .map(|roof| (roof.from, roof.level, roof.is_all, roof.ridge()))
+            .map(|roof| (roof.from, roof.to, roof.is_all, roof.ridge()))
             .collect();
         // 67 GFLOP/s over 268 and 134 GB/s, and 268 over 1072.
         let of = |from| {

@@ -173,16 +173,7 @@ fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
     };
     let mut now = BTreeMap::new();
     for mapping in mappings {
-        let letter = |is: bool, letter| if is { letter } else { '-' };
-        let permissions: String = [
-            letter(mapping.readable, 'r'),
-            letter(mapping.writable, 'w'),
-            letter(mapping.executable, 'x'),
-            if mapping.shared { 's' } else { 'p' },
-        ]
-        .iter()
-        .collect();
-        let entry = (mapping.range.end, permissions, mapping.name);
+        let entry = (mapping.range.end, mapping.permissions(), mapping.name);
         if known.mappings.get(&mapping.range.start) != Some(&entry) {
             found.mappings.push(Mapping {
                 time_ns: now_ns,

@@ -59,19 +59,7 @@ fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
         &mapping.name
     };
     let (start, end) = (mapping.range.start, mapping.range.end);
-    format!("{name} {start:x}-{end:x}, {}", permissions(mapping))
-}
-
-fn permissions(mapping: &hither_linux::sys::Mapping) -> String {
-    let letter = |is: bool, letter| if is { letter } else { '-' };
-    [
-        letter(mapping.readable, 'r'),
-        letter(mapping.writable, 'w'),
-        letter(mapping.executable, 'x'),
-        if mapping.shared { 's' } else { 'p' },
-    ]
-    .iter()
-    .collect()
+    format!("{name} {start:x}-{end:x}, {}", mapping.permissions())
 }
 
 /// Reads, writes, and how many of both came from caches.
@@ -247,7 +235,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
     let mappings = of.mappings.iter().map(|mapping| {
         json!({
             "range": format!("{:x}-{:x}", mapping.range.start, mapping.range.end),
-            "permissions": permissions(mapping), "name": mapping.name,
+            "permissions": mapping.permissions(), "name": mapping.name,
         })
     });
     let areas = look.areas.list.iter().map(|area| {

@@ -113,12 +113,10 @@ pub struct Look {
 #[must_use]
 pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) -> Look {
     let within = |access: &&Access| access.pid == pid && range.contains(&access.address);
-    let mut data = Data {
+    let data = &Data {
         accesses: data.accesses.iter().filter(within).copied().collect(),
         ..data.without_observations()
     };
-    data.accesses.sort_by_key(|access| access.time_ns);
-    let data = &data;
     let areas = areas::areas(data);
     let by_thread = data.accesses.iter().all(|access| access.tid().is_some());
     let nodes = data.nodes.len();
@@ -133,7 +131,7 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     // A device that counted nothing at all did not watch the right frames: samples know better.
     let counted = counted.filter(|pages| !pages.is_empty());
     let is_counted = counted.is_some();
-    let pages = counted.unwrap_or_else(|| pages::of_range(data, pid, range.clone()));
+    let pages = counted.unwrap_or_else(|| pages::of_accesses(nodes, pid, data.accesses.iter()));
     let write_share = match all.all() > 0.0 {
         true => all.writes / all.all(),
         false => 0.0,

@@ -155,15 +155,9 @@ pub fn of_samples(data: &Data, areas: &Areas, index: usize) -> Vec<Page> {
     )
 }
 
-/// The same of a range of addresses.
+/// The same of accesses of one process, on a machine of so many nodes.
 #[must_use]
-pub fn of_range(data: &Data, pid: i32, range: Range<u64>) -> Vec<Page> {
-    let is_within = |access: &&Access| access.pid == pid && range.contains(&access.address);
-    let own = data.accesses.iter().filter(is_within);
-    of_accesses(data.nodes.len(), pid, own)
-}
-
-fn of_accesses<'a>(
+pub fn of_accesses<'a>(
     nodes: usize,
     pid: i32,
     accesses: impl Iterator<Item = &'a Access>,

@@ -23,15 +23,14 @@ pub(super) fn cpu(root: &Section) -> Result<Cpu> {
             "stream_overlap",
         ],
     )?;
-    let (store_mlp, window) = (section.get("store_mlp"), section.get("window"));
     Ok(Cpu {
         ghz: section.number("ghz", 0.01, 100.0)?,
         cpi: section.number("cpi", 0.01, 1000.0)?,
         divide_cycles: section.number("divide_cycles", 0.0, 1e5)?,
         pause_cycles: section.number("pause_cycles", 1.0, 1000.0)?,
         mlp: section.number("mlp", 1.0, 1000.0)?,
-        store_mlp: (store_mlp.map(|field| field.number(1.0, 1000.0))).transpose()?,
-        window: (window.map(|field| field.number(1.0, 1e6))).transpose()?,
+        store_mlp: section.number_if_any("store_mlp", 1.0, 1000.0)?,
+        window: section.number_if_any("window", 1.0, 1e6)?,
         stream_gbs: section.number("stream_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
         stream_overlap: section.number("stream_overlap", 0.0, 1.0)?,
     })
@@ -96,13 +95,11 @@ pub(super) fn cache_bandwidths(root: &Section) -> Result<Vec<CacheBandwidth>> {
                 "list each level once, the nearest first",
             ));
         }
-        let all = section.get("all_gbs");
         found.push(CacheBandwidth {
             level,
             size_kb: section.whole("size_kb", 1, limits::CACHE_KB)?,
             one_gbs: section.number("one_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
-            all_gbs: (all.map(|field| field.number(limits::GBS_MIN, limits::GBS_MAX)))
-                .transpose()?,
+            all_gbs: section.number_if_any("all_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
         });
     }
     Ok(found)

@@ -288,6 +288,13 @@ impl<'a> Section<'a> {
         self.need(name, &number_words(low, high))?.number(low, high)
     }
 
+    /// A number that may be there, in a closed range.
+    pub fn number_if_any(&self, name: &str, low: f64, high: f64) -> Result<Option<f64>> {
+        self.get(name)
+            .map(|field| field.number(low, high))
+            .transpose()
+    }
+
     /// A whole number that must be there, in a closed range.
     pub fn whole(&self, name: &str, low: u64, high: u64) -> Result<u64> {
         self.need(name, &whole_words(low, high))?.whole(low, high)
