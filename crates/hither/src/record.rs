@@ -9,13 +9,16 @@ pub mod session;
 use crate::beside::{Beside, End};
 use crate::print;
 use crate::run::parse_interval;
+use crate::trackers;
 use crate::units;
 use allocations::Allocations;
 use anyhow::{Context, ensure};
+use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
+use hither_linux::tracker::frames::FrameNodes;
 use hither_recording::Writer;
 use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
 use std::ffi::OsString;
@@ -264,10 +267,20 @@ pub fn meta(
     watched: String,
     interval_us: u64,
 ) -> Meta {
+    // Only what has physical addresses needs to know whose they are.
+    let frames = match tracker.meta.name == trackers::DAMON_PHYSICAL.name {
+        true => FrameNodes::read(root),
+        false => FrameNodes::default(),
+    };
+    let spans = |id| {
+        let own = frames.spans().iter().filter(move |(_, node)| *node == id);
+        own.map(|(span, _)| (span.start * PAGE_BYTES, span.end * PAGE_BYTES))
+    };
     let node = |node: &hither_linux::topology::Node| MetaNode {
         id: node.id.0,
         cpus: node.cpus.to_string(),
         total_bytes: node.memory.total_kb << 10,
+        spans: spans(node.id).collect(),
     };
     let kernel = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -54,6 +54,7 @@ fn write(folder: &std::path::Path) {
         id,
         cpus: format!("{}-{}", 2 * id, 2 * id + 1),
         total_bytes: 8 << 30,
+        spans: Vec::new(),
     });
     let meta = Meta {
         schema: SCHEMA.into(),

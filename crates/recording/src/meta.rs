@@ -43,6 +43,25 @@ pub struct MetaNode {
     pub cpus: String,
     /// Its memory.
     pub total_bytes: u64,
+    /// Physical addresses between which its memory lies, half-open, in bytes; empty where the recording
+    /// has no physical addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<(u64, u64)>,
+}
+
+impl Meta {
+    /// The node that a physical address belongs to; `None` where no node's memory is known to lie
+    /// there, or that of two.
+    #[must_use]
+    pub fn node_of(&self, physical: u64) -> Option<u32> {
+        let holds = |node: &&MetaNode| {
+            let mut spans = node.spans.iter();
+            spans.any(|&(start, end)| (start..end).contains(&physical))
+        };
+        let mut holders = self.nodes.iter().filter(holds);
+        let node = holders.next()?.id;
+        holders.next().is_none().then_some(node)
+    }
 }
 
 /// A tracker.

@@ -13,6 +13,7 @@ fn meta() -> Meta {
         id,
         cpus: format!("{id}"),
         total_bytes: 1 << 30,
+        spans: Vec::new(),
     };
     Meta {
         schema: SCHEMA.into(),

@@ -60,7 +60,7 @@ pub fn json(figures: &Figures) -> String {
         },
         "areas": areas.map(|(area, judged)| one_area(figures, area, judged)).collect::<Vec<_>>(),
         "lines": figures.lines.iter().map(|line| one_line(figures, line)).collect::<Vec<_>>(),
-        "heat": figures.heat.as_ref().map(heat),
+        "heat": figures.heat.as_ref().map(|heat| heat_of(figures, heat)),
         "working_set": {
             "of": if figures.working_set.of_samples { "samples" } else { "regions" },
             "windows": windows.collect::<Vec<_>>(),
@@ -136,11 +136,15 @@ fn one_line(figures: &Figures, line: &Line) -> Value {
     })
 }
 
-fn heat(heat: &Heat) -> Value {
+fn heat_of(figures: &Figures, heat: &Heat) -> Value {
     let columns = heat.columns().max(1);
     let rows = heat.cells.chunks(columns).enumerate().map(|(row, cells)| {
         let addresses = heat.addresses(row);
-        json!({"start": addresses.start, "end": addresses.end, "cells": cells})
+        let node = match heat.pid {
+            Some(_) => None,
+            None => figures.data.meta.node_of(addresses.start),
+        };
+        json!({"start": addresses.start, "end": addresses.end, "node": node, "cells": cells})
     });
     json!({
         "pid": heat.pid,

@@ -53,6 +53,12 @@ impl FrameNodes {
         holders.all(|(_, other)| other == node).then_some(*node)
     }
 
+    /// What each node spans, ascending.
+    #[must_use]
+    pub fn spans(&self) -> &[(Range<u64>, NodeId)] {
+        &self.spans
+    }
+
     /// Is nothing known?
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -256,6 +256,7 @@ pub(crate) mod tests {
             id,
             cpus: id.to_string(),
             total_bytes: 1 << 30,
+            spans: Vec::new(),
         };
         let meta = Meta {
             schema: SCHEMA.into(),

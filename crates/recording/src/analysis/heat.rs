@@ -102,7 +102,13 @@ pub fn heat(data: &Data, pid: Option<i32>, rows: usize, columns: usize) -> Optio
             .map(|r| (r.start..r.end, f64::from(r.access_count)))
             .collect(),
     };
-    let stretches = stretches(seen);
+    let mut stretches = stretches(seen);
+    if pid.is_none() {
+        let spans = data.meta.nodes.iter().flat_map(|node| &node.spans);
+        for edge in spans.flat_map(|&(start, end)| [start, end]) {
+            cut(&mut stretches, edge);
+        }
+    }
     if stretches.is_empty() || rows == 0 || columns == 0 {
         return None;
     }
@@ -146,6 +152,15 @@ fn stretches(mut seen: Vec<(Range<u64>, f64)>) -> Vec<Range<u64>> {
     let mut kept: Vec<Range<u64>> = joined.into_iter().map(|(range, _)| range).collect();
     kept.sort_unstable_by_key(|range| range.start);
     kept
+}
+
+/// Cuts the stretch that an address lies within in two, so that no row is of two nodes.
+fn cut(stretches: &mut Vec<Range<u64>>, at: u64) {
+    if let Some(index) = stretches.iter().position(|s| s.start < at && at < s.end) {
+        let upper = at..stretches[index].end;
+        stretches[index].end = at;
+        stretches.insert(index + 1, upper);
+    }
 }
 
 /// Gives the rows out in proportion, at least one each; no row below a block.
@@ -299,6 +314,35 @@ mod tests {
             .collect();
         assert!(first.iter().all(|&cell| cell == 1.0), "{first:?}");
         assert!(second.iter().all(|&cell| cell == 0.5), "{second:?}");
+    }
+
+    #[test]
+    fn no_row_of_physical_memory_is_of_two_nodes() {
+        let mut data = empty();
+        data.regions = vec![Region {
+            time_ns: 100,
+            length_ns: 100,
+            pid: None,
+            start: 1 << 20,
+            end: 9 << 20,
+            access_count: 5,
+            check_count: 20,
+            age_count: 0,
+        }];
+        data.meta.nodes[0].spans = vec![(0, 3 << 20)];
+        data.meta.nodes[1].spans = vec![(3 << 20, 8 << 20)];
+        let heat = heat(&data, None, 3, 2).unwrap();
+        let nodes: Vec<Option<u32>> = (0..heat.rows())
+            .map(|row| data.meta.node_of(heat.addresses(row).start))
+            .collect();
+        assert_eq!(nodes, [Some(0), Some(2), None]);
+        let ends: Vec<u64> = (0..heat.rows())
+            .map(|row| heat.addresses(row).end)
+            .collect();
+        assert_eq!(ends, [3 << 20, 8 << 20, 9 << 20]);
+        // What two nodes claim is nobody's.
+        data.meta.nodes[1].spans[0].0 = 0;
+        assert_eq!(data.meta.node_of(1 << 20), None);
     }
 
     #[test]

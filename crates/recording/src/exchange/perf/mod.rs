@@ -189,6 +189,7 @@ fn assemble(header: Header<'_>, read: Read) -> Imported {
             id: node.id,
             cpus: node.cpus.clone(),
             total_bytes: node.total_bytes,
+            spans: Vec::new(),
         })
         .collect();
     nodes.sort_by_key(|node| node.id);
