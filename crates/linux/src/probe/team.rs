@@ -345,7 +345,8 @@ mod tests {
                 to.fill(1000);
                 copy(&from[first..end], &mut to[first..end]);
                 assert_eq!(to[first..end], from[first..end]);
-                assert!(to[..first].iter().chain(&to[end..]).all(|word| *word == 1000));
+                let mut beside = to[..first].iter().chain(&to[end..]);
+                assert!(beside.all(|word| *word == 1000));
             }
         }
         write_ordinary(&mut to, 7);
