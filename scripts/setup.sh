@@ -13,7 +13,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # and its manual; python3-venv tests the Python package.
 packages=(gcc g++ libc6-dev make busybox-static numactl strace valgrind groff-base pkgconf libjemalloc2
   libmimalloc2.0 python3-venv)
-evidence_packages=(sqlite3 redis-server python3-numpy postgresql golang-go zstd stress-ng mbw sysbench likwid jq bsdextrautils)
+evidence_packages=(sqlite3 redis-server python3-numpy postgresql golang-go zstd stress-ng mbw sysbench likwid
+  linux-perf jq bsdextrautils)
 drawings_packages=(chromium fonts-dejavu-core)
 qemu_package=qemu-system-x86
 # The laboratory is built for plugin interface version 4 and tested with QEMU 10.0, which has it.

@@ -61,7 +61,7 @@ pub struct Command {
     #[arg(long, value_name = "FILE", conflicts_with = "cpus")]
     machine_file: Option<PathBuf>,
     /// Measure only these, by one thread on the first CPU: read, write, write-streaming, copy,
-    /// copy-streaming; JSON is then hither.probe-work/1
+    /// copy-streaming, copy-interleaved; JSON is then hither.probe-work/1
     #[arg(long, value_name = "WORK,...", value_delimiter = ',', value_parser = alone::parse_work,
           conflicts_with_all = ["svg", "machine_file"])]
     work: Vec<Work>,
