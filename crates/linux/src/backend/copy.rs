@@ -21,7 +21,7 @@ mod reach;
 mod stream;
 
 pub use copier::Copier;
-pub use stream::{copy, nontemporal};
+pub use stream::{copy, interleaved, nontemporal};
 
 use crate::sys::{self, Access};
 use hither_core::ids::CpuId;

@@ -168,7 +168,7 @@ fn chunk(words: &mut [u64], next: &mut usize, told: &Orders) -> u64 {
             let (from, to) = (&front[range.clone()], &mut rear[range]);
             // SAFETY: two slices of one length, the one exclusive.
             unsafe {
-                copy::nontemporal(from.as_ptr().cast(), to.as_mut_ptr().cast(), length * 8);
+                copy::interleaved(from.as_ptr().cast(), to.as_mut_ptr().cast(), length * 8);
             }
         }
     }

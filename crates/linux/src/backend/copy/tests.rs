@@ -1,6 +1,6 @@
 //! On this machine's own kernel, with mappings of our own around every range.
 
-use super::stream::Way;
+use super::stream::{Order, Way};
 use super::*;
 use hither_core::ids::{NodeId, Pid};
 use hither_mover::{Pages, Race};
@@ -165,14 +165,13 @@ proptest! {
         source_at in 0usize..PAGE,
         target_at in 0usize..PAGE,
         bytes in length(),
-        from_memory: bool,
+        takes_turns: bool,
     ) {
-        // The two forms of the loop by what the size of the whole would be.
-        let total = if from_memory { usize::MAX } else { bytes };
+        let order = if takes_turns { Order::Interleaved } else { Order::Ascending };
         for way in ways() {
             compare(source_at, target_at, bytes, |from, to| {
                 // SAFETY: `compare` gives disjoint areas; the processor has the way.
-                unsafe { way.copy(from, to, bytes, total) };
+                unsafe { way.copy(from, to, bytes, order) };
             });
         }
         compare(source_at, target_at, bytes, |from, to| {
