@@ -220,7 +220,7 @@ fn by_entries(locator: &Locator, range: &Range<u64>) -> Option<Survey> {
 /// Has the page at this address the frame that it has in a huge page?
 fn may_be_huge(entry: u64, address: u64) -> bool {
     let place = HUGE / PAGE - 1;
-    pagemap::frame(entry).is_some_and(|frame| frame & place == address / PAGE & place)
+    pagemap::frame(entry).is_some_and(|frame| frame & place == (address / PAGE) & place)
 }
 
 /// `file`: the category that tells pages of files, where the scan shall. `None`: it should have.
