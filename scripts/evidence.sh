@@ -52,6 +52,7 @@ reports=(
   "moves-small|requests of 4 KiB pages through the mover service, beside calls of move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES"
   "moves-huge|requests of huge pages through the mover service, beside calls of move_pages|$bench --pages huge --sizes 2M,16M --repeat $MOVES"
   "moves-two-workers|two workers of the mover service, beside two threads that call move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES --workers 2"
+  "moves-two-copiers|requests of 16 MB of 4 KiB pages that two threads copy, beside calls of move_pages|$bench --pages small --sizes 16M --repeat $MOVES --copiers 2"
   "moves-in-place|requests of the mover service on this machine's own kernel, in place, as shares of a bare copy|target/release/hither bench service --repeat $MOVES"
   "probe-native|hither probe's kernels beside public benchmarks on this machine: the same bytes, CPU and pages|scripts/probe-native.sh"
   "streams|a stream of one thread through fast memory, five workers that copy, beside the plain loop|\

@@ -21,6 +21,7 @@ mod reach;
 mod stream;
 
 pub use copier::Copier;
+pub(crate) use stream::copy_part;
 pub use stream::{copy, interleaved, nontemporal};
 
 use crate::sys::{self, Access};

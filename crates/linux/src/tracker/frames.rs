@@ -48,9 +48,24 @@ impl FrameNodes {
     /// The node of a frame; `None` where no node claims it, or two do.
     #[must_use]
     pub fn node(&self, frame: u64) -> Option<NodeId> {
+        self.around(frame).map(|(_, node)| node)
+    }
+
+    /// The same, with frames around it of which the same holds: for who looks up many.
+    #[must_use]
+    pub fn around(&self, frame: u64) -> Option<(Range<u64>, NodeId)> {
         let mut holders = self.spans.iter().filter(|(span, _)| span.contains(&frame));
-        let (_, node) = holders.next()?;
-        holders.all(|(_, other)| other == node).then_some(*node)
+        let (mut around, node) = holders.next().cloned()?;
+        for (other, _) in self.spans.iter().filter(|(_, of)| *of != node) {
+            if other.end <= frame {
+                around.start = around.start.max(other.end);
+            } else if other.start > frame {
+                around.end = around.end.min(other.start);
+            } else {
+                return None;
+            }
+        }
+        Some((around, node))
     }
 
     /// What each node spans, ascending.
@@ -158,6 +173,8 @@ Node 4, zone   Normal
         let frames = FrameNodes::new(spans);
         let node = |frame| frames.node(frame).map(|node| node.0);
         assert_eq!([10, 60, 92, 120].map(node), [Some(0), None, None, Some(1)]);
+        assert_eq!(frames.around(10), Some((0..50, NodeId(0))));
+        assert_eq!(frames.around(120), Some((100..150, NodeId(1))));
     }
 
     #[test]

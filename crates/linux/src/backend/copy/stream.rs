@@ -68,7 +68,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 ///
 /// # Safety
 /// As [`nontemporal`].
-pub(super) unsafe fn copy_part(from: *const u8, to: *mut u8, bytes: usize, total: usize) {
+pub(crate) unsafe fn copy_part(from: *const u8, to: *mut u8, bytes: usize, total: usize) {
     if total <= TUNING.ordinary_most {
         // SAFETY: as the caller promises.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }

@@ -71,6 +71,8 @@ pub(super) struct Account {
     pub(super) stall_ns: u64,
     /// Under `Race::Fail`.
     pub(super) raced: Option<Raced>,
+    /// Somebody waited for a page.
+    pub(super) is_touched: bool,
     /// Accesses that are accounted for.
     seen: usize,
 }
@@ -212,8 +214,12 @@ impl Exchange<'_> {
                         .copy(from as *const u8, to as *mut u8, bytes as usize);
                 }
             } else {
+                // By the size of the window: a small one stays in the caches, and so do pages that
+                // come back before others took their place.
+                let (from, to) = (from as *const u8, to as *mut u8);
+                let total = chunk.parking.end - chunk.parking.start;
                 // SAFETY: as above.
-                unsafe { copy::nontemporal(from as *const u8, to as *mut u8, bytes as usize) };
+                unsafe { copy::copy_part(from, to, bytes as usize, total as usize) };
             }
             next += length;
             self.step(Step::Copying);
@@ -300,6 +306,7 @@ impl Exchange<'_> {
         for touch in &journal.touches[account.seen..] {
             account.stall_ns += now.saturating_sub(touch.at_ns);
         }
+        account.is_touched = !journal.touches.is_empty();
         slots.clear();
         for (page, fate) in journal.pages.iter().zip(fates.iter_mut()) {
             let (parking_filled, arrived) = match page.state {

@@ -322,15 +322,7 @@ impl Pool {
 
     /// Is this one huge page, mapped as such?
     pub(super) fn is_huge(&self, slot: &Range<u64>) -> bool {
-        let query = sys::ScanQuery {
-            start: slot.start,
-            end: slot.end,
-            required: sys::PAGE_IS_HUGE,
-            reported: sys::PAGE_IS_HUGE,
-        };
-        let mut found = [sys::PageRegion::default()];
-        let filled = sys::pagemap_scan(self.locator.pagemap(), query, &mut found);
-        filled.is_ok_and(|(count, _)| count == 1) && (found[0].start..found[0].end) == *slot
+        self.locator.is_huge(slot)
     }
 
     /// Work of the pool's own thread: fills what is low, drops what is too much, until

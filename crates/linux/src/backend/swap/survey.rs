@@ -6,6 +6,7 @@ use crate::proc::pagemap;
 use crate::root::Root;
 use crate::sys::{self, PageRegion, ScanQuery};
 use crate::tracker::frames::FrameNodes;
+use hither_core::ids::NodeId;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -78,8 +79,44 @@ impl Locator {
         })
     }
 
-    pub(super) fn pagemap(&self) -> &File {
-        &self.pagemap
+    /// Is this one huge page, mapped as such?
+    pub(super) fn is_huge(&self, slot: &Range<u64>) -> bool {
+        let query = ScanQuery {
+            start: slot.start,
+            end: slot.end,
+            required: sys::PAGE_IS_HUGE,
+            reported: sys::PAGE_IS_HUGE,
+        };
+        let mut found = [PageRegion::default()];
+        let filled = sys::pagemap_scan(&self.pagemap, query, &mut found);
+        filled.is_ok_and(|(count, _)| count == 1) && (found[0].start..found[0].end) == *slot
+    }
+
+    /// Entries of the page map, of as many pages as there is room for at most.
+    fn entries<'b>(
+        &self,
+        range: &Range<u64>,
+        bytes: &'b mut [u8; FRAMES_READ * 8],
+    ) -> Option<impl Iterator<Item = u64> + use<'b>> {
+        let count = ((range.end - range.start) / PAGE) as usize;
+        let part = &mut bytes[..count * 8];
+        let offset = range.start / PAGE * 8;
+        self.pagemap.read_exact_at(part, offset).ok()?;
+        let (entries, _) = part.as_chunks();
+        Some(entries.iter().map(|entry| u64::from_ne_bytes(*entry)))
+    }
+
+    /// The node of an anonymous page that nobody else maps, where this user may know it. `known`:
+    /// frames of the page before, most of which are on one node.
+    fn node_of_own(&self, entry: u64, known: &mut (Range<u64>, NodeId)) -> Option<i32> {
+        let frame = pagemap::frame(entry)?;
+        if pagemap::is_file(entry) || !pagemap::is_exclusive(entry) {
+            return None;
+        }
+        if !known.0.contains(&frame) {
+            *known = self.frames.around(frame)?;
+        }
+        Some(known.1.0 as i32)
     }
 
     /// The node of each page, or of each huge page, by `step`; another negative number than
@@ -130,14 +167,60 @@ impl Locator {
 
 /// Looks at `range`, which is page-aligned.
 pub(super) fn survey(locator: &Locator, range: &Range<u64>) -> io::Result<Survey> {
-    // Asked for pages of files, the scan looks at every page's descriptor. So does locating them,
-    // which tells as much where frames are known: once is enough.
-    if locator.knows_frames.load(Ordering::Relaxed)
-        && let Some(survey) = look(locator, range, 0)?
-    {
-        return Ok(survey);
+    if locator.knows_frames.load(Ordering::Relaxed) {
+        if let Some(survey) = by_entries(locator, range) {
+            return Ok(survey);
+        }
+        // Asked for pages of files, the scan looks at every page's descriptor. So does locating
+        // them, which tells as much where frames are known: once is enough.
+        if let Some(survey) = look(locator, range, 0)? {
+            return Ok(survey);
+        }
     }
     Ok(look(locator, range, sys::PAGE_IS_FILE)?.unwrap_or_default())
+}
+
+/// By the entries of the page map alone, which takes a third less time than with the scan. They
+/// tell all of pages that nobody else maps, but not which are huge: where the frames are such that
+/// they may be, the scan is asked. `None`: there are other pages (of files, shared, of zeros), or
+/// there may be part of a huge page, or frames are not told.
+fn by_entries(locator: &Locator, range: &Range<u64>) -> Option<Survey> {
+    let mut survey = Survey::default();
+    let mut bytes = [0u8; FRAMES_READ * 8];
+    let mut known = (0..0, NodeId(0));
+    let mut start = range.start;
+    while start < range.end {
+        let block = start..(start / HUGE * HUGE + HUGE).min(range.end);
+        start = block.end;
+        let is_whole = block.end - block.start == HUGE;
+        if is_whole {
+            let first = block.start..block.start + PAGE;
+            let entry = locator.entries(&first, &mut bytes)?.next()?;
+            if may_be_huge(entry, block.start) && locator.is_huge(&block) {
+                let node = locator.node_of_own(entry, &mut known)?;
+                survey.add_page(block, Size::Huge, node);
+                continue;
+            }
+        }
+        let entries = locator.entries(&block, &mut bytes)?;
+        for (address, entry) in block.step_by(PAGE as usize).zip(entries) {
+            if !pagemap::is_present(entry) {
+                continue;
+            }
+            if !is_whole && may_be_huge(entry, address) {
+                return None;
+            }
+            let node = locator.node_of_own(entry, &mut known)?;
+            survey.add_page(address..address + PAGE, Size::Small, node);
+        }
+    }
+    Some(survey)
+}
+
+/// Has the page at this address the frame that it has in a huge page?
+fn may_be_huge(entry: u64, address: u64) -> bool {
+    let place = HUGE / PAGE - 1;
+    pagemap::frame(entry).is_some_and(|frame| frame & place == (address / PAGE) & place)
 }
 
 /// `file`: the category that tells pages of files, where the scan shall. `None`: it should have.
@@ -195,6 +278,15 @@ impl Survey {
             }
         } else {
             self.part(range, Size::Small);
+        }
+    }
+
+    /// The next page, on a node.
+    fn add_page(&mut self, range: Range<u64>, size: Size, node: i32) {
+        self.found += (range.end - range.start) / PAGE;
+        self.part(range, size);
+        if let Some(part) = self.parts.last_mut() {
+            part.nodes.push(node);
         }
     }
 
@@ -264,6 +356,40 @@ mod tests {
         survey.add(&run(6 * HUGE, 6 * HUGE + PAGE, sys::PAGE_IS_FILE));
         assert_eq!(survey.others.len(), 4);
         assert_eq!(survey.found, 1024 + 511 + 3 + 1);
+    }
+
+    #[test]
+    fn entries_tell_what_the_scan_tells() {
+        let locator = Locator::new().unwrap();
+        for huge in [false, true] {
+            let area = sys::Area::new(2 * HUGE, huge).unwrap();
+            let range = area.range();
+            sys::fill(&range).unwrap();
+            if !huge {
+                for hole in [3..5, 511..514, 1023..1024] {
+                    sys::discard(&(range.start + hole.start * PAGE..range.start + hole.end * PAGE));
+                }
+            }
+            let Some(told) = by_entries(&locator, &range) else {
+                let frames = locator.nodes(&range, PAGE, &mut Vec::new());
+                assert!(!frames.unwrap(), "frames are told, and every page is plain");
+                return;
+            };
+            let scanned = look(&locator, &range, sys::PAGE_IS_FILE);
+            let scanned = scanned.unwrap().unwrap();
+            assert_eq!((told.parts, told.found), (scanned.parts, scanned.found));
+            assert_eq!((told.others, scanned.others), (vec![], vec![]));
+            let first = range.start..range.start + HUGE;
+            if locator.is_huge(&first) {
+                let part = range.start + PAGE..range.start + HUGE;
+                assert!(by_entries(&locator, &part).is_none(), "part of a huge page");
+            }
+        }
+        // Read only: every page is the one of zeros.
+        let area = sys::Area::new(HUGE, false).unwrap();
+        // SAFETY: a page of the area.
+        unsafe { std::ptr::read_volatile(area.range().start as *const u8) };
+        assert!(by_entries(&locator, &area.range()).is_none());
     }
 
     #[test]

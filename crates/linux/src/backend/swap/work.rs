@@ -258,8 +258,10 @@ impl SwapBackend {
         figures.raced = account.raced;
         progress.is_over = account.raced.is_some();
         if size == Size::Huge {
-            let moved = self.stock_up_huge(span.to, &chunk, part);
-            let is_huge = self.pool.is_huge(&(chunk.start..chunk.start + length));
+            let (moved, left_whole) = self.stock_up_huge(span.to, &chunk, part);
+            // What left as a huge page leaves room for one, unless an access put a page table there.
+            let is_huge = left_whole && !account.is_touched
+                || self.pool.is_huge(&(chunk.start..chunk.start + length));
             figures.huge_kept += u64::from(moved && is_huge);
             figures.huge_split += u64::from(!is_huge);
         } else {
@@ -287,14 +289,15 @@ impl SwapBackend {
     }
 
     /// The slots of huge pages go back to the pool, as what they are now. Returns whether all pages
-    /// were exchanged.
-    fn stock_up_huge(&self, to: NodeId, chunk: &Chunk, part: &Part) -> bool {
+    /// were exchanged, and whether they left as a huge page.
+    fn stock_up_huge(&self, to: NodeId, chunk: &Chunk, part: &Part) -> (bool, bool) {
         let size = Size::Huge;
         let (parking, fresh) = (chunk.parking.clone(), chunk.fresh.clone());
         let mut slots = self.slots.iter();
         let all_moved = slots.all(|slots| slots.parking_filled && !slots.fresh_filled);
+        let left_whole = all_moved && self.pool.is_huge(&parking);
         let mut slots = self.slots.iter();
-        if all_moved && self.pool.is_huge(&parking) {
+        if left_whole {
             let home = NodeId(part.node(chunk.start) as u32);
             self.pool.put_left(home, size, parking);
             self.pool.put_empty(size, fresh);
@@ -305,7 +308,7 @@ impl SwapBackend {
             self.pool.put_unknown(size, parking);
             self.pool.put_unknown(size, fresh);
         }
-        all_moved
+        (all_moved, left_whole)
     }
 
     /// The same for small pages.
