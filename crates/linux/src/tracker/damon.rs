@@ -321,7 +321,7 @@ impl DamonTracker {
         Ok(())
     }
 
-    /// Looks at what watching costs, and begins anew where it is too much or needlessly little.
+    /// Looks at what watching costs, and changes the pace where it is too much or needlessly little.
     fn judge(&mut self, now_ns: u64) -> Result<()> {
         let (before, since_ns) = self.judged;
         let passed_ns = now_ns.saturating_sub(since_ns);
@@ -335,15 +335,23 @@ impl DamonTracker {
             Sampling::Cheap | Sampling::Off => self.budget / 10.0,
         };
         let Some(fitted) = fit::fit(&self.setting, self.pace, share / budget, passed_ns) else {
-            if passed_ns >= fit::sure_ns(self.pace) {
+            if passed_ns >= fit::SURE_NS {
                 self.judged = (self.cost, now_ns);
             }
             return Ok(());
         };
         self.pace = fitted;
         self.judged = (self.cost, now_ns);
-        // The next look starts them again, so that regions fit the new limits from the start.
-        self.stop_those(|_| true)
+        let (root, pace) = (&self.root, self.pace);
+        let mut refused = Vec::new();
+        for watched in &mut self.watched {
+            match admin::commit(root, watched.slot, &pace) {
+                Ok(()) => watched.collector.set_check_count(pace.check_count()),
+                Err(_) => refused.push(watched.slot),
+            }
+        }
+        // The next look starts these again, with the new pace and without what they knew.
+        self.stop_those(|watched| refused.contains(&watched.slot))
     }
 }
 

@@ -153,11 +153,8 @@ pub fn start(root: &Root, slot: u32, target: &Target, pace: &Pace, mark_us: u64)
         Target::Physical(_) => "paddr",
     };
     write(root, &context(slot, "operations"), operations)?;
-    set("monitoring_attrs/intervals/sample_us", pace.sample_us)?;
-    set("monitoring_attrs/intervals/aggr_us", pace.aggregation_us)?;
     set("monitoring_attrs/intervals/update_us", mark_us)?;
-    set("monitoring_attrs/nr_regions/min", pace.min_regions.into())?;
-    set("monitoring_attrs/nr_regions/max", pace.max_regions().into())?;
+    set_pace(root, slot, pace)?;
     set("targets/nr_targets", 1)?;
     match target {
         Target::Process(pid) => set("targets/0/pid_target", *pid as u64)?,
@@ -171,6 +168,28 @@ pub fn start(root: &Root, slot: u32, target: &Target, pace: &Pace, mark_us: u64)
     }
     write(root, &file(slot, "state"), "on")?;
     kdamond(root, slot)
+}
+
+fn set_pace(root: &Root, slot: u32, pace: &Pace) -> Result<()> {
+    for (name, value) in [
+        ("intervals/sample_us", pace.sample_us),
+        ("intervals/aggr_us", pace.aggregation_us),
+        ("nr_regions/min", pace.min_regions.into()),
+        ("nr_regions/max", pace.max_regions().into()),
+    ] {
+        let below = context(slot, &format!("monitoring_attrs/{name}"));
+        write(root, &below, &value.to_string())?;
+    }
+    Ok(())
+}
+
+/// Gives a running kdamond another pace; it keeps its regions.
+///
+/// # Errors
+/// It has ended, or the kernel cannot (before Linux 5.19).
+pub fn commit(root: &Root, slot: u32, pace: &Pace) -> Result<()> {
+    set_pace(root, slot, pace)?;
+    write(root, &file(slot, "state"), "commit")
 }
 
 /// Number of a kdamond's thread.

@@ -169,6 +169,15 @@ fn a_kdamond_is_set_up_for_its_target() {
     assert_eq!(attributes("monitoring_attrs/nr_regions/min"), "40");
     assert_eq!(attributes("monitoring_attrs/nr_regions/max"), "160");
     assert_eq!(machine.get(&file(3, "state")), "on");
+    // Another pace while it runs.
+    let pace = Pace {
+        sample_us: 40_000,
+        ..PACE
+    };
+    admin::commit(&machine.root, 3, &pace).unwrap();
+    assert_eq!(attributes("monitoring_attrs/intervals/sample_us"), "40000");
+    assert_eq!(machine.get(&file(3, "state")), "commit");
+    machine.set(&file(3, "state"), "on");
     admin::stop(&machine.root, 3).unwrap();
     assert_eq!(machine.get(&file(3, "state")), "off");
 
