@@ -11,9 +11,12 @@ use crate::observation::RegionAccess;
 /// Rates of access that count as hot and as cold.
 const HOT: f64 = 0.75;
 const COLD: f64 = 0.1;
-/// Difference of rates that means another use and not chance: of eight checks each, twice the standard
-/// deviation of the difference at least.
-const CHANGED: f64 = 0.5;
+/// Difference of rates that means another use and not chance: more than the largest standard deviation
+/// of the difference of eight checks each (0.25).
+const CHANGED: f64 = 0.3;
+/// As near to a neighbour's rate a region is as that: a check of ten that comes out otherwise is no
+/// boundary.
+const ALIKE: f64 = 0.15;
 /// Base page in bytes.
 const PAGE: u64 = 4096;
 
@@ -109,7 +112,7 @@ fn boundary<'a>(
 ) -> Option<(u64, &'a RegionAccess, &'a RegionAccess)> {
     let (own, left, right) = (rate(region), rate(before), rate(after));
     let (low, high) = (left.min(right), left.max(right));
-    if high < HOT || low > COLD || own >= high || own <= low {
+    if high < HOT || low > COLD || own > high - ALIKE || own < low + ALIKE {
         return None;
     }
     // The share of pages that are as those before it.
@@ -192,7 +195,7 @@ mod tests {
             vec![region(0..120, 19), region(120..160, 6), region(160..300, 0)],
             vec![
                 region(0..100, 20),
-                region(100..140, 14),
+                region(100..140, 16),
                 region(140..300, 0),
             ],
             vec![region(0..130, 20), region(130..300, 1)],
@@ -206,9 +209,9 @@ mod tests {
             .collect();
         let expected = [
             ((0, 100), 59, 60, 3),
-            ((100, 120), 53, 60, 3),
-            // Six of twenty is another use than 34 of 40.
-            ((120, 130), 34, 40, 2),
+            ((100, 120), 55, 60, 3),
+            // Six of twenty is another use than 36 of 40.
+            ((120, 130), 36, 40, 2),
             ((130, 140), 1, 20, 1),
             ((140, 160), 7, 60, 3),
             ((160, 300), 1, 60, 3),

@@ -11,7 +11,7 @@
 //! after 20,000 updates (the lab is quicker, and memory less busy), `flush=1` whether each thread
 //! flushes its TLB then (the emulator's is too large).
 //!
-//! The watch: `tracker=damon` or `opium`, `setting=adaptive` or `thesis`, `before=5` seconds of another
+//! The watch: `tracker=damon` or `opium`, `setting=adaptive` or `thesis`, `before=3` seconds of another
 //! phase before the first, `phases=1`, `at=1,5` seconds into each when it is judged, `budget=1` per cent
 //! of the machine's CPU time, `physical=1` DAMON by physical addresses, `observe=100` ms between two
 //! looks at the tracker, `regions=1` prints the regions, `quiet=1` the last lines only.
@@ -141,7 +141,7 @@ struct Sum {
 fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     let quiet = options.number("quiet", 0.0)? != 0.0;
     let at = options.numbers("at", &[1.0, 5.0])?;
-    let before_s = options.number("before", 5.0)?;
+    let before_s = options.number("before", 3.0)?;
     let step = Duration::from_secs_f64(options.number("observe", 100.0)?.max(1.0) / 1e3);
     let hot = Pattern::of(options)?.hot_pages(options)?;
     let print_regions = options.number("regions", 0.0)? != 0.0;
@@ -162,6 +162,9 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
         let exact = Exact::begin(&root, load.pid(), &mapping)?;
         let since_ns = sys::monotonic_ns();
         load.go_on()?;
+        if !quiet {
+            println!("phase {phase}: {:#x}-{:#x}", mapping.start, mapping.end);
+        }
         let at = if phase == 0 { &[before_s] } else { &at[..] };
         let mut ahead = at.iter().peekable();
         while let Some(&&at_s) = ahead.peek() {

@@ -1,12 +1,12 @@
 //! How densely DAMON looks: the settings, and fitting them to a budget of CPU time. Pure.
 
 /// Fewer regions than this per process are not worth looking at.
-pub const LEAST_REGIONS: u32 = 40;
+pub const LEAST_REGIONS: u32 = 32;
 /// Most of the least: 4 GB in regions of 2 MB, the size of a huge page.
 const MOST_REGIONS: u32 = 2000;
 /// What a check takes, for the first guess: two walks of page tables whose lines are in no cache
-/// (11 us in the lab next to a program that evicts them).
-const CHECK_NS: f64 = 11_000.0;
+/// (18 us in the lab next to a program that evicts them).
+const CHECK_NS: f64 = 18_000.0;
 /// Regions that are checked per least region: DAMON has split each in two or three.
 const SPLITS: f64 = 2.5;
 /// Cost over budget beyond which the pace is changed at once; beyond which, and below which, it is
@@ -147,8 +147,8 @@ mod tests {
             first.check_count() as usize * hither_core::refine::HISTORY,
             32
         );
-        // 40 ms a second pay for 3,636 checks of 11 us: 145 regions at 10 a second and 2.5 splits.
-        assert_eq!((first.min_regions, first.max_regions()), (145, 580));
+        // 40 ms a second pay for 2,222 checks of 18 us: 88 regions at 10 a second and 2.5 splits.
+        assert_eq!((first.min_regions, first.max_regions()), (88, 352));
         // However little there is, its intervals stay.
         let poor = fit(&Setting::THESIS, first, 500.0, SECOND).unwrap();
         assert_eq!(poor, pace(100_000, 8, LEAST_REGIONS));
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn what_is_too_dear_is_made_coarser_then_slower() {
         let setting = Setting::ADAPTIVE;
-        assert_eq!(setting.first(0.04), pace(40_000, 10, 58));
+        assert_eq!(setting.first(0.04), pace(40_000, 10, 35));
         let now = pace(5_000, 10, 200);
         // Slightly too dear: only where that is sure.
         assert_eq!(fit(&setting, now, 1.6, SECOND), None);
@@ -194,7 +194,7 @@ mod tests {
         let now = Setting::THESIS.first(0.04);
         assert_eq!(
             fit(&Setting::THESIS, now, 0.1, SURE_NS),
-            Some(pace(100_000, 8, 580))
+            Some(pace(100_000, 8, 352))
         );
     }
 
