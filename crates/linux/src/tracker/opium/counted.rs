@@ -37,6 +37,8 @@ const GONE: f64 = 0.25;
 /// deviations count as chance.
 const LEAST_MEETINGS: f64 = 100.0;
 const CHANCE: f64 = 4.0;
+/// Share of the budget that samples aim at: who asks for a list finds processes and reads page maps.
+const AIM: f64 = 0.8;
 /// Shortest period. What the rings do not hold is lost, and counted as such.
 const LEAST_PERIOD: f64 = 16.0;
 
@@ -191,7 +193,7 @@ impl OpiumTracker {
         // A mean, not the cheapest: what interruptions make of the price is paid as well.
         let known = self.prices_ns.iter().filter(|price| price.is_finite());
         let price_ns = known.clone().sum::<f64>() / known.count() as f64;
-        let budget_ns = self.budget.unwrap_or(FULL_COST) * 1e9;
+        let budget_ns = AIM * self.budget.unwrap_or(FULL_COST) * 1e9;
         let left_ns = (budget_ns - other_ns as f64 / seconds).max(budget_ns / 4.0);
         // No more than fill the rings by half, where all CPUs do as much.
         let held = (self.device.vcpu_count() * ring::CAPACITY) as f64 / 2.0 / seconds;
