@@ -52,8 +52,9 @@ pub struct FrameCounts {
     added: u64,
     met: u64,
     met_squares: u64,
-    /// Meetings, and pairs that could have met, of the intervals before.
+    /// Meetings, their squares, and pairs that could have met, of the intervals before.
     met_before: f64,
+    squares_before: f64,
     pairs_before: f64,
     changes: u64,
 }
@@ -119,13 +120,17 @@ impl FrameCounts {
             true => self.met_before / self.pairs_before * pairs,
             false => 0.0,
         };
+        // What chance makes of it, now and in what was expected.
         let at_most = self.met as f64 + CHANCE * (self.met_squares as f64).sqrt();
-        if expected >= LEAST_MEETINGS && at_most < (1.0 - GONE) * expected {
+        let error = CHANCE * self.squares_before.sqrt() / self.met_before.max(1.0);
+        let at_least = (1.0 - GONE) * expected * (1.0 - error);
+        if expected >= LEAST_MEETINGS && at_most < at_least {
             self.changes += 1;
             self.forget();
         } else {
             self.total += self.added;
             self.met_before += self.met as f64;
+            self.squares_before += self.met_squares as f64;
             self.pairs_before += pairs;
         }
         (self.added, self.met, self.met_squares) = (0, 0, 0);
@@ -134,7 +139,7 @@ impl FrameCounts {
     fn forget(&mut self) {
         self.chunks.iter_mut().for_each(|chunk| chunk.fill(0));
         self.total = 0;
-        (self.met_before, self.pairs_before) = (0.0, 0.0);
+        (self.met_before, self.squares_before, self.pairs_before) = (0.0, 0.0, 0.0);
     }
 }
 
@@ -247,7 +252,7 @@ mod tests {
 
     #[test]
     fn steady_use_is_kept_however_the_rate_of_samples_changes() {
-        for seed in 0..20 {
+        for seed in 0..200 {
             let (mut counts, mut seed) = (FrameCounts::default(), seed);
             for samples in [200, 5000, 20, 0, 20_000, 1, 700, 5000, 5000, 50_000, 300] {
                 interval(&mut counts, 1000..9000, samples, &mut seed);
