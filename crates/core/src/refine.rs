@@ -1,4 +1,5 @@
-//! Sharper boundaries for regions that access bits tell of. Pure.
+//! Sharper boundaries for regions that access bits tell of, and the history of several aggregations.
+//! Pure.
 //!
 //! A tracker that checks one page of a region at a time sees the share of its pages that are in
 //! use. Where hot pages end inside a region, its count lies between those of its neighbours, and
@@ -10,8 +11,17 @@ use crate::observation::RegionAccess;
 /// Rates of access that count as hot and as cold.
 const HOT: f64 = 0.75;
 const COLD: f64 = 0.1;
+/// Difference of rates that means another use and not chance: more than the largest standard deviation
+/// of the difference of eight checks each (0.25).
+const CHANGED: f64 = 0.3;
+/// As near to a neighbour's rate a region is as that: a check of ten that comes out otherwise is no
+/// boundary.
+const ALIKE: f64 = 0.15;
 /// Base page in bytes.
 const PAGE: u64 = 4096;
+
+/// Aggregations of which a history is made: four of eight checks are 32.
+pub const HISTORY: usize = 4;
 
 fn rate(region: &RegionAccess) -> f64 {
     f64::from(region.access_count) / f64::from(region.check_count.max(1))
@@ -57,6 +67,43 @@ pub fn sharpen(regions: &[RegionAccess]) -> Vec<RegionAccess> {
     found
 }
 
+/// Puts aggregations of one process together, oldest first, each ascending: what regions of the newest
+/// overlap with those of older ones gets the sum of their counts and checks, back to where use was
+/// another. Tracker's regions differ from one aggregation to the next, so that the parts are smaller
+/// than any of them, and a boundary that fell into another region each time is known the better.
+#[must_use]
+pub fn history(aggregations: &[Vec<RegionAccess>]) -> Vec<RegionAccess> {
+    let Some((newest, older)) = aggregations.split_last() else {
+        return Vec::new();
+    };
+    let edges = |region: &RegionAccess| [region.addresses.start, region.addresses.end];
+    let mut cuts: Vec<u64> = aggregations.iter().flatten().flat_map(edges).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut found = Vec::with_capacity(cuts.len());
+    for region in newest {
+        let first = cuts.partition_point(|&cut| cut < region.addresses.start);
+        let inside = cuts[first..].windows(2);
+        for cut in inside.take_while(|cut| cut[1] <= region.addresses.end) {
+            let mut part = RegionAccess {
+                addresses: cut[0]..cut[1],
+                ..region.clone()
+            };
+            for before in older.iter().rev() {
+                let at = before.partition_point(|old| old.addresses.end <= cut[0]);
+                let old = before.get(at).filter(|old| old.addresses.start <= cut[0]);
+                let same = |old: &&RegionAccess| (rate(old) - rate(&part)).abs() <= CHANGED;
+                let Some(old) = old.filter(same) else { break };
+                part.access_count += old.access_count;
+                part.check_count += old.check_count;
+                part.length_ns += old.length_ns;
+            }
+            found.push(part);
+        }
+    }
+    found
+}
+
 /// Where hot pages begin or end in a region, and its neighbours.
 fn boundary<'a>(
     region: &RegionAccess,
@@ -65,7 +112,7 @@ fn boundary<'a>(
 ) -> Option<(u64, &'a RegionAccess, &'a RegionAccess)> {
     let (own, left, right) = (rate(region), rate(before), rate(after));
     let (low, high) = (left.min(right), left.max(right));
-    if high < HOT || low > COLD || own >= high || own <= low {
+    if high < HOT || low > COLD || own > high - ALIKE || own < low + ALIKE {
         return None;
     }
     // The share of pages that are as those before it.
@@ -139,6 +186,58 @@ mod tests {
         let mut other = [region(0..10, 20), region(10..20, 9), region(20..30, 0)];
         other[0].pid = Some(Pid(2));
         assert_eq!(sharpen(&other), other);
+    }
+
+    #[test]
+    fn a_history_is_what_aggregations_say_together() {
+        // Of 20 checks each: the boundary near 130 fell into another region each time.
+        let aggregations = [
+            vec![region(0..120, 19), region(120..160, 6), region(160..300, 0)],
+            vec![
+                region(0..100, 20),
+                region(100..140, 16),
+                region(140..300, 0),
+            ],
+            vec![region(0..130, 20), region(130..300, 1)],
+        ];
+        let found: Vec<_> = history(&aggregations)
+            .into_iter()
+            .map(|r| {
+                let pages = (r.addresses.start / PAGE, r.addresses.end / PAGE);
+                (pages, r.access_count, r.check_count, r.length_ns)
+            })
+            .collect();
+        let expected = [
+            ((0, 100), 59, 60, 3),
+            ((100, 120), 55, 60, 3),
+            // Six of twenty is another use than 36 of 40.
+            ((120, 130), 36, 40, 2),
+            ((130, 140), 1, 20, 1),
+            ((140, 160), 7, 60, 3),
+            ((160, 300), 1, 60, 3),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_was_before_a_change_is_no_history() {
+        let moved = [
+            vec![region(0..100, 20), region(100..300, 0)],
+            vec![region(0..100, 12), region(100..200, 8), region(200..300, 0)],
+            vec![region(0..100, 0), region(100..200, 20), region(200..300, 0)],
+        ];
+        let expected = [(0, 100, 0), (100, 200, 20), (200, 300, 0)];
+        assert_eq!(told(&history(&moved)), expected);
+        // Where the newest has nothing, nothing is; a hole in an older one ends its history.
+        let holes = [
+            vec![region(0..300, 9)],
+            vec![region(0..50, 8), region(90..300, 8)],
+            vec![region(0..100, 7), region(200..300, 7)],
+        ];
+        let expected = [(0, 50, 24), (50, 90, 7), (90, 100, 24), (200, 300, 24)];
+        assert_eq!(told(&history(&holes)), expected);
+        assert_eq!(history(&[]), []);
+        assert_eq!(told(&history(&moved[2..])), told(&moved[2]));
     }
 
     #[test]

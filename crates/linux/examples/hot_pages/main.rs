@@ -11,8 +11,8 @@
 //! after 20,000 updates (the lab is quicker, and memory less busy), `flush=1` whether each thread
 //! flushes its TLB then (the emulator's is too large).
 //!
-//! The watch: `tracker=damon` or `opium`, `setting=adaptive` or `thesis`, `phases=1`, `at=1,5`
-//! seconds into each when it is judged (by the samples of the phase until then), `budget=1` per cent
+//! The watch: `tracker=damon` or `opium`, `setting=adaptive` or `thesis`, `before=3` seconds of another
+//! phase before the first, `phases=1`, `at=1,5` seconds into each when it is judged, `budget=1` per cent
 //! of the machine's CPU time, `physical=1` DAMON by physical addresses, `observe=100` ms between two
 //! looks at the tracker, `regions=1` prints the regions, `quiet=1` the last lines only.
 
@@ -28,9 +28,9 @@ use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::tracker::damon::{Addresses, DamonTracker, Pace, Setting};
-use hither_linux::tracker::opium::OpiumTracker;
+use hither_linux::tracker::opium::{FrameCounts, OpiumTracker};
 use hither_linux::watch::empty_snapshot;
-use judge::{Exact, Judgement, Told, judge};
+use judge::{Exact, Judgement, Told, ideal, judge};
 use load::{Load, Pattern, load};
 use options::Options;
 use std::process::ExitCode;
@@ -79,26 +79,35 @@ impl Watching {
             true => Addresses::Physical,
             false => Addresses::Virtual,
         };
-        let mut watching = match options.word("tracker", "damon") {
+        Ok(match options.word("tracker", "damon") {
             "damon" => {
-                Self::Damon(DamonTracker::open(root, addresses, setting, budget).map_err(text)?)
+                let opened = DamonTracker::open(root, addresses, setting, budget);
+                let mut tracker = opened.map_err(text)?;
+                tracker.keep_observations(true);
+                Self::Damon(tracker)
             }
             "opium" => {
                 let mut tracker = OpiumTracker::open(root, topology, None).map_err(text)?;
                 tracker.set_budget(budget * topology.online.iter().count() as f64);
+                tracker.count_frames();
                 tracker.set_sampling(Sampling::Full);
                 Self::Opium(tracker)
             }
             other => return Err(format!("tracker: `{other}` is neither damon nor opium")),
-        };
-        watching.tracker().keep_observations(true);
-        Ok(watching)
+        })
     }
 
     fn tracker(&mut self) -> &mut dyn Tracker {
         match self {
             Self::Damon(tracker) => tracker,
             Self::Opium(tracker) => tracker,
+        }
+    }
+
+    fn counts(&self) -> Option<&FrameCounts> {
+        match self {
+            Self::Damon(_) => None,
+            Self::Opium(tracker) => tracker.frame_counts(),
         }
     }
 
@@ -110,12 +119,21 @@ impl Watching {
     }
 }
 
+/// One look at what was found.
+struct Look {
+    /// When into its phase it was to be judged, in seconds.
+    at_s: f64,
+    counts: Vec<u64>,
+    scores: Vec<f64>,
+    /// Samples that the scores are of.
+    samples: Option<u64>,
+}
+
 /// What all phases together came to.
 #[derive(Default)]
 struct Sum {
-    /// Each with when into its phase it was to be judged, in seconds, and of how many hot pages.
-    judged: Vec<(f64, usize, Judgement)>,
-    samples: usize,
+    looks: Vec<Look>,
+    samples: u64,
     own_ns: u64,
     observed_ns: u64,
 }
@@ -123,6 +141,7 @@ struct Sum {
 fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     let quiet = options.number("quiet", 0.0)? != 0.0;
     let at = options.numbers("at", &[1.0, 5.0])?;
+    let before_s = options.number("before", 3.0)?;
     let step = Duration::from_secs_f64(options.number("observe", 100.0)?.max(1.0) / 1e3);
     let hot = Pattern::of(options)?.hot_pages(options)?;
     let print_regions = options.number("regions", 0.0)? != 0.0;
@@ -136,26 +155,46 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     let mut told = Told::new(load.pid());
     let mut sum = Sum::default();
     let mut pace = None;
+    let phases = options.number("phases", 1.0)? as usize;
     let begun_ns = sys::monotonic_ns();
-    for _ in 0..options.number("phases", 1.0)? as usize {
+    for phase in usize::from(before_s <= 0.0)..=phases {
         let mapping = load.pause()?;
         let exact = Exact::begin(&root, load.pid(), &mapping)?;
         let since_ns = sys::monotonic_ns();
         load.go_on()?;
+        if !quiet {
+            println!("phase {phase}: {:#x}-{:#x}", mapping.start, mapping.end);
+        }
+        let at = if phase == 0 { &[before_s] } else { &at[..] };
         let mut ahead = at.iter().peekable();
         while let Some(&&at_s) = ahead.peek() {
             std::thread::sleep(step);
             let now_ns = sys::monotonic_ns();
+            let into_s = now_ns.saturating_sub(since_ns) as f64 / 1e9;
+            let is_time = into_s >= at_s;
             let cpu_ns = sys::thread_cpu_ns();
             tree.refresh(now_ns / 1000).map_err(text)?;
             let tracker = watching.tracker();
             tracker.observe(&mut tree, &mut snapshot).map_err(text)?;
             tracker.take_observations(&mut seen);
-            sum.own_ns += sys::thread_cpu_ns().saturating_sub(cpu_ns);
-            let notes = tracker.take_notes();
-            sum.samples += seen.samples.len();
+            sum.samples += snapshot.sample_count.value().copied().unwrap_or(0);
             let is_new = told.take(&mut seen);
-            let into_s = now_ns.saturating_sub(since_ns) as f64 / 1e9;
+            // Whose the frames are is a part of what a list of hot pages costs.
+            let counted = match watching.counts().filter(|_| is_time) {
+                Some(counts) => {
+                    let frames = judge::frames(&root, load.pid(), &mapping)?;
+                    let count = |frame: &Option<u64>| frame.map_or(0, |f| counts.of(f));
+                    Some(
+                        frames
+                            .iter()
+                            .map(|f| f64::from(count(f)))
+                            .collect::<Vec<f64>>(),
+                    )
+                }
+                None => None,
+            };
+            sum.own_ns += sys::thread_cpu_ns().saturating_sub(cpu_ns);
+            let notes = watching.tracker().take_notes();
             if !quiet {
                 notes.iter().for_each(|note| println!("note: {note}"));
                 if pace != watching.pace() {
@@ -164,47 +203,72 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
                 }
             }
             if print_regions && is_new {
-                for region in &told.regions {
-                    let (start, end) = (region.addresses.start, region.addresses.end);
-                    let (count, age) = (region.access_count, region.age_count);
-                    println!(
-                        "  {start:#x} {:9} KiB {count:3} age {age}",
-                        (end - start) >> 10
-                    );
-                }
+                print_regions_of(&told);
             }
-            let is_time = into_s >= at_s;
-            if is_time || (is_new && !quiet) {
-                let scores = told.scores(&mapping, &exact.frames, since_ns);
-                let counts = exact.counts();
-                for &hot in &hot {
-                    let judgement = judge(&counts, &scores, hot);
-                    if !quiet {
-                        println!(
-                            "{into_s:6.2} s: {} regions, {} pages scored, the {hot} hottest: \
-                             precision {:5.1} %, recall {:5.1} %; {} pages left out",
-                            told.regions.len(),
-                            scores.iter().filter(|&&score| score > 0.0).count(),
-                            judgement.precision,
-                            judgement.recall,
-                            judgement.left_out,
-                        );
-                    }
-                    if is_time {
-                        sum.judged.push((at_s, hot, judgement));
-                    }
-                }
-                if is_time {
-                    ahead.next();
-                }
+            if !is_time && (quiet || !is_new) {
+                continue;
+            }
+            let samples = counted
+                .as_ref()
+                .map(|scores| scores.iter().sum::<f64>() as u64);
+            let scores = counted.unwrap_or_else(|| told.scores(&mapping, &exact.frames));
+            let look = Look {
+                at_s,
+                counts: exact.counts(),
+                scores,
+                samples,
+            };
+            if !quiet {
+                print_look(
+                    &look,
+                    &hot,
+                    into_s,
+                    watching.counts().map_or(0, FrameCounts::changes),
+                );
+            }
+            if is_time {
+                ahead.next();
+                sum.looks.extend((phase > 0).then_some(look));
             }
         }
     }
     sum.observed_ns = sys::monotonic_ns().saturating_sub(begun_ns);
-    finish(options, &mut watching, &sum)
+    finish(options, &mut watching, &sum, &hot)
 }
 
-fn finish(options: &Options, watching: &mut Watching, sum: &Sum) -> Result<(), String> {
+fn print_regions_of(told: &Told) {
+    for region in &told.regions {
+        let (start, end) = (region.addresses.start, region.addresses.end);
+        let (count, age) = (region.access_count, region.age_count);
+        let kib = (end - start) >> 10;
+        println!("  {start:#x} {kib:9} KiB {count:3} age {age}");
+    }
+}
+
+fn print_look(look: &Look, hot: &[usize], into_s: f64, changes: u64) {
+    let scored = look.scores.iter().filter(|&&score| score > 0.0).count();
+    for &hot in hot {
+        let what = format!("{into_s:6.2} s: {scored} pages scored, the {hot} hottest");
+        match judge(&look.counts, &look.scores, hot) {
+            Some(judged) => println!(
+                "{what}: precision {:5.1} %, recall {:5.1} % of {}; {} pages left out; {:?} samples, \
+                 {changes} changes",
+                judged.precision, judged.recall, judged.there, judged.left_out, look.samples
+            ),
+            None => println!("{what}: {NOT_JUDGED}"),
+        }
+    }
+}
+
+/// Where caches hold the hottest pages, memory serves them no more often than the next.
+const NOT_JUDGED: &str = "not judged, as memory serves none of them twice as often as the last";
+
+fn finish(
+    options: &Options,
+    watching: &mut Watching,
+    sum: &Sum,
+    hot: &[usize],
+) -> Result<(), String> {
     let kernel_ns = watching.tracker().cost().map_or(0, |cost| cost.kernel_ns);
     watching.tracker().stop();
     if let (Watching::Damon(tracker), 0.0) = (&watching, options.number("quiet", 0.0)?) {
@@ -216,20 +280,34 @@ fn finish(options: &Options, watching: &mut Watching, sum: &Sum) -> Result<(), S
         let notes = watching.tracker().take_notes();
         notes.iter().for_each(|note| println!("note: {note}"));
     }
-    let asked = |&(at_s, hot, _): &(f64, usize, Judgement)| (at_s, hot);
-    let mut rest = sum.judged.clone();
-    while let Some((at_s, hot)) = rest.first().map(asked) {
-        let judged = rest.extract_if(.., |one| asked(one) == (at_s, hot));
-        let judged: Vec<Judgement> = judged.map(|(.., judgement)| judgement).collect();
-        let worst = |of: fn(&Judgement) -> f64| judged.iter().map(of).fold(f64::INFINITY, f64::min);
-        println!(
-            "found at {at_s} s: precision {:.1} recall {:.1}, of the {hot} hottest pages, the worst \
-             of {} phases; {} pages left out at most",
-            worst(|judgement| judgement.precision),
-            worst(|judgement| judgement.recall),
-            judged.len(),
-            judged.iter().map(|j| j.left_out).max().unwrap_or(0),
-        );
+    for &at_s in &options.numbers("at", &[1.0, 5.0])? {
+        for &hot in hot {
+            let looks = || sum.looks.iter().filter(|look| look.at_s == at_s);
+            let judged = |scores: fn(&Look) -> Option<Vec<f64>>| {
+                looks()
+                    .filter_map(|look| judge(&look.counts, &scores(look)?, hot))
+                    .collect()
+            };
+            let found: Vec<Judgement> = judged(|look| Some(look.scores.clone()));
+            let Some((precision, recall)) = worst(&found) else {
+                println!("the {hot} hottest pages at {at_s} s: {NOT_JUDGED}");
+                continue;
+            };
+            println!(
+                "found at {at_s} s: precision {precision:.1} recall {recall:.1}, of the {hot} \
+                 hottest pages ({} judged at least), the worst of {} phases",
+                found.iter().map(|j| j.there).min().unwrap_or(0),
+                found.len(),
+            );
+            let best = judged(|look| Some(ideal(&look.counts, look.samples?)));
+            if let Some((precision, recall)) = worst(&best) {
+                println!(
+                    "an ideal ranking of as many samples ({} at least): precision {precision:.1} \
+                     recall {recall:.1}",
+                    looks().filter_map(|look| look.samples).min().unwrap_or(0),
+                );
+            }
+        }
     }
     let percent = |ns: u64| 100.0 * ns as f64 / sum.observed_ns.max(1) as f64;
     println!(
@@ -239,6 +317,12 @@ fn finish(options: &Options, watching: &mut Watching, sum: &Sum) -> Result<(), S
         sum.samples as f64 * 1e9 / sum.observed_ns.max(1) as f64,
     );
     Ok(())
+}
+
+/// Least precision and recall.
+fn worst(judged: &[Judgement]) -> Option<(f64, f64)> {
+    let least = |of: fn(&Judgement) -> f64| judged.iter().map(of).reduce(f64::min);
+    least(|judged| judged.precision).zip(least(|judged| judged.recall))
 }
 
 /// Every file below a folder with its text, then whether `damon_stat` is on.

@@ -16,6 +16,8 @@ pub struct Stat {
     pub cpu_ticks: u64,
     /// Start, in clock ticks since boot: tells two processes of one number apart.
     pub start_ticks: u64,
+    /// Addresses that are mapped, in bytes.
+    pub mapped_bytes: u64,
     /// Base pages resident.
     pub resident_pages: u64,
 }
@@ -53,6 +55,7 @@ pub fn parse(text: &str) -> Parsed<Stat> {
         parent: number(4)? as i32,
         cpu_ticks: unsigned(14)?.saturating_add(unsigned(15)?),
         start_ticks: unsigned(22)?,
+        mapped_bytes: unsigned(23)?,
         resident_pages: unsigned(24)?,
     })
 }

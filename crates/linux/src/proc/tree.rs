@@ -32,6 +32,8 @@ pub struct Process {
     pub name: String,
     /// Unique per address space: changes at exec.
     pub incarnation: u32,
+    /// Addresses that are mapped, in bytes.
+    pub mapped_bytes: u64,
     /// Base pages resident.
     pub resident_pages: u64,
     /// CPU time used since the last refresh, in us.
@@ -179,6 +181,7 @@ impl Tree {
             let ticks = stat.cpu_ticks.saturating_sub(process.cpu_ticks);
             process.cpu_us = ticks * (1_000_000 / TICKS_PER_SECOND);
             process.cpu_ticks = stat.cpu_ticks;
+            process.mapped_bytes = stat.mapped_bytes;
             process.resident_pages = stat.resident_pages;
             if process.name != stat.name {
                 process.name = stat.name;
@@ -300,6 +303,7 @@ impl Tree {
             pid,
             name: stat.name,
             incarnation,
+            mapped_bytes: stat.mapped_bytes,
             resident_pages: stat.resident_pages,
             cpu_us: 0,
             pagemap,

@@ -15,7 +15,8 @@
 //! of regions counts, which DAMON also takes as the largest size of one: with its default of 10,
 //! 16 MB in 4 GB is 4 % of a region. Here it is as large as the budget of CPU time allows, found
 //! by measuring what the kdamonds take (`fit.rs`); the most is four times that, because DAMON
-//! splits only while there are less than half of the most. Where the least number would have to
+//! splits only while there are less than half of the most. They are spread over what is mapped
+//! (`ranges.rs`). Where the least number would have to
 //! be below [`LEAST_REGIONS`], the adaptive setting looks more rarely instead. DAMON's own tuning
 //! (`intervals_goal`) is left off: it aims at a share of accesses and knows no cost, and it would
 //! stretch the 3.2 s of the thesis's history. Boundaries inside a region are found from its count
@@ -27,6 +28,7 @@
 pub mod admin;
 pub mod events;
 mod fit;
+mod ranges;
 
 pub use fit::{LEAST_REGIONS, Pace, Setting};
 
@@ -34,6 +36,7 @@ use super::{Cost, Tracker};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::perf::ring::Ring;
+use crate::proc::maps;
 use crate::proc::tree::{Process, Tree};
 use crate::restore::{self, Journal};
 use crate::root::Root;
@@ -46,6 +49,7 @@ use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
 /// Pages of a kdamond's ring: 512 KiB hold 7000 regions.
@@ -55,6 +59,10 @@ const WORTH_PAGES: u64 = 256;
 /// `PERF_TYPE_TRACEPOINT`; `PERF_SAMPLE_TIME | PERF_SAMPLE_RAW`.
 const TRACEPOINT: u32 = 2;
 const TIME_AND_RAW: u64 = 1 << 2 | 1 << 10;
+/// Mappings are looked at when there are more or fewer bytes of them, else as often; and so rarely
+/// that it takes a share of a CPU of one in so many.
+const LOOK_NS: u64 = 5_000_000_000;
+const LOOK_SHARE: u64 = 200;
 /// Cost is judged over at least this long.
 const JUDGE_NS: u64 = 500_000_000;
 const NOT_BY_WHOM: &str = "the tracker `damon` sees which addresses are used, not who uses them";
@@ -77,6 +85,11 @@ struct Watched {
     schedule: Option<File>,
     /// CPU time of its thread when it was last looked at.
     seen_ns: u64,
+    /// What it was told to watch of a process that had so many bytes mapped, when that was looked at,
+    /// and what the look took.
+    ranges: Vec<Range<u64>>,
+    mapped_bytes: u64,
+    looked: (u64, u64),
     /// The event lives as long as its ring.
     _event: File,
     ring: Ring,
@@ -96,7 +109,7 @@ pub struct DamonTracker {
     /// `None` once everything has been put back.
     journal: Option<Journal>,
     layout: Layout,
-    physical: Vec<std::ops::Range<u64>>,
+    physical: Vec<Range<u64>>,
     mark_us: u64,
     cpu_count: u32,
     watched: Vec<Watched>,
@@ -206,9 +219,14 @@ impl DamonTracker {
             return Ok(());
         };
         let pid = process.map(|process| process.pid);
-        let target = match pid {
-            Some(pid) => Target::Process(pid),
-            None => Target::Physical(self.physical.clone()),
+        let (target, ranges) = match pid {
+            Some(pid) => {
+                let ranges = ranges::worth(&maps::read(&self.root, pid)?, self.pace.min_regions);
+                let unit = ranges::unit(&ranges, self.pace.min_regions);
+                let pieces = ranges::pieces(&ranges, &[], unit);
+                (Target::Process(pid, pieces), ranges)
+            }
+            None => (Target::Physical(self.physical.clone()), Vec::new()),
         };
         let kdamond = admin::start(&self.root, slot, &target, &self.pace, self.mark_us)?;
         let opened = self.attach(kdamond);
@@ -228,6 +246,9 @@ impl DamonTracker {
             incarnation: process.map_or(0, |process| process.incarnation),
             schedule,
             seen_ns: 0,
+            ranges,
+            mapped_bytes: process.map_or(0, |process| process.mapped_bytes),
+            looked: (sys::monotonic_ns(), 0),
             _event: event,
             ring,
             collector: Collector::new(
@@ -321,7 +342,42 @@ impl DamonTracker {
         Ok(())
     }
 
-    /// Looks at what watching costs, and begins anew where it is too much or needlessly little.
+    /// Looks at the mappings of processes, and tells kdamonds of new ones.
+    fn look(&mut self, tree: &Tree, now_ns: u64) -> Result<()> {
+        let (root, pace) = (&self.root, self.pace);
+        let mut refused = Vec::new();
+        for watched in &mut self.watched {
+            let process = tree.by_incarnation(watched.incarnation);
+            let (looked_ns, took_ns) = watched.looked;
+            let passed_ns = now_ns.saturating_sub(looked_ns);
+            let is_due = |process: &&Process| {
+                process.mapped_bytes != watched.mapped_bytes && passed_ns >= LOOK_SHARE * took_ns
+                    || passed_ns >= LOOK_NS.max(LOOK_SHARE * took_ns)
+            };
+            let Some(process) = process.filter(is_due) else {
+                continue;
+            };
+            let begun_ns = sys::thread_cpu_ns();
+            // One that has just ended is dropped when the tree knows.
+            let Ok(mappings) = maps::read(root, process.pid) else {
+                continue;
+            };
+            let found = ranges::worth(&mappings, pace.min_regions);
+            let unit = ranges::unit(&found, pace.min_regions);
+            if !found.is_empty() && ranges::differ(&found, &watched.ranges, unit) {
+                let pieces = ranges::pieces(&found, &watched.ranges, unit);
+                if admin::commit(root, watched.slot, &pace, &pieces).is_err() {
+                    refused.push(watched.slot);
+                }
+                watched.ranges = found;
+            }
+            watched.mapped_bytes = process.mapped_bytes;
+            watched.looked = (now_ns, sys::thread_cpu_ns().saturating_sub(begun_ns));
+        }
+        self.stop_those(|watched| refused.contains(&watched.slot))
+    }
+
+    /// Looks at what watching costs, and changes the pace where it is too much or needlessly little.
     fn judge(&mut self, now_ns: u64) -> Result<()> {
         let (before, since_ns) = self.judged;
         let passed_ns = now_ns.saturating_sub(since_ns);
@@ -335,20 +391,28 @@ impl DamonTracker {
             Sampling::Cheap | Sampling::Off => self.budget / 10.0,
         };
         let Some(fitted) = fit::fit(&self.setting, self.pace, share / budget, passed_ns) else {
-            if passed_ns >= fit::sure_ns(self.pace) {
+            if passed_ns >= fit::SURE_NS {
                 self.judged = (self.cost, now_ns);
             }
             return Ok(());
         };
         self.pace = fitted;
         self.judged = (self.cost, now_ns);
-        // The next look starts them again, so that regions fit the new limits from the start.
-        self.stop_those(|_| true)
+        let (root, pace) = (&self.root, self.pace);
+        let mut refused = Vec::new();
+        for watched in &mut self.watched {
+            match admin::commit(root, watched.slot, &pace, &[]) {
+                Ok(()) => watched.collector.set_check_count(pace.check_count()),
+                Err(_) => refused.push(watched.slot),
+            }
+        }
+        // The next look starts these again, with the new pace and without what they knew.
+        self.stop_those(|watched| refused.contains(&watched.slot))
     }
 }
 
 /// Physical memory that Linux uses.
-fn memory(root: &Root) -> Result<Vec<std::ops::Range<u64>>> {
+fn memory(root: &Root) -> Result<Vec<Range<u64>>> {
     let ranges = root.parse("proc/iomem", parse::system_memory)?;
     if ranges.is_empty() {
         return Err(Error::new(
@@ -395,7 +459,10 @@ impl Tracker for DamonTracker {
             self.found.clear();
         }
         let now_ns = sys::monotonic_ns();
-        let result = self.judge(now_ns).and_then(|()| self.follow(tree));
+        let result = self
+            .judge(now_ns)
+            .and_then(|()| self.follow(tree))
+            .and_then(|()| self.look(tree, now_ns));
         self.cost.own_ns += sys::thread_cpu_ns().saturating_sub(begun_ns);
         self.cost.wall_ns = now_ns.saturating_sub(self.opened_ns);
         result

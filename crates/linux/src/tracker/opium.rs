@@ -7,7 +7,10 @@
 //! whatever the program does, and less where samples turn out dear: the tracker runs inside
 //! the machine that it measures.
 
+mod counted;
 mod kept;
+
+pub use counted::FrameCounts;
 
 use super::Tracker;
 use super::aggregate::{Access, Aggregator};
@@ -90,6 +93,8 @@ pub struct OpiumTracker {
     scan_told: bool,
     /// For recordings.
     kept: Option<Kept>,
+    /// For lists of hot pages.
+    counted: Option<FrameCounts>,
     /// Are the snapshot's pages filled in?
     wants_pages: bool,
     /// Where the nodes of frames are read, once pages are filled in.
@@ -177,6 +182,7 @@ impl OpiumTracker {
             foreign_samples: 0,
             scan_told: false,
             kept: None,
+            counted: None,
             wants_pages: true,
             frames_at: Some(root.clone()),
             device,
@@ -586,6 +592,7 @@ impl Tracker for OpiumTracker {
     }
 
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()> {
+        let begun_ns = sys::thread_cpu_ns();
         let sums = self.read_vcpus();
         // The device's own clock fits its integrals best; the caller's serves where it stands.
         let interval_us = match sums.time_ns / 1000 {
@@ -598,6 +605,12 @@ impl Tracker for OpiumTracker {
         (snapshot.metrics.link_use, snapshot.metrics.link_imbalance) = self.read_links(interval_us);
         snapshot.sample_period = self.period;
         snapshot.samples_lost = sums.lost;
+        if self.counted.is_some() {
+            let (drained, cost_ns) = self.read_counted(snapshot);
+            let other_ns = sys::thread_cpu_ns().saturating_sub(begun_ns + cost_ns);
+            self.adapt_counting(&sums, drained, cost_ns, other_ns);
+            return Ok(());
+        }
         let (drained, cost_ns) = match self.wants_pages {
             true => self.read_samples(tree, snapshot),
             false => self.read_kept(tree, snapshot),

@@ -23,8 +23,8 @@ const MOST_DEPTH: u32 = 16;
 /// What a kdamond watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Virtual addresses of a process.
-    Process(i32),
+    /// These virtual addresses of a process.
+    Process(i32, Vec<Range<u64>>),
     /// These physical addresses.
     Physical(Vec<Range<u64>>),
 }
@@ -149,28 +149,58 @@ pub fn claim(root: &Root) -> Result<()> {
 pub fn start(root: &Root, slot: u32, target: &Target, pace: &Pace, mark_us: u64) -> Result<i32> {
     let set = |name: &str, value: u64| write(root, &context(slot, name), &value.to_string());
     let operations = match target {
-        Target::Process(_) => "vaddr",
+        Target::Process(..) => "fvaddr",
         Target::Physical(_) => "paddr",
     };
     write(root, &context(slot, "operations"), operations)?;
-    set("monitoring_attrs/intervals/sample_us", pace.sample_us)?;
-    set("monitoring_attrs/intervals/aggr_us", pace.aggregation_us)?;
     set("monitoring_attrs/intervals/update_us", mark_us)?;
-    set("monitoring_attrs/nr_regions/min", pace.min_regions.into())?;
-    set("monitoring_attrs/nr_regions/max", pace.max_regions().into())?;
+    set_pace(root, slot, pace)?;
     set("targets/nr_targets", 1)?;
-    match target {
-        Target::Process(pid) => set("targets/0/pid_target", *pid as u64)?,
-        Target::Physical(ranges) => {
-            set("targets/0/regions/nr_regions", ranges.len() as u64)?;
-            for (index, range) in ranges.iter().enumerate() {
-                set(&format!("targets/0/regions/{index}/start"), range.start)?;
-                set(&format!("targets/0/regions/{index}/end"), range.end)?;
-            }
-        }
+    let (Target::Process(_, ranges) | Target::Physical(ranges)) = target;
+    if let Target::Process(pid, _) = target {
+        set("targets/0/pid_target", *pid as u64)?;
     }
+    set_ranges(root, slot, ranges)?;
     write(root, &file(slot, "state"), "on")?;
     kdamond(root, slot)
+}
+
+fn set_pace(root: &Root, slot: u32, pace: &Pace) -> Result<()> {
+    for (name, value) in [
+        ("intervals/sample_us", pace.sample_us),
+        ("intervals/aggr_us", pace.aggregation_us),
+        ("nr_regions/min", pace.min_regions.into()),
+        ("nr_regions/max", pace.max_regions().into()),
+    ] {
+        let below = context(slot, &format!("monitoring_attrs/{name}"));
+        write(root, &below, &value.to_string())?;
+    }
+    Ok(())
+}
+
+/// None: what is watched stays as it is, where it is watched already.
+fn set_ranges(root: &Root, slot: u32, ranges: &[Range<u64>]) -> Result<()> {
+    let set = |name: &str, value: u64| {
+        let below = context(slot, &format!("targets/0/regions/{name}"));
+        write(root, &below, &value.to_string())
+    };
+    set("nr_regions", ranges.len() as u64)?;
+    for (index, range) in ranges.iter().enumerate() {
+        set(&format!("{index}/start"), range.start)?;
+        set(&format!("{index}/end"), range.end)?;
+    }
+    Ok(())
+}
+
+/// Gives a running kdamond another pace, and ranges to watch where there are any; it keeps its regions,
+/// as far as they are in them.
+///
+/// # Errors
+/// It has ended, or the kernel cannot (before Linux 5.19).
+pub fn commit(root: &Root, slot: u32, pace: &Pace, ranges: &[Range<u64>]) -> Result<()> {
+    set_pace(root, slot, pace)?;
+    set_ranges(root, slot, ranges)?;
+    write(root, &file(slot, "state"), "commit")
 }
 
 /// Number of a kdamond's thread.

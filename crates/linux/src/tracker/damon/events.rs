@@ -152,6 +152,12 @@ impl Collector {
         }
     }
 
+    /// An aggregation has so many checks from now on; what of one is there already, the kernel
+    /// converts.
+    pub fn set_check_count(&mut self, check_count: u32) {
+        self.check_count = check_count.max(1);
+    }
+
     /// Takes a record of the ring; a whole aggregation is appended to `into`.
     pub fn add(&mut self, record: &[u8], into: &mut Vec<RegionAccess>) {
         let word = |at: usize| -> Option<[u8; 8]> { record.get(at..at + 8)?.try_into().ok() };

@@ -1,24 +1,24 @@
 //! How densely DAMON looks: the settings, and fitting them to a budget of CPU time. Pure.
 
 /// Fewer regions than this per process are not worth looking at.
-pub const LEAST_REGIONS: u32 = 40;
+pub const LEAST_REGIONS: u32 = 32;
 /// Most of the least: 4 GB in regions of 2 MB, the size of a huge page.
 const MOST_REGIONS: u32 = 2000;
 /// What a check takes, for the first guess: two walks of page tables whose lines are in no cache
-/// (8 us in the lab next to a program that loads the memory controllers).
-const CHECK_NS: f64 = 8000.0;
+/// (18 us in the lab next to a program that evicts them).
+const CHECK_NS: f64 = 18_000.0;
 /// Regions that are checked per least region: DAMON has split each in two or three.
 const SPLITS: f64 = 2.5;
 /// Cost over budget beyond which the pace is changed at once; beyond which, and below which, it is
-/// changed when that is sure. Cost varies with what the program does, and every change begins
-/// the search for regions anew.
+/// changed when that is sure: cost varies with what the program does.
 const FAR_TOO_DEAR: f64 = 2.0;
-const TOO_DEAR: f64 = 1.3;
+const TOO_DEAR: f64 = 1.0;
 const TOO_CHEAP: f64 = 0.3;
 /// Share of the budget that a new pace aims at.
 const AIM: f64 = 0.8;
-/// Cost near the budget is believed after this long at least.
-const SURE_NS: u64 = 3_000_000_000;
+/// Cost near the budget is believed after this long: some aggregations, each of which looks at other
+/// pages.
+pub const SURE_NS: u64 = 3_000_000_000;
 
 /// Intervals, and whether they may be stretched to keep the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,21 +36,24 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The memory-region thesis's: 100 ms and 3.2 s, so that a region's count is the number of
-    /// ones of a history of 32 bits. Its intervals stay as they are.
+    /// The memory-region thesis's: a check each 100 ms and a history of 32. Four aggregations of 8
+    /// are that history ([`hither_core::refine::history`]); in one of 32, what was used before a
+    /// change looks like what is used now for up to 3.2 s. Its intervals stay as they are.
     pub const THESIS: Self = Self {
         name: "thesis",
         sample_us: 100_000,
-        check_count: 32,
-        most_aggregation_us: 3_200_000,
+        check_count: 8,
+        most_aggregation_us: 800_000,
         most_stretch: 1,
     };
-    /// Quick: 5 ms and 100 ms, or up to 40 ms and 400 ms where the budget asks for it, so that what
-    /// changes is seen within a second.
+    /// Quick: 5 ms and 50 ms, or up to 40 ms and 400 ms where the budget asks for it, so that what
+    /// changes is seen within a second. Ten checks tell an edge within a region to a sixth of it
+    /// (the deviation of ten throws), and DAMON divides regions once an aggregation: more
+    /// of them tell more than longer ones.
     pub const ADAPTIVE: Self = Self {
         name: "adaptive",
         sample_us: 5_000,
-        check_count: 20,
+        check_count: 10,
         most_aggregation_us: 400_000,
         most_stretch: 8,
     };
@@ -106,18 +109,11 @@ impl Pace {
     }
 }
 
-/// How long a pace is kept before cost near the budget changes it: until the first aggregation is
-/// out, which takes a few per cent longer than its nominal time.
-#[must_use]
-pub fn sure_ns(pace: Pace) -> u64 {
-    SURE_NS.max(1250 * pace.aggregation_us)
-}
-
 /// The pace to go on with after `passed_ns` at `now`, whose cost was `use_` times the budget;
 /// `None` to stay.
 #[must_use]
 pub fn fit(setting: &Setting, now: Pace, use_: f64, passed_ns: u64) -> Option<Pace> {
-    let is_sure = passed_ns >= sure_ns(now);
+    let is_sure = passed_ns >= SURE_NS;
     let fits = use_ <= FAR_TOO_DEAR && (!is_sure || (TOO_CHEAP..=TOO_DEAR).contains(&use_));
     if fits || !use_.is_finite() {
         return None;
@@ -146,34 +142,34 @@ mod tests {
     #[test]
     fn the_thesis_has_a_bit_per_check() {
         let first = Setting::THESIS.first(0.04);
+        assert_eq!((first.sample_us, first.aggregation_us), (100_000, 800_000));
         assert_eq!(
-            (first.sample_us, first.aggregation_us),
-            (100_000, 3_200_000)
+            first.check_count() as usize * hither_core::refine::HISTORY,
+            32
         );
-        assert_eq!(first.check_count(), 32);
-        // 40 ms a second pay for 5,000 checks of 8 us: 200 regions at 10 a second and 2.5 splits.
-        assert_eq!((first.min_regions, first.max_regions()), (200, 800));
+        // 40 ms a second pay for 2,222 checks of 18 us: 88 regions at 10 a second and 2.5 splits.
+        assert_eq!((first.min_regions, first.max_regions()), (88, 352));
         // However little there is, its intervals stay.
         let poor = fit(&Setting::THESIS, first, 500.0, SECOND).unwrap();
-        assert_eq!(poor, pace(100_000, 32, LEAST_REGIONS));
+        assert_eq!(poor, pace(100_000, 8, LEAST_REGIONS));
         assert_eq!(fit(&Setting::THESIS, poor, 500.0, SECOND), None);
     }
 
     #[test]
     fn what_is_too_dear_is_made_coarser_then_slower() {
         let setting = Setting::ADAPTIVE;
-        assert_eq!(setting.first(0.04), pace(20_000, 20, 40));
-        let now = pace(5_000, 20, 200);
+        assert_eq!(setting.first(0.04), pace(40_000, 10, 35));
+        let now = pace(5_000, 10, 200);
         // Slightly too dear: only where that is sure.
         assert_eq!(fit(&setting, now, 1.6, SECOND), None);
-        assert_eq!(fit(&setting, now, 1.6, SURE_NS), Some(pace(5_000, 20, 100)));
+        assert_eq!(fit(&setting, now, 1.6, SURE_NS), Some(pace(5_000, 10, 100)));
         assert_eq!(
             fit(&setting, now, 3.2, SECOND / 2),
-            Some(pace(5_000, 20, 50))
+            Some(pace(5_000, 10, 50))
         );
         assert_eq!(
             fit(&setting, now, 16.0, SECOND / 2),
-            Some(pace(20_000, 20, 40))
+            Some(pace(20_000, 10, 40))
         );
         // Beyond the longest there is nothing left.
         let slowest = pace(40_000, 10, LEAST_REGIONS);
@@ -189,18 +185,16 @@ mod tests {
         // Four times as much: of what is spent, first the intervals shrink.
         assert_eq!(
             fit(&setting, now, 0.1, SURE_NS),
-            Some(pace(20_000, 20, 100))
+            Some(pace(20_000, 10, 100))
         );
         assert_eq!(fit(&setting, now, 0.8, 9 * SECOND), None);
         assert_eq!(fit(&setting, now, f64::NAN, 9 * SECOND), None);
-        let most = pace(5_000, 20, MOST_REGIONS);
+        let most = pace(5_000, 10, MOST_REGIONS);
         assert_eq!(fit(&setting, most, 0.0, 9 * SECOND), None);
-        // The thesis's 3.2 s are waited for.
         let now = Setting::THESIS.first(0.04);
-        assert_eq!(fit(&Setting::THESIS, now, 0.1, 3_900_000_000), None);
         assert_eq!(
-            fit(&Setting::THESIS, now, 0.1, 4_000_000_000),
-            Some(pace(100_000, 32, 800))
+            fit(&Setting::THESIS, now, 0.1, SURE_NS),
+            Some(pace(100_000, 8, 352))
         );
     }
 

@@ -53,10 +53,13 @@ impl Machine {
                 ("contexts/0/targets/nr_targets", "0"),
                 ("contexts/0/targets/0/pid_target", "0"),
                 ("contexts/0/targets/0/regions/nr_regions", "0"),
-                ("contexts/0/targets/0/regions/0/start", "0"),
-                ("contexts/0/targets/0/regions/0/end", "0"),
             ] {
                 machine.set(&file(slot, name), text);
+            }
+            for region in 0..2 {
+                let region = format!("contexts/0/targets/0/regions/{region}");
+                machine.set(&file(slot, &format!("{region}/start")), "0");
+                machine.set(&file(slot, &format!("{region}/end")), "0");
             }
         }
         machine
@@ -110,6 +113,10 @@ const PACE: Pace = Pace {
     min_regions: 40,
 };
 
+fn process() -> Target {
+    Target::Process(4711, vec![0x1000..0x4000, 0xa000..0xc000])
+}
+
 #[test]
 fn everything_is_as_before_after_a_stop() {
     let machine = Machine::new();
@@ -155,10 +162,13 @@ fn what_somebody_had_set_up_without_starting_it_comes_back() {
 fn a_kdamond_is_set_up_for_its_target() {
     let machine = Machine::new();
     machine.set(&file(3, "pid"), "77");
-    let started = admin::start(&machine.root, 3, &Target::Process(4711), &PACE, 1_000_007);
+    let started = admin::start(&machine.root, 3, &process(), &PACE, 1_000_007);
     assert_eq!(started.unwrap(), 77);
     let attributes = |name: &str| machine.get(&file(3, &format!("contexts/0/{name}")));
-    assert_eq!(attributes("operations"), "vaddr");
+    assert_eq!(attributes("operations"), "fvaddr");
+    let ranges = ["nr_regions", "0/start", "0/end", "1/start", "1/end"]
+        .map(|name| attributes(&format!("targets/0/regions/{name}")));
+    assert_eq!(ranges, ["2", "4096", "16384", "40960", "49152"]);
     assert_eq!(attributes("targets/0/pid_target"), "4711");
     assert_eq!(attributes("monitoring_attrs/intervals/sample_us"), "20000");
     assert_eq!(attributes("monitoring_attrs/intervals/aggr_us"), "400000");
@@ -169,6 +179,16 @@ fn a_kdamond_is_set_up_for_its_target() {
     assert_eq!(attributes("monitoring_attrs/nr_regions/min"), "40");
     assert_eq!(attributes("monitoring_attrs/nr_regions/max"), "160");
     assert_eq!(machine.get(&file(3, "state")), "on");
+    // Another pace while it runs.
+    let pace = Pace {
+        sample_us: 40_000,
+        ..PACE
+    };
+    admin::commit(&machine.root, 3, &pace, &[]).unwrap();
+    assert_eq!(attributes("targets/0/regions/nr_regions"), "0");
+    assert_eq!(attributes("monitoring_attrs/intervals/sample_us"), "40000");
+    assert_eq!(machine.get(&file(3, "state")), "commit");
+    machine.set(&file(3, "state"), "on");
     admin::stop(&machine.root, 3).unwrap();
     assert_eq!(machine.get(&file(3, "state")), "off");
 
@@ -192,7 +212,7 @@ fn a_kdamond_is_set_up_for_its_target() {
     assert_eq!(region("0/end"), 0x7ffd_f000u64.to_string());
     // One that ends at once, with its process.
     machine.set(&file(1, "pid"), "-1");
-    let error = admin::start(&machine.root, 1, &Target::Process(1), &PACE, 1).unwrap_err();
+    let error = admin::start(&machine.root, 1, &process(), &PACE, 1).unwrap_err();
     assert!(error.reason.contains("ended at once"), "{error}");
 }
 
@@ -204,7 +224,7 @@ fn killed(machine: &Machine) {
         .unwrap();
     admin::claim(&machine.root).unwrap();
     machine.set(&file(0, "pid"), "77");
-    admin::start(&machine.root, 0, &Target::Process(4711), &PACE, 1_000_007).unwrap();
+    admin::start(&machine.root, 0, &process(), &PACE, 1_000_007).unwrap();
 }
 
 #[test]
