@@ -140,10 +140,7 @@ fn heat_of(figures: &Figures, heat: &Heat) -> Value {
     let columns = heat.columns().max(1);
     let rows = heat.cells.chunks(columns).enumerate().map(|(row, cells)| {
         let addresses = heat.addresses(row);
-        let node = match heat.pid {
-            Some(_) => None,
-            None => figures.data.meta.node_of(addresses.start),
-        };
+        let node = heat.node(&figures.data.meta, row);
         json!({"start": addresses.start, "end": addresses.end, "node": node, "cells": cells})
     });
     json!({

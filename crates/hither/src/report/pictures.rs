@@ -21,12 +21,8 @@ pub fn heat(figures: &Figures) -> Option<Heatmap> {
         let gap = below
             .filter(|&end| end < start)
             .map(|end| format!("{} not {seen}", print::size((start - end) >> 10)));
-        let node = match heat.pid {
-            Some(_) => None,
-            None => figures.data.meta.node_of(start),
-        };
         Row {
-            label: match node {
+            label: match heat.node(&figures.data.meta, row) {
                 Some(node) => format!("node{node} {start:x}"),
                 None => format!("{start:x}"),
             },

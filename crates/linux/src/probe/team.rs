@@ -35,7 +35,7 @@ pub enum Work {
     Copy,
     /// The same with streaming stores, in order.
     CopyStreaming,
-    /// With streaming stores to several pages in turn, as hither's own copies of a few MiB.
+    /// With streaming stores to several pages in turn, as glibc's memcpy of what is large.
     CopyInterleaved,
 }
 
@@ -229,8 +229,9 @@ fn write_streaming(words: &mut [u64], first: u64) {
     write_ordinary(words, first);
 }
 
-/// One page after the other. On a Zen 4 that was half as fast again as several pages in turn, on a Xeon
-/// the contrary was measured (`backend/copy/stream.rs`); wider registers gained nothing.
+/// One page after the other, and nothing asked for ahead. On a Zen 4 that was half as fast again as
+/// several pages in turn, on a Xeon the contrary was measured (`backend/copy/stream.rs`); wider registers
+/// gained nothing.
 #[cfg(target_arch = "x86_64")]
 fn copy_streaming(from: &[u64], to: &mut [u64]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};

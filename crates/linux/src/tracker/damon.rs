@@ -351,8 +351,8 @@ impl DamonTracker {
             let (looked_ns, took_ns) = watched.looked;
             let passed_ns = now_ns.saturating_sub(looked_ns);
             let is_due = |process: &&Process| {
-                process.mapped_bytes != watched.mapped_bytes && passed_ns >= LOOK_SHARE * took_ns
-                    || passed_ns >= LOOK_NS.max(LOOK_SHARE * took_ns)
+                passed_ns >= LOOK_SHARE * took_ns
+                    && (process.mapped_bytes != watched.mapped_bytes || passed_ns >= LOOK_NS)
             };
             let Some(process) = process.filter(is_due) else {
                 continue;

@@ -4,6 +4,7 @@
 //! stretches that were accessed, in proportion to their sizes, at least one each.
 
 use super::data::Data;
+use crate::meta::Meta;
 use std::ops::Range;
 
 /// Stretches that are further apart than this are shown apart.
@@ -49,6 +50,15 @@ impl Heat {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.bands.last().map_or(0, |band| band.rows.end)
+    }
+
+    /// The node that a row of physical memory is of.
+    #[must_use]
+    pub fn node(&self, meta: &Meta, row: usize) -> Option<u32> {
+        match self.pid {
+            Some(_) => None,
+            None => meta.node_of(self.addresses(row).start),
+        }
     }
 
     /// Addresses of a row.
@@ -333,7 +343,7 @@ mod tests {
         data.meta.nodes[1].spans = vec![(3 << 20, 8 << 20)];
         let heat = heat(&data, None, 3, 2).unwrap();
         let nodes: Vec<Option<u32>> = (0..heat.rows())
-            .map(|row| data.meta.node_of(heat.addresses(row).start))
+            .map(|row| heat.node(&data.meta, row))
             .collect();
         assert_eq!(nodes, [Some(0), Some(2), None]);
         let ends: Vec<u64> = (0..heat.rows())

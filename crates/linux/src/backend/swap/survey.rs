@@ -147,10 +147,7 @@ impl Locator {
         let mut start = range.start;
         while start < range.end {
             let count = pages.min((range.end - start).div_ceil(step));
-            let part = &mut bytes[..count as usize * 8];
-            self.pagemap.read_exact_at(part, start / PAGE * 8).ok()?;
-            for entry in part.chunks_exact(8) {
-                let entry = u64::from_ne_bytes(entry.try_into().ok()?);
+            for entry in self.entries(&(start..start + count * PAGE), &mut bytes)? {
                 let node = match pagemap::frame(entry) {
                     Some(_) if pagemap::is_file(entry) => FILE,
                     Some(frame) => self.frames.node(frame)?.0 as i32,
