@@ -17,7 +17,7 @@ use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
 use hither_linux::sys;
-use hither_linux::topology::Topology;
+use hither_linux::topology::{Topology, sysfs_cpu};
 use hither_linux::tracker::frames::FrameNodes;
 use hither_recording::Writer;
 use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
@@ -89,7 +89,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         sys::keep_freed_memory();
         let root = Root::host();
-        let topology = Topology::read(&root).context("reading the machine")?;
+        let topology = Topology::read_layout(&root).context("reading the machine")?;
         let scope = self.scope(&root)?;
         let tracker = choose::tracker(self.tracker.as_deref(), &root, &topology)?;
         let folder = match &self.output {
@@ -282,6 +282,8 @@ pub fn meta(
         total_bytes: node.memory.total_kb << 10,
         spans: spans(node.id).collect(),
     };
+    let first = topology.online.first();
+    let line_bytes = first.and_then(|cpu| sysfs_cpu::line_bytes(root, cpu));
     let kernel = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Meta {
@@ -291,11 +293,7 @@ pub fn meta(
         kernel: kernel.trim().to_owned(),
         nodes: topology.nodes.iter().map(node).collect(),
         distances: topology.distances.clone(),
-        line_bytes: topology
-            .domains
-            .first()
-            .and_then(|domain| domain.line_bytes)
-            .map_or(64, |bytes| bytes as u32),
+        line_bytes: line_bytes.map_or(64, |bytes| bytes as u32),
         command: command
             .iter()
             .map(|word| word.to_string_lossy().into_owned())

@@ -12,20 +12,8 @@ const CPUS: &str = "sys/devices/system/cpu";
 /// No CPU has more caches than this (levels times kinds).
 const MAX_CACHES: usize = 16;
 
-/// What this source tells.
-pub struct Cpus {
-    /// CPUs that run.
-    pub online: CpuSet,
-    /// CPUs that are present and do not run.
-    pub offline: CpuSet,
-    /// Last-level caches.
-    pub domains: Vec<CacheDomain>,
-    /// Sockets.
-    pub packages: Vec<Package>,
-}
-
-/// Reads all of it.
-pub fn read(root: &Root, notes: &mut Vec<String>) -> Result<Cpus> {
+/// CPUs that run, and those that are present and do not.
+pub fn read(root: &Root) -> Result<(CpuSet, CpuSet)> {
     let online: CpuSet = root.parse(&format!("{CPUS}/online"), parse::list)?;
     if online.is_empty() {
         return Err(Error::new(
@@ -41,16 +29,11 @@ pub fn read(root: &Root, notes: &mut Vec<String>) -> Result<Cpus> {
         .iter()
         .filter(|&cpu| !online.contains(cpu))
         .collect();
-    Ok(Cpus {
-        domains: read_domains(root, &online, notes)?,
-        packages: read_packages(root, &online)?,
-        online,
-        offline,
-    })
+    Ok((online, offline))
 }
 
 /// Groups the CPUs by `topology/physical_package_id`. Kernels that print none have one package.
-fn read_packages(root: &Root, online: &CpuSet) -> Result<Vec<Package>> {
+pub fn read_packages(root: &Root, online: &CpuSet) -> Result<Vec<Package>> {
     let mut packages: BTreeMap<i64, CpuSet> = BTreeMap::new();
     for cpu in online.iter() {
         let file = format!("{CPUS}/{cpu}/topology/physical_package_id");
@@ -64,7 +47,11 @@ fn read_packages(root: &Root, online: &CpuSet) -> Result<Vec<Package>> {
 }
 
 /// Groups the CPUs by the cache of the highest level that holds data.
-fn read_domains(root: &Root, online: &CpuSet, notes: &mut Vec<String>) -> Result<Vec<CacheDomain>> {
+pub fn read_domains(
+    root: &Root,
+    online: &CpuSet,
+    notes: &mut Vec<String>,
+) -> Result<Vec<CacheDomain>> {
     let mut domains: Vec<CacheDomain> = Vec::new();
     let mut of_cpu: BTreeMap<CpuId, usize> = BTreeMap::new();
     for cpu in online.iter() {
@@ -103,6 +90,13 @@ fn read_domains(root: &Root, online: &CpuSet, notes: &mut Vec<String>) -> Result
     }
     domains.sort_by_key(|domain| domain.cpus.first());
     Ok(domains)
+}
+
+/// Bytes of a cache line, where a CPU's first cache tells.
+#[must_use]
+pub fn line_bytes(root: &Root, cpu: CpuId) -> Option<u64> {
+    let file = format!("{CPUS}/{cpu}/cache/index0/coherency_line_size");
+    root.parse_if_any(&file, parse::number).ok().flatten()
 }
 
 fn disagree(root: &Root, file: &str, cpu: CpuId, domain: &CacheDomain) -> Error {

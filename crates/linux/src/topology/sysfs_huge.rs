@@ -13,8 +13,18 @@ pub struct Transparent {
     pub size_kb: Option<u64>,
 }
 
-/// Fills in each node's reserved huge pages and returns the transparent ones' mode.
-pub fn read(root: &Root, nodes: &mut [Node]) -> Result<Transparent> {
+/// Reads the mode and size of transparent huge pages.
+pub fn read_transparent(root: &Root) -> Result<Transparent> {
+    let folder = "sys/kernel/mm/transparent_hugepage";
+    let bytes = root.parse_if_any(&format!("{folder}/hpage_pmd_size"), parse::number)?;
+    Ok(Transparent {
+        mode: root.parse_if_any(&format!("{folder}/enabled"), parse::chosen)?,
+        size_kb: bytes.map(|bytes| bytes / 1024),
+    })
+}
+
+/// Fills in each node's reserved huge pages.
+pub fn read_reserved(root: &Root, nodes: &mut [Node]) -> Result<()> {
     // A kernel without nodes has the counts of the whole machine alone.
     let has_nodes = root.has("sys/devices/system/node");
     for node in nodes.iter_mut() {
@@ -44,12 +54,7 @@ pub fn read(root: &Root, nodes: &mut [Node]) -> Result<Transparent> {
         }
         node.huge_pages.sort_by_key(|pages| pages.size_kb);
     }
-    let thp = "sys/kernel/mm/transparent_hugepage";
-    let bytes = root.parse_if_any(&format!("{thp}/hpage_pmd_size"), parse::number)?;
-    Ok(Transparent {
-        mode: root.parse_if_any(&format!("{thp}/enabled"), parse::chosen)?,
-        size_kb: bytes.map(|bytes| bytes / 1024),
-    })
+    Ok(())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub fn read(root: &Root, online_cpus: &CpuSet, notes: &mut Vec<String>) -> Resul
     let mut nodes = Vec::with_capacity(online.len());
     let mut distances = Vec::with_capacity(online.len());
     for id in online.iter() {
-        nodes.push(read_node(root, id, online_cpus, &online)?);
+        nodes.push(read_node(root, id, online_cpus)?);
         distances.push(read_distances(root, id, distances.len(), online.len())?);
     }
     if nodes.iter().all(|node| node.memory.total_kb == 0) {
@@ -43,9 +43,6 @@ pub fn read(root: &Root, online_cpus: &CpuSet, notes: &mut Vec<String>) -> Resul
             "no node has memory",
             TREE_REMEDY,
         ));
-    }
-    if nodes.iter().all(|node| node.access.is_empty()) && nodes.len() > 1 {
-        notes.push("firmware gives no latency or bandwidth of the nodes (no HMAT): only distances are known".to_owned());
     }
     Ok(Nodes { nodes, distances })
 }
@@ -70,7 +67,7 @@ fn read_without_nodes(root: &Root, online_cpus: &CpuSet, notes: &mut Vec<String>
     })
 }
 
-fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet, online: &NodeSet) -> Result<Node> {
+fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet) -> Result<Node> {
     let folder = format!("{NODES}/{id}");
     let file = format!("{folder}/cpulist");
     let cpus: CpuSet = root.parse(&file, parse::list)?;
@@ -84,13 +81,12 @@ fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet, online: &NodeSet) ->
     let memory: NodeMemory = root.parse(&format!("{folder}/meminfo"), |text| {
         parse::node_meminfo(text, id.0)
     })?;
-    let access = read_access(root, &folder, online)?;
     Ok(Node {
         id,
         cpus,
         memory,
         tier: None,
-        access,
+        access: Vec::new(),
         huge_pages: Vec::new(),
         weight: None,
     })
@@ -113,6 +109,18 @@ fn read_distances(root: &Root, id: NodeId, position: usize, count: usize) -> Res
         ));
     }
     Ok(distances)
+}
+
+/// Fills in each node's access classes.
+pub fn read_classes(root: &Root, nodes: &mut [Node], notes: &mut Vec<String>) -> Result<()> {
+    let online: NodeSet = nodes.iter().map(|node| node.id).collect();
+    for node in nodes.iter_mut() {
+        node.access = read_access(root, &format!("{NODES}/{}", node.id), &online)?;
+    }
+    if nodes.iter().all(|node| node.access.is_empty()) && nodes.len() > 1 {
+        notes.push("firmware gives no latency or bandwidth of the nodes (no HMAT): only distances are known".to_owned());
+    }
+    Ok(())
 }
 
 /// `accessN/initiators/{read,write}_{latency,bandwidth}` and its links `nodeM`.

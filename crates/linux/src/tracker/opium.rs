@@ -9,6 +9,7 @@
 
 mod counted;
 mod kept;
+mod rate;
 
 pub use counted::FrameCounts;
 
@@ -31,37 +32,15 @@ use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
 use kept::Kept;
+use rate::{
+    Allowance, FIRST_CHEAP_PERIOD, FIRST_PERIOD, LEAST_PERIOD, PRICE_WINDOW, affordable_in_time,
+    is_worth_a_change, not_too_soon, period_for,
+};
 
 const COUNTERS: &str = "opium counters";
-/// Samples per second at full sampling: each 2 MiB block of a 64 MiB array has some 150 in 100 ms,
-/// which tell what its pages are used for. More would be paid for by the program whose CPU is
-/// borrowed to read them.
-const FULL_RATE: f64 = 50_000.0;
-/// Samples per second at cheap sampling: the local-access ratio of a second within 1 point.
-const CHEAP_RATE: f64 = 5_000.0;
-/// Samples per second that are taken of whoever executes hardly anything.
-const LEAST_RATE: f64 = 100.0;
-/// Share of one CPU that samples may cost while pages are being moved: less than a second of it,
-/// and every interval that is decided later costs the program more.
-const FULL_COST: f64 = 0.05;
-/// Share of one CPU that samples may cost in the steady state.
-const CHEAP_COST: f64 = 0.005;
-/// Period until the traffic is known: cheap sampling of a busy machine (100 million fills a second
-/// give 2,000 samples in the first 100 ms), since most programs have nothing to be mended.
-const FIRST_PERIOD: u32 = 5120;
-/// The same where samples have a budget of instructions, which is soon spent: 500 in the first 100 ms.
-const FIRST_CHEAP_PERIOD: u32 = 4 * FIRST_PERIOD;
-/// Shortest period. A machine at rest could afford less, but the traffic of the next interval may
-/// be ten times that of the last: 20,000 samples in 100 ms, which the rings hold.
-const LEAST_PERIOD: f64 = 512.0;
-/// Intervals whose cheapest gives the price of a sample: others were interrupted, or met a cold
-/// table.
-const PRICE_WINDOW: usize = 8;
 /// What a sample that is kept costs after it was read, in ns: its owner, its row, its part of the
 /// file. Measured in the lab: some 400 instructions.
 const KEPT_NS: u64 = 400;
-/// Instructions that a kept sample costs in all, its part of the file included: measured in the lab.
-const KEPT_INSTRUCTIONS: f64 = 850.0;
 /// User addresses end here (57 bits with five-level page tables).
 const USER_END: u64 = 1 << 56;
 
@@ -76,8 +55,8 @@ pub struct OpiumTracker {
     aggregator: Aggregator,
     sampling: Sampling,
     budget: Option<f64>,
-    /// Share of the machine's instructions that samples may cost.
-    instruction_budget: Option<f64>,
+    /// What samples may cost in instructions, where somebody says so.
+    allowance: Option<Allowance>,
     period: u32,
     periods: PeriodInTime,
     view: SampleView,
@@ -85,7 +64,6 @@ pub struct OpiumTracker {
     prices_ns: [f64; PRICE_WINDOW],
     price_next: usize,
     fills_per_s: f64,
-    instructions_per_s: f64,
     /// Samples of transfers to expect.
     transfer_samples_per_s: f64,
     notes: Vec<String>,
@@ -168,7 +146,7 @@ impl OpiumTracker {
             aggregator: Aggregator::new(huge_possible),
             sampling: Sampling::Cheap,
             budget: None,
-            instruction_budget: None,
+            allowance: None,
             period: FIRST_PERIOD,
             periods: PeriodInTime::default(),
             view: SampleView::default(),
@@ -176,7 +154,6 @@ impl OpiumTracker {
             prices_ns: [f64::INFINITY; PRICE_WINDOW],
             price_next: 0,
             fills_per_s: 0.0,
-            instructions_per_s: 0.0,
             transfer_samples_per_s: 0.0,
             notes: Vec::new(),
             foreign_samples: 0,
@@ -454,10 +431,8 @@ impl OpiumTracker {
     fn affordable(&self, sampling: Sampling) -> f64 {
         let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
         let in_time = affordable_in_time(sampling, self.budget, price_ns);
-        let in_instructions = self.instruction_budget.map_or(f64::INFINITY, |share| {
-            (share * self.instructions_per_s / KEPT_INSTRUCTIONS).max(LEAST_RATE)
-        });
-        in_time.min(in_instructions)
+        let in_instructions = self.allowance.as_ref().map(Allowance::rate);
+        in_time.min(in_instructions.unwrap_or(f64::INFINITY))
     }
 
     /// Sets the period for the next interval from the traffic of this one and the price of a
@@ -470,7 +445,10 @@ impl OpiumTracker {
         let seconds = sums.time_ns as f64 / 1e9;
         if seconds > 0.0 {
             self.fills_per_s = (sums.user_reads + sums.user_writes) as f64 / seconds;
-            self.instructions_per_s = sums.instructions as f64 / seconds;
+        }
+        if let Some(allowance) = &mut self.allowance {
+            let owners = self.kept.as_mut().map_or(0, Kept::take_instructions);
+            allowance.add(seconds, sums.instructions, drained, owners);
         }
         // Transfers get half at the most, fills what is left.
         let half = self.affordable(self.sampling) / 2.0;
@@ -480,6 +458,9 @@ impl OpiumTracker {
             let per_s = sums.transfers as f64 / seconds;
             let wanted = period_for(self.sampling, half, per_s);
             let wanted = wanted.unwrap_or(LEAST_PERIOD as u32);
+            let wanted = self
+                .allowance
+                .map_or(wanted, |_| not_too_soon(kept.transfer_period(), wanted));
             if is_worth_a_change(kept.transfer_period(), wanted) {
                 kept.set_transfer_period(&self.device, wanted);
             }
@@ -489,48 +470,14 @@ impl OpiumTracker {
             };
         }
         let wanted = self.wanted_period(self.sampling).unwrap_or(self.period);
+        let wanted = self
+            .allowance
+            .map_or(wanted, |_| not_too_soon(self.period, wanted));
         // Small changes are not worth a write that the plugin must notice.
         if is_worth_a_change(self.period, wanted) {
             self.set_period(wanted);
         }
     }
-}
-
-/// Samples per second that cost their share of a CPU; without a limit where their price is unknown.
-///
-/// At 2000 ns a sample 5 % of a CPU pay for 25,000.
-fn affordable_in_time(sampling: Sampling, budget: Option<f64>, price_ns: f64) -> f64 {
-    let share = budget.unwrap_or(match sampling {
-        Sampling::Full => FULL_COST,
-        Sampling::Cheap | Sampling::Off => CHEAP_COST,
-    });
-    let affordable = share * 1e9 / price_ns;
-    if affordable.is_finite() && affordable > 0.0 {
-        affordable
-    } else {
-        f64::INFINITY
-    }
-}
-
-/// Period that brings the wanted number of samples at `fills_per_s`, or fewer where fewer are
-/// affordable. `None` where the traffic is unknown.
-///
-/// 120 million fills a second at full sampling: 120e6 / 50e3 = 2400.
-fn period_for(sampling: Sampling, affordable_per_s: f64, fills_per_s: f64) -> Option<u32> {
-    let rate = match sampling {
-        Sampling::Full => FULL_RATE,
-        Sampling::Cheap => CHEAP_RATE,
-        Sampling::Off => return Some(0),
-    };
-    let period = fills_per_s / rate.min(affordable_per_s);
-    let is_known = fills_per_s.is_finite() && fills_per_s > 0.0;
-    is_known.then(|| period.clamp(LEAST_PERIOD, 1e9) as u32)
-}
-
-/// Is a new period so far from the old one that the plugin should notice?
-fn is_worth_a_change(period: u32, wanted: u32) -> bool {
-    let apart = u64::from(wanted.abs_diff(period)) * 8 > u64::from(period);
-    apart || (wanted == 0) != (period == 0)
 }
 
 /// Mean of a utilisation whose integral is given in ppm * us.
@@ -582,7 +529,7 @@ impl Tracker for OpiumTracker {
             return;
         }
         let unknown_yet = match sampling {
-            _ if self.instruction_budget.is_some() => FIRST_CHEAP_PERIOD,
+            _ if self.allowance.is_some() => FIRST_CHEAP_PERIOD,
             Sampling::Full if self.wants_pages => LEAST_PERIOD as u32,
             _ => FIRST_PERIOD,
         };
@@ -636,14 +583,20 @@ impl Tracker for OpiumTracker {
     }
 
     fn set_instruction_budget(&mut self, share: f64) {
-        self.instruction_budget = Some(share);
+        self.allowance = Some(Allowance::new(share));
     }
 
     fn keep_observations(&mut self, keep: bool) {
         self.aggregator.keep_owners(keep);
         self.kept = keep.then(|| Kept::new(&self.device));
         match &mut self.kept {
-            Some(kept) => kept.set_transfer_period(&self.device, FIRST_PERIOD),
+            Some(kept) => {
+                let unknown_yet = match self.allowance {
+                    Some(_) => FIRST_CHEAP_PERIOD,
+                    None => FIRST_PERIOD,
+                };
+                kept.set_transfer_period(&self.device, unknown_yet);
+            }
             None => self.device.set_transfer_sampling(0),
         }
     }

@@ -22,7 +22,8 @@
 //! a process are of what its page map says when it is asked. Changes of less than [`GONE`] of the
 //! accesses go unnoticed, and fade as new samples come in.
 
-use super::{COUNTERS, FULL_COST, OpiumTracker, PRICE_WINDOW, Sums, is_worth_a_change};
+use super::rate::{FULL_COST, PRICE_WINDOW, is_worth_a_change};
+use super::{COUNTERS, OpiumTracker, Sums};
 use crate::sys;
 use hither_core::opium::ring;
 use hither_core::snapshot::{Evidence, Snapshot};

@@ -129,6 +129,11 @@ impl Kept {
         (attributed as u64, std::mem::take(&mut self.foreign))
     }
 
+    /// What finding owners took since the last call, in instructions.
+    pub fn take_instructions(&mut self) -> u64 {
+        self.owners.take_instructions()
+    }
+
     /// Appends what was kept since the last call.
     pub fn take(&mut self, into: &mut Vec<SampledAccess>) {
         into.append(&mut self.samples);

@@ -438,25 +438,6 @@ fn sampling_follows_the_plan() {
 }
 
 #[test]
-fn the_period_brings_the_wanted_rate_within_the_cost() {
-    let without = f64::INFINITY;
-    // 120 M fills a second / 50,000 samples.
-    assert_eq!(period_for(Sampling::Full, without, 120e6), Some(2400));
-    // 2000 ns each: 0.05 s / 2000 ns = 25,000 a second.
-    let affordable = affordable_in_time(Sampling::Full, None, 2000.0);
-    assert_eq!(period_for(Sampling::Full, affordable, 120e6), Some(4800));
-    // 5,000 a second cost 0.0005 s at 100 ns: affordable.
-    let affordable = affordable_in_time(Sampling::Cheap, None, 100.0);
-    assert_eq!(period_for(Sampling::Cheap, affordable, 120e6), Some(24_000));
-    let unknown = affordable_in_time(Sampling::Full, None, f64::INFINITY);
-    assert_eq!(unknown, without);
-    assert_eq!(period_for(Sampling::Cheap, without, 0.0), None);
-    assert_eq!(period_for(Sampling::Full, without, f64::NAN), None);
-    assert_eq!(period_for(Sampling::Full, without, 10.0), Some(512));
-    assert_eq!(period_for(Sampling::Off, without, 10.0), Some(0));
-}
-
-#[test]
 fn samples_keep_to_a_share_of_the_instructions() {
     let fake = Fake::new();
     let topology = topology(fake.folder.path());
@@ -487,6 +468,13 @@ fn samples_keep_to_a_share_of_the_instructions() {
     fake.put_vcpu(0, vcpu::TRANSFERS, 20_000_000);
     tracker.observe(&mut tree, &mut snapshot).unwrap();
     assert_eq!(fake.get32(control::TRANSFER_PERIOD), 242_857);
+    // A quarter of what it was, and not 121,428 at once.
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 250_000);
+    fake.put(header::TIME_NS, 400_000_000);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 40_000_000);
+    fake.put_vcpu(0, vcpu::INSTRUCTIONS_USER, 84_000_000);
+    fake.put_vcpu(0, vcpu::TRANSFERS, 40_000_000);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
     assert_eq!(fake.get32(control::SAMPLE_PERIOD), 121_428);
 }
 
