@@ -59,12 +59,14 @@ impl Setting {
         most_stretch: 8,
     };
 
-    /// Where to begin, with so much CPU time per second; it aims at the same share as later paces.
+    /// Where to begin, with so much CPU time per second; it aims at the same share as later paces. From
+    /// the longest intervals down: an edge is known to a share of a region, so that many regions tell
+    /// more than many looks, as long as some aggregations fit into a second.
     #[must_use]
     pub fn first(&self, budget: f64) -> Pace {
-        let rate = 1e6 / self.sample_us as f64;
-        let affordable = AIM * budget * 1e9 / (CHECK_NS * SPLITS * rate);
-        self.within(1, affordable)
+        let stretch = self.most_stretch;
+        let rate = 1e6 / (self.sample_us * stretch) as f64;
+        self.within(stretch, AIM * budget * 1e9 / (CHECK_NS * SPLITS * rate))
     }
 
     /// The finest pace whose regions, at this stretch or a longer one, are no more than that.
@@ -159,8 +161,10 @@ mod tests {
     #[test]
     fn what_is_too_dear_is_made_coarser_then_slower() {
         let setting = Setting::ADAPTIVE;
-        // 21 regions 200 times a second are too few, so that it looks half as often.
-        assert_eq!(setting.first(0.04), pace(10_000, 10, 42));
+        // Of 170 regions 25 times a second, half of them twice as often.
+        assert_eq!(setting.first(0.04), pace(20_000, 10, 85));
+        assert_eq!(setting.first(0.004), pace(40_000, 10, LEAST_REGIONS));
+        assert_eq!(setting.first(0.4), pace(5_000, 10, 213));
         let now = pace(5_000, 10, 200);
         // Slightly too dear: only where that is sure.
         assert_eq!(fit(&setting, now, 1.6, SECOND), None);
