@@ -16,10 +16,12 @@
 //! of the machine's CPU time, `physical=1` DAMON by physical addresses, `observe=100` ms between two
 //! looks at the tracker, `regions=1` prints the regions, `quiet=1` the last lines only.
 
+mod cpu;
 mod judge;
 mod load;
 mod options;
 
+use cpu::OwnCpu;
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
 use hither_linux::proc::tree::Tree;
@@ -154,6 +156,7 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     let mut seen = Observations::default();
     let mut told = Told::new(load.pid());
     let mut sum = Sum::default();
+    let mut own = OwnCpu::new()?;
     let mut pace = None;
     let phases = options.number("phases", 1.0)? as usize;
     let begun_ns = sys::monotonic_ns();
@@ -172,7 +175,7 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
             let now_ns = sys::monotonic_ns();
             let into_s = now_ns.saturating_sub(since_ns) as f64 / 1e9;
             let is_time = into_s >= at_s;
-            let cpu_ns = sys::thread_cpu_ns();
+            own.take();
             tree.refresh(now_ns / 1000).map_err(text)?;
             let tracker = watching.tracker();
             tracker.observe(&mut tree, &mut snapshot).map_err(text)?;
@@ -193,7 +196,7 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
                 }
                 None => None,
             };
-            sum.own_ns += sys::thread_cpu_ns().saturating_sub(cpu_ns);
+            sum.own_ns += own.take();
             let notes = watching.tracker().take_notes();
             if !quiet {
                 notes.iter().for_each(|note| println!("note: {note}"));

@@ -11,5 +11,6 @@ pub mod pmu;
 pub mod record;
 pub mod ring;
 pub mod sampler;
+pub mod switches;
 
 pub use hither_core::perf::source;

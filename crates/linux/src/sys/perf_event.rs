@@ -24,8 +24,12 @@ pub mod event_flag {
     pub const FREQUENCY: u64 = 1 << 10;
     /// The address is that of the very instruction (2 of 3: asked for, and without skid).
     pub const PRECISE: u64 = 2 << 15;
+    /// Other records than samples end with time, thread and so on, as `sample_type` says.
+    pub const SAMPLE_ID_ALL: u64 = 1 << 18;
     /// Times are of `clock`.
     pub const CLOCK: u64 = 1 << 25;
+    /// Records of switches to the thread and from it.
+    pub const CONTEXT_SWITCH: u64 = 1 << 26;
 }
 
 /// `struct perf_event_attr` up to `clockid`; what lies behind is zero, which is all that a kernel

@@ -5,7 +5,7 @@
 //! watched process has a kdamond of its own ([`admin`]); physical addresses have one.
 //!
 //! **How results are read.** By the tracepoint `damon:damon_aggregated`, through a perf event on
-//! the kdamond's thread: 72 bytes per region into a ring that is read without calls, with the
+//! the kdamond's thread, which also tells when that was on a CPU: 72 bytes per region into a ring that is read without calls, with the
 //! kernel's own time of the aggregation, and gone with this process however it ends. The other
 //! way, `update_schemes_tried_regions`, makes a folder with files per region in sysfs: on Linux
 //! 7.3 in the lab 114 regions took 40 ms to update and 30 ms to read by `cat`, of every 100 ms.
@@ -36,11 +36,12 @@ use super::{Cost, Tracker};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::perf::ring::Ring;
+use crate::perf::switches::{self, OnCpu};
 use crate::proc::maps;
 use crate::proc::tree::{Process, Tree};
 use crate::restore::{self, Journal};
 use crate::root::Root;
-use crate::sys::{self, EventAttribute, EventScope, event_flag};
+use crate::sys::{self, EventAttribute, EventScope};
 use admin::Target;
 use events::{Collector, Layout};
 use hither_core::ids::Pid;
@@ -56,9 +57,9 @@ use std::path::Path;
 const RING_PAGES: usize = 128;
 /// A process with fewer resident pages (1 MiB) is not worth a kdamond.
 const WORTH_PAGES: u64 = 256;
-/// `PERF_TYPE_TRACEPOINT`; `PERF_SAMPLE_TIME | PERF_SAMPLE_RAW`.
+/// `PERF_TYPE_TRACEPOINT`; `PERF_SAMPLE_RAW`.
 const TRACEPOINT: u32 = 2;
-const TIME_AND_RAW: u64 = 1 << 2 | 1 << 10;
+const RAW: u64 = 1 << 10;
 /// Mappings are looked at when there are more or fewer bytes of them, else as often; and so rarely
 /// that it takes a share of a CPU of one in so many.
 const LOOK_NS: u64 = 5_000_000_000;
@@ -82,9 +83,8 @@ struct Watched {
     slot: u32,
     /// 0 for physical addresses.
     incarnation: u32,
-    schedule: Option<File>,
-    /// CPU time of its thread when it was last looked at.
-    seen_ns: u64,
+    /// CPU time of its thread, out of the same ring.
+    on_cpu: OnCpu,
     /// What it was told to watch of a process that had so many bytes mapped, when that was looked at,
     /// and what the look took.
     ranges: Vec<Range<u64>>,
@@ -240,12 +240,10 @@ impl DamonTracker {
         if self.watched.is_empty() {
             self.judged = (self.cost, sys::monotonic_ns());
         }
-        let schedule = File::open(self.root.path(&format!("proc/{kdamond}/schedstat"))).ok();
         self.watched.push(Watched {
             slot,
             incarnation: process.map_or(0, |process| process.incarnation),
-            schedule,
-            seen_ns: 0,
+            on_cpu: OnCpu::default(),
             ranges,
             mapped_bytes: process.map_or(0, |process| process.mapped_bytes),
             looked: (sys::monotonic_ns(), 0),
@@ -264,10 +262,9 @@ impl DamonTracker {
     /// The tracepoint on a kdamond's thread.
     fn attach(&self, kdamond: i32) -> Result<(File, Ring)> {
         let mut attribute = EventAttribute::of_user_mode(TRACEPOINT, [self.layout.id, 0, 0]);
-        // On from the start, and in the kernel, where a kdamond always is.
-        attribute.flags = event_flag::CLOCK;
         attribute.sample_period = 1;
-        attribute.sample_type = TIME_AND_RAW;
+        attribute.sample_type = RAW;
+        switches::ask(&mut attribute);
         let opened = sys::open_event(&attribute, EventScope::Task(kdamond), None);
         opened
             .and_then(|event| Ring::new(&event, RING_PAGES).map(|ring| (event, ring)))
@@ -284,11 +281,10 @@ impl DamonTracker {
     fn drain(&mut self) {
         for watched in &mut self.watched {
             let (ring, collector) = (&mut watched.ring, &mut watched.collector);
-            ring.drain(|record| collector.add(record, &mut self.found));
-            if let Some(now_ns) = watched.schedule.as_ref().and_then(ran_ns) {
-                self.cost.kernel_ns += now_ns.saturating_sub(watched.seen_ns);
-                watched.seen_ns = now_ns;
-            }
+            ring.drain(|record| {
+                self.cost.kernel_ns += watched.on_cpu.add(record);
+                collector.add(record, &mut self.found);
+            });
         }
     }
 
@@ -422,15 +418,6 @@ fn memory(root: &Root) -> Result<Vec<Range<u64>>> {
         ));
     }
     Ok(ranges)
-}
-
-/// CPU time of a thread so far: the first number of its `schedstat`.
-fn ran_ns(file: &File) -> Option<u64> {
-    use std::os::unix::fs::FileExt;
-    let mut bytes = [0; 64];
-    let got = file.read_at(&mut bytes, 0).ok()?;
-    let text = std::str::from_utf8(&bytes[..got]).ok()?;
-    text.split_ascii_whitespace().next()?.parse().ok()
 }
 
 impl Tracker for DamonTracker {

@@ -4,9 +4,10 @@
 pub const LEAST_REGIONS: u32 = 32;
 /// Most of the least: 4 GB in regions of 2 MB, the size of a huge page.
 const MOST_REGIONS: u32 = 2000;
-/// What a check takes, for the first guess: two walks of page tables whose lines are in no cache
-/// (18 us in the lab next to a program that evicts them).
-const CHECK_NS: f64 = 18_000.0;
+/// What a check of a region takes, for the first guess: two walks of page tables whose lines are in no
+/// cache, and its share of what else a kdamond does. 2.8 to 3.0 us on the lab's opteron8385, from 40
+/// regions 25 times a second to 80 of them 200 times.
+const CHECK_NS: f64 = 3_000.0;
 /// Regions that are checked per least region: DAMON has split each in two or three.
 const SPLITS: f64 = 2.5;
 /// Cost over budget beyond which the pace is changed at once; beyond which, and below which, it is
@@ -58,12 +59,14 @@ impl Setting {
         most_stretch: 8,
     };
 
-    /// Where to begin, with so much CPU time per second.
+    /// Where to begin, with so much CPU time per second; it aims at the same share as later paces. From
+    /// the longest intervals down: an edge is known to a share of a region, so that many regions tell
+    /// more than many looks, as long as some aggregations fit into a second.
     #[must_use]
     pub fn first(&self, budget: f64) -> Pace {
-        let rate = 1e6 / self.sample_us as f64;
-        let affordable = budget * 1e9 / (CHECK_NS * SPLITS * rate);
-        self.within(1, affordable)
+        let stretch = self.most_stretch;
+        let rate = 1e6 / (self.sample_us * stretch) as f64;
+        self.within(stretch, AIM * budget * 1e9 / (CHECK_NS * SPLITS * rate))
     }
 
     /// The finest pace whose regions, at this stretch or a longer one, are no more than that.
@@ -147,8 +150,8 @@ mod tests {
             first.check_count() as usize * hither_core::refine::HISTORY,
             32
         );
-        // 40 ms a second pay for 2,222 checks of 18 us: 88 regions at 10 a second and 2.5 splits.
-        assert_eq!((first.min_regions, first.max_regions()), (88, 352));
+        // 0.8 of 40 ms a second pay for 10,667 checks of 3 us: 426 regions at 10 a second and 2.5 splits.
+        assert_eq!((first.min_regions, first.max_regions()), (426, 1704));
         // However little there is, its intervals stay.
         let poor = fit(&Setting::THESIS, first, 500.0, SECOND).unwrap();
         assert_eq!(poor, pace(100_000, 8, LEAST_REGIONS));
@@ -158,7 +161,10 @@ mod tests {
     #[test]
     fn what_is_too_dear_is_made_coarser_then_slower() {
         let setting = Setting::ADAPTIVE;
-        assert_eq!(setting.first(0.04), pace(40_000, 10, 35));
+        // Of 170 regions 25 times a second, half of them twice as often.
+        assert_eq!(setting.first(0.04), pace(20_000, 10, 85));
+        assert_eq!(setting.first(0.004), pace(40_000, 10, LEAST_REGIONS));
+        assert_eq!(setting.first(0.4), pace(5_000, 10, 213));
         let now = pace(5_000, 10, 200);
         // Slightly too dear: only where that is sure.
         assert_eq!(fit(&setting, now, 1.6, SECOND), None);
@@ -194,7 +200,7 @@ mod tests {
         let now = Setting::THESIS.first(0.04);
         assert_eq!(
             fit(&Setting::THESIS, now, 0.1, SURE_NS),
-            Some(pace(100_000, 8, 352))
+            Some(pace(100_000, 8, 1704))
         );
     }
 
