@@ -5,9 +5,9 @@
 //! watched process has a kdamond of its own ([`admin`]); physical addresses have one.
 //!
 //! **How results are read.** By the tracepoint `damon:damon_aggregated`, through a perf event on
-//! the kdamond's thread, which also tells when that was on a CPU: 72 bytes per region into a ring that is read without calls, with the
-//! kernel's own time of the aggregation, and gone with this process however it ends. The other
-//! way, `update_schemes_tried_regions`, makes a folder with files per region in sysfs: on Linux
+//! the kdamond's thread, which also tells when that was on a CPU: 72 bytes per region into a
+//! ring that is read without calls, with the kernel's own time of the aggregation, and gone with
+//! this process however it ends. The other way, `update_schemes_tried_regions`, makes a folder with files per region in sysfs: on Linux
 //! 7.3 in the lab 114 regions took 40 ms to update and 30 ms to read by `cat`, of every 100 ms.
 //!
 //! **How many regions.** A hot set that fills less than about a tenth of a region is lost: its
@@ -317,14 +317,19 @@ impl DamonTracker {
         self.stop_those(|watched| tree.by_incarnation(watched.incarnation).is_none())?;
         self.refused
             .retain(|&refused| tree.by_incarnation(refused).is_some());
-        for process in tree.processes() {
+        // A process without a page map is somebody else's.
+        let is_worth =
+            |process: &&Process| process.resident_pages >= WORTH_PAGES && process.pagemap.is_some();
+        let worth = tree.processes().iter().filter(is_worth);
+        let count = worth.clone().count().min(admin::SLOTS as usize);
+        if self.watched.is_empty() && count > 1 {
+            // They share the budget from the start, before anything is measured.
+            let budget = self.budget * f64::from(self.cpu_count);
+            self.pace = self.setting.first(budget / count as f64);
+        }
+        for process in worth {
             let known = |w: &Watched| w.incarnation == process.incarnation;
-            // A process without a page map is somebody else's.
-            if process.resident_pages < WORTH_PAGES
-                || process.pagemap.is_none()
-                || self.watched.iter().any(known)
-                || self.refused.contains(&process.incarnation)
-            {
+            if self.watched.iter().any(known) || self.refused.contains(&process.incarnation) {
                 continue;
             }
             if let Err(error) = self.start(Some(process)) {
