@@ -7,8 +7,9 @@
 //! **How results are read.** By the tracepoint `damon:damon_aggregated`, through a perf event on
 //! the kdamond's thread, which also tells when that was on a CPU: 72 bytes per region into a
 //! ring that is read without calls, with the kernel's own time of the aggregation, and gone with
-//! this process however it ends. The other way, `update_schemes_tried_regions`, makes a folder with files per region in sysfs: on Linux
-//! 7.3 in the lab 114 regions took 40 ms to update and 30 ms to read by `cat`, of every 100 ms.
+//! this process however it ends. The other way, `update_schemes_tried_regions`, makes a folder with
+//! files per region in sysfs: on Linux 7.3 in the lab 114 regions took 40 ms to update and 30 ms to
+//! read by `cat`, of every 100 ms.
 //!
 //! **How many regions.** A hot set that fills less than about a tenth of a region is lost: its
 //! checks are rarer than the difference (a tenth) up to which DAMON merges. So the least number
