@@ -19,9 +19,10 @@
 mod copier;
 mod reach;
 mod stream;
+mod tuning;
 
 pub use copier::Copier;
-pub(crate) use stream::copy_part;
+pub(crate) use stream::Stores;
 pub use stream::{copy, interleaved, nontemporal};
 
 use crate::sys::{self, Access};

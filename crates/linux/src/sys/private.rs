@@ -155,7 +155,7 @@ impl PrivateMemory {
         }
     }
 
-    /// Copies a part from the same part of another, by several threads.
+    /// Copies a part from the same part of another, by several threads with streaming stores.
     ///
     /// # Panics
     /// Where it is not within both.
@@ -163,7 +163,14 @@ impl PrivateMemory {
         let bytes = part.len();
         let (from, to) = (&source.bytes()[part.clone()], &mut self.bytes_mut()[part]);
         // SAFETY: two slices of one length, the one exclusive.
-        unsafe { copier.copy(from.as_ptr(), to.as_mut_ptr(), bytes) };
+        unsafe {
+            copier.copy_by(
+                from.as_ptr(),
+                to.as_mut_ptr(),
+                bytes,
+                copy::Stores::Streaming,
+            )
+        };
     }
 }
 

@@ -5,12 +5,13 @@
 //!
 //! Mechanism: the calling thread is a worker itself and starts at once. Parts are handed out under
 //! a lock, large ones first and ever smaller ones after that (guided self-scheduling, Polychronopoulos
-//! and Kuck 1987), so that a late helper finds less left and nobody waits for it. A part takes
-//! tens of microseconds at least, so the lock is no matter.
+//! and Kuck 1987), so that a late helper finds less left and nobody waits for it. The calling
+//! thread has them from the front, helpers from the back: of ranges that are copied again and
+//! again each CPU finds in its caches what it had before.
 //!
 //! Always: every byte is in exactly one part; `copy` returns when all parts are done.
 
-use super::stream;
+use super::stream::{self, Stores};
 use crate::sys;
 use hither_core::ids::CpuId;
 use std::hint::spin_loop;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Least bytes of a part: about 20 us of copying, against some 10 us to wake a thread.
+/// Least bytes of a part: about 20 us of copying from memory, against some 10 us to wake a thread.
 const PART_LEAST: usize = 256 << 10;
 /// Parts end at such an address of the target: a huge page is written by one CPU where parts are
 /// that large, a page always.
@@ -39,23 +40,31 @@ pub struct Copier {
     owner: u32,
 }
 
+/// In cache lines of its own: of the lock and what it protects only one has to come over from the CPU that
+/// had it last, and who spins on a counter takes nothing else away.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line<T>(T);
+
 #[derive(Debug, Default)]
 struct Shared {
     /// Written by all workers under its lock.
-    state: Mutex<State>,
+    state: Line<Mutex<State>>,
     /// There is a task, or it is time to go. Helpers wait.
     work: Condvar,
     /// The last part is done. The caller waits.
     done: Condvar,
     /// Counts tasks that came and went, and the end. Written under the lock; read without it by
     /// who spins, and takes the lock before it believes anything.
-    changes: AtomicU64,
+    changes: Line<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     task: Option<Task>,
     closing: bool,
+    /// Threads that sleep, or are about to: with none there is nobody to wake by a system call.
+    sleepers: u32,
 }
 
 /// One copy. Addresses are numbers here, so that they may go to other threads.
@@ -63,33 +72,51 @@ struct State {
 struct Task {
     from: usize,
     to: usize,
-    bytes: usize,
-    /// Bytes handed out: parts are taken from the front.
-    handed: usize,
-    /// Bytes whose copy has ended.
-    copied: usize,
-    workers: usize,
+    stores: Stores,
+    /// Where what is not handed out yet begins and ends.
+    left: (usize, usize),
+    /// Bytes whose copy has not ended.
+    open: usize,
+}
+
+const _: () = assert!(size_of::<Line<Mutex<State>>>() == 64);
+
+/// From where a worker takes parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Front,
+    Back,
 }
 
 impl Task {
     /// Offset and length of the next part, which is handed out by this.
-    fn take(&mut self) -> Option<(usize, usize)> {
-        let left = self.bytes - self.handed;
+    fn take(&mut self, workers: usize, side: Side) -> Option<(usize, usize)> {
+        let (start, end) = self.left;
+        let left = end - start;
         if left == 0 {
             return None;
         }
-        let start = self.handed;
-        let wanted = (left / (2 * self.workers)).max(PART_LEAST);
+        let wanted = (left / (2 * workers)).max(PART_LEAST);
         // What would be left is too little for a part of its own: this one takes it.
-        let length = if left < wanted + PART_LEAST {
-            left
-        } else {
-            let end = self.to.wrapping_add(start + wanted);
-            let cut = CUTS.iter().find(|&&cut| wanted >= 2 * cut);
-            wanted - cut.map_or(0, |cut| end % cut)
-        };
-        self.handed += length;
-        Some((start, length))
+        if left < wanted + PART_LEAST {
+            self.left = (end, end);
+            return Some((start, left));
+        }
+        let cut = CUTS.into_iter().find(|&cut| wanted >= 2 * cut);
+        let past_cut = |offset| cut.map_or(0, |cut| self.to.wrapping_add(offset) % cut);
+        match side {
+            Side::Front => {
+                let middle = start + wanted - past_cut(start + wanted);
+                self.left = (middle, end);
+                Some((start, middle - start))
+            }
+            Side::Back => {
+                let middle = end - wanted;
+                let middle = middle - past_cut(middle).min(left - wanted);
+                self.left = (start, middle);
+                Some((middle, end - middle))
+            }
+        }
     }
 }
 
@@ -115,7 +142,7 @@ impl Copier {
             let shared = Arc::clone(&copier.shared);
             let helper = std::thread::Builder::new()
                 .name(format!("hither-copy{number}"))
-                .spawn(move || help(&shared))?;
+                .spawn(move || help(&shared, workers))?;
             let bound = match cpus.as_slice() {
                 [] => Ok(()),
                 cpus => sys::bind_thread(&helper, cpus),
@@ -152,21 +179,37 @@ impl Copier {
     /// # Safety
     /// As [`stream::nontemporal`].
     pub unsafe fn copy(&mut self, from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.copy_by(from, to, bytes, Stores::of(bytes)) }
+    }
+
+    /// The same by stores that the caller chooses.
+    ///
+    /// # Safety
+    /// As [`stream::nontemporal`].
+    pub(crate) unsafe fn copy_by(
+        &mut self,
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+        stores: Stores,
+    ) {
         if self.helpers.is_empty() || bytes < 2 * PART_LEAST || !self.is_ours() {
             // SAFETY: as the caller promises.
-            return unsafe { stream::copy(from, to, bytes) };
+            return unsafe { stream::copy_by(from, to, bytes, stores) };
         }
         let mut state = self.shared.lock();
         state.task = Some(Task {
             from: from.expose_provenance(),
             to: to.expose_provenance(),
-            bytes,
-            handed: 0,
-            copied: 0,
-            workers: self.worker_count(),
+            stores,
+            left: (0, bytes),
+            open: bytes,
         });
-        self.shared.changed(&self.shared.work);
-        state = self.shared.work_off(state);
+        self.shared.changed(&state, &self.shared.work);
+        state = self
+            .shared
+            .work_off(state, self.worker_count(), Side::Front);
         // Gone once the last part is done, by whichever worker.
         while state.task.is_some() {
             state = self
@@ -185,7 +228,7 @@ impl Drop for Copier {
         }
         let mut state = self.shared.lock();
         state.closing = true;
-        self.shared.changed(&self.shared.work);
+        self.shared.changed(&state, &self.shared.work);
         drop(state);
         for helper in self.helpers.drain(..) {
             // A helper cannot panic, and there would be nobody to tell.
@@ -196,13 +239,15 @@ impl Drop for Copier {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the state has changed, to who spins and to who sleeps. The lock is held.
-    fn changed(&self, sleepers: &Condvar) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        sleepers.notify_all();
+    /// Says that the state, whose lock is held, has changed, to who spins and to who sleeps.
+    fn changed(&self, state: &State, sleepers: &Condvar) {
+        self.changes.0.fetch_add(1, Ordering::Relaxed);
+        if state.sleepers > 0 {
+            sleepers.notify_all();
+        }
     }
 
     /// Spins for a while, then sleeps if `is_idle` even so; the state may still be idle afterwards.
@@ -212,39 +257,47 @@ impl Shared {
         state: MutexGuard<'a, State>,
         is_idle: impl Fn(&State) -> bool,
     ) -> MutexGuard<'a, State> {
-        let before = self.changes.load(Ordering::Relaxed);
+        let before = self.changes.0.load(Ordering::Relaxed);
         drop(state);
         let end = sys::monotonic_ns() + SPIN_NS;
-        while self.changes.load(Ordering::Relaxed) == before && sys::monotonic_ns() < end {
+        while self.changes.0.load(Ordering::Relaxed) == before && sys::monotonic_ns() < end {
             spin_loop();
         }
-        let state = self.lock();
+        let mut state = self.lock();
         if !is_idle(&state) {
             return state;
         }
+        state.sleepers += 1;
         // The state is whole at every unlock, also where another thread panicked.
-        sleepers.wait(state).unwrap_or_else(PoisonError::into_inner)
+        let mut state = sleepers.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.sleepers -= 1;
+        state
     }
 
     /// Copies parts as long as there are any to hand out.
-    fn work_off<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn work_off<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        workers: usize,
+        side: Side,
+    ) -> MutexGuard<'a, State> {
         while let Some(task) = &mut state.task
-            && let Some((start, length)) = task.take()
+            && let Some((start, length)) = task.take(workers, side)
         {
             let from = std::ptr::with_exposed_provenance::<u8>(task.from + start);
             let to = std::ptr::with_exposed_provenance_mut::<u8>(task.to + start);
-            let total = task.bytes;
+            let stores = task.stores;
             drop(state);
             // SAFETY: a part of the copy whose caller promised what is needed; it waits until all
             // parts are done, and no other worker has this part.
-            unsafe { stream::copy_part(from, to, length, total) };
+            unsafe { stream::copy_by(from, to, length, stores) };
             state = self.lock();
             let task = state.task.as_mut();
             let task = task.expect("a task stays until its last part is done, and this is one");
-            task.copied += length;
-            if task.copied == task.bytes {
+            task.open -= length;
+            if task.open == 0 {
                 state.task = None;
-                self.changed(&self.done);
+                self.changed(&state, &self.done);
             }
         }
         state
@@ -252,14 +305,14 @@ impl Shared {
 }
 
 /// A helper's life.
-fn help(shared: &Shared) {
+fn help(shared: &Shared, workers: usize) {
     let is_idle = |state: &State| {
-        let has_parts = |task: Task| task.handed < task.bytes;
+        let has_parts = |task: Task| task.left.0 < task.left.1;
         !state.closing && !state.task.is_some_and(has_parts)
     };
     let mut state = shared.lock();
     while !state.closing {
-        state = shared.work_off(state);
+        state = shared.work_off(state, workers, Side::Back);
         if is_idle(&state) {
             state = shared.wait(&shared.work, state, is_idle);
         }
@@ -277,18 +330,26 @@ mod tests {
             to in 0usize..1 << 40,
             bytes in 2 * PART_LEAST..1 << 30,
             workers in 2usize..20,
+            turns in proptest::collection::vec(any::<bool>(), 1..20),
         ) {
-            let mut task = Task { from: 0, to, bytes, handed: 0, copied: 0, workers };
+            let stores = Stores::Ordinary;
+            let left = (0, bytes);
+            let mut task = Task { from: 0, to, stores, left, open: bytes };
+            let mut parts = Vec::new();
+            let mut turns = turns.iter().cycle();
+            let mut side = || if *turns.next().unwrap() { Side::Front } else { Side::Back };
+            while let Some(part) = task.take(workers, side()) {
+                parts.push(part);
+            }
+            parts.sort_unstable();
             let mut next = 0;
-            let mut least = usize::MAX;
-            while let Some((start, length)) = task.take() {
+            for (start, length) in parts {
                 prop_assert_eq!(start, next);
                 next += length;
                 prop_assert!(next == bytes || (to + next) % 4096 == 0);
-                least = least.min(length);
+                prop_assert!(length >= PART_LEAST / 2, "{}", length);
             }
             prop_assert_eq!(next, bytes);
-            prop_assert!(least >= PART_LEAST / 2, "{}", least);
         }
     }
 

@@ -12,7 +12,9 @@
 //! of 1 MiB: in order with prefetch 22.8, 20.7, without 20.9, 19.7, four pages by 2 KiB in turn 13.7,
 //! 12.7; of 64 KiB 16.4, 15.1, without 16.9, 15.9, four pages 13.1, 12.1. An Intel Xeon with AVX-512, 16 MiB: in
 //! order with prefetch 14.0, without 10.4, four pages 13.8, glibc's memcpy and `rep movsb` 7.9. A
-//! single scattered page loses by prefetch there (7.1 to 6.7). Both in shared virtual machines.
+//! single scattered page loses by prefetch there (7.1 to 6.7). An AMD EPYC (Zen 5; huge, small pages), 2 MiB: with
+//! prefetch of the next page alone 29.3, 28.5, of all 25.5, 25.1, without 27.4, 26.9. All in shared
+//! virtual machines.
 //!
 //! The loops are assembly: other threads may write to the source meanwhile (memif replicates live
 //! memory), and an access that the compiler does not see cannot be reasoned about by it.
@@ -20,23 +22,36 @@
 // Elsewhere the library copies, and the figures have no use.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
+use super::tuning::Tuning;
 use std::sync::atomic::{Ordering, fence};
 
 /// A cache line.
 const LINE: usize = 64;
-/// What is copied side by side when pages take turns.
-const PAGE: usize = 4096;
+/// What is copied side by side when pages take turns, and where read-ahead stops.
+pub(super) const PAGE: usize = 4096;
 
-/// When to copy how, in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Tuning {
-    /// Up to here ordinary stores are better: source and target fit the second-level cache
-    /// (measured: 33 against 22 GB/s at 1 MiB, 15 against 18 at 2 MiB).
-    ordinary_most: usize,
-    /// Below this a streaming copy has no middle worth the name.
-    stream_least: usize,
-    /// From here what is read soon is asked for.
-    prefetch_least: usize,
+/// Below this a streaming copy has no middle worth the name, in bytes.
+const STREAM_LEAST: usize = 1024;
+/// From here what is read soon is asked for.
+const PREFETCH_LEAST: usize = 64 << 10;
+
+/// Through the caches or around them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stores {
+    /// What is overwritten is read first, and the copy stays in the caches.
+    Ordinary,
+    /// Neither.
+    Streaming,
+}
+
+impl Stores {
+    /// What suits a copy of so many bytes: ordinary ones where both ranges fit a near cache.
+    pub(crate) fn of(total: usize) -> Self {
+        match total <= Tuning::get().ordinary_most {
+            true => Self::Ordinary,
+            false => Self::Streaming,
+        }
+    }
 }
 
 /// The order of a streaming copy.
@@ -48,12 +63,6 @@ pub(super) enum Order {
     Interleaved,
 }
 
-const TUNING: Tuning = Tuning {
-    ordinary_most: 1 << 20,
-    stream_least: 1024,
-    prefetch_least: 64 << 10,
-};
-
 /// Copies by the way that suits the size: ordinary stores where both ranges fit a cache,
 /// streaming stores otherwise.
 ///
@@ -61,20 +70,24 @@ const TUNING: Tuning = Tuning {
 /// As [`nontemporal`].
 pub unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: as the caller promises.
-    unsafe { copy_part(from, to, bytes, bytes) }
+    unsafe { copy_by(from, to, bytes, Stores::of(bytes)) }
 }
 
-/// The same for a part of a copy of `total` bytes.
+/// The same by stores that the caller chooses: this may be a part of a larger copy.
 ///
 /// # Safety
 /// As [`nontemporal`].
-pub(crate) unsafe fn copy_part(from: *const u8, to: *mut u8, bytes: usize, total: usize) {
-    if total <= TUNING.ordinary_most {
-        // SAFETY: as the caller promises.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
-    } else {
-        // SAFETY: as the caller promises; `Way::best` is one that this processor has.
-        unsafe { Way::best().copy(from, to, bytes, Order::Ascending) }
+pub(super) unsafe fn copy_by(from: *const u8, to: *mut u8, bytes: usize, stores: Stores) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match stores {
+            #[cfg(target_arch = "x86_64")]
+            Stores::Ordinary if bytes >= PAGE && Tuning::get().by_string => {
+                x86::string(from, to, bytes)
+            }
+            Stores::Ordinary => std::ptr::copy_nonoverlapping(from, to, bytes),
+            Stores::Streaming => nontemporal(from, to, bytes),
+        }
     }
 }
 
@@ -158,15 +171,15 @@ impl Way {
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
-                Self::Avx512 if bytes >= TUNING.stream_least => {
+                Self::Avx512 if bytes >= STREAM_LEAST => {
                     x86::copy::<x86::Avx512>(from, to, bytes, order)
                 }
                 #[cfg(target_arch = "x86_64")]
-                Self::Avx2 if bytes >= TUNING.stream_least => {
+                Self::Avx2 if bytes >= STREAM_LEAST => {
                     x86::copy::<x86::Avx2>(from, to, bytes, order)
                 }
                 #[cfg(target_arch = "x86_64")]
-                Self::Sse2 if bytes >= TUNING.stream_least => {
+                Self::Sse2 if bytes >= STREAM_LEAST => {
                     x86::copy::<x86::Sse2>(from, to, bytes, order)
                 }
                 _ => std::ptr::copy_nonoverlapping(from, to, bytes),
@@ -178,8 +191,8 @@ impl Way {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{LINE, Order, PAGE, TUNING};
+pub(super) mod x86 {
+    use super::{LINE, Order, PAGE, PREFETCH_LEAST, Tuning};
     use std::arch::asm;
     use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch, _mm_sfence};
 
@@ -323,6 +336,25 @@ mod x86 {
         }
     }
 
+    /// By the processor's own loop, to a line boundary: it is slower to any other.
+    ///
+    /// # Safety
+    /// As [`super::nontemporal`].
+    pub(in super::super) unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
+        let head = (to.addr().wrapping_neg() % LINE).min(bytes);
+        // SAFETY: head and rest are within `bytes`; the direction flag is clear, as everywhere.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to, head);
+            asm!(
+                "rep movsb",
+                inout("rsi") from.add(head) => _,
+                inout("rdi") to.add(head) => _,
+                inout("rcx") bytes - head => _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
     /// The whole copy: head, groups of pages where asked for, single stream, tail, fence.
     ///
     /// # Safety
@@ -372,9 +404,12 @@ mod x86 {
     /// As [`groups`].
     unsafe fn single<V: Vector>(from: *const u8, to: *mut u8, bytes: usize) -> usize {
         let whole = bytes - bytes % STEP;
-        let asks = bytes >= TUNING.prefetch_least;
+        let asks_from = match bytes >= PREFETCH_LEAST {
+            true => Tuning::get().asks_from,
+            false => PAGE,
+        };
         for step in (0..whole).step_by(STEP) {
-            if asks {
+            if from.addr().wrapping_add(step) % PAGE >= asks_from {
                 for line in (0..STEP).step_by(LINE) {
                     // What lies beyond the end is not read, and no prefetch faults.
                     let soon = from.wrapping_add(step + AHEAD + line);

@@ -178,6 +178,11 @@ proptest! {
             // SAFETY: as above.
             unsafe { nontemporal(from, to, bytes) };
         });
+        #[cfg(target_arch = "x86_64")]
+        compare(source_at, target_at, bytes, |from, to| {
+            // SAFETY: as above.
+            unsafe { super::stream::x86::string(from, to, bytes) };
+        });
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::fork_gate;
 use super::journal::{Journal, Page, Shared, State};
 use super::pool::{HUGE, PAGE, Size};
 use super::{Hook, Step};
-use crate::backend::copy::{self, Copier};
+use crate::backend::copy::{Copier, Stores};
 use crate::sys;
 use hither_mover::{Race, Raced};
 use std::ops::Range;
@@ -30,6 +30,10 @@ use std::sync::atomic::Ordering;
 const PIECE: u64 = 16 << 10;
 /// The same where several threads copy: the least that they share.
 const SHARED_PIECE: u64 = 512 << 10;
+/// Windows up to here are copied by ordinary stores, as the kernel's own migration copies: pages that come
+/// back before others took their place are still in the caches. Larger ones are one of several
+/// mostly, and where all of them pass the cache as it were, streaming stores are faster.
+const ORDINARY_MOST: u64 = 1 << 20;
 /// Tries while the kernel says that it could not lock a page just now.
 const TRIES: u32 = 1000;
 
@@ -193,6 +197,10 @@ impl Exchange<'_> {
             _ => SHARED_PIECE,
         };
         let most = (piece / PAGE) as usize;
+        let stores = match chunk.parking.end - chunk.parking.start <= ORDINARY_MOST {
+            true => Stores::Ordinary,
+            false => Stores::Streaming,
+        };
         let mut next = 0;
         while next < fates.len() {
             // Slots without a page stay untouched: reading them would fill them.
@@ -207,19 +215,10 @@ impl Exchange<'_> {
             let (from, to) = (chunk.parking.start + offset, chunk.fresh.start + offset);
             if !chunk.is_filled {
                 self.copy_into_new(from, to, next..next + length, fates);
-            } else if bytes >= SHARED_PIECE {
-                // SAFETY: both are slots of this exchange, so long at least, and filled.
-                unsafe {
-                    self.copier
-                        .copy(from as *const u8, to as *mut u8, bytes as usize);
-                }
             } else {
-                // By the size of the window: a small one stays in the caches, and so do pages that
-                // come back before others took their place.
                 let (from, to) = (from as *const u8, to as *mut u8);
-                let total = chunk.parking.end - chunk.parking.start;
-                // SAFETY: as above.
-                unsafe { copy::copy_part(from, to, bytes as usize, total as usize) };
+                // SAFETY: both are slots of this exchange, so long at least, and filled.
+                unsafe { self.copier.copy_by(from, to, bytes as usize, stores) };
             }
             next += length;
             self.step(Step::Copying);
