@@ -79,6 +79,10 @@ set -o pipefail; HITHER_MOVES=$MOVES $boots partition:: 2> /dev/null | grep -e '
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"
+  "torture-two-nodes|pages on their way between two nodes while programs, children and the kernel use them, in the laboratory|\
+target/release/hither lab run --machine machines/skylake8160.toml --cpus 4 --timeout 12h --file $torture -- \
+bash -c 'for scenario in writers forks changes discards kernel splice pinned ksm worker process pressure overlap own; do \
+$torture \$scenario --nodes 2 --rounds 20 --stores 100000 --seed 7 --patience 600 || exit 1; done'"
 )
 
 list() {
