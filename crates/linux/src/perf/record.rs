@@ -68,10 +68,11 @@ pub mod field {
 /// Bytes of a record's header: `u32` type, `u16` mode, `u16` size of the whole record.
 pub const HEADER_BYTES: usize = 8;
 
-const RECORD_LOST: u32 = 2;
+/// Types of records (`linux/perf_event.h`).
+pub(crate) const RECORD_LOST: u32 = 2;
 const RECORD_THROTTLE: u32 = 5;
 const RECORD_UNTHROTTLE: u32 = 6;
-const RECORD_SAMPLE: u32 = 9;
+pub(crate) const RECORD_SAMPLE: u32 = 9;
 const RECORD_LOST_SAMPLES: u32 = 13;
 
 /// Mode of a record: the low three bits of its header's second word.

@@ -5,11 +5,10 @@
 //! what runs for less than a tick at a time is told several times too long; these are moments of
 //! `CLOCK_MONOTONIC`.
 
-use super::record::{HEADER_BYTES, field};
+use super::record::{HEADER_BYTES, RECORD_LOST, field};
 use crate::sys::{EventAttribute, event_flag};
 
-/// Types of records, and the bit of a record's mode that says from the thread (`linux/perf_event.h`).
-const RECORD_LOST: u32 = 2;
+/// A type of records, and the bit of its mode that says from the thread (`linux/perf_event.h`).
 const RECORD_SWITCH: u32 = 14;
 const SWITCH_OUT: u16 = 1 << 13;
 

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Fault, Result};
 use crate::parse::{Parsed, clip};
-use crate::perf::record::HEADER_BYTES;
+use crate::perf::record::{HEADER_BYTES, RECORD_LOST, RECORD_SAMPLE};
 use crate::root::Root;
 use hither_core::ids::Pid;
 use hither_core::observation::RegionAccess;
@@ -14,10 +14,6 @@ use hither_core::observation::RegionAccess;
 /// Where tracefs may be: mounted by itself, or below debugfs.
 const TRACE_FOLDERS: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
 const EVENT: &str = "events/damon/damon_aggregated";
-
-/// Types of records of a perf ring (`linux/perf_event.h`).
-const RECORD_LOST: u32 = 2;
-const RECORD_SAMPLE: u32 = 9;
 
 /// Place and size of a field.
 type Field = (usize, usize);
