@@ -450,6 +450,15 @@ impl OpiumTracker {
             let owners = self.kept.as_mut().map_or(0, Kept::take_instructions);
             allowance.add(seconds, sums.instructions, drained, owners);
         }
+        let is_counted = self.allowance.is_some();
+        let next = |period, wanted| {
+            let wanted = match is_counted {
+                true => not_too_soon(period, wanted),
+                false => wanted,
+            };
+            // Small changes are not worth a write that the plugin must notice.
+            is_worth_a_change(period, wanted).then_some(wanted)
+        };
         // Transfers get half at the most, fills what is left.
         let half = self.affordable(self.sampling) / 2.0;
         if let Some(kept) = &mut self.kept
@@ -458,11 +467,8 @@ impl OpiumTracker {
             let per_s = sums.transfers as f64 / seconds;
             let wanted = period_for(self.sampling, half, per_s);
             let wanted = wanted.unwrap_or(LEAST_PERIOD as u32);
-            let wanted = self
-                .allowance
-                .map_or(wanted, |_| not_too_soon(kept.transfer_period(), wanted));
-            if is_worth_a_change(kept.transfer_period(), wanted) {
-                kept.set_transfer_period(&self.device, wanted);
+            if let Some(period) = next(kept.transfer_period(), wanted) {
+                kept.set_transfer_period(&self.device, period);
             }
             self.transfer_samples_per_s = match kept.transfer_period() {
                 0 => 0.0,
@@ -470,12 +476,8 @@ impl OpiumTracker {
             };
         }
         let wanted = self.wanted_period(self.sampling).unwrap_or(self.period);
-        let wanted = self
-            .allowance
-            .map_or(wanted, |_| not_too_soon(self.period, wanted));
-        // Small changes are not worth a write that the plugin must notice.
-        if is_worth_a_change(self.period, wanted) {
-            self.set_period(wanted);
+        if let Some(period) = next(self.period, wanted) {
+            self.set_period(period);
         }
     }
 }
