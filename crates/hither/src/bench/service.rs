@@ -219,7 +219,11 @@ pub fn measure(plan: Plan) -> anyhow::Result<Report> {
     for (kind, sizes) in &plan.sizes {
         for &bytes in sizes {
             let group = bytes.max(GROUP_BYTES.max(kind.bytes()));
-            let arena = Arena::new(*kind, (2 * group).max(32 << 20), plan.from)?;
+            let arena = Arena::new(
+                *kind,
+                (plan.workers.max(2) * group).max(32 << 20),
+                plan.from,
+            )?;
             let mut yardstick = Yardstick::new(&plan, *kind, arena.memory.len(), group)?;
             for traffic in [Traffic::Both, Traffic::One] {
                 for way in ways(*kind, &plan, traffic) {
@@ -361,6 +365,33 @@ fn calls(
     Ok(took)
 }
 
+/// Requests that may be under way together. One worker takes them in turn. Several take them at once,
+/// so that none may ask for memory that another has not brought yet: each has a group, and the way
+/// back begins when all have arrived.
+fn waves(
+    groups: Vec<Vec<(usize, NodeId)>>,
+    plan: &Plan,
+    traffic: Traffic,
+) -> Vec<Vec<(usize, NodeId)>> {
+    if plan.workers == 1 || traffic == Traffic::One {
+        return vec![groups.concat()];
+    }
+    let there_and_back = |wave: &[Vec<(usize, NodeId)>]| {
+        let half = |back: bool| {
+            let part = |group: &Vec<(usize, NodeId)>| {
+                let (there, returning) = group.split_at(group.len() / 2);
+                if back { returning } else { there }.to_vec()
+            };
+            wave.iter().flat_map(part).collect()
+        };
+        [half(false), half(true)]
+    };
+    groups
+        .chunks(plan.workers)
+        .flat_map(there_and_back)
+        .collect()
+}
+
 /// A request, once one is free. Sleeps until half of all are, rather than for each.
 fn next<'m>(mover: &'m Mover, done: &mut Done) -> anyhow::Result<Request<'m>> {
     loop {
@@ -401,21 +432,26 @@ fn stream(
     group: usize,
     traffic: Traffic,
 ) -> anyhow::Result<Took> {
-    let round: Vec<_> = requests(arena, plan, bytes, group, traffic).concat();
+    let round = waves(requests(arena, plan, bytes, group, traffic), plan, traffic);
+    let count = round.iter().map(Vec::len).sum();
     let start = arena.memory.address() as usize;
     let run = || {
-        let mut done = Done::default();
-        for &(offset, to) in &round {
-            let request = next(mover, &mut done)?;
-            let range = start + offset..start + offset + bytes;
-            let request = request.migrate(range, to).race(Race::Block);
-            mover
-                .submit(request)
-                .map_err(|rejected| anyhow::anyhow!("{rejected}"))?;
+        let mut refused = 0;
+        for wave in &round {
+            let mut done = Done::default();
+            for &(offset, to) in wave {
+                let request = next(mover, &mut done)?;
+                let range = start + offset..start + offset + bytes;
+                let request = request.migrate(range, to).race(Race::Block);
+                mover
+                    .submit(request)
+                    .map_err(|rejected| anyhow::anyhow!("{rejected}"))?;
+            }
+            let open = wave.len() - done.requests;
+            retrieve(mover, open as u16, &mut done)?;
+            refused += done.refused;
         }
-        let open = round.len() - done.requests;
-        retrieve(mover, open as u16, &mut done)?;
-        Ok(done.refused)
+        Ok(refused)
     };
     // The first round finds nothing in stock; in the pause behind it the pool fills up.
     run()?;
@@ -425,7 +461,7 @@ fn stream(
         if traffic == Traffic::One {
             arena.settle(plan.from)?;
         }
-        took.round(round.len(), bytes, run)?;
+        took.round(count, bytes, run)?;
         yardstick.measure(&mut took);
     }
     Ok(took)
