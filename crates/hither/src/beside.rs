@@ -34,9 +34,11 @@ pub enum End {
 }
 
 impl Beside {
-    /// Starts a program; `prepare` may add to its environment.
+    /// Starts a program; `prepare` may add to its environment and, where `has_work` says so, have
+    /// the child do something before it executes.
     pub fn start(
         words: &[OsString],
+        has_work: bool,
         prepare: impl FnOnce(&mut process::Command) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
         let mut signals: Vec<i32> = sys::FORWARDED.to_vec();
@@ -45,7 +47,11 @@ impl Beside {
         sys::adopt_orphans().context("becoming the parent of the program's orphans")?;
         let timer = Timer::new().context("making a timer")?;
         let start_ns = sys::monotonic_ns();
-        let child = spawn(words, &signals, prepare)?.id() as i32;
+        let mut command = process::Command::new(&words[0]);
+        command.args(&words[1..]);
+        prepare(&mut command)?;
+        let child = sys::spawn_with_mask(command, signals.mask_before(), has_work)
+            .map_err(|error| cannot_start(&words[0], error))?;
         let handle = PidFd::open(child).context("opening a handle of the program")?;
         Ok(Self {
             signals,
@@ -135,20 +141,6 @@ impl Beside {
         }
         ended
     }
-}
-
-fn spawn(
-    words: &[OsString],
-    signals: &Signals,
-    prepare: impl FnOnce(&mut process::Command) -> anyhow::Result<()>,
-) -> anyhow::Result<process::Child> {
-    let mut command = process::Command::new(&words[0]);
-    command.args(&words[1..]);
-    prepare(&mut command)?;
-    sys::restore_mask_in_child(&mut command, signals.mask_before());
-    command
-        .spawn()
-        .map_err(|error| cannot_start(&words[0], error))
 }
 
 /// What to say of a program that the kernel does not start.

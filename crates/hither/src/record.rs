@@ -61,7 +61,8 @@ pub struct Command {
     /// Stop recording after this time; a command runs on
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Length of the intervals that traffic is summed over: 10ms to 10s
+    /// Length of the intervals that traffic is summed over: 10ms to 10s; up to four times as long while
+    /// so little is executed that they would cost more than their part of --overhead
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     interval: u64,
     /// What recording may cost, as a share of the CPU time of what is watched, in percent
@@ -220,7 +221,7 @@ pub fn begin(
     let begun = sites.map(new).transpose().and_then(|allocations| {
         let beside = match pid {
             Some(pid) => Beside::attach(pid),
-            None => Beside::start(command, |command| match &allocations {
+            None => Beside::start(command, false, |command| match &allocations {
                 Some(allocations) => allocations.attach(command),
                 None => Ok(()),
             }),

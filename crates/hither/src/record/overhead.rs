@@ -7,6 +7,13 @@
 const JUDGED_US: u64 = 500_000;
 /// Least and most by which one judgement changes the share.
 const STEP: (f64, f64) = (0.5, 1.5);
+/// Parts of the budget that turns, and looks at where pages are, may take of the instructions.
+const TURNS: f64 = 0.15;
+const LOOKS: f64 = 0.15;
+/// What a turn costs in instructions, half of it to be woken: measured in the lab.
+const TURN_INSTRUCTIONS: f64 = 120_000.0;
+/// Intervals are stretched at most so many times: processes that come and go in between are missed.
+const MOST_STRETCH: f64 = 4.0;
 
 /// Holds the cost.
 #[derive(Clone, Debug)]
@@ -57,6 +64,23 @@ impl Overhead {
     #[must_use]
     pub fn share(&self) -> f64 {
         self.share
+    }
+
+    /// How long an interval shall be where one of `asked_us` is asked for: longer while so little is
+    /// executed that turns would take more than their part. Instructions are unknown on most machines.
+    #[must_use]
+    pub fn interval_us(&self, asked_us: u64, instructions_per_us: Option<f64>) -> u64 {
+        let Some(per_us) = instructions_per_us else {
+            return asked_us;
+        };
+        let stretch = TURN_INSTRUCTIONS / (TURNS * self.budget * per_us * asked_us as f64);
+        (asked_us as f64 * stretch.clamp(1.0, MOST_STRETCH)) as u64
+    }
+
+    /// Instructions per us that looks at where pages are may take.
+    #[must_use]
+    pub fn looks_per_us(&self, instructions_per_us: Option<f64>) -> Option<f64> {
+        instructions_per_us.map(|per_us| LOOKS * self.budget * per_us)
     }
 
     /// Adds an interval: how long it was, the CPU time of what is watched, and hither's own.
@@ -132,6 +156,20 @@ mod tests {
         }
         let cost = own as f64 / (200.0 * 800_000.0);
         assert!((0.005..0.0125).contains(&cost), "{cost}");
+    }
+
+    #[test]
+    fn who_executes_little_is_disturbed_less_often() {
+        let overhead = Overhead::new(0.01);
+        let interval = |per_us| overhead.interval_us(100_000, per_us);
+        // 120,000 instructions are 0.15 % of the 80 million of 100 ms at 800 a us.
+        assert_eq!(
+            [None, Some(2000.0), Some(800.0)].map(interval),
+            [100_000; 3]
+        );
+        assert_eq!(interval(Some(320.0)), 250_000);
+        assert_eq!([Some(1.0), Some(0.0)].map(interval), [400_000; 2]);
+        assert_eq!(Overhead::new(0.1).interval_us(100_000, Some(80.0)), 100_000);
     }
 
     #[test]

@@ -18,8 +18,15 @@ const LEAST_NS: u64 = 1_000_000_000;
 const CALM_NS: u64 = 2 * LEAST_NS;
 /// Most time between two looks, unless a look takes so long that more is due.
 const MOST_NS: u64 = 8_000_000_000;
+/// Most time between two looks for what they cost in instructions: also who executes nothing may have
+/// its pages moved.
+const RAREST_NS: f64 = 60e9;
 /// Time between two looks for each of a look: a quarter of a percent of one CPU.
 const REST: u64 = 400;
+/// About what a look costs in instructions for each process, and for each of its pages: by differences of
+/// whole runs in the lab.
+const PROCESS_INSTRUCTIONS: u64 = 300_000;
+const PAGE_INSTRUCTIONS: u64 = 40;
 /// A process that has grown or shrunk by its N-th part since it was looked at is looked at anew.
 const CHANGED: u64 = 16;
 
@@ -43,8 +50,9 @@ pub struct Places {
     looked_ns: Option<u64>,
     /// Time to the next look while nothing changes.
     wait_ns: u64,
-    /// What the last look took.
+    /// What the last look took, and about how many instructions it was.
     look_ns: u64,
+    look_instructions: u64,
     /// What it found of residency.
     residency: Vec<Residency>,
 }
@@ -69,16 +77,20 @@ impl Places {
             looked_ns: None,
             wait_ns: CALM_NS,
             look_ns: 0,
+            look_instructions: 0,
             residency: Vec::new(),
         }
     }
 
     /// Follows the processes; looks where their pages are if that is due. Times are since the
-    /// recording began.
-    pub fn look(&mut self, tree: &Tree, now_ns: u64) -> Option<Found> {
+    /// recording began; looks may cost `affordable` instructions per us, where that is known.
+    pub fn look(&mut self, tree: &Tree, now_ns: u64, affordable: Option<f64>) -> Option<Found> {
         let is_new = self.follow(tree, now_ns);
         if let Some(looked_ns) = self.looked_ns {
-            let rest_ns = self.look_ns.saturating_mul(REST);
+            let paid_ns = affordable.map_or(0.0, |per_us| {
+                (self.look_instructions as f64 / per_us * 1000.0).min(RAREST_NS)
+            });
+            let rest_ns = self.look_ns.saturating_mul(REST).max(paid_ns as u64);
             // A program that starts others in turn must not be looked at all the time.
             let wait_ns = match (is_new, self.has_changed(tree)) {
                 (true, _) => rest_ns,
@@ -91,9 +103,12 @@ impl Places {
         }
         let start_ns = sys::monotonic_ns();
         let mut found = Found::default();
+        self.look_instructions = 0;
         for process in tree.processes() {
+            let pages = process.resident_pages;
+            self.look_instructions += PROCESS_INSTRUCTIONS + pages * PAGE_INSTRUCTIONS;
             if let Some(known) = self.known.get_mut(&process.pid) {
-                known.resident_pages = process.resident_pages;
+                known.resident_pages = pages;
                 look_at(&self.root, known, now_ns, &mut found);
             }
         }
@@ -234,7 +249,7 @@ mod tests {
         let mut tree = Tree::new(root.clone(), std::process::id() as i32);
         let mut places = Places::new(root);
         tree.refresh(1_000_000).unwrap();
-        let found = places.look(&tree, 5).unwrap();
+        let found = places.look(&tree, 5, None).unwrap();
         let own = |pid: &i32| *pid == child.id() as i32;
         assert!(found.mappings.iter().filter(|m| own(&m.pid)).count() > 3);
         assert!(
@@ -245,11 +260,11 @@ mod tests {
                 .any(|r| r.bytes > 0)
         );
         // Nothing is due.
-        assert!(places.look(&tree, 6).is_none());
+        assert!(places.look(&tree, 6, None).is_none());
         child.kill().unwrap();
         child.wait().unwrap();
         tree.refresh(3_000_000).unwrap();
-        places.look(&tree, 2 * LEAST_NS + 5);
+        places.look(&tree, 2 * LEAST_NS + 5, None);
         let processes = places.take_processes();
         let process = processes.iter().find(|p| p.pid == pid).unwrap();
         assert_eq!(

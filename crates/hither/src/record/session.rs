@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// Part of the budget that samples may take of the instructions: the rest is for starting, ending and
 /// turns.
-const SAMPLES: f64 = 0.3;
+const SAMPLES: f64 = 0.25;
 
 /// What a session begins with.
 pub struct Setup<'a> {
@@ -130,13 +130,16 @@ impl Session {
                 }
             }
         }
-        if let Some(found) = self.places.look(&self.tree, now_ns) {
+        let executed = self.snapshot.metrics.instructions_per_us.get();
+        let affordable = self.overhead.looks_per_us(executed);
+        if let Some(found) = self.places.look(&self.tree, now_ns, affordable) {
             writer.add(found.mappings)?;
             writer.add(found.residency)?;
         }
         writer.flush_due(now_ns)?;
         let spent_us = sys::monotonic_ns().saturating_sub(self.start_ns + now_ns) / 1000;
-        Ok(self.interval_us.saturating_sub(spent_us).max(1000))
+        let interval_us = self.overhead.interval_us(self.interval_us, executed);
+        Ok(interval_us.saturating_sub(spent_us).max(1000))
     }
 
     fn write_down(&mut self, writer: &mut Writer, now_ns: u64, length_ns: u64) -> Result<()> {

@@ -79,7 +79,7 @@ pub fn run(
     explain: bool,
     keep_log: bool,
 ) -> anyhow::Result<Finished> {
-    let beside = Beside::start(words, |command| {
+    let beside = Beside::start(words, placement.is_some(), |command| {
         let placement = placement.as_ref();
         placement.map_or(Ok(()), |placement| placement.attach(command))
     })?;

@@ -16,6 +16,7 @@ mod reach;
 mod robust;
 mod segment;
 mod smaps;
+mod spawn;
 mod statics;
 mod thread;
 mod userfault;
@@ -40,12 +41,13 @@ pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, allowed_cpus, keep_freed_memory, keep_thread_on,
-    own_cpu_ns, own_usage, reap_any, restore_mask_in_child, stay_on, thread_cpu_ns, wait_child,
+    own_cpu_ns, own_usage, reap_any, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
 pub use segment::{Segment, remove_segment, segment_id};
 pub use smaps::wiped_mappings;
+pub use spawn::spawn_with_mask;
 pub use statics::own_statics;
 pub use thread::{
     EventFd, bind_thread, first_stack_address, thread_descriptor, thread_descriptor_address,

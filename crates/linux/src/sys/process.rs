@@ -5,8 +5,6 @@ use hither_core::ids::CpuId;
 use hither_core::set::CpuSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 /// A handle of one process; it stays its own even when the number is used again.
 #[derive(Debug)]
@@ -96,21 +94,6 @@ pub fn wait_child(pid: i32) -> io::Result<Ended> {
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: integers only; concerns this process alone.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)
-}
-
-/// Gives the child that `command` will start this signal mask (this process blocks the signals
-/// that it reads from a descriptor, the program must not inherit that).
-pub fn restore_mask_in_child(command: &mut Command, mask: libc::sigset_t) {
-    let set = move || {
-        // SAFETY: `mask` is a valid set; pthread_sigmask may be called between fork and exec.
-        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
-    };
-    // SAFETY: the closure calls only the async-signal-safe function above and allocates nothing
-    // on success.
-    unsafe { command.pre_exec(set) };
 }
 
 /// What this process has used so far.
@@ -226,6 +209,7 @@ pub fn allowed_cpus() -> io::Result<CpuSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn a_handle_signals_its_process_only() {

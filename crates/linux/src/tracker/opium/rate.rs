@@ -16,8 +16,9 @@ const CHEAP_COST: f64 = 0.005;
 /// Period until the traffic is known: cheap sampling of a busy machine (100 million fills a second
 /// give 2,000 samples in the first 100 ms), since most programs have nothing to be mended.
 pub(super) const FIRST_PERIOD: u32 = 5120;
-/// The same where samples have a budget of instructions, which is soon spent: 500 in the first 100 ms.
-pub(super) const FIRST_CHEAP_PERIOD: u32 = 4 * FIRST_PERIOD;
+/// The same where samples have a budget of instructions, which is soon spent, as the owner of nearly every
+/// one of the first has to be found out: 120 in the first 100 ms.
+pub(super) const FIRST_CHEAP_PERIOD: u32 = 16 * FIRST_PERIOD;
 /// Shortest period. A machine at rest could afford less, but the traffic of the next interval may
 /// be ten times that of the last: 20,000 samples in 100 ms, which the rings hold.
 pub(super) const LEAST_PERIOD: f64 = 512.0;

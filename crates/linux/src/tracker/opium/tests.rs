@@ -447,7 +447,7 @@ fn samples_keep_to_a_share_of_the_instructions() {
     let mut tree = Tree::new(fake.root(), 1);
     tracker.set_instruction_budget(0.005);
     tracker.set_sampling(Sampling::Full);
-    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 20_480);
+    assert_eq!(fake.get32(control::SAMPLE_PERIOD), 81_920);
     // 10 million fills and 28 million instructions in 100 ms: half a percent of 280 million a second
     // pays for 1647 samples.
     fake.put(header::TIME_NS, 100_000_000);
