@@ -31,7 +31,10 @@ pub fn run(options: &Options) -> Report {
         let (field, met, traffics) = (&field, &met, &traffics);
         let work = |mut mover: Mover| {
             move || {
-                while met.in_flight.load(Ordering::Relaxed) < options.stores {
+                // Where two are faster, the third has its turn when they have ended.
+                while met.in_flight.load(Ordering::Relaxed) < options.stores
+                    || mover.tally.moved == 0
+                {
                     mover.once(&field.region.range());
                 }
                 traffics.iter().for_each(|traffic| traffic.stop());
