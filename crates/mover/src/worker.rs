@@ -20,10 +20,6 @@ pub(crate) const DRAIN: u32 = 1;
 /// Complete what is queued without running it, then end.
 pub(crate) const ABANDON: u32 = 2;
 
-/// What a worker takes at once is not cut below this many bytes: two that each move half of it
-/// disturb each other's translations for longer than one takes for both halves.
-const SHARED_BYTES: u64 = 512 << 10;
-
 /// Makes the backend of the worker of this number.
 pub(crate) type Factory = Box<dyn FnMut(usize) -> Box<dyn Backend + Send> + Send>;
 
@@ -140,17 +136,14 @@ impl Worker {
             instance, limits, ..
         } = &*self.shared;
         instance.flush()?;
-        // Several workers share what waits, instead of the first taking it all; what is small stays
-        // together.
+        // Several workers share what waits, instead of the first taking it all.
         let share = instance.waiting().div_ceil(limits.workers as u64).max(1);
         let most = usize::try_from(share).map_or(limits.batch_requests, |share| {
             share.min(limits.batch_requests)
         });
         let mut bytes = 0u64;
         let mut announce = false;
-        while (batch.len() < most || bytes < SHARED_BYTES && batch.len() < limits.batch_requests)
-            && bytes < limits.batch_bytes
-        {
+        while batch.len() < most && bytes < limits.batch_bytes {
             let Some(mut taken) = instance.take()? else {
                 break;
             };
