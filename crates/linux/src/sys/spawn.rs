@@ -1,7 +1,8 @@
 //! Starting a program with a signal mask of its own.
 //!
 //! `fork(2)` copies the page tables of the parent, and the child copies the pages that it writes
-//! until it executes: some 2 million instructions of a recorder that is to cost next to nothing.
+//! until it executes: half a million instructions more (`hither record -- true` in the lab), of a recorder
+//! that is to cost next to nothing.
 //! `posix_spawn(3)` copies nothing, and executes at once: what is to happen in the child beforehand
 //! (`pre_exec`) it does not.
 
