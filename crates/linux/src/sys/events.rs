@@ -1,6 +1,6 @@
 //! Waiting for several things at once: a timer, signals as data, and the end of a process.
 
-use super::{PidFd, check};
+use super::{PidFd, check, check_returned};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -79,10 +79,11 @@ impl Signals {
             for &signal in signals {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
-            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
-            if error != 0 {
-                return Err(io::Error::from_raw_os_error(error));
-            }
+            check_returned(libc::pthread_sigmask(
+                libc::SIG_BLOCK,
+                set.as_ptr(),
+                before.as_mut_ptr(),
+            ))?;
             let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
             (
                 check(libc::signalfd(-1, set.as_ptr(), flags).into())?,
@@ -166,10 +167,11 @@ pub fn stop_here(whole_group: bool) -> io::Result<()> {
     let sent = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTSTP);
-        let error = libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), before.as_mut_ptr());
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
+        check_returned(libc::pthread_sigmask(
+            libc::SIG_UNBLOCK,
+            set.as_ptr(),
+            before.as_mut_ptr(),
+        ))?;
         let target = if whole_group { 0 } else { libc::getpid() };
         let sent = check(libc::kill(target, libc::SIGTSTP).into());
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());

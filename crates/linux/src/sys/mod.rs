@@ -105,6 +105,14 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     }
 }
 
+/// The same of functions that return their error, as those of POSIX threads do. Allocates nothing.
+fn check_returned(error: libc::c_int) -> io::Result<()> {
+    match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// Minutes since midnight, local time.
 #[must_use]
 pub fn local_minute() -> u32 {

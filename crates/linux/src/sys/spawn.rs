@@ -6,6 +6,7 @@
 //! `posix_spawn(3)` copies nothing, and executes at once: what is to happen in the child beforehand
 //! (`pre_exec`) it does not.
 
+use super::check_returned;
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
@@ -34,10 +35,7 @@ pub fn spawn_with_mask(
     }
     let set = move || {
         // SAFETY: `mask` is a valid set; pthread_sigmask may be called between fork and exec.
-        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+        check_returned(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) })
     };
     // SAFETY: the closure calls only the async-signal-safe function above and allocates nothing
     // on success.
@@ -65,7 +63,7 @@ fn spawn_at_once(command: &Command, mask: &libc::sigset_t) -> io::Result<i32> {
     }
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: initialised by the call, as is the set below.
-    told(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
+    check_returned(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
     let mut ignored = MaybeUninit::uninit();
     let flags = libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETSIGDEF;
     let mut pid = 0;
@@ -76,16 +74,16 @@ fn spawn_at_once(command: &Command, mask: &libc::sigset_t) -> io::Result<i32> {
         libc::sigemptyset(ignored.as_mut_ptr());
         libc::sigaddset(ignored.as_mut_ptr(), libc::SIGPIPE);
         let attributes = attributes.as_mut_ptr();
-        let spawned = told(libc::posix_spawnattr_setflags(attributes, flags as i16))
-            .and_then(|()| told(libc::posix_spawnattr_setsigmask(attributes, mask)))
+        let spawned = check_returned(libc::posix_spawnattr_setflags(attributes, flags as i16))
+            .and_then(|()| check_returned(libc::posix_spawnattr_setsigmask(attributes, mask)))
             .and_then(|()| {
-                told(libc::posix_spawnattr_setsigdefault(
+                check_returned(libc::posix_spawnattr_setsigdefault(
                     attributes,
                     ignored.as_ptr(),
                 ))
             })
             .and_then(|()| {
-                told(libc::posix_spawnp(
+                check_returned(libc::posix_spawnp(
                     &mut pid,
                     program.as_ptr(),
                     ptr::null(),
@@ -105,13 +103,6 @@ fn text(word: &OsStr) -> io::Result<CString> {
         let message = "a word of the command or its environment holds a zero byte";
         io::Error::new(io::ErrorKind::InvalidInput, message)
     })
-}
-
-fn told(error: libc::c_int) -> io::Result<()> {
-    match error {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
 }
 
 /// With a null pointer at the end.

@@ -1,6 +1,6 @@
 //! Threads of this process: numbers, life and death, where they run and where their own data lie.
 
-use super::check;
+use super::{check, check_returned};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -68,10 +68,7 @@ pub fn bind_thread<T>(thread: &JoinHandle<T>, cpus: &[u32]) -> io::Result<()> {
             words.as_ptr().cast(),
         )
     };
-    match errno {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
-    }
+    check_returned(errno)
 }
 
 fn mask_words(cpus: &[u32]) -> usize {
