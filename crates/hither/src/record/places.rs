@@ -3,14 +3,16 @@
 //! The kernel walks the page tables of a process to tell (`numa_maps`), which takes some 10 ms per
 //! GB and holds a lock that page faults want. So the time between two looks follows what a look
 //! costs, and doubles while looks find nothing new and processes stay as large as they were: pages
-//! that are moved meanwhile are seen at most [`MOST_NS`] later.
+//! that are moved meanwhile are seen at most [`MOST_NS`] later. Where instructions are counted, a look
+//! is paid for before it is made. The first is lent, so that also a short program's places are known,
+//! and address spaces that come later are looked at sooner for their mappings alone, which is cheap.
 
 use hither_linux::proc::tree::Tree;
 use hither_linux::proc::{maps, numa_maps};
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_recording::rows::{Mapping, Process, Residency};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Least time between two looks, in ns.
 const LEAST_NS: u64 = 1_000_000_000;
@@ -20,13 +22,14 @@ const CALM_NS: u64 = 2 * LEAST_NS;
 const MOST_NS: u64 = 8_000_000_000;
 /// Most time between two looks for what they cost in instructions: also who executes nothing may have
 /// its pages moved.
-const RAREST_NS: f64 = 60e9;
+const RAREST_NS: u64 = 60_000_000_000;
 /// Time between two looks for each of a look: a quarter of a percent of one CPU.
 const REST: u64 = 400;
-/// About what a look costs in instructions for each process, and for each of its pages: by differences of
-/// whole runs in the lab.
-const PROCESS_INSTRUCTIONS: u64 = 300_000;
-const PAGE_INSTRUCTIONS: u64 = 40;
+/// About what a look costs in instructions for each process: its mappings, where each of its pages is,
+/// and what that comes to. By the lab's counters around a look at `gups` with 16,400 pages.
+const MAPPINGS_INSTRUCTIONS: u64 = 300_000;
+const PAGE_INSTRUCTIONS: u64 = 150;
+const RESIDENCY_INSTRUCTIONS: u64 = 150_000;
 /// A process that has grown or shrunk by its N-th part since it was looked at is looked at anew.
 const CHANGED: u64 = 16;
 
@@ -50,9 +53,15 @@ pub struct Places {
     looked_ns: Option<u64>,
     /// Time to the next look while nothing changes.
     wait_ns: u64,
-    /// What the last look took, and about how many instructions it was.
+    /// What the last look took.
     look_ns: u64,
-    look_instructions: u64,
+    /// Instructions that looks took, less what they might take; below 0: saved for the next.
+    owed: f64,
+    /// When that was brought up to date.
+    reckoned_ns: u64,
+    /// Address spaces whose mappings have not been looked at, and when some were last.
+    new: BTreeSet<i32>,
+    mappings_ns: u64,
     /// What it found of residency.
     residency: Vec<Residency>,
 }
@@ -77,7 +86,10 @@ impl Places {
             looked_ns: None,
             wait_ns: CALM_NS,
             look_ns: 0,
-            look_instructions: 0,
+            owed: 0.0,
+            reckoned_ns: 0,
+            new: BTreeSet::new(),
+            mappings_ns: 0,
             residency: Vec::new(),
         }
     }
@@ -85,35 +97,26 @@ impl Places {
     /// Follows the processes; looks where their pages are if that is due. Times are since the
     /// recording began; looks may cost `affordable` instructions per us, where that is known.
     pub fn look(&mut self, tree: &Tree, now_ns: u64, affordable: Option<f64>) -> Option<Found> {
-        let is_new = self.follow(tree, now_ns);
-        if let Some(looked_ns) = self.looked_ns {
-            let paid_ns = affordable.map_or(0.0, |per_us| {
-                (self.look_instructions as f64 / per_us * 1000.0).min(RAREST_NS)
-            });
-            let rest_ns = self.look_ns.saturating_mul(REST).max(paid_ns as u64);
-            // A program that starts others in turn must not be looked at all the time.
-            let wait_ns = match (is_new, self.has_changed(tree)) {
-                (true, _) => rest_ns,
-                (false, true) => rest_ns.max(LEAST_NS),
-                (false, false) => rest_ns.max(self.wait_ns),
-            };
-            if now_ns < looked_ns.saturating_add(wait_ns) {
-                return None;
-            }
+        self.follow(tree, now_ns);
+        let price = price(tree);
+        self.reckon(now_ns, affordable, price);
+        if !self.is_due(tree, now_ns, affordable, price) {
+            return self.look_at_new(now_ns, affordable);
         }
         let start_ns = sys::monotonic_ns();
         let mut found = Found::default();
-        self.look_instructions = 0;
+        self.owed += price;
+        self.new.clear();
         for process in tree.processes() {
-            let pages = process.resident_pages;
-            self.look_instructions += PROCESS_INSTRUCTIONS + pages * PAGE_INSTRUCTIONS;
             if let Some(known) = self.known.get_mut(&process.pid) {
-                known.resident_pages = pages;
-                look_at(&self.root, known, now_ns, &mut found);
+                known.resident_pages = process.resident_pages;
+                find_mappings(&self.root, known, now_ns, &mut found.mappings);
+                find_residency(&self.root, known.row.pid, now_ns, &mut found.residency);
             }
         }
         self.look_ns = sys::monotonic_ns().saturating_sub(start_ns);
         self.looked_ns = Some(now_ns);
+        self.mappings_ns = now_ns;
         let as_before = |(now, before): (&Residency, &Residency)| {
             (now.pid, now.start, now.node, now.bytes)
                 == (before.pid, before.start, before.node, before.bytes)
@@ -127,6 +130,52 @@ impl Places {
         };
         self.residency.clone_from(&found.residency);
         Some(found)
+    }
+
+    /// Is it time to look at everything, and is that paid for where instructions are counted?
+    fn is_due(&self, tree: &Tree, now_ns: u64, affordable: Option<f64>, price: f64) -> bool {
+        let Some(looked_ns) = self.looked_ns else {
+            return true;
+        };
+        let is_paid = affordable.is_none() || self.owed + price <= 0.0;
+        if !is_paid && now_ns < looked_ns.saturating_add(RAREST_NS) {
+            return false;
+        }
+        let rest_ns = self.look_ns.saturating_mul(REST);
+        // A program that starts others in turn must not be looked at all the time.
+        let wait_ns = match (!self.new.is_empty(), self.has_changed(tree)) {
+            (true, _) => rest_ns,
+            (false, true) => rest_ns.max(LEAST_NS),
+            (false, false) => rest_ns.max(self.wait_ns),
+        };
+        now_ns >= looked_ns.saturating_add(wait_ns)
+    }
+
+    /// Looks at the mappings of new address spaces, once they are paid for by themselves.
+    fn look_at_new(&mut self, now_ns: u64, affordable: Option<f64>) -> Option<Found> {
+        let price = (self.new.len() as u64 * MAPPINGS_INSTRUCTIONS) as f64;
+        let since_us = now_ns.saturating_sub(self.mappings_ns) as f64 / 1000.0;
+        if self.new.is_empty() || affordable? * since_us < price {
+            return None;
+        }
+        self.owed += price;
+        self.mappings_ns = now_ns;
+        let mut found = Found::default();
+        for pid in std::mem::take(&mut self.new) {
+            if let Some(known) = self.known.get_mut(&pid) {
+                find_mappings(&self.root, known, now_ns, &mut found.mappings);
+            }
+        }
+        Some(found)
+    }
+
+    /// Takes what might be spent since the last time from what is owed. No more is saved than the next
+    /// look costs, so that looks never come one after the other.
+    fn reckon(&mut self, now_ns: u64, affordable: Option<f64>, price: f64) {
+        let since_us = now_ns.saturating_sub(self.reckoned_ns) as f64 / 1000.0;
+        self.reckoned_ns = now_ns;
+        let paid = affordable.unwrap_or(0.0) * since_us;
+        self.owed = (self.owed - paid).max(-price);
     }
 
     /// Has a process grown or shrunk since it was looked at?
@@ -147,14 +196,14 @@ impl Places {
         all
     }
 
-    /// Keeps the list of processes; tells whether an address space is new.
-    fn follow(&mut self, tree: &Tree, now_ns: u64) -> bool {
-        let mut is_new = false;
+    /// Keeps the list of processes, and of new address spaces.
+    fn follow(&mut self, tree: &Tree, now_ns: u64) {
         let ended = self
             .known
             .extract_if(.., |pid, _| !tree.processes().iter().any(|p| p.pid == *pid));
         for (_, mut known) in ended {
             known.row.end_ns = Some(now_ns);
+            self.new.remove(&known.row.pid);
             self.ended.push(known.row);
         }
         for process in tree.processes() {
@@ -173,15 +222,22 @@ impl Places {
             if known.incarnation != process.incarnation {
                 known.incarnation = process.incarnation;
                 known.mappings.clear();
-                is_new = true;
+                self.new.insert(process.pid);
             }
         }
-        is_new
     }
 }
 
-/// Reads both files of one process; what has ended, or is not ours, has nothing.
-fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
+/// About how many instructions a look takes.
+fn price(tree: &Tree) -> f64 {
+    let each = MAPPINGS_INSTRUCTIONS + RESIDENCY_INSTRUCTIONS;
+    let processes = tree.processes().iter();
+    let all = processes.map(|process| each + process.resident_pages * PAGE_INSTRUCTIONS);
+    all.sum::<u64>() as f64
+}
+
+/// Mappings of a process that are new or have changed; what has ended, or is not ours, has none.
+fn find_mappings(root: &Root, known: &mut Known, now_ns: u64, found: &mut Vec<Mapping>) {
     let pid = known.row.pid;
     let Ok(mappings) = maps::read(root, pid) else {
         return;
@@ -190,7 +246,7 @@ fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
     for mapping in mappings {
         let entry = (mapping.range.end, mapping.permissions(), mapping.name);
         if known.mappings.get(&mapping.range.start) != Some(&entry) {
-            found.mappings.push(Mapping {
+            found.push(Mapping {
                 time_ns: now_ns,
                 pid,
                 start: mapping.range.start,
@@ -202,6 +258,10 @@ fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
         now.insert(mapping.range.start, entry);
     }
     known.mappings = now;
+}
+
+/// Where the pages of a process are; what has ended, or is not ours, has none.
+fn find_residency(root: &Root, pid: i32, now_ns: u64, found: &mut Vec<Residency>) {
     let path = root.path(&format!("proc/{pid}/numa_maps"));
     let Ok(bytes) = std::fs::read(path) else {
         return;
@@ -211,7 +271,7 @@ fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
     };
     for mapping in parsed {
         for &(node, pages) in &mapping.pages {
-            found.residency.push(Residency {
+            found.push(Residency {
                 time_ns: now_ns,
                 pid,
                 start: mapping.start,
@@ -225,12 +285,12 @@ fn look_at(root: &Root, known: &mut Known, now_ns: u64, found: &mut Found) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hither_linux::proc::tree::Scope;
     use std::io::{Read, Write};
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
-    #[test]
-    fn a_child_is_found_with_its_pages_and_its_end() {
-        let root = Root::host();
+    /// A program that waits for its input, and is behind its start.
+    fn waiting() -> Child {
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -239,12 +299,50 @@ mod tests {
         // What it hands back says that its start is behind it, mappings and all.
         child.stdin.as_mut().unwrap().write_all(b".").unwrap();
         let mut back = [0];
+        let mut output = child.stdout.as_mut().unwrap();
+        output.read_exact(&mut back).unwrap();
         child
-            .stdout
-            .as_mut()
-            .unwrap()
-            .read_exact(&mut back)
-            .unwrap();
+    }
+
+    #[test]
+    fn a_look_is_paid_for_before_it_is_made() {
+        let root = Root::host();
+        let tree = |pids: Vec<i32>| {
+            let mut tree = Tree::new(root.clone(), Scope::Processes(pids));
+            tree.refresh(1_000_000).unwrap();
+            tree
+        };
+        let mut places = Places::new(root.clone());
+        let mut first = waiting();
+        let one = tree(vec![first.id() as i32]);
+        // So that looks at these processes are paid for in ten seconds.
+        let affordable = Some(price(&one) / 10e6);
+        let seconds = |seconds: f64| (seconds * 1e9) as u64;
+        assert!(
+            places.look(&one, 0, affordable).is_some(),
+            "the first is lent"
+        );
+        assert!(places.look(&one, seconds(12.0), affordable).is_none());
+        assert!(places.look(&one, seconds(19.9), affordable).is_none());
+        assert!(places.look(&one, seconds(20.1), affordable).is_some());
+        // Mappings of somebody new are seen when they are paid for, which is sooner.
+        let mut second = waiting();
+        let both = tree(vec![first.id() as i32, second.id() as i32]);
+        assert!(places.look(&both, seconds(20.2), affordable).is_none());
+        let found = places.look(&both, seconds(29.9), affordable).unwrap();
+        let pid = second.id() as i32;
+        assert!(found.mappings.iter().filter(|m| m.pid == pid).count() > 3);
+        assert!(found.residency.is_empty());
+        for child in [&mut first, &mut second] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_child_is_found_with_its_pages_and_its_end() {
+        let root = Root::host();
+        let mut child = waiting();
         let pid = child.id() as i32;
         let mut tree = Tree::new(root.clone(), std::process::id() as i32);
         let mut places = Places::new(root);
