@@ -170,7 +170,10 @@ mod tests {
         );
         assert_eq!(interval(Some(500.0)), 253_333);
         assert_eq!([Some(1.0), Some(0.0)].map(interval), [400_000; 2]);
-        assert_eq!(Overhead::new(0.1).interval_us(100_000, Some(80.0)), 100_000);
+        assert_eq!(
+            Overhead::new(0.1).interval_us(100_000, Some(130.0)),
+            100_000
+        );
     }
 
     #[test]

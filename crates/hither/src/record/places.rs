@@ -299,7 +299,7 @@ mod tests {
         // What it hands back says that its start is behind it, mappings and all.
         child.stdin.as_mut().unwrap().write_all(b".").unwrap();
         let mut back = [0];
-        let mut output = child.stdout.as_mut().unwrap();
+        let output = child.stdout.as_mut().unwrap();
         output.read_exact(&mut back).unwrap();
         child
     }
@@ -329,7 +329,7 @@ mod tests {
         let mut second = waiting();
         let both = tree(vec![first.id() as i32, second.id() as i32]);
         assert!(places.look(&both, seconds(20.2), affordable).is_none());
-        let found = places.look(&both, seconds(29.9), affordable).unwrap();
+        let found = places.look(&both, seconds(35.0), affordable).unwrap();
         let pid = second.id() as i32;
         assert!(found.mappings.iter().filter(|m| m.pid == pid).count() > 3);
         assert!(found.residency.is_empty());
