@@ -53,8 +53,9 @@ pub struct Places {
     looked_ns: Option<u64>,
     /// Time to the next look while nothing changes.
     wait_ns: u64,
-    /// What the last look took.
+    /// What the last look took, and what it found of residency.
     look_ns: u64,
+    residency: Vec<Residency>,
     /// Instructions that looks took, less what they might take; below 0: saved for the next.
     owed: f64,
     /// When that was brought up to date.
@@ -62,8 +63,6 @@ pub struct Places {
     /// Address spaces whose mappings have not been looked at, and when some were last.
     new: BTreeSet<i32>,
     mappings_ns: u64,
-    /// What it found of residency.
-    residency: Vec<Residency>,
 }
 
 /// What a look found.
@@ -86,11 +85,11 @@ impl Places {
             looked_ns: None,
             wait_ns: CALM_NS,
             look_ns: 0,
+            residency: Vec::new(),
             owed: 0.0,
             reckoned_ns: 0,
             new: BTreeSet::new(),
             mappings_ns: 0,
-            residency: Vec::new(),
         }
     }
 
@@ -169,13 +168,14 @@ impl Places {
         Some(found)
     }
 
-    /// Takes what might be spent since the last time from what is owed. No more is saved than the next
-    /// look costs, so that looks never come one after the other.
+    /// Takes what might be spent since the last time from what is owed. No more is saved, or owed, than
+    /// the next look costs: looks never come one after the other, and what came at [`RAREST_NS`] while
+    /// nothing was executed does not keep the next ones away.
     fn reckon(&mut self, now_ns: u64, affordable: Option<f64>, price: f64) {
         let since_us = now_ns.saturating_sub(self.reckoned_ns) as f64 / 1000.0;
         self.reckoned_ns = now_ns;
         let paid = affordable.unwrap_or(0.0) * since_us;
-        self.owed = (self.owed - paid).max(-price);
+        self.owed = (self.owed - paid).clamp(-price, price);
     }
 
     /// Has a process grown or shrunk since it was looked at?
