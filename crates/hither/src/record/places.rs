@@ -12,7 +12,7 @@ use hither_linux::proc::{maps, numa_maps};
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_recording::rows::{Mapping, Process, Residency};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Least time between two looks, in ns.
 const LEAST_NS: u64 = 1_000_000_000;
@@ -38,6 +38,8 @@ const CHANGED: u64 = 16;
 struct Known {
     row: Process,
     incarnation: u32,
+    /// Have this address space's mappings not been looked at yet?
+    is_new: bool,
     /// Pages in memory when it was looked at.
     resident_pages: u64,
     /// Start of a mapping to its end, permissions and name.
@@ -60,8 +62,7 @@ pub struct Places {
     owed: f64,
     /// When that was brought up to date.
     reckoned_ns: u64,
-    /// Address spaces whose mappings have not been looked at, and when some were last.
-    new: BTreeSet<i32>,
+    /// When mappings were looked at last.
     mappings_ns: u64,
 }
 
@@ -88,7 +89,6 @@ impl Places {
             residency: Vec::new(),
             owed: 0.0,
             reckoned_ns: 0,
-            new: BTreeSet::new(),
             mappings_ns: 0,
         }
     }
@@ -105,7 +105,6 @@ impl Places {
         let start_ns = sys::monotonic_ns();
         let mut found = Found::default();
         self.owed += price;
-        self.new.clear();
         for process in tree.processes() {
             if let Some(known) = self.known.get_mut(&process.pid) {
                 known.resident_pages = process.resident_pages;
@@ -142,7 +141,8 @@ impl Places {
         }
         let rest_ns = self.look_ns.saturating_mul(REST);
         // A program that starts others in turn must not be looked at all the time.
-        let wait_ns = match (!self.new.is_empty(), self.has_changed(tree)) {
+        let is_new = self.known.values().any(|known| known.is_new);
+        let wait_ns = match (is_new, self.has_changed(tree)) {
             (true, _) => rest_ns,
             (false, true) => rest_ns.max(LEAST_NS),
             (false, false) => rest_ns.max(self.wait_ns),
@@ -152,18 +152,17 @@ impl Places {
 
     /// Looks at the mappings of new address spaces, once they are paid for by themselves.
     fn look_at_new(&mut self, now_ns: u64, affordable: Option<f64>) -> Option<Found> {
-        let price = (self.new.len() as u64 * MAPPINGS_INSTRUCTIONS) as f64;
+        let new = self.known.values().filter(|known| known.is_new).count();
+        let price = (new as u64 * MAPPINGS_INSTRUCTIONS) as f64;
         let since_us = now_ns.saturating_sub(self.mappings_ns) as f64 / 1000.0;
-        if self.new.is_empty() || affordable? * since_us < price {
+        if new == 0 || affordable? * since_us < price {
             return None;
         }
         self.owed += price;
         self.mappings_ns = now_ns;
         let mut found = Found::default();
-        for pid in std::mem::take(&mut self.new) {
-            if let Some(known) = self.known.get_mut(&pid) {
-                find_mappings(&self.root, known, now_ns, &mut found.mappings);
-            }
+        for known in self.known.values_mut().filter(|known| known.is_new) {
+            find_mappings(&self.root, known, now_ns, &mut found.mappings);
         }
         Some(found)
     }
@@ -196,14 +195,13 @@ impl Places {
         all
     }
 
-    /// Keeps the list of processes, and of new address spaces.
+    /// Keeps the list of processes; marks new address spaces.
     fn follow(&mut self, tree: &Tree, now_ns: u64) {
         let ended = self
             .known
             .extract_if(.., |pid, _| !tree.processes().iter().any(|p| p.pid == *pid));
         for (_, mut known) in ended {
             known.row.end_ns = Some(now_ns);
-            self.new.remove(&known.row.pid);
             self.ended.push(known.row);
         }
         for process in tree.processes() {
@@ -215,6 +213,7 @@ impl Places {
                     end_ns: None,
                 },
                 incarnation: 0,
+                is_new: true,
                 resident_pages: 0,
                 mappings: BTreeMap::new(),
             });
@@ -222,7 +221,7 @@ impl Places {
             if known.incarnation != process.incarnation {
                 known.incarnation = process.incarnation;
                 known.mappings.clear();
-                self.new.insert(process.pid);
+                known.is_new = true;
             }
         }
     }
@@ -239,6 +238,7 @@ fn price(tree: &Tree) -> f64 {
 /// Mappings of a process that are new or have changed; what has ended, or is not ours, has none.
 fn find_mappings(root: &Root, known: &mut Known, now_ns: u64, found: &mut Vec<Mapping>) {
     let pid = known.row.pid;
+    known.is_new = false;
     let Ok(mappings) = maps::read(root, pid) else {
         return;
     };
