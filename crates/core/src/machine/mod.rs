@@ -257,6 +257,10 @@ pub struct Coherence {
     pub cross_domain_ns: f64,
     /// A store to a line that others hold unmodified.
     pub invalidate_ns: f64,
+    /// Lines that a node's coherence unit handles, GB/s: those that its CPUs move from and to other
+    /// nodes and those that other nodes' CPUs move from and to its memory, together. Without it,
+    /// links alone limit what passes.
+    pub unit_gbs: Option<f64>,
 }
 
 impl Machine {

@@ -108,6 +108,7 @@ pub fn scale(machine: &Machine, cpus: usize) -> Result<Machine, ScaleError> {
     for link in &mut scaled.links {
         link.gbs = scale_gbs(link.gbs, ratio);
     }
+    scaled.coherence.unit_gbs = scaled.coherence.unit_gbs.map(|gbs| scale_gbs(gbs, ratio));
     for level in &mut scaled.cache_bandwidths {
         level.all_gbs = level.all_gbs.map(|gbs| scale_gbs(gbs, ratio));
     }

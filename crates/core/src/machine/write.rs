@@ -84,6 +84,9 @@ fn core_side(out: &mut Lines, machine: &Machine) {
     out.number("same_domain_ns", coherence.same_domain_ns);
     out.number("cross_domain_ns", coherence.cross_domain_ns);
     out.number("invalidate_ns", coherence.invalidate_ns);
+    if let Some(unit_gbs) = coherence.unit_gbs {
+        out.number("unit_gbs", unit_gbs);
+    }
 }
 
 fn cache(out: &mut Lines, cache: &Cache) {

@@ -127,12 +127,18 @@ pub(super) fn cache(section: &Section, line_bytes: u32) -> Result<Cache> {
 pub(super) fn coherence(root: &Section) -> Result<Coherence> {
     let section = root.section(
         "coherence",
-        &["same_domain_ns", "cross_domain_ns", "invalidate_ns"],
+        &[
+            "same_domain_ns",
+            "cross_domain_ns",
+            "invalidate_ns",
+            "unit_gbs",
+        ],
     )?;
     Ok(Coherence {
         same_domain_ns: section.number("same_domain_ns", 0.0, limits::NS)?,
         cross_domain_ns: section.number("cross_domain_ns", 0.0, limits::NS)?,
         invalidate_ns: section.number("invalidate_ns", 0.0, limits::NS)?,
+        unit_gbs: section.number_if_any("unit_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
     })
 }
 
