@@ -169,42 +169,42 @@ pub struct NodeMemory {
 /// Node 0 HugePages_Total:     0
 /// ```
 pub fn node_meminfo(text: &str, node: u32) -> Parsed<NodeMemory> {
+    let prefix = format!("Node {node} ");
     let (mut total, mut free) = (None, None);
     let mut memory = NodeMemory::default();
     for (index, line) in text.lines().enumerate() {
         let fail = |reason: &str| Fault::new(index + 1, format!("`{}` {reason}", clip(line)));
-        if line.trim().is_empty() {
-            continue;
-        }
-        let mut words = line.split_whitespace();
-        if words.next() != Some("Node") {
-            return Err(fail("does not begin with `Node`"));
-        }
-        if words.next().and_then(|word| word.parse().ok()) != Some(node) {
-            return Err(fail(&format!("is not about node{node}")));
-        }
-        let key = words.next().unwrap_or("");
-        let slot = match key {
-            "MemTotal:" | "MemFree:" | "AnonPages:" | "FilePages:" => key,
-            _ => continue,
+        // Most lines are of no interest, and there are many: they are told by their key alone.
+        let Some(rest) = line.strip_prefix(&prefix) else {
+            match line.split_whitespace().next() {
+                None => continue,
+                Some("Node") => return Err(fail(&format!("is not about node{node}"))),
+                Some(_) => return Err(fail("does not begin with `Node`")),
+            }
         };
+        let Some((key @ ("MemTotal" | "MemFree" | "AnonPages" | "FilePages"), size)) =
+            rest.split_once(':')
+        else {
+            continue;
+        };
+        let mut words = size.split_whitespace();
         let value = words
             .next()
             .and_then(|word| word.parse::<u64>().ok())
             .filter(|&value| words.next() == Some("kB") && value < 1 << 50)
             .ok_or_else(|| fail("has no size in kB"))?;
-        match slot {
-            "MemTotal:" => total = Some(value),
-            "MemFree:" => free = Some(value),
-            "AnonPages:" => memory.anonymous_kb = value,
+        match key {
+            "MemTotal" => total = Some(value),
+            "MemFree" => free = Some(value),
+            "AnonPages" => memory.anonymous_kb = value,
             _ => memory.file_kb = value,
         }
     }
-    let last = text.lines().count().max(1);
-    memory.total_kb = total.ok_or_else(|| Fault::new(last, "has no line `MemTotal`"))?;
-    memory.free_kb = free.ok_or_else(|| Fault::new(last, "has no line `MemFree`"))?;
+    let fail = |reason: &str| Fault::new(text.lines().count().max(1), reason);
+    memory.total_kb = total.ok_or_else(|| fail("has no line `MemTotal`"))?;
+    memory.free_kb = free.ok_or_else(|| fail("has no line `MemFree`"))?;
     if memory.free_kb > memory.total_kb {
-        return Err(Fault::new(last, "has more free memory than memory"));
+        return Err(fail("has more free memory than memory"));
     }
     Ok(memory)
 }

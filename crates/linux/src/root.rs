@@ -2,12 +2,15 @@
 
 use crate::error::{Error, Fault, Result};
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// No file below `/sys` that is read here has more than a page; the limit keeps a wrong root
 /// folder from filling memory.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Most files have less: they are read in one call.
+const PAGE_BYTES: usize = 4096;
 
 /// What mends a tree that cannot be read.
 pub const TREE_REMEDY: &str =
@@ -17,6 +20,14 @@ pub const TREE_REMEDY: &str =
 #[derive(Clone, Debug)]
 pub struct Root {
     base: PathBuf,
+}
+
+/// A file of `/proc`, whole, whose size the kernel does not tell: with room from the beginning, as
+/// `std::fs::read` would begin with 32 bytes.
+pub fn read_unsized(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(4 * PAGE_BYTES);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Root {
@@ -64,7 +75,7 @@ impl Root {
             Err(error) if missing(error.kind()) => return Ok(None),
             Err(error) => return Err(fail("cannot be opened", error)),
         };
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(PAGE_BYTES);
         file.take(MAX_FILE_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| fail("cannot be read", error))?;

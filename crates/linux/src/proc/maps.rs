@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Fault, Result};
 use crate::parse::{Parsed, clip};
-use crate::root::Root;
+use crate::root::{Root, read_unsized};
 use crate::sys::{self, Mapping};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek};
@@ -106,7 +106,7 @@ pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
     let path = root.path(&format!("proc/{pid}/maps"));
     // Not by `Root::text`: a process may have more mappings than fit in its limit, and names may
     // be in any encoding.
-    let bytes = std::fs::read(&path).map_err(|error| {
+    let bytes = read_unsized(&path).map_err(|error| {
         let (reason, remedy) = match error.kind() {
             ErrorKind::NotFound => (
                 "there is no such process",
