@@ -11,6 +11,9 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 use std::sync::Arc;
 
+/// Rows from which on columns are compressed.
+const COMPRESSED_ROWS: usize = 256;
+
 /// A column's description.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
@@ -151,9 +154,14 @@ pub(crate) fn to_parquet<R: Row>(rows: &[R]) -> parquet::errors::Result<Vec<u8>>
         .build()?;
     // A recorder must cost what it watches next to nothing: no statistics and no indexes, which
     // readers of whole files have no use for, and no dictionaries of numbers, which take a look-up
-    // per cell. What repeats is left to the compression.
+    // per cell. What repeats is left to the compression, in tables that are long enough for it: a
+    // compressor sets up tables of its own for each column.
+    let compression = match rows.len() < COMPRESSED_ROWS {
+        true => Compression::UNCOMPRESSED,
+        false => Compression::SNAPPY,
+    };
     let mut properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
+        .set_compression(compression)
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true)
         .set_dictionary_enabled(false);
