@@ -17,6 +17,7 @@ mod record;
 mod report;
 mod run;
 mod sites;
+mod spread;
 mod top;
 mod topo;
 mod trackers;

@@ -161,6 +161,8 @@ rows! {
         node: u32,
         /// Bytes there.
         bytes: u64,
+        /// Where they are an estimate: pages found there, of those that were asked about.
+        asked_pages: Option<u32>,
     }
 
     /// A watched process.

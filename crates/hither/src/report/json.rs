@@ -25,6 +25,7 @@ pub fn json(figures: &Figures) -> String {
             "process": data.process_name(resident.pid),
             "node_bytes": resident.nodes,
             "most_bytes": resident.most_bytes,
+            "is_estimated": resident.is_estimated,
         })
     });
     let phases = figures.phases.list.iter().map(|phase| {

@@ -292,7 +292,10 @@ pub fn residents(figures: &Figures) -> Vec<Part> {
                 resident.pid.to_string(),
             ];
             row.extend(resident.nodes.iter().map(|&bytes| print::bytes(bytes)));
-            row.push(print::bytes(resident.most_bytes));
+            row.push(match resident.is_estimated {
+                true => format!("about {}", print::bytes(resident.most_bytes)),
+                false => print::bytes(resident.most_bytes),
+            });
             row
         };
         let rows = figures
@@ -302,6 +305,11 @@ pub fn residents(figures: &Figures) -> Vec<Part> {
             .map(row)
             .collect();
         parts.push(Part::Table(head, rows));
+        if figures.residents.iter().any(|r| r.is_estimated) {
+            parts.push(Part::Text(
+                "\"about\": estimated from some of the pages; the others were counted.".to_owned(),
+            ));
+        }
     }
     if figures.moves.iter().flatten().any(|&pages| pages > 0) {
         let mut head = strings(&["from \\ to"]);

@@ -2,11 +2,12 @@
 //! processes up to 1 GiB; for larger ones, `move_pages(2)` is asked about some thousand addresses
 //! spread evenly over what is mapped.
 
+use crate::spread::Spread;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
 use hither_linux::proc::{maps, numa_maps};
-use hither_linux::root::Root;
-use hither_linux::sys::{self, Mapping};
+use hither_linux::root::{Root, read_unsized};
+use hither_linux::sys;
 
 /// Resident pages up to which every page is counted: 1 GiB, some 10 ms.
 const COUNTED_PAGES: u64 = 1 << 18;
@@ -29,8 +30,8 @@ pub fn read(
     }
     if resident_pages > COUNTED_PAGES && root.is_host() {
         let found = maps::read(root, pid).ok().and_then(|mappings| {
-            let addresses = spread(&mappings, ASKED, turn);
-            ask(nodes, pid, &addresses)
+            let spread = Spread::over(&mappings, ASKED, turn);
+            ask(nodes, pid, &spread.addresses)
         });
         let count: u64 = found.iter().flatten().sum();
         if let Some(found) = found.filter(|_| count >= LEAST_FOUND) {
@@ -52,7 +53,7 @@ pub fn read(
 pub fn numa_maps(root: &Root, pid: i32) -> Result<Vec<numa_maps::Mapping>, String> {
     let path = root.path(&format!("proc/{pid}/numa_maps"));
     // Names may be in any encoding, and a process may have more mappings than fit in a page.
-    let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
+    let bytes = read_unsized(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             "it may not be examined; run hither as its owner, or as root (CAP_SYS_PTRACE)"
                 .to_owned()
@@ -77,29 +78,6 @@ pub fn by_position(nodes: &[NodeId], mappings: &[numa_maps::Mapping]) -> Vec<u64
     pages
 }
 
-/// Addresses of pages, as many as asked for at most, at even distances over all that is mapped and
-/// may be read or written.
-fn spread(mappings: &[Mapping], most: usize, turn: u64) -> Vec<u64> {
-    let may_have_pages = |mapping: &&Mapping| mapping.readable || mapping.writable;
-    let ranges: Vec<_> = mappings.iter().filter(may_have_pages).collect();
-    let all: u64 = ranges.iter().map(|m| m.pages().end - m.pages().start).sum();
-    let step = all.div_ceil(most as u64).max(1);
-    // An odd multiplier spreads the turns over the whole step.
-    let mut next = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % step;
-    let mut addresses = Vec::with_capacity(most);
-    let mut before = 0;
-    for mapping in ranges {
-        let pages = mapping.pages();
-        let length = pages.end - pages.start;
-        while next < before + length {
-            addresses.push((pages.start + next - before) << 12);
-            next += step;
-        }
-        before += length;
-    }
-    addresses
-}
-
 /// How many of the pages are on each node.
 fn ask(nodes: &[NodeId], pid: i32, addresses: &[u64]) -> Option<Vec<u64>> {
     let mut status = vec![0; addresses.len()];
@@ -119,37 +97,6 @@ fn ask(nodes: &[NodeId], pid: i32, addresses: &[u64]) -> Option<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn mapping(pages: std::ops::Range<u64>, readable: bool) -> Mapping {
-        Mapping {
-            range: pages.start << 12..pages.end << 12,
-            readable,
-            writable: readable,
-            executable: false,
-            shared: false,
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: String::new(),
-        }
-    }
-
-    #[test]
-    fn addresses_are_spread_evenly_and_turn() {
-        let mappings = [
-            mapping(100..200, true),
-            mapping(200..900, false),
-            mapping(1000..1900, true),
-        ];
-        let addresses = spread(&mappings, 100, 0);
-        assert_eq!(addresses.len(), 100);
-        let of_first = addresses.iter().filter(|&&a| a >> 12 < 200).count();
-        assert_eq!(of_first, 10);
-        assert!(addresses.iter().all(|a| !(200..900).contains(&(a >> 12))));
-        assert_ne!(spread(&mappings, 100, 1), addresses);
-        assert_eq!(spread(&mappings, 5000, 3).len(), 1000, "no page twice");
-        assert!(spread(&[], 100, 0).is_empty());
-    }
 
     #[test]
     fn counts_go_by_position_of_sparse_nodes() {

@@ -12,33 +12,38 @@ pub struct Resident {
     pub nodes: Vec<u64>,
     /// The sum of those.
     pub most_bytes: u64,
+    /// Was that estimated from some of its pages, not counted?
+    pub is_estimated: bool,
 }
 
 /// Of each process that had any, the largest first.
 #[must_use]
 pub fn residents(data: &Data) -> Vec<Resident> {
-    let mut looks: BTreeMap<(i32, u64), Vec<u64>> = BTreeMap::new();
+    let mut looks: BTreeMap<(i32, u64), (Vec<u64>, bool)> = BTreeMap::new();
     for row in &data.residency {
         let Some(position) = data.position(row.node) else {
             continue;
         };
         let look = looks.entry((row.pid, row.time_ns));
-        let nodes = look.or_insert_with(|| vec![0; data.nodes.len()]);
+        let (nodes, is_estimated) = look.or_insert_with(|| (vec![0; data.nodes.len()], false));
+        *is_estimated |= row.asked_pages.is_some();
         nodes[position] = nodes[position].saturating_add(row.bytes);
     }
     let mut all: Vec<Resident> = Vec::new();
-    for ((pid, _), nodes) in looks {
+    for ((pid, _), (nodes, is_estimated)) in looks {
         let sum = nodes
             .iter()
             .fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
-        match all.last_mut().filter(|resident| resident.pid == pid) {
-            Some(resident) if resident.most_bytes >= sum => {}
-            Some(resident) => (resident.most_bytes, resident.nodes) = (sum, nodes),
-            None => all.push(Resident {
-                pid,
-                nodes,
-                most_bytes: sum,
-            }),
+        let resident = Resident {
+            pid,
+            nodes,
+            most_bytes: sum,
+            is_estimated,
+        };
+        match all.last_mut().filter(|before| before.pid == pid) {
+            Some(before) if before.most_bytes >= sum => {}
+            Some(before) => *before = resident,
+            None => all.push(resident),
         }
     }
     all.sort_by_key(|resident| std::cmp::Reverse(resident.most_bytes));
@@ -100,6 +105,7 @@ mod tests {
             start: 0,
             node,
             bytes,
+            asked_pages: (time_ns == 1).then_some(3),
         };
         // node9 does not exist.
         data.residency = vec![row(1, 0, 50), row(1, 2, 60), row(2, 0, 30), row(2, 9, 5)];
@@ -109,6 +115,7 @@ mod tests {
             (&found[0].nodes[..], found[0].most_bytes),
             (&[50, 60][..], 110)
         );
+        assert!(found[0].is_estimated);
     }
 
     #[test]
