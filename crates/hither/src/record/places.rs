@@ -412,35 +412,36 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_is_lent_asks_about_some_pages_of_many() {
+    fn some_pages_of_many_stand_for_all() {
         let memory = vec![1_u8; 64 << 20];
-        let mut tree = Tree::new(
-            Root::host(),
-            Scope::Processes(vec![std::process::id() as i32]),
-        );
-        tree.refresh(1_000_000).unwrap();
-        let rows = |affordable| {
-            let found = Places::new(Root::host()).look(&tree, 5, affordable);
-            let rows = found.unwrap().residency;
-            let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
-            (rows, bytes)
+        let pid = std::process::id() as i32;
+        let address = memory.as_ptr() as u64;
+        let mut mapped = maps::read(&Root::host(), pid).unwrap();
+        mapped.retain(|mapping| mapping.range.contains(&address));
+        let rows = estimate_residency(pid, &mapped, 5).expect("half of it is in memory at least");
+        let asked: u32 = rows.iter().filter_map(|row| row.asked_pages).sum();
+        assert!((LEAST_FOUND..=ASKED).contains(&(asked as usize)), "{asked}");
+        // The mapping may have other allocations beside this one.
+        let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
+        let all: u64 = mapped.iter().map(|m| m.range.end - m.range.start).sum();
+        let most = all + (all >> 5);
+        assert!((60 << 20..=most).contains(&bytes), "{bytes} of {all}");
+        // Of what is hardly in memory nothing is said.
+        assert_eq!(estimate_residency(pid, &[], 5), None);
+    }
+
+    #[test]
+    fn only_a_look_that_is_lent_estimates_and_only_large_processes() {
+        let tree = {
+            let memory = vec![1_u8; 64 << 20];
+            let scope = Scope::Processes(vec![std::process::id() as i32]);
+            let mut tree = Tree::new(Root::host(), scope);
+            tree.refresh(1_000_000).unwrap();
+            assert_eq!(memory[memory.len() - 1], 1);
+            tree
         };
-        let (counted, all) = rows(None);
-        assert!(counted.iter().all(|row| row.asked_pages.is_none()));
-        let (estimated, about) = rows(Some(1.0));
-        let asked: u32 = estimated.iter().filter_map(|row| row.asked_pages).sum();
-        // Other tests of this process allocate and free beside this one; where they map much that
-        // they do not use, all pages are counted.
-        if asked > 0 {
-            assert!((LEAST_FOUND..=ASKED).contains(&(asked as usize)), "{asked}");
-            let most = memory.as_ptr() as u64;
-            let of_memory = estimated.iter().filter(|row| row.start <= most);
-            let of_memory: u64 = of_memory.map(|row| row.bytes).max().unwrap_or(0);
-            assert!(
-                of_memory > 48 << 20,
-                "{of_memory} of {about}, {all} counted"
-            );
-        }
+        assert!(is_estimated(&tree.processes()[0]));
+        assert!(price(&tree, true) < price(&tree, false) / 2.0);
     }
 
     #[test]
