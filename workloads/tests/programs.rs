@@ -115,7 +115,11 @@ fn checksums_are_these_on_every_machine() {
             "0x0c9395bf46a0c86b",
         ),
         ("fft3d", &["--size", "16"], "0xa9fbbcf8990be1b7"),
-        ("ocean", &["--size", "32", "--steps", "1"], "0x33d67f4ef20b2d01"),
+        (
+            "ocean",
+            &["--size", "32", "--steps", "1"],
+            "0x33d67f4ef20b2d01",
+        ),
         ("water", &["--side", "6"], "0xa72927bd4d0bbf1a"),
         ("fmm", &["--levels", "2"], "0xfc013a3c68708491"),
         (
