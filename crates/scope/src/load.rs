@@ -144,9 +144,8 @@ pub struct Prices {
 pub struct Load {
     nodes: Vec<Resource>,
     links: Vec<Resource>,
-    /// Coherence units by node, where the machine has such, and what each handles, GB/s.
+    /// Coherence units by node; used where the machine says what they handle.
     units: Vec<Booking>,
-    unit_gbs: f64,
     /// `(node, requester) -> [(link, share)]` for lines read; writes use the way back.
     ways: Vec<Vec<Vec<(usize, f64)>>>,
     epoch: Mutex<Epoch>,
@@ -200,11 +199,7 @@ impl Load {
                 .iter()
                 .map(|link| Resource::new(link.gbs))
                 .collect(),
-            units: match machine.coherence.unit_gbs {
-                Some(_) => (0..count).map(|_| Booking::new()).collect(),
-                None => Vec::new(),
-            },
-            unit_gbs: machine.coherence.unit_gbs.unwrap_or_default(),
+            units: (0..count).map(|_| Booking::new()).collect(),
             ways,
             epoch: Mutex::new(Epoch {
                 start_ps: 0,
@@ -245,11 +240,9 @@ impl Load {
                     .booking
                     .book(from, to, read + written, resource.gbs()),
             );
-            if node != requester {
+            if let Some(gbs) = machine.coherence.unit_gbs.filter(|_| node != requester) {
                 for unit in [node, requester] {
-                    if let Some(unit) = self.units.get(unit) {
-                        delay = delay.max(unit.book(from, to, read + written, self.unit_gbs));
-                    }
+                    delay = delay.max(self.units[unit].book(from, to, read + written, gbs));
                 }
             }
             for &(link, share) in &self.ways[node][requester] {
