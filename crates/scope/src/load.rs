@@ -127,6 +127,8 @@ pub struct Traffic {
     pub read: [u32; opium::MAX_NODES],
     /// Lines written.
     pub written: [u32; opium::MAX_NODES],
+    /// Lines that were held and became the CPU's own: a request and an answer without data.
+    pub asked: [u32; opium::MAX_NODES],
 }
 
 /// Latency and stream cost of one initiator, by target position, in ps.
@@ -227,8 +229,16 @@ impl Load {
         for node in 0..self.nodes.len() {
             let read = u64::from(traffic.read[node]) * self.line_bytes;
             let written = u64::from(traffic.written[node]) * self.line_bytes;
-            if read + written == 0 {
+            let asked = u64::from(traffic.asked[node]) * self.line_bytes;
+            if read + written + asked == 0 {
                 continue;
+            }
+            if let Some(gbs) = machine.coherence.unit_gbs.filter(|_| node != requester) {
+                // A unit works for packets: two for a line, whether it moves or changes hands.
+                for unit in [node, requester] {
+                    let bytes = read + written + asked;
+                    delay = delay.max(self.units[unit].book(from, to, bytes, gbs));
+                }
             }
             let resource = &self.nodes[node];
             resource.read.fetch_add(read, Relaxed);
@@ -240,11 +250,6 @@ impl Load {
                     .booking
                     .book(from, to, read + written, resource.gbs()),
             );
-            if let Some(gbs) = machine.coherence.unit_gbs.filter(|_| node != requester) {
-                for unit in [node, requester] {
-                    delay = delay.max(self.units[unit].book(from, to, read + written, gbs));
-                }
-            }
             for &(link, share) in &self.ways[node][requester] {
                 link_bytes[link] += read as f64 * share;
             }

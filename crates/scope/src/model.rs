@@ -281,7 +281,10 @@ impl Model {
             0 => None,
             _ => self.fetch_from_domains(vcpu, access.store, line, now_ps),
         };
-        let alone = access.store || self.directory.others(line, vcpu.domain) == 0;
+        let comes_shared =
+            node != vcpu.node && self.machine.coherence.remote_upgrade_ns.is_some();
+        let alone =
+            access.store || !comes_shared && self.directory.others(line, vcpu.domain) == 0;
         let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
         self.directory.add(line, vcpu.domain);
         // Another domain may have filled the line meanwhile: whoever added itself later sees both.
@@ -428,6 +431,7 @@ impl Model {
         let mut stall = 0;
         if access.store {
             let shared = siblings != 0 || !entry.exclusive();
+            let others = self.directory.others(line, vcpu.domain);
             let elsewhere = if entry.exclusive() {
                 None
             } else {
@@ -435,10 +439,10 @@ impl Model {
             };
             if shared && !taken {
                 vcpu.count(&self.device, block::INVALIDATIONS, 1);
-                self.contests.mark(vcpu.id, line, true, now_ps);
-                stall = elsewhere
-                    .unwrap_or(0)
-                    .max((self.machine.coherence.invalidate_ns * 1000.0) as u64);
+                if siblings != 0 || others != 0 {
+                    self.contests.mark(vcpu.id, line, true, now_ps);
+                }
+                stall = elsewhere.unwrap_or(0).max(self.upgrade_ps(vcpu, node));
             }
         }
         if taken {
@@ -501,6 +505,20 @@ impl Model {
             self.contests.mark(vcpu.id, line, store, now_ps);
         }
         transfer
+    }
+
+    /// Stall of a store to a line that is held, but not alone, as far as one knows.
+    fn upgrade_ps(&self, vcpu: &mut Vcpu, node: usize) -> u64 {
+        let coherence = &self.machine.coherence;
+        let asked = coherence.remote_upgrade_ns.filter(|_| node != vcpu.node);
+        let Some(upgrade_ns) = asked else {
+            return (coherence.invalidate_ns * 1000.0) as u64;
+        };
+        vcpu.traffic.asked[node] += 1;
+        let cpu = &self.machine.cpu;
+        let memory_ns = self.machine.nodes[node].idle_ns;
+        let hops_ns = self.machine.idle_latency_ns(vcpu.node, node) - memory_ns;
+        ((hops_ns + upgrade_ns) * 1000.0 / cpu.store_mlp.unwrap_or(cpu.mlp)) as u64
     }
 
     fn node_of_domain(&self, domain: u32) -> usize {
@@ -633,5 +651,48 @@ mod tests {
         // More in flight than the stream has: the stream's own pace.
         cpu.store_mlp = Some(4.0);
         assert_eq!(costs(&cpu), [100_000, 100_000, 300_000]);
+    }
+
+    #[test]
+    fn who_writes_to_what_was_loaded_from_another_node_asks_its_home() {
+        let text = include_str!("../../../machines/ibm-two-node.toml");
+        let model = |upgrade_ns| {
+            let mut machine = parse(text).unwrap();
+            machine.coherence.remote_upgrade_ns = upgrade_ns;
+            let device = Device::map(None).unwrap();
+            Model::new(machine, device, 10_000, || ())
+        };
+        // Stalls of a store to a line of a node, loaded before or not, and what was asked of the node.
+        let store = |upgrade_ns, node: usize, is_loaded: bool| {
+            let model = model(upgrade_ns);
+            let mut vcpu = Vcpu::new(&model.machine, 0);
+            vcpu.prices.latency_ps[..2].copy_from_slice(&[467_000, 1_400_000]);
+            let address = (node as u64) << 30;
+            let access = |store| Access {
+                vaddr: address,
+                paddr: address,
+                pc: 0x40_0000,
+                code: &|| 0,
+                value: &|| 0,
+                store,
+                kernel: false,
+            };
+            if is_loaded {
+                model.access(&mut vcpu, &Score::default(), &access(false));
+            }
+            let stall = model.access(&mut vcpu, &Score::default(), &access(true));
+            // What is owned is written for nothing.
+            let again = model.access(&mut vcpu, &Score::default(), &access(true));
+            assert_eq!(again, 0);
+            (stall, vcpu.traffic.asked[node])
+        };
+        let mlp = parse(text).unwrap().cpu.store_mlp.unwrap();
+        // 933 ns there and back, and 120 there.
+        let asked = ((933.0 + 120.0) * 1000.0 / mlp) as u64;
+        assert_eq!(store(Some(120.0), 1, true), (asked, 1));
+        assert_eq!(store(Some(120.0), 0, true), (0, 0));
+        assert_eq!(store(None, 1, true), (0, 0));
+        // A store that brings the line asks once, for all.
+        assert_eq!(store(Some(120.0), 1, false).1, 0);
     }
 }

@@ -261,6 +261,10 @@ pub struct Coherence {
     /// nodes and those that other nodes' CPUs move from and to its memory, together. Without it,
     /// links alone limit what passes.
     pub unit_gbs: Option<f64>,
+    /// Lines that are loaded from another node come shared, so that the first store to one asks its
+    /// home and moves no data: what that takes beyond the route's hops. Without it they come exclusive
+    /// where nobody else holds them, and the store asks nobody.
+    pub remote_upgrade_ns: Option<f64>,
 }
 
 impl Machine {
