@@ -158,7 +158,8 @@ fn judge(rows: &[Bandwidth], single: std::ops::RangeInclusive<f64>) {
         let told = format!("{} with {} threads", row.test, row.threads);
         match (row.threads, row.test) {
             (1, _) => assert!(single.contains(&row.ratio()), "{told}: {}", row.ratio()),
-            (_, "BwMemWr") => assert!(row.loss() < 0.12, "{told}: {}", row.loss()),
+            // None that can be told: 6 to 11 % in five boots.
+            (_, "BwMemWr") => assert!(row.loss() < 0.15, "{told}: {}", row.loss()),
             // The paper's "as much as 40 %".
             _ => assert!(row.loss() < 0.45, "{told}: {}", row.loss()),
         }
@@ -203,21 +204,26 @@ const STRIPED: &str = "/hither/hither run --memory striped --";
 const BLOCKS: &str = "/hither/hither run --place 'size>=4K: blocks' --";
 const ALONE: &str = "/hither/hither run --on cpus:0 --memory local --";
 
-/// The programs: all of them, or the one that gains most, and words that make it quick.
-fn programs(is_long: bool) -> (&'static [Program], &'static str) {
+/// Runs of a program in each placement, in turns: colours of pages differ, and with them what the
+/// caches keep.
+const TURNS: usize = 3;
+
+/// The programs and how often each runs: all of them, or the one that gains most, once.
+fn programs(is_long: bool) -> (&'static [Program], usize) {
     match is_long {
-        true => (&PROGRAMS, ""),
-        false => (&PROGRAMS[1..2], "--steps 1"),
+        true => (&PROGRAMS, TURNS),
+        false => (&PROGRAMS[..1], 1),
     }
 }
 
-/// A program's runs: striped, in blocks and, in the long form, one thread with local memory.
+/// A program's runs: striped and in blocks, in turns, and, in the long form, one thread with local
+/// memory.
 fn program_commands(is_long: bool) -> Vec<(String, String, &'static str)> {
     let mut commands = Vec::new();
-    let (programs, quick) = programs(is_long);
+    let (programs, turns) = programs(is_long);
     for program in programs {
-        for words in [STRIPED, BLOCKS] {
-            let command = format!("{} --threads 16 {quick}", program.command);
+        for words in [STRIPED, BLOCKS].repeat(turns) {
+            let command = format!("{} --threads 16", program.command);
             commands.push((words.to_owned(), command, "seconds"));
         }
         if is_long {
@@ -256,17 +262,33 @@ fn four_nodes_through_a_switch() {
         // A quarter of striped pages is on the own node; blocks are where they are used.
         assert!((0.15..0.35).contains(&local(0)), "{row}");
         assert!(local(1) > local(0) + 0.2, "{row}");
-        // What a node's memory gives bounds both (docs/workloads.md); boots of one program differed
-        // by as much as is allowed for.
         let gain = number("striped_seconds") / number("blocks_seconds");
-        assert!(gain > 0.8, "{row}");
+        let expected = match row["command"].as_str() {
+            // The paper's two more than double. Single runs of 3DFFT were 2.07 to 2.15 times as fast.
+            Some("fft3d") if !is_long => 1.8..3.0,
+            Some("fft3d" | "ocean") => 2.0..3.0,
+            _ => 0.95..1.5,
+        };
+        assert!(expected.contains(&gain), "{row}");
     }
     // The paper's at most six times, and near twice as long as on two nodes.
     judge(&bandwidths, 3.0..=6.0);
 }
 
+/// The median of what runs printed, the smallest and the largest.
+fn spread<'a>(runs: impl Iterator<Item = &'a Run>) -> [f64; 3] {
+    let mut printed: Vec<f64> = runs.map(|run| run.printed).collect();
+    printed.sort_by(f64::total_cmp);
+    [
+        printed[printed.len() / 2],
+        printed[0],
+        printed[printed.len() - 1],
+    ]
+}
+
 /// What a program gained, as JSON: `paper`, `command`; seconds `alone` (null in the short form),
-/// `striped` and `blocks`; `local_access_ratio` [striped, blocks]; `paper_speed_ups` [striped,
+/// `striped` and `blocks` (medians); `striped_range_seconds` and `blocks_range_seconds` [smallest,
+/// largest]; `local_access_ratio` [striped, blocks]; `paper_speed_ups` [striped,
 /// reorganised].
 fn gains(runs: &[Run], is_long: bool) -> Vec<Value> {
     println!("\nibm-ccnuma, 16 threads: pages striped, and arrays in blocks over the nodes\n");
@@ -275,24 +297,31 @@ fn gains(runs: &[Run], is_long: bool) -> Vec<Value> {
          paper's | local accesses |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    let each = if is_long { 3 } else { 2 };
+    let (programs, turns) = programs(is_long);
+    let each = 2 * turns + usize::from(is_long);
     let mut rows = Vec::new();
-    for (program, runs) in programs(is_long).0.iter().zip(runs.chunks_exact(each)) {
-        let (striped, blocks, alone) = (&runs[0], &runs[1], runs.get(2));
-        let gain = striped.printed / blocks.printed;
-        let local = [striped, blocks].map(|run| run.figure("local_access_ratio"));
-        let seconds = alone.map_or("not run".to_owned(), |run| format!("{:.2}", run.printed));
-        let speed_ups = alone.map_or("not run".to_owned(), |run| {
-            let [striped, blocks] = [striped, blocks].map(|other| run.printed / other.printed);
-            format!("{striped:.2} to {blocks:.2}")
+    for (program, runs) in programs.iter().zip(runs.chunks_exact(each)) {
+        let (placed, alone) = runs.split_at(2 * turns);
+        let in_turns = |at: usize| placed.iter().skip(at).step_by(2);
+        let [striped, blocks] = [0, 1].map(|at| spread(in_turns(at)));
+        let gain = striped[0] / blocks[0];
+        let local = [&placed[0], &placed[1]].map(|run| run.figure("local_access_ratio"));
+        let alone = alone.first().map(|run| run.printed);
+        let seconds = alone.map_or("not run".to_owned(), |alone| format!("{alone:.2}"));
+        let speed_ups = alone.map_or("not run".to_owned(), |alone| {
+            format!("{:.2} to {:.2}", alone / striped[0], alone / blocks[0])
         });
+        let range = |[median, least, most]: [f64; 3]| match turns {
+            1 => format!("{median:.3}"),
+            _ => format!("{median:.3} ({least:.2} to {most:.2})"),
+        };
         println!(
-            "| {} (`{}`) | {seconds} | {:.3} | {:.3} | {gain:.2} | {:.2} | {speed_ups} | {:.2} to \
-             {:.2} | {:.0} % to {:.0} % |",
+            "| {} (`{}`) | {seconds} | {} | {} | {gain:.2} | {:.2} | {speed_ups} | {:.2} to {:.2} | \
+             {:.0} % to {:.0} % |",
             program.paper,
             program.command,
-            striped.printed,
-            blocks.printed,
+            range(striped),
+            range(blocks),
             program.speed_ups[1] / program.speed_ups[0],
             program.speed_ups[0],
             program.speed_ups[1],
@@ -302,9 +331,11 @@ fn gains(runs: &[Run], is_long: bool) -> Vec<Value> {
         rows.push(json!({
             "paper": program.paper,
             "command": program.command,
-            "alone_seconds": alone.map(|run| run.printed),
-            "striped_seconds": striped.printed,
-            "blocks_seconds": blocks.printed,
+            "alone_seconds": alone,
+            "striped_seconds": striped[0],
+            "striped_range_seconds": striped[1..],
+            "blocks_seconds": blocks[0],
+            "blocks_range_seconds": blocks[1..],
             "local_access_ratio": local,
             "paper_speed_ups": program.speed_ups,
         }));

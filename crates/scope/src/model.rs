@@ -281,10 +281,8 @@ impl Model {
             0 => None,
             _ => self.fetch_from_domains(vcpu, access.store, line, now_ps),
         };
-        let comes_shared =
-            node != vcpu.node && self.machine.coherence.remote_upgrade_ns.is_some();
-        let alone =
-            access.store || !comes_shared && self.directory.others(line, vcpu.domain) == 0;
+        let comes_shared = node != vcpu.node && self.machine.coherence.remote_upgrade_ns.is_some();
+        let alone = access.store || !comes_shared && self.directory.others(line, vcpu.domain) == 0;
         let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
         self.directory.add(line, vcpu.domain);
         // Another domain may have filled the line meanwhile: whoever added itself later sees both.
