@@ -281,7 +281,8 @@ impl Model {
             0 => None,
             _ => self.fetch_from_domains(vcpu, access.store, line, now_ps),
         };
-        let comes_shared = node != vcpu.node && self.machine.coherence.remote_upgrade_ns.is_some();
+        let comes_shared =
+            node != vcpu.node && self.machine.coherence.remote_ownership_ns.is_some();
         let alone = access.store || !comes_shared && self.directory.others(line, vcpu.domain) == 0;
         let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
         self.directory.add(line, vcpu.domain);
@@ -440,7 +441,7 @@ impl Model {
                 if siblings != 0 || others != 0 {
                     self.contests.mark(vcpu.id, line, true, now_ps);
                 }
-                stall = elsewhere.unwrap_or(0).max(self.upgrade_ps(vcpu, node));
+                stall = elsewhere.unwrap_or(0).max(self.ownership_ps(vcpu, node));
             }
         }
         if taken {
@@ -506,17 +507,17 @@ impl Model {
     }
 
     /// Stall of a store to a line that is held, but not alone, as far as one knows.
-    fn upgrade_ps(&self, vcpu: &mut Vcpu, node: usize) -> u64 {
+    fn ownership_ps(&self, vcpu: &mut Vcpu, node: usize) -> u64 {
         let coherence = &self.machine.coherence;
-        let asked = coherence.remote_upgrade_ns.filter(|_| node != vcpu.node);
-        let Some(upgrade_ns) = asked else {
+        let asked = coherence.remote_ownership_ns.filter(|_| node != vcpu.node);
+        let Some(ownership_ns) = asked else {
             return (coherence.invalidate_ns * 1000.0) as u64;
         };
         vcpu.traffic.asked[node] += 1;
         let cpu = &self.machine.cpu;
         let memory_ns = self.machine.nodes[node].idle_ns;
         let hops_ns = self.machine.idle_latency_ns(vcpu.node, node) - memory_ns;
-        ((hops_ns + upgrade_ns) * 1000.0 / cpu.store_mlp.unwrap_or(cpu.mlp)) as u64
+        ((hops_ns + ownership_ns) * 1000.0 / cpu.store_mlp.unwrap_or(cpu.mlp)) as u64
     }
 
     fn node_of_domain(&self, domain: u32) -> usize {
@@ -654,15 +655,15 @@ mod tests {
     #[test]
     fn who_writes_to_what_was_loaded_from_another_node_asks_its_home() {
         let text = include_str!("../../../machines/ibm-two-node.toml");
-        let model = |upgrade_ns| {
+        let model = |ownership_ns| {
             let mut machine = parse(text).unwrap();
-            machine.coherence.remote_upgrade_ns = upgrade_ns;
+            machine.coherence.remote_ownership_ns = ownership_ns;
             let device = Device::map(None).unwrap();
             Model::new(machine, device, 10_000, || ())
         };
         // Stalls of a store to a line of a node, loaded before or not, and what was asked of the node.
-        let store = |upgrade_ns, node: usize, is_loaded: bool| {
-            let model = model(upgrade_ns);
+        let store = |ownership_ns, node: usize, is_loaded: bool| {
+            let model = model(ownership_ns);
             let mut vcpu = Vcpu::new(&model.machine, 0);
             vcpu.prices.latency_ps[..2].copy_from_slice(&[467_000, 1_400_000]);
             let address = (node as u64) << 30;

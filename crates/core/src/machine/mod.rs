@@ -264,7 +264,7 @@ pub struct Coherence {
     /// Lines that are loaded from another node come shared, so that the first store to one asks its
     /// home and moves no data: what that takes beyond the route's hops. Without it they come exclusive
     /// where nobody else holds them, and the store asks nobody.
-    pub remote_upgrade_ns: Option<f64>,
+    pub remote_ownership_ns: Option<f64>,
 }
 
 impl Machine {

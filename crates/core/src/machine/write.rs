@@ -87,8 +87,8 @@ fn core_side(out: &mut Lines, machine: &Machine) {
     if let Some(unit_gbs) = coherence.unit_gbs {
         out.number("unit_gbs", unit_gbs);
     }
-    if let Some(upgrade_ns) = coherence.remote_upgrade_ns {
-        out.number("remote_upgrade_ns", upgrade_ns);
+    if let Some(ownership_ns) = coherence.remote_ownership_ns {
+        out.number("remote_ownership_ns", ownership_ns);
     }
 }
 

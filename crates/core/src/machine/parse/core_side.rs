@@ -132,7 +132,7 @@ pub(super) fn coherence(root: &Section) -> Result<Coherence> {
             "cross_domain_ns",
             "invalidate_ns",
             "unit_gbs",
-            "remote_upgrade_ns",
+            "remote_ownership_ns",
         ],
     )?;
     Ok(Coherence {
@@ -140,7 +140,7 @@ pub(super) fn coherence(root: &Section) -> Result<Coherence> {
         cross_domain_ns: section.number("cross_domain_ns", 0.0, limits::NS)?,
         invalidate_ns: section.number("invalidate_ns", 0.0, limits::NS)?,
         unit_gbs: section.number_if_any("unit_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
-        remote_upgrade_ns: section.number_if_any("remote_upgrade_ns", 0.0, limits::NS)?,
+        remote_ownership_ns: section.number_if_any("remote_ownership_ns", 0.0, limits::NS)?,
     })
 }
 
