@@ -54,12 +54,7 @@ mod tests {
             range: pages.start << 12..pages.end << 12,
             readable,
             writable: readable,
-            executable: false,
-            shared: false,
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: String::new(),
+            ..Mapping::default()
         }
     }
 

@@ -235,8 +235,8 @@ impl Load {
             }
             if let Some(gbs) = machine.coherence.unit_gbs.filter(|_| node != requester) {
                 // A unit works for packets: two for a line, whether it moves or changes hands.
+                let bytes = read + written + asked;
                 for unit in [node, requester] {
-                    let bytes = read + written + asked;
                     delay = delay.max(self.units[unit].book(from, to, bytes, gbs));
                 }
             }

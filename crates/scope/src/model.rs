@@ -430,7 +430,6 @@ impl Model {
         let mut stall = 0;
         if access.store {
             let shared = siblings != 0 || !entry.exclusive();
-            let others = self.directory.others(line, vcpu.domain);
             let elsewhere = if entry.exclusive() {
                 None
             } else {
@@ -438,7 +437,8 @@ impl Model {
             };
             if shared && !taken {
                 vcpu.count(&self.device, block::INVALIDATIONS, 1);
-                if siblings != 0 || others != 0 {
+                // Where others had it elsewhere, `fetch_from_domains` has marked it.
+                if siblings != 0 {
                     self.contests.mark(vcpu.id, line, true, now_ps);
                 }
                 stall = elsewhere.unwrap_or(0).max(self.ownership_ps(vcpu, node));
@@ -515,9 +515,13 @@ impl Model {
         };
         vcpu.traffic.asked[node] += 1;
         let cpu = &self.machine.cpu;
-        let memory_ns = self.machine.nodes[node].idle_ns;
-        let hops_ns = self.machine.idle_latency_ns(vcpu.node, node) - memory_ns;
-        ((hops_ns + ownership_ns) * 1000.0 / cpu.store_mlp.unwrap_or(cpu.mlp)) as u64
+        let latency_ns = self.hops_ns(vcpu.node, node) + ownership_ns;
+        (latency_ns * 1000.0 / cpu.store_mlp.unwrap_or(cpu.mlp)) as u64
+    }
+
+    /// What the way between two nodes takes, there and back.
+    fn hops_ns(&self, to: usize, from: usize) -> f64 {
+        self.machine.idle_latency_ns(to, from) - self.machine.nodes[from].idle_ns
     }
 
     fn node_of_domain(&self, domain: u32) -> usize {
@@ -527,8 +531,7 @@ impl Model {
     }
 
     fn transfer_ps(&self, to: usize, from: usize) -> u64 {
-        let hops = self.machine.idle_latency_ns(to, from) - self.machine.nodes[from].idle_ns;
-        ((self.machine.coherence.cross_domain_ns + hops) * 1000.0) as u64
+        ((self.machine.coherence.cross_domain_ns + self.hops_ns(to, from)) * 1000.0) as u64
     }
 
     /// A line leaves a last-level cache: private copies go with it, dirty ones to memory.

@@ -144,10 +144,8 @@ fn recorded(data: &Data, pid: i32) -> Vec<Mapping> {
             writable: may('w'),
             executable: may('x'),
             shared: may('s'),
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
             name: row.name.clone(),
+            ..Mapping::default()
         };
         last.insert(row.start, mapping);
     }

@@ -44,7 +44,7 @@ struct Query {
 const _: () = assert!(size_of::<Query>() == 104);
 
 /// One mapping of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// Its addresses.
     pub range: Range<u64>,

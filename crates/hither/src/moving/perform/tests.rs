@@ -110,12 +110,7 @@ fn world(first: u64, nodes: &[(u64, i32)], rooms: &[Room]) -> (Shared, Piece) {
         range: first << 12..page << 12,
         readable: true,
         writable: true,
-        executable: false,
-        shared: false,
-        offset: 0,
-        device: (0, 0),
-        inode: 0,
-        name: String::new(),
+        ..Mapping::default()
     };
     let runs = std::iter::once(first..page).collect();
     let piece = piece(mapping, runs, rooms, &mut world.clone()).unwrap();
