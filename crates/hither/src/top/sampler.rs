@@ -100,7 +100,7 @@ impl Sampler {
             self.hidden.insert(pid);
             return None;
         }
-        (!matches!(task.stat.state, 'Z' | 'X')).then_some(task)
+        (!task.stat.has_ended()).then_some(task)
     }
 
     /// Its threads.

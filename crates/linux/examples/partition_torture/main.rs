@@ -384,14 +384,15 @@ impl Torture {
     fn move_with_exits(&mut self, words: &[&str], name: &'static str) {
         let pages = self.options.pages;
         let mut brief: Vec<Child> = (1..4).map(|n| self.start(name, pages, n * 4)).collect();
-        let mut moving = self.hither(words);
-        std::thread::sleep(Duration::from_millis(self.chance.below(40)));
-        let _ = brief[0].kill();
-        let status = moving.wait().expect("it ends");
-        if !status.success() {
-            self.wrong
-                .push(format!("with programs that end it ended with {status}"));
-        }
+        let delay = Duration::from_millis(self.chance.below(40));
+        std::thread::scope(|scope| {
+            let first = &mut brief[0];
+            scope.spawn(move || {
+                std::thread::sleep(delay);
+                let _ = first.kill();
+            });
+            self.must(words);
+        });
         for child in &mut brief {
             let _ = child.wait();
         }

@@ -19,11 +19,15 @@ use hither_mover::{Action, Backend, Job, Pages, Race};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 /// Most pages per call of the backend: 8 MiB, so that who asks to stop need not wait long.
 const BATCH_PAGES: usize = 2048;
 /// Pages whose nodes are asked for in one call.
 const ASKED_PAGES: usize = 4096;
+/// Looks at most at a process that changes its address space under them, and the time in between.
+const MOST_LOOKS: u32 = 20;
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// Free pages that a node keeps when another has room as well.
 const MARGIN_PAGES: u64 = 1024;
 
@@ -48,7 +52,8 @@ impl Found {
     }
 }
 
-/// Pages on a node of the processes of some groups. Processes that end meanwhile have none.
+/// Pages on a node of the processes of some groups. Processes that end meanwhile have none; one that
+/// executes another program meanwhile is looked at again.
 ///
 /// # Errors
 /// A process that lives cannot be looked into.
@@ -58,15 +63,20 @@ pub fn find(root: &Root, folders: &[String], node: NodeId) -> Result<Vec<Found>>
         .flat_map(|folder| cgroup::processes(root, folder));
     let mut all = Vec::new();
     for pid in pids {
-        let Some(start) = start_ticks(root, pid) else {
-            continue;
-        };
-        let found = find_of(root, pid, start, node);
-        match found {
-            Ok(found) if found.count() > 0 => all.push(found),
-            Ok(_) => {}
-            Err(_) if start_ticks(root, pid) != Some(start) => {}
-            Err(error) => return Err(error),
+        let mut looks = 0;
+        while let Some(start) = start_ticks(root, pid) {
+            match find_of(root, pid, start, node) {
+                Ok(found) if found.count() > 0 => all.push(found),
+                Ok(_) => {}
+                Err(_) if start_ticks(root, pid) != Some(start) => {}
+                Err(_) if looks < MOST_LOOKS => {
+                    looks += 1;
+                    std::thread::sleep(LOOK_PAUSE);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            break;
         }
     }
     Ok(all)
@@ -189,7 +199,7 @@ impl Looked {
 /// When a process began; `None`: it has ended.
 pub fn start_ticks(root: &Root, pid: i32) -> Option<u64> {
     let stat = stat_of(root, pid)?;
-    (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)
+    (!stat.has_ended()).then_some(stat.start_ticks)
 }
 
 /// A process's `stat`; `None`: it is gone.
@@ -349,4 +359,51 @@ pub fn memory(root: &Root, node: NodeId) -> NodeMemory {
     let path = format!("sys/devices/system/node/node{}/meminfo", node.0);
     let memory = root.parse(&path, |text| crate::parse::node_meminfo(text, node.0));
     memory.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    const GROUP: &str = "sys/fs/cgroup/some";
+
+    /// This machine's processes, and a group that has these.
+    fn group(pids: &[u32]) -> (tempfile::TempDir, Root) {
+        let folder = tempfile::tempdir().unwrap();
+        let members: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+        std::fs::create_dir_all(folder.path().join(GROUP)).unwrap();
+        std::fs::write(folder.path().join(GROUP).join("cgroup.procs"), members).unwrap();
+        std::os::unix::fs::symlink("/proc", folder.path().join("proc")).unwrap();
+        let root = Root::new(folder.path());
+        (folder, root)
+    }
+
+    #[test]
+    fn who_executes_another_program_is_looked_at_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("again");
+        std::fs::write(&script, "exec /bin/sh $0\n").unwrap();
+        let mut command = Command::new("/bin/sh");
+        let mut child = command.arg(&script).stderr(Stdio::null()).spawn().unwrap();
+        let (_folder, root) = group(&[child.id()]);
+        for look in 0..2000 {
+            let found = find(&root, &[GROUP.to_owned()], NodeId(0));
+            assert!(found.is_ok(), "look {look}: {found:?}");
+        }
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn who_ends_has_no_pages() {
+        let mut child = Command::new("/bin/true").spawn().unwrap();
+        let (_folder, root) = group(&[child.id()]);
+        while start_ticks(&root, child.id() as i32).is_some() {
+            find(&root, &[GROUP.to_owned()], NodeId(0)).unwrap();
+        }
+        assert_eq!(find(&root, &[GROUP.to_owned()], NodeId(0)).unwrap(), []);
+        child.wait().unwrap();
+    }
 }

@@ -12,6 +12,8 @@ pub struct Stat {
     pub state: char,
     /// Number of its parent.
     pub parent: i32,
+    /// The kernel's flags (`PF_`, include/linux/sched.h).
+    pub flags: u64,
     /// CPU time in user and kernel mode, all threads, in clock ticks (100 a second).
     pub cpu_ticks: u64,
     /// Start, in clock ticks since boot: tells two processes of one number apart.
@@ -20,6 +22,17 @@ pub struct Stat {
     pub mapped_bytes: u64,
     /// Base pages resident.
     pub resident_pages: u64,
+}
+
+/// It is on its way out: it has no memory, or soon none, while its state letter may tell nothing of it.
+const PF_EXITING: u64 = 4;
+
+impl Stat {
+    /// Has it ended, or begun to?
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') || self.flags & PF_EXITING != 0
+    }
 }
 
 /// Clock ticks per second: fixed at 100 for user space (`USER_HZ`) on every architecture in use.
@@ -53,6 +66,7 @@ pub fn parse(text: &str) -> Parsed<Stat> {
             .and_then(|word| word.chars().next())
             .unwrap_or('?'),
         parent: number(4)? as i32,
+        flags: unsigned(9)?,
         cpu_ticks: unsigned(14)?.saturating_add(unsigned(15)?),
         start_ticks: unsigned(22)?,
         mapped_bytes: unsigned(23)?,
@@ -72,6 +86,15 @@ mod tests {
         assert_eq!(stat.name, "my (app) x");
         assert_eq!((stat.state, stat.parent, stat.cpu_ticks), ('S', 77, 15));
         assert_eq!((stat.start_ticks, stat.resident_pages), (8342, 225));
+        assert_eq!(stat.flags, 4_194_304);
+    }
+
+    #[test]
+    fn who_is_on_the_way_out_has_ended() {
+        let ended = |text: &str| parse(text).unwrap().has_ended();
+        assert!(!ended(LINE));
+        assert!(ended(&LINE.replace(") S ", ") Z ")));
+        assert!(ended(&LINE.replace("4194304", "4194308")));
     }
 
     #[test]

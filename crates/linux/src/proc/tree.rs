@@ -174,7 +174,7 @@ impl Tree {
         let (mut renamed, mut ended) = (Vec::new(), Vec::new());
         self.processes.retain_mut(|process| {
             let stat = read_stat(&process.stat, text);
-            let Some(stat) = stat.filter(|stat| !matches!(stat.state, 'Z' | 'X')) else {
+            let Some(stat) = stat.filter(|stat| !stat.has_ended()) else {
                 ended.push(process.pid);
                 return false;
             };
@@ -276,7 +276,7 @@ impl Tree {
         let Some(stat) = read_stat(&file, &mut self.text) else {
             return;
         };
-        if matches!(stat.state, 'Z' | 'X') {
+        if stat.has_ended() {
             return;
         }
         if let Some(known) = self.processes.iter().position(|p| p.pid == pid) {
