@@ -25,7 +25,7 @@
 /// First eight bytes of the header: `HITHEROP`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
 /// Version of this layout. A reader refuses any other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// PCI vendor of `ivshmem-plain`.
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device of `ivshmem-plain`.
@@ -290,7 +290,7 @@ pub mod ring {
     /// Samples per ring: a power of two.
     pub const CAPACITY: usize = 16_384;
     /// Bytes per sample.
-    pub const SAMPLE_BYTES: usize = 40;
+    pub const SAMPLE_BYTES: usize = 48;
     /// Bytes per ring.
     pub const STRIDE: usize = CAPACITY * SAMPLE_BYTES;
     /// u64 virtual address.
@@ -308,6 +308,9 @@ pub mod ring {
     /// u64 virtual address of the instruction, in the process that ran it; of a stream fill, of the one
     /// that brought it.
     pub const CODE: usize = 32;
+    /// u64 physical address of the page table in force (CR3, its flags left out): which address space
+    /// the virtual addresses are of, of a stream fill as for [`CODE`].
+    pub const PAGE_TABLE: usize = 40;
     /// Flag: a store, or a load by an instruction that stores to the same place (as AMD IBS tells
     /// of an operation that does both).
     pub const WRITE: u8 = 1;

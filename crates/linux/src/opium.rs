@@ -105,6 +105,8 @@ pub struct Sample {
     pub flags: u8,
     /// Virtual address of the instruction.
     pub code: u64,
+    /// Physical address of the page table in force: the address space.
+    pub page_table: u64,
 }
 
 /// A base filter, see `hither_core::opium::filter`.
@@ -560,7 +562,8 @@ fn size(
 }
 
 /// ```text
-/// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40, word 4 code
+/// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40, word 4 code,
+/// word 5 page table
 /// ```
 fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
     let byte = |offset: usize| words[offset / 8].to_le_bytes()[offset % 8];
@@ -572,6 +575,7 @@ fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
         node: byte(ring::NODE),
         flags: byte(ring::FLAGS),
         code: words[ring::CODE / 8],
+        page_table: words[ring::PAGE_TABLE / 8],
     }
 }
 

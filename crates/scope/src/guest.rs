@@ -21,6 +21,15 @@ unsafe extern "C" {
     fn g_byte_array_set_size(array: *mut sys::GByteArray, length: u32) -> *mut sys::GByteArray;
 }
 
+/// Where an instruction runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// Its virtual address.
+    pub code: u64,
+    /// Physical address of the page table in force; 0 where it cannot be read.
+    pub page_table: u64,
+}
+
 /// Reader of one vCPU's state. Used on its thread only.
 pub struct Guest {
     buffer: *mut sys::GByteArray,
@@ -100,12 +109,15 @@ impl Guest {
         self.read_register(*self.general.get(number as usize)?)
     }
 
-    /// The address at which the running process has an instruction that was translated at `translated`;
-    /// see [`address_now`].
-    pub fn code_address(&self, translated: u64) -> u64 {
-        match self.read_register(self.rip) {
-            Some(before) => address_now(translated, before),
-            None => translated,
+    /// Where and in which address space an instruction runs that was translated at `translated`; see
+    /// [`address_now`].
+    pub fn executed(&self, translated: u64) -> Executed {
+        Executed {
+            code: match self.read_register(self.rip) {
+                Some(before) => address_now(translated, before),
+                None => translated,
+            },
+            page_table: self.read_register(self.cr3).unwrap_or(0) & FRAME,
         }
     }
 

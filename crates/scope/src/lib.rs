@@ -22,7 +22,6 @@ mod plugin;
 #[cfg(not(test))]
 mod translation;
 
-#[cfg(not(test))]
 mod guest;
 
 #[cfg(not(test))]

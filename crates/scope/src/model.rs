@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::contest::{Contests, Visit};
 use crate::device::Device;
 use crate::filter::Filter;
+use crate::guest::Executed;
 use crate::load::{Load, Prices};
 use crate::regions::Regions;
 use crate::vcpu::{Fill, Score, Vcpu};
@@ -36,7 +37,7 @@ pub struct Access<'a> {
     /// Address of the instruction when it was translated: tells instructions apart.
     pub pc: u64,
     /// Reads where it is in the process that runs, which samples need.
-    pub code: &'a dyn Fn() -> u64,
+    pub executed: &'a dyn Fn() -> Executed,
     /// Reads the value loaded, which few accesses need.
     pub value: &'a dyn Fn() -> u64,
     /// A store?
@@ -314,7 +315,7 @@ impl Model {
             vaddr,
             paddr,
             pc,
-            code,
+            executed,
             store,
             kernel,
             ..
@@ -323,7 +324,7 @@ impl Model {
             &self.device,
             &Fill {
                 pc,
-                code,
+                executed,
                 vaddr,
                 paddr,
                 node,
@@ -340,7 +341,7 @@ impl Model {
     fn transferred(&self, vcpu: &mut Vcpu, access: &Access, node: usize, latency_ps: u64) {
         let fill = Fill {
             pc: access.pc,
-            code: access.code,
+            executed: access.executed,
             vaddr: access.vaddr,
             paddr: access.paddr,
             node,
@@ -674,7 +675,7 @@ mod tests {
                 vaddr: address,
                 paddr: address,
                 pc: 0x40_0000,
-                code: &|| 0,
+                executed: &Executed::default,
                 value: &|| 0,
                 store,
                 kernel: false,

@@ -1,6 +1,7 @@
 //! One vCPU: what only its own thread touches, and its share of the device.
 
 use crate::device::Device;
+use crate::guest::Executed;
 use crate::load::{Prices, Traffic};
 use crate::regions::{Region, Regions};
 use crate::stream::{Burst, Dependence, Streams};
@@ -58,7 +59,7 @@ pub struct Fill<'a> {
     /// Address of the instruction when it was translated.
     pub pc: u64,
     /// Reads where it is in the process that runs.
-    pub code: &'a dyn Fn() -> u64,
+    pub executed: &'a dyn Fn() -> Executed,
     /// Virtual address of the access.
     pub vaddr: u64,
     /// Physical address of the access.
@@ -285,7 +286,9 @@ impl Vcpu {
         let flags =
             flags | (u8::from(fill.store) * ring::WRITE) | (u8::from(fill.kernel) * ring::KERNEL);
         device.u8(at + ring::FLAGS).store(flags, Relaxed);
-        device.set(at + ring::CODE, (fill.code)());
+        let executed = (fill.executed)();
+        device.set(at + ring::CODE, executed.code);
+        device.set(at + ring::PAGE_TABLE, executed.page_table);
         self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, at));
         // Pairs with the reader's acquire load of the head: the sample is complete first.
         device
@@ -378,12 +381,15 @@ mod tests {
     use super::*;
 
     const PC: u64 = 0x40_0000;
-    const CODE: u64 = 0x5555_0000_1000;
+    const EXECUTED: Executed = Executed {
+        code: 0x5555_0000_1000,
+        page_table: 0x1234_5000,
+    };
 
     fn fill(vaddr: u64, kernel: bool) -> Fill<'static> {
         Fill {
             pc: PC,
-            code: &|| CODE,
+            executed: &|| EXECUTED,
             vaddr,
             paddr: vaddr,
             node: 0,
@@ -445,7 +451,9 @@ mod tests {
         assert_eq!(device.get(block::BASE + block::TRANSFERS), 10_001);
         let flags = device.u8(ring::BASE + ring::FLAGS).load(Relaxed);
         assert_eq!(flags, ring::TRANSFER);
-        assert_eq!(device.get(ring::BASE + ring::CODE), CODE);
+        assert_eq!(device.get(ring::BASE + ring::CODE), EXECUTED.code);
+        let page_table = device.get(ring::BASE + ring::PAGE_TABLE);
+        assert_eq!(page_table, EXECUTED.page_table);
     }
 
     #[test]

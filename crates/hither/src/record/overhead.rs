@@ -7,9 +7,14 @@
 const JUDGED_US: u64 = 500_000;
 /// Least and most by which one judgement changes the share.
 const STEP: (f64, f64) = (0.5, 1.5);
-/// Parts of the budget that turns, and looks at where pages are, may take of the instructions.
+/// Parts of the budget that turns, looks at where pages are, and samples may take of the instructions.
 const TURNS: f64 = 0.15;
 const LOOKS: f64 = 0.15;
+const SAMPLES: f64 = 0.25;
+/// The same of samples until the rest of the budget has paid for start and end.
+const FIRST_SAMPLES: f64 = 0.1;
+/// What start and end of a recording cost in instructions, by the lab's counters: `hither record -- true`.
+const START_INSTRUCTIONS: f64 = 6_300_000.0;
 /// What a turn costs in instructions, by the lab's counters around its parts: reading counters and rings
 /// 90,000, processes 40,000 in the mean, rows 20,000; to be woken and to sleep 40,000, an estimate.
 const TURN_INSTRUCTIONS: f64 = 190_000.0;
@@ -27,6 +32,8 @@ pub struct Overhead {
     recent: Used,
     /// Since the beginning.
     whole: Used,
+    /// Instructions since the beginning.
+    executed: f64,
 }
 
 /// Time that was used.
@@ -58,6 +65,7 @@ impl Overhead {
             share: budget / 2.0,
             recent: Used::default(),
             whole: Used::default(),
+            executed: 0.0,
         }
     }
 
@@ -82,6 +90,22 @@ impl Overhead {
     #[must_use]
     pub fn looks_per_us(&self, instructions_per_us: Option<f64>) -> Option<f64> {
         instructions_per_us.map(|per_us| LOOKS * self.budget * per_us)
+    }
+
+    /// Adds instructions that the machine executed.
+    pub fn add_executed(&mut self, instructions: f64) {
+        self.executed += instructions;
+    }
+
+    /// Share of the instructions that samples may take.
+    #[must_use]
+    pub fn samples(&self) -> f64 {
+        let saved = (1.0 - TURNS - LOOKS - SAMPLES) * self.budget * self.executed;
+        let part = match saved < START_INSTRUCTIONS {
+            true => FIRST_SAMPLES,
+            false => SAMPLES,
+        };
+        part * self.budget
     }
 
     /// Adds an interval: how long it was, the CPU time of what is watched, and hither's own.
@@ -174,6 +198,21 @@ mod tests {
             Overhead::new(0.1).interval_us(100_000, Some(130.0)),
             100_000
         );
+    }
+
+    #[test]
+    fn start_and_end_are_paid_before_many_samples_are() {
+        let mut overhead = Overhead::new(0.01);
+        assert_eq!(overhead.samples(), 0.001);
+        // 0.45 % of 1,400 million are 6.3 million.
+        overhead.add_executed(1.39e9);
+        assert_eq!(overhead.samples(), 0.001);
+        overhead.add_executed(0.02e9);
+        assert_eq!(overhead.samples(), 0.0025);
+        // Five times the budget pays five times as soon.
+        let mut overhead = Overhead::new(0.05);
+        overhead.add_executed(0.29e9);
+        assert_eq!(overhead.samples(), 0.0125);
     }
 
     #[test]

@@ -16,10 +16,6 @@ use hither_recording::rows::{Interval, Node, Region, Sample};
 use hither_recording::{Result, Writer};
 use std::path::Path;
 
-/// Part of the budget that samples may take of the instructions: the rest is for starting, ending and
-/// turns.
-const SAMPLES: f64 = 0.25;
-
 /// What a session begins with.
 pub struct Setup<'a> {
     /// Where `/proc` and `/sys` are.
@@ -75,7 +71,7 @@ impl Session {
         // Accesses are written down as they are: sums of pages are nobody's.
         tracker.fill_in_pages(false);
         tracker.set_budget(overhead.share());
-        tracker.set_instruction_budget(SAMPLES * setup.overhead);
+        tracker.set_instruction_budget(overhead.samples());
         tracker.set_sampling(Sampling::Full);
         tracker.keep_observations(true);
         Self {
@@ -131,6 +127,11 @@ impl Session {
             }
         }
         let executed = self.snapshot.metrics.instructions_per_us.get();
+        if let Some(per_us) = executed {
+            self.overhead
+                .add_executed(per_us * length_ns as f64 / 1000.0);
+            self.tracker.set_instruction_budget(self.overhead.samples());
+        }
         let affordable = self.overhead.looks_per_us(executed);
         if let Some(found) = self.places.look(&self.tree, now_ns, affordable) {
             writer.add(found.mappings)?;

@@ -7,7 +7,6 @@ pub mod frames;
 pub mod hintfault;
 mod listing;
 pub mod opium;
-mod owners;
 pub mod perf;
 pub mod residency;
 pub mod view;

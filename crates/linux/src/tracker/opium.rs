@@ -10,6 +10,7 @@
 mod counted;
 mod kept;
 mod rate;
+mod spaces;
 
 pub use counted::FrameCounts;
 
@@ -585,7 +586,10 @@ impl Tracker for OpiumTracker {
     }
 
     fn set_instruction_budget(&mut self, share: f64) {
-        self.allowance = Some(Allowance::new(share));
+        match &mut self.allowance {
+            Some(allowance) => allowance.set_share(share),
+            None => self.allowance = Some(Allowance::new(share)),
+        }
     }
 
     fn keep_observations(&mut self, keep: bool) {

@@ -1,8 +1,8 @@
 //! Samples for recordings: as they are, with the process that each is of.
 
 use super::super::aggregate::{Access, Aggregator};
-use super::super::owners::Owners;
 use super::super::view::PeriodInTime;
+use super::spaces::Spaces;
 use crate::opium::{Device, Sample};
 use crate::proc::tree::Tree;
 use crate::sys;
@@ -11,15 +11,15 @@ use hither_core::observation::{AccessKind, SampledAccess};
 use hither_core::opium::ring;
 
 /// The samples, and how their owners are found: by the pages that the aggregator sums up, or where
-/// nobody wants those, by [`Owners`].
+/// nobody wants those, by [`Spaces`].
 #[derive(Debug)]
 pub(super) struct Kept {
     /// From the device's clock to CLOCK_MONOTONIC.
     offset_ns: i64,
     /// Each with the number of its page, until the aggregator knows the owners.
     pending: Vec<(u32, SampledAccess)>,
-    owners: Owners,
-    /// Each with its frame, until the page maps have been asked.
+    spaces: Spaces,
+    /// Each with its page table, until the page maps have been asked.
     asked: Vec<(u64, SampledAccess)>,
     foreign: u64,
     /// Samples that were there when the interval began.
@@ -37,7 +37,7 @@ impl Kept {
                 .wrapping_sub(device.time_ns())
                 .cast_signed(),
             pending: Vec::new(),
-            owners: Owners::default(),
+            spaces: Spaces::default(),
             asked: Vec::new(),
             foreign: 0,
             before: 0,
@@ -82,7 +82,7 @@ impl Kept {
 
     /// Begins an interval without an aggregator.
     pub fn begin(&mut self, tree: &Tree) {
-        self.owners.begin(tree);
+        self.spaces.begin(tree);
         self.before = self.samples.len();
     }
 
@@ -95,29 +95,21 @@ impl Kept {
         from: Option<NodeId>,
         fills: u32,
     ) {
-        let owner = self.owners.find(access.page, access.frame);
-        if owner.is_none() && !self.owners.ask(access.page, access.frame) {
+        let table = sample.page_table;
+        if self.spaces.add(table, access.page, access.frame) {
+            let sampled = self.sampled(sample, access, cpu, from, fills);
+            self.asked.push((table, sampled));
+        } else {
             self.foreign += 1;
-            return;
-        }
-        let mut sampled = self.sampled(sample, access, cpu, from, fills);
-        match owner {
-            Some(pid) => {
-                sampled.pid = Pid(pid);
-                self.samples.push(sampled);
-            }
-            None => self.asked.push((access.frame, sampled)),
         }
     }
 
     /// Ends an interval without an aggregator; returns how many samples were of watched processes,
     /// and how many were not.
     pub fn finish(&mut self, tree: &mut Tree) -> (u64, u64) {
-        if !self.asked.is_empty() {
-            self.owners.look_up(tree);
-        }
-        for (frame, mut sampled) in self.asked.drain(..) {
-            match self.owners.find(sampled.address >> 12, frame) {
+        self.spaces.look_up(tree);
+        for (table, mut sampled) in self.asked.drain(..) {
+            match self.spaces.owner(table) {
                 Some(pid) => {
                     sampled.pid = Pid(pid);
                     self.samples.push(sampled);
@@ -131,7 +123,7 @@ impl Kept {
 
     /// What finding owners took since the last call, in instructions.
     pub fn take_instructions(&mut self) -> u64 {
-        self.owners.take_instructions()
+        self.spaces.take_instructions()
     }
 
     /// Appends what was kept since the last call.

@@ -16,8 +16,8 @@ const CHEAP_COST: f64 = 0.005;
 /// Period until the traffic is known: cheap sampling of a busy machine (100 million fills a second
 /// give 2,000 samples in the first 100 ms), since most programs have nothing to be mended.
 pub(super) const FIRST_PERIOD: u32 = 5120;
-/// The same where samples have a budget of instructions, which is soon spent, as the owner of nearly every
-/// one of the first has to be found out: 120 in the first 100 ms.
+/// The same where samples have a budget of instructions, which is unknown until some were executed: 120 in
+/// the first 100 ms.
 pub(super) const FIRST_CHEAP_PERIOD: u32 = 16 * FIRST_PERIOD;
 /// Shortest period. A machine at rest could afford less, but the traffic of the next interval may
 /// be ten times that of the last: 20,000 samples in 100 ms, which the rings hold.
@@ -82,9 +82,8 @@ pub(super) fn not_too_soon(period: u32, wanted: u32) -> u32 {
     }
 }
 
-/// What samples may cost in instructions: a share of those that the machine executes. Finding out
-/// whose the sampled memory is costs more than samples at first, by as much as a program has memory;
-/// that is overdrawn, and saved again by fewer samples.
+/// What samples may cost in instructions: a share of those that the machine executes. What was spent
+/// above that, as by finding out whose samples are of many short programs, is saved again by fewer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
     share: f64,
@@ -101,6 +100,11 @@ impl Allowance {
             per_s: 0.0,
             overdrawn: 0.0,
         }
+    }
+
+    /// From now on.
+    pub fn set_share(&mut self, share: f64) {
+        self.share = share;
     }
 
     /// Adds an interval: how long it was, what the machine executed, how many samples were kept,
