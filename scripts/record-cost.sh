@@ -2,47 +2,41 @@
 # usage: record-cost.sh MACHINE.toml CPUS RUNS
 # What `hither record` costs programs at its default settings in the laboratory: instructions of user
 # and kernel, all CPUs and processes, beside the same program alone. Medians of RUNS runs each, in
-# turn, each in a boot of its own.
+# turns in one boot; of the longer programs a third as many, as the kernel's own work, which differs by
+# some 4 million, is less of them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 machine=$1 cpus=$2 runs=$3
 programs=target/release
-report=$(mktemp) said=$(mktemp) alone=$(mktemp) recorded=$(mktemp)
-trap 'rm -f "$report" "$said" "$alone" "$recorded"' EXIT
+report=$(mktemp) said=$(mktemp)
+trap 'rm -f "$report" "$said"' EXIT
+longer=$(((runs + 2) / 3))
 commands=(
-  "$programs/cluster partitioned --threads $cpus --rounds 200"
-  "$programs/cluster shared --threads $cpus --rounds 20"
-  "$programs/gups --threads $cpus --updates 8000000"
-  "$programs/kvstore --threads $cpus --operations 2000000"
-  # The last two for longer: what starting and ending costs is the same.
-  "$programs/gups --threads $cpus --updates 48000000"
-  "$programs/kvstore --threads $cpus --operations 12000000"
+  "$runs $programs/gups --threads $cpus --updates 8000000"
+  "$runs $programs/kvstore --threads $cpus --operations 2000000"
+  "$longer $programs/cluster shared --threads $cpus --rounds 20"
+  "$longer $programs/gups --threads $cpus --updates 48000000"
+  "$longer $programs/kvstore --threads $cpus --operations 12000000"
+  "$longer $programs/cluster partitioned --threads $cpus --rounds 200"
 )
 
-# Instructions and seconds of a run in the laboratory.
-run() {
-  target/release/hither lab run --machine "$machine" --cpus "$cpus" --timeout 1h --json "$report" \
-    --file "${words[0]}" -- "$@" \
-    > /dev/null 2> "$said" || { cat "$said" >&2; exit 1; }
-  jq -r '"\(.figures.instructions) \(.seconds)"' "$report"
-}
-
-median() {
-  sort -g | awk '{ all[NR] = $1 } END { print (all[int((NR + 1) / 2)] + all[int(NR / 2) + 1]) / 2 }'
-}
-
-printf '%-48s %12s %12s %8s %9s %9s\n' program 'alone, G' 'recorded, G' more 'alone, s' 'rec., s'
-for command in "${commands[@]}"; do
-  read -ra words <<< "$command"
-  : > "$alone"
-  : > "$recorded"
-  for ((turn = 0; turn < runs; turn++)); do
-    run "${words[@]}" >> "$alone"
-    run "$programs/hither" record -o /tmp/rec -- "${words[@]}" >> "$recorded"
-  done
-  name=${command#"$programs/"}
-  instructions=($(cut -d ' ' -f 1 "$alone" | median) $(cut -d ' ' -f 1 "$recorded" | median))
-  seconds=($(cut -d ' ' -f 2 "$alone" | median) $(cut -d ' ' -f 2 "$recorded" | median))
-  awk -v name="$name" -v a="${instructions[0]}" -v r="${instructions[1]}" -v t="${seconds[0]}" -v u="${seconds[1]}" \
-    'BEGIN { printf "%-48s %12.4f %12.4f %6.2f %% %9.3f %9.3f\n", name, a / 1e9, r / 1e9, 100 * (r / a - 1), t, u }'
+printf '%-46s %4s %9s %17s %9s %17s %7s %8s %8s\n' \
+  program runs 'alone, G' 'least to most' 'rec., G' 'least to most' more 'alone, s' 'rec., s'
+for line in "${commands[@]}"; do
+  read -r times command <<< "$line"
+  # Every second run is recorded, in a folder of its own.
+  script="echo >> /tmp/runs; n=\$(wc -l < /tmp/runs); case \$((n % 2)) in 1) exec $command;; esac; "
+  script+="exec $programs/hither record -o /tmp/rec-\$n -- $command"
+  target/release/hither lab compare --machine "$machine" --cpus "$cpus" --timeout 2h --json \
+    --policies first-touch --repeat $((2 * times)) --file "${command%% *}" -- sh -c "$script" \
+    > "$report" 2> "$said" || { cat "$said" >&2; exit 1; }
+  jq -r --arg name "${command#"$programs/"}" --argjson times "$times" '
+    def median: sort | (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2;
+    [.rows[0].runs | [.[range(0; length; 2)]], [.[range(1; length; 2)]]]
+      | map({instructions: map(.instructions / 1e9), seconds: map(.seconds)})
+      | [$name, $times] + (map([.instructions | median, min, max]) | add)
+        + [(.[1].instructions | median) / (.[0].instructions | median) - 1 | . * 100]
+        + map(.seconds | median)
+      | @tsv' "$report" \
+    | awk -F '\t' '{ printf "%-46s %4d %9.4f %8.4f %8.4f %9.4f %8.4f %8.4f %5.2f %% %8.3f %8.3f\n", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11 }'
 done
