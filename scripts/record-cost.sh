@@ -26,7 +26,7 @@ for line in "${commands[@]}"; do
   read -r times command <<< "$line"
   # Every second run is recorded, in a folder of its own.
   script="echo >> /tmp/runs; n=\$(wc -l < /tmp/runs); case \$((n % 2)) in 1) exec $command;; esac; "
-  script+="exec $programs/hither record -o /tmp/rec-\$n -- $command"
+  script+="exec /hither/hither record -o /tmp/rec-\$n -- $command"
   target/release/hither lab compare --machine "$machine" --cpus "$cpus" --timeout 2h --json \
     --policies first-touch --repeat $((2 * times)) --file "${command%% *}" -- sh -c "$script" \
     > "$report" 2> "$said" || { cat "$said" >&2; exit 1; }

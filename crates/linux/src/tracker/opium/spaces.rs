@@ -6,7 +6,8 @@
 //! Mechanism: a page table is process P's where P's page map has the frame of one of its samples at that
 //! sample's page, and no other process maps that page. Each page table that was sampled in an interval
 //! is looked up once in it, at the process that had it last first: the kernel uses page tables again.
-//! Where only shared pages were sampled, the first process that has one of them is believed.
+//! Where only shared pages were sampled, it is the first's of the processes that have one of them and no
+//! page table that is known for sure: of a parent and the child that reads what both have, the child's.
 //!
 //! Properties: a sample belongs to at most one process, and that was alive at the interval's end. A
 //! page table that changed hands within an interval is all the later one's in it.
@@ -17,7 +18,7 @@
 
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::tree::{Process, Tree};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Pages that are tried for one page table in an interval: some are shared, or have moved since.
 const TRIES: usize = 4;
@@ -34,7 +35,9 @@ const READ_INSTRUCTIONS: u64 = 3000;
 struct Space {
     /// Of samples of this interval, each with its frame.
     pages: Vec<(u64, u64)>,
-    /// Whose it is, or was last.
+    /// Who had it last, by a page that was theirs alone.
+    sure: Option<i32>,
+    /// Whose it is in this interval.
     owner: Option<i32>,
     /// Intervals in a row in which it was nobody's.
     misses: u32,
@@ -62,10 +65,13 @@ impl Spaces {
         let is_same = self.generation == tree.generation();
         self.generation = tree.generation();
         for space in self.by_table.values_mut() {
+            let was_missed = !space.pages.is_empty() && space.owner.is_none();
+            space.misses = match is_same {
+                true if was_missed => space.misses + 1,
+                true if space.pages.is_empty() => space.misses,
+                _ => 0,
+            };
             space.pages.clear();
-            if !is_same {
-                space.misses = 0;
-            }
         }
     }
 
@@ -82,7 +88,8 @@ impl Spaces {
     /// Finds out whose the page tables of this interval's samples are.
     pub fn look_up(&mut self, tree: &mut Tree) {
         let mut void = Vec::new();
-        for space in self.by_table.values_mut() {
+        let mut unsure = Vec::new();
+        for (&table, space) in &mut self.by_table {
             if space.pages.is_empty() {
                 continue;
             }
@@ -92,12 +99,20 @@ impl Spaces {
                 reads: 0,
                 void: &mut void,
             };
-            space.owner = asked.owner(tree.processes(), space.owner);
+            let found = asked.owner(tree.processes(), space.sure);
+            space.sure = found.as_ref().ok().copied();
+            space.owner = space.sure;
+            if let Err(sharing) = found {
+                unsure.push((table, sharing));
+            }
             self.instructions += asked.reads * READ_INSTRUCTIONS;
-            space.misses = match space.owner {
-                Some(_) => 0,
-                None => space.misses + 1,
-            };
+        }
+        let sure = self.by_table.values().filter_map(|space| space.sure);
+        let sure: HashSet<i32> = sure.collect();
+        for (table, sharing) in unsure {
+            if let Some(space) = self.by_table.get_mut(&table) {
+                space.owner = sharing.into_iter().find(|pid| !sure.contains(pid));
+            }
         }
         // What a process has executed since is looked up in the next interval.
         void.sort_unstable();
@@ -134,22 +149,23 @@ enum Match {
 }
 
 impl Asked<'_> {
-    fn owner(&mut self, processes: &[Process], last: Option<i32>) -> Option<i32> {
-        let before = processes
-            .iter()
-            .find(|process| Some(process.pid) == last && self.compare(process) != Match::No);
-        if let Some(process) = before {
-            return Some(process.pid);
+    /// Whose it is for sure, or else who shares the pages.
+    fn owner(&mut self, processes: &[Process], last: Option<i32>) -> Result<i32, Vec<i32>> {
+        let before = processes.iter().find(|process| Some(process.pid) == last);
+        if let Some(process) = before
+            && self.compare(process) != Match::No
+        {
+            return Ok(process.pid);
         }
-        let mut shared = None;
+        let mut sharing = Vec::new();
         for process in processes {
             match self.compare(process) {
-                Match::Alone => return Some(process.pid),
-                Match::Shared => shared = shared.or(Some(process.pid)),
+                Match::Alone => return Ok(process.pid),
+                Match::Shared => sharing.push(process.pid),
                 Match::No => {}
             }
         }
-        shared
+        Err(sharing)
     }
 
     fn compare(&mut self, process: &Process) -> Match {
@@ -245,15 +261,32 @@ mod tests {
         ];
         let whose = owners(&mut spaces, &mut tree, &samples);
         assert_eq!(whose, [Some(2), Some(2), Some(1), None]);
-        // Whose it was last is believed by a shared page too; nobody is taken by the first.
-        let whose = owners(&mut spaces, &mut tree, &[(0x7000, 0, 50), (0x8000, 0, 50)]);
-        assert_eq!(whose[0], Some(2));
-        assert!(matches!(whose[1], Some(1 | 2)), "{whose:?}");
+        // Whose it was last is believed by a shared page too.
+        assert_eq!(
+            owners(&mut spaces, &mut tree, &[(0x7000, 0, 50)]),
+            [Some(2)]
+        );
         // Used again for the other.
         assert_eq!(
             owners(&mut spaces, &mut tree, &[(0x7000, 1, 60)]),
             [Some(1)]
         );
+    }
+
+    #[test]
+    fn what_a_child_shares_with_its_parent_is_the_childs() {
+        let (_folder, mut tree) = two();
+        let parent = tree.processes()[0].pid;
+        let child = tree.processes()[1].pid;
+        let own_frame = if parent == 1 { 60 } else { 70 };
+        let mut spaces = Spaces::default();
+        // Both are the parent's as far as can be told, until its own page table is known.
+        let shared = [(0x8000, 0, 50)];
+        assert_eq!(owners(&mut spaces, &mut tree, &shared), [Some(parent)]);
+        let both = [(0x7000, 1, own_frame), (0x8000, 0, 50)];
+        let whose = owners(&mut spaces, &mut tree, &both);
+        assert_eq!(whose, [Some(parent), Some(child)]);
+        assert_eq!(owners(&mut spaces, &mut tree, &shared), [Some(child)]);
     }
 
     #[test]
