@@ -10,7 +10,7 @@ const STEP: (f64, f64) = (0.5, 1.5);
 /// Parts of the budget that turns, looks at where pages are, and samples may take of the instructions.
 const TURNS: f64 = 0.15;
 const LOOKS: f64 = 0.15;
-const SAMPLES: f64 = 0.25;
+const SAMPLES: f64 = 0.35;
 /// The same of samples until the rest of the budget has paid for start and end.
 const FIRST_SAMPLES: f64 = 0.1;
 /// What start and end of a recording cost in instructions, by the lab's counters: `hither record -- true`.
@@ -100,7 +100,7 @@ impl Overhead {
     /// Share of the instructions that samples may take.
     #[must_use]
     pub fn samples(&self) -> f64 {
-        let saved = (1.0 - TURNS - LOOKS - SAMPLES) * self.budget * self.executed;
+        let saved = (1.0 - TURNS - LOOKS - FIRST_SAMPLES) * self.budget * self.executed;
         let part = match saved < START_INSTRUCTIONS {
             true => FIRST_SAMPLES,
             false => SAMPLES,
@@ -203,16 +203,16 @@ mod tests {
     #[test]
     fn start_and_end_are_paid_before_many_samples_are() {
         let mut overhead = Overhead::new(0.01);
-        assert_eq!(overhead.samples(), 0.001);
-        // 0.45 % of 1,400 million are 6.3 million.
-        overhead.add_executed(1.39e9);
-        assert_eq!(overhead.samples(), 0.001);
+        assert_eq!(overhead.samples(), FIRST_SAMPLES * 0.01);
+        // 0.6 % of 1,050 million are 6.3 million.
+        overhead.add_executed(1.04e9);
+        assert_eq!(overhead.samples(), FIRST_SAMPLES * 0.01);
         overhead.add_executed(0.02e9);
-        assert_eq!(overhead.samples(), 0.0025);
+        assert_eq!(overhead.samples(), SAMPLES * 0.01);
         // Five times the budget pays five times as soon.
         let mut overhead = Overhead::new(0.05);
-        overhead.add_executed(0.29e9);
-        assert_eq!(overhead.samples(), 0.0125);
+        overhead.add_executed(0.22e9);
+        assert_eq!(overhead.samples(), SAMPLES * 0.05);
     }
 
     #[test]
