@@ -12,7 +12,7 @@ const TURNS: f64 = 0.15;
 const LOOKS: f64 = 0.15;
 const SAMPLES: f64 = 0.35;
 /// The same of samples until the rest of the budget has paid for start and end.
-const FIRST_SAMPLES: f64 = 0.1;
+const FIRST_SAMPLES: f64 = 0.25;
 /// What start and end of a recording cost in instructions, by the lab's counters: `hither record -- true`.
 const START_INSTRUCTIONS: f64 = 6_300_000.0;
 /// What a turn costs in instructions, by the lab's counters around its parts: reading counters and rings
@@ -204,14 +204,14 @@ mod tests {
     fn start_and_end_are_paid_before_many_samples_are() {
         let mut overhead = Overhead::new(0.01);
         assert_eq!(overhead.samples(), FIRST_SAMPLES * 0.01);
-        // 0.6 % of 1,050 million are 6.3 million.
-        overhead.add_executed(1.04e9);
+        // 0.45 % of 1,400 million are 6.3 million.
+        overhead.add_executed(1.39e9);
         assert_eq!(overhead.samples(), FIRST_SAMPLES * 0.01);
         overhead.add_executed(0.02e9);
         assert_eq!(overhead.samples(), SAMPLES * 0.01);
         // Five times the budget pays five times as soon.
         let mut overhead = Overhead::new(0.05);
-        overhead.add_executed(0.22e9);
+        overhead.add_executed(0.29e9);
         assert_eq!(overhead.samples(), SAMPLES * 0.05);
     }
 
