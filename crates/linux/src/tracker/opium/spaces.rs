@@ -65,12 +65,11 @@ impl Spaces {
         let is_same = self.generation == tree.generation();
         self.generation = tree.generation();
         for space in self.by_table.values_mut() {
-            let was_missed = !space.pages.is_empty() && space.owner.is_none();
-            space.misses = match is_same {
-                true if was_missed => space.misses + 1,
-                true if space.pages.is_empty() => space.misses,
-                _ => 0,
-            };
+            if !is_same || space.owner.is_some() {
+                space.misses = 0;
+            } else if !space.pages.is_empty() {
+                space.misses += 1;
+            }
             space.pages.clear();
         }
     }
