@@ -13,7 +13,7 @@ use crate::spread::Spread;
 use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::{self, Tree};
 use hither_linux::proc::{maps, numa_maps};
-use hither_linux::root::{Root, read_unsized};
+use hither_linux::root::Root;
 use hither_linux::sys::{self, Mapping as Mapped};
 use hither_recording::rows::{Mapping, Process, Residency};
 use std::collections::BTreeMap;
@@ -333,14 +333,7 @@ fn estimate_residency(pid: i32, mapped: &[Mapped], now_ns: u64) -> Option<Vec<Re
 
 /// Where the pages of a process are; what has ended, or is not ours, has none.
 fn find_residency(root: &Root, pid: i32, now_ns: u64, found: &mut Vec<Residency>) {
-    let path = root.path(&format!("proc/{pid}/numa_maps"));
-    let Ok(bytes) = read_unsized(&path) else {
-        return;
-    };
-    let Ok(parsed) = numa_maps::parse(&String::from_utf8_lossy(&bytes)) else {
-        return;
-    };
-    for mapping in parsed {
+    for mapping in numa_maps::read(root, pid).unwrap_or_default() {
         for &(node, pages) in &mapping.pages {
             found.push(Residency {
                 time_ns: now_ns,

@@ -5,8 +5,9 @@
 use crate::spread::Spread;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
+use hither_linux::Error;
 use hither_linux::proc::{maps, numa_maps};
-use hither_linux::root::{Root, read_unsized};
+use hither_linux::root::Root;
 use hither_linux::sys;
 
 /// Resident pages up to which every page is counted: 1 GiB, some 10 ms.
@@ -40,31 +41,10 @@ pub fn read(
             return Evidence::estimated(pages, format!("{count} pages asked about"));
         }
     }
-    match numa_maps(root, pid) {
+    match numa_maps::read(root, pid) {
         Ok(mappings) => Evidence::measured(by_position(nodes, &mappings), "numa_maps"),
-        Err(why) => Evidence::unknown(why),
+        Err(error) => Evidence::unknown(why(&error)),
     }
-}
-
-/// The `numa_maps` of a process.
-///
-/// # Errors
-/// Why it cannot be read, in a sentence.
-pub fn numa_maps(root: &Root, pid: i32) -> Result<Vec<numa_maps::Mapping>, String> {
-    let path = root.path(&format!("proc/{pid}/numa_maps"));
-    // Names may be in any encoding, and a process may have more mappings than fit in a page.
-    let bytes = read_unsized(&path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
-            "it may not be examined; run hither as its owner, or as root (CAP_SYS_PTRACE)"
-                .to_owned()
-        }
-        std::io::ErrorKind::NotFound if root.has(&format!("proc/{pid}")) => {
-            "this kernel has no numa_maps (CONFIG_NUMA, CONFIG_PROC_PAGE_MONITOR)".to_owned()
-        }
-        _ => "it has ended".to_owned(),
-    })?;
-    numa_maps::parse(&String::from_utf8_lossy(&bytes))
-        .map_err(|fault| fault.at(&path, "report it with the file").to_string())
 }
 
 /// Base pages of mappings by node position; nodes that went offline are left out.
@@ -76,6 +56,11 @@ pub fn by_position(nodes: &[NodeId], mappings: &[numa_maps::Mapping]) -> Vec<u64
         }
     }
     pages
+}
+
+/// Why it is not known, in a sentence.
+pub fn why(error: &Error) -> String {
+    format!("{}; {}", error.reason, error.remedy)
 }
 
 /// How many of the pages are on each node.
@@ -126,6 +111,9 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_is_no_failure() {
         let gone = read(&Root::host(), &[NodeId(0), NodeId(1)], i32::MAX, 5, 0);
-        assert_eq!(gone.basis(), "it has ended");
+        assert!(
+            gone.basis().starts_with("there is no such process"),
+            "{gone:?}"
+        );
     }
 }

@@ -116,9 +116,9 @@ impl Sampler {
 
     /// Its mappings with their pages.
     pub fn mappings(&self, pid: i32) -> Evidence<Vec<MappingReading>> {
-        let numa = match residency::numa_maps(&self.root, pid) {
+        let numa = match numa_maps::read(&self.root, pid) {
             Ok(numa) => numa,
-            Err(why) => return Evidence::unknown(why),
+            Err(error) => return Evidence::unknown(residency::why(&error)),
         };
         let known = maps::read(&self.root, pid).unwrap_or_default();
         let mapping = |numa: &numa_maps::Mapping| {

@@ -40,8 +40,7 @@ impl Spread {
     ) -> Self {
         let mut left = VecDeque::new();
         for pid in pids {
-            let policies = root.parse_if_any(&format!("proc/{pid}/numa_maps"), numa_maps::parse);
-            let Ok(Some(policies)) = policies else {
+            let Ok(policies) = numa_maps::read(root, pid) else {
                 continue;
             };
             let ours = policies.iter();

@@ -38,14 +38,16 @@ pub fn look(
     let mut found = Whereabouts::default();
     let mut pages: BTreeMap<NodeId, u64> = BTreeMap::new();
     for pid in pids {
-        let file = format!("proc/{pid}/numa_maps");
-        let Ok(mappings) = root.parse_if_any(&file, numa_maps::parse) else {
-            found.hidden_count += 1;
-            continue;
+        let mappings = match numa_maps::read(root, pid) {
+            Ok(mappings) => mappings,
+            Err(error) => {
+                let is_gone = matches!(error.errno(), Some(libc::ENOENT | libc::ESRCH));
+                found.hidden_count += usize::from(!is_gone);
+                continue;
+            }
         };
-        found.process_count += usize::from(mappings.is_some());
-        let anonymous = mappings.into_iter().flatten().filter(|m| !m.file);
-        for mapping in anonymous {
+        found.process_count += 1;
+        for mapping in mappings.into_iter().filter(|m| !m.file) {
             let is_ours = mapping.policy.parse().as_ref() == Ok(policy);
             for (node, count) in numa_maps::totals(&[mapping]) {
                 match is_ours {

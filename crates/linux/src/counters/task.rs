@@ -3,6 +3,7 @@
 
 use crate::error::Fault;
 use crate::parse::{Parsed, clip};
+use crate::proc;
 use crate::proc::stat::{self, Stat};
 use crate::root::Root;
 
@@ -53,7 +54,7 @@ pub fn parse(text: &str) -> Parsed<Task> {
 /// A process; `None` where it has ended or cannot be read.
 #[must_use]
 pub fn process(root: &Root, pid: i32) -> Option<Task> {
-    read(root, &format!("proc/{pid}/stat"))
+    read(root, pid, "stat")
 }
 
 /// The threads of a process by number, ascending; those that end meanwhile are left out.
@@ -63,16 +64,14 @@ pub fn threads(root: &Root, pid: i32) -> Vec<(i32, Task)> {
         return Vec::new();
     };
     let thread = |&tid: &u32| {
-        let task = read(root, &format!("proc/{pid}/task/{tid}/stat"))?;
+        let task = read(root, pid, &format!("task/{tid}/stat"))?;
         Some((tid as i32, task))
     };
     numbers.iter().filter_map(thread).collect()
 }
 
-fn read(root: &Root, below: &str) -> Option<Task> {
-    // Names may be in any encoding.
-    let bytes = std::fs::read(root.path(below)).ok()?;
-    parse(&String::from_utf8_lossy(&bytes)).ok()
+fn read(root: &Root, pid: i32, file: &str) -> Option<Task> {
+    parse(&proc::text(root, pid, file).ok()?).ok()
 }
 
 #[cfg(test)]

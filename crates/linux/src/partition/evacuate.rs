@@ -83,16 +83,13 @@ pub fn find(root: &Root, folders: &[String], node: NodeId) -> Result<Vec<Found>>
 }
 
 fn find_of(root: &Root, pid: i32, start_ticks: u64, node: NodeId) -> Result<Found> {
-    let fail = |file: &str, error: io::Error| {
+    let fail = |error: io::Error| {
         let remedy = "run hither as root, outside containers";
-        let path = root.path(&format!("proc/{pid}/{file}"));
+        let path = root.path(&format!("proc/{pid}/pagemap"));
         Error::io(path, format!("cannot be read ({error})"), remedy, error)
     };
-    // No limit on its size: programs may have a hundred thousand mappings.
-    let path = format!("proc/{pid}/numa_maps");
-    let text = std::fs::read_to_string(root.path(&path)).map_err(|e| fail("numa_maps", e))?;
-    let parsed = numa_maps::parse(&text).map_err(|fault| fault.at(&root.path(&path), ""))?;
-    let on_node = parsed.into_iter().filter(|mapping| {
+    let mappings = numa_maps::read(root, pid)?;
+    let on_node = mappings.into_iter().filter(|mapping| {
         let mut pages = mapping.pages.iter();
         pages.any(|&(found, count)| found == node && count > 0)
     });
@@ -106,11 +103,10 @@ fn find_of(root: &Root, pid: i32, start_ticks: u64, node: NodeId) -> Result<Foun
     if starts.is_empty() {
         return Ok(found);
     }
-    let pagemap = Pagemap::open(root, pid).map_err(|error| fail("pagemap", error))?;
+    let pagemap = Pagemap::open(root, pid).map_err(fail)?;
     for mapping in maps::read(root, pid)? {
         if starts.contains(&mapping.range.start) {
-            find_in(&pagemap, mapping.pages(), node, &mut found)
-                .map_err(|error| fail("pagemap", error))?;
+            find_in(&pagemap, mapping.pages(), node, &mut found).map_err(fail)?;
         }
     }
     Ok(found)
@@ -198,14 +194,8 @@ impl Looked {
 
 /// When a process began; `None`: it has ended.
 pub fn start_ticks(root: &Root, pid: i32) -> Option<u64> {
-    let stat = stat_of(root, pid)?;
+    let stat = stat::read(root, pid)?;
     (!stat.has_ended()).then_some(stat.start_ticks)
-}
-
-/// A process's `stat`; `None`: it is gone.
-pub(super) fn stat_of(root: &Root, pid: i32) -> Option<stat::Stat> {
-    let text = std::fs::read_to_string(root.path(&format!("proc/{pid}/stat"))).ok()?;
-    stat::parse(&text).ok()
 }
 
 /// What passes have done so far.

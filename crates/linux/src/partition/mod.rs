@@ -14,6 +14,7 @@ pub mod kept;
 pub mod transfer;
 
 use crate::error::{Error, Result};
+use crate::proc::stat;
 use crate::resources;
 use crate::restore::Setting;
 use crate::root::Root;
@@ -364,7 +365,7 @@ impl Partitions {
         let mut ancestor = pid;
         let mut home = None;
         for _ in 0..64 {
-            let Some(stat) = evacuate::stat_of(&self.root, ancestor) else {
+            let Some(stat) = stat::read(&self.root, ancestor) else {
                 break;
             };
             let is_it = |home: &&Home| home.pid == ancestor && home.start_ticks == stat.start_ticks;

@@ -3,19 +3,20 @@
 //! One mapping is asked for by address where the kernel can (Linux 6.11); else the whole text is
 //! read and parsed.
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Fault, Result};
 use crate::parse::{Parsed, clip};
-use crate::root::{Root, read_unsized};
+use crate::root::Root;
 use crate::sys::{self, Mapping};
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek};
+use std::io::{self, Read, Seek};
 use std::ops::Range;
 
 /// Most bytes of text that are read: 65,530 mappings (the usual limit) with long names.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// What mends a list of mappings that cannot be read as one.
-const TEXT_REMEDY: &str = "report it with the file: hither does not know this kernel's format";
+/// What mends a file of a process that cannot be parsed.
+pub(super) const TEXT_REMEDY: &str =
+    "report it with the file: hither does not know this kernel's format";
 
 /// The address map of one process, open.
 #[derive(Debug)]
@@ -103,27 +104,9 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
 /// # Errors
 /// No such process, or it is somebody else's: `errno` of the error tells them apart.
 pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
+    let text = super::text(root, pid, "maps")?;
     let path = root.path(&format!("proc/{pid}/maps"));
-    // Not by `Root::text`: a process may have more mappings than fit in its limit, and names may
-    // be in any encoding.
-    let bytes = read_unsized(&path).map_err(|error| {
-        let (reason, remedy) = match error.kind() {
-            ErrorKind::NotFound => (
-                "there is no such process",
-                "give the number of a running one",
-            ),
-            ErrorKind::PermissionDenied => (
-                "the process is not yours",
-                "run hither as its owner or as root",
-            ),
-            _ if error.raw_os_error() == Some(libc::ESRCH) => {
-                ("the process has ended", "give the number of a running one")
-            }
-            _ => ("cannot be read", "try again as root"),
-        };
-        Error::io(&path, reason, remedy, error)
-    })?;
-    parse(&String::from_utf8_lossy(&bytes)).map_err(|fault| fault.at(&path, TEXT_REMEDY))
+    parse(&text).map_err(|fault| fault.at(&path, TEXT_REMEDY))
 }
 
 fn parse_line(line: &str) -> std::result::Result<Mapping, &'static str> {

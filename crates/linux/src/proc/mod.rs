@@ -9,3 +9,76 @@ pub mod schedstat;
 pub mod soft_dirty;
 pub mod stat;
 pub mod tree;
+
+use crate::error::{Error, Result};
+use crate::root::{Root, read_unsized};
+use std::io::ErrorKind;
+
+/// A file of a process, whole. A process may have more mappings than fit in a page, and names may be in
+/// any encoding: what is not UTF-8 is replaced.
+///
+/// # Errors
+/// No such process, or it is somebody else's: `errno` of the error tells them apart.
+pub fn text(root: &Root, pid: i32, file: &str) -> Result<String> {
+    let path = root.path(&format!("proc/{pid}/{file}"));
+    let bytes = read_unsized(&path).map_err(|error| {
+        let (reason, remedy) = match error.kind() {
+            ErrorKind::NotFound if root.has(&format!("proc/{pid}")) => (
+                "this kernel does not have it",
+                "see what it lacks with `hither topo --doctor`",
+            ),
+            ErrorKind::NotFound => (
+                "there is no such process",
+                "give the number of a running one",
+            ),
+            ErrorKind::PermissionDenied => (
+                "the process is not yours",
+                "run hither as its owner or as root",
+            ),
+            _ if error.raw_os_error() == Some(libc::ESRCH) => {
+                ("the process has ended", "give the number of a running one")
+            }
+            _ => ("cannot be read", "try again as root"),
+        };
+        Error::io(&path, reason, remedy, error)
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::io::{Read, Write};
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn names_may_be_in_any_encoding() {
+        let folder = tempfile::tempdir().unwrap();
+        // Both its own name and that of a file that it maps.
+        let program = folder.path().join(OsStr::from_bytes(b"caf\xe9"));
+        // Not by this process: a file that one of its children holds open cannot be executed.
+        let copied = Command::new("cp").arg("/bin/cat").arg(&program).status();
+        assert!(copied.unwrap().success());
+        let mut child = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Whoever hands a byte back has its name and its mappings.
+        child.stdin.as_mut().unwrap().write_all(b".").unwrap();
+        let output = child.stdout.as_mut().unwrap();
+        output.read_exact(&mut [0]).unwrap();
+        let (root, pid) = (Root::host(), child.id() as i32);
+        let stat = stat::read(&root, pid);
+        let mappings = (maps::read(&root, pid), numa_maps::read(&root, pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(stat.unwrap().name, "caf\u{fffd}");
+        let mapped = mappings.0.unwrap();
+        assert!(mapped.iter().any(|m| m.name.ends_with("caf\u{fffd}")));
+        assert!(mappings.1.unwrap().iter().any(|m| m.file));
+        assert_eq!(stat::read(&root, pid), None);
+    }
+}

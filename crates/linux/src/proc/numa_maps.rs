@@ -1,7 +1,9 @@
 //! `/proc/PID/numa_maps`: mappings with their policy and their pages per node.
 
-use crate::error::Fault;
+use super::maps::TEXT_REMEDY;
+use crate::error::{Fault, Result};
 use crate::parse::{Parsed, clip};
+use crate::root::Root;
 use hither_core::ids::NodeId;
 
 /// One mapping.
@@ -78,6 +80,17 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
     Ok(mappings)
 }
 
+/// The mappings of a process; none for a kernel thread or a process that has just ended.
+///
+/// # Errors
+/// As [`super::maps::read`]; besides, kernels without CONFIG_NUMA or CONFIG_PROC_PAGE_MONITOR do not
+/// have the file.
+pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
+    let text = super::text(root, pid, "numa_maps")?;
+    let path = root.path(&format!("proc/{pid}/numa_maps"));
+    parse(&text).map_err(|fault| fault.at(&path, TEXT_REMEDY))
+}
+
 /// Pages per node over all mappings, in base pages, ascending by node.
 #[must_use]
 pub fn totals(mappings: &[Mapping]) -> Vec<(NodeId, u64)> {
@@ -134,11 +147,8 @@ mod tests {
 
     #[test]
     fn the_kernels_own_file_is_read() {
-        let text = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
-        let here: u64 = totals(&parse(&text).unwrap())
-            .iter()
-            .map(|&(_, count)| count)
-            .sum();
+        let mappings = read(&Root::host(), std::process::id() as i32).unwrap();
+        let here: u64 = totals(&mappings).iter().map(|&(_, count)| count).sum();
         assert!(here > 50, "{here} pages");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::Fault;
 use crate::parse::{Parsed, clip};
+use crate::root::Root;
 
 /// One reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,12 @@ pub fn parse(text: &str) -> Parsed<Stat> {
         mapped_bytes: unsigned(23)?,
         resident_pages: unsigned(24)?,
     })
+}
+
+/// That of a process; `None` where it is gone.
+#[must_use]
+pub fn read(root: &Root, pid: i32) -> Option<Stat> {
+    parse(&super::text(root, pid, "stat").ok()?).ok()
 }
 
 #[cfg(test)]

@@ -258,12 +258,9 @@ impl Tree {
     fn children_by_parent(&self, pid: i32) -> Result<Vec<i32>> {
         let mut children = Vec::new();
         for candidate in self.root.numbered("proc", "")? {
-            let path = self.root.path(&format!("proc/{candidate}/stat"));
-            let Ok(text) = std::fs::read_to_string(path) else {
-                continue;
-            };
-            if stat::parse(&text).is_ok_and(|stat| stat.parent == pid) {
-                children.push(candidate as i32);
+            let candidate = candidate as i32;
+            if stat::read(&self.root, candidate).is_some_and(|stat| stat.parent == pid) {
+                children.push(candidate);
             }
         }
         Ok(children)
