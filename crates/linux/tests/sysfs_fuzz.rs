@@ -10,11 +10,10 @@ use hither_core::rset::Level;
 use hither_core::set::{CpuSet, NodeSet};
 use hither_linux::error::Fault;
 use hither_linux::parse;
-use hither_linux::proc::{allowed, numa_maps, stat};
+use hither_linux::proc::{allowed, maps, numa_maps, stat};
 use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::{Topology, parse_switch};
-use hither_linux::tracker::residency::parse_maps;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -147,8 +146,8 @@ fn parse_file(path: &Path, text: &str) {
         "numa_maps" => {
             numa_maps::parse(text).map_or_else(place, |maps| drop(numa_maps::totals(&maps)))
         }
-        "maps" => parse_maps(text).map_or_else(place, |ranges| {
-            assert!(ranges.iter().all(|range| range.start <= range.end));
+        "maps" => maps::parse(text).map_or_else(place, |mappings| {
+            assert!(mappings.is_sorted_by_key(|mapping| mapping.range.start));
         }),
         "stat" => stat::parse(text).map_or_else(place, |_| ()),
         _ => parse::number(text).map_or_else(place, |number| {

@@ -7,12 +7,11 @@
 
 use super::Tracker;
 use crate::error::Result;
-use crate::parse::Parsed;
 use crate::proc::maps;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::tree::{Process, Tree};
 use crate::root::Root;
-use crate::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT};
+use crate::sys::{self, Mapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
@@ -76,25 +75,10 @@ impl ResidencyTracker {
             }
         }
         self.found.clear();
-        let below = format!("proc/{}/maps", process.pid);
-        let Ok(ranges) = self.root.parse(&below, parse_maps) else {
-            return;
-        };
-        read_present(map, &ranges, first, most, &mut self.found);
+        let mappings = maps::read(&self.root, process.pid).unwrap_or_default();
+        let ranges = mappings.iter().map(Mapping::pages);
+        read_present(map, ranges, first, most, &mut self.found);
     }
-}
-
-/// Page ranges of all mappings.
-///
-/// ```text
-/// 55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]
-/// ```
-pub fn parse_maps(text: &str) -> Parsed<Vec<Range<u64>>> {
-    let mappings = maps::parse(text)?;
-    Ok(mappings
-        .into_iter()
-        .map(|mapping| mapping.pages())
-        .collect())
 }
 
 fn scan_present(
@@ -119,7 +103,7 @@ fn scan_present(
 
 fn read_present(
     map: &Pagemap,
-    ranges: &[Range<u64>],
+    ranges: impl Iterator<Item = Range<u64>>,
     first: u64,
     most: usize,
     found: &mut Vec<(u64, bool)>,
@@ -223,22 +207,6 @@ mod tests {
     use crate::watch::empty_snapshot;
     use std::process::{Command, Stdio};
     use std::time::Duration;
-
-    #[test]
-    fn maps_are_page_ranges() {
-        let text = "400000-402000 r-xp 0 0:0 0 /bin/x\n7f0000000000-7f0000001000 rw-p 0 0:0 0\n";
-        assert_eq!(
-            parse_maps(text).unwrap(),
-            [0x400..0x402, 0x7_f000_0000..0x7_f000_0001]
-        );
-        assert_eq!(
-            parse_maps("400000-402000 r-xp 0 0:0 0\n5000-4000 r-xp 0 0:0 0")
-                .unwrap_err()
-                .line,
-            2
-        );
-        assert!(parse_maps("zz-4 x").is_err());
-    }
 
     #[test]
     fn both_ways_find_the_pages_of_a_child() {
