@@ -75,7 +75,8 @@ $boots binding:: numactl:: 2> /dev/null | grep -e nodes -e lines | sed 's/^[.]//
   "ccnuma|the IBM ccNUMA paper's measurements on its machine files: memory here and elsewhere, and programs whose arrays are placed from outside, in the laboratory|\
 set -o pipefail; json=\$(mktemp); HITHER_LONG=1 HITHER_JSON=\$json $boots ccnuma:: 2> /dev/null | grep -e '^|' -e '^ibm'; chmod 644 \$json; mv \$json docs/evidence/ccnuma.jsonl"
   "partitions|nodes that move between three partitions of an emulated machine of eight, under load and with faults: what was met, and what was wrong|\
-set -o pipefail; HITHER_MOVES=$MOVES $boots partition:: 2> /dev/null | grep -e ': [0-9]'"
+set -o pipefail; HITHER_MOVES=$MOVES $boots partition:: 2> /dev/null | grep -e ': [0-9]' | \
+grep -v -e '^after' -e '^hither'"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"
