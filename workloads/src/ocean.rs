@@ -435,19 +435,15 @@ impl Changes {
     fn solve(&self, levels: &[Level], pull: f64, member: &Member<'_>) -> usize {
         let mut enough = vec![TOLERANCE; levels.len()];
         let (mut at, mut before) = (0, f64::INFINITY);
-        for number in 0..MOST_SWEEPS {
+        let mut sweeps = 0;
+        while sweeps < MOST_SWEEPS {
             // Points are twice as far apart on each coarser grid: what pulls one weighs four times as much.
             let pull = pull * f64::from(1 << (2 * at));
-            let changed = self.sweep(number, &levels[at], pull, member);
+            let changed = self.sweep(sweeps, &levels[at], pull, member);
+            sweeps += 1;
             if changed < enough[at] {
                 if at == 0 {
-                    // The next problem begins with the first.
-                    member.sync_awake();
-                    if member.id == 0 {
-                        self.0.iter().for_each(|changed| store(changed, 0.0));
-                    }
-                    member.sync_awake();
-                    return number + 1;
+                    break;
                 }
                 at -= 1;
                 correct(&levels[at], &levels[at + 1], member);
@@ -461,7 +457,13 @@ impl Changes {
                 before = changed;
             }
         }
-        MOST_SWEEPS
+        // The next problem begins with the first.
+        member.sync_awake();
+        if member.id == 0 {
+            self.0.iter().for_each(|changed| store(changed, 0.0));
+        }
+        member.sync_awake();
+        sweeps
     }
 
     /// Red points, then black ones, as on a chess board; the most that one changed by.
