@@ -483,6 +483,7 @@ impl Changes {
                 }
             }
             if colour == 1 {
+                // Not before: only the barrier between the colours is after the clearing.
                 largest.fetch_max(changed.to_bits(), Relaxed);
             }
             member.sync_awake();

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Fault, Result};
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// No file below `/sys` that is read here has more than a page; the limit keeps a wrong root
@@ -20,14 +20,6 @@ pub const TREE_REMEDY: &str =
 #[derive(Clone, Debug)]
 pub struct Root {
     base: PathBuf,
-}
-
-/// A file of `/proc`, whole, whose size the kernel does not tell: with room from the beginning, as
-/// `std::fs::read` would begin with 32 bytes.
-pub fn read_unsized(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(4 * PAGE_BYTES);
-    File::open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 impl Root {

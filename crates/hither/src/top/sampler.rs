@@ -118,7 +118,7 @@ impl Sampler {
     pub fn mappings(&self, pid: i32) -> Evidence<Vec<MappingReading>> {
         let numa = match numa_maps::read(&self.root, pid) {
             Ok(numa) => numa,
-            Err(error) => return Evidence::unknown(residency::why(&error)),
+            Err(error) => return Evidence::unknown(residency::why(&self.root, pid, &error)),
         };
         let known = maps::read(&self.root, pid).unwrap_or_default();
         let mapping = |numa: &numa_maps::Mapping| {

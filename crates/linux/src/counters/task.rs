@@ -71,7 +71,7 @@ pub fn threads(root: &Root, pid: i32) -> Vec<(i32, Task)> {
 }
 
 fn read(root: &Root, pid: i32, file: &str) -> Option<Task> {
-    parse(&proc::text(root, pid, file).ok()?).ok()
+    proc::read(root, pid, file, parse).ok()
 }
 
 #[cfg(test)]

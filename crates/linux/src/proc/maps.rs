@@ -14,10 +14,6 @@ use std::ops::Range;
 /// Most bytes of text that are read: 65,530 mappings (the usual limit) with long names.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// What mends a file of a process that cannot be parsed.
-pub(super) const TEXT_REMEDY: &str =
-    "report it with the file: hither does not know this kernel's format";
-
 /// The address map of one process, open.
 #[derive(Debug)]
 pub struct Maps {
@@ -104,9 +100,7 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
 /// # Errors
 /// No such process, or it is somebody else's: `errno` of the error tells them apart.
 pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
-    let text = super::text(root, pid, "maps")?;
-    let path = root.path(&format!("proc/{pid}/maps"));
-    parse(&text).map_err(|fault| fault.at(&path, TEXT_REMEDY))
+    super::read(root, pid, "maps", parse)
 }
 
 fn parse_line(line: &str) -> std::result::Result<Mapping, &'static str> {

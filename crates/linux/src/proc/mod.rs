@@ -11,17 +11,30 @@ pub mod stat;
 pub mod tree;
 
 use crate::error::{Error, Result};
-use crate::root::{Root, read_unsized};
-use std::io::ErrorKind;
+use crate::parse::Parsed;
+use crate::root::Root;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 
-/// A file of a process, whole. A process may have more mappings than fit in a page, and names may be in
-/// any encoding: what is not UTF-8 is replaced.
+/// Room for most files of a process: the kernel does not tell their size, and `std::fs::read` would begin
+/// with 32 bytes.
+const ROOM_BYTES: usize = 16 << 10;
+
+/// A file of a process, whole, through its parser. A process may have more mappings than fit in a page, and
+/// names may be in any encoding: what is not UTF-8 is replaced.
 ///
 /// # Errors
 /// No such process, or it is somebody else's: `errno` of the error tells them apart.
-pub fn text(root: &Root, pid: i32, file: &str) -> Result<String> {
+pub(crate) fn read<T>(
+    root: &Root,
+    pid: i32,
+    file: &str,
+    parser: impl FnOnce(&str) -> Parsed<T>,
+) -> Result<T> {
     let path = root.path(&format!("proc/{pid}/{file}"));
-    let bytes = read_unsized(&path).map_err(|error| {
+    let mut bytes = Vec::with_capacity(ROOM_BYTES);
+    let got = File::open(&path).and_then(|mut file| file.read_to_end(&mut bytes));
+    got.map_err(|error| {
         let (reason, remedy) = match error.kind() {
             ErrorKind::NotFound if root.has(&format!("proc/{pid}")) => (
                 "this kernel does not have it",
@@ -42,7 +55,10 @@ pub fn text(root: &Root, pid: i32, file: &str) -> Result<String> {
         };
         Error::io(&path, reason, remedy, error)
     })?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    parser(&String::from_utf8_lossy(&bytes)).map_err(|fault| {
+        let remedy = "report it with the file: hither does not know this kernel's format";
+        fault.at(&path, remedy)
+    })
 }
 
 #[cfg(test)]

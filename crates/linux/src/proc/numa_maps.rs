@@ -1,6 +1,5 @@
 //! `/proc/PID/numa_maps`: mappings with their policy and their pages per node.
 
-use super::maps::TEXT_REMEDY;
 use crate::error::{Fault, Result};
 use crate::parse::{Parsed, clip};
 use crate::root::Root;
@@ -86,9 +85,7 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
 /// As [`super::maps::read`]; besides, kernels without CONFIG_NUMA or CONFIG_PROC_PAGE_MONITOR do not
 /// have the file.
 pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
-    let text = super::text(root, pid, "numa_maps")?;
-    let path = root.path(&format!("proc/{pid}/numa_maps"));
-    parse(&text).map_err(|fault| fault.at(&path, TEXT_REMEDY))
+    super::read(root, pid, "numa_maps", parse)
 }
 
 /// Pages per node over all mappings, in base pages, ascending by node.

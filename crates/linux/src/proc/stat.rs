@@ -78,7 +78,7 @@ pub fn parse(text: &str) -> Parsed<Stat> {
 /// That of a process; `None` where it is gone.
 #[must_use]
 pub fn read(root: &Root, pid: i32) -> Option<Stat> {
-    parse(&super::text(root, pid, "stat").ok()?).ok()
+    super::read(root, pid, "stat", parse).ok()
 }
 
 #[cfg(test)]
