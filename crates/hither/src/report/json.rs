@@ -17,6 +17,7 @@ pub fn json(figures: &Figures) -> String {
             "time_ns": window.time_ns,
             "touched_bytes": window.touched_bytes,
             "weighted_bytes": window.weighted_bytes,
+            "error_bytes": window.error_bytes,
         })
     });
     let residents = figures.residents.iter().map(|resident| {

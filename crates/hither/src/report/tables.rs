@@ -218,10 +218,18 @@ pub fn working_set(figures: &Figures) -> Vec<Part> {
             ]
         })
         .collect();
-    match set.windows.is_empty() {
-        true => Vec::new(),
-        false => vec![Part::Table(strings(&["", touched, weighted]), rows)],
+    if set.windows.is_empty() {
+        return Vec::new();
     }
+    let mut parts = vec![Part::Table(strings(&["", touched, weighted]), rows)];
+    if let Some(error) = set.most_error() {
+        let text = format!(
+            "Standard error of the estimates: at most {}.",
+            percent(error)
+        );
+        parts.push(Part::Text(text));
+    }
+    parts
 }
 
 /// Phases, where there are several.

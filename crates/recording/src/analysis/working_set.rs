@@ -25,6 +25,8 @@ pub struct Window {
     pub touched_bytes: f64,
     /// Of samples: estimated from how often pages were sampled. Of regions: the thesis's formula.
     pub weighted_bytes: f64,
+    /// Standard error of the estimate. Of regions: none is known.
+    pub error_bytes: Option<f64>,
 }
 
 /// The working set over a recording.
@@ -44,6 +46,17 @@ impl WorkingSet {
         values.sort_by(f64::total_cmp);
         let last = values.len().checked_sub(1)?;
         values.get((last * percent.min(100) + 50) / 100).copied()
+    }
+
+    /// The largest standard error of a window's estimate, of that. Of regions: none is known.
+    #[must_use]
+    pub fn most_error(&self) -> Option<f64> {
+        let shares = self.windows.iter().filter_map(|window| {
+            window
+                .error_bytes
+                .map(|error| error / window.weighted_bytes)
+        });
+        shares.reduce(f64::max)
     }
 }
 
@@ -66,13 +79,15 @@ pub fn working_set(data: &Data, window_ns: u64) -> WorkingSet {
         }
         let times = |n| counts.values().filter(|&&count| count == n).count() as f64;
         let (seen, once, twice) = (counts.len() as f64, times(1), times(2));
-        let unseen = unseen(once, twice);
+        let estimated = seen + unseen(once, twice);
+        let error = variance(once, twice).sqrt();
         let this = Window {
             time_ns: (window(&group[0]) + 1) * window_ns,
             touched_bytes: seen * PAGE_BYTES,
-            weighted_bytes: (seen + unseen) * PAGE_BYTES,
+            weighted_bytes: estimated * PAGE_BYTES,
+            error_bytes: Some(error * PAGE_BYTES),
         };
-        if variance(once, twice).sqrt() <= ERROR * (seen + unseen) {
+        if error <= ERROR * estimated {
             windows.push(this);
             counts.clear();
             unfinished = None;
@@ -119,6 +134,7 @@ fn of_regions(data: &Data) -> WorkingSet {
             time_ns: group[0].time_ns,
             touched_bytes: touched.map(bytes).sum(),
             weighted_bytes: group.iter().map(|r| bytes(r) * weight(r)).sum(),
+            error_bytes: None,
         });
     }
     WorkingSet {
@@ -147,24 +163,51 @@ mod tests {
     use super::*;
     use crate::rows::Region;
 
-    #[test]
-    fn samples_of_a_set_of_pages_tell_its_size() {
-        // 4000 pages, drawn by a linear congruential generator, 2 samples a page.
+    /// The window of `count` samples drawn from as many pages as a generator's next numbers say.
+    fn drawn(state: &mut u64, count: u64, pages: u64) -> Window {
         let mut data = empty();
-        let mut state = 1_u64;
-        for turn in 0..8000 {
-            state = state
+        for turn in 0..count {
+            *state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             data.accesses
-                .push(access(turn, ((state >> 33) % 4000) << 12, 0, 0));
+                .push(access(turn, ((*state >> 33) % pages) << 12, 0, 0));
         }
         let set = working_set(&data, 1_000_000);
         assert_eq!(set.windows.len(), 1);
+        assert_eq!(
+            set.most_error(),
+            set.windows[0]
+                .error_bytes
+                .map(|error| error / set.windows[0].weighted_bytes)
+        );
+        set.windows[0]
+    }
+
+    #[test]
+    fn samples_of_a_set_of_pages_tell_its_size() {
+        // 4000 pages, 2 samples a page.
+        let window = drawn(&mut 1, 8000, 4000);
         let pages = |bytes: f64| bytes / PAGE_BYTES;
-        assert!(pages(set.windows[0].touched_bytes) < 3600.0);
-        let estimated = pages(set.windows[0].weighted_bytes);
+        assert!(pages(window.touched_bytes) < 3600.0);
+        let estimated = pages(window.weighted_bytes);
         assert!((3800.0..4200.0).contains(&estimated), "{estimated}");
+    }
+
+    #[test]
+    fn estimates_scatter_as_their_standard_error_says() {
+        for count in [500, 1500] {
+            let mut state = 1;
+            let windows: Vec<Window> = (0..200).map(|_| drawn(&mut state, count, 1000)).collect();
+            let mean = |of: fn(&Window) -> f64| windows.iter().map(of).sum::<f64>() / 200.0;
+            let scatter = mean(|w| (w.weighted_bytes / PAGE_BYTES - 1000.0).powi(2)).sqrt();
+            let told = mean(|w| w.error_bytes.unwrap() / PAGE_BYTES);
+            // 200 windows tell their scatter to a twentieth.
+            assert!(
+                (0.8..1.25).contains(&(told / scatter)),
+                "{count} samples: {told} told, {scatter} seen"
+            );
+        }
     }
 
     #[test]

@@ -234,6 +234,7 @@ mod tests {
                 time_ns: 300_000,
                 touched_bytes: f64::from(3 << 20),
                 weighted_bytes: f64::from(1 << 20),
+                error_bytes: None,
             }],
             of_samples: false,
         };
