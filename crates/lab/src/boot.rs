@@ -44,6 +44,9 @@ pub trait Session {
     /// What is going on, for the message of a time-out.
     fn activity(&self) -> String;
 
+    /// Has the guest said that it is up?
+    fn is_up(&self) -> bool;
+
     /// Descriptor of the standard input to forward, while there is one.
     fn input(&self) -> Option<RawFd> {
         None
@@ -292,11 +295,19 @@ impl Emulator {
             return Ok(());
         }
         let activity = session.activity();
+        let crashed = [libc::SIGABRT, libc::SIGSEGV]
+            .map(Some)
+            .contains(&status.signal());
         let what = match self.console.find("Kernel panic") {
             Some(line) => format!("the guest's kernel panicked ({activity}): {line}"),
             None => format!("QEMU ended too early ({activity}): {}", describe(status)),
         };
-        Err(self.failed(what))
+        Err(match self.failed(what) {
+            Error::Guest { what, console } if crashed && !session.is_up() => {
+                Error::Crashed { what, console }
+            }
+            other => other,
+        })
     }
 
     fn wait_for_exit(&mut self) -> Result<ExitStatus> {

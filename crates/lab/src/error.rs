@@ -57,6 +57,14 @@ pub enum Error {
         /// The guest's last console lines.
         console: Console,
     },
+    /// The emulator crashed before the guest was up: nothing has run yet.
+    #[error("{what}{console}")]
+    Crashed {
+        /// What happened.
+        what: String,
+        /// The guest's last console lines.
+        console: Console,
+    },
     /// The operating system refused something.
     #[error("{doing}: {source}")]
     Io {
@@ -124,7 +132,7 @@ impl Error {
             Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(130),
             // A closed pipe is how `| head` says that it has enough.
             Self::OutputClosed => 0,
-            Self::Guest { .. } | Self::Io { .. } => STATUS_LAB_FAILED,
+            Self::Guest { .. } | Self::Crashed { .. } | Self::Io { .. } => STATUS_LAB_FAILED,
         }
     }
 }

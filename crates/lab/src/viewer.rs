@@ -208,6 +208,10 @@ impl Session for Viewer {
         }
     }
 
+    fn is_up(&self) -> bool {
+        self.greeted
+    }
+
     fn input(&self) -> Option<RawFd> {
         // A raw terminal is read once the guest's shell is there to take what is typed.
         match self.show {
@@ -226,8 +230,8 @@ impl Session for Viewer {
     }
 }
 
-/// One line for the person, on standard error.
-fn note(text: &str) {
+/// Lines for the person, on standard error.
+pub fn note(text: &str) {
     for line in text.lines() {
         // In raw mode a line feed alone does not return to the first column.
         let end = if os::is_terminal(2) { "\r\n" } else { "\n" };

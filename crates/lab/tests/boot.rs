@@ -7,6 +7,7 @@ use crate::common;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -384,6 +385,51 @@ fn a_panicking_guest_is_reported_with_its_console() {
     );
     assert!(answer.err.contains("\n  | "), "{}", answer.err);
     place.assert_empty();
+}
+
+/// An emulator that crashes while the guest boots is started again, since nothing has run yet: QEMU has
+/// races of its own. One that crashes each time is given up.
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn an_emulator_that_crashes_before_the_guest_is_up_is_started_again() {
+    let place = Place::new();
+    let folder = place.work().join("bin");
+    fs::create_dir(&folder).unwrap();
+    let found = Command::new("sh")
+        .args(["-c", "command -v qemu-system-x86_64"])
+        .output()
+        .unwrap();
+    let real = String::from_utf8(found.stdout).unwrap();
+    let (crashes, stand_in) = (
+        place.work().join("crashes"),
+        folder.join("qemu-system-x86_64"),
+    );
+    let text = format!(
+        "#!/bin/sh\ncase \" $* \" in *\" -accel \"*) if [ $(wc -l < '{0}') -gt 0 ]; then sed -i 1d '{0}'; \
+         echo a race of QEMU >&2; kill -ABRT $$; fi;; esac\nexec {1} \"$@\"\n",
+        crashes.display(),
+        real.trim(),
+    );
+    fs::write(&stand_in, text).unwrap();
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    for (times, status) in [(1, 0), (3, 125)] {
+        fs::write(&crashes, "crash\n".repeat(times)).unwrap();
+        let output = place
+            .command(&format!("run {SMALL} --no-scope"), &["echo", "done"])
+            .env("PATH", format!("{}:{path}", folder.display()))
+            .output()
+            .unwrap();
+        let answer = Answer::of(output);
+        answer.expect(status);
+        assert_eq!(
+            answer.err.matches("a race of QEMU").count(),
+            times,
+            "{answer:#?}"
+        );
+        assert_eq!(answer.out, if status == 0 { "done\n" } else { "" });
+        assert_eq!(fs::read_to_string(&crashes).unwrap(), "");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn run(script: &str, files: &[&Path]) -> String {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn requests_cost_less_than_calls() {
-    let words = "bench service --json - --pages small --sizes 64K,1M --repeat 64";
+    let words = "bench service --json - --pages small --sizes 64K,1M --repeat 32";
     let told = run(&format!("{AGENT_PATH} {words}"), &[]);
     let report: Value = serde_json::from_str(&told).unwrap();
     let swap = &report["backends"][1];
@@ -66,7 +66,7 @@ fn no_byte_is_lost_between_nodes() {
     let program = built("examples/move_torture");
     let torture = |scenario: &str| {
         format!(
-            "'{}' {scenario} --nodes 2 --rounds 30 --stores 100000 --seed 7",
+            "'{}' {scenario} --nodes 2 --rounds 16 --stores 100000 --seed 7",
             program.display()
         )
     };

@@ -104,9 +104,10 @@ const GAINING: [&str; 2] = [
 ];
 static GAINS: LazyLock<Comparison> = LazyLock::new(|| Comparison::of(SIDE_BY_SIDE, &GAINING));
 
-/// The same where nothing is.
+/// The same where nothing is, and first touch is the best: interleaved they are a quarter slower.
 const LOCAL: [&str; 2] = ["cluster local --rounds 240", "cg --products 100"];
-static LOCALS: LazyLock<Comparison> = LazyLock::new(|| Comparison::of(SIDE_BY_SIDE, &LOCAL));
+static LOCALS: LazyLock<Comparison> =
+    LazyLock::new(|| Comparison::of("first-touch,carrefour", &LOCAL));
 
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
@@ -141,21 +142,19 @@ fn where_nothing_is_to_be_gained_little_is_lost() {
     let local = &*LOCALS;
     for (nth, least) in [0.93, 0.90].iter().enumerate() {
         assert!(local.figure("first-touch", nth, "local_access_ratio") > 0.85);
-        for other in ["first-touch", "interleave"] {
-            assert!(local.whole(nth, "carrefour", other) > *least, "{}", local.0);
-        }
+        let gain = local.whole(nth, "carrefour", "first-touch");
+        assert!(gain > *least, "{}", local.0);
     }
 }
 
 /// hither must be believed where no exact counters are: its samples say the same as they do, while
 /// pages move too. Runs are as long as it takes for the samples' own noise to stay far below 3
-/// points; three of them are those of the comparisons above.
+/// points; four of them are those of the comparisons above.
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn samples_agree_with_exact_counts() {
     let commands = [
-        "cluster shared --rounds 24",
-        "cluster mixed --rounds 24",
+        "cluster mixed --rounds 16",
         "memlat",
         "stream",
         "gups --updates 4000000",
@@ -165,6 +164,7 @@ fn samples_agree_with_exact_counts() {
     let own = commands.iter().enumerate();
     let own = own.map(|(nth, command)| (*command, comparison.run("carrefour", nth)));
     let earlier = [
+        (&GAINS, GAINING, 0),
         (&GAINS, GAINING, 1),
         (&LOCALS, LOCAL, 0),
         (&LOCALS, LOCAL, 1),
