@@ -88,7 +88,7 @@ fn check_page(document: &Value, said: &str) {
     let nodes = line["counted_transfers"].as_array().unwrap();
     assert!(
         nodes.iter().all(|count| count.as_f64().unwrap() > 1000.0),
-        "each of four nodes has a CPU that counts: {line}"
+        "each of four nodes has a CPU that counts: {line}\n{said}"
     );
     assert_eq!(document["users"].as_array().unwrap().len(), 4);
     let source = &document["source"][0];

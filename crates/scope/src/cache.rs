@@ -1,14 +1,16 @@
 //! Tag arrays: private caches, last-level caches and the presence directory.
 //!
 //! No data is held, only which lines are where. A tag array is written by its owner and, to
-//! invalidate or downgrade, by other vCPUs' threads, so every word is an atomic with relaxed
-//! ordering: a race loses at most one update of one way, which costs or saves one modelled miss
-//! and never memory safety. Locks were rejected: they would cost more than all the rest.
+//! invalidate or downgrade, by other vCPUs' threads, so every word is an atomic. Of a private cache a
+//! race loses at most one update of one way, which costs or saves one modelled miss. What tells others
+//! who has a line, a last-level cache's ways and the directory, must lose nothing: a copy that nobody
+//! knows of would be written for nothing until it is replaced, so these change by compare-exchange.
+//! Locks were rejected: they would cost more than all the rest.
 //!
 //! *Line* below is the number of a cache line counted from the start of guest memory, without
 //! the PCI hole.
 
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// `line % sets` without a division (Lemire, Kaser, Kurz: Faster remainder by direct computation,
 /// 2019): exact for lines below 2^32, which are more than 100 GB.
@@ -57,6 +59,12 @@ fn hint(line: u64) -> u64 {
     (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).max(1)
 }
 
+/// A word of hints with the one at `shift` changed.
+#[inline(always)]
+fn with_hint(word: u64, shift: usize, line: u64) -> u64 {
+    word & !(0xff << shift) | hint(line) << shift
+}
+
 impl Set {
     fn new() -> Self {
         Self {
@@ -67,7 +75,7 @@ impl Set {
     }
 
     /// The way that holds the line among the first `8 * words`, and what one load of it saw;
-    /// `holds` says which does.
+    /// `holds` says which does. In one order with all changes of last-level caches and directory.
     #[inline(always)]
     fn find(
         &self,
@@ -79,11 +87,11 @@ impl Set {
         for (index, word) in self.hints.iter().enumerate().take(words) {
             // Bytes that are equal become zero; the lowest zero byte is found exactly, bytes above
             // one may be found falsely (Warren, Hacker's Delight, 6-1).
-            let apart = word.load(Relaxed) ^ wanted;
+            let apart = word.load(SeqCst) ^ wanted;
             let mut found = apart.wrapping_sub(EACH_BYTE) & !apart & EACH_BYTE << 7;
             while found != 0 {
                 let way = (index * 8 + found.trailing_zeros() as usize / 8) % WAYS;
-                let seen = self.ways[way].load(Relaxed);
+                let seen = self.ways[way].load(SeqCst);
                 if holds(seen) {
                     return Some((&self.ways[way], way, seen));
                 }
@@ -93,15 +101,19 @@ impl Set {
         None
     }
 
-    /// Puts a line into a way. Of two threads that write the same hints at once one may lose.
+    /// The word that has a way's hint, and its bits there.
+    #[inline(always)]
+    fn hint_of(&self, way: usize) -> (&AtomicU64, usize) {
+        (&self.hints[way / 8], way % 8 * 8)
+    }
+
+    /// Puts a line into a way, by the one thread that does so.
     #[inline(always)]
     fn put(&self, way: usize, line: u64, value: u64) {
         let way = way % WAYS;
         self.ways[way].store(value, Relaxed);
-        let word = &self.hints[way / 8];
-        let shift = way % 8 * 8;
-        let others = word.load(Relaxed) & !(0xff << shift);
-        word.store(others | hint(line) << shift, Relaxed);
+        let (word, shift) = self.hint_of(way);
+        word.store(with_hint(word.load(Relaxed), shift, line), Relaxed);
     }
 }
 
@@ -282,7 +294,7 @@ impl Llc {
         Some((set, place, way, Entry(seen)))
     }
 
-    /// The line's state, marked as used; [`Llc::update`] writes it back.
+    /// The line's state, marked as used; [`Llc::replace`] changes it.
     #[inline(always)]
     pub fn find(&self, line: u64) -> Option<Entry> {
         let (set, _, way, entry) = self.locate(line)?;
@@ -295,19 +307,23 @@ impl Llc {
         self.locate(line).map(|(_, _, _, entry)| entry)
     }
 
-    /// Replaces the state of a line that is here; nothing happens where it has gone.
-    pub fn update(&self, entry: Entry) {
-        if let Some((_, place, _, _)) = self.locate(entry.line()) {
-            place.store(entry.0, Relaxed);
-        }
+    /// Replaces the state of a line; returns false where it is not `before` any more.
+    pub fn replace(&self, before: Entry, after: Entry) -> bool {
+        self.locate(before.line()).is_some_and(|(_, place, _, _)| {
+            let done = place.compare_exchange(before.0, after.0, SeqCst, Relaxed);
+            done.is_ok()
+        })
     }
 
-    /// Takes a line out.
-    pub fn remove(&self, line: u64) {
-        if let Some((set, place, way, _)) = self.locate(line) {
-            place.store(0, Relaxed);
-            // Empty ways are filled first.
-            set.history.fetch_and(!(1 << way), Relaxed);
+    /// Takes a line out; returns its last state.
+    pub fn take(&self, line: u64) -> Option<Entry> {
+        loop {
+            let (set, place, way, entry) = self.locate(line)?;
+            if place.compare_exchange(entry.0, 0, SeqCst, Relaxed).is_ok() {
+                // Empty ways are filled first.
+                set.history.fetch_and(!(1 << way), Relaxed);
+                return Some(entry);
+            }
         }
     }
 
@@ -315,17 +331,28 @@ impl Llc {
     #[inline(always)]
     pub fn insert(&self, entry: Entry) -> Option<Entry> {
         let set = self.0.set(entry.line());
-        let used = set.history.load(Relaxed);
-        let way = ((!used).trailing_zeros() as usize).min(self.0.ways - 1);
-        let victim = set.ways[way % WAYS].load(Relaxed);
-        set.put(way, entry.line(), entry.0);
-        self.touch(set, way);
-        (victim != 0).then_some(Entry(victim))
+        loop {
+            let used = set.history.load(Relaxed);
+            let way = ((!used).trailing_zeros() as usize).min(self.0.ways - 1) % WAYS;
+            let victim = set.ways[way].load(Relaxed);
+            let (word, shift) = set.hint_of(way);
+            let hints = |word| Some(with_hint(word, shift, entry.line()));
+            if set.ways[way]
+                .compare_exchange(victim, entry.0, SeqCst, Relaxed)
+                .is_ok()
+            {
+                // Never fails: `hints` never says no.
+                let _ = word.fetch_update(SeqCst, Relaxed, hints);
+                self.touch(set, way);
+                return (victim != 0).then_some(Entry(victim));
+            }
+        }
     }
 }
 
 /// Which domains hold each line: one bit per domain, at most 16 domains. A bit may be stale
-/// (set without the line being there) but never missing, races apart.
+/// (set without the line being there) but never missing for longer than who removed it takes to see
+/// that the line is there again (`Model::forget`).
 pub struct Directory(Vec<AtomicU16>);
 
 impl Directory {
@@ -350,11 +377,11 @@ impl Directory {
     }
     /// The domain has it now.
     pub fn add(&self, line: u64, domain: u32) {
-        self.0[line as usize].fetch_or(1 << domain, Relaxed);
+        self.0[line as usize].fetch_or(1 << domain, SeqCst);
     }
     /// The domain has it no more.
     pub fn remove(&self, line: u64, domain: u32) {
-        self.0[line as usize].fetch_and(!(1 << domain), Relaxed);
+        self.0[line as usize].fetch_and(!(1 << domain), SeqCst);
     }
 }
 

@@ -234,16 +234,15 @@ impl Model {
             Some(_) => self.private[vcpu.id].insert(line, access.store),
             None => self.private[vcpu.id].fill(line, access.store),
         }
+        if matches!(contested, Contested::No) {
+            self.filter.admit(vcpu.id, access.vaddr, access.store);
+        }
+        if access.store {
+            self.keep_if_owner(vcpu, line);
+        }
         match contested {
             Contested::Pays(price) => stall.max(price),
-            Contested::Quiet => stall,
-            Contested::No => {
-                self.filter.admit(vcpu.id, access.vaddr, access.store);
-                if access.store {
-                    self.keep_if_owner(vcpu, line);
-                }
-                stall
-            }
+            Contested::Quiet | Contested::No => stall,
         }
     }
 
@@ -274,8 +273,11 @@ impl Model {
         if !held {
             vcpu.count(&self.device, block::PRIVATE_MISSES, 1);
         }
-        if let Some(entry) = llc.find(line) {
-            return self.llc_hit(vcpu, score, access, (entry, node), held, now_ps);
+        while let Some(entry) = llc.find(line) {
+            let stall = self.llc_hit(vcpu, score, access, (entry, node), held, now_ps);
+            if let Some(stall) = stall {
+                return stall;
+            }
         }
         let streaming = vcpu.streams.miss(access.vaddr >> self.line_shift);
         let transfer = match self.directory.others(line, vcpu.domain) {
@@ -292,7 +294,11 @@ impl Model {
             if access.store {
                 self.fetch_from_domains(vcpu, true, line, now_ps);
             } else {
-                llc.update(Entry::new(line, vcpu.slot, false, false));
+                // Where that is not so any more, others know it already.
+                llc.replace(
+                    Entry::new(line, vcpu.slot, true, false),
+                    Entry::new(line, vcpu.slot, false, false),
+                );
             }
         }
         if let Some(victim) = victim {
@@ -399,6 +405,7 @@ impl Model {
         cost_ps - hidden
     }
 
+    /// A line that the last-level cache has; `None` where another vCPU changed its state meanwhile.
     fn llc_hit(
         &self,
         vcpu: &mut Vcpu,
@@ -407,7 +414,7 @@ impl Model {
         place: (Entry, usize),
         held: bool,
         now_ps: u64,
-    ) -> u64 {
+    ) -> Option<u64> {
         let (entry, node) = place;
         let line = entry.line();
         let siblings = entry.sharers() & !(1 << vcpu.slot);
@@ -418,8 +425,8 @@ impl Model {
             (false, true) => entry.shared_with(vcpu.slot),
             (false, false) => entry,
         };
-        if state != entry {
-            self.llcs[vcpu.domain as usize].update(state);
+        if state != entry && !self.llcs[vcpu.domain as usize].replace(entry, state) {
+            return None;
         }
         if access.store {
             self.each(vcpu.domain, siblings, |member| {
@@ -449,10 +456,10 @@ impl Model {
             let stall = (self.machine.coherence.same_domain_ns * 1000.0) as u64;
             self.transferred(vcpu, access, node, stall);
             self.contests.mark(vcpu.id, line, access.store, now_ps);
-            return stall;
+            return Some(stall);
         }
         if held {
-            return stall;
+            return Some(stall);
         }
         vcpu.count(&self.device, block::LLC_HITS, 1);
         let latency = self.llc_ps[vcpu.domain as usize];
@@ -463,7 +470,18 @@ impl Model {
         } else {
             (latency as f64 / self.machine.cpu.mlp) as u64
         };
-        stall + waited
+        Some(stall + waited)
+    }
+
+    /// A domain has a line no more; returns false where it has it again: whoever brought it there
+    /// entered it before it told the directory, of which this may have undone the latter.
+    fn forget(&self, line: u64, domain: u32) -> bool {
+        self.directory.remove(line, domain);
+        let is_back = self.llcs[domain as usize].probe(line).is_some();
+        if is_back {
+            self.directory.add(line, domain);
+        }
+        !is_back
     }
 
     /// Looks for the line in other domains: a store removes it there, a load leaves it shared.
@@ -476,29 +494,36 @@ impl Model {
             let domain = others.trailing_zeros();
             others &= others - 1;
             let llc = &self.llcs[domain as usize];
-            let Some(entry) = llc.probe(line) else {
-                self.directory.remove(line, domain); // stale
-                continue;
-            };
-            present = true;
-            if entry.dirty() {
-                let node = self.node_of_domain(domain);
-                transfer = Some(self.transfer_ps(vcpu.node, node));
-            }
-            if store {
-                llc.remove(line);
-                self.directory.remove(line, domain);
-            } else if entry.exclusive() {
-                llc.update(entry.known_elsewhere());
-            }
-            if store {
-                self.each(domain, entry.sharers(), |member| {
-                    self.invalidate(member, line)
-                });
-            } else if entry.owned() {
-                self.each(domain, entry.sharers(), |member| {
-                    self.downgrade(member, line)
-                });
+            // The state first, then the copies: see `keep_if_owner`.
+            loop {
+                let found = if store {
+                    llc.take(line)
+                } else {
+                    llc.probe(line)
+                };
+                if let Some(entry) = found {
+                    let owned = entry.owned();
+                    if !store && entry.exclusive() && !llc.replace(entry, entry.known_elsewhere()) {
+                        continue; // changed meanwhile
+                    }
+                    present = true;
+                    if entry.dirty() {
+                        let node = self.node_of_domain(domain);
+                        transfer = Some(self.transfer_ps(vcpu.node, node));
+                    }
+                    if store {
+                        self.each(domain, entry.sharers(), |member| {
+                            self.invalidate(member, line)
+                        });
+                    } else if owned {
+                        self.each(domain, entry.sharers(), |member| {
+                            self.downgrade(member, line)
+                        });
+                    }
+                }
+                if found.is_some() && !store || self.forget(line, domain) {
+                    break;
+                }
             }
         }
         if transfer.is_some() || store && present {
@@ -539,7 +564,7 @@ impl Model {
     #[inline(always)]
     fn evict(&self, vcpu: &mut Vcpu, victim: Entry) {
         let line = victim.line();
-        self.directory.remove(line, vcpu.domain);
+        self.forget(line, vcpu.domain);
         self.each(vcpu.domain, victim.sharers(), |member| {
             self.invalidate(member, line)
         });
@@ -563,13 +588,16 @@ impl Model {
         while holders != 0 {
             let domain = holders.trailing_zeros();
             holders &= holders - 1;
-            if let Some(entry) = self.llcs[domain as usize].probe(line) {
-                self.each(domain, entry.sharers(), |member| {
-                    self.invalidate(member, line)
-                });
-                self.llcs[domain as usize].remove(line);
+            loop {
+                if let Some(entry) = self.llcs[domain as usize].take(line) {
+                    self.each(domain, entry.sharers(), |member| {
+                        self.invalidate(member, line)
+                    });
+                }
+                if self.forget(line, domain) {
+                    break;
+                }
             }
-            self.directory.remove(line, domain);
         }
         vcpu.write_back(&self.device, node);
         self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
@@ -630,6 +658,9 @@ impl Model {
             .set(header::SKEW_BREAKS, self.clock.breaks.load(Relaxed));
     }
 }
+
+#[cfg(test)]
+mod races;
 
 #[cfg(test)]
 mod tests {
