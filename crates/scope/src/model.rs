@@ -234,15 +234,16 @@ impl Model {
             Some(_) => self.private[vcpu.id].insert(line, access.store),
             None => self.private[vcpu.id].fill(line, access.store),
         }
-        if matches!(contested, Contested::No) {
-            self.filter.admit(vcpu.id, access.vaddr, access.store);
-        }
-        if access.store {
-            self.keep_if_owner(vcpu, line);
-        }
         match contested {
             Contested::Pays(price) => stall.max(price),
-            Contested::Quiet | Contested::No => stall,
+            Contested::Quiet => stall,
+            Contested::No => {
+                self.filter.admit(vcpu.id, access.vaddr, access.store);
+                if access.store {
+                    self.keep_if_owner(vcpu, line);
+                }
+                stall
+            }
         }
     }
 
