@@ -343,7 +343,8 @@ impl Lab {
             inherit,
             timeout: self.options.timeout,
         };
-        // QEMU has its copies; with ours open the end of the channel would never be seen.
+        // What QEMU inherits closes here: it has its copies, and with our copy of the channel's other side
+        // open the end of the channel would never be seen.
         Emulator::start(start, ours)
     }
 

@@ -104,6 +104,12 @@ impl Answer {
     }
 }
 
+/// A script that can be executed.
+fn write_program(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// Small and quick: what is tested does not depend on size.
 const SMALL: &str = "opteron8385 --cpus 4 --memory 256";
 
@@ -118,13 +124,7 @@ fn a_program_runs_unmodified_and_everything_comes_back() {
     let text = "#!/bin/sh\necho \"$0 $1 $NAME in $PWD\"; cat; cat data/input\n\
                 echo complaint >&2; mkdir -p out/deep; echo result > out/deep/file\n\
                 echo other > /tmp/other; sleep 1000 & exit 7\n";
-    fs::write(&script, text).unwrap();
-    let status = Command::new("chmod")
-        .arg("+x")
-        .arg(&script)
-        .status()
-        .unwrap();
-    assert!(status.success());
+    write_program(&script, text);
     let words = format!(
         "run {SMALL} --file data --env NAME=value --back out --back /tmp/other:here --json r.json"
     );
@@ -395,11 +395,7 @@ fn an_emulator_that_crashes_before_the_guest_is_up_is_started_again() {
     let place = Place::new();
     let folder = place.work().join("bin");
     fs::create_dir(&folder).unwrap();
-    let found = Command::new("sh")
-        .args(["-c", "command -v qemu-system-x86_64"])
-        .output()
-        .unwrap();
-    let real = String::from_utf8(found.stdout).unwrap();
+    let real = hither_lab::fetch::find_qemu().unwrap().path;
     let (crashes, stand_in) = (
         place.work().join("crashes"),
         folder.join("qemu-system-x86_64"),
@@ -408,10 +404,9 @@ fn an_emulator_that_crashes_before_the_guest_is_up_is_started_again() {
         "#!/bin/sh\ncase \" $* \" in *\" -accel \"*) if [ $(wc -l < '{0}') -gt 0 ]; then sed -i 1d '{0}'; \
          echo a race of QEMU >&2; kill -ABRT $$; fi;; esac\nexec {1} \"$@\"\n",
         crashes.display(),
-        real.trim(),
+        real.display(),
     );
-    fs::write(&stand_in, text).unwrap();
-    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&stand_in, &text);
     let path = std::env::var("PATH").unwrap();
     for (times, status) in [(1, 0), (3, 125)] {
         fs::write(&crashes, "crash\n".repeat(times)).unwrap();
@@ -437,15 +432,7 @@ fn an_emulator_that_crashes_before_the_guest_is_up_is_started_again() {
 fn a_program_that_cannot_be_run_there_has_the_shells_status() {
     let place = Place::new();
     let program = place.work().join("odd");
-    fs::write(&program, "#!/bin/sh\nexec /no/such/thing\n").unwrap();
-    assert!(
-        Command::new("chmod")
-            .arg("+x")
-            .arg(&program)
-            .status()
-            .unwrap()
-            .success()
-    );
+    write_program(&program, "#!/bin/sh\nexec /no/such/thing\n");
     let answer = place.run(&format!("run {SMALL} --no-scope"), &["./odd"]);
     answer.expect(127);
 }

@@ -485,6 +485,45 @@ impl Model {
         !is_back
     }
 
+    /// Takes a line and its copies out of a domain, as often as it is brought there again meanwhile.
+    /// The state first, then the copies: see `keep_if_owner`. Had the domain modified it? `None` where
+    /// it was not there.
+    fn take_from(&self, domain: u32, line: u64) -> Option<bool> {
+        let mut dirty = None;
+        loop {
+            if let Some(entry) = self.llcs[domain as usize].take(line) {
+                dirty = Some(entry.dirty() || dirty == Some(true));
+                self.each(domain, entry.sharers(), |member| {
+                    self.invalidate(member, line)
+                });
+            }
+            if self.forget(line, domain) {
+                return dirty;
+            }
+        }
+    }
+
+    /// Leaves a domain's line readable only; answers as [`Model::take_from`].
+    fn share_from(&self, domain: u32, line: u64) -> Option<bool> {
+        let llc = &self.llcs[domain as usize];
+        loop {
+            match llc.probe(line) {
+                None if self.forget(line, domain) => return None,
+                Some(entry)
+                    if !entry.exclusive() || llc.replace(entry, entry.known_elsewhere()) =>
+                {
+                    if entry.owned() {
+                        self.each(domain, entry.sharers(), |member| {
+                            self.downgrade(member, line)
+                        });
+                    }
+                    return Some(entry.dirty());
+                }
+                _ => {} // changed meanwhile
+            }
+        }
+    }
+
     /// Looks for the line in other domains: a store removes it there, a load leaves it shared.
     /// The cost where one had modified it, else `None`: memory has it.
     fn fetch_from_domains(&self, vcpu: &Vcpu, store: bool, line: u64, now_ps: u64) -> Option<u64> {
@@ -494,37 +533,14 @@ impl Model {
         while others != 0 {
             let domain = others.trailing_zeros();
             others &= others - 1;
-            let llc = &self.llcs[domain as usize];
-            // The state first, then the copies: see `keep_if_owner`.
-            loop {
-                let found = if store {
-                    llc.take(line)
-                } else {
-                    llc.probe(line)
-                };
-                if let Some(entry) = found {
-                    let owned = entry.owned();
-                    if !store && entry.exclusive() && !llc.replace(entry, entry.known_elsewhere()) {
-                        continue; // changed meanwhile
-                    }
-                    present = true;
-                    if entry.dirty() {
-                        let node = self.node_of_domain(domain);
-                        transfer = Some(self.transfer_ps(vcpu.node, node));
-                    }
-                    if store {
-                        self.each(domain, entry.sharers(), |member| {
-                            self.invalidate(member, line)
-                        });
-                    } else if owned {
-                        self.each(domain, entry.sharers(), |member| {
-                            self.downgrade(member, line)
-                        });
-                    }
-                }
-                if found.is_some() && !store || self.forget(line, domain) {
-                    break;
-                }
+            let dirty = match store {
+                true => self.take_from(domain, line),
+                false => self.share_from(domain, line),
+            };
+            present |= dirty.is_some();
+            if dirty == Some(true) {
+                let node = self.node_of_domain(domain);
+                transfer = Some(self.transfer_ps(vcpu.node, node));
             }
         }
         if transfer.is_some() || store && present {
@@ -589,16 +605,7 @@ impl Model {
         while holders != 0 {
             let domain = holders.trailing_zeros();
             holders &= holders - 1;
-            loop {
-                if let Some(entry) = self.llcs[domain as usize].take(line) {
-                    self.each(domain, entry.sharers(), |member| {
-                        self.invalidate(member, line)
-                    });
-                }
-                if self.forget(line, domain) {
-                    break;
-                }
-            }
+            self.take_from(domain, line);
         }
         vcpu.write_back(&self.device, node);
         self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
