@@ -332,6 +332,8 @@ pub const MARKER_MAGIC: u32 = 0x4f50_4900;
 pub const MARKER_OPEN: u32 = 1;
 /// `what`: close the window.
 pub const MARKER_CLOSE: u32 = 2;
+/// `what`: the guest's kernel has started. Accesses before are not modelled. Without a window.
+pub const MARKER_STARTED: u32 = 3;
 
 const _: () = {
     assert!(vcpu::BASE + MAX_VCPUS * vcpu::STRIDE <= node::BASE);

@@ -15,7 +15,7 @@ use hither_core::opium::{MAX_LINKS, MAX_NODES, MAX_VCPUS, header, vcpu as block}
 use qemu_plugin_sys as sys;
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed, Ordering::Release};
 
 /// Plugin API that this is built for; QEMU checks it.
 #[unsafe(no_mangle)]
@@ -44,6 +44,10 @@ pub struct Plugin {
     /// Each is touched by its vCPU's thread only.
     vcpus: Vec<UnsafeCell<Owned>>,
     host_start_ns: u64,
+    id: sys::qemu_plugin_id_t,
+    /// Do blocks translated from now on tell of their accesses? Firmware and the start of the kernel
+    /// take three times as long where they do, and nobody asks what they did.
+    models_accesses: AtomicBool,
 }
 
 /// What belongs to one vCPU's thread.
@@ -76,12 +80,38 @@ impl Plugin {
         }
     }
 
+    /// Do blocks translated now tell of their accesses?
+    pub fn models_accesses(&self) -> bool {
+        self.models_accesses.load(Relaxed)
+    }
+
+    /// From now on they do: QEMU is asked to drop all its blocks, which it does once no vCPU is inside
+    /// one.
+    pub fn model_accesses(&self) {
+        if !self.models_accesses.swap(true, Relaxed) {
+            // SAFETY: a valid id and a callback that lives as long as the process.
+            unsafe { sys::qemu_plugin_reset(self.id, Some(register)) };
+        }
+    }
+
     /// A word of every vCPU's [`Score`], for translated code.
     pub fn entry(&self, offset: usize) -> sys::qemu_plugin_u64 {
         sys::qemu_plugin_u64 {
             score: self.scoreboard,
             offset,
         }
+    }
+}
+
+/// Asks for all callbacks: at installation, and anew where QEMU has dropped its blocks, callbacks and
+/// all. It tells of a vCPU's beginning once, so that this is not told again.
+extern "C" fn register(id: sys::qemu_plugin_id_t) {
+    // SAFETY: a valid id and callbacks that live as long as the process.
+    unsafe {
+        sys::qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_init));
+        sys::qemu_plugin_register_vcpu_idle_cb(id, Some(on_idle));
+        sys::qemu_plugin_register_vcpu_resume_cb(id, Some(on_resume));
+        sys::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(on_translate));
     }
 }
 
@@ -214,15 +244,11 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
         nodes,
         host_start_ns: host_ns(),
         prices,
+        id,
+        models_accesses: AtomicBool::new(false),
     };
     PLUGIN.store(Box::into_raw(Box::new(plugin)), Release);
-    // SAFETY: a valid id and callbacks that live as long as the process.
-    unsafe {
-        sys::qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_init));
-        sys::qemu_plugin_register_vcpu_idle_cb(id, Some(on_idle));
-        sys::qemu_plugin_register_vcpu_resume_cb(id, Some(on_resume));
-        sys::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(on_translate));
-    }
+    register(id);
     Ok(())
 }
 

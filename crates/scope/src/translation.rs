@@ -6,7 +6,7 @@ use crate::decode::{Decoded, Kind, decode};
 use crate::plugin::plugin;
 use crate::vcpu::Score;
 use hither_core::machine::Machine;
-use hither_core::opium::vcpu as block;
+use hither_core::opium::{MARKER_STARTED, vcpu as block};
 use qemu_plugin_sys as sys;
 use std::ffi::{c_uint, c_void};
 use std::mem::offset_of;
@@ -98,6 +98,7 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
             }
             plugin.model.filter.clear(vcpu as usize);
         }
+        Event::Marker(word) if word & 0xf == MARKER_STARTED => plugin.model_accesses(),
         Event::Marker(word) => {
             owned.vcpu.flush(device, score);
             plugin
@@ -146,6 +147,7 @@ impl Event {
 /// A block is translated, with the model.
 pub extern "C" fn on_translate(_: sys::qemu_plugin_id_t, tb: *mut sys::qemu_plugin_tb) {
     let plugin = plugin();
+    let with_accesses = plugin.models_accesses();
     // SAFETY: `tb` is valid during this callback.
     let (count, start) = unsafe {
         (
@@ -164,7 +166,10 @@ pub extern "C" fn on_translate(_: sys::qemu_plugin_id_t, tb: *mut sys::qemu_plug
         flops += u64::from(decoded.flops);
         syscalls += u64::from(decoded.kind == Kind::Syscall);
         ports += u64::from(decoded.kind == Kind::Port);
-        instrument(insn, decoded.kind, pc);
+        watch_event(insn, decoded.kind);
+        if with_accesses {
+            watch_accesses(insn, decoded.kind, pc);
+        }
     }
     let (user, kernel) = if start >> 63 == 0 {
         (count as u64, 0)
@@ -230,56 +235,48 @@ fn price(prices: &InstructionPrices, kind: Kind) -> f64 {
         }
 }
 
-/// A callback of accesses.
-type Accessed = unsafe extern "C" fn(c_uint, sys::qemu_plugin_meminfo_t, u64, *mut c_void);
-
-fn instrument(insn: *mut sys::qemu_plugin_insn, kind: Kind, pc: u64) {
+fn watch_event(insn: *mut sys::qemu_plugin_insn, kind: Kind) {
     use sys::qemu_plugin_cb_flags::{
         QEMU_PLUGIN_CB_NO_REGS as NO_REGS, QEMU_PLUGIN_CB_R_REGS as READ_REGS,
     };
+    let (event, flags) = match kind {
+        Kind::InterruptReturn => (Event::InterruptReturn, NO_REGS),
+        Kind::ReadsFaultAddress => (Event::ReadsFaultAddress, NO_REGS),
+        Kind::PageTableSwitch => (Event::PageTableSwitch, NO_REGS),
+        Kind::FlushAll => (Event::FlushAll, NO_REGS),
+        Kind::FlushPage(register) => (Event::FlushPage(register), READ_REGS),
+        Kind::Marker(word) => (Event::Marker(word), NO_REGS),
+        _ => return,
+    };
+    let data = event.to_word() as *mut c_void;
+    // SAFETY: `insn` is valid during translation; the callback lives as long as the process.
+    unsafe { sys::qemu_plugin_register_vcpu_insn_exec_cb(insn, Some(on_event), flags, data) };
+}
+
+/// A callback of accesses.
+type Accessed = unsafe extern "C" fn(c_uint, sys::qemu_plugin_meminfo_t, u64, *mut c_void);
+
+fn watch_accesses(insn: *mut sys::qemu_plugin_insn, kind: Kind, pc: u64) {
+    use sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS as NO_REGS;
     use sys::qemu_plugin_mem_rw::{
         QEMU_PLUGIN_MEM_R as R, QEMU_PLUGIN_MEM_RW as RW, QEMU_PLUGIN_MEM_W as W,
     };
-    let event = match kind {
-        Kind::InterruptReturn => Some(Event::InterruptReturn),
-        Kind::ReadsFaultAddress => Some(Event::ReadsFaultAddress),
-        Kind::PageTableSwitch => Some(Event::PageTableSwitch),
-        Kind::FlushAll => Some(Event::FlushAll),
-        Kind::FlushPage(register) => Some(Event::FlushPage(register)),
-        Kind::Marker(word) => Some(Event::Marker(word)),
-        _ => None,
-    };
     let data = pc as *mut c_void;
-    // SAFETY: `insn` is valid during translation; the callbacks live as long as the process.
-    unsafe {
-        if let Some(event) = event {
-            let flags = if matches!(event, Event::FlushPage(_)) {
-                READ_REGS
-            } else {
-                NO_REGS
-            };
-            sys::qemu_plugin_register_vcpu_insn_exec_cb(
-                insn,
-                Some(on_event),
-                flags,
-                event.to_word() as *mut c_void,
-            );
+    let on = |rw, callback: Accessed| {
+        // SAFETY: `insn` is valid during translation; the callbacks live as long as the process.
+        unsafe { sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(callback), NO_REGS, rw, data) };
+    };
+    match kind {
+        Kind::RepeatString => on(RW, on_string),
+        Kind::NonTemporalStore => {
+            on(R, on_access::<false>);
+            on(W, on_store_past);
         }
-        let on = |rw, callback: Accessed| {
-            sys::qemu_plugin_register_vcpu_mem_cb(insn, Some(callback), NO_REGS, rw, data);
-        };
-        match kind {
-            Kind::RepeatString => on(RW, on_string),
-            Kind::NonTemporalStore => {
-                on(R, on_access::<false>);
-                on(W, on_store_past);
-            }
-            // Its operand is an address, not an access.
-            Kind::FlushPage(_) => {}
-            _ => {
-                on(R, on_access::<false>);
-                on(W, on_access::<true>);
-            }
+        // Its operand is an address, not an access.
+        Kind::FlushPage(_) => {}
+        _ => {
+            on(R, on_access::<false>);
+            on(W, on_access::<true>);
         }
     }
 }

@@ -74,6 +74,7 @@ fn serve(port: &mut Port) -> Result<()> {
             protocol::VERSION
         ));
     }
+    system::tell_started();
     let hello = Hello {
         version: protocol::VERSION,
         kernel: system::kernel_release(),
