@@ -15,6 +15,9 @@ REPEAT=${REPEAT:-3}
 MOVES=${MOVES:-1000}
 TORTURE=${TORTURE:-10}
 folder=docs/evidence
+# Before any table is written.
+commit=$(git rev-parse --short HEAD 2> /dev/null || echo unknown)
+[ -z "$(git status --porcelain --untracked-files=no 2> /dev/null)" ] || commit+=' with changes'
 programs=target/release
 
 sql='create table t(k integer primary key, v integer, s text);'
@@ -99,8 +102,7 @@ list() {
 heading() {
   printf '# %s\n\n%s.\n\n' "$1" "${2^}"
   printf -- '- date: %s\n' "$(date -u +%Y-%m-%d)"
-  printf -- '- commit: %s%s\n' "$(git rev-parse --short HEAD 2> /dev/null || echo unknown)" \
-    "$([ -z "$(git status --porcelain --untracked-files=no 2> /dev/null)" ] || echo ' with changes')"
+  printf -- '- commit: %s\n' "$commit"
   printf -- '- host: %s CPUs, Linux %s, QEMU %s, %s s\n' "$(nproc)" "$(uname -r)" \
     "$(qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9.]*\).*/\1/p')" "$3"
 }
