@@ -6,6 +6,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Name of a kernel's image in its folder, as Debian ships it.
+pub const IMAGE: &str = "vmlinuz";
+/// Name of the kernel that was in it.
+pub const UNPACKED: &str = "vmlinux";
+
 /// The two kernels that the lab fetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
@@ -89,13 +94,15 @@ impl Cache {
         self.root.join("kernels").join(label.name())
     }
 
-    /// A fetched kernel's image and origin.
+    /// A fetched kernel's image, unpacked where it could be, and its origin.
     #[must_use]
     pub fn kernel(&self, label: Label) -> Option<(PathBuf, About)> {
-        let image = self.folder(label).join("vmlinuz");
-        let about = fs::read_to_string(self.folder(label).join("about.json")).ok()?;
+        let folder = self.folder(label);
+        let about = fs::read_to_string(folder.join("about.json")).ok()?;
         let about = serde_json::from_str(&about).ok()?;
-        image.is_file().then_some((image, about))
+        let images = [UNPACKED, IMAGE].map(|name| folder.join(name));
+        let image = images.into_iter().find(|image| image.is_file())?;
+        Some((image, about))
     }
 
     /// The kernel that `--kernel` names: a label or a file.
@@ -184,7 +191,7 @@ mod tests {
         );
         let folder = cache.folder(Label::Newest);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("vmlinuz"), "x").unwrap();
+        fs::write(folder.join(IMAGE), "x").unwrap();
         let about = About {
             release: "7.2".into(),
             package: "p".into(),
@@ -195,7 +202,9 @@ mod tests {
             serde_json::to_string(&about).unwrap(),
         )
         .unwrap();
-        assert_eq!(cache.choose("newest").unwrap(), folder.join("vmlinuz"));
+        assert_eq!(cache.choose("newest").unwrap(), folder.join(IMAGE));
+        fs::write(folder.join(UNPACKED), "x").unwrap();
+        assert_eq!(cache.choose("newest").unwrap(), folder.join(UNPACKED));
         assert_eq!(cache.kernel(Label::Newest).unwrap().1, about);
 
         let file = directory.path().join("image");

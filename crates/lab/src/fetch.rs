@@ -5,7 +5,7 @@
 //! checks the signature of the index and the hash of the package. The machine's proxy settings
 //! and mirror are used.
 
-use crate::cache::{About, Cache, Label};
+use crate::cache::{About, Cache, IMAGE, Label, UNPACKED};
 use crate::error::{Error, Result};
 use std::cmp::Reverse;
 use std::fs;
@@ -202,6 +202,7 @@ pub fn setup(install: bool, refresh: bool, progress: Progress<'_>) -> Result<()>
             Some((_, about)) => about,
             None => fetch_kernel(&cache, label, progress)?,
         };
+        unpack(&cache, label)?;
         progress(&format!(
             "kernel {}: Linux {} from {}",
             label.name(),
@@ -352,8 +353,8 @@ fn keep(cache: &Cache, label: Label, scratch: &Path, image: &Path, about: &About
     let doing = || format!("keeping the kernel in {}", target.display());
     let text = serde_json::to_string_pretty(about).unwrap_or_default();
     fs::create_dir_all(&staged).map_err(Error::io(doing()))?;
-    fs::rename(image, staged.join("vmlinuz")).map_err(Error::io(doing()))?;
-    fs::set_permissions(staged.join("vmlinuz"), fs::Permissions::from_mode(0o644))
+    fs::rename(image, staged.join(IMAGE)).map_err(Error::io(doing()))?;
+    fs::set_permissions(staged.join(IMAGE), fs::Permissions::from_mode(0o644))
         .map_err(Error::io(doing()))?;
     fs::write(staged.join("about.json"), text).map_err(Error::io(doing()))?;
     fs::create_dir_all(cache.root().join("kernels")).map_err(Error::io(doing()))?;
@@ -363,6 +364,23 @@ fn keep(cache: &Cache, label: Label, scratch: &Path, image: &Path, about: &About
         Err(_) if cache.kernel(label).is_some() => Ok(()),
         other => other.map_err(Error::io(doing())),
     }
+}
+
+/// Puts the kernel beside its image, where it is not yet and can be had.
+fn unpack(cache: &Cache, label: Label) -> Result<()> {
+    let folder = cache.folder(label);
+    let doing = || format!("unpacking the kernel in {}", folder.display());
+    if folder.join(UNPACKED).is_file() {
+        return Ok(());
+    }
+    let image = fs::read(folder.join(IMAGE)).map_err(Error::io(doing()))?;
+    let Some(kernel) = crate::vmlinux::unpack(&image) else {
+        return Ok(());
+    };
+    let scratch = Scratch::new(cache.root())?;
+    let whole = scratch.0.join(UNPACKED);
+    fs::write(&whole, kernel).map_err(Error::io(doing()))?;
+    fs::rename(whole, folder.join(UNPACKED)).map_err(Error::io(doing()))
 }
 
 /// A folder that goes when this does.

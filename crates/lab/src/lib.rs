@@ -22,5 +22,6 @@ pub mod qemu;
 pub mod report;
 pub mod session;
 pub mod viewer;
+mod vmlinux;
 
 pub use error::{Error, Result};

@@ -11,8 +11,8 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 use std::sync::Arc;
 
-/// Rows from which on columns are compressed.
-const COMPRESSED_ROWS: usize = 256;
+/// Rows from which on columns are encoded and compressed.
+const ENCODED_ROWS: usize = 256;
 
 /// A column's description.
 #[derive(Clone, Copy, Debug)]
@@ -154,30 +154,29 @@ pub(crate) fn to_parquet<R: Row>(rows: &[R]) -> parquet::errors::Result<Vec<u8>>
         .build()?;
     // A recorder must cost what it watches next to nothing: no statistics and no indexes, which
     // readers of whole files have no use for, and no dictionaries of numbers, which take a look-up
-    // per cell. What repeats is left to the compression, in tables that are long enough for it: a
-    // compressor sets up tables of its own for each column.
-    let compression = match rows.len() < COMPRESSED_ROWS {
-        true => Compression::UNCOMPRESSED,
-        false => Compression::SNAPPY,
-    };
+    // per cell. What repeats is left to the compression, in tables that are long enough for it:
+    // encoders and compressors set up tables of their own for each column.
     let mut properties = WriterProperties::builder()
-        .set_compression(compression)
+        .set_compression(Compression::UNCOMPRESSED)
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true)
         .set_dictionary_enabled(false);
-    for column in R::COLUMNS {
-        let path = || ColumnPath::new(vec![column.name.to_owned()]);
-        match (column.field)(column.name)?.get_physical_type() {
-            // Of neighbouring times and addresses the difference is short, and dense as it is.
-            Physical::INT64 => {
-                properties = properties
-                    .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED)
-                    .set_column_compression(path(), Compression::UNCOMPRESSED);
+    if rows.len() >= ENCODED_ROWS {
+        properties = properties.set_compression(Compression::SNAPPY);
+        for column in R::COLUMNS {
+            let path = || ColumnPath::new(vec![column.name.to_owned()]);
+            match (column.field)(column.name)?.get_physical_type() {
+                // Of neighbouring times and addresses the difference is short, and dense as it is.
+                Physical::INT64 => {
+                    properties = properties
+                        .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED)
+                        .set_column_compression(path(), Compression::UNCOMPRESSED);
+                }
+                Physical::BYTE_ARRAY => {
+                    properties = properties.set_column_dictionary_enabled(path(), true);
+                }
+                _ => {}
             }
-            Physical::BYTE_ARRAY => {
-                properties = properties.set_column_dictionary_enabled(path(), true);
-            }
-            _ => {}
         }
     }
     let mut writer =

@@ -185,7 +185,8 @@ impl Writer {
             Error::new(&path, format!("cannot be encoded ({error})"), "report this")
         })?;
         // Its sum first: a segment that has its name has its sum too, wherever the kill comes.
-        writeln!(self.sums, "{}  {name}", sum(&bytes)).map_err(|error| {
+        let line = format!("{}  {name}\n", sum(&bytes));
+        self.sums.write_all(line.as_bytes()).map_err(|error| {
             Error::io(&self.folder.join(SUMS), "cannot be written", REMEDY, error)
         })?;
         replace(&path, &bytes)
@@ -212,6 +213,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 pub(crate) fn sum(bytes: &[u8]) -> String {
     Sha256::digest(bytes)
         .iter()
-        .map(|byte| format!("{byte:02x}"))
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
         .collect()
 }
