@@ -1,7 +1,7 @@
 //! `hither import`: recordings of other tools become recordings of hither.
 
 use crate::print;
-use crate::record::{DEFAULT_NAME, free_name};
+use crate::record::free_name;
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use hither_recording::Writer;
@@ -54,9 +54,7 @@ impl Command {
         };
         let imported = exchange::import(&bytes, format).with_context(name)?;
         drop(bytes);
-        let folder = self
-            .output
-            .unwrap_or_else(|| free_name(Path::new(DEFAULT_NAME)));
+        let folder = self.output.unwrap_or_else(|| free_name(Path::new(".")));
         let mut meta = imported.about.meta(env!("CARGO_PKG_VERSION"));
         // It has not ended before it is written.
         let ended = meta.ended.take();

@@ -22,6 +22,7 @@ mod top;
 mod topo;
 mod trackers;
 mod units;
+mod watchable;
 mod zoom;
 
 use clap::{Args, FromArgMatches, Parser, Subcommand};
@@ -82,6 +83,10 @@ fn main() -> ExitCode {
     match done {
         Ok(status) => status,
         Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if print::is_unprinted(&error) => {
+            print::error(&error);
+            ExitCode::from(STATUS_FAILED)
+        }
         Err(error) => {
             print::error(&error);
             ExitCode::from(STATUS_BAD_INPUT)

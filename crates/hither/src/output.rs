@@ -1,7 +1,7 @@
 //! What long measurements print: a table for people, a document for programs, progress meanwhile.
 
 use crate::print;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use hither_linux::sys;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -33,9 +33,19 @@ pub fn can_write(option: &str, path: &Path) -> anyhow::Result<()> {
     if option == "--json" && is_standard_output(path) {
         return Ok(());
     }
+    ensure!(
+        !is_standard_output(path),
+        "{option} -: only --json prints to standard output; give {option} a file"
+    );
+    let is_new = !path.exists();
     let mut options = std::fs::OpenOptions::new();
     let opened = options.append(true).create(true).open(path);
-    opened.map(drop).with_context(|| cannot_write(option, path))
+    opened.with_context(|| cannot_write(option, path))?;
+    if is_new {
+        // Where the work fails, no empty file is left.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
 }
 
 /// The whole file at once.

@@ -1,5 +1,6 @@
 //! Printing: standard output that may be closed, tables, sizes, error chains.
 
+use std::fmt;
 use std::io::{self, Write};
 
 /// Prints to standard output.
@@ -8,8 +9,37 @@ use std::io::{self, Write};
 /// What the kernel said; a closed pipe is recognised by [`is_broken_pipe`].
 pub fn out(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => error,
+        kind => io::Error::new(kind, Unprinted(error)),
+    })
+}
+
+/// Standard output did not take what was printed.
+#[derive(Debug)]
+struct Unprinted(io::Error);
+
+impl fmt::Display for Unprinted {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(why) = self;
+        write!(
+            to,
+            "standard output cannot be written ({why}); send it where there is room"
+        )
+    }
+}
+
+impl std::error::Error for Unprinted {}
+
+/// Could the result not be printed?
+pub fn is_unprinted(error: &anyhow::Error) -> bool {
+    let unprinted = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.and_then(io::Error::get_ref)
+            .is_some_and(|inner| inner.is::<Unprinted>())
+    };
+    error.chain().any(unprinted)
 }
 
 /// Prints lines to standard error, each behind the program's name. Nobody is told where even
@@ -35,6 +65,15 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
             .is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
     };
     error.chain().any(broken)
+}
+
+/// A name that may hold anything, without what would disturb a terminal.
+pub fn printable(name: &str) -> String {
+    let letter = |letter: char| match letter.is_control() {
+        true => '?',
+        false => letter,
+    };
+    name.chars().map(letter).collect()
 }
 
 /// Rows as aligned columns, two spaces apart; columns that are empty below their head are left

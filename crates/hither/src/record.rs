@@ -11,6 +11,7 @@ use crate::print;
 use crate::run::parse_interval;
 use crate::trackers;
 use crate::units;
+use crate::watchable;
 use allocations::Allocations;
 use anyhow::{Context, ensure};
 use hither_core::snapshot::PAGE_BYTES;
@@ -38,7 +39,8 @@ const CGROUPS: &str = "sys/fs/cgroup";
 /// tables and pictures out of it. The command's exit status becomes hither's.
 ///
 /// A recording is a folder of Parquet files that pandas and DuckDB read; docs/recording.md. Killed
-/// at any moment, it holds all but the last ten seconds.
+/// at any moment, it holds all but the last ten seconds, the names of processes and what --sites
+/// tells.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -95,7 +97,7 @@ impl Command {
         let tracker = choose::tracker(self.tracker.as_deref(), &root, &topology)?;
         let folder = match &self.output {
             Some(folder) => folder.clone(),
-            None => free_name(Path::new(DEFAULT_NAME)),
+            None => free_name(Path::new(".")),
         };
         let meta = self.meta(&root, &topology, &tracker);
         let writer = Writer::create(&folder, meta)?;
@@ -132,7 +134,10 @@ impl Command {
             }
             length_ns = now_ns();
             if limit_ns.is_some_and(|limit| length_ns >= limit) || session.is_over() {
-                written = Some(session.finish(&mut writer));
+                let finished = session.finish(&mut writer);
+                // A command runs on for who knows how long.
+                writer.meta_mut().ended = Some(ended(End::Stopped, length_ns, notes.clone()));
+                written = Some(finished.and_then(|()| writer.flush()));
                 return None;
             }
             match session.turn(&mut writer) {
@@ -143,6 +148,10 @@ impl Command {
                 }
             }
         })?;
+        // The kernel's own account of a command that was watched to its end, with all that ran too
+        // shortly to be seen.
+        let children = written.is_none().then(sys::children_usage);
+        let watched_us = children.map_or(0, |children| children.user_us + children.system_us);
         let written = written.unwrap_or_else(|| {
             length_ns = now_ns();
             session.finish(&mut writer)
@@ -162,7 +171,7 @@ impl Command {
             print::error(&error.context("the recording is not whole"));
             return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
         }
-        print::err_lines(&session.account(&folder, length_ns, &notes));
+        print::err_lines(&session.account(&folder, length_ns, watched_us, &notes));
         Ok(ExitCode::from(status.unwrap_or(0)))
     }
 
@@ -180,10 +189,7 @@ impl Command {
             return Ok(Scope::Cgroup(folder));
         }
         for &pid in &self.pid {
-            ensure!(
-                root.has(&format!("proc/{pid}/stat")),
-                "--pid {pid}: there is no such process; give the number of a running one"
-            );
+            watchable::check(root, pid).with_context(|| format!("--pid {pid}"))?;
         }
         Ok(match self.pid.is_empty() {
             false => Scope::Processes(self.pid.clone()),
@@ -306,13 +312,28 @@ pub fn meta(
     }
 }
 
-/// The name, or the first of `name-2`, `name-3`, ... that is not taken.
-pub fn free_name(name: &Path) -> PathBuf {
-    let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", name.display())));
-    std::iter::once(name.to_owned())
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| name.to_owned())
+/// Numbers of what is named [`DEFAULT_NAME`] (1) and `DEFAULT_NAME-N` in a folder.
+pub fn numbers(folder: &Path) -> std::io::Result<impl Iterator<Item = u64>> {
+    let number = |name: String| match name.strip_prefix(DEFAULT_NAME)? {
+        "" => Some(1),
+        rest => rest.strip_prefix('-')?.parse().ok(),
+    };
+    let names = std::fs::read_dir(folder)?.flatten();
+    Ok(names.filter_map(move |entry| number(entry.file_name().into_string().ok()?)))
+}
+
+/// What has this number.
+pub fn numbered(number: u64) -> PathBuf {
+    match number {
+        1 => PathBuf::from(DEFAULT_NAME),
+        _ => PathBuf::from(format!("{DEFAULT_NAME}-{number}")),
+    }
+}
+
+/// A name for a recording in a folder, behind all that are there: the newest has the highest number.
+pub fn free_name(folder: &Path) -> PathBuf {
+    let highest = numbers(folder).ok().and_then(Iterator::max);
+    numbered(highest.map_or(1, |number| number.saturating_add(1)))
 }
 
 /// `1`, `0.5`, `2%`.
@@ -331,11 +352,14 @@ mod tests {
     #[test]
     fn names_that_are_taken_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let name = folder.path().join("rec");
-        assert_eq!(free_name(&name), name);
-        std::fs::create_dir(&name).unwrap();
-        std::fs::write(folder.path().join("rec-2"), "").unwrap();
-        assert_eq!(free_name(&name), folder.path().join("rec-3"));
+        let next = || free_name(folder.path()).into_os_string();
+        assert_eq!(next(), "hither-recording");
+        std::fs::create_dir(folder.path().join("hither-recording-x")).unwrap();
+        std::fs::create_dir(folder.path().join(next())).unwrap();
+        assert_eq!(next(), "hither-recording-2");
+        // The place of one that was removed stays free, or it would be taken for an older one.
+        std::fs::write(folder.path().join("hither-recording-7"), "").unwrap();
+        assert_eq!(next(), "hither-recording-8");
     }
 
     #[test]

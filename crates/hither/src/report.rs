@@ -8,14 +8,14 @@ mod roofline;
 mod tables;
 
 use crate::output::{can_write, show, write};
-use crate::record::DEFAULT_NAME;
-use anyhow::{Context, anyhow};
+use crate::record::{DEFAULT_NAME, numbered, numbers};
+use anyhow::{Context, anyhow, ensure};
 use figures::Figures;
 use hither_recording::Recording;
-use hither_recording::analysis::Data;
+use hither_recording::analysis::{Data, heat};
 use hither_recording::exchange::perfetto;
 use roofline::Roofline;
-use std::fs;
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -80,7 +80,11 @@ impl Command {
             None => newest(Path::new("."))?,
         };
         let recording = Recording::open(&folder)?;
-        let mut figures = Figures::new(Data::read(&recording), self.pid, self.top);
+        let data = Data::read(&recording);
+        if let Some(pid) = self.pid {
+            check(&data, pid)?;
+        }
+        let mut figures = Figures::new(data, self.pid, self.top);
         if let Some(path) = &self.roofline {
             figures.roofline = Some(Roofline::read(path, &figures.overall)?);
         }
@@ -108,23 +112,26 @@ impl Command {
 
 /// The recording without a name that was made last.
 fn newest(folder: &Path) -> anyhow::Result<PathBuf> {
-    let number = |name: &str| -> Option<u64> {
-        match name.strip_prefix(DEFAULT_NAME)? {
-            "" => Some(1),
-            rest => rest.strip_prefix('-')?.parse().ok(),
-        }
-    };
-    let entries = fs::read_dir(folder).context("reading the current folder")?;
-    let names = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    names
-        .filter_map(|name| Some((number(&name)?, name)))
-        .max()
-        .map(|(_, name)| PathBuf::from(name))
+    let newest = numbers(folder).context("reading the current folder")?.max();
+    newest
+        .map(numbered)
         .ok_or_else(|| {
             anyhow!("there is no {DEFAULT_NAME} here; give the folder of a recording, or make one: hither record -- CMD")
         })
+}
+
+/// Is anything known of this process?
+fn check(data: &Data, pid: i32) -> anyhow::Result<()> {
+    let named = data.processes.iter().map(|process| process.pid);
+    let seen = heat::processes(data).into_iter().flatten();
+    let known: BTreeSet<i32> = named.chain(seen).collect();
+    let list: Vec<String> = known.iter().map(i32::to_string).collect();
+    ensure!(
+        known.contains(&pid),
+        "--pid {pid}: no such process was recorded; these were: {}",
+        list.join(", ")
+    );
+    Ok(())
 }
 
 #[cfg(test)]
@@ -136,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(newest(folder.path()).is_err());
         for name in ["", "-2", "-10", "-x", "s"] {
-            fs::create_dir(folder.path().join(format!("{DEFAULT_NAME}{name}"))).unwrap();
+            std::fs::create_dir(folder.path().join(format!("{DEFAULT_NAME}{name}"))).unwrap();
         }
         assert_eq!(
             newest(folder.path()).unwrap(),

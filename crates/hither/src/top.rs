@@ -19,11 +19,10 @@ mod session;
 mod text;
 mod view;
 
-use crate::{print, units};
+use crate::{print, units, watchable};
 use ages::Ageing;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hither_linux::counters::task;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use model::SortKey;
@@ -76,7 +75,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let root = Root::host();
         if let Some(pid) = self.pid {
-            check(&root, pid)?;
+            watchable::check(&root, pid).with_context(|| format!("--pid {pid}"))?;
         }
         let topology = Topology::read(&root).context("reading the machine")?;
         let ages = self.ages.map(|every_us| Ageing::open(&root, every_us));
@@ -107,27 +106,6 @@ impl Command {
         print::out(&printed)?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// A process that can be looked at.
-fn check(root: &Root, pid: i32) -> anyhow::Result<()> {
-    let Some(task) = task::process(root, pid) else {
-        bail!("--pid {pid}: there is no such process; give the number of a running one");
-    };
-    if task.is_kernel {
-        bail!("--pid {pid}: this is a thread of the kernel and has no memory of its own");
-    }
-    let opened = std::fs::File::open(root.path(&format!("proc/{pid}/maps")));
-    if opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
-        bail!(
-            "--pid {pid}: process {} is not yours; run hither as its owner or as root",
-            figures::printable(&task.stat.name)
-        );
-    }
-    if task.stat.state == 'Z' {
-        bail!("--pid {pid}: the process has ended; give the number of a running one");
-    }
-    Ok(())
 }
 
 fn sort_keys() -> impl TypedValueParser<Value = SortKey> {

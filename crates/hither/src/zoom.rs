@@ -77,7 +77,7 @@ pub struct Command {
     /// Name areas by the source lines that allocated them, from this size on [without a size: 64K];
     /// a small one finds what shares a line, at a higher cost
     #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true,
-          default_missing_value = "64K", requires = "command",
+          default_missing_value = "64K", conflicts_with = "what",
           value_parser = crate::units::parse_bytes)]
     sites: Option<u64>,
     /// Program and arguments; its standard output stays its own, the tables go to standard error
@@ -115,6 +115,10 @@ impl Command {
                 ensure!(
                     self.output.is_none(),
                     "--output: a recording is kept already; leave --output out"
+                );
+                ensure!(
+                    self.tracker.is_none(),
+                    "--tracker: a recording was made by the tracker it was made by; leave --tracker out"
                 );
                 let steps = self.on_recording(folder, wanted)?;
                 (steps, ExitCode::SUCCESS)

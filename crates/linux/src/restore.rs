@@ -76,6 +76,14 @@ impl Setting {
                 .all(|(path, content)| holds(path).is_some_and(|text| text.trim() == content))
     }
 
+    /// Writes it, whatever is there.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn write(&self, root: &Root) -> Result<()> {
+        write(root, &self.path, &self.content)
+    }
+
     /// Writes it, where there is anything to put back.
     ///
     /// # Errors
@@ -84,7 +92,7 @@ impl Setting {
         if !self.applies(root) {
             return Ok(());
         }
-        match write(root, &self.path, &self.content) {
+        match self.write(root) {
             // It changed between the look and the write: a thread that ended by itself.
             Err(_) if !self.applies(root) => Ok(()),
             result => result,
@@ -129,7 +137,7 @@ pub fn runtime_folder() -> Result<PathBuf> {
         .ok_or_else(|| {
             Error::new(
                 "$XDG_RUNTIME_DIR",
-                "is not set, so that there is no place to note what is to be put back",
+                "XDG_RUNTIME_DIR is not set, so that there is no place to note what is to be put back",
                 "set it to a folder of your own, or run hither as root",
             )
         })

@@ -38,7 +38,7 @@ macro_rules! rows {
                     $(let mut $cell = source.take::<$type>(stringify!($cell))?;)*
                     for _ in 0..source.row_count() {
                         into.push(Self {
-                            $($cell: $cell.next().ok_or(concat!("`", stringify!($cell), "` is short"))?,)*
+                            $($cell: $cell.next().ok_or(concat!("has a column `", stringify!($cell), "` that is short"))?,)*
                         });
                     }
                     Ok(())

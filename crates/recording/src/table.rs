@@ -110,12 +110,12 @@ impl Source<'_> {
         let column = schema.column(index);
         if column.physical_type() != C::PHYSICAL || column.max_rep_level() > 0 {
             return Err(format!(
-                "column `{name}` is no column of {}, but of {}",
-                C::NAME,
-                column.physical_type()
+                "has `{name}` as a column of {}, not of {}",
+                column.physical_type(),
+                C::NAME
             ));
         }
-        let fault = |error| format!("column `{name}` cannot be decoded ({error})");
+        let fault = |error| format!("has a column `{name}` that cannot be decoded ({error})");
         let reader = self.group.get_column_reader(index).map_err(fault)?;
         let mut reader = get_typed_column_reader::<C::Stored>(reader);
         let has_levels = column.max_def_level() > 0;
@@ -127,7 +127,7 @@ impl Source<'_> {
                 .read_records(self.rows - read, levels, None, &mut values)
                 .map_err(fault)?;
             if records == 0 {
-                return Err(format!("column `{name}` ends after {read} rows"));
+                return Err(format!("has a column `{name}` that ends after {read} rows"));
             }
             read += records;
         }
@@ -136,7 +136,8 @@ impl Source<'_> {
         let mut cell = |row: usize| {
             let is_there = !has_levels || levels.get(row) == Some(&full);
             let value = is_there.then(|| stored.next()).flatten();
-            C::load(value).ok_or_else(|| format!("column `{name}` has no value in row {row}"))
+            C::load(value)
+                .ok_or_else(|| format!("has a column `{name}` without a value in row {row}"))
         };
         let cells: Result<Vec<C>, String> = (0..self.rows).map(&mut cell).collect();
         Ok(cells?.into_iter())
@@ -201,9 +202,9 @@ pub(crate) fn from_parquet<R: Row>(
     for index in 0..reader.num_row_groups() {
         let group = reader
             .get_row_group(index)
-            .map_err(|error| format!("row group {index} cannot be read ({error})"))?;
+            .map_err(|error| format!("has a row group {index} that cannot be read ({error})"))?;
         let rows = usize::try_from(group.metadata().num_rows())
-            .map_err(|_| format!("row group {index} has a negative number of rows"))?;
+            .map_err(|_| format!("has a row group {index} with a negative number of rows"))?;
         into.reserve(rows.min(1 << 20));
         R::read(&Source { group, rows }, into)?;
     }

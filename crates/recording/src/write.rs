@@ -152,15 +152,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes all that is pending, so that it can be read while the recording goes on.
+    /// Writes all that is pending and the description, so that they can be read while the recording
+    /// goes on.
     pub fn flush(&mut self) -> Result<()> {
-        self.write_all()
+        self.write_all()?;
+        self.write_meta()
     }
 
     /// Ends the recording: everything is written, and the description says how it ended.
     pub fn finish(mut self) -> Result<()> {
-        self.write_all()?;
-        self.write_meta()
+        self.flush()
     }
 
     /// Takes a recording of nothing away again: what was to be recorded could not begin.

@@ -140,7 +140,7 @@ pub fn functions(file: &object::File<'_>, wanted: &str) -> Vec<(u64, u64)> {
         let Some(name) = names.get(&entry.index) else {
             continue;
         };
-        let name = addr2line::demangle_auto(Cow::Borrowed(name), None);
+        let name = demangled(name);
         let range = (entry.address, entry.address + entry.bytes);
         if means(wanted, &name) && !found.contains(&range) {
             found.push(range);
@@ -178,12 +178,36 @@ fn name(file: &object::File<'_>, entry: &Entry) -> Option<String> {
         let symbol = file.symbol_by_index(entry.index).ok()?;
         symbol.name().ok()?.to_owned()
     };
-    Some(addr2line::demangle_auto(Cow::Owned(name), None).into_owned())
+    Some(demangled(&name).into_owned())
+}
+
+/// A name as its source has it. Names of C are what they are: `f` would be read as C++'s `float`.
+fn demangled(name: &str) -> Cow<'_, str> {
+    let is_mangled = ["_Z", "__Z", "___Z", "_R", "__R"]
+        .iter()
+        .any(|mark| name.starts_with(mark));
+    match is_mangled {
+        true => addr2line::demangle_auto(Cow::Borrowed(name), None),
+        false => Cow::Borrowed(name),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_c_are_not_demangled() {
+        for (name, plain) in [
+            ("f", "f"),
+            ("w", "w"),
+            ("_start", "_start"),
+            ("_Z4loadi", "load(int)"),
+            ("_ZN5store4loadEv", "store::load()"),
+        ] {
+            assert_eq!(demangled(name), plain);
+        }
+    }
 
     #[test]
     fn names_leave_out_parameters_modules_and_hashes() {

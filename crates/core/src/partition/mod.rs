@@ -170,7 +170,7 @@ impl Layout {
                 })
             };
             if name != UNUSED && set.cpus.is_empty() {
-                return broken("has no CPU".to_owned());
+                return broken("has no CPU; name fewer for the others, or `on` for it".to_owned());
             }
             if name != UNUSED && set.nodes.is_empty() {
                 return broken(
@@ -180,7 +180,9 @@ impl Layout {
             }
             for (number, core) in machine.parts(Level::Core) {
                 if cuts(&core, set) {
-                    return broken(format!("has only some CPUs of core {number}"));
+                    return broken(format!(
+                        "has only some CPUs of core {number}: take all of them or none"
+                    ));
                 }
             }
             for (number, domain) in machine.parts(Level::Domain) {

@@ -94,10 +94,11 @@ impl FromStr for Expression {
 /// # Errors
 /// The first fault, with the bytes concerned.
 pub fn parse(text: &str) -> Result<Expression, Fault> {
-    if text.len() > MOST_BYTES {
+    // Without the spaces, which a printed set may have more of.
+    let bytes = text.split_whitespace().map(str::len).sum::<usize>();
+    if bytes > MOST_BYTES {
         return Err(Fault::whole(format!(
-            "the set is written with {} bytes, more than {MOST_BYTES}: shorten it",
-            text.len()
+            "the set is written with {bytes} bytes, more than {MOST_BYTES}: shorten it"
         )));
     }
     let mut parser = Parser {

@@ -126,7 +126,17 @@ pub(super) fn evaluate(
         Expression::Complement(inner) => go(inner)?.complement(&resources.machine()),
         Expression::Intersection(left, right) => go(left)?.intersection(&go(right)?),
         Expression::Union(left, right) => go(left)?.union(&go(right)?),
-        Expression::Difference(left, right) => go(left)?.difference(&go(right)?),
+        Expression::Difference(left, right) => {
+            let (left, right) = (go(left)?, go(right)?);
+            let rest = left.difference(&right);
+            if rest.cpus.is_empty() && !left.cpus.is_empty() && !rest.nodes.is_empty() {
+                warnings.push(format!(
+                    "`{expression}` has memory alone, as all its CPUs are taken away: it says nothing \
+                     of where threads run"
+                ));
+            }
+            rest
+        }
     })
 }
 
@@ -319,9 +329,7 @@ fn known_devices(resources: &Resources) -> String {
         text.push_str(&format!(" and {} more", names.len() - MOST_LISTED));
     }
     if let Some(first) = addresses.first() {
-        text.push_str(&format!(
-            ", and devices by PCI address, as in local-to:{first}"
-        ));
+        text.push_str(&format!(", and devices by PCI address, as in {first}"));
     }
     text
 }

@@ -1,6 +1,6 @@
 //! The systemd unit that applies a file of partitions at boot.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use std::path::Path;
 
 /// The unit's text.
@@ -11,6 +11,11 @@ pub fn text(file: &Path) -> anyhow::Result<String> {
     let file = file
         .canonicalize()
         .with_context(|| format!("{} is not there", file.display()))?;
+    ensure!(
+        file.is_file(),
+        "{} is no file; give one with partitions, as `hither partition apply` takes it",
+        file.display()
+    );
     let hither = std::env::current_exe().context("finding hither's own path")?;
     let [file, hither] = [&file, &hither].map(|path| path.to_string_lossy().into_owned());
     for path in [&file, &hither] {

@@ -187,7 +187,7 @@ impl Session {
             write_bytes: node.write_bytes.get(),
             utilisation: node.utilisation.get(),
         }))?;
-        let watched_us: u64 = self.tree.processes().iter().map(|p| p.cpu_us).sum();
+        let watched_us = self.tree.cpu_us();
         if self.overhead.add(length_ns / 1000, watched_us, own_us) {
             self.tracker.set_budget(self.overhead.share());
         }
@@ -216,9 +216,16 @@ impl Session {
         notes
     }
 
-    /// What a person is told at the end.
+    /// What a person is told at the end. `watched_us`: the CPU time of what was watched, where somebody
+    /// knows better than who looked at times.
     #[must_use]
-    pub fn account(&self, folder: &Path, length_ns: u64, notes: &[String]) -> String {
+    pub fn account(
+        &self,
+        folder: &Path,
+        length_ns: u64,
+        watched_us: u64,
+        notes: &[String],
+    ) -> String {
         let totals = &self.totals;
         let mut text = format!(
             "recorded {} in {}: {} samples, {} regions, by {}\n",
@@ -231,7 +238,7 @@ impl Session {
         if totals.lost > 0 {
             text += &format!("{} samples were lost, as buffers were full\n", totals.lost);
         }
-        let cost = match totals.watched_us {
+        let cost = match totals.watched_us.max(watched_us) {
             0 => "what was watched used no CPU time".to_owned(),
             watched => format!(
                 "{:.2} % of the CPU time of what was watched",

@@ -42,12 +42,17 @@ pub fn choose(
         true => &usable,
         false => wanted.from,
     };
+    // A set without CPUs says nothing of CPUs.
+    let from_cpus = match from.cpus.is_empty() {
+        true => &usable.cpus,
+        false => &from.cpus,
+    };
     let device = wanted.near.map(|name| near_position(resources, name));
     let device = device.transpose();
     let device = device.map_err(|why| anyhow!("--near: {why}"))?;
     let idle = idle_shares(root)?;
     let candidates = resources.nodes.iter().enumerate().filter_map(|(at, node)| {
-        let cpus = node.cpus.intersection(&from.cpus);
+        let cpus = node.cpus.intersection(from_cpus);
         let may_be_used = usable.nodes.contains(node.id);
         let is_meant = from.nodes.is_empty() || from.nodes.contains(node.id);
         (!cpus.is_empty() && may_be_used && is_meant).then(|| Candidate {
@@ -63,7 +68,8 @@ pub fn choose(
     let ranked = choose::rank(candidates.collect(), per_node);
     ensure!(
         ranked.len() >= wanted.count,
-        "--choose {}: there are {} nodes with CPUs and memory to choose from",
+        "--choose {}: there are {} nodes with CPUs and memory to choose from; choose fewer, or from a \
+         larger set",
         wanted.count,
         ranked.len()
     );

@@ -1,6 +1,7 @@
 //! Figures as text, the same in the live view and in the table. What nobody knows is a dash.
 
 use super::process::Process;
+use crate::print::printable;
 use hither_core::snapshot::Evidence;
 use ratatui::text::Span;
 
@@ -152,15 +153,6 @@ pub fn fit(text: &str, width: usize) -> String {
 /// Width on the screen.
 pub fn columns_of(text: &str) -> usize {
     Span::raw(text).width()
-}
-
-/// A name that may hold anything, without what would disturb a terminal.
-pub fn printable(name: &str) -> String {
-    let letter = |letter: char| match letter.is_control() {
-        true => '?',
-        false => letter,
-    };
-    name.chars().map(letter).collect()
 }
 
 #[cfg(test)]

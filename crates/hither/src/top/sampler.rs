@@ -96,7 +96,7 @@ impl Sampler {
     /// A process; `None` where it has ended, or is not to be shown.
     pub fn task(&mut self, pid: i32) -> Option<Task> {
         let task = task::process(&self.root, pid)?;
-        if task.is_kernel {
+        if task.stat.is_kernel() {
             self.hidden.insert(pid);
             return None;
         }

@@ -61,7 +61,7 @@ pub fn heads(words: &[&str]) -> Vec<String> {
 pub fn areas(steps: &Steps, data: &Data) -> String {
     let mut text = format!("step 1: areas, from {} samples\n", steps.sample_count);
     if steps.areas.list.is_empty() {
-        return text + "  no access was seen: look longer, or see `hither topo --doctor`\n";
+        return text + "  no access was sampled: look longer, or see `hither topo --doctor`\n";
     }
     let words = [
         "area",
@@ -235,7 +235,9 @@ pub fn conclusions(steps: &Steps) -> String {
             conclusion.area, conclusion.sentence, conclusion.why
         );
     }
-    if steps.conclusions.is_empty() {
+    if steps.sample_count == 0 {
+        text += "  open: no access was sampled, so that nothing can be said of where memory should be\n";
+    } else if steps.conclusions.is_empty() {
         text += "  nothing: memory is where it is used, as far as was seen\n";
     }
     for note in &steps.notes {

@@ -67,6 +67,17 @@ impl Shared {
             )
         };
         let file = file.map_err(|error| failed("cannot be opened", error))?;
+        if !sys::keeps_policies(&file).map_err(|error| failed("cannot be looked at", error))? {
+            if !made.is_empty() {
+                let _ = std::fs::remove_file(path);
+            }
+            let only = "is on a file system that keeps no memory policies";
+            return Err(Error::new(
+                path,
+                only,
+                "give a file in tmpfs or hugetlbfs, as in /dev/shm",
+            ));
+        }
         let about = file
             .metadata()
             .map_err(|error| failed("cannot be looked at", error))?;

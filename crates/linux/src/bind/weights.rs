@@ -50,13 +50,26 @@ impl Table {
             })?;
             settings.push(setting);
         }
+        let mut notes: Vec<String> = note.into_iter().collect();
         // After the weights: each that is written ends automatic ones.
         for name in SWITCHES {
-            let switch = Setting::of(root, &format!("{FOLDER}/{name}"))?;
-            settings.extend(switch.filter(|switch| ["1", "Y", "true"].contains(&&*switch.content)));
+            let path = format!("{FOLDER}/{name}");
+            let switch = Setting::of(root, &path)?;
+            let Some(switch) = switch.filter(|s| ["1", "Y", "true"].contains(&&*s.content)) else {
+                continue;
+            };
+            match may_be_automatic(root, &switch) {
+                true => settings.push(switch),
+                false => notes.push(format!(
+                    "the kernel knows no bandwidths (HMAT, CDAT), so that {} stays off after \
+                     this; the weights are put back",
+                    root.path(&path).display()
+                )),
+            }
         }
         journal.begin(settings)?;
         let root = root.clone();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         Ok((Self { root, journal }, note))
     }
 
@@ -78,6 +91,14 @@ impl Table {
     pub fn put_back(mut self) -> Result<()> {
         self.journal.put_back()
     }
+}
+
+/// Would the kernel take back what the switch holds? Without a table of bandwidths it refuses (ENODEV,
+/// `weighted_interleave_auto_store` of mm/mempolicy.c), now as later; to write what is there changes
+/// nothing.
+fn may_be_automatic(root: &Root, switch: &Setting) -> bool {
+    let refused = switch.write(root).err().and_then(|error| error.source);
+    refused.and_then(|error| error.raw_os_error()) != Some(libc::ENODEV)
 }
 
 impl Drop for Table {

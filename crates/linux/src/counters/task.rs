@@ -7,9 +7,6 @@ use crate::proc;
 use crate::proc::stat::{self, Stat};
 use crate::root::Root;
 
-/// Flag of the kernel's own threads (`linux/sched.h`).
-const PF_KTHREAD: u64 = 0x0020_0000;
-
 /// One reading of a process or a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
@@ -19,8 +16,6 @@ pub struct Task {
     pub minor_faults: u64,
     /// Faults that did.
     pub major_faults: u64,
-    /// Is it a thread of the kernel's own?
-    pub is_kernel: bool,
     /// Threads of its process.
     pub thread_count: u32,
     /// The CPU on which it ran last (of a process: its first thread).
@@ -43,7 +38,6 @@ pub fn parse(text: &str) -> Parsed<Task> {
     };
     Ok(Task {
         stat,
-        is_kernel: field(9)? & PF_KTHREAD != 0,
         minor_faults: field(10)?,
         major_faults: field(12)?,
         thread_count: field(20)? as u32,
@@ -89,9 +83,6 @@ mod tests {
         );
         assert_eq!((task.minor_faults, task.major_faults), (1234, 56));
         assert_eq!((task.thread_count, task.last_cpu), (6, 5));
-        assert!(!task.is_kernel);
-        let flags = (4_194_304 | PF_KTHREAD).to_string();
-        assert!(parse(&LINE.replace("4194304", &flags)).unwrap().is_kernel);
     }
 
     #[test]

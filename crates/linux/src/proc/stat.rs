@@ -25,10 +25,18 @@ pub struct Stat {
     pub resident_pages: u64,
 }
 
+/// It is a thread of the kernel.
+const PF_KTHREAD: u64 = 0x0020_0000;
 /// It is on its way out: it has no memory, or soon none, while its state letter may tell nothing of it.
 const PF_EXITING: u64 = 4;
 
 impl Stat {
+    /// Is it a thread of the kernel, which has no memory of its own?
+    #[must_use]
+    pub fn is_kernel(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+
     /// Has it ended, or begun to?
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -94,6 +102,13 @@ mod tests {
         assert_eq!((stat.state, stat.parent, stat.cpu_ticks), ('S', 77, 15));
         assert_eq!((stat.start_ticks, stat.resident_pages), (8342, 225));
         assert_eq!(stat.flags, 4_194_304);
+    }
+
+    #[test]
+    fn threads_of_the_kernel_are_told_apart() {
+        assert!(!parse(LINE).unwrap().is_kernel());
+        let flags = (4_194_304 | PF_KTHREAD).to_string();
+        assert!(parse(&LINE.replace("4194304", &flags)).unwrap().is_kernel());
     }
 
     #[test]

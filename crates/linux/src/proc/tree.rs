@@ -13,6 +13,7 @@ use super::stat::{self, TICKS_PER_SECOND};
 use crate::error::Result;
 use crate::partition::cgroup;
 use crate::root::Root;
+use crate::sys;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -20,6 +21,8 @@ use std::os::unix::fs::FileExt;
 pub const MAX_PROCESSES: usize = 1024;
 /// Lower numbers are free for other meanings of whoever stores incarnations.
 pub const FIRST_INCARNATION: u32 = 16;
+/// Processes that may not be examined are named up to this number: a control group may have many.
+const MAX_REFUSED: usize = 3;
 /// Longest time between two looks without a sign of change, in us.
 const LOOK_US: u64 = 1_000_000;
 
@@ -36,7 +39,7 @@ pub struct Process {
     pub mapped_bytes: u64,
     /// Base pages resident.
     pub resident_pages: u64,
-    /// CPU time used since the last refresh, in us.
+    /// CPU time used since the last refresh, in us; of one that is new, since it started.
     pub cpu_us: u64,
     /// Its page map; `None` where it is not ours to read.
     pub pagemap: Option<Pagemap>,
@@ -74,6 +77,12 @@ pub struct Tree {
     last_new: u64,
     looked_us: u64,
     next_incarnation: u32,
+    /// CPU time that those used since the last refresh which have ended, in us.
+    ended_us: u64,
+    /// What started before was not watched from its start on, in clock ticks since boot.
+    began_ticks: u64,
+    /// Processes that may not be examined.
+    refused: usize,
     notes: Vec<String>,
     text: Vec<u8>,
 }
@@ -83,14 +92,23 @@ impl Tree {
     #[must_use]
     pub fn new(root: Root, scope: impl Into<Scope>) -> Self {
         let loadavg = File::open(root.path("proc/loadavg")).ok();
+        let scope = scope.into();
+        let began_ticks = match scope {
+            // Started for being watched, just before.
+            Scope::Descendants(_) => 0,
+            _ => sys::boottime_ns() / (1_000_000_000 / TICKS_PER_SECOND),
+        };
         Self {
             root,
-            scope: scope.into(),
+            scope,
             processes: Vec::new(),
             loadavg,
             last_new: u64::MAX,
             looked_us: 0,
             next_incarnation: FIRST_INCARNATION,
+            ended_us: 0,
+            began_ticks,
+            refused: 0,
             notes: Vec::new(),
             text: Vec::new(),
         }
@@ -106,6 +124,14 @@ impl Tree {
     #[must_use]
     pub fn processes(&self) -> &[Process] {
         &self.processes
+    }
+
+    /// CPU time that the watched used since the last refresh, in us, with those that ended in between,
+    /// as far as their parents had not asked for their end yet.
+    #[must_use]
+    pub fn cpu_us(&self) -> u64 {
+        let living: u64 = self.processes.iter().map(|process| process.cpu_us).sum();
+        living + self.ended_us
     }
 
     /// The process of an incarnation, while it lives.
@@ -172,14 +198,22 @@ impl Tree {
     fn refresh_known(&mut self) {
         let text = &mut self.text;
         let (mut renamed, mut ended) = (Vec::new(), Vec::new());
+        let ended_us = &mut self.ended_us;
+        *ended_us = 0;
         self.processes.retain_mut(|process| {
             let stat = read_stat(&process.stat, text);
-            let Some(stat) = stat.filter(|stat| !stat.has_ended()) else {
-                ended.push(process.pid);
-                return false;
+            let since = |before: u64, stat: &stat::Stat| {
+                stat.cpu_ticks.saturating_sub(before) * (1_000_000 / TICKS_PER_SECOND)
             };
-            let ticks = stat.cpu_ticks.saturating_sub(process.cpu_ticks);
-            process.cpu_us = ticks * (1_000_000 / TICKS_PER_SECOND);
+            let stat = match stat {
+                Some(stat) if !stat.has_ended() => stat,
+                last => {
+                    *ended_us += last.map_or(0, |stat| since(process.cpu_ticks, &stat));
+                    ended.push(process.pid);
+                    return false;
+                }
+            };
+            process.cpu_us = since(process.cpu_ticks, &stat);
             process.cpu_ticks = stat.cpu_ticks;
             process.mapped_bytes = stat.mapped_bytes;
             process.resident_pages = stat.resident_pages;
@@ -273,7 +307,7 @@ impl Tree {
         let Some(stat) = read_stat(&file, &mut self.text) else {
             return;
         };
-        if stat.has_ended() {
+        if stat.has_ended() || stat.is_kernel() {
             return;
         }
         if let Some(known) = self.processes.iter().position(|p| p.pid == pid) {
@@ -287,13 +321,23 @@ impl Tree {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => {
-                self.notes.push(format!(
-                    "process {pid} ({}) may not be examined ({error}): its pages are left alone; \
-                     run hither as that process's user, or as root",
-                    stat.name
-                ));
+                self.refused += 1;
+                if self.refused <= MAX_REFUSED {
+                    self.notes.push(format!(
+                        "process {pid} ({}) may not be examined ({error}): its pages are left alone; \
+                         run hither as that process's user, or as root",
+                        stat.name
+                    ));
+                } else if self.refused == MAX_REFUSED + 1 {
+                    self.notes
+                        .push("nor may others, which are not named".to_owned());
+                }
                 None
             }
+        };
+        let cpu_us = match stat.start_ticks >= self.began_ticks {
+            true => stat.cpu_ticks * (1_000_000 / TICKS_PER_SECOND),
+            false => 0,
         };
         let incarnation = self.take_incarnation();
         self.processes.push(Process {
@@ -302,7 +346,7 @@ impl Tree {
             incarnation,
             mapped_bytes: stat.mapped_bytes,
             resident_pages: stat.resident_pages,
-            cpu_us: 0,
+            cpu_us,
             pagemap,
             start_ticks: stat.start_ticks,
             cpu_ticks: stat.cpu_ticks,

@@ -40,12 +40,12 @@ pub use policy::{
 pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
-    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, keep_freed_memory, keep_thread_on,
-    own_cpu_ns, own_usage, reap_any, stay_on, thread_cpu_ns, wait_child,
+    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, children_usage, keep_freed_memory,
+    keep_thread_on, own_cpu_ns, own_usage, reap_any, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
-pub use segment::{Segment, remove_segment, segment_id};
+pub use segment::{Segment, keeps_policies, remove_segment, segment_id};
 pub use smaps::wiped_mappings;
 pub use spawn::spawn_with_mask;
 pub use statics::own_statics;
@@ -130,6 +130,12 @@ pub fn local_minute() -> u32 {
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds since boot, suspended or not: what starts of processes are counted in.
+#[must_use]
+pub fn boottime_ns() -> u64 {
+    clock_ns(libc::CLOCK_BOOTTIME)
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {

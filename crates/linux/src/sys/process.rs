@@ -124,10 +124,20 @@ pub fn keep_freed_memory() {
 /// `getrusage(2)` of this process alone.
 #[must_use]
 pub fn own_usage() -> Usage {
+    usage(libc::RUSAGE_SELF)
+}
+
+/// The same of all descendants that have ended and were waited for.
+#[must_use]
+pub fn children_usage() -> Usage {
+    usage(libc::RUSAGE_CHILDREN)
+}
+
+fn usage(of: libc::c_int) -> Usage {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the call fills the structure, for which all zero is valid as well.
     let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        libc::getrusage(of, usage.as_mut_ptr());
         usage.assume_init()
     };
     let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;

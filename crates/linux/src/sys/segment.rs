@@ -5,6 +5,20 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
+/// Does a file belong to a file system whose files keep memory policies: tmpfs or hugetlbfs?
+///
+/// # Errors
+/// What the kernel said.
+pub fn keeps_policies(file: &File) -> io::Result<bool> {
+    let mut about = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the call fills the structure, for which all zero is valid as well.
+    let about = unsafe {
+        check(libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()).into())?;
+        about.assume_init()
+    };
+    Ok([libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&about.f_type))
+}
+
 /// Where other processes have it too; its bytes are never read or written here.
 #[derive(Debug)]
 pub struct Segment {

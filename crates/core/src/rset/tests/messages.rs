@@ -106,7 +106,7 @@ fn what_the_machine_has_not_is_marked_and_what_it_has_is_listed() {
         (
             "~local-to:eth1",
             "local-to:eth1",
-            "there are eth0, gpu0, lost, unplaced, and devices by PCI address, as in local-to:0000:3b:00.0",
+            "there are eth0, gpu0, lost, unplaced, and devices by PCI address, as in 0000:3b:00.0",
         ),
         (
             "local-to:node0",

@@ -61,7 +61,10 @@ pub fn check_free(root: &Root) -> Result<()> {
             return Err(Error::new(
                 root.path(&switch),
                 format!("{module} is on and holds the only monitoring slot"),
-                "write N to it for as long as hither is to watch",
+                format!(
+                    "write N to {} for as long as hither is to watch",
+                    root.path(&switch).display()
+                ),
             ));
         }
     }
@@ -75,7 +78,10 @@ pub fn check_free(root: &Root) -> Result<()> {
                     "somebody else's kdamond runs (process {}): it is left alone",
                     pid.trim()
                 ),
-                "end who started it (`damo stop` for damo), or write off to this file",
+                format!(
+                    "end who started it (`damo stop` for damo), or write off to {}",
+                    root.path(&state).display()
+                ),
             ));
         }
     }
