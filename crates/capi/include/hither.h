@@ -418,9 +418,9 @@ int hither_describe_set(const char *set, char *text, size_t size);
 // HITHER_POPULATE.
 //
 // Returns an address, a multiple of 2 MiB, for hither_free(). NULL where it fails;
-// hither_last_code() is HITHER_EFAULT (set is NULL), HITHER_EINVAL (bytes is 0, a text cannot be
-// read or does not go with the set, an unknown flag), HITHER_ENOMEM (more than the nodes have, or
-// no memory), HITHER_ENOSYS (the kernel cannot do it) or HITHER_EFORK then.
+// hither_last_code() is HITHER_EFAULT (set is NULL), HITHER_EINVAL (bytes is 0 or more than the
+// nodes have, a text cannot be read or does not go with the set, an unknown flag), HITHER_ENOMEM
+// (no memory, or no mappings left), HITHER_ENOSYS (the kernel cannot do it) or HITHER_EFORK then.
 void *hither_alloc(size_t bytes, const char *set, const char *memory, uint32_t flags);
 
 // Frees memory of hither_alloc().

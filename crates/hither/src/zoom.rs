@@ -10,7 +10,9 @@ mod steps;
 use crate::moving::select::Asked;
 use crate::output::{can_write, write};
 use crate::print;
-use anyhow::{bail, ensure};
+use crate::watchable;
+use anyhow::{Context, bail, ensure};
+use hither_linux::root::Root;
 use hither_recording::Recording;
 use hither_recording::analysis::{Data, page as pages};
 use std::ffi::OsString;
@@ -105,6 +107,9 @@ impl Command {
             },
             _ => None,
         };
+        if let Some(pid) = pid {
+            watchable::check(&Root::host(), pid).with_context(|| format!("process {pid}"))?;
+        }
         let wanted = Wanted {
             area: self.area.clone(),
             top: self.top,

@@ -119,11 +119,59 @@ fn recording_stops_at_its_limit_and_the_command_runs_on() {
         .arg(&recording)
         .args(["--tracker", "none", "--", "sh", "-c", "sleep 5; echo done"]));
     assert_eq!((status, out.as_str()), (Some(0), "done\n"), "{errors}");
+    assert_eq!(report(&recording)["recording"]["ended"]["status"], 0);
     let length_ns = report(&recording)["length_ns"].as_u64().unwrap();
     // Far from the program's 5 s, also where the machine is busy.
     assert!(
         (1_000_000_000..4_500_000_000).contains(&length_ns),
         "{length_ns}"
+    );
+}
+
+#[test]
+fn what_was_recorded_up_to_the_limit_is_whole_while_the_command_runs_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("rec");
+    let mut recorder = hither()
+        .args(["record", "--seconds", "1", "-o"])
+        .arg(&recording)
+        .args(["--tracker", "none", "--", "sleep", "60"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    await_begin(&recording);
+    let start = Instant::now();
+    while report(&recording)["recording"]["ended"].is_null() {
+        assert!(start.elapsed() < Duration::from_secs(30), "never whole");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let report = report(&recording);
+    assert!(
+        report["length_ns"].as_u64() >= Some(1_000_000_000),
+        "{report}"
+    );
+    assert!(
+        !report["residents"].as_array().unwrap().is_empty(),
+        "{report}"
+    );
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+}
+
+#[test]
+fn time_of_short_processes_counts_as_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("rec");
+    // Each is gone before the first look, after 100 ms or later.
+    let busy =
+        "for i in 1 2 3 4; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
+    let (_, _, errors) = run(hither()
+        .args(["record", "--interval", "10s", "--tracker", "none", "-o"])
+        .arg(&recording)
+        .args(["--", "sh", "-c", busy]));
+    assert!(
+        errors.contains("% of the CPU time of what was watched"),
+        "{errors}"
     );
 }
 
@@ -175,6 +223,19 @@ fn what_cannot_be_recorded_is_refused_and_leaves_nothing() {
     };
     assert!(refused(&["--", "/nonexistent/program"]).contains("cannot be started"));
     assert!(refused(&["--pid", "2147483647"]).contains("there is no such process"));
+    // The kernel's kthreadd, where this is no container.
+    if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
+        assert!(refused(&["--pid", "2"]).contains("a thread of the kernel"));
+    }
+    let thread = std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(20));
+    });
+    let own = std::process::id();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let mut other = tasks.filter_map(|task| task.ok()?.file_name().into_string().ok());
+    let other = other.find(|task| *task != own.to_string()).unwrap();
+    assert!(refused(&["--pid", &other]).contains(&format!("a thread of process {own};")));
+    drop(thread);
     assert!(refused(&["--cgroup", "../../etc"]).contains("no such control group"));
     assert!(refused(&["--overhead", "0", "--", "true"]).contains("0.01 to 100"));
     assert!(refused(&[]).contains("required"));
@@ -216,4 +277,10 @@ fn recordings_without_a_name_are_numbered_and_the_newest_is_shown() {
         .current_dir(folder.path()));
     let report: serde_json::Value = serde_json::from_str(&out).expect(&errors);
     assert_eq!(report["recording"]["ended"]["status"], 3);
+    // The first one's place is not taken again: it would look like the older one.
+    std::fs::remove_dir_all(folder.path().join("hither-recording")).unwrap();
+    let mut command = hither();
+    command.args(["record", "--tracker", "none", "--", "true"]);
+    run(command.current_dir(folder.path()));
+    assert!(folder.path().join("hither-recording-3").exists());
 }

@@ -1,7 +1,7 @@
 //! Reports on every recording of the corpus (`fixtures/recordings`, see its README.md), and what
 //! other tools recorded: whatever is damaged, a report comes out or a sentence, and no panic.
 
-use crate::common::{output, refused, text};
+use crate::common::{hither, output, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,6 +103,59 @@ fn a_whole_recording_is_shown_in_every_form() {
     }
     let whole = shown("whole");
     assert!(!whole.contains("left out"), "{whole}");
+}
+
+#[test]
+fn a_report_that_cannot_be_made_leaves_no_files() {
+    let into = tempfile::tempdir().unwrap();
+    let path = |name: &str| into.path().join(name).to_str().unwrap().to_owned();
+    let (page, figures) = (path("page.html"), path("report.json"));
+    refused(
+        &[
+            "report",
+            "/nonexistent",
+            "--html",
+            &page,
+            "--json",
+            &figures,
+        ],
+        "/nonexistent",
+    );
+    let whole = corpus("whole");
+    refused(
+        &["report", &whole, "--pid", "424242", "--html", &page],
+        "no such process was recorded; these were: ",
+    );
+    refused(&["report", &whole, "--html", "-"], "only --json prints to");
+    assert_eq!(fs::read_dir(into.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn output_that_finds_no_room_is_a_failure_of_its_own() {
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut command = hither(&["report", &corpus("whole")]);
+    let done = command.stdout(full).output().unwrap();
+    let errors = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("standard output cannot be written"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn where_nothing_was_sampled_nothing_is_said_of_placement() {
+    let shown = output(&["zoom", &corpus("empty")]);
+    let tables = text(&shown.stdout) + &text(&shown.stderr);
+    assert!(tables.contains("open: no access was sampled"), "{tables}");
+    assert!(!tables.contains("memory is where it is used"), "{tables}");
+    refused(
+        &["zoom", &corpus("whole"), "--sites=64"],
+        "cannot be used with",
+    );
 }
 
 #[test]

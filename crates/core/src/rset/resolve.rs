@@ -54,6 +54,15 @@ impl Expression {
                  see what its parts come to"
             )));
         }
+        if let Self::Difference(left, _) = self
+            && asked.cpus.is_empty()
+            && !evaluate(left, resources, &mut Vec::new())?.cpus.is_empty()
+        {
+            warnings.push(format!(
+                "`{self}` takes all CPUs away and has memory alone, which says nothing of where \
+                 threads run"
+            ));
+        }
         let set = clip(&asked, resources, &mut warnings)?;
         Ok(Resolved {
             asked,
@@ -126,17 +135,7 @@ pub(super) fn evaluate(
         Expression::Complement(inner) => go(inner)?.complement(&resources.machine()),
         Expression::Intersection(left, right) => go(left)?.intersection(&go(right)?),
         Expression::Union(left, right) => go(left)?.union(&go(right)?),
-        Expression::Difference(left, right) => {
-            let (left, right) = (go(left)?, go(right)?);
-            let rest = left.difference(&right);
-            if rest.cpus.is_empty() && !left.cpus.is_empty() && !rest.nodes.is_empty() {
-                warnings.push(format!(
-                    "`{expression}` has memory alone, as all its CPUs are taken away: it says nothing \
-                     of where threads run"
-                ));
-            }
-            rest
-        }
+        Expression::Difference(left, right) => go(left)?.difference(&go(right)?),
     })
 }
 

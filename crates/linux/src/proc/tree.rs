@@ -414,6 +414,30 @@ mod tests {
     }
 
     #[test]
+    fn what_was_used_before_the_first_look_and_before_the_end_counts() {
+        const BUSY: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        let mut shell = Command::new("sh")
+            .args([
+                "-c",
+                &format!("exec 3<&0; sh -c '{BUSY}; echo; read line' <&3 & wait"),
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A line says that it has used its time, and so before anybody looks.
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let mut tree = Tree::new(Root::host(), shell.id() as i32);
+        tree.refresh(0).unwrap();
+        assert!(tree.cpu_us() >= 20_000, "{}", tree.cpu_us());
+        // Told once.
+        tree.refresh(1).unwrap();
+        assert!(tree.cpu_us() <= 20_000, "{}", tree.cpu_us());
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+
+    #[test]
     fn a_renewed_process_is_another_incarnation() {
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 60 & wait"])

@@ -148,8 +148,8 @@ impl Data {
         match &data.meta.ended {
             Some(ended) => data.notes.extend(ended.notes.iter().cloned()),
             None => data.notes.push(
-                "the recorder did not come to its end: up to ten seconds are missing, and when \
-                 processes ended"
+                "the recorder did not come to its end: up to ten seconds are missing, and names and \
+                 ends of processes"
                     .to_owned(),
             ),
         }

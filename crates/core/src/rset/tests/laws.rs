@@ -228,7 +228,7 @@ proptest! {
     fn printing_then_parsing_is_identity(expression in joined(terms())) {
         let printed = expression.to_string();
         // Longer ones are refused, by design.
-        if printed.len() <= 1024 {
+        if printed.split_whitespace().map(str::len).sum::<usize>() <= 1024 {
             prop_assert_eq!(parse::parse(&printed), Ok(expression), "{}", printed);
         }
     }
@@ -270,7 +270,8 @@ proptest! {
         prop_assert_eq!(&found.set, &found.asked.intersection(&machine.usable()));
         prop_assert_eq!(found.left_out().union(&found.set), found.asked.clone());
         // Never silently, and never without cause.
-        prop_assert_eq!(found.warnings.is_empty(), found.left_out().is_empty());
+        let mut told = found.warnings.iter().filter(|told| told.contains("left out"));
+        prop_assert_eq!(told.next().is_none(), found.left_out().is_empty());
         // A part that was asked for is there.
         prop_assert_eq!(found.set.cpus.is_empty(), found.asked.cpus.is_empty());
         prop_assert_eq!(found.set.nodes.is_empty(), found.asked.nodes.is_empty());

@@ -246,3 +246,30 @@ fn every_example_is_read() {
         assert!(example.starts_with(word));
     }
 }
+
+#[test]
+fn who_takes_all_cpus_away_is_told() {
+    let machine = sparse();
+    let warnings = |text: &str| {
+        let expression: Expression = text.parse().unwrap();
+        expression.resolve(&machine).unwrap().warnings
+    };
+    let told = warnings("node:0 - cpus:0-7");
+    assert!(told[0].contains("has memory alone"), "{told:?}");
+    for meant in [
+        "node:0 & mem:0",
+        "mem:0",
+        "node:0 - cpus:0",
+        "node:0 - mem:8",
+    ] {
+        assert_eq!(warnings(meant), [""; 0], "{meant}");
+    }
+}
+
+#[test]
+fn a_long_set_is_read_as_it_is_printed() {
+    let text = vec!["cpus:0"; 140].join("+");
+    let expression: Expression = text.parse().unwrap();
+    assert_eq!(expression.to_string().parse(), Ok(expression));
+    assert!(vec!["cpus:0"; 180].join("+").parse::<Expression>().is_err());
+}
