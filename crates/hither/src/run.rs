@@ -13,6 +13,7 @@ mod show;
 mod start;
 mod weigh;
 
+use crate::output::{can_write, write};
 use crate::{beside, print, units};
 use anyhow::{Context, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -106,13 +107,7 @@ impl Command {
         let machine = self.machine.as_deref().map(read_machine).transpose()?;
         let setup = self.prepare(machine.as_ref())?;
         if let Some(path) = &self.json {
-            // Found out now rather than after a long run; nothing is overwritten yet.
-            let mut options = std::fs::OpenOptions::new();
-            options
-                .append(true)
-                .create(true)
-                .open(path)
-                .with_context(|| cannot_write(path))?;
+            can_write("--json", path)?;
         }
         let finished = driver::run(
             setup,
@@ -126,8 +121,8 @@ impl Command {
         let status = finished.ended.status();
         if let Some(path) = &self.json {
             // The program has run: its status must not be lost for a full disk.
-            if let Err(error) = std::fs::write(path, report.json()) {
-                print::err_lines(&format!("{}: {error}", cannot_write(path)));
+            if let Err(error) = write("--json", path, &report.json()) {
+                print::error(&error);
             }
         }
         Ok(ExitCode::from(status))
@@ -217,13 +212,6 @@ fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
     let topology = Topology::read(&root).context("reading the machine")?;
     let resources = resources::read(&root, &topology).context("reading the machine")?;
     Ok((root, topology, resources))
-}
-
-fn cannot_write(path: &Path) -> String {
-    format!(
-        "{} cannot be written; give --json a file in a folder of yours",
-        path.display()
-    )
 }
 
 fn read_machine(path: &Path) -> anyhow::Result<Machine> {

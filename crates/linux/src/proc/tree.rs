@@ -202,18 +202,14 @@ impl Tree {
         *ended_us = 0;
         self.processes.retain_mut(|process| {
             let stat = read_stat(&process.stat, text);
-            let since = |before: u64, stat: &stat::Stat| {
-                stat.cpu_ticks.saturating_sub(before) * (1_000_000 / TICKS_PER_SECOND)
+            let now = stat.as_ref().map_or(0, |stat| stat.cpu_ticks);
+            let used_us = us(now.saturating_sub(process.cpu_ticks));
+            let Some(stat) = stat.filter(|stat| !stat.has_ended()) else {
+                *ended_us += used_us;
+                ended.push(process.pid);
+                return false;
             };
-            let stat = match stat {
-                Some(stat) if !stat.has_ended() => stat,
-                last => {
-                    *ended_us += last.map_or(0, |stat| since(process.cpu_ticks, &stat));
-                    ended.push(process.pid);
-                    return false;
-                }
-            };
-            process.cpu_us = since(process.cpu_ticks, &stat);
+            process.cpu_us = used_us;
             process.cpu_ticks = stat.cpu_ticks;
             process.mapped_bytes = stat.mapped_bytes;
             process.resident_pages = stat.resident_pages;
@@ -336,7 +332,7 @@ impl Tree {
             }
         };
         let cpu_us = match stat.start_ticks >= self.began_ticks {
-            true => stat.cpu_ticks * (1_000_000 / TICKS_PER_SECOND),
+            true => us(stat.cpu_ticks),
             false => 0,
         };
         let incarnation = self.take_incarnation();
@@ -359,6 +355,10 @@ impl Tree {
         self.next_incarnation = taken.checked_add(1).unwrap_or(FIRST_INCARNATION);
         taken
     }
+}
+
+fn us(ticks: u64) -> u64 {
+    ticks * (1_000_000 / TICKS_PER_SECOND)
 }
 
 fn read_stat(file: &File, text: &mut Vec<u8>) -> Option<stat::Stat> {
