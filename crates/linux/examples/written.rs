@@ -5,7 +5,11 @@
 //!     written load [NAME=VALUE...]    the load alone
 //!
 //! `mb=64` size of the mapping, `hot=8` MB of it that are written, `rest=5` ms of sleep after each
-//! pass, `seconds=4` of watching, `budget=5` per cent of one CPU, the faults of the program included.
+//! pass and flush of the TLB, `seconds=4` of watching, `budget=5` per cent of one CPU, the faults of
+//! the program included.
+
+#[path = "hot_pages/scratch.rs"]
+mod scratch;
 
 use hither_core::observation::{Observations, RegionAccess};
 use hither_linux::counters::task;
@@ -15,6 +19,7 @@ use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::tracker::written::WrittenTracker;
 use hither_linux::watch::empty_snapshot;
+use scratch::Scratch;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
@@ -98,6 +103,7 @@ fn load(options: &Options) -> Result<(), String> {
     writeln!(out, "{start} {hot_start}")
         .and_then(|()| out.flush())
         .map_err(|error| error.to_string())?;
+    let scratch = Scratch::new();
     let mut sum = 0u64;
     while std::os::unix::process::parent_id() == parent {
         let area = &mut words[at..at + hot];
@@ -107,6 +113,7 @@ fn load(options: &Options) -> Result<(), String> {
         let read = words.iter().step_by(PAGE_WORDS);
         sum = read.fold(sum, |sum, &word| sum.wrapping_add(word));
         std::hint::black_box(sum);
+        scratch.flush();
         std::thread::sleep(options.rest);
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! its parent says so.
 
 use crate::options::Options;
+use crate::scratch::Scratch;
 use crate::{MB, PAGE};
 use hither_workloads::memory::{Placement, Region};
 use hither_workloads::random::Random;
@@ -191,34 +192,6 @@ fn batch(shared: &Shared, phase: u64, random: &mut Random, strides: &mut Strides
             for _ in 0..BATCH {
                 update(0, first + random.below(shared.hot * 512));
             }
-        }
-    }
-}
-
-/// Pages whose protection is changed so that the kernel flushes the CPU's TLB: above 33 it flushes
-/// all of it (x86's `tlb_single_page_flush_ceiling`).
-///
-/// A TLB of the machines that are modelled holds some 1,500 translations, and what a program uses
-/// evicts them. The emulator's grows to tens of thousands and may then keep those of all hot pages:
-/// nobody walks the page tables, and accessed bits that DAMON has cleared stay clear.
-struct Scratch(Region);
-
-impl Scratch {
-    const PAGES: usize = 64;
-
-    fn new() -> Self {
-        let region = Region::new(Self::PAGES * PAGE as usize, Placement::default());
-        let region = region.unwrap_or_else(|error| panic!("{error:?}"));
-        let first_words = region.words().iter().step_by(512);
-        first_words.for_each(|word| word.store(1, Relaxed));
-        Self(region)
-    }
-
-    fn flush(&self) {
-        let start = self.0.words().as_ptr().cast_mut().cast();
-        for access in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
-            // SAFETY: a mapping of this thread, which nobody writes to meanwhile.
-            unsafe { libc::mprotect(start, Self::PAGES * PAGE as usize, access) };
         }
     }
 }

@@ -20,6 +20,7 @@ mod cpu;
 mod judge;
 mod load;
 mod options;
+mod scratch;
 
 use cpu::OwnCpu;
 use hither_core::observation::Observations;
