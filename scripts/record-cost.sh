@@ -13,6 +13,7 @@ trap 'rm -f "$report" "$said"' EXIT
 longer=$(((runs + 2) / 3))
 commands=(
   "$runs $programs/gups --threads $cpus --updates 8000000"
+  "$runs $programs/gups --threads $cpus --updates 12000000"
   "$runs $programs/kvstore --threads $cpus --operations 2000000"
   "$longer $programs/cluster shared --threads $cpus --rounds 20"
   "$longer $programs/gups --threads $cpus --updates 48000000"

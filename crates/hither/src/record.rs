@@ -63,7 +63,7 @@ pub struct Command {
     /// Stop recording after this time; a command runs on
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Length of the intervals that traffic is summed over: 10ms to 10s; up to four times as long while
+    /// Length of the intervals that traffic is summed over: 10ms to 10s; up to eight times as long while
     /// so little is executed that they would cost more than their part of --overhead
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     interval: u64,

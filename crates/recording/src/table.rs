@@ -11,8 +11,10 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 use std::sync::Arc;
 
-/// Rows from which on columns are encoded and compressed.
+/// Rows from which on columns are encoded, and from which on they are compressed: a compressor clears a
+/// table of 32 KiB for each column, which is more than a few rows are worth.
 const ENCODED_ROWS: usize = 256;
+const COMPRESSED_ROWS: usize = 4096;
 
 /// A column's description.
 #[derive(Clone, Copy, Debug)]
@@ -162,8 +164,11 @@ pub(crate) fn to_parquet<R: Row>(rows: &[R]) -> parquet::errors::Result<Vec<u8>>
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true)
         .set_dictionary_enabled(false);
-    if rows.len() >= ENCODED_ROWS {
+    let is_long = rows.len() >= COMPRESSED_ROWS;
+    if is_long {
         properties = properties.set_compression(Compression::SNAPPY);
+    }
+    if rows.len() >= ENCODED_ROWS {
         for column in R::COLUMNS {
             let path = || ColumnPath::new(vec![column.name.to_owned()]);
             match (column.field)(column.name)?.get_physical_type() {
@@ -172,6 +177,11 @@ pub(crate) fn to_parquet<R: Row>(rows: &[R]) -> parquet::errors::Result<Vec<u8>>
                     properties = properties
                         .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED)
                         .set_column_compression(path(), Compression::UNCOMPRESSED);
+                }
+                // Mostly the same few numbers, which the compression would do better with.
+                Physical::INT32 if !is_long => {
+                    properties =
+                        properties.set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
                 }
                 Physical::BYTE_ARRAY => {
                     properties = properties.set_column_dictionary_enabled(path(), true);

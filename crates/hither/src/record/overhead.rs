@@ -11,16 +11,17 @@ const STEP: (f64, f64) = (0.5, 1.5);
 const TURNS: f64 = 0.15;
 const LOOKS: f64 = 0.15;
 const SAMPLES: f64 = 0.45;
-/// The same of samples until the rest of the budget has paid for start and end: so little that a program
-/// which ends then has cost no more than the budget.
-const FIRST_SAMPLES: f64 = 0.15;
+/// The same of turns and samples until the rest of the budget has paid for start and end: so little that a
+/// program which ends then has cost no more than the budget.
+const FIRST_TURNS: f64 = 0.08;
+const FIRST_SAMPLES: f64 = 0.12;
 /// What start and end of a recording cost in instructions, by the lab's counters: `hither record -- true`.
-const START_INSTRUCTIONS: f64 = 6_300_000.0;
+const START_INSTRUCTIONS: f64 = 5_300_000.0;
 /// What a turn costs in instructions, by the lab's counters around its parts: reading counters and rings
 /// 90,000, processes 40,000 in the mean, rows 20,000; to be woken and to sleep 40,000, an estimate.
 const TURN_INSTRUCTIONS: f64 = 190_000.0;
 /// Intervals are stretched at most so many times: processes that come and go in between are missed.
-const MOST_STRETCH: f64 = 4.0;
+const MOST_STRETCH: f64 = 8.0;
 
 /// Holds the cost.
 #[derive(Clone, Debug)]
@@ -83,7 +84,11 @@ impl Overhead {
         let Some(per_us) = instructions_per_us else {
             return asked_us;
         };
-        let stretch = TURN_INSTRUCTIONS / (TURNS * self.budget * per_us * asked_us as f64);
+        let part = match self.start_is_paid() {
+            true => TURNS,
+            false => FIRST_TURNS,
+        };
+        let stretch = TURN_INSTRUCTIONS / (part * self.budget * per_us * asked_us as f64);
         (asked_us as f64 * stretch.clamp(1.0, MOST_STRETCH)) as u64
     }
 
@@ -101,12 +106,17 @@ impl Overhead {
     /// Share of the instructions that samples may take.
     #[must_use]
     pub fn samples(&self) -> f64 {
-        let saved = (1.0 - TURNS - LOOKS - FIRST_SAMPLES) * self.budget * self.executed;
-        let part = match saved < START_INSTRUCTIONS {
-            true => FIRST_SAMPLES,
-            false => SAMPLES,
+        let part = match self.start_is_paid() {
+            true => SAMPLES,
+            false => FIRST_SAMPLES,
         };
         part * self.budget
+    }
+
+    /// Has what turns, looks and samples left of the budget paid for start and end?
+    fn start_is_paid(&self) -> bool {
+        let saved = (1.0 - FIRST_TURNS - LOOKS - FIRST_SAMPLES) * self.budget * self.executed;
+        saved >= START_INSTRUCTIONS
     }
 
     /// Adds an interval: how long it was, the CPU time of what is watched, and hither's own.
@@ -184,9 +194,16 @@ mod tests {
         assert!((0.005..0.0125).contains(&cost), "{cost}");
     }
 
+    /// One at 1 % that has executed so many million instructions.
+    fn after(millions: f64) -> Overhead {
+        let mut overhead = Overhead::new(0.01);
+        overhead.add_executed(millions * 1e6);
+        overhead
+    }
+
     #[test]
     fn who_executes_little_is_disturbed_less_often() {
-        let overhead = Overhead::new(0.01);
+        let overhead = after(1000.0);
         let interval = |per_us| overhead.interval_us(100_000, per_us);
         // 190,000 instructions are 0.15 % of the 127 million of 100 ms at 1,270 a us.
         assert_eq!(
@@ -194,25 +211,28 @@ mod tests {
             [100_000; 3]
         );
         assert_eq!(interval(Some(500.0)), 253_333);
-        assert_eq!([Some(1.0), Some(0.0)].map(interval), [400_000; 2]);
+        assert_eq!([Some(1.0), Some(0.0)].map(interval), [800_000; 2]);
         assert_eq!(
-            Overhead::new(0.1).interval_us(100_000, Some(130.0)),
+            Overhead::new(0.1).interval_us(100_000, Some(240.0)),
             100_000
         );
     }
 
     #[test]
-    fn start_and_end_are_paid_before_many_samples_are() {
-        let mut overhead = Overhead::new(0.01);
-        assert_eq!(overhead.samples(), FIRST_SAMPLES * 0.01);
-        // 0.55 % of 1,145 million are 6.3 million.
-        overhead.add_executed(1.14e9);
-        assert_eq!(overhead.samples(), FIRST_SAMPLES * 0.01);
-        overhead.add_executed(0.02e9);
-        assert_eq!(overhead.samples(), SAMPLES * 0.01);
+    fn start_and_end_are_paid_before_much_else_is() {
+        // 0.65 % of 815 million are 5.3 million. A turn is 0.08 % of 475 million, 0.15 % of 253.
+        for (millions, samples, interval_us) in [
+            (0.0, FIRST_SAMPLES, 475_000),
+            (810.0, FIRST_SAMPLES, 475_000),
+            (820.0, SAMPLES, 253_333),
+        ] {
+            let overhead = after(millions);
+            assert_eq!(overhead.samples(), samples * 0.01);
+            assert_eq!(overhead.interval_us(100_000, Some(500.0)), interval_us);
+        }
         // Five times the budget pays five times as soon.
         let mut overhead = Overhead::new(0.05);
-        overhead.add_executed(0.24e9);
+        overhead.add_executed(0.17e9);
         assert_eq!(overhead.samples(), SAMPLES * 0.05);
     }
 

@@ -37,11 +37,11 @@ const RESIDENCY_INSTRUCTIONS: u64 = 150_000;
 /// Pages in memory up to which a look that is lent counts them all.
 const COUNTED_PAGES: u64 = 4096;
 /// Pages that it asks about in a larger process, and how many of those must be in memory: a process
-/// may map far more than it uses. Half of 600 is known to 4 % then, in two of three looks to 2 %.
-const ASKED: usize = 1024;
+/// may map far more than it uses. Half of 300 is known to 6 % then, in two of three looks to 3 %.
+const ASKED: usize = 512;
 /// What each takes in instructions: by the lab's counters around `move_pages(2)`, of 1,024 pages.
 const ASKED_INSTRUCTIONS: u64 = 630;
-const LEAST_FOUND: usize = 256;
+const LEAST_FOUND: usize = 128;
 /// A process that has grown or shrunk by its N-th part since it was looked at is looked at anew.
 const CHANGED: u64 = 16;
 
