@@ -13,7 +13,7 @@ mod show;
 mod start;
 mod weigh;
 
-use crate::output::{can_write, write};
+use crate::output::{can_write, is_standard_output, write};
 use crate::{beside, print, units};
 use anyhow::{Context, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -107,6 +107,10 @@ impl Command {
         let machine = self.machine.as_deref().map(read_machine).transpose()?;
         let setup = self.prepare(machine.as_ref())?;
         if let Some(path) = &self.json {
+            ensure!(
+                !is_standard_output(path),
+                "--json -: standard output is the program's; give --json a file"
+            );
             can_write("--json", path)?;
         }
         let finished = driver::run(

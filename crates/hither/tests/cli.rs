@@ -173,6 +173,10 @@ fn bad_command_lines_are_refused_with_a_remedy() {
             "give --json",
         ),
         (
+            &["run", "--policy", "none", "--json", "-", "--", "true"],
+            "standard output is the program's",
+        ),
+        (
             &["run", "--policy", "none", "--", &path("missing")],
             "cannot be started",
         ),

@@ -100,7 +100,7 @@ fn a_chosen_node_is_told_with_the_reason() {
     assert!(run.status.success(), "{told}");
     assert!(told.contains("hither: chosen node0: "), "{told}");
     assert!(
-        told.contains(" CPUs idle, ") && told.contains("distance 10 to the device"),
+        told.contains(" CPUs idle, ") && told.contains("distance 10 to what it should be near"),
         "{told}"
     );
     assert!(told.contains("memory bind:0"), "{told}");

@@ -25,7 +25,7 @@ pub struct Candidate {
 pub enum Criterion {
     /// It has the memory that is needed.
     Memory,
-    /// It is nearer to the device.
+    /// It is nearer to the device, or node.
     Device,
     /// More of its CPUs are idle, in tenths of a node's CPUs.
     Idle,
@@ -52,7 +52,7 @@ impl Criterion {
     pub fn why(self) -> &'static str {
         match self {
             Self::Memory => "it has the memory that is needed",
-            Self::Device => "it is nearer to the device",
+            Self::Device => "it is nearer",
             Self::Idle => "more of its CPUs are idle",
             Self::Bandwidth => "its memory has more bandwidth",
             Self::Free => "it has more free memory",

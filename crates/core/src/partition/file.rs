@@ -70,14 +70,20 @@ struct Document {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table such as { on = \"node:0\", goal = {} }"
+)]
 struct Rest {
     on: Option<Spanned<String>>,
     goal: Option<Spanned<Goal>>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table `[[partition]]` with `name` and `on`"
+)]
 struct Section {
     name: Spanned<String>,
     on: Spanned<String>,

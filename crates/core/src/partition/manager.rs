@@ -16,7 +16,11 @@ use std::collections::BTreeMap;
 
 /// How eagerly the manager acts.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table such as { hold = 3, cooldown_s = 60 }"
+)]
 pub struct Pace {
     /// Looks in a row that a want must last.
     pub hold: u32,
@@ -38,7 +42,11 @@ impl Default for Pace {
 
 /// What an owner wants. Shares are 0 to 1.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table such as { min_nodes = 1, max_nodes = 4 }"
+)]
 pub struct Goal {
     /// Nodes that it always keeps.
     pub min_nodes: usize,
@@ -60,7 +68,10 @@ pub struct Goal {
 
 /// A time of day with a number of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table such as { from = \"08:00\", to = \"18:00\", nodes = 2 }"
+)]
 pub struct Slot {
     /// When it begins: `08:00`.
     pub from: String,

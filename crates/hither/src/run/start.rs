@@ -116,7 +116,7 @@ fn reasons(ranked: &[(Candidate, Criterion)], count: usize) -> Vec<String> {
             text += &format!(", {:.0} GB/s", mbs as f64 / 1000.0);
         }
         if let Some(distance) = candidate.device_distance {
-            text += &format!(", distance {distance} to the device");
+            text += &format!(", distance {distance} to what it should be near");
         }
         if let (true, Some((next, _))) = (at + 1 == count, ranked.get(count)) {
             text += &format!("; before {}: {}", next.node, criterion.why());

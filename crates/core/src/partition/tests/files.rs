@@ -95,6 +95,21 @@ fn what_does_not_fit_is_refused_with_its_line() {
             "less than cpu_above",
         ),
         (
+            format!("{FILE}goal = 3\n"),
+            10,
+            "a table such as { min_nodes = 1, max_nodes = 4 }",
+        ),
+        (
+            format!("{FILE}goal = {{ schedule = [7] }}\n"),
+            10,
+            "a table such as { from = \"08:00\"",
+        ),
+        (
+            "format = \"hither.partitions/1\"\npartition = [3]\n".to_owned(),
+            2,
+            "a table `[[partition]]`",
+        ),
+        (
             format!("{FILE}goal = {{ min_nodes = 0 }}\n"),
             10,
             "at least 1",
