@@ -84,10 +84,7 @@ impl Overhead {
         let Some(per_us) = instructions_per_us else {
             return asked_us;
         };
-        let part = match self.start_is_paid() {
-            true => TURNS,
-            false => FIRST_TURNS,
-        };
+        let part = self.part(FIRST_TURNS, TURNS);
         let stretch = TURN_INSTRUCTIONS / (part * self.budget * per_us * asked_us as f64);
         (asked_us as f64 * stretch.clamp(1.0, MOST_STRETCH)) as u64
     }
@@ -106,17 +103,16 @@ impl Overhead {
     /// Share of the instructions that samples may take.
     #[must_use]
     pub fn samples(&self) -> f64 {
-        let part = match self.start_is_paid() {
-            true => SAMPLES,
-            false => FIRST_SAMPLES,
-        };
-        part * self.budget
+        self.part(FIRST_SAMPLES, SAMPLES) * self.budget
     }
 
-    /// Has what turns, looks and samples left of the budget paid for start and end?
-    fn start_is_paid(&self) -> bool {
+    /// The first until what turns, looks and samples left of the budget has paid for start and end.
+    fn part(&self, first: f64, later: f64) -> f64 {
         let saved = (1.0 - FIRST_TURNS - LOOKS - FIRST_SAMPLES) * self.budget * self.executed;
-        saved >= START_INSTRUCTIONS
+        match saved < START_INSTRUCTIONS {
+            true => first,
+            false => later,
+        }
     }
 
     /// Adds an interval: how long it was, the CPU time of what is watched, and hither's own.
