@@ -170,13 +170,19 @@ impl Command {
                 word.display()
             );
         }
+        let shared = &self.numactl.shared;
+        if shared.is_meant()
+            && let Some((option, about)) = self.numactl.misplaced_beside_shared()
+        {
+            bail!("{option} is about {about}");
+        }
         let (root, topology, resources) = read_host()?;
         let policy = self.numactl.policy(&resources, &root)?;
         let text = match (self.numactl.show, self.numactl.hardware) {
             (true, _) => show::show(&resources)?,
             (false, true) => show::hardware(&topology),
             (false, false) => {
-                show::shared(&self.numactl.shared, policy.as_ref(), self.place.verify)?
+                show::shared(shared, policy.as_ref(), self.place.verify)?
             }
         };
         print::out(&text)?;

@@ -167,6 +167,10 @@ fn what_cannot_be_is_refused_before_anything_runs() {
             "/no/such/file: cannot be opened",
         ),
         (&["--file", "/no/such/file", "-l"], "--length"),
+        (&["--file", "x", "-N", "0"], "--cpunodebind is about a program"),
+        (&["--shm", "x", "-C", "0"], "--physcpubind is about a program"),
+        (&["--file", "x", "--huge"], "--huge is about System V segments"),
+        (&["--file", "x", "-I", "1"], "--shmid is about System V segments"),
         (&["-m", "0", "no-such-program"], "cannot be started"),
         (&["--nonsense", "true"], "--nonsense"),
     ] {
@@ -202,4 +206,9 @@ fn shared_memory_has_the_policy_it_was_given() {
         said(&["run", "--file", path, "--offset", "32k", "--dump"]),
         "0000000000008000-0000000000010000: local : \n"
     );
+    // What is refused leaves nothing behind.
+    let other = folder.path().join("b");
+    let words = ["--file", other.to_str().unwrap(), "--length=64k"];
+    refused(&[&["run", "--offset=1"], &words[..]].concat(), "offset");
+    assert!(!other.exists());
 }

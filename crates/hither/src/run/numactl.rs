@@ -127,6 +127,21 @@ impl Shared {
 }
 
 impl Options {
+    /// An option that means nothing for the shared memory which is named, and what it is about.
+    pub fn misplaced_beside_shared(&self) -> Option<(&'static str, &'static str)> {
+        let program = "a program, and --shm and --file go without one";
+        let segment = "System V segments; name one with --shm";
+        let is_file = self.shared.file.is_some();
+        let options = [
+            (self.cpunodebind.is_some(), "--cpunodebind", program),
+            (self.physcpubind.is_some(), "--physcpubind", program),
+            (is_file && self.shared.huge, "--huge", segment),
+            (is_file && self.shared.shmid.is_some(), "--shmid", segment),
+        ];
+        let mut given = options.into_iter().filter(|(is_given, ..)| *is_given);
+        given.next().map(|(_, option, about)| (option, about))
+    }
+
     /// Is any of those given that are about a program?
     pub fn is_used(&self) -> bool {
         let names_cpus = self.cpunodebind.is_some() || self.physcpubind.is_some();

@@ -47,30 +47,30 @@ impl Shared {
     /// # Errors
     /// It cannot be opened or mapped, or the part is not of whole pages.
     pub fn open_file(path: &Path, part: &Part) -> Result<Self> {
-        let mut made = Vec::new();
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let file = match options.open(path) {
+        let (opened, is_new) = match options.open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 part.length.ok_or_else(|| needs_length(path, "file"))?;
-                made.push(format!("file {} is made", path.display()));
-                options.create(true).mode(part.mode).open(path)
+                (options.create_new(true).mode(part.mode).open(path), true)
             }
-            opened => opened,
+            opened => (opened, false),
         };
-        let failed = |what: &str, error| {
-            Error::io(
-                path,
-                what,
-                "give a file in tmpfs or hugetlbfs that is yours",
-                error,
-            )
-        };
-        let file = file.map_err(|error| failed("cannot be opened", error))?;
-        if !sys::keeps_policies(&file).map_err(|error| failed("cannot be looked at", error))? {
-            if !made.is_empty() {
-                let _ = std::fs::remove_file(path);
-            }
+        let file = opened.map_err(|error| file_fails(path, "cannot be opened", error))?;
+        let shared = Self::over_file(path, part, &file, is_new);
+        if shared.is_err() && is_new {
+            let _ = std::fs::remove_file(path);
+        }
+        shared
+    }
+
+    fn over_file(path: &Path, part: &Part, file: &File, is_new: bool) -> Result<Self> {
+        let failed = |what: &str, error| file_fails(path, what, error);
+        let mut made = Vec::new();
+        if is_new {
+            made.push(format!("file {} is made", path.display()));
+        }
+        if !sys::keeps_policies(file).map_err(|error| failed("cannot be looked at", error))? {
             let only = "is on a file system that keeps no memory policies";
             return Err(Error::new(
                 path,
@@ -89,7 +89,7 @@ impl Shared {
                 .map_err(|error| failed("cannot be made longer", error))?;
             made.push(format!("file {} is {end} bytes long now", path.display()));
         }
-        let segment = Segment::map(&file, part.offset, length);
+        let segment = Segment::map(file, part.offset, length);
         let segment = segment.map_err(|error| failed("cannot be mapped", error))?;
         Ok(Self {
             name: path.to_owned(),
@@ -256,6 +256,11 @@ impl Shared {
     fn bytes(&self) -> u64 {
         self.within.end - self.within.start
     }
+}
+
+fn file_fails(path: &Path, what: &str, error: io::Error) -> Error {
+    let remedy = "give a file in tmpfs or hugetlbfs that is yours";
+    Error::io(path, what, remedy, error)
 }
 
 fn needs_length(path: &Path, what: &str) -> Error {

@@ -55,7 +55,10 @@ pub(crate) fn read<T>(
         };
         Error::io(&path, reason, remedy, error)
     })?;
-    parser(&String::from_utf8_lossy(&bytes)).map_err(|fault| {
+    // To check is quick; to replace looks at each byte.
+    let text = String::from_utf8(bytes)
+        .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned());
+    parser(&text).map_err(|fault| {
         let remedy = "report it with the file: hither does not know this kernel's format";
         fault.at(&path, remedy)
     })
