@@ -181,9 +181,7 @@ impl Command {
         let text = match (self.numactl.show, self.numactl.hardware) {
             (true, _) => show::show(&resources)?,
             (false, true) => show::hardware(&topology),
-            (false, false) => {
-                show::shared(shared, policy.as_ref(), self.place.verify)?
-            }
+            (false, false) => show::shared(shared, policy.as_ref(), self.place.verify)?,
         };
         print::out(&text)?;
         Ok(ExitCode::SUCCESS)

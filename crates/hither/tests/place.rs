@@ -167,10 +167,22 @@ fn what_cannot_be_is_refused_before_anything_runs() {
             "/no/such/file: cannot be opened",
         ),
         (&["--file", "/no/such/file", "-l"], "--length"),
-        (&["--file", "x", "-N", "0"], "--cpunodebind is about a program"),
-        (&["--shm", "x", "-C", "0"], "--physcpubind is about a program"),
-        (&["--file", "x", "--huge"], "--huge is about System V segments"),
-        (&["--file", "x", "-I", "1"], "--shmid is about System V segments"),
+        (
+            &["--file", "x", "-N", "0"],
+            "--cpunodebind is about a program",
+        ),
+        (
+            &["--shm", "x", "-C", "0"],
+            "--physcpubind is about a program",
+        ),
+        (
+            &["--file", "x", "--huge"],
+            "--huge is about System V segments",
+        ),
+        (
+            &["--file", "x", "-I", "1"],
+            "--shmid is about System V segments",
+        ),
         (&["-m", "0", "no-such-program"], "cannot be started"),
         (&["--nonsense", "true"], "--nonsense"),
     ] {
