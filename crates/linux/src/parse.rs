@@ -2,10 +2,20 @@
 
 use crate::error::Fault;
 use hither_core::set::{IdSet, Numbered};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Result of a parser.
 pub type Parsed<T> = Result<T, Fault>;
+
+/// Bytes as text; names of files and groups may be in any encoding, and what is not UTF-8 is replaced. Most
+/// of it is UTF-8, which is checked first: that is quick, while to replace looks at each byte.
+pub fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(bytes),
+    }
+}
 
 /// One number alone on its line.
 ///

@@ -138,8 +138,8 @@ impl Options {
             (is_file && self.shared.huge, "--huge", segment),
             (is_file && self.shared.shmid.is_some(), "--shmid", segment),
         ];
-        let mut given = options.into_iter().filter(|(is_given, ..)| *is_given);
-        given.next().map(|(_, option, about)| (option, about))
+        let (_, option, about) = options.into_iter().find(|(is_given, ..)| *is_given)?;
+        Some((option, about))
     }
 
     /// Is any of those given that are about a program?

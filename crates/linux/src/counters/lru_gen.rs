@@ -14,7 +14,7 @@
 //! by it. Evicting (`-`) is never asked for.
 
 use crate::error::{Error, Fault, Result};
-use crate::parse::{Parsed, clip};
+use crate::parse::{Parsed, clip, text};
 use crate::root::Root;
 use crate::sys;
 use hither_core::ids::NodeId;
@@ -203,7 +203,7 @@ pub fn read(root: &Root) -> Result<Vec<List>> {
             Error::io(&path, reason, "run hither as root", error)
         })?;
     // Names of groups may be in any encoding.
-    parse(&String::from_utf8_lossy(&bytes)).map_err(|fault| fault.at(&path, FORMAT_REMEDY))
+    parse(&text(&bytes)).map_err(|fault| fault.at(&path, FORMAT_REMEDY))
 }
 
 /// The lists of a process's control group, or of the closest above it that has lists of its own.

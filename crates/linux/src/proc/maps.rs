@@ -4,7 +4,7 @@
 //! read and parsed.
 
 use crate::error::{Fault, Result};
-use crate::parse::{Parsed, clip};
+use crate::parse::{Parsed, clip, text};
 use crate::root::Root;
 use crate::sys::{self, Mapping};
 use std::fs::File;
@@ -67,7 +67,7 @@ impl Maps {
         self.file.rewind()?;
         let mut bytes = Vec::new();
         (&self.file).take(MAX_TEXT_BYTES).read_to_end(&mut bytes)?;
-        parse(&String::from_utf8_lossy(&bytes)).map_err(|fault| {
+        parse(&text(&bytes)).map_err(|fault| {
             let text = format!("line {}: {}", fault.line, fault.reason);
             io::Error::new(io::ErrorKind::InvalidData, text)
         })

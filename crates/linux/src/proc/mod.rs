@@ -11,7 +11,7 @@ pub mod stat;
 pub mod tree;
 
 use crate::error::{Error, Result};
-use crate::parse::Parsed;
+use crate::parse::{self, Parsed};
 use crate::root::Root;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -55,10 +55,7 @@ pub(crate) fn read<T>(
         };
         Error::io(&path, reason, remedy, error)
     })?;
-    // To check is quick; to replace looks at each byte.
-    let text = String::from_utf8(bytes)
-        .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned());
-    parser(&text).map_err(|fault| {
+    parser(&parse::text(&bytes)).map_err(|fault| {
         let remedy = "report it with the file: hither does not know this kernel's format";
         fault.at(&path, remedy)
     })

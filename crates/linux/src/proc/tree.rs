@@ -11,6 +11,7 @@
 use super::pagemap::Pagemap;
 use super::stat::{self, TICKS_PER_SECOND};
 use crate::error::Result;
+use crate::parse;
 use crate::partition::cgroup;
 use crate::root::Root;
 use crate::sys;
@@ -364,7 +365,7 @@ fn us(ticks: u64) -> u64 {
 fn read_stat(file: &File, text: &mut Vec<u8>) -> Option<stat::Stat> {
     text.resize(1024, 0);
     let got = file.read_at(text, 0).ok()?;
-    stat::parse(&String::from_utf8_lossy(&text[..got])).ok()
+    stat::parse(&parse::text(&text[..got])).ok()
 }
 
 #[cfg(test)]
