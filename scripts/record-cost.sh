@@ -12,6 +12,7 @@ report=$(mktemp) said=$(mktemp)
 trap 'rm -f "$report" "$said"' EXIT
 longer=$(((runs + 2) / 3))
 commands=(
+  "$runs $programs/gups --threads $cpus --updates 4000000"
   "$runs $programs/gups --threads $cpus --updates 8000000"
   "$runs $programs/gups --threads $cpus --updates 12000000"
   "$runs $programs/kvstore --threads $cpus --operations 2000000"
