@@ -291,7 +291,7 @@ impl MoveArguments {
             from: from.id,
             to: to.id,
             cpus,
-            kernel: kernel_release(),
+            kernel: sys::kernel_release(),
             repeat: self.repeat,
             seconds: self.seconds,
             arena_bytes,
@@ -403,11 +403,6 @@ fn check_memory(node: &Node, bytes: usize) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-fn kernel_release() -> String {
-    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
-    read.map_or("unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 /// Whole pages, one at least.

@@ -291,13 +291,12 @@ pub fn meta(
     };
     let first = topology.online.first();
     let line_bytes = first.and_then(|cpu| sysfs_cpu::line_bytes(root, cpu));
-    let kernel = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Meta {
         schema: SCHEMA.to_owned(),
         hither: env!("CARGO_PKG_VERSION").to_owned(),
         began_unix_ms: since.map_or(0, |since| since.as_millis() as u64),
-        kernel: kernel.trim().to_owned(),
+        kernel: sys::kernel_release(),
         nodes: topology.nodes.iter().map(node).collect(),
         distances: topology.distances.clone(),
         line_bytes: line_bytes.map_or(64, |bytes| bytes as u32),

@@ -27,6 +27,8 @@ const HEAD_BYTES: usize = layout::SECONDARY + layout::FILTERS * MAX_NODES * 8;
 /// Words of a window that hold totals.
 const WINDOW_WORDS: usize = (window::USER_LOCAL_FILLS + MAX_NODES * 8) / 8;
 const PCI: &str = "sys/bus/pci/devices";
+/// A line for each: bus, device and function in four digits, vendor and device in eight.
+const PCI_LIST: &str = "proc/bus/pci/devices";
 const NOT_THE_LAB: &str = "start the program in the lab (`hither lab run --machine FILE -- CMD`)";
 
 /// Counters of one vCPU since boot.
@@ -175,17 +177,22 @@ pub struct Device {
 impl Device {
     /// The folder of the device below `/sys/bus/pci/devices`, if this machine has one.
     pub fn find(root: &Root) -> Result<Option<PathBuf>> {
+        let (vendor, device) = (layout::PCI_VENDOR, layout::PCI_DEVICE);
+        // One file names all devices, of which a server has hundreds, but not the domains of their
+        // buses: a folder is looked for where one of these numbers is among them.
+        if let Some(list) = root.text_if_any(PCI_LIST)? {
+            let numbers = format!("{vendor:04x}{device:04x}");
+            if !list
+                .lines()
+                .any(|line| line.split_whitespace().nth(1) == Some(&numbers))
+            {
+                return Ok(None);
+            }
+        }
+        let alias = format!("pci:v{vendor:08X}d{device:08X}");
         for name in root.names(PCI)? {
-            let is = |file: &str, id: u16| -> Result<bool> {
-                let text = root.text_if_any(&format!("{PCI}/{name}/{file}"))?;
-                let digits = text
-                    .as_deref()
-                    .unwrap_or("")
-                    .trim()
-                    .trim_start_matches("0x");
-                Ok(u16::from_str_radix(digits, 16) == Ok(id))
-            };
-            if is("vendor", layout::PCI_VENDOR)? && is("device", layout::PCI_DEVICE)? {
+            let own = root.text_if_any(&format!("{PCI}/{name}/modalias"))?;
+            if own.is_some_and(|own| own.starts_with(&alias)) {
                 return Ok(Some(root.path(&format!("{PCI}/{name}"))));
             }
         }

@@ -201,8 +201,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let device = folder.path().join("sys/bus/pci/devices/0000:00:05.0");
         fs::create_dir_all(&device).unwrap();
-        fs::write(device.join("vendor"), "0x1af4\n").unwrap();
-        fs::write(device.join("device"), "0x1110\n").unwrap();
+        let alias = "pci:v00001AF4d00001110sv00001AF4sd00001100bc05sc00i00\n";
+        fs::write(device.join("modalias"), alias).unwrap();
         let memory = fs::File::create(device.join("resource2")).unwrap();
         memory.set_len(layout::SIZE as u64).unwrap();
         put(&memory, header::MAGIC, layout::MAGIC);

@@ -77,7 +77,7 @@ fn serve(port: &mut Port) -> Result<()> {
     system::tell_started();
     let hello = Hello {
         version: protocol::VERSION,
-        kernel: system::kernel_release(),
+        kernel: hither_linux::sys::kernel_release(),
         uptime_s: crate::os::monotonic_ns() as f64 / 1e9,
     };
     port.send_json(Kind::Hello, 0, &hello)?;

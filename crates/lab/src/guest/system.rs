@@ -83,14 +83,6 @@ pub fn power_off() -> ! {
     }
 }
 
-/// `uname -r`.
-pub fn kernel_release() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease")
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
-}
-
 /// Brings the loopback interface up: servers and their clients talk over it.
 pub fn loopback_up() -> io::Result<()> {
     // SAFETY: ifreq is plain data with room for the three bytes of the name; the requests read

@@ -106,27 +106,33 @@ impl Shared {
     /// # Errors
     /// It cannot be found, made or attached, or the part is not of whole pages.
     pub fn open_segment(path: &Path, part: &Part) -> Result<Self> {
-        let mut made = Vec::new();
-        let failed = |what: &str, error| {
-            let remedy = "give a key file and a segment that are yours (ipcs -m)";
-            Error::io(path, what, remedy, error)
-        };
         let is_there = path
             .try_exists()
-            .map_err(|e| failed("cannot be looked at", e))?;
-        if !is_there {
-            part.length.ok_or_else(|| needs_length(path, "segment"))?;
-            let mut options = OpenOptions::new();
-            let options = options.write(true).create_new(true).mode(part.mode);
-            options
-                .open(path)
-                .map_err(|e| failed("cannot be made", e))?;
-            made.push(format!("key file {} is made", path.display()));
+            .map_err(|error| key_fails(path, "cannot be looked at", error))?;
+        if is_there {
+            return Self::over_key_file(path, part, Vec::new());
         }
+        part.length.ok_or_else(|| needs_length(path, "segment"))?;
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(part.mode);
+        options
+            .open(path)
+            .map_err(|error| key_fails(path, "cannot be made", error))?;
+        let made = vec![format!("key file {} is made", path.display())];
+        let shared = Self::over_key_file(path, part, made);
+        if shared.is_err() {
+            let _ = std::fs::remove_file(path);
+        }
+        shared
+    }
+
+    fn over_key_file(path: &Path, part: &Part, mut made: Vec<String>) -> Result<Self> {
+        let failed = |what: &str, error| key_fails(path, what, error);
         let key = key(path, part.id).map_err(|e| failed("cannot be looked at", e))?;
         let found = sys::segment_id(key, 0, None, part.is_huge);
-        let id = match found {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let is_new = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let id = match is_new {
+            true => {
                 let length = part.length.ok_or_else(|| needs_length(path, "segment"))?;
                 let bytes = part.offset.saturating_add(length);
                 made.push(format!(
@@ -134,11 +140,19 @@ impl Shared {
                 ));
                 sys::segment_id(key, bytes, Some(part.mode), part.is_huge)
             }
-            found => found,
+            false => found,
         };
         let id = id.map_err(|e| failed("names a segment that cannot be had", e))?;
-        let attached = Segment::attach(id);
-        let segment = attached.map_err(|e| failed("names a segment that cannot be attached", e))?;
+        let shared = Self::over_segment(path, part, id, made);
+        if shared.is_err() && is_new {
+            let _ = sys::remove_segment(id);
+        }
+        shared
+    }
+
+    fn over_segment(path: &Path, part: &Part, id: i32, made: Vec<String>) -> Result<Self> {
+        let segment = Segment::attach(id)
+            .map_err(|error| key_fails(path, "names a segment that cannot be attached", error))?;
         let page_bytes = match part.is_huge {
             true => huge_page_bytes()?,
             false => 4096,
@@ -260,6 +274,11 @@ impl Shared {
 
 fn file_fails(path: &Path, what: &str, error: io::Error) -> Error {
     let remedy = "give a file in tmpfs or hugetlbfs that is yours";
+    Error::io(path, what, remedy, error)
+}
+
+fn key_fails(path: &Path, what: &str, error: io::Error) -> Error {
+    let remedy = "give a key file and a segment that are yours (ipcs -m)";
     Error::io(path, what, remedy, error)
 }
 
@@ -399,6 +418,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         assert!(Shared::open_segment(&path, &part(0, None)).is_err());
+        // A part that is refused leaves neither the key file nor, with one that was there, a segment.
+        assert!(Shared::open_segment(&path, &part(0, Some(100))).is_err());
+        assert!(!path.exists());
+        File::create(&path).unwrap();
+        assert!(Shared::open_segment(&path, &part(0, Some(100))).is_err());
+        assert!(path.exists());
+        let none = sys::segment_id(key(&path, 0).unwrap(), 0, None, false).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::NotFound);
+        std::fs::remove_file(&path).unwrap();
         let first = Shared::open_segment(&path, &part(0, Some(8 * PAGE))).unwrap();
         assert_eq!(first.made.len(), 2);
         first.bind(&policy("prefer:0"), false).unwrap();

@@ -41,7 +41,8 @@ pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, allowed_cpus, children_usage, keep_freed_memory,
-    keep_thread_on, own_cpu_ns, own_usage, reap_any, stay_on, thread_cpu_ns, wait_child,
+    keep_thread_on, kernel_release, own_cpu_ns, own_usage, reap_any, stay_on, thread_cpu_ns,
+    wait_child,
 };
 pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};

@@ -3,8 +3,23 @@
 use super::check;
 use hither_core::ids::CpuId;
 use hither_core::set::CpuSet;
+use std::ffi::CStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Release of the running kernel, as `uname -r` prints it.
+#[must_use]
+pub fn kernel_release() -> String {
+    let mut names = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: the call fills the structure, for which all zero is valid as well; its texts end with
+    // a zero byte.
+    let release = unsafe {
+        libc::uname(names.as_mut_ptr());
+        CStr::from_ptr((*names.as_ptr()).release.as_ptr())
+    };
+    release.to_string_lossy().into_owned()
+}
 
 /// A handle of one process; it stays its own even when the number is used again.
 #[derive(Debug)]

@@ -116,12 +116,14 @@ impl Drop for Segment {
     }
 }
 
-/// The number of the System V segment with this key; one of `bytes` and `mode` is made where there
-/// is none and `create` says so, of huge pages where `huge` does.
+/// The number of the System V segment with this key; or, with a mode in `create`, of one of `bytes`
+/// that is made, of huge pages where `huge` says so.
 ///
-/// `ENOENT`: there is none. Source: `shmget(2)`.
+/// `ENOENT`: there is none. `EEXIST`: there is one already. Source: `shmget(2)`.
 pub fn segment_id(key: i32, bytes: u64, create: Option<u32>, huge: bool) -> io::Result<i32> {
-    let mut flags = create.map_or(0, |mode| libc::IPC_CREAT | (mode & 0o777) as i32);
+    let mut flags = create.map_or(0, |mode| {
+        libc::IPC_CREAT | libc::IPC_EXCL | (mode & 0o777) as i32
+    });
     if huge {
         flags |= libc::SHM_HUGETLB;
     }

@@ -476,7 +476,7 @@ fn a_context_lets_go_of_its_own_mappings_only() {
     let range = area.range();
     let [own, foreign] = [(); 2].map(|()| Userfault::new(feature::MOVE, true).unwrap());
     own.trap_missing(&range).unwrap();
-    let release: String = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let release = sys::kernel_release();
     let mut numbers = release.split('.').map(|number| number.parse::<u32>());
     if let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next())
         && (major, minor) >= (6, 17)

@@ -26,12 +26,15 @@ impl Fake {
         fs::write(
             folder
                 .path()
-                .join("sys/bus/pci/devices/0000:00:01.0/vendor"),
-            "0x8086\n",
+                .join("sys/bus/pci/devices/0000:00:01.0/modalias"),
+            "pci:v00008086d00007020sv00001AF4sd00001100bc01sc01i80\n",
         )
         .unwrap();
-        fs::write(pci.join("vendor"), "0x1af4\n").unwrap();
-        fs::write(pci.join("device"), "0x1110\n").unwrap();
+        fs::write(
+            pci.join("modalias"),
+            "pci:v00001AF4d00001110sv00001AF4sd00001100bc05sc00i00\n",
+        )
+        .unwrap();
         fs::write(pci.join("enable"), "0\n").unwrap();
         let path = pci.join("resource2");
         let options = || {
@@ -133,6 +136,20 @@ fn the_device_is_found_enabled_and_described() {
         (2, 2, 64)
     );
     assert_eq!(fs::read_to_string(fake.path().join("enable")).unwrap(), "1");
+}
+
+#[test]
+fn the_kernels_list_saves_a_look_at_each_device() {
+    let fake = Fake::new();
+    let folder = fake.folder.path().join("proc/bus/pci");
+    fs::create_dir_all(&folder).unwrap();
+    let list = |numbers: &str| {
+        let text = format!("0008\t80867020\t0\t0\t\n0020\t{numbers}\ta\t0\tvirtio-pci\n");
+        fs::write(folder.join("devices"), text).unwrap();
+        Device::find(&Root::new(fake.folder.path())).unwrap()
+    };
+    assert_eq!(list("1af41110"), Some(fake.path()));
+    assert_eq!(list("1af41112"), None);
 }
 
 #[test]
