@@ -70,7 +70,7 @@ damon:two-phase:2; do IFS=: read -r tracker pattern phases <<< \$watch; settings
 for setting in \$settings; do words=\"tracker=\$tracker setting=\$setting pattern=\$pattern phases=\$phases \$load\"; \
 echo \$words; $hot \$words; done; done"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\
-scripts/record-cost.sh $MACHINE 4 6"
+scripts/record-cost.sh $MACHINE 4 12"
   "shim|real programs whose memory and threads the preload shim places, beside the same programs alone|scripts/shim.sh"
   "binding|every memory and thread policy of hither run, page by page, and numactl's documented uses beside numactl, in the laboratory|\
 HITHER_MACHINES=uniform,ibm-two-node,skylake8160,ibm-ccnuma,opteron8385,knl7250,knl7250-snc4,knl7250-snc4/5,spr-cxl-8,spr-2s-cxl \

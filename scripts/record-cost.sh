@@ -2,7 +2,7 @@
 # usage: record-cost.sh MACHINE.toml CPUS RUNS
 # What `hither record` costs programs at its default settings in the laboratory: instructions of user
 # and kernel, all CPUs and processes, beside the same program alone. Medians of RUNS runs each, in
-# turns in one boot; of the longer programs a third as many, as the kernel's own work, which differs by
+# turns in one boot; of the longer programs a sixth as many, as the kernel's own work, which differs by
 # some 4 million, is less of them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +10,7 @@ machine=$1 cpus=$2 runs=$3
 programs=target/release
 report=$(mktemp) said=$(mktemp)
 trap 'rm -f "$report" "$said"' EXIT
-longer=$(((runs + 2) / 3))
+longer=$(((runs + 5) / 6))
 commands=(
   "$runs $programs/gups --threads $cpus --updates 4000000"
   "$runs $programs/gups --threads $cpus --updates 8000000"
