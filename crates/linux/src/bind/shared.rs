@@ -129,18 +129,17 @@ impl Shared {
     fn over_key_file(path: &Path, part: &Part, mut made: Vec<String>) -> Result<Self> {
         let failed = |what: &str, error| key_fails(path, what, error);
         let key = key(path, part.id).map_err(|e| failed("cannot be looked at", e))?;
-        let found = sys::segment_id(key, 0, None, part.is_huge);
-        let is_new = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
-        let id = match is_new {
-            true => {
+        let (id, is_new) = match sys::segment_id(key, 0, None, part.is_huge) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let length = part.length.ok_or_else(|| needs_length(path, "segment"))?;
                 let bytes = part.offset.saturating_add(length);
                 made.push(format!(
                     "segment of {bytes} bytes is made with key {key:#010x}"
                 ));
-                sys::segment_id(key, bytes, Some(part.mode), part.is_huge)
+                let id = sys::segment_id(key, bytes, Some(part.mode), part.is_huge);
+                (id, true)
             }
-            false => found,
+            found => (found, false),
         };
         let id = id.map_err(|e| failed("names a segment that cannot be had", e))?;
         let shared = Self::over_segment(path, part, id, made);
