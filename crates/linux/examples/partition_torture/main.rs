@@ -43,10 +43,35 @@ struct Options {
     windows: u64,
 }
 
+/// How a node moves, and at which stage the fault comes; at any moment where none is named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Killed(Option<Stage>),
+    Interrupted(Option<Stage>),
+    Exits,
+    NoRoom,
+}
+
+/// How often each is met in so many moves. They are shuffled, not drawn, so that a short torture
+/// meets all.
+const KINDS: [(Kind, usize); 8] = [
+    (Kind::Plain, 5),
+    (Kind::Killed(None), 2),
+    (Kind::Killed(Some(Stage::Leaving)), 2),
+    (Kind::Killed(Some(Stage::Closed)), 2),
+    (Kind::Interrupted(None), 1),
+    (Kind::Interrupted(Some(Stage::Leaving)), 1),
+    (Kind::Exits, 2),
+    (Kind::NoRoom, 1),
+];
+
 struct Torture {
     options: Options,
     root: Root,
     chance: Chance,
+    /// Moves that come next, the last one first.
+    kinds: Vec<Kind>,
     board: Board,
     next_slot: usize,
     /// Workers that must live: name of the partition, process.
@@ -79,6 +104,7 @@ fn main() -> ExitCode {
     let mut torture = Torture {
         chance: Chance::new(options.seed),
         options,
+        kinds: Vec::new(),
         root: Root::host(),
         board: {
             // What an earlier one told is none of this one's.
@@ -102,6 +128,10 @@ fn main() -> ExitCode {
         println!("WRONG: {wrong}");
     }
     ExitCode::from(u8::from(!torture.wrong.is_empty()))
+}
+
+fn lives(child: &mut Child) -> bool {
+    child.try_wait().is_ok_and(|ended| ended.is_none())
 }
 
 fn parse(words: &[String]) -> Option<Options> {
@@ -161,8 +191,7 @@ impl Torture {
         self.must(&["partition", "stop"]);
         self.compare(&before, "after the last stop");
         for (_, worker) in &mut self.workers {
-            let lives = worker.try_wait().is_ok_and(|ended| ended.is_none());
-            if !lives {
+            if !lives(worker) {
                 self.wrong
                     .push("a worker did not outlive the partitions".to_owned());
             }
@@ -256,7 +285,7 @@ impl Torture {
         let has_joined =
             |pid| partitions::cgroup::own_processes(&self.root, &folder).contains(&pid);
         // One of few rounds may have ended by then.
-        while !has_joined(child.id() as i32) && child.try_wait().is_ok_and(|end| end.is_none()) {
+        while !has_joined(child.id() as i32) && lives(&mut child) {
             assert!(
                 start.elapsed() < Duration::from_secs(60),
                 "a worker does not join"
@@ -271,67 +300,85 @@ impl Torture {
         kept.map(|kept| kept.state).unwrap_or_default()
     }
 
+    fn next_kind(&mut self) -> Kind {
+        if self.kinds.is_empty() {
+            let each = |(kind, often)| std::iter::repeat_n(kind, often);
+            self.kinds = KINDS.into_iter().flat_map(each).collect();
+            self.chance.shuffle(&mut self.kinds);
+        }
+        self.kinds.pop().expect("there are some")
+    }
+
+    /// One move of the next kind; what came too late for its kind is tried again with the next.
     fn one_move(&mut self) {
-        let before = self.state();
-        let owners: Vec<(String, Vec<u32>)> = before
-            .layout
-            .partitions
+        let layout = self.state().layout;
+        let nodes_of = |name: &str| -> Vec<u32> {
+            let set = layout.of(name).expect("it is there");
+            set.nodes.iter().map(|node| node.0).collect()
+        };
+        let owners: Vec<(&'static str, Vec<u32>)> = PARTS
             .iter()
-            .map(|part| {
-                (
-                    part.name.clone(),
-                    part.set.nodes.iter().map(|n| n.0).collect(),
-                )
-            })
-            .filter(|(_, nodes): &(String, Vec<u32>)| nodes.len() > 1)
+            .map(|&(name, _)| (name, nodes_of(name)))
+            .filter(|(_, nodes)| nodes.len() > 1)
             .collect();
-        let (from, nodes) = self.chance.one_of(&owners).clone();
-        let node = self.chance.one_of(&nodes).to_string();
-        let others: Vec<&str> = PARTS
+        let mut kind = self.next_kind();
+        // What is filled is one node: that of an owner of two.
+        let of_two: Vec<_> = owners
             .iter()
-            .map(|(name, _)| *name)
-            .filter(|n| *n != from)
+            .filter(|(_, n)| n.len() == 2)
+            .cloned()
             .collect();
+        if kind == Kind::NoRoom && of_two.is_empty() {
+            self.kinds.insert(0, kind);
+            kind = Kind::Plain;
+        }
+        let (from, nodes) = match kind {
+            Kind::NoRoom => self.chance.one_of(&of_two),
+            _ => self.chance.one_of(&owners),
+        };
+        let node = self.chance.one_of(nodes).to_string();
+        let others = PARTS.map(|(name, _)| name);
+        let others: Vec<_> = others.into_iter().filter(|name| name != from).collect();
         let to = *self.chance.one_of(&others);
-        let words = ["partition", "move", &node, "--from", &from, "--to", to];
-        let name = PARTS
-            .iter()
-            .map(|(name, _)| *name)
-            .find(|name| *name == from)
-            .unwrap_or("a");
-        match self.chance.below(16) {
-            0..=5 => self.killed_move(&words),
-            6 | 7 => self.move_with_exits(&words, name),
-            8 | 9 => self.interrupted_move(&words),
-            10 if nodes.len() == 2 => self.move_without_room(&words, name),
-            _ => self.plain_move(&words),
+        let words = ["partition", "move", &node, "--from", from, "--to", to];
+        let was_met = match kind {
+            Kind::Plain => self.plain_move(&words),
+            Kind::Killed(stage) => self.killed_move(&words, stage),
+            Kind::Interrupted(stage) => self.interrupted_move(&words, stage),
+            Kind::Exits => self.move_with_exits(&words, from),
+            Kind::NoRoom => self.move_without_room(&words, from),
+        };
+        if !was_met {
+            self.kinds.push(kind);
         }
     }
 
-    fn plain_move(&mut self, words: &[&str]) {
+    fn plain_move(&mut self, words: &[&str]) -> bool {
         let start = Instant::now();
         self.must(words);
         self.longest = self.longest.max(start.elapsed());
         self.count("moves");
+        true
+    }
+
+    /// Waits until hither has noted a stage, or ended.
+    fn wait_for(child: &mut Child, stage: Stage) {
+        let word = match stage {
+            Stage::Closed => "\"closed\"",
+            Stage::Leaving => "\"leaving\"",
+        };
+        // A stage may last a millisecond: the text is not parsed.
+        let path = partitions::folder().join("partitions.toml");
+        let is_there = || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(word));
+        while !is_there() && lives(child) {}
     }
 
     /// hither is killed at any moment, or soon after it has noted a stage.
-    fn killed_move(&mut self, words: &[&str]) {
+    fn killed_move(&mut self, words: &[&str], stage: Option<Stage>) -> bool {
         let wait = Duration::from_micros(self.chance.below(60_000));
-        let stage = *self
-            .chance
-            .one_of(&[None, Some(Stage::Leaving), Some(Stage::Closed)]);
         let mut child = self.hither(words);
-        let lives = |child: &mut Child| child.try_wait().is_ok_and(|ended| ended.is_none());
-        if stage.is_some() {
-            let word = match stage {
-                Some(Stage::Closed) => "\"closed\"",
-                _ => "\"leaving\"",
-            };
-            // A stage may last a millisecond: the text is not parsed.
-            let path = partitions::folder().join("partitions.toml");
-            let is_there = || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(word));
-            while !is_there() && lives(&mut child) {}
+        if let Some(stage) = stage {
+            Self::wait_for(&mut child, stage);
         }
         // A stage takes a few milliseconds, a whole move ten times as long.
         std::thread::sleep(wait / if stage.is_some() { 20 } else { 1 });
@@ -339,7 +386,8 @@ impl Torture {
         let _ = child.kill();
         let _ = child.wait();
         if !killed {
-            return self.count("moves that ended before they were killed");
+            self.count("moves that ended before they were killed");
+            return true;
         }
         let moving = self.state().moving;
         self.count(match moving.as_ref().map(|moving| moving.stage) {
@@ -355,13 +403,18 @@ impl Torture {
             Ok(_) => {}
             Err(error) => self.wrong.push(format!("it cannot be mended: {error}")),
         }
+        // Closed is so short that most come too late.
+        stage != Some(Stage::Leaving) || moving.is_some_and(|moving| Some(moving.stage) == stage)
     }
 
-    /// Somebody presses Ctrl-C.
-    fn interrupted_move(&mut self, words: &[&str]) {
+    /// Somebody presses Ctrl-C, at any moment or as soon as hither has noted a stage.
+    fn interrupted_move(&mut self, words: &[&str], stage: Option<Stage>) -> bool {
         let before = self.state();
         let mut child = self.hither(words);
-        std::thread::sleep(Duration::from_micros(self.chance.below(50_000)));
+        match stage {
+            Some(stage) => Self::wait_for(&mut child, stage),
+            None => std::thread::sleep(Duration::from_micros(self.chance.below(50_000))),
+        }
         // SAFETY: sends a signal to a child that was not waited for yet.
         unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
         let status = child.wait().expect("it ends");
@@ -380,10 +433,11 @@ impl Torture {
                 .wrong
                 .push(format!("an interrupted move ended with {status}")),
         }
+        stage.is_none() || status.code() == Some(130)
     }
 
     /// Programs that end by themselves, and one that is killed, while their pages move.
-    fn move_with_exits(&mut self, words: &[&str], name: &'static str) {
+    fn move_with_exits(&mut self, words: &[&str], name: &'static str) -> bool {
         let pages = self.options.pages;
         let mut brief: Vec<Child> = (1..4).map(|n| self.start(name, pages, n * 4)).collect();
         let delay = Duration::from_millis(self.chance.below(40));
@@ -399,12 +453,13 @@ impl Torture {
             let _ = child.wait();
         }
         self.count("moves with programs that end");
+        true
     }
 
     /// A program fills what the partition would keep: the move fails and changes nothing. But where others'
     /// memory lies on the node, as of kernel and files, so little may be the partition's that the other
     /// has room for it.
-    fn move_without_room(&mut self, words: &[&str], name: &'static str) {
+    fn move_without_room(&mut self, words: &[&str], name: &'static str) -> bool {
         let before = self.state();
         let part = before.layout.of(name).expect("it is there").nodes.clone();
         let free: u64 = part
@@ -446,6 +501,7 @@ impl Torture {
         }
         let _ = hog.kill();
         let _ = hog.wait();
+        status.code() == Some(1)
     }
 
     /// What holds between any two calls.
@@ -466,7 +522,7 @@ impl Torture {
         for (name, worker) in &mut self.workers {
             let pid = worker.id() as i32;
             let group = hither_linux::counters::pressure::group_of(&self.root, pid);
-            let lives = worker.try_wait().is_ok_and(|ended| ended.is_none());
+            let lives = lives(worker);
             if !lives || group != Some(format!("/hither.{name}")) {
                 self.wrong.push(format!(
                     "worker {pid} of {name}: lives {lives}, in {group:?}"
