@@ -18,6 +18,7 @@ impl Chance {
     pub fn one_of<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
+
     /// Fisher and Yates.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
         for end in (1..all.len()).rev() {
