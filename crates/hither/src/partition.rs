@@ -11,6 +11,7 @@ use hither_core::partition::file::{self, Wish};
 use hither_core::rset::Resources;
 use hither_linux::partition::{self as machine, Partitions, cgroup, kept};
 use hither_linux::root::Root;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -54,7 +55,7 @@ enum Action {
         name: String,
         /// The program and its arguments
         #[arg(last = true, required = true)]
-        command: Vec<String>,
+        command: Vec<OsString>,
     },
     /// Put running processes into a partition; their children follow
     Add {
@@ -180,7 +181,7 @@ fn check_root() -> anyhow::Result<()> {
     }
 }
 
-fn run(name: &str, command: &[String]) -> anyhow::Result<ExitCode> {
+fn run(name: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {
     let mut partitions = open()?;
     partitions.add(name, std::process::id() as i32)?;
     // The program must not hold the right to change them.
@@ -188,7 +189,7 @@ fn run(name: &str, command: &[String]) -> anyhow::Result<ExitCode> {
     let error = std::process::Command::new(&command[0])
         .args(&command[1..])
         .exec();
-    Err(error).with_context(|| format!("{} cannot be started", command[0]))
+    Err(error).with_context(|| format!("{} cannot be started", command[0].display()))
 }
 
 fn stop(force: bool) -> anyhow::Result<ExitCode> {

@@ -48,12 +48,15 @@ impl Command {
     /// cannot be read or comes to nothing here.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         if let Some(path) = &self.hwloc {
-            let written = self.machine()?.to_hwloc();
+            let machine = self.machine()?;
+            let written = machine.to_hwloc();
             match output::is_standard_output(path) {
                 true => print::out(&written.text)?,
                 false => output::write("--hwloc", path, &written.text)?,
             }
-            print::err_lines(&written.left_out.join("\n"));
+            // What the machine's source did not tell is missing in the file too.
+            let notes = [&machine.topology.notes[..], &written.left_out[..]].concat();
+            print::err_lines(&notes.join("\n"));
         } else if !self.set.is_empty() {
             let shown = set::resolve(&self.set, &self.resources()?)?;
             print::out(&match self.json {

@@ -89,7 +89,11 @@ fn what_is_written_is_the_same_machine() {
     );
     let sockets = fixture("machines/two-socket");
     let written = output(&["topo", "--root", &sockets, "--hwloc", &file]);
-    assert_eq!(text(&written.stderr), "hither: devices are not written\n");
+    assert_eq!(
+        text(&written.stderr),
+        "hither: firmware gives no latency or bandwidth of the nodes (no HMAT): only distances are \
+         known\nhither: devices are not written\n"
+    );
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! `hither partition` as a person sees it, on captured machines and without the right to change this
 //! one.
 
-use crate::common::{output, refused, text};
+use crate::common::{hither, output, refused, text};
 use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 fn machine(name: &str) -> String {
@@ -120,6 +122,12 @@ fn what_is_wrong_is_said_with_file_and_line() {
         "nothing would ever move",
     );
     refused(&["partition", "run", "db"], "required");
+    // Any bytes are an argument; it is the partition that is missing, or the right.
+    let program = OsStr::from_bytes(b"/no/such/\xff");
+    let mut run = hither(&["partition", "run", "no-such", "--"]);
+    let told = run.arg(program).output().unwrap();
+    assert_eq!(told.status.code(), Some(2), "{told:?}");
+    assert!(!text(&told.stderr).contains("UTF-8"), "{told:?}");
     refused(
         &["partition", "unit", "/no/such/file"],
         "/no/such/file is not there",

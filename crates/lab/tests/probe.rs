@@ -59,4 +59,10 @@ fn the_machine_file_is_found_again() {
         check(&name("latency"), &cell(&report["latency_ns"]), ns, 0.03);
         check(&name("reading"), &cell(&read["all_gbs"]), gbs, 0.05);
     }
+    // CPUs share no unit, and who reads the clock takes none of their time.
+    for peak in report["flops"].as_array().unwrap() {
+        let one = peak["one_gflops"][0]["median"].as_f64().unwrap();
+        let name = format!("{} by {}", peak["precision"], peak["instructions"]);
+        check(&name, &peak["all_gflops"], one * CPUS as f64, 0.1);
+    }
 }

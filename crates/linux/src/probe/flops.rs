@@ -9,6 +9,7 @@
 //! the sums stay normal numbers with all their bits in use.
 
 use super::crew::{Crew, Worker};
+use crate::sys;
 use hither_core::ids::CpuId;
 use std::hint::black_box;
 use std::io;
@@ -185,6 +186,8 @@ impl Team {
     /// What the kernel said of CPUs or threads.
     pub fn start(cpus: Vec<CpuId>, kernel: Kernel) -> io::Result<Self> {
         let body = move |_, worker: Worker| {
+            // Who reads the clock has no CPU of its own where all are at work.
+            sys::give_way()?;
             worker.repeat(|| {
                 // Sums tend to 1, slowly and with all bits.
                 black_box(kernel.run(0.999_999, 0.000_001, ROUNDS));

@@ -40,7 +40,7 @@ pub use policy::{
 pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
-    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, children_usage, keep_freed_memory,
+    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, children_usage, give_way, keep_freed_memory,
     keep_thread_on, kernel_release, own_cpu_ns, own_usage, reap_any, stay_on, thread_cpu_ns,
     wait_child,
 };

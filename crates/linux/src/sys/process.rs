@@ -183,6 +183,22 @@ pub fn stay_on(cpus: &CpuSet) -> io::Result<()> {
     set_affinity(0, &cpu_mask(cpus))
 }
 
+/// From now on the calling thread runs only while nobody else wants its CPU, and who does gets it at
+/// once instead of within some milliseconds.
+///
+/// # Errors
+/// What the kernel said.
+///
+/// Source: `sched(7)`, `SCHED_IDLE`.
+pub fn give_way() -> io::Result<()> {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads one parameter.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Keeps a thread, by its number, on these CPUs. `ESRCH`: it has ended; `EPERM`: it is another
 /// user's.
 pub fn keep_thread_on(thread: i32, cpus: &CpuSet) -> io::Result<()> {
