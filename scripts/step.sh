@@ -7,6 +7,8 @@ start=$(date +%s)
 begin=${HITHER_START:-$start}
 title=$1
 shift
+# It names a job server of make that is not open to cargo, which would complain.
+unset MAKEFLAGS MFLAGS
 printf '[%4d s] %s\n' "$((start - begin))" "$title"
 "$@"
 status=$?
