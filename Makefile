@@ -7,6 +7,11 @@ POLICIES ?= first-touch,interleave,kernel,carrefour
 ROUNDS   ?= 16
 REPEAT   ?= 3
 
+# Who builds once has no use for what makes the next build quicker.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
+
 HITHER := target/release/hither
 STEP   := scripts/step.sh
 ifndef HITHER_START
