@@ -51,7 +51,7 @@ const FREE_SHARE: u64 = 3;
 /// One round of a measurement takes at least and at most so long.
 const SLICE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 /// Floating point takes so small a part of that: units that nothing disturbs show their peak at once,
-/// and emulators take a hundred times as long for it as for other work.
+/// and emulators may take a hundred times as long for it as for other work.
 const PEAK_PART: u32 = 8;
 /// Turns of an empty loop after each line, for less and less load.
 const PAUSES: [u32; 7] = [0, 1, 2, 4, 8, 20, 100];

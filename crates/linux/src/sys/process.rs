@@ -193,10 +193,8 @@ pub fn stay_on(cpus: &CpuSet) -> io::Result<()> {
 pub fn give_way() -> io::Result<()> {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads one parameter.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) }.into())
+        .map(drop)
 }
 
 /// Keeps a thread, by its number, on these CPUs. `ESRCH`: it has ended; `EPERM`: it is another
