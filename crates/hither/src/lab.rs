@@ -54,8 +54,8 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct MachineArguments {
-    /// Machine file to emulate
-    #[arg(long, value_name = "FILE")]
+    /// Machine to emulate: a machine file, or the name of one that comes with hither
+    #[arg(long, value_name = "NAME")]
     machine: PathBuf,
     /// CPUs to scale it to [default: 8, or the file's where it has fewer]
     #[arg(long, value_name = "N")]

@@ -6,6 +6,7 @@
 mod bench;
 mod beside;
 mod draw;
+mod generate;
 mod import;
 mod lab;
 mod moving;
@@ -63,6 +64,7 @@ enum Command {
     Partition(partition::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
+    Generate(generate::Command),
 }
 
 fn main() -> ExitCode {
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Command::Zoom(command) => command.run(),
         Command::Partition(command) => command.run(),
         Command::Lab(command) => command.run(),
+        Command::Generate(command) => command.run(),
     };
     match done {
         Ok(status) => status,

@@ -42,7 +42,12 @@ const CGROUPS: &str = "sys/fs/cgroup";
 /// at any moment, it holds all but the last ten seconds, the names of processes and what --sites
 /// tells.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(override_usage = "\
+hither record [OPTIONS] -- CMD...
+       hither record [OPTIONS] --pid PID...
+       hither record [OPTIONS] --cgroup PATH",
+    group(clap::ArgGroup::new("watched").required(true).args(["command", "pid", "cgroup"])),
+    after_help = "\
 Examples:
   hither record -- ./app --its options
   hither record --sites -- ./app
@@ -54,11 +59,10 @@ pub struct Command {
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
     /// Watch this running process and its descendants, until it ends or Ctrl-C; repeatable
-    #[arg(short, long, value_name = "PID", conflicts_with = "command",
-          value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Vec<i32>,
     /// Watch the processes of a control group, until Ctrl-C
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "pid"])]
+    #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
     /// Stop recording after this time; a command runs on
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
@@ -80,7 +84,7 @@ pub struct Command {
           value_parser = units::parse_bytes)]
     sites: Option<u64>,
     /// Program and arguments
-    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["pid", "cgroup"])]
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -34,7 +34,12 @@ use steps::{Steps, Wanted};
 /// With --page the look goes to one page at once: who reads and writes which of its lines, from which
 /// node and source line, what data it belongs to, and what would help.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(override_usage = "\
+hither zoom [OPTIONS] -- CMD...
+       hither zoom [OPTIONS] PID
+       hither zoom [OPTIONS] FOLDER",
+    group(clap::ArgGroup::new("watched").required(true).args(["command", "what"])),
+    after_help = "\
 Examples:
   hither zoom -- ./app --its options
   hither zoom --sites=64 -- ./app
@@ -43,7 +48,7 @@ Examples:
   hither zoom hither-recording --area '[heap]'")]
 pub struct Command {
     /// A running process by its number, or the folder of a recording
-    #[arg(value_name = "PID|FOLDER", conflicts_with = "command")]
+    #[arg(value_name = "PID|FOLDER")]
     what: Option<PathBuf>,
     /// Time that a step looks
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
@@ -83,7 +88,7 @@ pub struct Command {
           value_parser = crate::units::parse_bytes)]
     sites: Option<u64>,
     /// Program and arguments; its standard output stays its own, the tables go to standard error
-    #[arg(last = true, value_name = "CMD", required_unless_present = "what")]
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -3,6 +3,7 @@
 mod cli;
 mod common;
 mod hwloc;
+mod install;
 mod moves;
 mod partition;
 mod place;

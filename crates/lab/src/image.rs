@@ -99,17 +99,17 @@ impl Image {
         Ok(())
     }
 
-    /// Adds the hither binary, without its libraries and without what only a debugger reads: five
-    /// sixths of it, which the guest would unpack byte by byte in emulated time.
+    /// Adds a program or library of hither's own, without its libraries and without what only a debugger
+    /// reads: five sixths of it, which the guest would unpack byte by byte in emulated time.
     ///
     /// # Errors
     /// Where it cannot be read.
-    pub fn add_agent(&mut self, host: &Path) -> Result<()> {
+    pub fn add_stripped(&mut self, host: &Path, guest: &str) -> Result<()> {
         let bytes = fs::read(host).map_err(Error::io(format!("reading {}", host.display())))?;
         let bytes = elf::without_sections(&bytes).unwrap_or(bytes);
-        self.parents(AGENT_PATH);
+        self.parents(guest);
         self.nodes
-            .insert(AGENT_PATH.to_owned(), Node::Text(bytes, 0o755));
+            .insert(guest.to_owned(), Node::Text(bytes, 0o755));
         Ok(())
     }
 
