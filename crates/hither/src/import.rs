@@ -1,7 +1,7 @@
 //! `hither import`: recordings of other tools become recordings of hither.
 
 use crate::print;
-use crate::record::free_name;
+use crate::record;
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use hither_recording::Writer;
@@ -54,18 +54,18 @@ impl Command {
         };
         let imported = exchange::import(&bytes, format).with_context(name)?;
         drop(bytes);
-        let folder = self.output.unwrap_or_else(|| free_name(Path::new(".")));
+        let folder = record::folder(self.output.as_deref())?;
         let mut meta = imported.about.meta(env!("CARGO_PKG_VERSION"));
         // It has not ended before it is written.
         let ended = meta.ended.take();
-        let mut writer = Writer::create(&folder, meta)?;
+        let mut writer = Writer::create(folder.clone(), meta)?;
         let told = format!(
             "{} samples, {} regions, {} processes and {} mappings in {}",
             imported.samples.len(),
             imported.regions.len(),
             imported.processes.len(),
             imported.mappings.len(),
-            folder.display()
+            folder.path().display()
         );
         writer.add(imported.samples)?;
         writer.add(imported.regions)?;

@@ -37,15 +37,20 @@ pub fn can_write(option: &str, path: &Path) -> anyhow::Result<()> {
         !is_standard_output(path),
         "{option} -: only --json prints to standard output; give {option} a file"
     );
-    let is_new = !path.exists();
     let mut options = std::fs::OpenOptions::new();
-    let opened = options.append(true).create(true).open(path);
-    opened.with_context(|| cannot_write(option, path))?;
-    if is_new {
+    match options.append(true).create_new(true).open(path) {
         // Where the work fails, no empty file is left.
-        let _ = std::fs::remove_file(path);
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            match options.create_new(false).open(path) {
+                // A link to a file that is not there yet: it is made in the end.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                opened => opened.map(drop),
+            }
+        }
+        Err(error) => Err(error),
     }
-    Ok(())
+    .with_context(|| cannot_write(option, path))
 }
 
 /// The whole file at once.

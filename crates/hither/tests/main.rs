@@ -6,6 +6,7 @@ mod hwloc;
 mod moves;
 mod partition;
 mod place;
+mod private;
 mod record;
 mod recordings;
 mod sets;

@@ -22,6 +22,22 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Does something have the name already?
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.is(io::ErrorKind::AlreadyExists)
+    }
+
+    /// Is the folder above not there?
+    pub(crate) fn is_missing(&self) -> bool {
+        self.is(io::ErrorKind::NotFound)
+    }
+
+    fn is(&self, kind: io::ErrorKind) -> bool {
+        let source = self.source.as_ref();
+        source.is_some_and(|error| error.kind() == kind)
+    }
+
     pub(crate) fn new(path: &Path, reason: impl Into<String>, remedy: &'static str) -> Self {
         Self {
             path: path.to_owned(),
