@@ -14,6 +14,7 @@ use crate::units;
 use crate::watchable;
 use allocations::Allocations;
 use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
@@ -180,7 +181,7 @@ impl Command {
                     && root.has(&format!("{folder}/cgroup.procs")),
                 "--cgroup {group}: there is no such control group; give its path below {}, as \
                  `systemd-cgls` shows it",
-                root.path(CGROUPS).display()
+                root.path(CGROUPS).shown()
             );
             return Ok(Scope::Cgroup(folder));
         }
@@ -346,7 +347,7 @@ fn numbered_folder(within: &Path) -> anyhow::Result<Folder> {
         let Some(next) = highest.checked_add(1) else {
             bail!(
                 "{} has the last number that there is; name a folder with --output, or remove that one",
-                numbered(highest).display()
+                numbered(highest).shown()
             );
         };
         match Folder::make(&within.join(numbered(next))) {

@@ -15,6 +15,7 @@ use crate::os;
 use crate::protocol::{self, Job, Launch, RunSpec, Stdin};
 use crate::qemu::{self, HugePages, Parts, Scope, ScopeMode};
 use crate::viewer::{self, Show, Viewer};
+use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse, scale, write};
 use hither_core::opium;
 use hither_core::set::NodeSet;
@@ -314,13 +315,13 @@ impl Lab {
         let (ours, theirs) =
             os::socket_pair().map_err(Error::io("making the channel to the guest"))?;
         let scope = self.plugin.as_ref().map(|plugin| Scope {
-            plugin: plugin.display().to_string(),
+            plugin: plugin.to_string_lossy().into_owned(),
             machine: inherited(&machine_file),
             opium: inherited(&device),
             mode: self.options.scope.unwrap_or(ScopeMode::Model),
         });
         let parts = Parts {
-            kernel: self.kernel.display().to_string(),
+            kernel: self.kernel.to_string_lossy().into_owned(),
             initrd: inherited(initrd),
             channel_fd: theirs.as_raw_fd(),
             scope,
@@ -459,7 +460,7 @@ fn inherited(file: &File) -> String {
 fn text_of(path: &Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         Error::bad(
-            format!("{}: the path is not UTF-8", path.display()),
+            format!("{}: the path is not UTF-8", path.shown()),
             "give it a plain name",
         )
     })
@@ -467,7 +468,7 @@ fn text_of(path: &Path) -> Result<String> {
 
 /// Machine file, scaled to the CPUs and memory asked for, and what scaling the CPUs changed.
 fn machine(options: &Options) -> Result<(Machine, String)> {
-    let path = options.machine_file.display();
+    let path = options.machine_file.shown();
     let text = fs::read_to_string(&options.machine_file).map_err(|cause| {
         Error::bad(
             format!("--machine {path}: {cause}"),
@@ -519,10 +520,10 @@ fn find_plugin(agent: &Path) -> Result<PathBuf> {
     let path = std::env::var_os("HITHER_SCOPE").map_or(beside, PathBuf::from);
     if path.is_file() {
         return std::path::absolute(&path)
-            .map_err(Error::io(format!("resolving {}", path.display())));
+            .map_err(Error::io(format!("resolving {}", path.shown())));
     }
     Err(Error::missing(
-        format!("the plugin {} is not there", path.display()),
+        format!("the plugin {} is not there", path.shown()),
         "build it with `cargo build --release -p hither-scope`, or name it in HITHER_SCOPE",
     ))
 }

@@ -1,11 +1,12 @@
 //! What keeps a recording from being written or read.
 
+use hither_core::foreign::Foreign;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// What, where, and how to mend it.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {reason}; {remedy}", path.display())]
+#[error("{}: {reason}; {remedy}", path.shown())]
 pub struct Error {
     /// The file or folder.
     pub path: PathBuf,

@@ -5,6 +5,7 @@ use crate::print;
 use crate::sites::Shim;
 use anyhow::{Context, anyhow, bail, ensure};
 use hither_core::bind::rules::WrittenRule;
+use hither_core::foreign::Foreign;
 use hither_core::ids::CpuId;
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::shim::{self, MOST_RULES, Plan, Rule};
@@ -174,7 +175,7 @@ fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
     let name = |path: &Path| -> anyhow::Result<String> {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let is_told = !name.is_empty() && name.len() < 256 && !name.contains([' ', ';']);
-        ensure!(is_told, "{}: no rule can name this file", path.display());
+        ensure!(is_told, "{}: no rule can name this file", path.shown());
         Ok(name.to_owned())
     };
     if let Some((file, offset)) = words.rsplit_once("+0x") {
@@ -189,7 +190,7 @@ fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
     }
     // Names of functions may have colons, by two.
     let own = || -> anyhow::Result<PathBuf> {
-        found(program).with_context(|| format!("program `{}` is not there", program.display()))
+        found(program).with_context(|| format!("program `{}` is not there", program.shown()))
     };
     let (path, function) = match words.split_once(':') {
         Some((file, function)) if !function.starts_with(':') => (PathBuf::from(file), function),
@@ -201,7 +202,7 @@ fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
             "{} has no function `{function}` in its symbol table; inlined ones are part of who calls \
              them. Name the file of another object, as in ./libfoo.so:{function}, or an address, as \
              in libfoo.so+0x1a2b",
-            path.display()
+            path.shown()
         );
     }
     let module = name(&path)?;
