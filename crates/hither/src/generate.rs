@@ -1,10 +1,11 @@
 //! `hither generate`: what goes with an installed command, made from the parsers themselves: manual
 //! pages and completions of shells.
 
+use crate::print;
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
-use std::io::Write as _;
+use hither_core::foreign::Foreign;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,20 +44,19 @@ impl Command {
         let command = crate::Arguments::command();
         match self.what {
             What::Completions { shell } => {
-                let text = completions(command, shell);
-                std::io::stdout().lock().write_all(&text)?;
+                print::out(&completions(command, shell)?)?;
             }
             What::Man { folder } => clap_mangen::generate_to(pages(command), &folder)
-                .with_context(|| format!("writing manual pages into {}", folder.display()))?,
+                .with_context(|| format!("writing manual pages into {}", folder.shown()))?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn completions(mut command: clap::Command, shell: Shell) -> Vec<u8> {
+fn completions(mut command: clap::Command, shell: Shell) -> anyhow::Result<String> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "hither", &mut text);
-    text
+    String::from_utf8(text).context("completions of this shell")
 }
 
 /// The commands as the manual has them: `help` repeats what the pages say.

@@ -13,15 +13,16 @@ use crate::trackers;
 use crate::units;
 use crate::watchable;
 use allocations::Allocations;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::{Topology, sysfs_cpu};
 use hither_linux::tracker::frames::FrameNodes;
-use hither_recording::Writer;
 use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
+use hither_recording::{Folder, Writer};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -99,12 +100,9 @@ impl Command {
         let topology = Topology::read_layout(&root).context("reading the machine")?;
         let scope = self.scope(&root)?;
         let tracker = choose::tracker(self.tracker.as_deref(), &root, &topology)?;
-        let folder = match &self.output {
-            Some(folder) => folder.clone(),
-            None => free_name(Path::new(".")),
-        };
         let meta = self.meta(&root, &topology, &tracker);
-        let writer = Writer::create(&folder, meta)?;
+        let folder = folder(self.output.as_deref())?;
+        let writer = Writer::create(folder.clone(), meta)?;
         let pid = match (self.command.is_empty(), &self.pid[..]) {
             (false, _) => None,
             (true, &[pid]) => Some(pid),
@@ -112,8 +110,7 @@ impl Command {
             // group may always get new ones, so that somebody has to stop it.
             (true, _) => Some(std::process::id() as i32),
         };
-        let (beside, allocations, mut writer) =
-            begin(pid, &self.command, self.sites, &folder, writer)?;
+        let (beside, allocations, mut writer) = begin(pid, &self.command, self.sites, writer)?;
         let mut notes = tracker.notes.clone();
         let mut session = session::Session::new(session::Setup {
             root: &root,
@@ -175,7 +172,7 @@ impl Command {
             print::error(&error.context("the recording is not whole"));
             return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
         }
-        print::err_lines(&session.account(&folder, length_ns, watched_us, &notes));
+        print::err_lines(&session.account(folder.path(), length_ns, watched_us, &notes));
         Ok(ExitCode::from(status.unwrap_or(0)))
     }
 
@@ -188,7 +185,7 @@ impl Command {
                     && root.has(&format!("{folder}/cgroup.procs")),
                 "--cgroup {group}: there is no such control group; give its path below {}, as \
                  `systemd-cgls` shows it",
-                root.path(CGROUPS).display()
+                root.path(CGROUPS).shown()
             );
             return Ok(Scope::Cgroup(folder));
         }
@@ -224,10 +221,10 @@ pub fn begin(
     pid: Option<i32>,
     command: &[OsString],
     sites: Option<u64>,
-    folder: &Path,
     writer: Writer,
 ) -> anyhow::Result<(Beside, Option<Allocations>, Writer)> {
-    let new = |threshold_bytes| Allocations::new(folder, threshold_bytes).context("--sites");
+    let new =
+        |threshold_bytes| Allocations::new(writer.folder(), threshold_bytes).context("--sites");
     let begun = sites.map(new).transpose().and_then(|allocations| {
         let beside = match pid {
             Some(pid) => Beside::attach(pid),
@@ -333,10 +330,36 @@ pub fn numbered(number: u64) -> PathBuf {
     }
 }
 
-/// A name for a recording in a folder, behind all that are there: the newest has the highest number.
-pub fn free_name(folder: &Path) -> PathBuf {
-    let highest = numbers(folder).ok().and_then(Iterator::max);
-    numbered(highest.map_or(1, |number| number.saturating_add(1)))
+/// The folder that was asked for, or one with a name of its own in the current folder.
+pub fn folder(asked: Option<&Path>) -> anyhow::Result<Folder> {
+    match asked {
+        Some(path) => Ok(Folder::make_or_take(path)?),
+        None => numbered_folder(Path::new("")),
+    }
+}
+
+/// A new folder for a recording in another, behind all that are there: the newest has the highest
+/// number.
+fn numbered_folder(within: &Path) -> anyhow::Result<Folder> {
+    let here = if within.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        within
+    };
+    loop {
+        let highest = numbers(here).ok().and_then(Iterator::max).unwrap_or(0);
+        let Some(next) = highest.checked_add(1) else {
+            bail!(
+                "{} has the last number that there is; name a folder with --output, or remove that one",
+                numbered(highest).shown()
+            );
+        };
+        match Folder::make(&within.join(numbered(next))) {
+            // Somebody else began one just now: its number is the highest then.
+            Err(error) if error.is_taken() && numbers(here)?.any(|number| number >= next) => {}
+            made => return Ok(made?),
+        }
+    }
 }
 
 /// `1`, `0.5`, `2%`.
@@ -355,14 +378,20 @@ mod tests {
     #[test]
     fn names_that_are_taken_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let next = || free_name(folder.path()).into_os_string();
-        assert_eq!(next(), "hither-recording");
+        let next = || {
+            let made = numbered_folder(folder.path())?;
+            anyhow::Ok(made.path().file_name().unwrap().to_owned())
+        };
+        assert_eq!(next().unwrap(), "hither-recording");
         std::fs::create_dir(folder.path().join("hither-recording-x")).unwrap();
-        std::fs::create_dir(folder.path().join(next())).unwrap();
-        assert_eq!(next(), "hither-recording-2");
+        assert_eq!(next().unwrap(), "hither-recording-2");
         // The place of one that was removed stays free, or it would be taken for an older one.
         std::fs::write(folder.path().join("hither-recording-7"), "").unwrap();
-        assert_eq!(next(), "hither-recording-8");
+        assert_eq!(next().unwrap(), "hither-recording-8");
+        // Behind the last number there is none, and an empty folder that has it is not taken.
+        std::fs::create_dir(folder.path().join(numbered(u64::MAX))).unwrap();
+        let refused = next().unwrap_err().to_string();
+        assert!(refused.contains("has the last number"), "{refused}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{beside, print, units};
 use anyhow::{Context, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_core::engine::{Engine, EngineConfig};
+use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse};
 use hither_core::policy;
 use hither_core::rset::Resources;
@@ -168,7 +169,7 @@ impl Command {
         if let Some(word) = self.command.first() {
             bail!(
                 "`{}` would not be run: --show, --hardware, --shm and --file go without a program",
-                word.display()
+                word.shown()
             );
         }
         let shared = &self.numactl.shared;
@@ -229,10 +230,10 @@ fn read_machine(name: &Path) -> anyhow::Result<Machine> {
     let text = std::fs::read_to_string(path).with_context(|| {
         format!(
             "{} cannot be read; give --machine a machine file",
-            path.display()
+            path.shown()
         )
     })?;
-    parse::parse(&text).with_context(|| format!("machine file {}", path.display()))
+    parse::parse(&text).with_context(|| format!("machine file {}", path.shown()))
 }
 
 /// The policies there are, with their summaries, for the help and for refusals.

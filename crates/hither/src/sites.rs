@@ -1,6 +1,7 @@
 //! Allocation sites of a program that is started: the shim before it, its logs after it.
 
 use anyhow::{Context, bail};
+use hither_core::foreign::Foreign;
 use hither_core::sites::{How, environment};
 use hither_linux::parts;
 use hither_linux::sites::{self, Module, Sites};
@@ -52,13 +53,13 @@ impl Shim {
         let path = parts::SHIM.find(own, named)?;
         let path = path
             .canonicalize()
-            .with_context(|| format!("resolving {}", path.display()))?;
+            .with_context(|| format!("resolving {}", path.shown()))?;
         // What LD_PRELOAD separates its entries with, or replaces in them.
         if path.to_string_lossy().contains([' ', ':', '$']) {
             bail!(
                 "{}: LD_PRELOAD cannot name a path with a space, a colon or a dollar; copy the file \
                  elsewhere and name it in HITHER_PRELOAD",
-                path.display()
+                path.shown()
             );
         }
         Ok(Self { path })
@@ -165,12 +166,12 @@ pub struct Frame {
 /// # Errors
 /// The folder cannot be read.
 pub fn collect(folder: &Path) -> anyhow::Result<Vec<ProcessSites>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.shown()))?;
     let mut logs = Vec::new();
     let mut damaged = Vec::new();
     for entry in entries {
         let path = entry
-            .with_context(|| format!("reading {}", folder.display()))?
+            .with_context(|| format!("reading {}", folder.shown()))?
             .path();
         if path.extension() != Some(OsStr::new("sites")) {
             continue;

@@ -7,6 +7,7 @@ mod text;
 
 use crate::{output, print};
 use anyhow::Context;
+use hither_core::foreign::Foreign;
 use hither_core::rset::Resources;
 use hither_linux::doctor::{self, Check};
 use hither_linux::resources;
@@ -105,7 +106,7 @@ impl Command {
         if !self.root.is_dir() {
             anyhow::bail!(
                 "{}: is no folder; give --root the folder that holds a machine's sys",
-                self.root.display()
+                self.root.shown()
             );
         }
         Ok(Root::new(&self.root))

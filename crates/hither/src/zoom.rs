@@ -12,11 +12,11 @@ use crate::output::{can_write, write};
 use crate::print;
 use crate::watchable;
 use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_linux::root::Root;
 use hither_recording::Recording;
 use hither_recording::analysis::{Data, page as pages};
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use steps::{Steps, Wanted};
@@ -107,7 +107,7 @@ impl Command {
                 _ => bail!(
                     "{} is no folder and no number of a process; give one of them, or a command \
                      behind `--`",
-                    what.display()
+                    what.shown()
                 ),
             },
             _ => None,
@@ -118,7 +118,7 @@ impl Command {
         let wanted = Wanted {
             area: self.area.clone(),
             top: self.top,
-            again: self.what.as_ref().map(|what| what.display().to_string()),
+            again: self.what.as_ref().map(|what| what.shown().to_string()),
         };
         let (steps, status) = match (&self.what, pid) {
             (Some(folder), None) => {
@@ -194,10 +194,7 @@ impl Command {
         match (is_document, self.command.is_empty()) {
             (true, _) => {}
             (false, true) => print::out(text)?,
-            // Nobody is told where even that fails.
-            (false, false) => {
-                let _ = std::io::stderr().lock().write_all(text.as_bytes());
-            }
+            (false, false) => print::err(text),
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod install;
 mod moves;
 mod partition;
 mod place;
+mod private;
 mod record;
 mod recordings;
 mod sets;

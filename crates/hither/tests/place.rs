@@ -1,6 +1,6 @@
 //! `hither run` where it places programs, natively: with one node or more, as this machine has.
 
-use crate::common::{output, refused, text};
+use crate::common::{hither, output, refused, text};
 use serde_json::Value;
 
 fn said(arguments: &[&str]) -> String {
@@ -89,6 +89,20 @@ fn a_placed_program_is_looked_at() {
     assert!(plain.status.success());
     let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(document["placed"], Value::Null);
+}
+
+#[test]
+fn a_program_that_cuts_the_board_short_harms_nobody() {
+    let shim = std::env::current_exe().unwrap();
+    let shim = shim.with_file_name("libhither_preload.so");
+    let script = "[ -e \"$HITHER_PLACE_BOARD\" ] || exit 3
+        truncate -s 0 \"$HITHER_PLACE_BOARD\" && exit 4
+        sleep 0.3; exit 5";
+    let run = hither(&["run", "--threads", "fill", "--", "sh", "-c", script])
+        .env("HITHER_PRELOAD", shim)
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(5), "{}", text(&run.stderr));
 }
 
 #[test]

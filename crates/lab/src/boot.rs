@@ -10,6 +10,7 @@ use crate::os::{self, Interest, Signals};
 use crate::protocol::{self, Decoder, Frame, Kind};
 use crate::viewer;
 use crate::waiting::Waiting;
+use hither_core::foreign::Foreign;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -110,7 +111,7 @@ impl Emulator {
         let child = command.spawn().map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound => crate::fetch::qemu_missing(),
             _ => Error::Io {
-                doing: format!("starting {}", start.qemu.display()),
+                doing: format!("starting {}", start.qemu.shown()),
                 source: cause,
             },
         })?;

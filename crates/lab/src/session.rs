@@ -16,6 +16,7 @@ use crate::protocol::{self, Job, Launch, RunSpec, Stdin};
 use crate::qemu::{self, HugePages, Parts, Scope, ScopeMode};
 use crate::viewer::{self, Show, Viewer};
 use crate::waiting;
+use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse, scale, write};
 use hither_core::opium;
 use hither_core::set::NodeSet;
@@ -318,13 +319,13 @@ impl Lab {
         let (ours, theirs) =
             os::socket_pair().map_err(Error::io("making the channel to the guest"))?;
         let scope = self.plugin.as_ref().map(|plugin| Scope {
-            plugin: plugin.display().to_string(),
+            plugin: plugin.to_string_lossy().into_owned(),
             machine: inherited(&machine_file),
             opium: inherited(&device),
             mode: self.options.scope.unwrap_or(ScopeMode::Model),
         });
         let parts = Parts {
-            kernel: self.kernel.display().to_string(),
+            kernel: self.kernel.to_string_lossy().into_owned(),
             initrd: inherited(initrd),
             channel_fd: theirs.as_raw_fd(),
             scope,
@@ -468,7 +469,7 @@ fn inherited(file: &File) -> String {
 fn text_of(path: &Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         Error::bad(
-            format!("{}: the path is not UTF-8", path.display()),
+            format!("{}: the path is not UTF-8", path.shown()),
             "give it a plain name",
         )
     })
@@ -478,7 +479,7 @@ fn text_of(path: &Path) -> Result<String> {
 fn machine(options: &Options) -> Result<(Machine, String)> {
     let file = parts::find_machine(&options.agent, &options.machine_file)
         .map_err(|part| Error::bad(format!("--machine {}", part.what), part.remedy))?;
-    let path = file.display();
+    let path = file.shown();
     let text = fs::read_to_string(&file).map_err(|cause| {
         Error::bad(
             format!("--machine {path}: {cause}"),
@@ -526,7 +527,7 @@ fn find_plugin(agent: &Path) -> Result<PathBuf> {
     let named = std::env::var_os(parts::PLUGIN.variable).map(PathBuf::from);
     let path = parts::PLUGIN.find(&own, named).map_err(missing)?;
     path.canonicalize()
-        .map_err(Error::io(format!("resolving {}", path.display())))
+        .map_err(Error::io(format!("resolving {}", path.shown())))
 }
 
 /// The shim, which the guest's hither looks for beside itself. Where there is none, it says so itself

@@ -5,6 +5,7 @@
 //! variable follow from the program's own path, so that the working directory does not matter and an
 //! installation can be moved as a whole.
 
+use hither_core::foreign::Foreign;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +62,7 @@ impl Part {
                 Ok(path)
             } else {
                 Err(Missing {
-                    what: format!("{} names {}: no such file", self.variable, path.display()),
+                    what: format!("{} names {}: no such file", self.variable, path.shown()),
                     remedy: format!("correct or unset {}", self.variable),
                 })
             };
@@ -81,8 +82,8 @@ impl Part {
             what: format!(
                 "{} is neither in {} nor in {}",
                 self.file,
-                folder.display(),
-                folder.join("../lib/hither").display()
+                folder.shown(),
+                folder.join("../lib/hither").shown()
             ),
             remedy: format!("{get}, or name the file in {}", self.variable),
         })
@@ -117,7 +118,7 @@ pub fn find_machine(own: &Path, name: &Path) -> Result<PathBuf, Missing> {
         None => "a machine file".to_owned(),
     };
     Err(Missing {
-        what: format!("{}: no such file", name.display()),
+        what: format!("{}: no such file", name.shown()),
         remedy: format!("name {known}"),
     })
 }

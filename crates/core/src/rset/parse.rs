@@ -12,6 +12,7 @@
 
 use super::expression::{Expression, Term, WORDS, What};
 use super::resources::Level;
+use crate::foreign::steers;
 use crate::set::{IdSet, Numbered};
 use crate::size::parse_bytes;
 use std::fmt;
@@ -64,7 +65,7 @@ impl Fault {
         // Control characters would break the line or shift the mark.
         let plain: String = text
             .chars()
-            .map(|letter| if letter.is_control() { ' ' } else { letter })
+            .map(|letter| if steers(letter) { ' ' } else { letter })
             .collect();
         let letters = |bytes: Range<usize>| text.get(bytes).map_or(0, |part| part.chars().count());
         let marks = "^".repeat(letters(at.clone()).max(1));

@@ -3,6 +3,7 @@
 use super::overhead::Overhead;
 use super::places::Places;
 use crate::units;
+use hither_core::foreign::Foreign;
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
 use hither_core::snapshot::Snapshot;
@@ -230,7 +231,7 @@ impl Session {
         let mut text = format!(
             "recorded {} in {}: {} samples, {} regions, by {}\n",
             units::time(length_ns as f64),
-            folder.display(),
+            folder.shown(),
             totals.samples,
             totals.regions,
             self.tracker.name(),
@@ -250,9 +251,9 @@ impl Session {
             units::time(totals.own_us as f64 * 1000.0)
         );
         for note in notes {
-            text += &format!("{note}\n");
+            text += &format!("{}\n", note.shown());
         }
-        text += &format!("see `hither report {}`\n", folder.display());
+        text += &format!("see `hither report {}`\n", folder.shown());
         text
     }
 }

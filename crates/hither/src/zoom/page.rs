@@ -4,6 +4,7 @@ use super::code::{self, SourceLine};
 use super::steps::LineCounts;
 use crate::moving::select::{self, Asked, KERNELS_OWN, USER_END_PAGE};
 use anyhow::{bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_linux::counters::task;
 use hither_linux::root::Root;
 use hither_linux::sys::Mapping;
@@ -90,7 +91,7 @@ pub fn mapped(mappings: &[Mapping], asked: &Asked, pid: i32) -> anyhow::Result<V
         bail!(
             "--page {asked}: {} is the kernel's, which nobody can move or pad; give an address of \
              the program's own memory",
-            own.name
+            own.name.shown()
         );
     }
     Ok(found)

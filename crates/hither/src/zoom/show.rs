@@ -2,6 +2,7 @@
 
 use super::steps::{PagesOf, Steps};
 use crate::{print, units};
+use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::Kind;
 use hither_recording::analysis::sharing::Line;
@@ -95,7 +96,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
     text += &table(&heads(&words), &rows);
     for ((area, _), choice) in shown(steps) {
         if !choice.why.is_empty() {
-            text += &format!("  {}: {}\n", area.name, choice.why);
+            text += &format!("  {}: {}\n", area.name.shown(), choice.why.shown());
         }
     }
     let rest = steps.areas.list.len() - shown(steps).count();
@@ -137,7 +138,7 @@ pub fn pages(steps: &Steps) -> String {
         };
         text += &format!(
             "step 2: pages of {}, {source}: {} used, {} contested, {} of accesses by owners\n",
-            of.name,
+            of.name.shown(),
             of.summary.page_count,
             of.summary.contested_count,
             percent(of.summary.owned),
@@ -181,7 +182,7 @@ pub fn pages(steps: &Steps) -> String {
 pub fn lines(steps: &Steps) -> String {
     let mut text = String::new();
     for of in &steps.lines {
-        text += &format!("step 3: lines of {}\n", of.name);
+        text += &format!("step 3: lines of {}\n", of.name.shown());
         if of.lines.is_empty() {
             text += "  too few samples of any of its lines: look longer (--seconds)\n";
             continue;
@@ -232,7 +233,9 @@ pub fn conclusions(steps: &Steps) -> String {
         let short = conclusion.advice.map_or("open", |advice| advice.name());
         text += &format!(
             "  {}: {short}: {} ({})\n",
-            conclusion.area, conclusion.sentence, conclusion.why
+            conclusion.area.shown(),
+            conclusion.sentence.shown(),
+            conclusion.why.shown()
         );
     }
     if steps.sample_count == 0 {
@@ -241,7 +244,7 @@ pub fn conclusions(steps: &Steps) -> String {
         text += "  nothing: memory is where it is used, as far as was seen\n";
     }
     for note in &steps.notes {
-        text += &format!("  note: {note}\n");
+        text += &format!("  note: {}\n", note.shown());
     }
     text
 }

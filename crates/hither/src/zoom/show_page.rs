@@ -3,6 +3,7 @@
 use super::page::PageLook;
 use super::show::{advice, choice_json, count, heads, kind, or_none, percent, table, users};
 use crate::{print, units};
+use hither_core::foreign::Foreign;
 use hither_recording::analysis::page::Use;
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ pub fn tables(of: &PageLook, top: usize) -> String {
     let mut text = format!(
         "page {} of {} ({}): {}, {}\n",
         of.asked,
-        of.program,
+        of.program.shown(),
         of.pid,
         print::count(look.sample_count, "sample"),
         match look.is_counted {
@@ -24,7 +25,11 @@ pub fn tables(of: &PageLook, top: usize) -> String {
         text += &format!("  mapping {}\n", mapping_name(mapping));
     }
     for area in &look.areas.list {
-        text += &format!("  area    {}, {}\n", area.name, print::bytes(area.bytes));
+        text += &format!(
+            "  area    {}, {}\n",
+            area.name.shown(),
+            print::bytes(area.bytes)
+        );
     }
     if !of.variables.is_empty() {
         let first: Vec<&str> = of.variables.iter().take(top).map(String::as_str).collect();
@@ -34,7 +39,7 @@ pub fn tables(of: &PageLook, top: usize) -> String {
         } else {
             String::new()
         };
-        text += &format!("  holds   {}{more}\n", first.join(", "));
+        text += &format!("  holds   {}{more}\n", first.join(", ").shown());
     }
     if let Some(absent @ 1..) = of.absent_pages {
         text += &format!(
@@ -59,6 +64,7 @@ fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
         &mapping.name
     };
     let (start, end) = (mapping.range.start, mapping.range.end);
+    let name = name.shown();
     format!("{name} {start:x}-{end:x}, {}", mapping.permissions())
 }
 
@@ -217,13 +223,14 @@ pub fn conclusion(of: &PageLook, notes: &[String]) -> String {
     };
     let mut text = format!(
         "what would help\n  {short}: {} ({})\n",
-        of.sentence, choice.why
+        of.sentence.shown(),
+        choice.why.shown()
     );
     if !of.next.is_empty() {
-        text += &format!("  try next: {}\n", of.next);
+        text += &format!("  try next: {}\n", of.next.shown());
     }
     for note in notes {
-        text += &format!("  note: {note}\n");
+        text += &format!("  note: {}\n", note.shown());
     }
     text
 }

@@ -3,6 +3,7 @@
 
 use super::page::PageLook;
 use anyhow::ensure;
+use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::{self, Areas, Kind};
 use hither_recording::analysis::pages::{self, Count, Page, Summary};
@@ -122,7 +123,9 @@ impl Steps {
         let found = list.iter().position(|area| area.name.contains(&part));
         let names = || -> Vec<String> {
             let first = list.iter().take(self.wanted.top);
-            first.map(|area| format!("`{}`", area.name)).collect()
+            first
+                .map(|area| format!("`{}`", area.name.shown()))
+                .collect()
         };
         let Some(found) = found else {
             ensure!(
