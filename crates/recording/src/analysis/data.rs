@@ -316,6 +316,13 @@ pub(crate) mod tests {
         }
     }
 
+    impl Access {
+        /// Makes it a load.
+        pub fn set_read(&mut self) {
+            self.flags &= !WRITE;
+        }
+    }
+
     /// A write that another CPU's cache served.
     pub fn transfer(time_ns: u64, address: u64, from: u16, home: u16) -> Access {
         let access = write(time_ns, address, from, home);
