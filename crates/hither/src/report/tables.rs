@@ -3,9 +3,10 @@
 use super::document::Part;
 use super::figures::Figures;
 use super::pictures::names_of_sets;
-use crate::{print, units};
+use crate::{print, record, units};
+use hither_recording::analysis::areas::Area;
 use hither_recording::analysis::sharing::Line;
-use hither_recording::analysis::use_of::Use;
+use hither_recording::analysis::use_of::{Judged, Use};
 
 /// What is not known.
 const NONE: &str = "–";
@@ -73,8 +74,8 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
             ),
         ],
         [
-            "CPU time of hither",
-            &units::time(overall.own_cpu_us as f64 * 1000.0),
+            "recording cost",
+            &record::cost(overall.own_cpu_us, overall.watched_cpu_us),
         ],
     ]
     .map(|row| strings(&row))
@@ -121,7 +122,7 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
             percent(area.accesses / all),
             or_none(area.local_ratio().map(percent)),
             or_none(area.latency_ns().map(units::time)),
-            percent(area.write_share()),
+            writes(area, judged),
             used_by,
             judged.remedy.name().to_owned(),
         ]);
@@ -154,6 +155,17 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
     parts
 }
 
+/// The share of sampled stores, which is a lower bound of the writes; without one, whether anything else
+/// tells of writes.
+fn writes(area: &Area, judged: &Judged) -> String {
+    match (area.write_share(), judged.written.get()) {
+        (share, _) if share > 0.0 => percent(share),
+        (_, Some(true)) => "some".to_owned(),
+        (_, Some(false)) => "none".to_owned(),
+        (_, None) => NONE.to_owned(),
+    }
+}
+
 /// Lines that several CPUs share.
 pub fn lines(figures: &Figures) -> Vec<Part> {
     if figures.lines.is_empty() {
@@ -183,12 +195,7 @@ pub fn lines(figures: &Figures) -> Vec<Part> {
             count(line.accesses),
             or_none(line.latency_ns.map(units::time)),
             percent(line.apart),
-            if line.is_false() {
-                "false sharing"
-            } else {
-                "sharing"
-            }
-            .to_owned(),
+            line.kind().unwrap_or(NONE).to_owned(),
             users.chain(more).collect::<Vec<_>>().join("; "),
         ]
     };

@@ -261,6 +261,7 @@ pub fn json(steps: &Steps) -> String {
             "sample_count": area.sample_count,
             "local_access_ratio": area.local_ratio(), "latency_ns": area.latency_ns(),
             "used_by": used_by, "user": user, "part_bytes": judged.part_bytes,
+            "written": judged.written.get(), "written_basis": judged.written.basis(),
             "choice": choice_json(choice),
         })
     });
@@ -325,6 +326,7 @@ fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
         "known_share": summary.known, "owned_share": summary.owned,
         "local_access_ratio": summary.local,
         "used_by": used_by, "user": user,
+        "written": of.written.get(), "written_basis": of.written.basis(),
         "choice": choice_json(&of.choice),
         "pages": rows.collect::<Vec<_>>(),
     })

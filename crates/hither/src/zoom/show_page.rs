@@ -159,9 +159,9 @@ fn lines(of: &PageLook, top: usize) -> String {
                 counts.collect::<Vec<_>>().join(" ")
             }));
             let shared = line.shared.as_ref();
-            row.push(shared.map_or(String::new(), |line| match line.is_false() {
-                true => format!("false, {} words apart", percent(line.apart)),
-                false => format!("true, {} words apart", percent(line.apart)),
+            row.push(shared.map_or(String::new(), |line| {
+                let kind = line.kind().unwrap_or("not known");
+                format!("{kind}, {} words apart", percent(line.apart))
             }));
             row.push(shared.map_or(String::new(), users));
             row
@@ -275,7 +275,11 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
             "address": line.address, "latency_ns": line.latency_ns,
             "user_count": line.user_count,
             "apart_share": shared.map(|line| line.apart),
-            "is_false_sharing": shared.is_some_and(|line| line.is_false()),
+            "is_false_sharing": match shared {
+                Some(line) => line.is_false(),
+                // Of several users, nothing tells a write, or they were seen too rarely.
+                None => (line.user_count < 2).then_some(false),
+            },
             "users": users.collect::<Vec<_>>(),
             "counted_transfers": counted(of, line.address),
         });
@@ -303,6 +307,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         "users": users.collect::<Vec<_>>(),
         "lines": lines.collect::<Vec<_>>(),
         "source": source.collect::<Vec<_>>(),
+        "written": look.written.get(), "written_basis": look.written.basis(),
         "choice": choice_json(&look.choice),
         "sentence": of.sentence,
         "next": of.next,

@@ -74,6 +74,8 @@ pub struct Overall {
     pub bytes_per_us: Option<f64>,
     /// CPU time of hither itself, in us.
     pub own_cpu_us: u64,
+    /// CPU time of what was watched, in us.
+    pub watched_cpu_us: Option<u64>,
     /// Samples that were lost.
     pub lost_count: u64,
 }
@@ -133,7 +135,12 @@ pub fn overall(data: &Data, areas: &Areas) -> Overall {
         bytes_per_us: bytes
             .as_ref()
             .map(|bytes| bytes.iter().sum::<f64>() * 1e3 / length_ns),
-        own_cpu_us: all.iter().map(|interval| interval.own_cpu_us).sum(),
+        own_cpu_us: data.own_cpu_us(),
+        watched_cpu_us: data
+            .meta
+            .ended
+            .as_ref()
+            .and_then(|ended| ended.watched_cpu_us),
         lost_count: all.iter().map(|interval| interval.lost_count).sum(),
     }
 }
@@ -162,6 +169,16 @@ pub fn verdict(
         sentence,
         next,
     };
+    let counted = overall.accesses_per_us.filter(|&fills| fills > 0.0);
+    if let (true, true, Some(fills)) = (data.accesses.is_empty(), data.regions.is_empty(), counted)
+    {
+        let told = format!(
+            "{fills:.1} memory fills a microsecond were counted and none was sampled, so nothing can \
+             be said of placement: record longer, or let recording cost more."
+        );
+        let next = format!("hither record --overhead 5 {}", again(data));
+        return verdict(Finding::NotSeen, told, next);
+    }
     if data.accesses.is_empty() {
         let told = match data.regions.is_empty() {
             true => "No access was sampled, so nothing can be said of placement.",
@@ -336,10 +353,24 @@ pub fn advice(data: &Data, remedy: Remedy, written: &Evidence<bool>) -> String {
     }
 }
 
+/// The command that was recorded, as a shell takes it; empty where running processes were.
+fn program(data: &Data) -> String {
+    let words = data.meta.command.iter().map(|word| quoted(word));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// What to record once more, as arguments.
+fn again(data: &Data) -> String {
+    match (program(data), data.processes.first()) {
+        (program, Some(process)) if program.is_empty() => format!("--pid {}", process.pid),
+        (program, None) if program.is_empty() => "-- CMD".to_owned(),
+        (program, _) => format!("-- {program}"),
+    }
+}
+
 /// The command that carries the advice out.
 fn command(data: &Data, area: &Area, remedy: Remedy) -> String {
-    let words = data.meta.command.iter().map(|word| quoted(word));
-    let program = words.collect::<Vec<_>>().join(" ");
+    let program = program(data);
     match (remedy, program.is_empty()) {
         (Remedy::Nothing | Remedy::Unknown, _) => String::new(),
         (Remedy::MoveTo(node), true) => {
@@ -376,7 +407,8 @@ mod tests {
     use super::super::sharing::lines;
     use super::super::use_of::judge;
     use super::*;
-    use crate::rows::Mapping;
+    use crate::meta::Ended;
+    use crate::rows::{Interval, Mapping};
 
     fn judged(data: &Data) -> Verdict {
         let areas = areas(data);
@@ -415,6 +447,58 @@ mod tests {
             verdict.sentence
         );
         assert_eq!(verdict.finding, Finding::NotSeen);
+    }
+
+    #[test]
+    fn accesses_that_were_counted_and_not_sampled_ask_for_more_samples() {
+        let mut data = empty();
+        data.intervals = vec![interval(7.0)];
+        let told = judged(&data);
+        assert_eq!(told.finding, Finding::NotSeen);
+        assert!(
+            told.sentence.starts_with("7.0 memory fills a microsecond"),
+            "{}",
+            told.sentence
+        );
+        assert_eq!(told.next, "hither record --overhead 5 -- ./app");
+    }
+
+    #[test]
+    fn a_recording_has_one_cost() {
+        let mut data = empty();
+        data.intervals = vec![interval(7.0), interval(7.0)];
+        // Cut off: what its intervals say. Whole: what hither used from its start to its end.
+        let cost = |data: &Data| overall(data, &areas(data)).own_cpu_us;
+        assert_eq!(cost(&data), 2 * 123);
+        data.meta.ended = Some(Ended {
+            length_ns: 2_000_000,
+            status: Some(0),
+            signal: None,
+            own_user_us: 3_000,
+            own_system_us: 2_730,
+            watched_cpu_us: Some(473_000),
+            own_peak_kb: 1,
+            notes: Vec::new(),
+        });
+        assert_eq!(cost(&data), 5_730);
+    }
+
+    fn interval(accesses_per_us: f64) -> Interval {
+        Interval {
+            time_ns: 1_000_000,
+            length_ns: 1_000_000,
+            local_access_ratio: None,
+            latency_ns: None,
+            controller_imbalance: None,
+            link_use: None,
+            accesses_per_us: Some(accesses_per_us),
+            instructions_per_us: None,
+            flops_per_us: None,
+            l3_mpki: None,
+            sample_count: 0,
+            lost_count: 0,
+            own_cpu_us: 123,
+        }
     }
 
     /// 4096 accesses, in turn of both nodes, to the same 64 pages on position 0.
