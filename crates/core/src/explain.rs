@@ -46,7 +46,7 @@ pub enum Event {
         mechanism: Mechanism,
         /// Why.
         because: String,
-        /// CPU time of waiting to be saved per interval, in ns; negative where it is to be lost.
+        /// Stall time (CPU time) to be saved per interval, in ns; negative where it is to be lost.
         predicted_gain_ns: Evidence<f64>,
     },
     /// A move came back.
@@ -142,14 +142,14 @@ fn directed(gain_ns: Option<f64>, falls: &str, rises: &str, none: &str) -> Optio
     })
 }
 
-/// What became of the time spent waiting, as it was predicted and as it was measured: `waiting per
+/// What became of the time that CPUs stall for memory, as predicted and as measured: `stall time per
 /// interval was predicted to fall by 3.2 ms and rose by 0.4 ms`.
 #[must_use]
-pub fn waiting(predicted_gain_ns: Option<f64>, measured_gain_ns: Option<f64>) -> String {
+pub fn stall_time(predicted_gain_ns: Option<f64>, measured_gain_ns: Option<f64>) -> String {
     let predicted = directed(predicted_gain_ns, "fall by", "rise by", "stay as it was");
     let measured = directed(measured_gain_ns, "fell by", "rose by", "stayed as it was");
     format!(
-        "waiting per interval {} and {}",
+        "stall time per interval {} and {}",
         predicted.map_or("was not predicted".to_owned(), |gain| format!(
             "was predicted to {gain}"
         )),
@@ -185,10 +185,10 @@ impl fmt::Display for Event {
                 let gain = directed(predicted_gain_ns.get(), "save", "add", "change nothing");
                 let gain = match gain {
                     Some(gain) if gain.ends_with("ms") => {
-                        format!("predicted to {gain} of waiting per interval")
+                        format!("predicted to {gain} of stall time per interval")
                     }
-                    Some(gain) => format!("predicted to {gain} about waiting"),
-                    None => "what waiting it saves is not known".to_owned(),
+                    Some(gain) => format!("predicted to {gain} about stall time"),
+                    None => "what stall time it saves is not known".to_owned(),
                 };
                 write!(
                     f,
@@ -284,7 +284,7 @@ impl Event {
         if let (Some(before), Some(after)) = (before.accesses_per_us, after.accesses_per_us) {
             write!(f, ", {before:.1} to {after:.1} accesses per us")?;
         }
-        write!(f, "; {}", waiting(*predicted_gain_ns, *measured_gain_ns))
+        write!(f, "; {}", stall_time(*predicted_gain_ns, *measured_gain_ns))
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
             lines,
             [
                 "    1.500 s  #12 interleave 1365 pages of pid 7 to node2: used by several nodes; \
-                 predicted to save 3.2 ms of waiting per interval",
+                 predicted to save 3.2 ms of stall time per interval",
                 "    1.600 s  #12 moved 1360 pages in 7.6 ms, 2 were there, 3 busy",
             ]
         );
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_loss_is_told_as_a_loss() {
-        let told = |predicted, measured| waiting(predicted, measured);
+        let told = |predicted, measured| stall_time(predicted, measured);
         for (predicted, measured, expected) in [
             (
                 Some(4e8),
@@ -404,7 +404,7 @@ mod tests {
         ] {
             assert_eq!(
                 told(predicted, measured),
-                format!("waiting per interval {expected}")
+                format!("stall time per interval {expected}")
             );
         }
         let asked = |gain: Evidence<f64>| {
@@ -423,15 +423,15 @@ mod tests {
         for (gain, expected) in [
             (
                 Evidence::estimated(-3.25e6, "test"),
-                "predicted to add 3.2 ms of waiting per interval",
+                "predicted to add 3.2 ms of stall time per interval",
             ),
             (
                 Evidence::estimated(-1.0, "test"),
-                "predicted to change nothing about waiting",
+                "predicted to change nothing about stall time",
             ),
             (
                 Evidence::unknown("test"),
-                "what waiting it saves is not known",
+                "what stall time it saves is not known",
             ),
         ] {
             assert!(asked(gain).ends_with(&format!("node2: why; {expected}")));
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_names_its_figure_where_waiting_went_the_other_way() {
+    fn a_verdict_names_its_figure_where_stall_time_went_the_other_way() {
         let reading = |imbalance, latency_ns| Reading {
             local_ratio: Some(0.25),
             imbalance: Some(imbalance),
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(
             event.to_string(),
             "campaign 1 (interleave, 100 pages): success by controller imbalance; local 25 to 25 %, \
-             imbalance 170 to 10 %, latency 200 to 248 ns, 40.0 to 40.0 accesses per us; waiting per \
+             imbalance 170 to 10 %, latency 200 to 248 ns, 40.0 to 40.0 accesses per us; stall time per \
              interval was predicted to fall by 400.0 ms and rose by 192.2 ms"
         );
     }

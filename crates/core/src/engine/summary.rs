@@ -2,7 +2,7 @@
 
 use super::efficacy::{Grounds, Reading, Verdict};
 use super::predict::PredictedChange;
-use crate::explain::waiting;
+use crate::explain::stall_time;
 use crate::ids::NodeId;
 use crate::plan::{Mechanism, Refusal};
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ pub struct CampaignRow {
     pub after: Reading,
     /// Change that was predicted.
     pub predicted: PredictedChange,
-    /// CPU time of waiting predicted to be saved per interval, in ns, over all CPUs: at most what the
+    /// Stall time predicted to be saved per interval, in ns, over all CPUs: at most the CPU time that the
     /// interval has.
     pub predicted_gain_ns: Option<f64>,
     /// The same as it was saved by the change in latency; negative where it was lost.
@@ -169,7 +169,7 @@ impl fmt::Display for Summary {
                 names.join(" and "),
                 row.page_count,
                 row.grounds.told(row.verdict),
-                waiting(row.predicted_gain_ns, row.measured_gain_ns),
+                stall_time(row.predicted_gain_ns, row.measured_gain_ns),
             )?;
             if let (Some(before), Some(after)) =
                 (row.before.accesses_per_us, row.after.accesses_per_us)

@@ -16,7 +16,7 @@ pub fn tables(of: &PageLook, top: usize) -> String {
         of.pid,
         print::count(look.sample_count, "sample"),
         match look.is_counted {
-            true => "fills and lines from caches by node counted by the device",
+            true => "fills and HITM by node counted by the device",
             false => "nothing counted by a device",
         },
     );
@@ -93,9 +93,9 @@ fn by_node(of: &PageLook) -> String {
         "pages on it",
         "reads",
         "writes",
-        "from caches",
+        "HITM",
         "counted fills",
-        "counted from caches",
+        "counted HITM",
     ];
     format!("by node\n{}", table(&heads(&words), &rows))
 }
@@ -131,7 +131,7 @@ fn by_user(of: &PageLook, top: usize) -> String {
         "on",
         "reads",
         "writes",
-        "from caches",
+        "HITM",
         "threads that ran there last",
     ];
     title.to_owned() + &table(&heads(&words), &rows)
@@ -171,12 +171,12 @@ fn lines(of: &PageLook, top: usize) -> String {
         "line",
         "reads",
         "writes",
-        "from caches",
+        "HITM",
         "latency",
         "users",
-        "counted from caches, by node",
+        "counted HITM, by node",
         "sharing",
-        "users: words",
+        "users: offsets",
     ];
     let mut text = format!("by line\n{}", table(&heads(&words), &rows));
     if rest > 0 {
@@ -204,7 +204,7 @@ fn source(of: &PageLook, top: usize) -> String {
             row
         })
         .collect();
-    let words = ["source line", "reads", "writes", "from caches", "users"];
+    let words = ["source line", "reads", "writes", "HITM", "users"];
     format!("by source line\n{}", table(&heads(&words), &rows))
 }
 

@@ -255,7 +255,7 @@ fn choose(pages: &[Page], summary: &Summary, lines: &[TouchedLine], is_one: bool
         let worst = shared.max_by(|a, b| a.transfers.total_cmp(&b.transfers));
         return match worst {
             Some(line) => zoom::of_line(line),
-            None => open("caches hand its lines to and fro, and too few samples tell which"),
+            None => open("its lines bounce between caches (HITM), and too few samples tell which"),
         };
     }
     match choice.advice {

@@ -200,7 +200,7 @@ pub fn verdict(
     let cpus = cpu_count(data).max(1) as f64;
     if let Some(fills) = overall.accesses_per_us.filter(|fills| fills / cpus < QUIET) {
         let told = format!(
-            "Memory is hardly used ({fills:.1} lines a microsecond by {cpus} CPUs): its placement \
+            "Memory is hardly used ({fills:.1} memory fills a microsecond by {cpus} CPUs): its placement \
              hardly matters."
         );
         return verdict(Finding::Quiet, told, String::new());
@@ -324,7 +324,7 @@ pub fn describe(data: &Data, area: &Area, judged: &Judged) -> String {
     };
     match judged.by {
         Use::One(user) => format!("which {} uses and {held}", node(user)),
-        Use::Divided => format!("of which each node uses its own part and {held} all"),
+        Use::Divided => format!("of which each node uses its own part and {held} most"),
         Use::Shared => format!("which several nodes use throughout and {held}"),
         Use::Unknown => "of whose users too little was seen".to_owned(),
     }

@@ -154,7 +154,7 @@ pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
                 advice: None,
                 next: Next::Pages,
                 why: format!(
-                    "{} of what it costs are lines that caches hand to and fro: which pages have \
+                    "{} of what it costs are lines that bounce between caches (HITM): which pages have \
                      them?",
                     percent(contested)
                 ),
@@ -203,7 +203,7 @@ pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
             advice: None,
             next: Next::Lines,
             why: format!(
-                "caches hand lines of {} of its {} pages to and fro, {} of what it costs: which \
+                "lines of {} of its {} pages bounce between caches (HITM), {} of what it costs: which \
                  lines?",
                 summary.contested_count,
                 summary.page_count,
@@ -212,7 +212,7 @@ pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
         };
     }
     let owned = format!(
-        "{} of the accesses to its pages are by their owners",
+        "{} of the accesses to its pages are by the node that uses the page most",
         percent(summary.owned)
     );
     match summary.by {
