@@ -137,7 +137,9 @@ impl Command {
             if limit_ns.is_some_and(|limit| length_ns >= limit) || session.is_over() {
                 let finished = session.finish(&mut writer);
                 // A command runs on for who knows how long.
-                writer.meta_mut().ended = Some(ended(End::Stopped, length_ns, notes.clone()));
+                let mut ended = ended(End::Stopped, length_ns, notes.clone());
+                ended.watched_cpu_us = Some(session.watched_us());
+                writer.meta_mut().ended = Some(ended);
                 written = Some(finished.and_then(|()| writer.flush()));
                 return None;
             }
@@ -164,15 +166,16 @@ impl Command {
                 Err(error) => notes.push(format!("allocation sites are missing: {error:#}")),
             }
         }
-        let ended = ended(end, length_ns, notes.clone());
+        let mut ended = ended(end, length_ns, notes);
+        ended.watched_cpu_us = Some(session.watched_us().max(watched_us));
         let status = ended.status;
-        writer.meta_mut().ended = Some(ended);
+        writer.meta_mut().ended = Some(ended.clone());
         let finished = writer.finish().map_err(anyhow::Error::new);
         if let Some(error) = written.map_err(anyhow::Error::new).and(finished).err() {
             print::error(&error.context("the recording is not whole"));
             return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
         }
-        print::err_lines(&session.account(folder.path(), length_ns, watched_us, &notes));
+        print::err_lines(&session.account(folder.path(), &ended));
         Ok(ExitCode::from(status.unwrap_or(0)))
     }
 
@@ -247,7 +250,21 @@ pub fn begin(
     }
 }
 
-/// The end of a recording that ends now.
+/// What a recording cost, for a person: of the CPU time of what was watched, where that is known.
+#[must_use]
+pub fn cost(own_us: u64, watched_us: Option<u64>) -> String {
+    let own = units::time(own_us as f64 * 1000.0);
+    match watched_us {
+        None => format!("{own} of CPU time"),
+        Some(0) => format!("{own} of CPU time, and what was watched used none"),
+        Some(watched) => format!(
+            "{own} of CPU time, {:.2} % of the CPU time of what was watched",
+            100.0 * own_us as f64 / watched as f64
+        ),
+    }
+}
+
+/// The end of a recording that ends now. Who knows the CPU time of what was watched adds it.
 pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
     let (status, signal) = match end {
         End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
@@ -261,6 +278,7 @@ pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
         signal,
         own_user_us: usage.user_us,
         own_system_us: usage.system_us,
+        watched_cpu_us: None,
         own_peak_kb: usage.peak_resident_kb,
         notes,
     }

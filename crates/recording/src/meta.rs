@@ -86,8 +86,19 @@ pub struct Ended {
     pub own_user_us: u64,
     /// The same in kernel mode.
     pub own_system_us: u64,
-    /// Its largest resident set in KiB.
+    /// CPU time of what was watched, in us; `null` where nobody knows.
+    #[serde(default)]
+    pub watched_cpu_us: Option<u64>,
+    /// Largest resident set of hither in KiB.
     pub own_peak_kb: u64,
     /// Sentences of the trackers.
     pub notes: Vec<String>,
+}
+
+impl Ended {
+    /// What the recording cost in CPU time, from the start of hither to its end, in us.
+    #[must_use]
+    pub fn own_cpu_us(&self) -> u64 {
+        self.own_user_us.saturating_add(self.own_system_us)
+    }
 }

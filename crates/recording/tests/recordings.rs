@@ -97,6 +97,7 @@ fn record(folder: &Path) -> Vec<Sample> {
         signal: None,
         own_user_us: 1,
         own_system_us: 2,
+        watched_cpu_us: Some(3),
         own_peak_kb: 3,
         notes: vec!["a note".into()],
     });

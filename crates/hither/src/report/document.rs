@@ -36,12 +36,12 @@ pub fn document(figures: &Figures) -> Document {
         ("Heat by address and time", Vec::new()),
         ("Working set", tables::working_set(figures)),
         ("Phases", tables::phases(figures)),
-        ("Traffic of nodes", tables::traffic(figures)),
+        ("Memory traffic by NUMA node", tables::traffic(figures)),
         (
             "Roofline",
             figures.roofline.iter().flat_map(Roofline::parts).collect(),
         ),
-        ("Where memory was", tables::residents(figures)),
+        ("Resident memory by NUMA node", tables::residents(figures)),
         ("Notes", tables::notes(figures)),
     ];
     if let Some(heat) = pictures::heat(figures) {

@@ -224,7 +224,7 @@ impl PageLook {
         let source = names.source(&look.code);
         let variables = names.variables(bytes(asked));
         let sentence = match look.choice.advice {
-            Some(advice) => advice.sentence(data),
+            Some(advice) => advice.sentence(data, &look.written),
             None => "look longer (--seconds)".to_owned(),
         };
         let of = Self {
@@ -270,10 +270,7 @@ impl PageLook {
             (Some(Advice::Place(Remedy::Nothing)), _) if self.look.summary.by == By::Shared => {
                 area()
             }
-            (
-                Some(Advice::Place(Remedy::Interleave | Remedy::MakeLocal | Remedy::Replicate)),
-                _,
-            ) => area(),
+            (Some(Advice::Place(Remedy::Interleave | Remedy::MakeLocal)), _) => area(),
             (None, Next::Longer) => format!("hither zoom {pid} --page {asked} --seconds 10"),
             _ => String::new(),
         }

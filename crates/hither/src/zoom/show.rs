@@ -38,8 +38,8 @@ pub fn advice(choice: &Choice) -> String {
 fn used_by(by: Use, nodes: &[u32]) -> String {
     match by {
         Use::One(node) => format!("node{}", nodes[node]),
-        Use::Divided => "parts by one node each".to_owned(),
-        Use::Shared => "all parts by several".to_owned(),
+        Use::Divided => "each part by one node".to_owned(),
+        Use::Shared => "shared by nodes".to_owned(),
         Use::Unknown => NONE.to_owned(),
     }
 }
@@ -65,16 +65,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
         return text + "  no access was sampled: look longer, or see `hither topo --doctor`\n";
     }
     let words = [
-        "area",
-        "of",
-        "size",
-        "share",
-        "fills",
-        "from caches",
-        "local",
-        "latency",
-        "used by",
-        "remedy",
+        "area", "of", "size", "share", "fills", "HITM", "local", "latency", "used by", "remedy",
         "next",
     ];
     let mut rows = Vec::new();
@@ -137,15 +128,15 @@ pub fn pages(steps: &Steps) -> String {
             "from samples"
         };
         text += &format!(
-            "step 2: pages of {}, {source}: {} used, {} contested, {} of accesses by owners\n",
+            "step 2: pages of {}, {source}: {} used, {} contested (HITM), {} of accesses by main users\n",
             of.name.shown(),
             of.summary.page_count,
             of.summary.contested_count,
             percent(of.summary.owned),
         );
-        let mut names = heads(&["page", "on", "owner"]);
-        by_node(&mut names, &steps.nodes, "fills by node");
-        by_node(&mut names, &steps.nodes, "from caches by node");
+        let mut names = heads(&["page", "on", "main user"]);
+        by_node(&mut names, &steps.nodes, "fills node");
+        by_node(&mut names, &steps.nodes, "HITM node");
         let rows: Vec<Vec<String>> = of
             .pages
             .iter()
@@ -187,9 +178,9 @@ pub fn lines(steps: &Steps) -> String {
             text += "  too few samples of any of its lines: look longer (--seconds)\n";
             continue;
         }
-        let mut names = heads(&["line", "from caches", "latency", "words apart"]);
-        by_node(&mut names, &steps.nodes, "counted for node");
-        names.extend(heads(&["users: words", "remedy"]));
+        let mut names = heads(&["line", "HITM", "latency", "words apart"]);
+        by_node(&mut names, &steps.nodes, "HITM node");
+        names.extend(heads(&["users: offsets", "remedy"]));
         let mut rows = Vec::new();
         for (line, counted, choice) in of.lines.iter().take(steps.wanted.top) {
             let mut row = vec![
@@ -264,6 +255,7 @@ pub fn json(steps: &Steps) -> String {
             "sample_count": area.sample_count,
             "local_access_ratio": area.local_ratio(), "latency_ns": area.latency_ns(),
             "used_by": used_by, "user": user, "part_bytes": judged.part_bytes,
+            "written": judged.written.get(), "written_basis": judged.written.basis(),
             "choice": choice_json(choice),
         })
     });
@@ -328,6 +320,7 @@ fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
         "known_share": summary.known, "owned_share": summary.owned,
         "local_access_ratio": summary.local,
         "used_by": used_by, "user": user,
+        "written": of.written.get(), "written_basis": of.written.basis(),
         "choice": choice_json(&of.choice),
         "pages": rows.collect::<Vec<_>>(),
     })

@@ -17,7 +17,7 @@ pub fn tables(of: &PageLook, top: usize) -> String {
         of.pid,
         print::count(look.sample_count, "sample"),
         match look.is_counted {
-            true => "fills and lines from caches by node counted by the device",
+            true => "fills and HITM by node counted by the device",
             false => "nothing counted by a device",
         },
     );
@@ -99,9 +99,9 @@ fn by_node(of: &PageLook) -> String {
         "pages on it",
         "reads",
         "writes",
-        "from caches",
+        "HITM",
         "counted fills",
-        "counted from caches",
+        "counted HITM",
     ];
     format!("by node\n{}", table(&heads(&words), &rows))
 }
@@ -137,7 +137,7 @@ fn by_user(of: &PageLook, top: usize) -> String {
         "on",
         "reads",
         "writes",
-        "from caches",
+        "HITM",
         "threads that ran there last",
     ];
     title.to_owned() + &table(&heads(&words), &rows)
@@ -165,9 +165,9 @@ fn lines(of: &PageLook, top: usize) -> String {
                 counts.collect::<Vec<_>>().join(" ")
             }));
             let shared = line.shared.as_ref();
-            row.push(shared.map_or(String::new(), |line| match line.is_false() {
-                true => format!("false, {} words apart", percent(line.apart)),
-                false => format!("true, {} words apart", percent(line.apart)),
+            row.push(shared.map_or(String::new(), |line| {
+                let kind = line.kind().unwrap_or("not known");
+                format!("{kind}, {} words apart", percent(line.apart))
             }));
             row.push(shared.map_or(String::new(), users));
             row
@@ -177,12 +177,12 @@ fn lines(of: &PageLook, top: usize) -> String {
         "line",
         "reads",
         "writes",
-        "from caches",
+        "HITM",
         "latency",
         "users",
-        "counted from caches, by node",
+        "counted HITM, by node",
         "sharing",
-        "users: words",
+        "users: offsets",
     ];
     let mut text = format!("by line\n{}", table(&heads(&words), &rows));
     if rest > 0 {
@@ -210,7 +210,7 @@ fn source(of: &PageLook, top: usize) -> String {
             row
         })
         .collect();
-    let words = ["source line", "reads", "writes", "from caches", "users"];
+    let words = ["source line", "reads", "writes", "HITM", "users"];
     format!("by source line\n{}", table(&heads(&words), &rows))
 }
 
@@ -282,7 +282,11 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
             "address": line.address, "latency_ns": line.latency_ns,
             "user_count": line.user_count,
             "apart_share": shared.map(|line| line.apart),
-            "is_false_sharing": shared.is_some_and(|line| line.is_false()),
+            "is_false_sharing": match shared {
+                Some(line) => line.is_false(),
+                // Of several users, nothing tells a write, or they were seen too rarely.
+                None => (line.user_count < 2).then_some(false),
+            },
             "users": users.collect::<Vec<_>>(),
             "counted_transfers": counted(of, line.address),
         });
@@ -310,6 +314,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         "users": users.collect::<Vec<_>>(),
         "lines": lines.collect::<Vec<_>>(),
         "source": source.collect::<Vec<_>>(),
+        "written": look.written.get(), "written_basis": look.written.basis(),
         "choice": choice_json(&look.choice),
         "sentence": of.sentence,
         "next": of.next,

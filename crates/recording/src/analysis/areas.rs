@@ -43,8 +43,10 @@ pub struct Area {
     pub placed: f64,
     /// All accesses that memory served, or of which nothing else is known.
     pub accesses: f64,
-    /// Accesses that other CPUs' caches served (transfers), which are in no other sum.
+    /// Accesses that other CPUs' caches served (transfers), which are in none of the sums above.
     pub transfers: f64,
+    /// Stores among all of them, transfers too.
+    pub stores: f64,
     latency_sum: f64,
     latency_weight: f64,
     /// Samples behind it.
@@ -64,7 +66,7 @@ impl Area {
         (self.latency_weight > 0.0).then(|| self.latency_sum / self.latency_weight)
     }
 
-    /// Share of writes among its accesses.
+    /// Share of sampled stores among its accesses: a lower bound of the writes, see [`written`](super::written).
     #[must_use]
     pub fn write_share(&self) -> f64 {
         let writes: f64 = self.writes.iter().sum();
@@ -150,6 +152,7 @@ fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> A
         placed: 0.0,
         accesses: 0.0,
         transfers: 0.0,
+        stores: 0.0,
         latency_sum: 0.0,
         latency_weight: 0.0,
         sample_count: 0,
@@ -159,6 +162,7 @@ fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> A
 fn add(area: &mut Area, access: &Access) {
     let weight = f64::from(access.weight);
     area.sample_count += 1;
+    area.stores += if access.is_write() { weight } else { 0.0 };
     if access.is_transfer() {
         area.transfers += weight;
         return;

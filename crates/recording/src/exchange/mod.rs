@@ -133,6 +133,7 @@ impl About {
                 signal: None,
                 own_user_us: 0,
                 own_system_us: 0,
+                watched_cpu_us: None,
                 own_peak_kb: 0,
                 notes: self.notes.clone(),
             }),
