@@ -192,6 +192,59 @@ fn what_cannot_be_is_refused_before_anything_runs() {
     }
 }
 
+/// As numactl: the last of one option counts, each of them must be right, flags may be repeated, and
+/// what follows an option that takes a list is its list.
+#[test]
+fn numactls_spellings_are_understood() {
+    let cpu = first_cpu();
+    let on = |words: &[&str]| {
+        let program = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+        said(&[&["run"], words, &program].concat())
+    };
+    let only = format!("Cpus_allowed_list:\t{cpu}\n");
+    for words in [
+        &["-C", "all", "-C", &cpu][..],
+        &["-C", &cpu, "--physcpubind=+0"],
+        &["-N", "all", "-c", "0", "-C", "+0,+0"],
+        &["-a", "-a", "-b", "-b", "-t", "-t", "-C", "++0"],
+        &["-N", "0", "-N", "same", "-C", "+0-+0", "-V", "-V"],
+    ] {
+        assert_eq!(on(words), only, "{words:?}");
+    }
+    let node = |words: &[&str]| {
+        let script = "grep -c bind:0 /proc/self/numa_maps";
+        said(&[&["run"], words, &["sh", "-c", script]].concat())
+    };
+    for list in ["+0,+0", "0,all", " 0", "-0", "0-+0", "same"] {
+        assert_ne!(node(&["-N", "0", "-m", list]), "0\n", "{list}");
+    }
+    for (words, part) in [
+        (
+            &["-m", "-1"][..],
+            "--membind `-1`: -1 is no number of a node",
+        ),
+        (
+            &["-C", "-1"],
+            "--physcpubind `-1`: -1 is no number of a node",
+        ),
+        (
+            &["-N", "-l", "-m", "0"],
+            "--cpunodebind `-l`: `-l` is no number",
+        ),
+        (
+            &["-C", "9999", "-C", "0"],
+            "--physcpubind `9999`: 9999 is not",
+        ),
+        (&["-N", "x", "-N", "0"], "--cpunodebind `x`"),
+        (&["-m", "0", "-m", "0"], "cannot be used multiple times"),
+        (&["--on", "-1"], "`-1` does not say what it is"),
+        (&["-o", "-1", "--file", "x"], "`-1` is no size"),
+    ] {
+        refused(&[&["run"], words, &["true"]].concat(), part);
+    }
+    refused(&["topo", "--set", "-1"], "`-1` does not say what it is");
+}
+
 #[test]
 fn shared_memory_has_the_policy_it_was_given() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
