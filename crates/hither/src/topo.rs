@@ -28,7 +28,12 @@ pub struct Command {
     doctor: bool,
     /// Show what a resource set comes to, as in 'node:0 + near:gpu0 - cpus:0' (docs/resource-sets.md);
     /// repeatable
-    #[arg(long, value_name = "EXPR", conflicts_with = "doctor")]
+    #[arg(
+        long,
+        value_name = "EXPR",
+        conflicts_with = "doctor",
+        allow_negative_numbers = true
+    )]
     set: Vec<String>,
     /// Read a captured machine: the folder that holds its sys and proc
     #[arg(long, value_name = "DIR", default_value = "/")]
