@@ -79,7 +79,19 @@ pub fn err_progress(line: &str) {
 
 /// Prints an error with its chain of causes, once.
 pub fn error(error: &anyhow::Error) {
-    err_lines(&format!("{error:#}"));
+    err_lines(&message(&format!("{error:#}")));
+}
+
+/// What is said in several lines goes on indented; another end of a line is one of a name that the
+/// message holds, and what follows it would look like a message of its own.
+fn message(text: &str) -> String {
+    let mut lines = text.trim_end().split('\n');
+    let mut message = lines.next().unwrap_or_default().to_owned();
+    for line in lines {
+        message.push(if line.starts_with("  ") { '\n' } else { '?' });
+        message.push_str(line);
+    }
+    message
 }
 
 /// Did the reader of our output close it?
@@ -169,9 +181,18 @@ mod tests {
     }
 
     #[test]
+    fn an_error_has_no_lines_but_its_own() {
+        let text = "program `a\nb` cannot be started\n  to mend it: x\n";
+        assert_eq!(
+            message(text),
+            "program `a?b` cannot be started\n  to mend it: x"
+        );
+    }
+
+    #[test]
     fn cells_stay_in_their_row() {
         let rows = [vec!["a\n\u{1b}[2J\u{202e}".into(), "b".into()]];
-        assert_eq!(columns(&["x", "y"], &rows), "x       y\na??[2J?  b\n");
+        assert_eq!(columns(&["x", "y"], &rows), "x        y\na??[2J?  b\n");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod cli;
 mod common;
+mod foreign;
 mod hwloc;
 mod install;
 mod moves;
