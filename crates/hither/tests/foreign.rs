@@ -2,6 +2,9 @@
 //! arguments that are named as somebody would who means harm.
 
 use crate::common::{hither, text};
+use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
+use hither_recording::rows::{Allocation, Frame, Mapping, Process, Sample};
+use hither_recording::{Folder, Writer};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -111,6 +114,15 @@ fn names_of_processes_and_mappings_are_shown_without_what_steers() {
         assert!(told.contains(SHOWN), "{words:?}: {told}");
     }
     shown(&["zoom", &pid, "--tracker", "none", "--seconds", "0.2"]);
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let own = maps.lines().find(|line| line.contains("x\u{1b}")).unwrap();
+    let address = own.split('-').next().unwrap();
+    let look = ["zoom", &pid, "--page", address, "--tracker", "none"];
+    let told = shown(&[&look[..], &["--seconds", "0.2"]].concat());
+    assert!(
+        told.matches(SHOWN).count() >= 2,
+        "program and mapping: {told}"
+    );
     // The page keeps to it, and holds no letter that turns the others.
     let page = stage.path("page.html");
     shown(&["report", &recording, "--html", &page]);
@@ -183,25 +195,132 @@ fn files_and_arguments_in_errors_are_shown_without_what_steers() {
     }
 }
 
+/// Two nodes write to words of one line of an area that was allocated and to one of a mapping.
+fn accesses() -> impl Iterator<Item = Sample> {
+    (0..4000u64).map(|number| Sample {
+        time_ns: number * 100_000,
+        pid: 7,
+        tid: Some(7 + (number % 2) as i32),
+        cpu: Some((number % 2) as u32),
+        from_node: Some((number % 2) as u32),
+        home_node: Some(0),
+        address: 0x10_0000 + number / 2 % 2 * 0x10_0000 + number % 2 * 8,
+        code: None,
+        is_write: Some(true),
+        latency_ns: Some(300),
+        from_cache: Some(true),
+        weight: 512,
+    })
+}
+
+fn malicious_recording(folder: &Path) {
+    let node = |id: u32| MetaNode {
+        id,
+        cpus: id.to_string(),
+        total_bytes: 1 << 30,
+        spans: Vec::new(),
+    };
+    let own = || NAME.to_owned();
+    let meta = Meta {
+        schema: SCHEMA.to_owned(),
+        hither: own(),
+        began_unix_ms: 1,
+        kernel: own(),
+        nodes: vec![node(0), node(1)],
+        distances: vec![vec![10, 20], vec![20, 10]],
+        line_bytes: 64,
+        command: vec![own(), own()],
+        watched: own(),
+        trackers: Vec::new(),
+        interval_us: 100_000,
+        ended: Some(Ended {
+            length_ns: 400_000_000,
+            status: Some(0),
+            signal: None,
+            own_user_us: 1,
+            own_system_us: 1,
+            watched_cpu_us: None,
+            own_peak_kb: 1,
+            notes: vec![own()],
+        }),
+    };
+    let mapping = |start: u64| Mapping {
+        time_ns: 0,
+        pid: 7,
+        start,
+        end: start + 0x1000,
+        permissions: "rw-p".to_owned(),
+        name: own(),
+    };
+    let mut writer = Writer::create(Folder::make(folder).unwrap(), meta).unwrap();
+    writer.add(accesses()).unwrap();
+    writer
+        .add([mapping(0x10_0000), mapping(0x20_0000)])
+        .unwrap();
+    writer
+        .add([Process {
+            pid: 7,
+            name: own(),
+            start_ns: 0,
+            end_ns: None,
+        }])
+        .unwrap();
+    writer
+        .add([Allocation {
+            pid: 7,
+            tid: 7,
+            address: 0x20_0000,
+            bytes: 64,
+            start_ns: 0,
+            end_ns: None,
+            site: 0,
+            is_mapping: false,
+        }])
+        .unwrap();
+    writer
+        .add([Frame {
+            pid: 7,
+            site: 0,
+            depth: 0,
+            module: own(),
+            offset: 16,
+            function: Some(own()),
+            file: Some(own()),
+            line: Some(3),
+        }])
+        .unwrap();
+    writer.finish().unwrap();
+}
+
 #[test]
 fn nothing_that_a_recording_holds_steers() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/whole");
-    let folder = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(fixture).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    let above = tempfile::tempdir().unwrap();
+    let folder = above.path().join("recording");
+    malicious_recording(&folder);
+    let (folder, page) = (folder.to_str().unwrap(), above.path().join("page.html"));
+    let page_words = ["report", folder, "--html", page.to_str().unwrap()];
+    for words in [
+        &["report", folder][..],
+        &page_words,
+        &["zoom", folder],
+        &["zoom", folder, "--page", "100000"],
+        &["zoom", folder, "--page", "200000"],
+        &["zoom", folder, "--area", "nothing"],
+    ] {
+        let told = shown(words);
+        assert!(told.contains(SHOWN), "{words:?}: {told}");
     }
-    let about = folder.path().join("recording.json");
-    let mut meta: Value = serde_json::from_slice(&fs::read(&about).unwrap()).unwrap();
-    for field in ["hither", "kernel", "watched"] {
-        meta[field] = NAME.into();
+    // Each step was reached, so that all its sentences were.
+    let told = shown(&["zoom", folder]);
+    for step in ["step 1: ", "step 2: pages of x?", "step 3: lines of x?"] {
+        assert!(told.contains(step), "{step}: {told}");
     }
-    meta["command"] = vec![NAME; 2].into();
-    meta["trackers"][0]["name"] = NAME.into();
-    meta["ended"]["notes"] = vec![NAME].into();
-    fs::write(&about, meta.to_string()).unwrap();
-    let folder = folder.path().to_str().unwrap();
-    let told = shown(&["report", folder]);
-    assert!(told.contains(SHOWN), "{told}");
-    shown(&["zoom", folder]);
+    assert_eq!(steering(&fs::read_to_string(page).unwrap()), None);
+    // Documents hold every letter.
+    let document = text(&run(&["zoom", folder, "--json", "-"]).stdout);
+    assert_eq!(steering(&document), None, "{document:?}");
+    let document: Value = serde_json::from_str(&document).unwrap();
+    let names = document["areas"].as_array().unwrap().iter();
+    let names: Vec<&str> = names.map(|area| area["name"].as_str().unwrap()).collect();
+    assert!(names.iter().all(|name| name.contains(NAME)), "{names:?}");
 }
