@@ -15,6 +15,7 @@ use crate::{STATUS_FAILED, print, signal_status};
 use aim::Aim;
 use anyhow::{Context, bail, ensure};
 use backends::Backends;
+use hither_core::foreign::Foreign;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
 use hither_core::set::NodeSet;
@@ -261,7 +262,7 @@ fn narrowed(
         now.before == *after,
         "--undo: /{} is `{}`, not `{after}` as the report left it: somebody has changed it since; \
          set it as it should be, and take `policy` out of the report",
-        now.file,
+        now.file.shown(),
         now.before
     );
     let before = before.clone();

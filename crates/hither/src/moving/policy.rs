@@ -9,6 +9,7 @@
 use super::perform::{Piece, count};
 use anyhow::{Context, bail, ensure};
 use hither_core::bind::KernelPolicy;
+use hither_core::foreign::Foreign;
 use hither_core::set::NodeSet;
 use hither_linux::partition::cgroup;
 use hither_linux::proc::numa_maps::{self, Mapping};
@@ -96,8 +97,9 @@ impl Memory {
             .collect();
         if let Some(first) = others.first() {
             bail!(
-                "--policy: {NOBODY_ELSES}, and its control group {path} has {} besides (process \
+                "--policy: {NOBODY_ELSES}, and its control group {} has {} besides (process \
                  {first}); {instead}",
+                path.shown(),
                 crate::print::count(others.len(), "process")
             );
         }
@@ -105,8 +107,9 @@ impl Memory {
         let before = root.text_if_any(&file)?;
         let before = before.with_context(|| {
             format!(
-                "--policy: {NOBODY_ELSES}, and its control group {path} has no cpuset.mems; write \
-                 +cpuset to cgroup.subtree_control of the group above, or {instead}"
+                "--policy: {NOBODY_ELSES}, and its control group {} has no cpuset.mems; write \
+                 +cpuset to cgroup.subtree_control of the group above, or {instead}",
+                path.shown()
             )
         })?;
         Ok(Self {

@@ -147,10 +147,15 @@ impl Report<'_> {
         }
         if let Some((memory, nodes)) = &self.narrowed {
             notes.push(match self.aim {
-                Aim::Back(_) => format!("policy: /{} is `{}` again", memory.file, memory.before),
+                Aim::Back(_) => format!(
+                    "policy: /{} is `{}` again",
+                    memory.file.shown(),
+                    memory.before
+                ),
                 _ => format!(
                     "policy: new pages come from nodes {nodes}: /{} was `{}`",
-                    memory.file, memory.before
+                    memory.file.shown(),
+                    memory.before
                 ),
             });
         }

@@ -8,6 +8,7 @@
 use super::aim::Aim;
 use super::select::{USER_END_PAGE, parse_range};
 use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_core::ids::NodeId;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
@@ -88,7 +89,7 @@ impl Undo {
     /// # Errors
     /// It is none, or one of a move that changed nothing.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let about = || format!("--undo {}", path.display());
+        let about = || format!("--undo {}", path.shown());
         let kind = std::fs::metadata(path).with_context(about)?;
         ensure!(
             kind.is_file() && kind.len() <= MOST_BYTES,
@@ -152,7 +153,7 @@ impl Undo {
     /// # Errors
     /// It is gone, another has its number, or it has become another program.
     pub fn check(&self, root: &Root) -> anyhow::Result<()> {
-        let name = crate::print::printable(&self.program);
+        let name = self.program.shown();
         let who = format!("process {} ({name}), which the report is about,", self.pid);
         let Some(life) = Life::of(root, self.pid) else {
             bail!("{who} has ended: there is nothing to take back");
