@@ -250,18 +250,19 @@ pub fn begin(
     }
 }
 
-/// What a recording cost, for a person: of the CPU time of what was watched, where that is known.
+/// What a recording cost, for a person, where it is known: of the CPU time of what was watched, too.
 #[must_use]
-pub fn cost(own_us: u64, watched_us: Option<u64>) -> String {
+pub fn cost(own_us: Option<u64>, watched_us: Option<u64>) -> Option<String> {
+    let own_us = own_us?;
     let own = units::time(own_us as f64 * 1000.0);
-    match watched_us {
+    Some(match watched_us {
         None => format!("{own} of CPU time"),
         Some(0) => format!("{own} of CPU time, and what was watched used none"),
         Some(watched) => format!(
             "{own} of CPU time, {:.2} % of the CPU time of what was watched",
             100.0 * own_us as f64 / watched as f64
         ),
-    }
+    })
 }
 
 /// The end of a recording that ends now. Who knows the CPU time of what was watched adds it.

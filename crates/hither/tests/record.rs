@@ -53,7 +53,23 @@ fn a_command_keeps_its_output_and_status_and_is_recorded() {
         errors.contains("by none") && errors.contains("recording cost"),
         "{errors}"
     );
+    // One cost: the recorder's last words, its recording and the report of it say the same.
+    let words = hither().arg("report").arg(&recording).output().unwrap();
+    let table = String::from_utf8_lossy(&words.stdout).into_owned();
+    let cost = |text: &str| -> String {
+        let line = text.lines().find(|line| line.contains("recording cost"));
+        let line = line.unwrap_or_else(|| panic!("no cost in {text}"));
+        let after = line.split_once("recording cost").map(|parts| parts.1);
+        after.unwrap_or_default().trim().to_owned()
+    };
+    assert_eq!(cost(&table), cost(&errors));
     let report = report(&recording);
+    let of = |field: &str| report["recording"]["ended"][field].as_u64().unwrap();
+    assert_eq!(
+        report["overall"]["own_cpu_us"].as_u64(),
+        Some(of("own_user_us") + of("own_system_us"))
+    );
+    assert_eq!(report["overall"]["watched_cpu_us"], of("watched_cpu_us"));
     assert_eq!(report["schema"], "hither.report/1");
     assert_eq!(report["recording"]["ended"]["status"], 7);
     assert_eq!(report["verdict"]["finding"], "not seen");

@@ -159,6 +159,41 @@ fn where_nothing_was_sampled_nothing_is_said_of_placement() {
 }
 
 #[test]
+fn samples_of_reads_do_not_make_memory_only_read() {
+    // All its samples are read fills, of four threads on four nodes; whether they wrote is not told.
+    let report = output(&["report", &corpus("whole"), "--json", "-"]);
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let area = &report["areas"][0];
+    assert!(
+        area["writes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|of| of == 0.0)
+    );
+    assert_eq!(area["written"], Value::Null, "{area:#}");
+    let basis = area["written_basis"].as_str().unwrap();
+    assert!(basis.contains("proves nothing"), "{basis}");
+    assert_eq!(area["remedy"], "interleave");
+    let zoom = output(&["zoom", &corpus("whole")]);
+    for told in [shown("whole"), text(&zoom.stdout)] {
+        assert!(told.contains("interleave it over the nodes"), "{told}");
+        for wrong in ["only read", "replicate", "copy", "not written"] {
+            assert!(!told.contains(wrong), "{wrong}: {told}");
+        }
+    }
+    // The program's file is mapped without the right to write.
+    let rest = report["areas"].as_array().unwrap();
+    let code = rest
+        .iter()
+        .find(|area| area["kind"] == "mapping" && area["written"] == false);
+    assert_eq!(
+        code.unwrap()["written_basis"],
+        "its mapping does not allow writing"
+    );
+}
+
+#[test]
 fn what_is_missing_of_a_recording_is_said() {
     let cut = shown("cut-off");
     assert!(

@@ -33,8 +33,27 @@ fn planted_mistakes_are_found() {
         hither = hither.display(),
         planted = planted.display(),
     );
-    let script =
-        zoom("false-sharing", 150) + &zoom("master-init", 8) + &zoom("all-to-one", 16) + &at_page;
+    // A table that two nodes read and, one time in twenty, write after the read: fills of it are reads.
+    let (kvstore, seconds) = (built("kvstore"), 0.2);
+    let table = |operations: u32| {
+        format!(
+            "numactl -N 0,1 -m 3 {} --threads 2 --mb 16 --operations {operations} --no-pin >/dev/null",
+            kvstore.display()
+        )
+    };
+    let read_before_written = format!(
+        "; {hither} zoom --steps 2 --seconds {seconds} --json /tmp/kv -- {} || exit; cat /tmp/kv; \
+         {hither} record --overhead 50 -o /tmp/rec -- {} || exit; {hither} report /tmp/rec >&2; \
+         {hither} report /tmp/rec --json -",
+        table(2_000_000),
+        table(1_000_000),
+        hither = hither.display(),
+    );
+    let script = zoom("false-sharing", 150)
+        + &zoom("master-init", 8)
+        + &zoom("all-to-one", 16)
+        + &at_page
+        + &read_before_written;
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     let output = Command::new(&hither)
         .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])
@@ -45,6 +64,9 @@ fn planted_mistakes_are_found() {
         .arg(&planted)
         .arg("--file")
         .arg(built("libhither_preload.so"))
+        .arg("--file")
+        .arg(&kvstore)
+        .args(["--file", "numactl"])
         .args(["--", "/bin/sh", "-c", &script])
         .output()
         .unwrap();
@@ -74,6 +96,25 @@ fn planted_mistakes_are_found() {
     // Its pages are counted by the device, each alone.
     assert_eq!(documents[2]["pages"][0]["is_counted"], true, "{said}");
     check_page(&documents[3], &said);
+    check_written(&documents[4], &documents[5], &said);
+}
+
+/// A table that is written, whatever its fills were: nobody says that it is only read.
+fn check_written(zoom: &Value, report: &Value, said: &str) {
+    assert_eq!(zoom["schema"], "hither.zoom/1", "{said}");
+    assert_eq!(report["schema"], "hither.report/1", "{said}");
+    // The device counts lines of its pages that another CPU had modified.
+    assert_eq!(zoom["pages"][0]["written"], true, "{zoom:#}\n{said}");
+    let table = &report["areas"][0];
+    assert_ne!(table["written"], false, "{table:#}");
+    assert!(
+        table["sample_count"].as_u64().unwrap() >= 16,
+        "{table:#}\n{said}"
+    );
+    assert_eq!(table["remedy"], "interleave", "{table:#}\n{said}");
+    for wrong in ["only read", "replicate", "not written"] {
+        assert!(!said.contains(wrong), "{wrong}: {said}");
+    }
 }
 
 /// The page of the counters: one line, written by all CPUs, in one place of the source.

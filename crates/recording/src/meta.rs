@@ -96,9 +96,10 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// What the recording cost in CPU time, from the start of hither to its end, in us.
+    /// What the recording cost in CPU time, from the start of hither to its end, in us; `None` where
+    /// nobody knows.
     #[must_use]
-    pub fn own_cpu_us(&self) -> u64 {
-        self.own_user_us.saturating_add(self.own_system_us)
+    pub fn own_cpu_us(&self) -> Option<u64> {
+        Some(self.own_user_us.saturating_add(self.own_system_us))
     }
 }

@@ -234,8 +234,9 @@ impl Session {
         if totals.lost > 0 {
             text += &format!("{} samples were lost, as buffers were full\n", totals.lost);
         }
-        let cost = super::cost(ended.own_cpu_us(), ended.watched_cpu_us);
-        text += &format!("recording cost {cost}\n");
+        if let Some(cost) = super::cost(ended.own_cpu_us(), ended.watched_cpu_us) {
+            text += &format!("recording cost {cost}\n");
+        }
         for note in &ended.notes {
             text += &format!("{}\n", note.shown());
         }

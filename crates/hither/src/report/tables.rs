@@ -79,7 +79,7 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
         ],
         [
             "recording cost",
-            &record::cost(overall.own_cpu_us, overall.watched_cpu_us),
+            &or_none(record::cost(overall.own_cpu_us, overall.watched_cpu_us)),
         ],
     ]
     .map(|row| strings(&row))

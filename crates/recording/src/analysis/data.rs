@@ -208,10 +208,13 @@ impl Data {
     /// CPU time that the recording cost, in us: all of it, or the intervals that there are where it did
     /// not come to its end.
     #[must_use]
-    pub fn own_cpu_us(&self) -> u64 {
+    pub fn own_cpu_us(&self) -> Option<u64> {
         match &self.meta.ended {
             Some(ended) => ended.own_cpu_us(),
-            None => self.intervals.iter().map(|i| i.own_cpu_us).sum(),
+            None => {
+                let all = self.intervals.iter().map(|i| i.own_cpu_us);
+                all.reduce(u64::saturating_add)
+            }
         }
     }
 

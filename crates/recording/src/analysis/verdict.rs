@@ -73,7 +73,7 @@ pub struct Overall {
     /// Bytes that the nodes' memory read and wrote per us.
     pub bytes_per_us: Option<f64>,
     /// CPU time of hither itself, in us.
-    pub own_cpu_us: u64,
+    pub own_cpu_us: Option<u64>,
     /// CPU time of what was watched, in us.
     pub watched_cpu_us: Option<u64>,
     /// Samples that were lost.
@@ -470,7 +470,7 @@ mod tests {
         data.intervals = vec![interval(7.0), interval(7.0)];
         // Cut off: what its intervals say. Whole: what hither used from its start to its end.
         let cost = |data: &Data| overall(data, &areas(data)).own_cpu_us;
-        assert_eq!(cost(&data), 2 * 123);
+        assert_eq!(cost(&data), Some(2 * 123));
         data.meta.ended = Some(Ended {
             length_ns: 2_000_000,
             status: Some(0),
@@ -481,7 +481,7 @@ mod tests {
             own_peak_kb: 1,
             notes: Vec::new(),
         });
-        assert_eq!(cost(&data), 5_730);
+        assert_eq!(cost(&data), Some(5_730));
     }
 
     fn interval(accesses_per_us: f64) -> Interval {
