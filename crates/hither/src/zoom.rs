@@ -25,7 +25,7 @@ use steps::{Steps, Wanted};
 ///
 /// Step 1: the data areas, who uses them from which node, what would help. Step 2: the pages of
 /// areas that step 1 leaves open, counted exactly where a device can. Step 3: the cache lines that
-/// CPUs hand to and fro, and whether they use the same words. Each step says what it looks at next,
+/// bounce between CPUs (HITM), and whether they use the same words. Each step says what it looks at next,
 /// and why; it ends when it is known what would help.
 ///
 /// A running process or a command is looked at anew for each step, the more closely the smaller the
