@@ -6,7 +6,7 @@ use super::sharing::Line;
 use super::use_of::{self, Judged, Remedy, Use};
 use hither_core::snapshot::Evidence;
 
-/// Memory fills per us and CPU below which placement hardly matters: at 200 ns each, a tenth of
+/// Memory fills per us and busy CPU below which placement hardly matters: at 200 ns each, a tenth of
 /// the CPU's time.
 const QUIET: f64 = 0.5;
 /// Share of all accesses that lines with false sharing must have.
@@ -197,10 +197,10 @@ pub fn verdict(
             "hither report --json -".to_owned(),
         );
     }
-    let cpus = cpu_count(data).max(1) as f64;
+    let cpus = busy_cpus(data, overall);
     if let Some(fills) = overall.accesses_per_us.filter(|fills| fills / cpus < QUIET) {
         let told = format!(
-            "Memory is hardly used ({fills:.1} memory fills a microsecond by {cpus} CPUs): its placement \
+            "Memory is hardly used ({fills:.1} memory fills a microsecond by {cpus:.1} CPUs): its placement \
              hardly matters."
         );
         return verdict(Finding::Quiet, told, String::new());
@@ -300,6 +300,21 @@ fn false_sharing(areas: &Areas, lines: &[Line]) -> Option<String> {
         lines.len(),
         first.address,
     ))
+}
+
+/// CPUs that what was watched kept busy, one at least. Idle ones must not make a busy one quiet: where
+/// nobody told the CPU time, those that were seen to access memory count.
+fn busy_cpus(data: &Data, overall: &Overall) -> f64 {
+    let most = cpu_count(data).max(1) as f64;
+    let length_us = data.length_ns() as f64 / 1e3;
+    let busy = match overall.watched_cpu_us {
+        Some(used_us) if length_us > 0.0 => used_us as f64 / length_us,
+        _ => {
+            let seen = data.accesses.iter().filter_map(|access| access.cpu());
+            seen.collect::<std::collections::BTreeSet<u16>>().len() as f64
+        }
+    };
+    busy.clamp(1.0, most)
 }
 
 /// CPUs of the machine, by the kernel's lists.
@@ -465,22 +480,47 @@ mod tests {
     }
 
     #[test]
+    fn idle_cpus_do_not_make_a_busy_one_quiet() {
+        // Eight CPUs; one, of position 1, has 3 remote fills a us: six tenths of its time at 200 ns.
+        let mut data = empty();
+        data.meta.nodes[0].cpus = "0,2-8".into();
+        data.accesses = (0..64).map(|t| access(t, 4096 * (t % 2), 1, 0)).collect();
+        data.intervals = vec![interval(3.0)];
+        assert_eq!(judged(&data).finding, Finding::Misplaced);
+        // Of as many as eight busy CPUs it is little: 0.375 each.
+        data.meta.ended = Some(ended(1_000_000, Some(8_000)));
+        let verdict = judged(&data);
+        assert_eq!(verdict.finding, Finding::Quiet);
+        assert!(
+            verdict
+                .sentence
+                .contains("3.0 memory fills a microsecond by 8.0 CPUs"),
+            "{}",
+            verdict.sentence
+        );
+    }
+
+    fn ended(length_ns: u64, watched_cpu_us: Option<u64>) -> Ended {
+        Ended {
+            length_ns,
+            status: Some(0),
+            signal: None,
+            own_user_us: 3_000,
+            own_system_us: 2_730,
+            watched_cpu_us,
+            own_peak_kb: 1,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
     fn a_recording_has_one_cost() {
         let mut data = empty();
         data.intervals = vec![interval(7.0), interval(7.0)];
         // Cut off: what its intervals say. Whole: what hither used from its start to its end.
         let cost = |data: &Data| overall(data, &areas(data)).own_cpu_us;
         assert_eq!(cost(&data), Some(2 * 123));
-        data.meta.ended = Some(Ended {
-            length_ns: 2_000_000,
-            status: Some(0),
-            signal: None,
-            own_user_us: 3_000,
-            own_system_us: 2_730,
-            watched_cpu_us: Some(473_000),
-            own_peak_kb: 1,
-            notes: Vec::new(),
-        });
+        data.meta.ended = Some(ended(2_000_000, Some(473_000)));
         assert_eq!(cost(&data), Some(5_730));
     }
 
