@@ -259,7 +259,7 @@ fn judge(name: &str) {
         rest = after;
         let told = format!("threads {policy}");
         assert!(
-            answer.contains(&told) && answer.contains("kept on a CPU each"),
+            answer.contains(&told) && answer.contains("pinned to a CPU each"),
             "{answer}"
         );
     }

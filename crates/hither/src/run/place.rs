@@ -7,7 +7,7 @@ use super::{numactl, start};
 use anyhow::bail;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hither_core::bind::rules::WrittenRule;
-use hither_core::bind::{MemoryPolicy, Mode, ThreadPolicy};
+use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode, ThreadPolicy};
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::size::parse_bytes;
 use hither_linux::bind::threads::Keeper;
@@ -355,7 +355,7 @@ impl Placed {
             self.threads
         );
         if self.kept_count > 0 {
-            text += &format!("threads: {} kept on a CPU each at most", self.kept_count);
+            text += &format!("threads: {} pinned to a CPU each at most", self.kept_count);
             if self.refused_count > 0 {
                 text += &format!(", {} could not be", self.refused_count);
             }
@@ -370,24 +370,7 @@ impl Placed {
         let Some(seen) = &self.seen else {
             return text + "memory: it ended before anybody could look\n";
         };
-        let pages = seen.page_count();
-        let nodes: Vec<String> = seen
-            .pages
-            .iter()
-            .map(|(node, count)| format!("{node} {count}"))
-            .collect();
-        text += &format!(
-            "memory: {pages} pages of 4 KiB under that policy: {}",
-            nodes.join(", ")
-        );
-        text += &match policy.astray(&seen.pages) {
-            None => ".\n".replace('.', ""),
-            Some(0) => ", each where it should be\n".to_owned(),
-            Some(astray) => format!(
-                "; {astray} ({:.1} %) are elsewhere\n",
-                100.0 * astray as f64 / pages.max(1) as f64
-            ),
-        };
+        text += &told(policy, seen);
         if seen.other_count > 0 {
             text += &format!(
                 "memory: {} pages under policies of {}\n",
@@ -435,5 +418,61 @@ impl Placed {
             "seen": seen,
             "weights": self.weighed.as_ref().map(|weighed| &weighed.json),
         })
+    }
+}
+
+/// Where the pages under a policy were seen.
+fn told(policy: &KernelPolicy, seen: &Whereabouts) -> String {
+    let pages = seen.page_count();
+    // That none of no pages is astray says nothing of the policy.
+    if pages == 0 {
+        return "memory: no page under that policy was seen\n".to_owned();
+    }
+    let nodes = seen.pages.iter();
+    let nodes: Vec<String> = nodes
+        .map(|(node, count)| format!("{node} {count}"))
+        .collect();
+    let verdict = match policy.astray(&seen.pages) {
+        None => String::new(),
+        Some(0) => ", each where it should be".to_owned(),
+        Some(astray) => format!(
+            "; {astray} ({:.1} %) are elsewhere",
+            100.0 * astray as f64 / pages as f64
+        ),
+    };
+    format!(
+        "memory: {pages} pages of 4 KiB under that policy: {}{verdict}\n",
+        nodes.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::ids::NodeId;
+
+    #[test]
+    fn nothing_seen_is_not_called_placed() {
+        let policy = KernelPolicy::new(Mode::Bind, [NodeId(1)].into_iter().collect());
+        let seen = |pages: &[(u32, u64)]| Whereabouts {
+            pages: pages
+                .iter()
+                .map(|&(node, count)| (NodeId(node), count))
+                .collect(),
+            ..Whereabouts::default()
+        };
+        for (pages, expected) in [
+            (&[][..], "no page under that policy was seen"),
+            (
+                &[(1, 8)],
+                "8 pages of 4 KiB under that policy: node1 8, each where it should be",
+            ),
+            (
+                &[(0, 2), (1, 6)],
+                "8 pages of 4 KiB under that policy: node0 2, node1 6; 2 (25.0 %) are elsewhere",
+            ),
+        ] {
+            assert_eq!(told(&policy, &seen(pages)), format!("memory: {expected}\n"));
+        }
     }
 }
