@@ -25,12 +25,11 @@ use hither_linux::root::Root;
 use hither_linux::sys::{self, Mapping, PidFd, Signals, Timer, Waiter};
 use hither_linux::topology::Topology;
 use hither_mover::Backend;
-use perform::{Account, Piece, Stop, Surroundings};
+use perform::{Account, Piece, Runs, Stop, Surroundings};
 use policy::Memory;
 use report::Report;
 use select::{Asked, Selection};
 use std::io;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use target::Wanted;
@@ -304,15 +303,11 @@ impl Task {
 
     /// Pages of a mapping that are in memory and meant, and those of them that are of huge pages,
     /// where that makes a difference.
-    fn resident(
-        &self,
-        pagemap: &Pagemap,
-        mapping: &Mapping,
-    ) -> io::Result<(Vec<Range<u64>>, Vec<Range<u64>>)> {
+    fn resident(&self, pagemap: &Pagemap, mapping: &Mapping) -> io::Result<(Runs, Runs)> {
         let pages = mapping.pages();
         match (&self.undo, &self.aim) {
             (Some(undo), _) => {
-                let met = undo::within(&[pages.clone()], &undo.places);
+                let met = undo::within(std::slice::from_ref(&pages), &undo.places);
                 if met.is_empty() {
                     return Ok((Vec::new(), Vec::new()));
                 }

@@ -18,7 +18,7 @@ until grep -q ready b; do sleep 0.05; done
 show() { grep shm/seg /proc/$A/numa_maps | tr ' ' '
 ' | grep -E '^(N.=|bind|default)' | tr '
 ' ' '; echo; }
-move() { $H move --json "$@" > last; }
+move() { $H move --json "$@" > now; mv now last; }
 echo "== $(show)"
 move --pid $A --to 0; cp last first
 echo "== $(show)"
@@ -50,7 +50,7 @@ fn shared_memory_has_moved(told: &str) {
     assert_eq!(answers.len(), 11, "{told}");
     assert_eq!(answers[0], "bind:1 N1=4096", "{told}");
     let (shown, report) = answers[1].split_once('\n').unwrap();
-    assert_eq!(shown, "bind:1 N0=4096");
+    assert_eq!(shown.trim(), "bind:1 N0=4096");
     let report: Value = serde_json::from_str(report).unwrap();
     let rows = report["mappings"].as_array().unwrap();
     let row = rows
@@ -82,12 +82,12 @@ fn shared_memory_has_moved(told: &str) {
         "{told}"
     );
     assert_eq!(
-        answers[6], "bind:0 N0=4096 \n0 Mems_allowed_list:\t0",
+        answers[6], "bind:0 N0=4096 0 Mems_allowed_list:\t0",
         "{told}"
     );
     // The kernel does not turn the nodes of a policy back.
     assert_eq!(
-        answers[7], "bind:0 N1=4096 \n Mems_allowed_list:\t0-1",
+        answers[7], "bind:0 N1=4096  Mems_allowed_list:\t0-1",
         "{told}"
     );
     assert!(answers[8].contains("/db has 1 process besides"), "{told}");

@@ -26,6 +26,9 @@ const MOST_ORIGINS: usize = 4 << 20;
 /// Batches per second that a rate limit aims at.
 const BATCHES_PER_SECOND: u64 = 10;
 
+/// Ascending runs of pages.
+pub type Runs = Vec<Range<u64>>;
+
 /// How many pages are where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
@@ -75,11 +78,11 @@ pub struct Piece {
     /// Which.
     pub mapping: Mapping,
     /// Pages in memory, as ascending runs.
-    pub resident: Vec<Range<u64>>,
+    pub resident: Runs,
     /// Those of them that belong to huge pages.
-    pub huge: Vec<Range<u64>>,
+    pub huge: Runs,
     /// Those of them that are not where they shall be.
-    pub to_move: Vec<Range<u64>>,
+    pub to_move: Runs,
     /// Where the resident ones were.
     pub before: Places,
     /// The same page by page; `None` where they were too scattered to be remembered.
@@ -261,7 +264,7 @@ pub fn places(piece: &Piece, aim: &Aim, around: &mut dyn Surroundings) -> io::Re
 /// As in [`places`].
 pub fn piece(
     mapping: Mapping,
-    (resident, huge): (Vec<Range<u64>>, Vec<Range<u64>>),
+    (resident, huge): (Runs, Runs),
     aim: &Aim,
     around: &mut dyn Surroundings,
 ) -> io::Result<Piece> {

@@ -431,3 +431,73 @@ fn pages(count: u64) -> String {
 fn is_or_are(count: u64) -> String {
     format!("{} {}", pages(count), if count == 1 { "is" } else { "are" })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::ids::NodeId;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn notes_say_what_figures_do_not() {
+        let aim = Aim::Spread(vec![NodeId(0), NodeId(1)]);
+        let account = Account {
+            refused: BTreeMap::from([(Refusal::Shared, 3)]),
+            ..Account::default()
+        };
+        let held = |policy: &str| Held {
+            policy: policy.parse().unwrap(),
+            mapping_count: 2,
+            pages: 256,
+        };
+        let (inside, outside) = ([held("bind:0-1")], [held("prefer:3")]);
+        let memory = Memory {
+            file: "sys/fs/cgroup/db/cpuset.mems".to_owned(),
+            before: "0-3".to_owned(),
+        };
+        let report = |held, moves_shared, narrowed| Report {
+            pid: 7,
+            program: "db",
+            to: "0-1".to_owned(),
+            aim: &aim,
+            pieces: &[],
+            empty_count: 0,
+            accounts: Some(std::slice::from_ref(&account)),
+            stop: None,
+            life: None,
+            held,
+            narrowed,
+            moves_shared,
+            recorded_pages: 0,
+        };
+        let notes = report(&inside, false, None).notes();
+        assert!(
+            notes.len() == 1 && notes[0].ends_with("run hither as root"),
+            "{notes:?}"
+        );
+        let notes = report(&outside, true, None).notes();
+        assert!(
+            notes.len() == 2 && notes[0].contains("with --mapping"),
+            "{notes:?}"
+        );
+        assert!(
+            notes[1]
+                .starts_with("warning: new pages of 2 mappings (1 MiB) come from nodes 3 still")
+                && notes[1].contains("`prefer:3`")
+                && notes[1].contains("--membind=0-1`"),
+            "{notes:?}"
+        );
+        let nodes = "0-1".parse().unwrap();
+        let notes = report(&outside, true, Some((&memory, nodes))).notes();
+        assert!(
+            notes[1].contains("the kernel puts other nodes into `prefer:3`"),
+            "{notes:?}"
+        );
+        assert!(notes[2].ends_with("come from nodes 0-1: /sys/fs/cgroup/db/cpuset.mems was `0-3`"));
+        let text = report(&outside, true, None).text();
+        assert!(
+            text.contains("to nodes 0-1, in turns: ") && text.contains("\nwarning: "),
+            "{text}"
+        );
+    }
+}
