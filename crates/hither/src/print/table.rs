@@ -310,7 +310,7 @@ mod tests {
     fn cells_stay_in_their_row() {
         let rows = [row(&["a\n\u{1b}[2J\u{202e}", "b"])];
         let text = Table::new(&["x", "y"], &rows).text(Terminal::PIPE);
-        assert_eq!(text, "x       y\na??[2J?  b\n");
+        assert_eq!(text, "x        y\na??[2J?  b\n");
     }
 
     const HEAD: [&str; 5] = ["area", "size", "from caches", "used by", "next"];

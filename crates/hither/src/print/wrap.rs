@@ -4,7 +4,8 @@ use ratatui::text::Span;
 
 /// Longer than any figure or list of them that cannot be broken: then it is a name.
 const MOST_FIGURE: usize = 64;
-/// A unit or a word behind a number that belongs to it has at most so many letters.
+/// A number, and a unit or a word behind it that belongs to it, have at most so many letters.
+const MOST_NUMBER: usize = 12;
 const MOST_UNIT: usize = 8;
 
 /// Width on the screen; colours take none.
@@ -55,7 +56,9 @@ pub fn pieces(text: &str) -> Vec<Piece> {
                 is_apart: true,
             }),
         }
-        is_number = starts_number && !word.ends_with([',', ';', ':', '.', ')']);
+        is_number = starts_number
+            && word.chars().count() <= MOST_NUMBER
+            && !word.ends_with([',', ';', ':', '.', ')']);
     }
     pieces
 }
