@@ -4,7 +4,7 @@ mod table;
 mod wrap;
 
 pub use table::Table;
-pub use wrap::{command, elided, fold, lines};
+pub use wrap::{command, elided, fold, lines, width_of};
 
 use crate::terminal::Terminal;
 use hither_core::foreign::{self, Foreign};

@@ -39,10 +39,13 @@ pub fn pieces(text: &str) -> Vec<Piece> {
             && !starts_number
             && !word.starts_with(['-', '(', '[', '/'])
             && word.chars().count() <= MOST_UNIT;
-        match pieces.last_mut().filter(|_| is_unit) {
-            Some(number) => {
-                number.text.push(' ');
-                number.text.push_str(word);
+        // As in `[default: 3]` of help.
+        let is_label = |text: &str| text.starts_with('[') && text.ends_with(':');
+        let belongs = |last: &&mut Piece| is_unit || is_label(&last.text);
+        match pieces.last_mut().filter(belongs) {
+            Some(last) => {
+                last.text.push(' ');
+                last.text.push_str(word);
             }
             None if is_list(word) => {
                 let parts = word.split_inclusive(',').enumerate();
@@ -232,6 +235,7 @@ mod tests {
             ["about", "384.5 MiB", "of", "2 nodes:", "0.4 %", "there"]
         );
         assert_eq!(texts("--mb 8 --rounds"), ["--mb", "8", "--rounds"]);
+        assert_eq!(texts("most [default: 3]"), ["most", "[default: 3]"]);
         assert_eq!(texts("cpu 3: +0 +8; 12"), ["cpu", "3:", "+0", "+8;", "12"]);
         assert_eq!(texts("CPUs 0-3,8,10"), ["CPUs", "0-3,", "8,", "10"]);
         assert_eq!(texts("a,b"), ["a,b"]);
