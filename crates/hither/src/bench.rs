@@ -155,7 +155,11 @@ impl ServiceArguments {
             workers: self.workers,
             copiers: self.copiers,
         })?;
-        show(&self.json, &report.json(), &report.text(Terminal::stdout()))?;
+        show(
+            &self.json,
+            &report.json(),
+            &report.text(Terminal::of_output()),
+        )?;
         for note in notes {
             print::err_lines(&note);
         }
@@ -209,7 +213,11 @@ impl MoveArguments {
         }
         let mut files = Files::default();
         files.write("--svg", self.svg.as_deref(), || Ok(report.svg()));
-        let shown = show(&self.json, &report.json(), &report.text(Terminal::stdout()));
+        let shown = show(
+            &self.json,
+            &report.json(),
+            &report.text(Terminal::of_output()),
+        );
         files.finish()?;
         shown?;
         Ok(match report.lost.is_empty() {

@@ -188,7 +188,7 @@ fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let (run, setting) = lab.run(&command, &arguments.policy)?;
     let status = run.ended.status;
     let document = report::RunReport::new(setting, &arguments.policy, run);
-    let width = Terminal::stderr().width;
+    let width = Terminal::of_errors().width;
     print::err(&print::fold(
         &report::summary(&document),
         width,
@@ -211,10 +211,10 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
             show(&(serde_json::to_string_pretty(&comparison)? + "\n"))?;
         }
         Some(path) => {
-            show(&fitted(&comparison, Terminal::stdout()))?;
+            show(&fitted(&comparison, Terminal::of_output()))?;
             write_json(path, &comparison)?;
         }
-        None => show(&fitted(&comparison, Terminal::stdout()))?,
+        None => show(&fitted(&comparison, Terminal::of_output()))?,
     }
     let failed = comparison.failures().next().is_some();
     Ok(if failed {

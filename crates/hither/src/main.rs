@@ -138,8 +138,8 @@ fn parsed<T>(parse: impl Fn(Vec<OsString>) -> Result<T, clap::Error>) -> T {
 /// Help or a refusal by clap, as wide as what it is printed on. Ends the program.
 fn told(error: &clap::Error) -> ! {
     let terminal = match error.use_stderr() {
-        true => Terminal::stderr(),
-        false => Terminal::stdout(),
+        true => Terminal::of_errors(),
+        false => Terminal::of_output(),
     };
     let text = match terminal.colour {
         true => error.render().ansi().to_string(),

@@ -187,7 +187,7 @@ impl Command {
         };
         match self.json {
             true => print::out(&report.json())?,
-            false => print::report(&report.text(Terminal::stdout()))?,
+            false => print::report(&report.text(Terminal::of_output()))?,
         }
         Ok(ExitCode::from(match stop {
             Some(Stop::Signal(signal)) => signal_status(signal),

@@ -165,7 +165,7 @@ impl Progress {
             self.due_ns = now_ns + PROGRESS_EVERY_NS;
             self.is_there = true;
             // A longer line could not be taken away again.
-            let width = Terminal::stderr().width.unwrap_or(usize::MAX);
+            let width = Terminal::of_errors().width.unwrap_or(usize::MAX);
             print::err_progress(&print::elided(&format!("hither: {line}"), width - 1));
         }
     }

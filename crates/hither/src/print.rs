@@ -44,7 +44,7 @@ fn write_out(text: &str) -> io::Result<()> {
 /// # Errors
 /// As of [`out`].
 pub fn report(text: &str) -> io::Result<()> {
-    let terminal = Terminal::stdout();
+    let terminal = Terminal::of_output();
     let text = match terminal.colour {
         true => foreign::coloured_lines(text),
         false => foreign::lines(text),
@@ -109,7 +109,7 @@ pub fn err_progress(line: &str) {
 /// Prints a report to standard error, as [`err_lines`] and as wide as that is.
 pub fn err_report(text: &str) {
     const NAME: usize = "hither: ".len();
-    let width = Terminal::stderr().width.map(|width| width - NAME);
+    let width = Terminal::of_errors().width.map(|width| width - NAME);
     err_lines(&fold(text, width, HANG));
 }
 

@@ -137,7 +137,11 @@ impl Command {
             let name = machine_name.as_deref().unwrap_or_default();
             machine::file(name, &topology, &report.measured, machine::Core::read())
         });
-        let shown = show(&self.json, &report.json(), &report.text(Terminal::stdout()));
+        let shown = show(
+            &self.json,
+            &report.json(),
+            &report.text(Terminal::of_output()),
+        );
         files.finish()?;
         shown?;
         Ok(ExitCode::SUCCESS)
@@ -154,7 +158,7 @@ impl Command {
         let report = measured.context("measuring --work; give another --size or --pages")?;
         let rounds = self.rounds;
         let document = alone::json(&report, rounds);
-        let table = alone::text(&report, rounds, Terminal::stdout());
+        let table = alone::text(&report, rounds, Terminal::of_output());
         show(&self.json, &document, &table)?;
         Ok(ExitCode::SUCCESS)
     }

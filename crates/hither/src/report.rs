@@ -108,7 +108,10 @@ impl Command {
             let trace = perfetto::trace(&figures.data, &figures.working_set, &figures.phases);
             Ok(trace.to_string())
         });
-        let text = format!("recording {about}\n\n{}", document.text(Terminal::stdout()));
+        let text = format!(
+            "recording {about}\n\n{}",
+            document.text(Terminal::of_output())
+        );
         let shown = show(&self.json, &json::json(&figures), &text);
         files.finish()?;
         shown?;

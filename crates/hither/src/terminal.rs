@@ -7,8 +7,7 @@
 use hither_lab::os::{is_terminal, window_size};
 use std::env;
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::RawFd;
 
 /// Of a terminal that does not tell its width.
 const UNTOLD_WIDTH: usize = 80;
@@ -34,18 +33,17 @@ impl Terminal {
 
     /// Standard output.
     #[must_use]
-    pub fn stdout() -> Self {
-        Self::of(&io::stdout())
+    pub fn of_output() -> Self {
+        Self::of(1)
     }
 
     /// Standard error.
     #[must_use]
-    pub fn stderr() -> Self {
-        Self::of(&io::stderr())
+    pub fn of_errors() -> Self {
+        Self::of(2)
     }
 
-    fn of(stream: &impl AsFd) -> Self {
-        let fd = stream.as_fd().as_raw_fd();
+    fn of(fd: RawFd) -> Self {
         let told = is_terminal(fd).then(|| window_size(fd).map_or(0, |(_, columns)| columns));
         decide(
             told,

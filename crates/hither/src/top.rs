@@ -103,7 +103,7 @@ impl Command {
         let model = &session.model;
         match self.json {
             true => print::out(&once::document(model, left_out))?,
-            false => print::report(&once::table(model, left_out, Terminal::stdout()))?,
+            false => print::report(&once::table(model, left_out, Terminal::of_output()))?,
         }
         Ok(ExitCode::SUCCESS)
     }

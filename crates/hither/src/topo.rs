@@ -68,13 +68,13 @@ impl Command {
             let shown = set::resolve(&self.set, &self.resources()?)?;
             match self.json {
                 true => print::out(&set::document(&shown))?,
-                false => print::report(&set::table(&shown, Terminal::stdout()))?,
+                false => print::report(&set::table(&shown, Terminal::of_output()))?,
             }
         } else {
             let topology = self.topology()?;
             let root = Root::new(&self.root);
             let checks: Option<Vec<Check>> = self.doctor.then(|| doctor::examine(&root));
-            let terminal = Terminal::stdout();
+            let terminal = Terminal::of_output();
             match (self.json, checks) {
                 (true, checks) => print::out(&json::document(&topology, checks.as_deref()))?,
                 (false, Some(checks)) => print::report(&text::doctor(&checks, terminal))?,

@@ -129,8 +129,8 @@ impl Command {
                 }
             },
             terminal: match self.command.is_empty() {
-                true => Terminal::stdout(),
-                false => Terminal::stderr(),
+                true => Terminal::of_output(),
+                false => Terminal::of_errors(),
             },
         };
         let (steps, status) = match (&self.what, pid) {
@@ -209,7 +209,9 @@ impl Command {
         match (is_document, self.command.is_empty()) {
             (true, _) => {}
             (false, true) => print::report(text)?,
-            (false, false) => print::err(&print::fold(text, Terminal::stderr().width, print::HANG)),
+            (false, false) => {
+                print::err(&print::fold(text, Terminal::of_errors().width, print::HANG))
+            }
         }
         Ok(())
     }

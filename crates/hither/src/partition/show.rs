@@ -68,7 +68,7 @@ fn table(owners: &[Owner<'_>], machine: &Resources) -> String {
         "free",
         "processes",
     ];
-    Table::new(&head, &rows).text(Terminal::stdout())
+    Table::new(&head, &rows).text(Terminal::of_output())
 }
 
 fn json_rows(owners: &[Owner<'_>], machine: &Resources) -> Vec<Value> {

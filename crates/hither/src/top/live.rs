@@ -31,7 +31,7 @@ pub fn run(mut session: Session) -> anyhow::Result<ExitCode> {
     let interval_us = session.model.about.interval_us;
     session.step(&[]);
     let mut view = View::new(&session.model);
-    view.colour = Terminal::stdout().colour;
+    view.colour = Terminal::of_output().colour;
     let mut due_us = now_us() + interval_us.min(FIRST_US);
     loop {
         draw(&mut screen, &mut view, &session).context("drawing")?;

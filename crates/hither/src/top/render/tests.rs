@@ -226,4 +226,16 @@ fn misplacement_stands_out_where_colours_are_shown() {
     let text = screen(&model, &mut view_of(&model), 80, 24);
     view.settle(&model, 10);
     assert_eq!(screen(&model, &mut view, 80, 24), text, "the same words");
+    let once = |colour| {
+        let terminal = crate::terminal::Terminal {
+            width: None,
+            colour,
+        };
+        crate::top::once::table(&model, 0, terminal)
+    };
+    let shown = once(true);
+    for word in ["\x1b[33m75.0", "\x1b[1;31m31.0", "\x1b[1;31m63.5"] {
+        assert!(shown.contains(word), "{shown:?}");
+    }
+    assert!(!once(false).contains('\x1b'));
 }
