@@ -325,6 +325,11 @@ fn one_file_that_fails_does_not_keep_others_from_being_written() {
     refused(&arguments, "--svg: no access was seen");
     refused(&arguments, "give --html a file");
     assert!(text(&output(&arguments).stdout).starts_with("recording "));
+    // Nor does JSON without a place keep the page and the tables from being there.
+    let arguments = ["report", &whole, "--json", &lost, "--html", &page];
+    refused(&arguments, "give --json a file");
+    assert!(is_there(&page) && text(&output(&arguments).stdout).starts_with("recording "));
+    fs::remove_file(&page).unwrap();
     // One file for two things is neither.
     refused(
         &["report", &whole, "--html", &page, "--svg", &page],
