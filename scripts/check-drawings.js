@@ -68,6 +68,29 @@
     say(pale.length === 0, `${pale.length} colours are lost on the ground`);
   };
 
+  // Words that begin on one line and end on another, though one had room for them.
+  const broken_words = (elements) => {
+    const broken = [];
+    for (const element of elements) {
+      const text = element.firstChild;
+      if (text?.nodeType !== Node.TEXT_NODE) continue;
+      const widths = (start, length) => {
+        const range = document.createRange();
+        range.setStart(text, start);
+        range.setEnd(text, start + length);
+        return [...range.getClientRects()].map((part) => part.width).filter((width) => width > 0);
+      };
+      for (const chunk of text.data.matchAll(/\S+/g)) {
+        const whole = widths(chunk.index, chunk[0].length).reduce((sum, width) => sum + width, 0);
+        if (whole >= box(element).width && !element.matches("th, td")) continue;
+        for (const word of chunk[0].matchAll(/[\p{L}\p{N}_]+/gu)) {
+          if (widths(chunk.index + word.index, word[0].length).length > 1) broken.push(word[0]);
+        }
+      }
+    }
+    return broken;
+  };
+
   const figures = [...document.querySelectorAll('svg[role="img"]')];
   judge(figures.length > 0, `${figures.length} figures`);
   figures.forEach(check_figure);
@@ -76,8 +99,10 @@
     judge(document.title !== "" && document.documentElement.lang !== "", "page: has a title and a language");
     const cells = [...document.querySelectorAll("th")];
     judge(cells.every((cell) => cell.scope), `page: all ${cells.length} table headers have a scope`);
-    const root = document.documentElement;
-    judge(root.scrollWidth <= root.clientWidth, `page: fits a window of ${root.clientWidth}`);
+    const width = Math.round(box(document.documentElement).width);
+    judge(document.body.scrollWidth <= width, `page: fits a window of ${width}`);
+    const broken = broken_words(document.querySelectorAll("h1, h2, p, th, td"));
+    judge(broken.length === 0, `page: no word is broken ${broken}`);
     const ground = getComputedStyle(document.body);
     judge(contrast(ground.color, ground.backgroundColor) >= 7, "page: text stands out");
   }

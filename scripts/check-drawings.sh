@@ -31,13 +31,15 @@ chromium() {
   fi
 }
 
-# findings FILE [ARGUMENT...]: what check-drawings.js finds in a page or figure.
+# findings FILE [ARGUMENT...]: what check-drawings.js finds in a page or figure; a page as wide as $width
+# says where it is set, as the browser has no window of less than 500.
 findings() {
   local page=$work/page.html
   {
     # The page's own policy forbids the script that looks at it.
     [[ $1 == *.html ]] || printf '<!DOCTYPE html><html lang="en"><body>\n'
     sed '/http-equiv="Content-Security-Policy"/d' "$1"
+    [[ $1 != *.html || -z ${width:-} ]] || printf '<style>html { width: %spx }</style>\n' "$width"
     printf '<script>\n'
     cat scripts/check-drawings.js
     printf '</script>\n'
@@ -98,7 +100,7 @@ check() {
     printf '%s: FAILED, it has no policy against scripts\n' "$name"
     failed_count=$((failed_count + 1))
   fi
-  judge "$name, narrow" "$(findings "$file" --window-size=500,800)"
+  judge "$name, narrow" "$(width=420 findings "$file" --window-size=500,800)"
   judge "$name, dark" "$(findings "$file" --blink-settings=preferredColorScheme=0)"
   found=$(findings "$file" --window-size=1020,800)
   judge "$name, light" "$found"
@@ -111,9 +113,16 @@ check() {
   judge_picture "$out/$name.dark.png"
 }
 
-# What is broken must be found, or all of the above is worth nothing.
+# What is broken must be found, or all of the above is worth nothing: in a figure and in a page.
 check_the_check() {
   local change found
+  sed 's/^th,td{/&overflow-wrap:anywhere;/' "$2" > "$work/broken.html"
+  cmp -s "$2" "$work/broken.html" && stop "nothing changes in $2"
+  found=$(width=420 findings "$work/broken.html" --window-size=500,800)
+  if ! grep -q '^FAILED page: no word is broken' <<< "$found"; then
+    printf 'FAILED: broken words are not found in %s\n' "$2"
+    failed_count=$((failed_count + 1))
+  fi
   for change in 's/class="legend"/class="x"/' 's/ (MiB)</</' 's/y="30.0"/y="52.0"/' \
     's/fill="#222" color/fill="#eee" color/' 's/role="img"//'; do
     sed "$change" "$1" > "$work/broken.svg"
@@ -138,7 +147,7 @@ mkdir -p "$out"
 if [ $# -eq 0 ]; then
   HITHER_DRAWINGS=$PWD/$out cargo test --quiet --package hither --bins -- draw::examples
   set -- "$out"/*.html "$out"/*.svg
-  check_the_check "$out/working-set.svg"
+  check_the_check "$out/working-set.svg" "$out/page.html"
 fi
 for file; do
   [ -r "$file" ] || stop "$file cannot be read: name a page (.html) or a figure (.svg)"

@@ -6,7 +6,8 @@ mod migspeed;
 mod report;
 mod service;
 
-use crate::output::{Progress, can_write, show, write};
+use crate::output::{self, Files, Progress, can_write, show};
+use crate::terminal::Terminal;
 use crate::units::{parse_bytes, parse_node, short_bytes};
 use crate::{STATUS_FAILED, print};
 use anyhow::{Context, bail};
@@ -154,7 +155,11 @@ impl ServiceArguments {
             workers: self.workers,
             copiers: self.copiers,
         })?;
-        show(&self.json, &report.json(), &report.text())?;
+        show(
+            &self.json,
+            &report.json(),
+            &report.text(Terminal::of_output()),
+        )?;
         for note in notes {
             print::err_lines(&note);
         }
@@ -195,11 +200,7 @@ impl MoveArguments {
             let arenas = if from.id == to.id { 2 } else { 1 };
             check_memory(node, arenas * arena_bytes)?;
         }
-        let files = [("--json", &self.json), ("--svg", &self.svg)];
-        for (option, path) in files {
-            path.as_deref()
-                .map_or(Ok(()), |path| can_write(option, path))?;
-        }
+        output::can_write_all(&[("--json", &self.json), ("--svg", &self.svg)])?;
         let mut report = self.measure(from, to, arena_bytes);
         if from.id == to.id {
             let why = match topology.memory_nodes().len() {
@@ -210,10 +211,15 @@ impl MoveArguments {
                 .notes
                 .insert(0, format!("{why}: only copies are measured, in place"));
         }
-        if let Some(path) = &self.svg {
-            write("--svg", path, &report.svg())?;
-        }
-        show(&self.json, &report.json(), &report.text())?;
+        let mut files = Files::default();
+        files.write("--svg", self.svg.as_deref(), || Ok(report.svg()));
+        let shown = show(
+            &self.json,
+            &report.json(),
+            &report.text(Terminal::of_output()),
+        );
+        files.finish()?;
+        shown?;
         Ok(match report.lost.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::from(STATUS_FAILED),

@@ -76,9 +76,9 @@ impl Command {
         writer.meta_mut().ended = ended;
         writer.finish()?;
         for note in &imported.about.notes {
-            print::err_lines(&note.shown().to_string());
+            print::err_report(&note.shown().to_string());
         }
-        print::err_lines(&told);
+        print::err_report(&told);
         Ok(ExitCode::SUCCESS)
     }
 }

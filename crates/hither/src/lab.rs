@@ -1,13 +1,14 @@
 //! `hither lab`: an emulated NUMA machine for unmodified programs.
 
-use crate::print;
+use crate::print::{self, Table};
+use crate::terminal::Terminal;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hither_core::foreign::Foreign;
 use hither_core::policy;
 use hither_core::set::NodeSet;
 use hither_lab::back::Back;
-use hither_lab::compare;
+use hither_lab::compare::{self, Comparison};
 use hither_lab::qemu::{HugePages, ScopeMode};
 use hither_lab::session::{Lab, Options};
 use hither_lab::{Error, fetch, guest, report};
@@ -187,7 +188,12 @@ fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let (run, setting) = lab.run(&command, &arguments.policy)?;
     let status = run.ended.status;
     let document = report::RunReport::new(setting, &arguments.policy, run);
-    print::err(&report::summary(&document));
+    let width = Terminal::of_errors().width;
+    print::err(&print::fold(
+        &report::summary(&document),
+        width,
+        "lab: ".len(),
+    ));
     if let Some(path) = arguments.json {
         write_json(&path, &document)?;
     }
@@ -205,10 +211,10 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
             show(&(serde_json::to_string_pretty(&comparison)? + "\n"))?;
         }
         Some(path) => {
-            show(&compare::table(&comparison))?;
+            show(&fitted(&comparison, Terminal::of_output()))?;
             write_json(path, &comparison)?;
         }
-        None => show(&compare::table(&comparison))?,
+        None => show(&fitted(&comparison, Terminal::of_output()))?,
     }
     let failed = comparison.failures().next().is_some();
     Ok(if failed {
@@ -216,6 +222,28 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// The table with bars where these have room, else without.
+fn fitted(comparison: &Comparison, terminal: Terminal) -> String {
+    let whole = compare::table(comparison);
+    let Some(width) = terminal.width else {
+        return whole;
+    };
+    let has_bars = |line: &&str| line.contains("speed (") || line.contains('█');
+    if whole
+        .lines()
+        .filter(has_bars)
+        .all(|line| print::width_of(line) <= width)
+    {
+        return print::fold(&whole, Some(width), print::HANG);
+    }
+    let parts = compare::parts(comparison);
+    let rows: Vec<Vec<String>> = parts.rows.into_iter().map(Vec::from).collect();
+    let head = parts.head.each_ref().map(String::as_str);
+    let table = Table::new(&head, &rows).text(terminal);
+    let text = format!("{}\n{table}{}", parts.above, parts.below);
+    print::fold(&text, Some(width), print::HANG)
 }
 
 fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
@@ -411,6 +439,22 @@ mod tests {
         assert!(parse("run --machine m.toml --timeout 5m -- ./a").is_ok());
         assert!(parse("compare --machine m.toml --policies kernel,none --json -- ./a -x").is_ok());
         assert!(parse("compare --machine m.toml --policies kernel --json f.json -- ./a").is_ok());
+    }
+
+    #[test]
+    fn a_comparison_fits_with_bars_or_without() {
+        let recorded = include_str!("../../../docs/evidence/cg.json");
+        let comparison: Comparison = serde_json::from_str(recorded).unwrap();
+        print::assert_fits(|terminal| fitted(&comparison, terminal));
+        let at = |width| {
+            let terminal = Terminal {
+                width: Some(width),
+                colour: false,
+            };
+            fitted(&comparison, terminal)
+        };
+        assert!(at(160).contains('█') && !at(80).contains('█'));
+        assert_eq!(at(1000), compare::table(&comparison));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod sites;
 mod spread;
+mod terminal;
 mod top;
 mod topo;
 mod trackers;
@@ -30,6 +31,7 @@ use clap::{Args, FromArgMatches, Parser, Subcommand};
 use hither_core::foreign::Foreign;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use terminal::Terminal;
 
 /// Exit status where the work could not be finished.
 const STATUS_FAILED: u8 = 1;
@@ -128,12 +130,28 @@ fn parsed<T>(parse: impl Fn(Vec<OsString>) -> Result<T, clap::Error>) -> T {
     };
     let shown = words.iter().map(|word| word.shown().to_string().into());
     match parse(shown.collect()) {
-        Err(again) if again.kind() == error.kind() => again.exit(),
-        _ => {
-            print::err(&error.render().to_string());
-            std::process::exit(error.exit_code())
-        }
+        Err(again) if again.kind() == error.kind() => told(&again),
+        _ => told(&error),
     }
+}
+
+/// Help or a refusal by clap, as wide as what it is printed on. Ends the program.
+fn told(error: &clap::Error) -> ! {
+    let terminal = match error.use_stderr() {
+        true => Terminal::of_errors(),
+        false => Terminal::of_output(),
+    };
+    let text = match terminal.colour {
+        true => error.render().ansi().to_string(),
+        false => error.render().to_string(),
+    };
+    let text = print::fold(&text, terminal.width, 0);
+    match error.use_stderr() {
+        true => print::err_coloured(&text),
+        // Whoever reads no further has seen enough.
+        false => drop(print::out_coloured(&text)),
+    }
+    std::process::exit(error.exit_code())
 }
 
 /// The parser of `hither record` alone.

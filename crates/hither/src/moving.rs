@@ -10,6 +10,7 @@ mod target;
 mod undo;
 
 use crate::output::Progress;
+use crate::terminal::Terminal;
 use crate::units::parse_rate;
 use crate::{STATUS_FAILED, print, signal_status};
 use aim::Aim;
@@ -183,11 +184,10 @@ impl Command {
             moves_shared: backend.moves_shared(),
             recorded_pages: task.recorded_pages(),
         };
-        print::out(&if self.json {
-            report.json()
-        } else {
-            report.text()
-        })?;
+        match self.json {
+            true => print::out(&report.json())?,
+            false => print::report(&report.text(Terminal::of_output()))?,
+        }
         Ok(ExitCode::from(match stop {
             Some(Stop::Signal(signal)) => signal_status(signal),
             Some(Stop::Gone) => STATUS_FAILED,

@@ -1,6 +1,7 @@
 //! What long measurements print: a table for people, a document for programs, progress meanwhile.
 
 use crate::print;
+use crate::terminal::Terminal;
 use anyhow::{Context, ensure};
 use hither_core::foreign::Foreign;
 use hither_linux::sys;
@@ -16,10 +17,77 @@ pub fn show(json: &Option<PathBuf>, document: &str, table: &str) -> anyhow::Resu
     match json {
         Some(path) if is_standard_output(path) => print::out(document)?,
         Some(path) => {
-            write("--json", path, document)?;
-            print::out_coloured(table)?;
+            let written = write("--json", path, document);
+            print::report(table)?;
+            written?;
         }
-        None => print::out_coloured(table)?,
+        None => print::report(table)?,
+    }
+    Ok(())
+}
+
+/// Several files out of one piece of work: one that cannot be written keeps none of the others from
+/// being written, and each is told by itself.
+#[derive(Default)]
+pub struct Files(Vec<anyhow::Error>);
+
+impl Files {
+    /// Writes one where it is asked for; `text` may fail too.
+    pub fn write(
+        &mut self,
+        option: &str,
+        path: Option<&Path>,
+        text: impl FnOnce() -> anyhow::Result<String>,
+    ) {
+        let written = path.map_or(Ok(()), |path| {
+            can_write(option, path)?;
+            write(option, path, &text()?)
+        });
+        self.0.extend(written.err());
+    }
+
+    /// After the last.
+    ///
+    /// # Errors
+    /// What failed last; what failed before is told here.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        let last = self.0.pop();
+        self.0.iter().for_each(print::error);
+        last.map_or(Ok(()), Err)
+    }
+}
+
+/// Can each of these files be written, and is none meant twice? Found out now rather than after a long
+/// run.
+///
+/// # Errors
+/// The first that cannot be.
+pub fn can_write_all(files: &[(&str, &Option<PathBuf>)]) -> anyhow::Result<()> {
+    check_names(files)?;
+    let mut asked = files
+        .iter()
+        .filter_map(|(option, path)| Some((option, path.as_ref()?)));
+    asked.try_for_each(|(option, path)| can_write(option, path))
+}
+
+/// Is no file meant twice, and standard output for JSON alone?
+///
+/// # Errors
+/// The first that is not so.
+pub fn check_names(files: &[(&str, &Option<PathBuf>)]) -> anyhow::Result<()> {
+    for (index, (option, path)) in files.iter().enumerate() {
+        let is_same = |other: &&(&str, &Option<PathBuf>)| other.1 == *path;
+        let Some(path) = path else { continue };
+        if is_standard_output(path) {
+            can_write(option, path)?;
+            continue;
+        }
+        if let Some((other, _)) = files[..index].iter().find(is_same) {
+            anyhow::bail!(
+                "{other} and {option} are the same file, {}; give each its own",
+                path.shown()
+            );
+        }
     }
     Ok(())
 }
@@ -96,7 +164,9 @@ impl Progress {
         if self.is_shown && now_ns >= self.due_ns {
             self.due_ns = now_ns + PROGRESS_EVERY_NS;
             self.is_there = true;
-            print::err_progress(&format!("hither: {line}"));
+            // A longer line could not be taken away again.
+            let width = Terminal::of_errors().width.unwrap_or(usize::MAX);
+            print::err_progress(&print::elided(&format!("hither: {line}"), width - 1));
         }
     }
 

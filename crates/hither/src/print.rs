@@ -1,8 +1,18 @@
 //! Printing: standard output that may be closed, tables, sizes, error chains.
 
+mod table;
+mod wrap;
+
+pub use table::Table;
+pub use wrap::{command, elided, fold, lines, width_of};
+
+use crate::terminal::Terminal;
 use hither_core::foreign::{self, Foreign};
 use std::fmt;
 use std::io::{self, Write};
+
+/// A line of a report that is too long goes on so many letters farther in.
+pub const HANG: usize = 2;
 
 /// Prints to standard output; what would steer a terminal is written out ([`foreign::lines`]).
 ///
@@ -27,6 +37,19 @@ fn write_out(text: &str) -> io::Result<()> {
         io::ErrorKind::BrokenPipe => error,
         kind => io::Error::new(kind, Unprinted(error)),
     })
+}
+
+/// Prints a report to standard output: lines that are too long for it go on below.
+///
+/// # Errors
+/// As of [`out`].
+pub fn report(text: &str) -> io::Result<()> {
+    let terminal = Terminal::of_output();
+    let text = match terminal.colour {
+        true => foreign::coloured_lines(text),
+        false => foreign::lines(text),
+    };
+    write_out(&fold(&text, terminal.width, HANG))
 }
 
 /// Standard output did not take what was printed.
@@ -72,9 +95,22 @@ pub fn err(text: &str) {
         .write_all(foreign::lines(text).as_bytes());
 }
 
+/// The same with colours of hither's own.
+pub fn err_coloured(text: &str) {
+    let text = foreign::coloured_lines(text);
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// Writes over the last line of a terminal, and goes on in it.
 pub fn err_progress(line: &str) {
     let _ = write!(io::stderr(), "\r{}\x1b[K", line.shown());
+}
+
+/// Prints a report to standard error, as [`err_lines`] and as wide as that is.
+pub fn err_report(text: &str) {
+    const NAME: usize = "hither: ".len();
+    let width = Terminal::of_errors().width.map(|width| width - NAME);
+    err_lines(&fold(text, width, HANG));
 }
 
 /// Prints an error with its chain of causes, once.
@@ -104,43 +140,6 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(broken)
 }
 
-/// Rows as aligned columns, two spaces apart; columns that are empty below their head are left
-/// out. Cells may hold anything.
-pub fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
-    let shown = |row: &Vec<String>| row.iter().map(|cell| cell.shown().to_string()).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(shown).collect();
-    let used: Vec<usize> = (0..head.len())
-        .filter(|&column| {
-            rows.iter()
-                .any(|row| row.get(column).is_some_and(|cell| !cell.is_empty()))
-        })
-        .collect();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
-            .max(head[column].chars().count())
-    };
-    let widths: Vec<usize> = used.iter().map(|&column| width(column)).collect();
-    let line = |cell: &dyn Fn(usize) -> String| {
-        let mut line = String::new();
-        for (&column, &width) in used.iter().zip(&widths) {
-            line.push_str(&format!("{:width$}  ", cell(column)));
-        }
-        line.truncate(line.trim_end().len());
-        line + "\n"
-    };
-    let mut text = line(&|column| head[column].to_owned());
-    for row in &rows {
-        text.push_str(&line(&|column| {
-            row.get(column).cloned().unwrap_or_default()
-        }));
-    }
-    text
-}
-
 /// A number of bytes with the unit that fits.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
@@ -166,6 +165,32 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
+/// A report as it is printed has no line that is wider than what it is printed on, and all figures
+/// that it has where there is no width.
+#[cfg(test)]
+pub fn assert_fits(text: impl Fn(Terminal) -> String) {
+    let whole = text(Terminal::PIPE);
+    for width in [60, 80, 120] {
+        let terminal = Terminal {
+            width: Some(width),
+            colour: false,
+        };
+        let shown = fold(&text(terminal), terminal.width, HANG);
+        for line in shown.lines() {
+            assert!(wrap::width_of(line) <= width, "{width}: {line}\n{shown}");
+        }
+        let count = |text: &str, word: &str| text.split_whitespace().filter(|w| *w == word).count();
+        let is_figure = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+        for figure in whole.split_whitespace().filter(is_figure) {
+            let counts = [&whole, &shown].map(|text| count(text, figure));
+            assert!(
+                counts[1] >= counts[0],
+                "{width}: {figure} is lost:\n{shown}"
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,24 +211,6 @@ mod tests {
         assert_eq!(
             message(text),
             "program `a?b` cannot be started\n  to mend it: x"
-        );
-    }
-
-    #[test]
-    fn cells_stay_in_their_row() {
-        let rows = [vec!["a\n\u{1b}[2J\u{202e}".into(), "b".into()]];
-        assert_eq!(columns(&["x", "y"], &rows), "x        y\na??[2J?  b\n");
-    }
-
-    #[test]
-    fn empty_columns_are_left_out() {
-        let rows = [
-            vec!["node0".into(), String::new(), "4".into()],
-            vec!["node10".into()],
-        ];
-        assert_eq!(
-            columns(&["node", "tier", "MB"], &rows),
-            "node    MB\nnode0   4\nnode10\n"
         );
     }
 

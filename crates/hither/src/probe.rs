@@ -5,7 +5,8 @@ mod machine;
 mod report;
 mod roofline;
 
-use crate::output::{Progress, can_write, show, write};
+use crate::output::{self, Files, Progress, show};
+use crate::terminal::Terminal;
 use crate::units::parse_bytes;
 use alone::Pages;
 use anyhow::Context;
@@ -95,15 +96,11 @@ impl Command {
     /// CPUs that may not be used, files that cannot be written, too little memory.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let machine_name = self.machine_file.as_deref().map(machine_name).transpose()?;
-        for (option, path) in [
+        output::can_write_all(&[
             ("--json", &self.json),
             ("--svg", &self.svg),
             ("--machine-file", &self.machine_file),
-        ] {
-            if let Some(path) = path {
-                can_write(option, path)?;
-            }
-        }
+        ])?;
         let allowed = sys::allowed_cpus().context("asking which CPUs may be used")?;
         let cpus = match &self.cpus {
             None => allowed,
@@ -134,15 +131,19 @@ impl Command {
             )?,
             rounds: self.rounds,
         };
-        if let Some(path) = &self.svg {
-            write("--svg", path, &report.svg())?;
-        }
-        if let (Some(path), Some(name)) = (&self.machine_file, machine_name) {
-            let core = machine::Core::read();
-            let text = machine::file(&name, &topology, &report.measured, core)?;
-            write("--machine-file", path, &text)?;
-        }
-        show(&self.json, &report.json(), &report.text())?;
+        let mut files = Files::default();
+        files.write("--svg", self.svg.as_deref(), || Ok(report.svg()));
+        files.write("--machine-file", self.machine_file.as_deref(), || {
+            let name = machine_name.as_deref().unwrap_or_default();
+            machine::file(name, &topology, &report.measured, machine::Core::read())
+        });
+        let shown = show(
+            &self.json,
+            &report.json(),
+            &report.text(Terminal::of_output()),
+        );
+        files.finish()?;
+        shown?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -156,7 +157,8 @@ impl Command {
             shown(|tell| probe::alone::measure(topology, settings, works, &memory, tell));
         let report = measured.context("measuring --work; give another --size or --pages")?;
         let rounds = self.rounds;
-        let (document, table) = (alone::json(&report, rounds), alone::text(&report, rounds));
+        let document = alone::json(&report, rounds);
+        let table = alone::text(&report, rounds, Terminal::of_output());
         show(&self.json, &document, &table)?;
         Ok(ExitCode::SUCCESS)
     }

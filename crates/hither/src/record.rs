@@ -175,7 +175,7 @@ impl Command {
             print::error(&error.context("the recording is not whole"));
             return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
         }
-        print::err_lines(&session.account(folder.path(), &ended));
+        print::err_report(&session.account(folder.path(), &ended));
         Ok(ExitCode::from(status.unwrap_or(0)))
     }
 

@@ -7,19 +7,24 @@ mod pictures;
 mod roofline;
 mod tables;
 
-use crate::output::{can_write, show, write};
+use crate::output::{self, Files, show};
+use crate::print;
 use crate::record::{DEFAULT_NAME, numbered, numbers};
+use crate::terminal::Terminal;
 use anyhow::{Context, anyhow, ensure};
 use figures::Figures;
 use hither_core::foreign::Foreign;
 use hither_recording::Recording;
 use hither_recording::analysis::{Data, heat};
 use hither_recording::exchange::perfetto;
+use hither_recording::meta::Meta;
 use roofline::Roofline;
 use std::collections::BTreeSet;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Letters of a command in headings at most.
+const MOST_WATCHED: usize = 120;
 
 /// Show what a recording holds, and what to do about it
 ///
@@ -66,16 +71,12 @@ impl Command {
     /// # Errors
     /// No recording, or one of another version; files that cannot be written.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        for (option, path) in [
+        output::check_names(&[
             ("--html", &self.html),
             ("--svg", &self.svg),
             ("--json", &self.json),
             ("--perfetto", &self.perfetto),
-        ] {
-            if let Some(path) = path {
-                can_write(option, path)?;
-            }
-        }
+        ])?;
         let folder = match self.folder {
             Some(folder) => folder,
             None => newest(Path::new("."))?,
@@ -89,26 +90,50 @@ impl Command {
         if let Some(path) = &self.roofline {
             figures.roofline = Some(Roofline::read(path, &figures.overall)?);
         }
+        let about = about(&folder, &figures.data.meta);
         let document = document::document(&figures);
-        if let Some(path) = &self.svg {
-            let heat = pictures::heat(&figures).context(
+        let mut files = Files::default();
+        files.write("--svg", self.svg.as_deref(), || {
+            let mut heat = pictures::heat(&figures).context(
                 "--svg: no access was seen of this process, so that there is nothing to draw; leave \
                  --svg out, or give another --pid",
             )?;
-            write("--svg", path, &heat.svg())?;
-        }
-        if let Some(path) = &self.html {
-            let title = format!("hither: {}", folder.shown());
-            write("--html", path, &document.html(&title))?;
-        }
-        if let Some(path) = &self.perfetto {
+            heat.title = format!("{}: {}", name(&folder), heat.title);
+            Ok(heat.svg())
+        });
+        files.write("--html", self.html.as_deref(), || {
+            Ok(document.html(&format!("hither: {about}")))
+        });
+        files.write("--perfetto", self.perfetto.as_deref(), || {
             let trace = perfetto::trace(&figures.data, &figures.working_set, &figures.phases);
-            write("--perfetto", path, &trace.to_string())?;
-        }
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        show(&self.json, &json::json(&figures), &document.text(colour))?;
+            Ok(trace.to_string())
+        });
+        let text = format!(
+            "recording {about}\n\n{}",
+            document.text(Terminal::of_output())
+        );
+        let shown = show(&self.json, &json::json(&figures), &text);
+        files.finish()?;
+        shown?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Which recording it is: its folder and what was watched.
+pub fn about(folder: &Path, meta: &Meta) -> String {
+    let watched = match meta.command.is_empty() {
+        true => meta.watched.clone(),
+        false => meta.command.join(" "),
+    };
+    let watched = print::elided(&watched.shown().to_string(), MOST_WATCHED);
+    format!("{}: {watched}", folder.shown())
+}
+
+/// The name of its folder, also where that was given as `.`.
+fn name(folder: &Path) -> String {
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.into());
+    let name = whole.file_name().unwrap_or(whole.as_os_str());
+    name.shown().to_string()
 }
 
 /// The recording without a name that was made last.

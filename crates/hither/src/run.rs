@@ -123,7 +123,7 @@ impl Command {
             self.json.is_some(),
         )?;
         let report = report::Report::new(&self, machine.as_ref(), &finished, start.elapsed());
-        print::err_lines(&report.text());
+        print::err_report(&report.text());
         let status = finished.ended.status();
         if let Some(path) = &self.json {
             // The program has run: its status must not be lost for a full disk.

@@ -19,6 +19,7 @@ mod session;
 mod text;
 mod view;
 
+use crate::terminal::Terminal;
 use crate::{print, units, watchable};
 use ages::Ageing;
 use anyhow::Context;
@@ -99,11 +100,11 @@ impl Command {
             print::err_lines(&format!("process {pid} ended while it was looked at"));
             return Ok(ExitCode::from(crate::STATUS_FAILED));
         }
-        let printed = match self.json {
-            true => once::document(&session.model, left_out),
-            false => once::table(&session.model, left_out),
-        };
-        print::out(&printed)?;
+        let model = &session.model;
+        match self.json {
+            true => print::out(&once::document(model, left_out))?,
+            false => print::report(&once::table(model, left_out, Terminal::of_output()))?,
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -5,6 +5,7 @@ mod json;
 mod set;
 mod text;
 
+use crate::terminal::Terminal;
 use crate::{output, print};
 use anyhow::Context;
 use hither_core::foreign::Foreign;
@@ -65,19 +66,20 @@ impl Command {
             print::err_lines(&notes.join("\n"));
         } else if !self.set.is_empty() {
             let shown = set::resolve(&self.set, &self.resources()?)?;
-            print::out(&match self.json {
-                true => set::document(&shown),
-                false => set::table(&shown),
-            })?;
+            match self.json {
+                true => print::out(&set::document(&shown))?,
+                false => print::report(&set::table(&shown, Terminal::of_output()))?,
+            }
         } else {
             let topology = self.topology()?;
             let root = Root::new(&self.root);
             let checks: Option<Vec<Check>> = self.doctor.then(|| doctor::examine(&root));
-            print::out(&match (self.json, checks) {
-                (true, checks) => json::document(&topology, checks.as_deref()),
-                (false, Some(checks)) => text::doctor(&checks),
-                (false, None) => text::topology(&topology),
-            })?;
+            let terminal = Terminal::of_output();
+            match (self.json, checks) {
+                (true, checks) => print::out(&json::document(&topology, checks.as_deref()))?,
+                (false, Some(checks)) => print::report(&text::doctor(&checks, terminal))?,
+                (false, None) => print::report(&text::topology(&topology, terminal))?,
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -10,6 +10,8 @@ mod steps;
 use crate::moving::select::Asked;
 use crate::output::{can_write, write};
 use crate::print;
+use crate::report;
+use crate::terminal::Terminal;
 use crate::watchable;
 use anyhow::{Context, bail, ensure};
 use hither_core::foreign::Foreign;
@@ -119,6 +121,17 @@ impl Command {
             area: self.area.clone(),
             top: self.top,
             again: self.what.as_ref().map(|what| what.shown().to_string()),
+            about: match pid {
+                Some(pid) => format!("process {pid}"),
+                None => {
+                    let words = self.command.iter().map(|word| word.shown().to_string());
+                    words.collect::<Vec<_>>().join(" ")
+                }
+            },
+            terminal: match self.command.is_empty() {
+                true => Terminal::of_output(),
+                false => Terminal::of_errors(),
+            },
         };
         let (steps, status) = match (&self.what, pid) {
             (Some(folder), None) => {
@@ -148,8 +161,9 @@ impl Command {
         Ok(status)
     }
 
-    fn on_recording(&self, folder: &Path, wanted: Wanted) -> anyhow::Result<Steps> {
+    fn on_recording(&self, folder: &Path, mut wanted: Wanted) -> anyhow::Result<Steps> {
         let data = Data::read(&Recording::open(folder)?);
+        wanted.about = report::about(folder, &data.meta);
         let mut steps = Steps::new(wanted);
         if let Some(asked) = &self.page {
             let (pid, mappings) = page::process_of(&data, asked)?;
@@ -182,8 +196,9 @@ impl Command {
         (page, notes): (page::PageLook, Vec<String>),
     ) -> anyhow::Result<()> {
         steps.notes.extend(notes);
-        self.tell(&show_page::tables(&page, self.top))?;
-        self.tell(&show_page::conclusion(&page, &steps.notes))?;
+        self.tell(&show_page::tables(&page, &steps.wanted))?;
+        let width = steps.wanted.terminal.width;
+        self.tell(&show_page::conclusion(&page, &steps.notes, width))?;
         steps.page = Some(page);
         Ok(())
     }
@@ -193,8 +208,10 @@ impl Command {
         let is_document = self.json.as_ref().is_some_and(|p| p.as_os_str() == "-");
         match (is_document, self.command.is_empty()) {
             (true, _) => {}
-            (false, true) => print::out(text)?,
-            (false, false) => print::err(text),
+            (false, true) => print::report(text)?,
+            (false, false) => {
+                print::err(&print::fold(text, Terminal::of_errors().width, print::HANG))
+            }
         }
         Ok(())
     }

@@ -12,5 +12,6 @@ mod private;
 mod record;
 mod recordings;
 mod sets;
+mod terminals;
 mod top;
 mod zoom;

@@ -86,7 +86,11 @@ fn a_command_keeps_its_output_and_status_and_is_recorded() {
         .arg("--html")
         .arg(&page));
     assert_eq!(status, Some(0));
-    assert!(text.starts_with("summary\n") && text.contains("try next: hither topo --doctor"));
+    assert!(
+        text.starts_with("recording ")
+            && text.contains("\n\nsummary\n")
+            && text.contains("try next: hither topo --doctor")
+    );
     let html = std::fs::read_to_string(page).unwrap();
     assert!(html.contains("<h2>Summary</h2>") && html.contains("hither topo --doctor"));
     // Nothing was accessed, so that there is no heat to draw.

@@ -275,9 +275,33 @@ pub fn nodes(count: usize) -> String {
     format!("{count} node{}", if count == 1 { "" } else { "s" })
 }
 
-/// The table for a person.
+/// What a person reads of a comparison.
+pub struct Parts {
+    /// Of what it is.
+    pub above: String,
+    /// Names of columns.
+    pub head: [String; 11],
+    /// A row for each policy.
+    pub rows: Vec<[String; 11]>,
+    /// What the words mean, and what failed.
+    pub below: String,
+}
+
+/// The parts of [`table`], for who prints them as wide as there is room.
 #[must_use]
-pub fn table(comparison: &Comparison) -> String {
+pub fn parts(comparison: &Comparison) -> Parts {
+    let mut head = HEAD.map(str::to_owned);
+    let base = base(&comparison.rows).map_or("", |row| row.policy.as_str());
+    head[HEAD.len() - 1] = format!("speed ({base} = 1)");
+    Parts {
+        above: above(comparison),
+        head,
+        rows: cells(comparison),
+        below: below(comparison),
+    }
+}
+
+fn above(comparison: &Comparison) -> String {
     let setting = &comparison.setting;
     let mut out = String::new();
     let _ = writeln!(out, "{}", setting.command.join(" "));
@@ -299,8 +323,31 @@ pub fn table(comparison: &Comparison) -> String {
             "without the plugin: times are the host's and say nothing about placement"
         );
     }
+    out
+}
+
+fn below(comparison: &Comparison) -> String {
+    let mut out = format!(
+        "\nseconds: guest time from exec to exit, median (least to most). steady: the whole work at the \
+         speed of its last {:.0} %.\n",
+        (1.0 - comparison.steady_start) * 100.0
+    );
+    for (policy, run, status) in comparison.failures() {
+        let _ = writeln!(
+            out,
+            "FAILED: run {run} of {policy} ended with status {status}"
+        );
+    }
+    out
+}
+
+/// The table for a person, with bars.
+#[must_use]
+pub fn table(comparison: &Comparison) -> String {
+    let mut out = above(comparison);
     let base = base(&comparison.rows).map_or("", |row| row.policy.as_str());
-    let lines = cells(comparison);
+    let mut lines = vec![HEAD.map(str::to_owned)];
+    lines.extend(cells(comparison));
     let widths: Vec<usize> = (0..HEAD.len())
         .map(|column| {
             lines
@@ -339,19 +386,7 @@ pub fn table(comparison: &Comparison) -> String {
             format!("{}  {end}", padded.join("  ")).trim_end()
         );
     }
-    let _ = writeln!(
-        out,
-        "\nseconds: guest time from exec to exit, median (least to most). steady: the whole work at the \
-         speed of its last {:.0} %.",
-        (1.0 - comparison.steady_start) * 100.0
-    );
-    for (policy, run, status) in comparison.failures() {
-        let _ = writeln!(
-            out,
-            "FAILED: run {run} of {policy} ended with status {status}"
-        );
-    }
-    out
+    out + &below(comparison)
 }
 
 const HEAD: [&str; 11] = [
@@ -374,8 +409,7 @@ fn cells(comparison: &Comparison) -> Vec<[String; 11]> {
     };
     let percent =
         |value: Option<f64>| value.map_or("-".into(), |value| format!("{:.0} %", value * 100.0));
-    let mut lines = vec![HEAD.map(str::to_owned)];
-    lines.extend(comparison.rows.iter().map(|row| {
+    let rows = comparison.rows.iter().map(|row| {
         let range = row.seconds.map_or(String::new(), |spread| {
             format!("({:.3} to {:.3})", spread.min, spread.max)
         });
@@ -393,8 +427,8 @@ fn cells(comparison: &Comparison) -> Vec<[String; 11]> {
             number(row.moved_pages, 0),
             number(row.speed, 2),
         ]
-    }));
-    lines
+    });
+    rows.collect()
 }
 
 #[cfg(test)]

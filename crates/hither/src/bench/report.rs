@@ -3,7 +3,8 @@
 use super::measure::{Cell, Figures};
 use super::methods::{METHODS, PageKind, Role};
 use crate::draw::{Axis, LineChart, Scale, Series, Shape};
-use crate::print;
+use crate::print::Table;
+use crate::terminal::Terminal;
 use crate::units::{short_bytes, time};
 use hither_core::ids::NodeId;
 use serde_json::{Value, json};
@@ -49,7 +50,7 @@ impl Report {
 
     /// For a person.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, terminal: Terminal) -> String {
         let mut text = format!(
             "memory of this process, {}, Linux {}\n\n",
             self.direction(),
@@ -61,11 +62,11 @@ impl Report {
             "method",
             "repetitions",
             "median",
-            "min",
-            "max",
             "GB/s",
             "CPU ns/byte",
             "to copy",
+            "min",
+            "max",
         ];
         let mut rows = Vec::new();
         for cell in &self.cells {
@@ -82,10 +83,10 @@ impl Report {
                 rows.push(row);
             }
         }
-        text.push_str(&print::columns(&head, &rows));
+        text.push_str(&Table::new(&head, &rows).keys(3).text(terminal));
         text.push_str(
             "\nGB/s are 10^9 bytes per second at the median; CPU is that of all threads of this \
-             process;\nto copy is the distance to the faster bare copy of the same bytes.\n",
+             process; to copy is the distance to the faster bare copy of the same bytes.\n",
         );
         for kind in &self.lost {
             text.push_str(&format!(
@@ -221,14 +222,14 @@ fn cells(cell: &Cell, figures: &Figures) -> [String; 7] {
     [
         format!("{}{incomplete}", figures.count),
         time(figures.median_ns),
-        time(figures.min_ns),
-        time(figures.max_ns),
         format!("{:.2}", figures.throughput_gbs(cell.bytes)),
         figures
             .cpu_ns_per_byte
             .map_or(String::new(), |ns| format!("{ns:.3}")),
         cell.copy_distance_percent(figures)
             .map_or(String::new(), |percent| format!("{percent:+.1} %")),
+        time(figures.min_ns),
+        time(figures.max_ns),
     ]
 }
 
@@ -256,6 +257,7 @@ fn result_json(cell: &Cell, method: &str, result: &Result<Figures, String>) -> V
 mod tests {
     use super::super::methods::Sample;
     use super::*;
+    use crate::print;
 
     fn report() -> Report {
         let figures = |ns| {
@@ -296,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_table_has_every_method_and_every_reason() {
-        let text = report().text();
+        let text = report().text(Terminal::PIPE);
         let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap();
         assert!(text.starts_with("memory of this process, node0 to node1, Linux 6.18\n"));
         // 65536 bytes in 32768 ns, a quarter of the faster copy.
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(
             words[3..],
             [
-                "30", "32.77", "us", "32.77", "us", "32.77", "us", "2.00", "0.500", "-75.0", "%"
+                "30", "32.77", "us", "2.00", "0.500", "-75.0", "%", "32.77", "us", "32.77", "us"
             ]
         );
         assert!(line("small  64K   mbind").ends_with("not measured"));
@@ -314,9 +316,17 @@ mod tests {
             lost: vec!["huge"],
             ..report()
         };
-        assert!(lost.text().contains("CONTENT LOST in huge pages"));
+        assert!(
+            lost.text(Terminal::PIPE)
+                .contains("CONTENT LOST in huge pages")
+        );
         assert!(text.contains("note: mbind, migspeed not measured: it broke\n"));
         assert!(text.contains("note: move_pages not measured: no huge page\nnote: a note\n"));
+    }
+
+    #[test]
+    fn the_table_fits() {
+        print::assert_fits(|terminal| report().text(terminal));
     }
 
     #[test]

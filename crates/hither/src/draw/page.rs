@@ -5,12 +5,13 @@ use std::fmt::Write;
 
 /// Refuses whatever is not in the file, and all scripts: a name that slipped through could not act.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-/// How it looks. Figures carry their own dark colours; paper is always light.
+/// How it looks. Figures carry their own dark colours; paper is always light. What does not fit a narrow
+/// window is scrolled: words are broken only where one alone is wider than the window.
 const STYLE: &str = "\
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:0 auto;padding:1rem 1.5rem 3rem}
 h1{font-size:1.7rem;line-height:1.25}
-h1,h2,p,tbody th{overflow-wrap:anywhere}
+h1,h2,p{overflow-wrap:break-word}
 h2{font-size:1.25rem;margin-top:2.2rem;padding-bottom:.2rem;border-bottom:1px solid #ccc}
 figure{margin:1rem 0;overflow-x:auto}
 figure svg{display:block;max-width:100%;height:auto}
@@ -20,7 +21,12 @@ th,td{padding:.25rem .8rem .25rem 0;text-align:left;vertical-align:top;font-weig
 thead th{font-weight:bold;border-bottom:2px solid #888}
 tbody tr{border-bottom:1px solid #ddd}
 .right{text-align:right}
+td.right{white-space:nowrap}
 pre{overflow-x:auto;padding:.7rem 1rem;background:#f3f3f3;border-radius:4px;font-size:.875rem}
+@media screen and (max-width:40rem){
+body{padding:1rem 1rem 3rem}
+figure svg{min-width:40rem}
+}
 @media screen and (prefers-color-scheme:dark){
 body{color:#ddd;background:#1b1b1b}
 h2{border-color:#555}
@@ -93,11 +99,12 @@ impl Page {
              <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-             <h1>{title}</h1>\n"
+             <h1>{}</h1>\n",
+            flowing(&self.title)
         );
         for section in &self.sections {
             let heading = escaped(&section.heading);
-            let _ = writeln!(html, "<section>\n<h2>{heading}</h2>");
+            let _ = writeln!(html, "<section>\n<h2>{}</h2>", flowing(&section.heading));
             for block in &section.body {
                 block.write(&mut html, &heading);
             }
@@ -112,7 +119,7 @@ impl Block {
     /// `heading` is the escaped one of its section.
     fn write(&self, html: &mut String, heading: &str) {
         let _ = match self {
-            Self::Paragraph(text) => writeln!(html, "<p>{}</p>", escaped(text)),
+            Self::Paragraph(text) => writeln!(html, "<p>{}</p>", flowing(text)),
             Self::Svg(svg) => writeln!(html, "<figure>\n{svg}</figure>"),
             // The first line break after the tag is not part of the text.
             Self::Code(text) => writeln!(
@@ -147,6 +154,21 @@ impl Block {
     }
 }
 
+/// Escaped text in which paths may go on in the next line behind a slash, and begin one: browsers break
+/// neither there by themselves.
+fn flowing(text: &str) -> String {
+    let word = |word: &str| {
+        let word = escaped(word);
+        match word.matches('/').count() {
+            0 | 1 => word,
+            _ if word.starts_with('/') => format!("<wbr/>{}", word.replace('/', "/<wbr/>")),
+            _ => word.replace('/', "/<wbr/>"),
+        }
+    };
+    let words: Vec<String> = text.split(' ').map(word).collect();
+    words.join(" ")
+}
+
 /// One row; what is missing stays empty.
 fn row(
     html: &mut String,
@@ -164,7 +186,7 @@ fn row(
         };
         let text = cells
             .get(column)
-            .map(|cell| escaped(cell))
+            .map(|cell| flowing(cell))
             .unwrap_or_default();
         let _ = write!(html, "<{name}{scope}{class}>{text}</{name}>");
     }
@@ -227,6 +249,22 @@ mod tests {
         ] {
             assert!(html.contains(part), "{part} is not in {html}");
         }
+    }
+
+    #[test]
+    fn paths_may_be_broken_behind_slashes_and_units_not() {
+        assert_eq!(
+            flowing("at 2 GB/s by /usr/bin/a <b>"),
+            "at 2 GB/s by <wbr/>/<wbr/>usr/<wbr/>bin/<wbr/>a &lt;b&gt;"
+        );
+        for rule in [
+            "td.right{white-space:nowrap}",
+            "h1,h2,p{overflow-wrap:break-word}",
+        ] {
+            assert!(STYLE.contains(rule), "{rule}");
+        }
+        // It would let columns become so narrow that words are broken within.
+        assert!(!STYLE.contains("overflow-wrap:anywhere"));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use super::perform::{Account, Origin, Piece, Places, Stop, count};
 use super::policy::{Held, Memory};
 use super::select::addresses;
 use super::undo::Life;
-use crate::print;
+use crate::print::{self, Table};
+use crate::terminal::Terminal;
 use crate::units;
 use hither_core::foreign::Foreign;
 use hither_core::plan::Refusal;
@@ -82,7 +83,7 @@ impl Report<'_> {
 
     /// For a person.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, terminal: Terminal) -> String {
         let mut text = format!(
             "pid {} ({}) to {}: {} in memory in {}",
             self.pid,
@@ -99,7 +100,7 @@ impl Report<'_> {
             text.push_str(&format!(", {} not any more", pages(gone_pages)));
         }
         text.push_str("\n\n");
-        text.push_str(&self.table());
+        text.push_str(&self.table(terminal));
         text.push('\n');
         match self.accounts {
             None => text.push_str(&self.intention()),
@@ -162,7 +163,7 @@ impl Report<'_> {
         notes
     }
 
-    fn table(&self) -> String {
+    fn table(&self, terminal: Terminal) -> String {
         let head = [
             "range",
             "name",
@@ -198,7 +199,7 @@ impl Report<'_> {
             let names = ["total".to_owned(), String::new()];
             rows.push(row(names, &places, self.to_move(), places.there, account));
         }
-        print::columns(&head, &rows)
+        Table::new(&head, &rows).text(terminal)
     }
 
     fn intention(&self) -> String {

@@ -140,7 +140,7 @@ impl Command {
         }
         // What was said at the last look is not said again.
         if *told != lines {
-            print::out(&format!("{}\n", lines.join("\n")))?;
+            print::report(&format!("{}\n", lines.join("\n")))?;
             *told = lines.to_vec();
         }
         if let Some(Proposal {
@@ -151,7 +151,7 @@ impl Command {
         }) = proposal
         {
             let verb = if self.dry_run { "would go" } else { "goes" };
-            print::out(&format!("{node} {verb} from {from} to {to}: {why}\n"))?;
+            print::report(&format!("{node} {verb} from {from} to {to}: {why}\n"))?;
         }
         Ok(())
     }

@@ -103,7 +103,7 @@ impl Command {
             print::out(&format!("{document:#}\n"))?;
         } else {
             let targets: Vec<String> = outlook.targets.iter().map(ToString::to_string).collect();
-            print::out(&format!(
+            print::report(&format!(
                 "dry run, nothing was changed: {} of {} would leave node{} for {}, where there is \
                  room for {}\n",
                 print::size(outlook.pages * 4),
@@ -149,7 +149,7 @@ impl Command {
                 print::size(done.file_pages * 4)
             );
         }
-        Ok(print::out(&(text + "\n"))?)
+        Ok(print::report(&(text + "\n"))?)
     }
 
     fn tell_failure(&self, failed: &Failed) -> anyhow::Result<()> {

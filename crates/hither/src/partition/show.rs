@@ -1,6 +1,7 @@
 //! Partitions as a table and as JSON (`hither.partition/1`, docs/partitions.md).
 
-use crate::print::{self, columns};
+use crate::print::{self, Table};
+use crate::terminal::Terminal;
 use hither_core::partition::file::Wish;
 use hither_core::partition::{Layout, REST, Stage, State};
 use hither_core::rset::{ResourceSet, Resources};
@@ -67,7 +68,7 @@ fn table(owners: &[Owner<'_>], machine: &Resources) -> String {
         "free",
         "processes",
     ];
-    columns(&head, &rows)
+    Table::new(&head, &rows).text(Terminal::of_output())
 }
 
 fn json_rows(owners: &[Owner<'_>], machine: &Resources) -> Vec<Value> {
@@ -95,7 +96,7 @@ pub fn layout(wish: &Wish, machine: &Resources, json: bool) -> anyhow::Result<()
         let document = json!({"schema": SCHEMA, "partitions": json_rows(&owners, machine)});
         return Ok(print::out(&format!("{document:#}\n"))?);
     }
-    Ok(print::out(&table(&owners, machine))?)
+    Ok(print::report(&table(&owners, machine))?)
 }
 
 /// What there is on this machine.
@@ -139,7 +140,7 @@ pub fn running(root: &Root, kept: Option<&Kept>, json: bool) -> anyhow::Result<(
             phase(kept.phase)
         ));
     }
-    Ok(print::out(&text)?)
+    Ok(print::report(&text)?)
 }
 
 fn phase(phase: Phase) -> &'static str {

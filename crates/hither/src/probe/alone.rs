@@ -1,6 +1,7 @@
 //! Kinds of work measured alone, as a table and as `hither.probe-work/1` (`docs/cli.md`).
 
 use super::report::{rounded, sample, table};
+use crate::terminal::Terminal;
 use crate::units::short_bytes;
 use hither_linux::probe::Work;
 use hither_linux::probe::alone::Report;
@@ -32,7 +33,7 @@ pub fn parse_work(text: &str) -> Result<Work, String> {
 
 /// For people.
 #[must_use]
-pub fn text(report: &Report, rounds: usize) -> String {
+pub fn text(report: &Report, rounds: usize, terminal: Terminal) -> String {
     let mut text = format!(
         "by one thread on {}, in {} of {} pages on {}; {rounds} rounds\n\n",
         report.cpu,
@@ -45,7 +46,7 @@ pub fn text(report: &Report, rounds: usize) -> String {
         vec![one.work.name().to_owned(), rounded(&one.gbs), spread]
     });
     let head = ["work", "GB/s", "rounds differ by"].map(str::to_owned);
-    table(&mut text, &head, rows.collect());
+    table(&mut text, &head, rows.collect(), terminal);
     text
 }
 
@@ -97,7 +98,7 @@ mod tests {
             }],
         };
         assert_eq!(
-            text(&report, 5),
+            text(&report, 5, Terminal::PIPE),
             "by one thread on cpu3, in 512M of small pages on node1; 5 rounds\n\n\
              work             GB/s  rounds differ by\n\
              copy, streaming  12.5  2.0 %\n"

@@ -2,7 +2,8 @@
 
 use super::roofline;
 use crate::draw::{Axis, LineChart, Scale, Series, Shape, stacked};
-use crate::print;
+use crate::print::Table;
+use crate::terminal::Terminal;
 use crate::units::short_bytes;
 use hither_core::ids::NodeId;
 use hither_linux::probe::{self, Sample};
@@ -44,21 +45,21 @@ fn matrix(rows: &[Vec<Sample>]) -> Value {
 impl Report {
     /// For people.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, terminal: Terminal) -> String {
         let measured = &self.measured;
         let memory = node_names(&measured.memory_nodes);
         let cpus = node_names(&measured.cpu_nodes);
-        let mut text = self.summary();
+        let mut text = String::new();
         let head = |first: &[&str]| -> Vec<String> {
             let first = first.iter().map(|name| (*name).to_owned());
             first.chain(memory.iter().cloned()).collect()
         };
-        text.push_str("\nlatency of a dependent load, ns\n\n");
+        text.push_str("latency of a dependent load, ns\n\n");
         let rows = cpus.iter().zip(&measured.latency).map(|(node, row)| {
             let cells = row.iter().map(rounded);
             std::iter::once(node.clone()).chain(cells).collect()
         });
-        table(&mut text, &head(&["from"]), rows.collect());
+        table(&mut text, &head(&["from"]), rows.collect(), terminal);
         text.push_str("\nbandwidth, GB/s\n\n");
         let mut rows = Vec::new();
         for work in &measured.bandwidth {
@@ -69,7 +70,9 @@ impl Report {
                 }
             }
         }
-        table(&mut text, &head(&["work", "threads", "from"]), rows);
+        let head = head(&["work", "threads", "from"]);
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+        text.push_str(&Table::new(&head, &rows).keys(3).text(terminal));
         text.push_str("\nreading the nearest memory\n\n");
         let mut rows = Vec::new();
         for (node, row) in cpus.iter().zip(&measured.scaling) {
@@ -78,14 +81,17 @@ impl Report {
             }
         }
         let head = ["from", "threads", "GB/s"].map(str::to_owned);
-        table(&mut text, &head, rows);
-        text.push_str(&self.caches());
-        text.push_str(&self.curves());
-        text.push_str(&roofline::text(measured));
+        table(&mut text, &head, rows, terminal);
+        text.push_str(&self.caches(terminal));
+        text.push_str(&self.curves(terminal));
+        text.push_str(&roofline::text(measured, terminal));
+        // Last, so that it is what is seen when the tables have run through.
+        text.push_str("\nsummary\n\n");
+        text.push_str(&self.summary());
         text
     }
 
-    fn caches(&self) -> String {
+    fn caches(&self, terminal: Terminal) -> String {
         let measured = &self.measured;
         let mut rows = Vec::new();
         for cache in &measured.caches {
@@ -102,12 +108,12 @@ impl Report {
         if !rows.is_empty() {
             text.push_str("\nreading caches\n\n");
             let head = ["cache", "size", "threads", "from", "GB/s"].map(str::to_owned);
-            table(&mut text, &head, rows);
+            table(&mut text, &head, rows, terminal);
         }
         text
     }
 
-    fn curves(&self) -> String {
+    fn curves(&self, terminal: Terminal) -> String {
         let measured = &self.measured;
         let mut text = String::new();
         let owned = |names: &[&str]| {
@@ -130,12 +136,12 @@ impl Report {
             text.push_str(
                 "\nlatency of the nearest memory while the node's other CPUs read it\n\n",
             );
-            table(&mut text, &owned(&["from", "GB/s", "ns"]), rows);
+            table(&mut text, &owned(&["from", "GB/s", "ns"]), rows, terminal);
         }
         text.push_str("\nlatency by size of the working set\n\n");
         let sets = measured.sets.iter();
         let rows = sets.map(|(bytes, ns)| vec![short_bytes(*bytes), rounded(ns)]);
-        table(&mut text, &owned(&["size", "ns"]), rows.collect());
+        table(&mut text, &owned(&["size", "ns"]), rows.collect(), terminal);
         if !measured.pairs.is_empty() {
             text.push_str("\na line from one core to another, ns\n\n");
             let rows = measured.pairs.iter().map(|pair| {
@@ -144,7 +150,7 @@ impl Report {
                 vec![one, other, shares.to_owned(), rounded(&pair.ns)]
             });
             let head = owned(&["from", "to", "one cache", "ns"]);
-            table(&mut text, &head, rows.collect());
+            table(&mut text, &head, rows.collect(), terminal);
         }
         text
     }
@@ -344,14 +350,20 @@ impl Report {
     }
 }
 
-pub(super) fn table(text: &mut String, head: &[String], rows: Vec<Vec<String>>) {
+pub(super) fn table(
+    text: &mut String,
+    head: &[String],
+    rows: Vec<Vec<String>>,
+    terminal: Terminal,
+) {
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    text.push_str(&print::columns(&head, &rows));
+    text.push_str(&Table::new(&head, &rows).text(terminal));
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::print;
     use hither_core::ids::CpuId;
     use hither_linux::probe::flops::{Instructions, Precision};
     use hither_linux::probe::{Bandwidth, Flops, Loaded, Pair, Work};
@@ -432,8 +444,20 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_tables_fit_and_the_summary_is_last() {
+        print::assert_fits(|terminal| report().text(terminal));
+        let text = report().text(Terminal::PIPE);
+        assert!(
+            text.starts_with("latency of a dependent load, ns\n"),
+            "{text}"
+        );
+        let end = format!("\nsummary\n\n{}", report().summary());
+        assert!(text.ends_with(&end) && end.lines().count() == 5, "{text}");
+    }
+
+    #[test]
     fn tables_say_what_follows_and_name_nodes() {
-        let text = report().text();
+        let text = report().text(Terminal::PIPE);
         for part in [
             "1.69 times as far as the nearest: 135 and 80 ns",
             "differ by 2.0 % (median); latency in 1G of huge pages",
@@ -462,9 +486,11 @@ pub(super) mod tests {
             spread: 0.3,
         }]);
         assert!(
-            noisy.text().contains("30.0 % (median): noisy"),
+            noisy
+                .text(Terminal::PIPE)
+                .contains("30.0 % (median): noisy"),
             "{}",
-            noisy.text()
+            noisy.text(Terminal::PIPE)
         );
     }
 

@@ -6,6 +6,7 @@
 
 use super::report::{rounded, sample, table};
 use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
+use crate::terminal::Terminal;
 use hither_linux::probe::flops::Precision;
 use hither_linux::probe::{Flops, Report, Sample, Work};
 use serde_json::{Value, json};
@@ -110,7 +111,7 @@ pub fn cache_roofs(measured: &Report) -> Vec<Roof<Level>> {
 
 /// Peak floating point and ridges as tables.
 #[must_use]
-pub fn text(measured: &Report) -> String {
+pub fn text(measured: &Report, terminal: Terminal) -> String {
     let mut text = "\npeak floating point, measured\n\n".to_owned();
     let mut rows = Vec::new();
     for flops in &measured.flops {
@@ -137,7 +138,7 @@ pub fn text(measured: &Report) -> String {
         }
     }
     let head = ["precision", "instructions", "threads", "on", "GFLOP/s"];
-    table(&mut text, &head.map(str::to_owned), rows);
+    table(&mut text, &head.map(str::to_owned), rows, terminal);
     text.push_str(
         "\nroofline of double precision: peak and reading, measured, and one over the other\n\n",
     );
@@ -156,7 +157,12 @@ pub fn text(measured: &Report) -> String {
         "GB/s",
         "ridge, FLOP/byte",
     ];
-    table(&mut text, &head.map(str::to_owned), rows.collect());
+    table(
+        &mut text,
+        &head.map(str::to_owned),
+        rows.collect(),
+        terminal,
+    );
     text
 }
 
@@ -365,7 +371,7 @@ mod tests {
 
     #[test]
     fn tables_name_what_was_measured_and_where() {
-        let text = text(&measured(&[0, 4]));
+        let text = text(&measured(&[0, 4]), Terminal::PIPE);
         for part in [
             "double     AVX2, FMA     one      node0       67.0\n",
             "double     AVX2, FMA     all      node4       268\n",
@@ -460,7 +466,7 @@ mod tests {
             ]
         };
         assert_eq!(roofs, [of(0), of(1)].concat());
-        let text = text(&with);
+        let text = text(&with, Terminal::PIPE);
         for part in [
             "node0  L1     all      268      1072  0.25\n",
             "node4  L2     one      67.0     134   0.50\n",

@@ -4,11 +4,14 @@ use super::figures::Figures;
 use super::roofline::Roofline;
 use super::{pictures, tables};
 use crate::draw::{Alignment, Block, Heatmap, LineChart, Page, Section};
-use crate::print;
+use crate::print::{self, Table};
+use crate::terminal::Terminal;
 use hither_core::foreign::Foreign;
 
-/// Size of a heatmap on a terminal.
-const TERMINAL: (usize, usize) = (100, 34);
+/// Lines of a heatmap as text, and its width in a pipe and at most: it has 128 columns.
+const HEAT_HEIGHT: usize = 34;
+const HEAT_WIDTH: usize = 80;
+const MOST_HEAT_WIDTH: usize = 144;
 
 /// A part of a section.
 pub enum Part {
@@ -59,7 +62,7 @@ pub fn document(figures: &Figures) -> Document {
 
 impl Document {
     /// For a terminal, or a pipe.
-    pub fn text(&self, colour: bool) -> String {
+    pub fn text(&self, terminal: Terminal) -> String {
         let mut text = String::new();
         for (heading, parts) in &self.0 {
             if !text.is_empty() {
@@ -69,18 +72,18 @@ impl Document {
             text.push('\n');
             for part in parts {
                 match part {
-                    Part::Text(words) => text.push_str(&wrapped(words)),
+                    Part::Text(words) => text.push_str(&wrapped(words, terminal.width)),
                     Part::Command(command) => {
-                        text.push_str(&format!("  try next: {}\n", command.shown()))
+                        let command = command.shown().to_string();
+                        text.push_str(&print::command("  try next: ", &command, terminal.width));
                     }
                     Part::Table(head, rows) => {
                         let head: Vec<&str> = head.iter().map(String::as_str).collect();
-                        for line in print::columns(&head, rows).lines() {
-                            text.push_str(&format!("  {line}\n"));
-                        }
+                        text.push_str(&Table::new(&head, rows).indent(2).text(terminal));
                     }
                     Part::Heat(heat) => {
-                        text.push_str(&heat.terminal(TERMINAL.0, TERMINAL.1, colour))
+                        let width = terminal.width.unwrap_or(HEAT_WIDTH).min(MOST_HEAT_WIDTH);
+                        text.push_str(&heat.terminal(width, HEAT_HEIGHT, terminal.colour));
                     }
                     Part::Chart(_) => {}
                 }
@@ -129,20 +132,10 @@ fn block(part: &Part) -> Block {
     }
 }
 
-/// Lines of 96 characters, indented.
-fn wrapped(words: &str) -> String {
-    let mut text = String::new();
-    let mut width = 0;
-    for word in words.split_whitespace() {
-        let word = word.shown().to_string();
-        let length = word.chars().count();
-        if width > 0 && width + 1 + length > 96 {
-            text.push('\n');
-            width = 0;
-        }
-        text.push_str(if width == 0 { "  " } else { " " });
-        text.push_str(&word);
-        width += 1 + length;
-    }
-    text + "\n"
+/// A paragraph, indented.
+fn wrapped(words: &str, width: Option<usize>) -> String {
+    let room = width.map_or(usize::MAX, |width| width - 2);
+    let words = words.shown().to_string();
+    let lines = print::lines(&words, 0, room).into_iter();
+    lines.map(|line| format!("  {line}\n")).collect()
 }

@@ -140,7 +140,7 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
     let mut nodes = vec!["area".to_owned()];
     for node in 0..figures.data.nodes.len() {
         nodes.push(format!("{} reads", figures.node(node)));
-        nodes.push("writes".to_owned());
+        nodes.push(format!("{} writes", figures.node(node)));
     }
     let rest = list.len().saturating_sub(figures.top);
     let mut parts = vec![Part::Table(strings(&head), rows)];

@@ -1,9 +1,11 @@
 //! Figures as text, the same in the live view and in the table. What nobody knows is a dash.
 
 use super::process::Process;
+use crate::terminal::Colour;
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
-use ratatui::text::Span;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
 
 /// Stands for what nobody knows.
 pub const DASH: &str = "–";
@@ -104,21 +106,53 @@ pub fn process(process: &Process, names: &[u32]) -> Vec<String> {
     ]
 }
 
+/// What stands out: much memory on the wrong node, many accesses to another one.
+pub fn colour(head: &str, cell: &str) -> Option<Colour> {
+    let share = || cell.parse::<f64>().ok().map(|percent| percent / 100.0);
+    match head {
+        "MIS%" => Colour::of_misplaced(share()?),
+        "LOC%" | "local %" => Colour::of_misplaced(1.0 - share()?),
+        _ => None,
+    }
+}
+
 /// Cells in their columns, one space apart, cut where the line ends.
 pub fn line(cells: &[String], columns: &[Column], width: usize) -> String {
-    let mut text = String::new();
-    for (cell, &(_, column, right)) in cells.iter().zip(columns) {
-        if !text.is_empty() {
-            text.push(' ');
-        }
+    let text: String = placed(cells, columns, width).collect();
+    fit(text.trim_end(), width)
+}
+
+/// The same, each cell in its colour.
+pub fn coloured(cells: &[String], columns: &[Column], width: usize) -> Line<'static> {
+    let mut used = 0;
+    let spans = placed(cells, columns, width).zip(cells.iter().zip(columns));
+    spans
+        .map(|(text, (cell, (head, ..)))| {
+            let text = fit(&text, width.saturating_sub(used));
+            used += columns_of(&text);
+            let style = match colour(head, cell) {
+                Some(Colour::Bad) => Style::new().red().bold(),
+                Some(Colour::Poor) => Style::new().yellow(),
+                Some(Colour::Good) => Style::new().green(),
+                None => Style::new(),
+            };
+            Span::styled(text, style)
+        })
+        .collect()
+}
+
+/// Cells with the blanks around them.
+fn placed(cells: &[String], columns: &[Column], width: usize) -> impl Iterator<Item = String> {
+    let all = cells.iter().zip(columns).enumerate();
+    all.map(move |(index, (cell, &(_, column, right)))| {
         let cell = fit(cell, column.min(width));
         let pad = " ".repeat(column.saturating_sub(columns_of(&cell)));
+        let gap = if index == 0 { "" } else { " " };
         match right {
-            true => text.extend([pad, cell]),
-            false => text.extend([cell, pad]),
+            true => format!("{gap}{pad}{cell}"),
+            false => format!("{gap}{cell}{pad}"),
         }
-    }
-    fit(text.trim_end(), width)
+    })
 }
 
 /// The heads in their columns.

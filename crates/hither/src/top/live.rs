@@ -5,6 +5,7 @@ use super::sampler::now_us;
 use super::screen::Screen;
 use super::session::Session;
 use super::view::{Action, View};
+use crate::terminal::Terminal;
 use anyhow::Context;
 use hither_linux::sys::{self, Signals};
 use ratatui::crossterm::event::{self, Event};
@@ -30,6 +31,7 @@ pub fn run(mut session: Session) -> anyhow::Result<ExitCode> {
     let interval_us = session.model.about.interval_us;
     session.step(&[]);
     let mut view = View::new(&session.model);
+    view.colour = Terminal::of_output().colour;
     let mut due_us = now_us() + interval_us.min(FIRST_US);
     loop {
         draw(&mut screen, &mut view, &session).context("drawing")?;

@@ -7,12 +7,13 @@ use super::machine::{CacheFigures, LinkFigures, MachineFigures, NO_PAIRS, NodeFi
 use super::model::{Mapping, Model};
 use super::process::{Process, Thread};
 use super::{render, text};
-use crate::print;
+use crate::print::{self, Table};
+use crate::terminal::Terminal;
 use hither_core::snapshot::Evidence;
 use serde_json::{Value, json};
 
 /// The table. `left_out`: processes whose pages were not looked for.
-pub fn table(model: &Model, left_out: usize) -> String {
+pub fn table(model: &Model, left_out: usize, terminal: Terminal) -> String {
     let mut out = format!(
         "{}, {}, over {}; own CPU {}\n",
         print::count(model.about.nodes.len(), "node"),
@@ -22,25 +23,31 @@ pub fn table(model: &Model, left_out: usize) -> String {
     );
     if let Some(machine) = &model.machine {
         out.push_str(&format!("{}\n\n", text::machine(machine)));
-        out.push_str(&nodes(model, machine));
+        out.push_str(&nodes(model, machine, terminal));
         if let Some(links) = machine.links.value().filter(|links| !links.is_empty()) {
             out.push('\n');
-            out.push_str(&link_table(links));
+            out.push_str(&link_table(links, terminal));
         }
         if let Some(caches) = text::caches(machine) {
             out.push_str(&format!("\n{caches}\n"));
         }
         out.push_str(&format!("\n{}\n", text::moves(&machine.moves)));
-        out.push_str(&age_table(model, machine));
+        out.push_str(&age_table(model, machine, terminal));
     }
     let names = model.about.node_numbers();
     let row = |process: &&Process| figures::process(process, &names);
     let rows: Vec<Vec<String>> = model.sorted().iter().map(row).collect();
     let heads = figures::PROCESSES.map(|(head, ..)| head);
-    out.push_str(&format!("\n{}", print::columns(&heads, &rows)));
-    out.push_str(&focus_tables(model, &names));
+    out.push_str(&format!("\n{}", columns(&heads, &rows, terminal)));
+    out.push_str(&focus_tables(model, &names, terminal));
     out.push_str(&format!("\n{}", remarks(model, left_out)));
     out
+}
+
+/// A table in which misplacement stands out.
+fn columns(heads: &[&str], rows: &[Vec<String>], terminal: Terminal) -> String {
+    let paint = |row: usize, column: usize| figures::colour(heads[column], rows[row].get(column)?);
+    Table::new(heads, rows).paint(&paint).text(terminal)
 }
 
 fn remarks(model: &Model, left_out: usize) -> String {
@@ -56,7 +63,7 @@ fn remarks(model: &Model, left_out: usize) -> String {
     remarks
 }
 
-fn nodes(model: &Model, machine: &MachineFigures) -> String {
+fn nodes(model: &Model, machine: &MachineFigures, terminal: Terminal) -> String {
     let heads = [
         "node",
         "CPUs",
@@ -88,11 +95,11 @@ fn nodes(model: &Model, machine: &MachineFigures) -> String {
         ]
     };
     let all = model.about.nodes.iter().zip(&machine.nodes);
-    print::columns(&heads, &all.map(row).collect::<Vec<_>>())
+    columns(&heads, &all.map(row).collect::<Vec<_>>(), terminal)
 }
 
 /// How lately memory was used, by node; nothing where nobody asked.
-fn age_table(model: &Model, machine: &MachineFigures) -> String {
+fn age_table(model: &Model, machine: &MachineFigures, terminal: Terminal) -> String {
     let Some(nodes) = machine.ages.as_ref().and_then(Evidence::value) else {
         return String::new();
     };
@@ -106,10 +113,10 @@ fn age_table(model: &Model, machine: &MachineFigures) -> String {
     };
     let all = model.about.nodes.iter().zip(nodes);
     let rows: Vec<Vec<String>> = all.map(row).collect();
-    format!("\n{}", print::columns(&heads, &rows))
+    format!("\n{}", columns(&heads, &rows, terminal))
 }
 
-fn link_table(links: &[LinkFigures]) -> String {
+fn link_table(links: &[LinkFigures], terminal: Terminal) -> String {
     let row = |link: &LinkFigures| {
         vec![
             link.name.clone(),
@@ -118,11 +125,11 @@ fn link_table(links: &[LinkFigures]) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = links.iter().map(row).collect();
-    print::columns(&["link", "GB/s", "use %"], &rows)
+    columns(&["link", "GB/s", "use %"], &rows, terminal)
 }
 
 /// Threads and mappings of the process that was asked for.
-fn focus_tables(model: &Model, names: &[u32]) -> String {
+fn focus_tables(model: &Model, names: &[u32], terminal: Terminal) -> String {
     let focus = model.focus.as_ref();
     let Some((focus, process)) = focus.and_then(|f| Some((f, model.process(f.pid)?))) else {
         return String::new();
@@ -136,13 +143,13 @@ fn focus_tables(model: &Model, names: &[u32]) -> String {
         .map(|(tid, thread)| render::thread(tid, thread, names))
         .collect();
     let heads = ["TID", "NAME", "CPU%", "LAST CPU", "TIME% BY NODE"];
-    out.push_str(&format!("\n{}", print::columns(&heads, &threads)));
+    out.push_str(&format!("\n{}", columns(&heads, &threads, terminal)));
     match focus.mappings.value() {
         Some(mappings) => {
             let row = |mapping: &Mapping| render::mapping_cells(mapping, names);
             let rows: Vec<Vec<String>> = mappings.iter().map(row).collect();
             let heads = ["START", "MEM", "LOC%", "POLICY", "PAGES% BY NODE", "NAME"];
-            out.push_str(&format!("\n{}", print::columns(&heads, &rows)));
+            out.push_str(&format!("\n{}", columns(&heads, &rows, terminal)));
         }
         None => out.push_str(&format!("\nmappings: {}\n", focus.mappings.basis())),
     }

@@ -126,7 +126,10 @@ fn above(model: &Model, view: &View, area: Rect) -> Vec<Line<'static>> {
     let shown = if all > most { most - 1 } else { all };
     for position in 0..shown {
         let cells = node(model, machine, position);
-        lines.push(plain(figures::line(&cells, &NODES, width), width));
+        lines.push(match view.colour {
+            true => figures::coloured(&cells, &NODES, width),
+            false => plain(figures::line(&cells, &NODES, width), width),
+        });
     }
     if shown < all {
         let rest = format!("and {} more nodes: see --once", all - shown);
@@ -246,6 +249,7 @@ fn list(model: &Model, view: &View, width: usize) -> Vec<Line<'static>> {
                 format!("{text:width$}"),
                 Style::new().add_modifier(Modifier::REVERSED),
             ),
+            false if view.colour => figures::coloured(cells, columns, width),
             false => Line::raw(text),
         });
     }

@@ -165,6 +165,7 @@ pub fn unknowns(model: &Model) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::Terminal;
     use crate::top::once;
     use crate::top::reading::{Accesses, Samples};
     use crate::top::tests::{machine_reading, model_of};
@@ -210,7 +211,7 @@ mod tests {
     fn ages_are_told_where_somebody_asked() {
         let mut model = model_of(1);
         assert_eq!(ages(model.machine.as_ref().unwrap()), None);
-        assert!(!once::table(&model, 0).contains("used within"));
+        assert!(!once::table(&model, 0, Terminal::PIPE).contains("used within"));
         let of = |anonymous_pages, file_pages| Ages {
             anonymous_pages,
             file_pages,
@@ -223,7 +224,7 @@ mod tests {
         model.machine(reading.clone());
         let line = ages(model.machine.as_ref().unwrap()).unwrap();
         assert_eq!(line, "used within: 2 s 1.0M, 2 min 4.0M, longer ago 2.0M");
-        let table = once::table(&model, 0);
+        let table = once::table(&model, 0, Terminal::PIPE);
         let row = table
             .lines()
             .rfind(|line| line.starts_with("node1"))

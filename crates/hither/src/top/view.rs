@@ -38,6 +38,8 @@ pub struct View {
     pub first: usize,
     /// The marked line of the list.
     pub marked: usize,
+    /// Does misplacement stand out in colours?
+    pub colour: bool,
     level: Level,
     /// The marked process: the mark stays with it when the order changes.
     marked_pid: Option<i32>,
@@ -58,6 +60,7 @@ impl View {
             help: false,
             first: 0,
             marked: 0,
+            colour: false,
             level,
             marked_pid: None,
             processes_marked: 0,

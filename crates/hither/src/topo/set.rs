@@ -1,6 +1,7 @@
 //! `hither topo --set`: what resource sets come to on this machine.
 
-use crate::print::{columns, size};
+use crate::print::{Table, size};
+use crate::terminal::Terminal;
 use anyhow::anyhow;
 use hither_core::rset::{Expression, Fault, Resolved, ResourceSet, Resources};
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ pub fn resolve(texts: &[String], resources: &Resources) -> anyhow::Result<Vec<Sh
 }
 
 /// A row for each, and below them what was left out.
-pub fn table(shown: &[Shown]) -> String {
+pub fn table(shown: &[Shown], terminal: Terminal) -> String {
     let head = ["set", "CPUs", "nodes", "memory", "free", "left out"];
     let or_none = |list: String| match list.is_empty() {
         true => "none".to_owned(),
@@ -60,7 +61,7 @@ pub fn table(shown: &[Shown]) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
-    let mut text = columns(&head, &rows);
+    let mut text = Table::new(&head, &rows).text(terminal);
     let warnings = shown.iter().flat_map(|shown| {
         let warnings = shown.resolved.warnings.iter();
         warnings.map(|warning| format!("{}: {warning}\n", shown.expression))

@@ -1,12 +1,13 @@
 //! The topology and the doctor's findings for a person.
 
-use crate::print::{columns, count, size};
+use crate::print::{self, Table, count, size};
+use crate::terminal::{Colour, Terminal};
 use hither_core::foreign::Foreign;
 use hither_linux::doctor::Check;
 use hither_linux::topology::{AccessClass, CacheDomain, Node, Topology};
 
 /// The whole machine.
-pub fn topology(topology: &Topology) -> String {
+pub fn topology(topology: &Topology, terminal: Terminal) -> String {
     let total_kb: u64 = topology.nodes.iter().map(|node| node.memory.total_kb).sum();
     let mut text = format!(
         "{}, {}, {} (CPUs {}), {} of memory\n\n",
@@ -16,8 +17,8 @@ pub fn topology(topology: &Topology) -> String {
         topology.online,
         size(total_kb),
     );
-    text.push_str(&nodes(topology));
-    text.push_str(&distances(topology));
+    text.push_str(&nodes(topology, terminal));
+    text.push_str(&distances(topology, terminal));
     text.push_str("\ncache domains\n");
     for domain in &topology.domains {
         text.push_str(&format!("  {}\n", cache(domain)));
@@ -42,7 +43,7 @@ pub fn topology(topology: &Topology) -> String {
     text
 }
 
-fn nodes(topology: &Topology) -> String {
+fn nodes(topology: &Topology, terminal: Terminal) -> String {
     let head = [
         "node",
         "CPUs",
@@ -56,7 +57,22 @@ fn nodes(topology: &Topology) -> String {
         "huge pages",
     ];
     let rows: Vec<Vec<String>> = topology.nodes.iter().map(node).collect();
-    columns(&head, &rows)
+    let paint = |row: usize, column: usize| match head[column] {
+        "free" => colour_of_free(&topology.nodes[row]),
+        _ => None,
+    };
+    Table::new(&head, &rows).paint(&paint).text(terminal)
+}
+
+/// Where a node has little free memory, what its CPUs allocate goes to others.
+fn colour_of_free(node: &Node) -> Option<Colour> {
+    let (free, total) = (node.memory.free_kb, node.memory.total_kb);
+    match total {
+        0 => None,
+        total if free < total / 50 => Some(Colour::Bad),
+        total if free < total / 10 => Some(Colour::Poor),
+        _ => None,
+    }
 }
 
 fn node(node: &Node) -> Vec<String> {
@@ -120,7 +136,7 @@ fn rate(access: &AccessClass, read: bool) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn distances(topology: &Topology) -> String {
+fn distances(topology: &Topology, terminal: Terminal) -> String {
     if topology.nodes.len() < 2 {
         return String::new();
     }
@@ -136,7 +152,18 @@ fn distances(topology: &Topology) -> String {
         std::iter::once(name.clone()).chain(cells).collect()
     };
     let rows: Vec<Vec<String>> = names.iter().zip(&topology.distances).map(row).collect();
-    format!("\n{}", columns(&head, &rows))
+    let all = || topology.distances.iter().flatten().copied();
+    let farthest = all().max().unwrap_or(0);
+    let paint = |row: usize, column: usize| {
+        let distance = *topology.distances.get(row)?.get(column.checked_sub(1)?)?;
+        match distance {
+            _ if row + 1 == column => Some(Colour::Good),
+            distance if distance == farthest => Some(Colour::Bad),
+            _ => Some(Colour::Poor),
+        }
+    };
+    let table = Table::new(&head, &rows).paint(&paint);
+    format!("\n{}", table.text(terminal))
 }
 
 fn cache(domain: &CacheDomain) -> String {
@@ -188,23 +215,46 @@ fn settings(topology: &Topology) -> String {
     text
 }
 
+/// Column of the doctor's sentences, on what is too narrow for it, and what that is.
+const FOUND_AT: usize = 30;
+const NARROW_FOUND_AT: usize = 4;
+const NARROW: usize = 72;
+
 /// The doctor's findings, with remedies.
-pub fn doctor(checks: &[Check]) -> String {
+pub fn doctor(checks: &[Check], terminal: Terminal) -> String {
     let mut text = String::new();
+    let width = terminal.width.unwrap_or(usize::MAX);
+    let is_narrow = width < NARROW;
+    let indent = match is_narrow {
+        true => NARROW_FOUND_AT,
+        false => FOUND_AT,
+    };
     for check in checks {
-        let answer = match (check.works, check.is_used) {
-            (true, true) => "works",
-            (true, false) => "ready",
-            (false, _) => "no",
+        let (answer, colour) = match (check.works, check.is_used) {
+            (true, true) => ("works", Colour::Good),
+            (true, false) => ("ready", Colour::Good),
+            (false, _) => ("no", Colour::Poor),
         };
+        let pad = if is_narrow { 0 } else { 7 - answer.len() };
         text.push_str(&format!(
-            "{:<8} {:<13} {answer:<6} {}\n",
+            "{:<8} {:<13} {}{:pad$}",
             check.role.name(),
             check.name,
-            check.found
+            terminal.paint(colour, answer),
+            ""
         ));
+        let mut sentences = print::lines(&check.found, 0, width - indent);
         if !check.remedy.is_empty() {
-            text.push_str(&format!("{:30}to enable it: {}\n", "", check.remedy));
+            let remedy = format!("to enable it: {}", check.remedy);
+            sentences.extend(print::lines(&remedy, 0, width - indent));
+        }
+        for (index, line) in sentences.iter().enumerate() {
+            match index {
+                0 if !is_narrow => text.push_str(line),
+                0 => text.push_str(&format!("\n{:indent$}{line}", "")),
+                _ => text.push_str(&format!("{:indent$}{line}", "")),
+            }
+            text.push('\n');
         }
     }
     text.push_str(

@@ -1,6 +1,8 @@
 //! The steps as text, and as hither.zoom/1 (docs/cli.md).
 
 use super::steps::{PagesOf, Steps};
+use crate::print::Table;
+use crate::terminal::Terminal;
 use crate::{print, units};
 use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
@@ -48,10 +50,9 @@ fn by_node(heads: &mut Vec<String>, nodes: &[u32], what: &str) {
     heads.extend(nodes.iter().map(|node| format!("{what}{node}")));
 }
 
-pub fn table(heads: &[String], rows: &[Vec<String>]) -> String {
+pub fn table(heads: &[String], rows: &[Vec<String>], terminal: Terminal) -> String {
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let text = print::columns(&heads, rows);
-    text.lines().map(|line| format!("  {line}\n")).collect()
+    Table::new(&heads, rows).indent(2).text(terminal)
 }
 
 pub fn heads(words: &[&str]) -> Vec<String> {
@@ -60,7 +61,10 @@ pub fn heads(words: &[&str]) -> Vec<String> {
 
 /// Step 1.
 pub fn areas(steps: &Steps, data: &Data) -> String {
-    let mut text = format!("step 1: areas, from {} samples\n", steps.sample_count);
+    let mut text = format!(
+        "zoom of {}\nstep 1: areas, from {} samples\n",
+        steps.wanted.about, steps.sample_count
+    );
     if steps.areas.list.is_empty() {
         return text + "  no access was sampled: look longer, or see `hither topo --doctor`\n";
     }
@@ -84,7 +88,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
             choice.next.name().to_owned(),
         ]);
     }
-    text += &table(&heads(&words), &rows);
+    text += &table(&heads(&words), &rows, steps.wanted.terminal);
     for ((area, _), choice) in shown(steps) {
         if !choice.why.is_empty() {
             text += &format!("  {}: {}\n", area.name.shown(), choice.why.shown());
@@ -158,7 +162,7 @@ pub fn pages(steps: &Steps) -> String {
                 row
             })
             .collect();
-        text += &table(&names, &rows);
+        text += &table(&names, &rows, steps.wanted.terminal);
         text += &format!(
             "  {}: {}: {}\n",
             of.choice.next.name(),
@@ -197,11 +201,12 @@ pub fn lines(steps: &Steps) -> String {
             row.push(advice(choice));
             rows.push(row);
         }
-        text += &table(&names, &rows);
+        text += &table(&names, &rows, steps.wanted.terminal);
         if let Some((line, _, choice)) = of.lines.first() {
             text += &format!("  {:x}: {}\n", line.address, choice.why);
             if let Some(what) = &steps.wanted.again {
-                text += &format!("  closer: hither zoom {what} --page {:x}\n", line.address);
+                let closer = format!("hither zoom {what} --page {:x}", line.address);
+                text += &print::command("  closer: ", &closer, steps.wanted.terminal.width);
             }
         }
     }

@@ -2,16 +2,20 @@
 
 use super::page::PageLook;
 use super::show::{advice, choice_json, count, heads, kind, or_none, percent, table, users};
+use super::steps::Wanted;
+use crate::terminal::Terminal;
 use crate::{print, units};
 use hither_core::foreign::Foreign;
 use hither_recording::analysis::page::Use;
 use serde_json::{Value, json};
 
 /// Everything but the conclusion.
-pub fn tables(of: &PageLook, top: usize) -> String {
+pub fn tables(of: &PageLook, wanted: &Wanted) -> String {
     let look = &of.look;
+    let (top, terminal) = (wanted.top, wanted.terminal);
     let mut text = format!(
-        "page {} of {} ({}): {}, {}\n",
+        "zoom of {}\npage {} of {} ({}): {}, {}\n",
+        wanted.about,
         of.asked,
         of.program.shown(),
         of.pid,
@@ -50,10 +54,10 @@ pub fn tables(of: &PageLook, top: usize) -> String {
     if look.pages.is_empty() {
         return text;
     }
-    text += &by_node(of);
-    text += &by_user(of, top);
-    text += &lines(of, top);
-    text += &source(of, top);
+    text += &by_node(of, terminal);
+    text += &by_user(of, top, terminal);
+    text += &lines(of, top, terminal);
+    text += &source(of, top, terminal);
     text
 }
 
@@ -73,7 +77,7 @@ fn used(by: &Use) -> [String; 3] {
     [count(by.reads), count(by.writes), count(by.transfers)]
 }
 
-fn by_node(of: &PageLook) -> String {
+fn by_node(of: &PageLook, terminal: Terminal) -> String {
     let look = &of.look;
     let homes = |position: usize| {
         let here = look.pages.iter().filter(|page| page.home == Some(position));
@@ -103,10 +107,10 @@ fn by_node(of: &PageLook) -> String {
         "counted fills",
         "counted HITM",
     ];
-    format!("by node\n{}", table(&heads(&words), &rows))
+    format!("by node\n{}", table(&heads(&words), &rows, terminal))
 }
 
-fn by_user(of: &PageLook, top: usize) -> String {
+fn by_user(of: &PageLook, top: usize, terminal: Terminal) -> String {
     let look = &of.look;
     if look.users.is_empty() {
         return String::new();
@@ -140,10 +144,10 @@ fn by_user(of: &PageLook, top: usize) -> String {
         "HITM",
         "threads that ran there last",
     ];
-    title.to_owned() + &table(&heads(&words), &rows)
+    title.to_owned() + &table(&heads(&words), &rows, terminal)
 }
 
-fn lines(of: &PageLook, top: usize) -> String {
+fn lines(of: &PageLook, top: usize, terminal: Terminal) -> String {
     let look = &of.look;
     if look.lines.is_empty() {
         return String::new();
@@ -184,7 +188,7 @@ fn lines(of: &PageLook, top: usize) -> String {
         "sharing",
         "users: offsets",
     ];
-    let mut text = format!("by line\n{}", table(&heads(&words), &rows));
+    let mut text = format!("by line\n{}", table(&heads(&words), &rows, terminal));
     if rest > 0 {
         text += &format!("  and {} with less\n", print::count(rest, "line"));
     }
@@ -195,7 +199,7 @@ fn counted(of: &PageLook, line: u64) -> Option<&Vec<f64>> {
     of.line_counts.as_ref()?.get(&(of.pid, line))
 }
 
-fn source(of: &PageLook, top: usize) -> String {
+fn source(of: &PageLook, top: usize, terminal: Terminal) -> String {
     if of.source.is_empty() {
         return "by source line\n  the tracker does not tell instructions\n".to_owned();
     }
@@ -211,11 +215,11 @@ fn source(of: &PageLook, top: usize) -> String {
         })
         .collect();
     let words = ["source line", "reads", "writes", "HITM", "users"];
-    format!("by source line\n{}", table(&heads(&words), &rows))
+    format!("by source line\n{}", table(&heads(&words), &rows, terminal))
 }
 
 /// What would help.
-pub fn conclusion(of: &PageLook, notes: &[String]) -> String {
+pub fn conclusion(of: &PageLook, notes: &[String], width: Option<usize>) -> String {
     let choice = &of.look.choice;
     let short = match choice.advice {
         Some(_) => advice(choice),
@@ -227,7 +231,8 @@ pub fn conclusion(of: &PageLook, notes: &[String]) -> String {
         choice.why.shown()
     );
     if !of.next.is_empty() {
-        text += &format!("  try next: {}\n", of.next.shown());
+        let next = of.next.shown().to_string();
+        text += &print::command("  try next: ", &next, width);
     }
     for note in notes {
         text += &format!("  note: {}\n", note.shown());

@@ -2,6 +2,7 @@
 //! tables and JSON alike.
 
 use super::page::PageLook;
+use crate::terminal::Terminal;
 use anyhow::ensure;
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
@@ -25,6 +26,10 @@ pub struct Wanted {
     pub top: usize,
     /// What can be looked at again: a process or a recording, as it was given.
     pub again: Option<String>,
+    /// What it is, for headings.
+    pub about: String,
+    /// What is printed on.
+    pub terminal: Terminal,
 }
 
 /// What is counted of lines: transfers for each node position, by process and address.

@@ -9,6 +9,8 @@ use std::time::Duration;
 pub fn hither(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hither"));
     command.args(arguments);
+    // Whoever runs the tests may have told it others.
+    command.env_remove("COLUMNS").env_remove("NO_COLOR");
     command
 }
 

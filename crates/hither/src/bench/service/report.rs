@@ -2,7 +2,8 @@
 
 use super::latency::{Latency, REQUESTS};
 use super::{Report, Row, Took, Traffic};
-use crate::print;
+use crate::print::Table;
+use crate::terminal::Terminal;
 use crate::units::{short_bytes, time};
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ impl Report {
 
     /// For a person.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, terminal: Terminal) -> String {
         let direction = match self.plan.from == self.plan.to {
             true => format!("in place on {}", self.plan.from),
             false => format!("between {} and {}", self.plan.from, self.plan.to),
@@ -97,7 +98,7 @@ impl Report {
             rows.push(cells);
         }
         text.push('\n');
-        text.push_str(&print::columns(&head, &rows));
+        text.push_str(&Table::new(&head, &rows).keys(4).text(terminal));
         if let Some([service, call]) = self.latency {
             text.push_str(&format!(
                 "\n{REQUESTS} requests of 16 pages: mean latency {} and {} of CPU for the \

@@ -6,6 +6,7 @@ use crate::top::reading::{Accesses, MappingReading, Samples};
 use crate::top::tests::{about, machine_reading, model_of, task};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::style::Color;
 
 /// The screen as lines without blanks at their ends.
 fn screen(model: &Model, view: &mut View, width: u16, height: u16) -> String {
@@ -182,4 +183,59 @@ fn a_name_cannot_write_on_the_terminal() {
     model.task(5, Some(task("a\x1b[31m\u{202e}b\u{2066}\nc", 0, 1, 0)));
     let text = screen(&model, &mut view_of(&model), 80, 24);
     assert!(text.contains("a?[31m?b??c"), "{text}");
+}
+
+/// Words of the screen that are not in the terminal's own colour.
+fn coloured(model: &Model, view: &View) -> Vec<(String, Color)> {
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    terminal.draw(|frame| draw(frame, model, view)).unwrap();
+    let cells = terminal.backend().buffer().content.iter();
+    let mut words: Vec<(String, Color)> = Vec::new();
+    let mut last = Color::Reset;
+    for cell in cells.filter(|cell| cell.symbol() != " ") {
+        if cell.fg != Color::Reset {
+            match words.last_mut().filter(|_| cell.fg == last) {
+                Some((word, _)) => word.push_str(cell.symbol()),
+                None => words.push((cell.symbol().to_owned(), cell.fg)),
+            }
+        }
+        last = cell.fg;
+    }
+    words
+}
+
+#[test]
+fn misplacement_stands_out_where_colours_are_shown() {
+    let mut model = busy_model();
+    model.set_focus(None);
+    let mut view = view_of(&model);
+    view.settle(&model, 10);
+    assert_eq!(coloured(&model, &view), []);
+    view.colour = true;
+    // Not on the marked line, which stands out by itself.
+    view.marked = 1;
+    let told = |word: &str, colour| (word.to_owned(), colour);
+    assert_eq!(
+        coloured(&model, &view),
+        [
+            told("75.0", Color::Yellow),
+            told("31.0", Color::Red),
+            told("63.5", Color::Red)
+        ]
+    );
+    let text = screen(&model, &mut view_of(&model), 80, 24);
+    view.settle(&model, 10);
+    assert_eq!(screen(&model, &mut view, 80, 24), text, "the same words");
+    let once = |colour| {
+        let terminal = crate::terminal::Terminal {
+            width: None,
+            colour,
+        };
+        crate::top::once::table(&model, 0, terminal)
+    };
+    let shown = once(true);
+    for word in ["\x1b[33m75.0", "\x1b[1;31m31.0", "\x1b[1;31m63.5"] {
+        assert!(shown.contains(word), "{shown:?}");
+    }
+    assert!(!once(false).contains('\x1b'));
 }
