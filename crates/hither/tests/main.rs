@@ -11,6 +11,7 @@ mod place;
 mod private;
 mod record;
 mod recordings;
+mod restricted;
 mod sets;
 mod top;
 mod zoom;

@@ -132,7 +132,12 @@ fn opium(root: &Root) -> Finding {
 
 fn residency(root: &Root) -> Finding {
     if !root.is_host() || root.has("proc/self/numa_maps") {
-        return Ok("numa_maps and move_pages queries tell where pages are".to_owned());
+        let asks = !root.is_host() || KernelBackend::new().probe().is_ok();
+        let who = match asks {
+            true => "numa_maps and move_pages queries tell",
+            false => "numa_maps alone tells",
+        };
+        return Ok(format!("{who} where pages are"));
     }
     no(
         "there is no /proc/self/numa_maps",

@@ -4,13 +4,14 @@
 use crate::print;
 use crate::sites::Shim;
 use anyhow::{Context, anyhow, bail, ensure};
+use hither_core::bind::Mode;
 use hither_core::bind::rules::WrittenRule;
 use hither_core::foreign::Foreign;
 use hither_core::ids::CpuId;
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::shim::{self, MOST_RULES, Plan, Rule};
-use hither_linux::bind::Binding;
 use hither_linux::bind::board::{Board, Counts, RuleCounts};
+use hither_linux::bind::range;
 use serde_json::json;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -163,11 +164,11 @@ impl Redirect {
 
 /// A policy that the kernel does not take is refused before anything runs.
 fn try_out(rule: &Rule) -> anyhow::Result<()> {
-    let binding = Binding {
-        cpus: None,
-        policy: Some(rule.policy.clone()),
-    };
-    binding.try_out().map(drop).context("--place")
+    // The default one leaves memory to the allocator: the kernel is not asked.
+    if rule.policy.mode == Mode::Default {
+        return Ok(());
+    }
+    range::try_out(&rule.policy).context("--place")
 }
 
 /// Code that a rule means: `FUNCTION` of the program, `FILE:FUNCTION`, `FILE+0x123`.

@@ -1,5 +1,7 @@
 //! A command line as a person types it, and what came out.
 
+pub mod filter;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
