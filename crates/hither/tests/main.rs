@@ -8,6 +8,7 @@ mod install;
 mod moves;
 mod partition;
 mod place;
+mod preloaded;
 mod private;
 mod record;
 mod recordings;

@@ -197,7 +197,6 @@ fn what_is_refused_is_found_before_the_program_starts() {
         (handle, "pidfd_open", &beside[..]),
         (handle, "pidfd_open", &record),
         (handle, "pidfd_open", &zoom),
-        (libc::SYS_memfd_create, "memfd_create", &threads),
         (libc::SYS_sched_setaffinity, "sched_setaffinity", &threads),
         (libc::SYS_sched_setaffinity, "sched_setaffinity", &beside),
         (libc::SYS_clone3, "clone3", &record),

@@ -287,6 +287,11 @@ impl Attendant {
             .as_ref()
             .filter(|_| !order.is_empty())
             .map(|redirect| Keeper::new(order, Rc::clone(&redirect.board), redirect.has_shim()));
+        // Without a policy to look for there is nothing to be seen.
+        let next_look_us = match granted.policy {
+            Ok(_) => FIRST_LOOK_US,
+            Err(_) => u64::MAX,
+        };
         Self {
             root: root.clone(),
             tree: Tree::new(root.clone(), std::process::id() as i32),
@@ -297,7 +302,7 @@ impl Attendant {
             weighing_us: weighing.as_ref().map_or(u64::MAX, |_| 0),
             weighing,
             start_ns: sys::monotonic_ns(),
-            next_look_us: FIRST_LOOK_US,
+            next_look_us,
             seen: None,
             look_count: 0,
         }
@@ -317,7 +322,10 @@ impl Attendant {
         if let Some(keeper) = &mut self.keeper {
             keeper.turn(&self.root, pids.iter().copied());
         }
-        // Without a policy to look for there is nothing to be seen.
+        let shim_us = match &mut self.redirect {
+            Some(redirect) => redirect.turn(now_us, &self.root, &pids),
+            None => u64::MAX,
+        };
         if let (Ok(policy), true) = (&self.granted.policy, now_us >= self.next_look_us) {
             let seen = whereabouts::look(&self.root, pids, policy);
             let most = self.seen.as_ref().map_or(0, Whereabouts::page_count);
@@ -338,7 +346,7 @@ impl Attendant {
         match self.keeper {
             Some(_) => THREADS_US,
             None => {
-                let next_us = self.next_look_us.min(self.weighing_us);
+                let next_us = self.next_look_us.min(self.weighing_us).min(shim_us);
                 next_us.saturating_sub(now_us).max(1000)
             }
         }
@@ -355,7 +363,7 @@ impl Attendant {
             weighed: self.weighing.map(Weighing::finish),
             kept_count: self.keeper.as_ref().map_or(0, Keeper::most_count),
             refused_count: self.keeper.as_ref().map_or(0, Keeper::refused_count),
-            redirected: self.redirect.as_ref().map(Redirect::finish),
+            redirected: self.redirect.map(Redirect::finish),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! in a set ([`Memory`]), and asks where its pages are ([`range::residency`]).
 
 pub mod board;
+pub mod loaded;
 mod memory;
 pub mod range;
 pub mod shared;
