@@ -13,6 +13,7 @@ use hither_linux::sys::{self, Ended, PidFd, Signals, Started, Timer, Waiter};
 use hither_linux::{Error, filter};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::Path;
 use std::process;
 
 /// Generations of a program's children that are ended with it where hither fails.
@@ -203,19 +204,32 @@ pub fn cannot_start(program: &OsStr, error: io::Error) -> anyhow::Error {
     let name = program.shown();
     let remedy = match error.raw_os_error() {
         Some(sys::EPERM) => not_permitted(&error),
-        _ => match error.kind() {
-            io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
-            io::ErrorKind::PermissionDenied => "make it executable (chmod +x)",
-            _ => "try to start it without hither",
+        _ => {
+            let path = Path::new(program);
+            let is_path = program.as_encoded_bytes().contains(&b'/');
+            let remedy = match error.kind() {
+                io::ErrorKind::NotFound if is_path && path.exists() => {
+                    "install what it is run by: the interpreter of its first line, or its dynamic \
+                     linker (see `file`)"
+                }
+                io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
+                io::ErrorKind::PermissionDenied if is_path && path.is_dir() => {
+                    "it is a folder: give a program"
+                }
+                io::ErrorKind::PermissionDenied => {
+                    "make it executable (chmod +x), on a file system that allows it (not noexec)"
+                }
+                _ => "try to start it without hither",
+            };
+            remedy.to_owned()
         }
-        .to_owned(),
     };
     anyhow::Error::new(error).context(format!("program `{name}` cannot be started; {remedy}"))
 }
 
 /// Either no process can be had at all, or the program wants rights that nobody may have here.
 fn not_permitted(error: &io::Error) -> String {
-    let no_thread = std::thread::Builder::new().spawn(|| ()).is_err();
+    let no_thread = filter::check_threads().is_err();
     let refused = no_thread.then(|| filter::remedy("clone3", error)).flatten();
     refused.unwrap_or_else(|| {
         "its file has capabilities that this process cannot get (see `getcap`): give it those, or \

@@ -13,6 +13,7 @@ use hither_core::foreign::Foreign;
 use hither_core::machine::parse;
 use hither_core::set::CpuSet;
 use hither_linux::bind;
+use hither_linux::filter;
 use hither_linux::probe::alone::Memory;
 use hither_linux::probe::{self, Settings, Work};
 use hither_linux::root::Root;
@@ -128,6 +129,7 @@ impl Command {
         if !self.work.is_empty() {
             return self.alone(&topology, &settings);
         }
+        filter::check_threads()?;
         if let Some(node) = topology.nodes.iter().find(|node| node.memory.total_kb > 0) {
             bind::can_choose_node(node.id)?;
         }

@@ -1,7 +1,7 @@
 //! hither where system calls are refused: in containers, and on kernels without NUMA.
 
 use crate::common::filter::{CONTAINER, NUMA, refuse};
-use crate::common::{Sleeper, hither, text};
+use crate::common::{Sleeper, hither, text, without_rights};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -150,6 +150,48 @@ fn what_moves_pages_is_told_that_no_capability_allows_it() {
     assert!(
         told.contains("numa_maps alone tells where pages are"),
         "{told}"
+    );
+}
+
+#[test]
+fn remedies_fit_who_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let doctor = |calls: &[i64], name: &str| {
+        // Root has other ways.
+        let mut command = without_rights(&folder);
+        command.args(["topo", "--doctor"]);
+        refuse(&mut command, libc::EPERM, calls);
+        let told = text(&command.output().unwrap().stdout);
+        let mut lines = told.lines().skip_while(|line| !line.starts_with(name));
+        format!("{}\n{}", lines.next().unwrap(), lines.next().unwrap())
+    };
+    // The same number means that a capability is missing, or that nobody may at all.
+    let swap = doctor(&[libc::SYS_userfaultfd], "backend  swap");
+    assert!(
+        swap.contains("no capability does it") && !swap.contains("SYS_PTRACE"),
+        "{swap}"
+    );
+    let copy = doctor(&[libc::SYS_clone3], "backend  copy");
+    assert!(
+        copy.contains("clone3 in its list") && !copy.contains("free some"),
+        "{copy}"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    let script = script.to_str().unwrap();
+    let refused = |words: &str| crate::common::refused(&["run", "-C", &first_cpu(), script], words);
+    refused("make it executable (chmod +x)");
+    // Not by this process: a file that one of its children holds open cannot be executed.
+    let changed = std::process::Command::new("chmod")
+        .args(["+x", script])
+        .status();
+    assert!(changed.unwrap().success());
+    refused("the interpreter of its first line");
+    let own = folder.path().to_str().unwrap();
+    crate::common::refused(
+        &["run", "-C", &first_cpu(), own],
+        "it is a folder: give a program",
     );
 }
 

@@ -9,7 +9,9 @@
 //! (`contrib/seccomp/seccomp_default.go`) and Podman (`containers/common`, `pkg/seccomp`): a
 //! capability that the container has allows some calls; others are in no default profile.
 
+use crate::error::{Error, Result};
 use crate::root::Root;
+use crate::sys;
 use std::io;
 
 /// What allows a call in a container.
@@ -80,24 +82,61 @@ fn remedy_where(call: &str, error: &io::Error, is_filtered: bool) -> Option<Stri
         Never => format!("start the container {profile}: no capability does it"),
         Today => format!("use a newer container runtime (Docker 20.10.10), or start it {profile}"),
     };
-    let since = if built_in.starts_with("CONFIG_") {
-        "a kernel with "
-    } else {
-        ""
+    let since = match built_in.starts_with("CONFIG_") {
+        true => "a kernel with ",
+        false => "",
     };
     match (error.raw_os_error()?, is_filtered) {
         (libc::EPERM, true) => Some(format!(
             "the filter of system calls (seccomp) of this container or service forbids it: {how}"
         )),
-        (libc::EPERM, false) => Some(format!(
-            "something on this system forbids it to every program: use one without such a rule"
-        )),
+        (libc::EPERM, false) => Some(
+            "a rule of this system forbids it to every program (as a security module)".to_owned(),
+        ),
         (libc::ENOSYS, true) => Some(format!(
             "use {since}{built_in}; or, as this process has a filter of system calls (seccomp) that \
              may hide it, {how}"
         )),
         (libc::ENOSYS, false) => Some(format!("use {since}{built_in}")),
         _ => None,
+    }
+}
+
+/// Can this process make threads? Old containers forbid it to every program.
+///
+/// # Errors
+/// It can make none, with what mends that.
+pub fn check_threads() -> Result<()> {
+    let started = std::thread::Builder::new().spawn(|| ());
+    started.map(drop).map_err(no_thread)
+}
+
+/// A thread could not be started.
+#[must_use]
+pub fn no_thread(error: io::Error) -> Error {
+    let remedy =
+        "end some, or raise the limit (ulimit -u, ulimit -v, pids.max of the control group)";
+    Error::call("clone3", "no thread can be started", remedy, error)
+}
+
+/// What lets this process look at those of other users.
+#[must_use]
+pub fn to_see_others() -> &'static str {
+    match sys::effective_uid() {
+        0 => "give hither CAP_SYS_PTRACE, as a container's root has it by `--cap-add SYS_PTRACE`",
+        _ => "run hither as its owner or as root",
+    }
+}
+
+/// What root may do that has this capability.
+#[must_use]
+pub fn as_root(capability: &str) -> String {
+    match sys::effective_uid() {
+        0 => format!(
+            "run hither where root has CAP_{capability}: outside of containers, or in one with \
+             `--cap-add {capability}`"
+        ),
+        _ => format!("run hither as root (CAP_{capability})"),
     }
 }
 
