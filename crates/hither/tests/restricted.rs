@@ -171,10 +171,12 @@ fn remedies_fit_who_refuses() {
         swap.contains("no capability does it") && !swap.contains("SYS_PTRACE"),
         "{swap}"
     );
-    let copy = doctor(&[libc::SYS_clone3], "backend  copy");
+    let probe = run(libc::EPERM, &[libc::SYS_clone3], &["probe"]);
+    let error = text(&probe.stderr);
+    assert_eq!(probe.status.code(), Some(2), "{error}");
     assert!(
-        copy.contains("clone3 in its list") && !copy.contains("free some"),
-        "{copy}"
+        error.contains("clone3 in its list") && !error.contains("free some"),
+        "{error}"
     );
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
