@@ -255,17 +255,23 @@ mod tests {
             why
         };
         assert_eq!(
-            why(&|command| drop(command.env_clear())),
+            why(&|command| {
+                command.env_clear();
+            }),
             Some(Why::Cleared)
         );
         assert_eq!(why(&|_| ()), Some(Why::Replaced));
         assert_eq!(
-            why(&|command| drop(command.env("LD_PRELOAD", "/lib/x.so"))),
+            why(&|command| {
+                command.env("LD_PRELOAD", "/lib/x.so");
+            }),
             Some(Why::Replaced)
         );
         // It has been told, and may come to it.
         assert_eq!(
-            why(&|command| drop(command.env("LD_PRELOAD", "/a.so:/opt/shim.so"))),
+            why(&|command| {
+                command.env("LD_PRELOAD", "/a.so:/opt/shim.so");
+            }),
             None
         );
         assert_eq!(look(&Root::host(), i32::MAX, shim, "HITHER_TEST"), None);
