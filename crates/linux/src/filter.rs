@@ -39,10 +39,10 @@ const CALLS: [(&str, Allowed, &str); 9] = [
     ("clone3", Today, "Linux 5.3"),
 ];
 
-/// Does a filter decide about the system calls of this process?
+/// Does a filter decide about the system calls of this thread?
 #[must_use]
 pub fn is_on() -> bool {
-    let status = Root::host().text_if_any("proc/self/status");
+    let status = Root::host().text_if_any("proc/thread-self/status");
     status.ok().flatten().is_some_and(|text| is_on_by(&text))
 }
 
