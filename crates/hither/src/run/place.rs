@@ -464,3 +464,33 @@ impl Placed {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_nobody_tells_is_a_dash_and_null() {
+        let placed = Placed {
+            granted: Granted {
+                cpus: "0-3".parse().unwrap(),
+                policy: Err("get_mempolicy: does not tell the policy".to_owned()),
+            },
+            threads: ThreadPolicy::Float,
+            seen: None,
+            look_count: 0,
+            weighed: None,
+            kept_count: 0,
+            refused_count: 0,
+            redirected: None,
+        };
+        assert_eq!(
+            placed.text(),
+            "placed: CPUs 0-3, threads float, memory –\n\
+             memory: get_mempolicy: does not tell the policy\n"
+        );
+        let document = placed.json();
+        assert!(document["memory"].is_null() && document["seen"].is_null());
+        assert_eq!(document["cpus"], "0-3");
+    }
+}
