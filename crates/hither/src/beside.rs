@@ -19,6 +19,9 @@ use std::process;
 /// Generations of a program's children that are ended with it where hither fails.
 const MOST_DEEP: usize = 64;
 
+/// What mends a lack of descriptors.
+const RAISE_FILES: &str = "close files, or raise the limit (ulimit -n)";
+
 /// A program that work is done beside.
 pub struct Beside {
     signals: Signals,
@@ -50,9 +53,10 @@ impl Beside {
     ) -> anyhow::Result<Self> {
         let mut signals: Vec<i32> = sys::FORWARDED.to_vec();
         signals.push(sys::SIGCHLD);
-        let signals = Signals::new(&signals).context("reading signals as data")?;
+        let signals =
+            Signals::new(&signals).map_err(|error| none("signalfd", "no signals", error))?;
         sys::adopt_orphans().context("becoming the parent of the program's orphans")?;
-        let timer = Timer::new().context("making a timer")?;
+        let timer = Timer::new().map_err(|error| none("timerfd_create", "no timer", error))?;
         // What would be refused afterwards is found before anything runs.
         PidFd::open(process::id() as i32).map_err(no_handles)?;
         let start_ns = sys::monotonic_ns();
@@ -77,8 +81,9 @@ impl Beside {
             format!("process {pid} cannot be watched; give the number of a running one")
         })?;
         Ok(Self {
-            signals: Signals::new(&sys::FORWARDED).context("reading signals as data")?,
-            timer: Timer::new().context("making a timer")?,
+            signals: Signals::new(&sys::FORWARDED)
+                .map_err(|error| none("signalfd", "no signals", error))?,
+            timer: Timer::new().map_err(|error| none("timerfd_create", "no timer", error))?,
             handle,
             child: None,
             start_ns: sys::monotonic_ns(),
@@ -190,13 +195,12 @@ fn own_children() -> Vec<i32> {
 }
 
 fn no_handles(error: io::Error) -> anyhow::Error {
-    Error::call(
-        "pidfd_open",
-        "no handle of a process can be had",
-        "close files, or raise the limit (ulimit -n)",
-        error,
-    )
-    .into()
+    none("pidfd_open", "no handle of a process", error)
+}
+
+/// Something of the kernel's that takes a descriptor is not to be had.
+fn none(call: &str, what: &str, error: io::Error) -> anyhow::Error {
+    Error::call(call, format!("{what} can be had"), RAISE_FILES, error).into()
 }
 
 /// What to say of a program that the kernel does not start.
@@ -218,6 +222,11 @@ pub fn cannot_start(program: &OsStr, error: io::Error) -> anyhow::Error {
                 }
                 io::ErrorKind::PermissionDenied => {
                     "make it executable (chmod +x), on a file system that allows it (not noexec)"
+                }
+                _ if sys::no_descriptor(&error) => RAISE_FILES,
+                io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+                    "end some processes, or raise the limit (ulimit -u, ulimit -v, pids.max of the \
+                     control group)"
                 }
                 _ => "try to start it without hither",
             };

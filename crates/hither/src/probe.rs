@@ -136,7 +136,8 @@ impl Command {
         let measured = shown(|tell| probe::measure(&topology, &settings, tell));
         let report = Report {
             measured: measured.context(
-                "measuring; free some memory, or use fewer nodes by --cpus and a cpuset",
+                "measuring; free some memory, raise a limit (ulimit -v), or use fewer nodes by --cpus and \
+                 a cpuset",
             )?,
             rounds: self.rounds,
         };

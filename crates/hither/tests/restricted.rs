@@ -195,6 +195,19 @@ fn remedies_fit_who_refuses() {
         &["run", "-C", &first_cpu(), own],
         "it is a folder: give a program",
     );
+    // What takes a descriptor each: timer, signals, handle, the start of a program.
+    for files in [4, 5, 6] {
+        let script = format!("ulimit -n {files}; exec \"$0\" run --on allowed -- true");
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", &script, env!("CARGO_BIN_EXE_hither")]);
+        let ran = shell.output().unwrap();
+        let error = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{files}: {error}");
+        assert!(
+            error.contains("raise the limit (ulimit -n)"),
+            "{files}: {error}"
+        );
+    }
 }
 
 #[test]
