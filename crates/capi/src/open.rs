@@ -211,7 +211,10 @@ fn failure(error: OpenError) -> Failure {
     let text = error.to_string();
     match error {
         OpenError::System(cause) => {
-            let text = format!("{text}: {cause}; free some, or raise the limits");
+            // A filter of system calls that forbids threads is no lack of them.
+            let remedy = hither_linux::filter::remedy("clone3", &cause)
+                .unwrap_or_else(|| "free some, or raise the limits".to_owned());
+            let text = format!("{text}: {cause}; {remedy}");
             Failure::new(HITHER_ENOMEM, text)
         }
         OpenError::Cpus(cause) => {

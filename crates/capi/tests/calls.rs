@@ -330,3 +330,78 @@ fn take(tags: &mut Vec<u64>) {
         assert_eq!(hither_free_request(request), HITHER_OK);
     }
 }
+
+/// For the calling thread alone, and those that it starts: as containers refuse memory policies.
+fn refuse_policies() {
+    let filter = |code: u32, jf: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let mut filters = vec![filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for call in [
+        libc::SYS_get_mempolicy,
+        libc::SYS_set_mempolicy,
+        libc::SYS_mbind,
+        libc::SYS_move_pages,
+    ] {
+        let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        filters.push(filter(equal, 1, call as u32));
+        let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        filters.push(filter(libc::BPF_RET | libc::BPF_K, 0, refuse));
+    }
+    filters.push(filter(
+        libc::BPF_RET | libc::BPF_K,
+        0,
+        libc::SECCOMP_RET_ALLOW,
+    ));
+    let program = libc::sock_fprog {
+        len: filters.len() as u16,
+        filter: filters.as_mut_ptr(),
+    };
+    // SAFETY: the filters live until the kernel has copied them.
+    let failed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) != 0
+    };
+    assert!(!failed, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn where_policies_are_refused_threads_have_cpus_and_memory_says_why() {
+    let _alone = alone();
+    let alone = std::thread::spawn(|| {
+        refuse_policies();
+        // SAFETY: texts that end in a zero.
+        unsafe {
+            let float = c"float".as_ptr();
+            assert_eq!(
+                hither_bind_thread(c"allowed".as_ptr(), null()),
+                HITHER_ENOSYS
+            );
+            assert!(said().contains("--cap-add SYS_NICE"), "{}", said());
+            let cpus = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let cpus = cpus
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            let cpus = std::ffi::CString::new(format!("cpus:{}", cpus.unwrap().trim())).unwrap();
+            assert_eq!(
+                hither_place_thread(cpus.as_ptr(), c"fill".as_ptr(), 0),
+                HITHER_OK
+            );
+            assert_eq!(hither_unbind_thread(), HITHER_OK);
+            assert_eq!(hither_bind_thread(cpus.as_ptr(), null()), HITHER_OK);
+            assert_eq!(hither_unbind_thread(), HITHER_OK);
+            assert_eq!(hither_bind_thread(c"allowed".as_ptr(), float), HITHER_OK);
+            assert_eq!(hither_unbind_thread(), HITHER_OK);
+            assert!(hither_alloc(1 << 20, c"allowed".as_ptr(), null(), 0).is_null());
+            assert!(said().contains("--cap-add SYS_NICE"), "{}", said());
+        }
+    });
+    alone.join().unwrap();
+}

@@ -156,6 +156,11 @@ pub mod board {
     pub const FREED: usize = 24;
     /// u64 that tells the board from other files ([`super::BoardId`]); hither writes it, once.
     pub const WORD: usize = 32;
+    /// u64 processes, of those that have read the plan, in which nothing is placed: a sanitizer checks
+    /// their memory.
+    pub const ASIDE: usize = 40;
+    /// u64 processes whose address space is limited (`RLIMIT_AS`), so that there is less room for blocks.
+    pub const NARROW: usize = 48;
     /// Counters of the first rule; `RULE_BYTES` further on those of the second.
     pub const RULES: usize = 256;
     /// Bytes of a rule's counters.

@@ -8,10 +8,19 @@
 
 use anyhow::Context;
 use hither_core::foreign::Foreign;
-use hither_linux::sys::{self, Ended, PidFd, Signals, Timer, Waiter};
+use hither_linux::root::Root;
+use hither_linux::sys::{self, Ended, PidFd, Signals, Started, Timer, Waiter};
+use hither_linux::{Error, filter};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::Path;
 use std::process;
+
+/// Generations of a program's children that are ended with it where hither fails.
+const MOST_DEEP: usize = 64;
+
+/// What mends a lack of descriptors.
+const RAISE_FILES: &str = "close files, or raise the limit (ulimit -n)";
 
 /// A program that work is done beside.
 pub struct Beside {
@@ -19,7 +28,7 @@ pub struct Beside {
     timer: Timer,
     handle: PidFd,
     /// It was started here.
-    child: Option<i32>,
+    child: Option<Started>,
     start_ns: u64,
 }
 
@@ -44,16 +53,19 @@ impl Beside {
     ) -> anyhow::Result<Self> {
         let mut signals: Vec<i32> = sys::FORWARDED.to_vec();
         signals.push(sys::SIGCHLD);
-        let signals = Signals::new(&signals).context("reading signals as data")?;
+        let signals =
+            Signals::new(&signals).map_err(|error| none("signalfd", "no signals", error))?;
         sys::adopt_orphans().context("becoming the parent of the program's orphans")?;
-        let timer = Timer::new().context("making a timer")?;
+        let timer = Timer::new().map_err(|error| none("timerfd_create", "no timer", error))?;
+        // What would be refused afterwards is found before anything runs.
+        PidFd::open(process::id() as i32).map_err(no_handles)?;
         let start_ns = sys::monotonic_ns();
         let mut command = process::Command::new(&words[0]);
         command.args(&words[1..]);
         prepare(&mut command)?;
         let child = sys::spawn_with_mask(command, signals.mask_before(), has_work)
             .map_err(|error| cannot_start(&words[0], error))?;
-        let handle = PidFd::open(child).context("opening a handle of the program")?;
+        let handle = PidFd::open(child.pid()).map_err(no_handles)?;
         Ok(Self {
             signals,
             timer,
@@ -69,8 +81,9 @@ impl Beside {
             format!("process {pid} cannot be watched; give the number of a running one")
         })?;
         Ok(Self {
-            signals: Signals::new(&sys::FORWARDED).context("reading signals as data")?,
-            timer: Timer::new().context("making a timer")?,
+            signals: Signals::new(&sys::FORWARDED)
+                .map_err(|error| none("signalfd", "no signals", error))?,
+            timer: Timer::new().map_err(|error| none("timerfd_create", "no timer", error))?,
             handle,
             child: None,
             start_ns: sys::monotonic_ns(),
@@ -98,13 +111,13 @@ impl Beside {
         let waiter = Waiter::new(&self.timer, &self.signals, &self.handle);
         loop {
             let wake = waiter.wait().context("waiting for the program")?;
-            if let Some(child) = self.child {
+            if let Some(child) = &self.child {
                 let mut ended = None;
                 if wake.signal {
                     ended = self.take_signals(child);
                 }
                 if wake.ended && ended.is_none() {
-                    ended = Some(sys::wait_child(child).context("asking how the program ended")?);
+                    ended = Some(child.wait().context("asking how the program ended")?);
                 }
                 if let Some(ended) = ended {
                     return Ok(End::Ended(ended));
@@ -125,32 +138,111 @@ impl Beside {
     }
 
     /// Passes signals on and takes ended children; tells how the program itself ended.
-    fn take_signals(&self, child: i32) -> Option<Ended> {
+    fn take_signals(&self, child: &Started) -> Option<Ended> {
         let mut ended = None;
         while let Some(arrived) = self.signals.take() {
             if arrived.signal == sys::SIGCHLD {
                 // Orphans that this process adopted must not stay zombies.
                 while let Some((pid, how)) = sys::reap_any() {
-                    if pid == child {
+                    if pid == child.pid() && !child.was_reaped() {
+                        child.set_reaped();
                         ended = Some(how);
                     }
                 }
             } else if !arrived.from_kernel {
                 // It may have ended meanwhile, which the loop sees next.
-                let _ = self.handle.signal(arrived.signal);
+                child.signal(arrived.signal);
             }
         }
         ended
     }
 }
 
+impl Drop for Beside {
+    /// An error must not leave the program running behind it, nor what it has started.
+    fn drop(&mut self) {
+        let Some(child) = self.child.take().filter(|child| !child.was_reaped()) else {
+            return;
+        };
+        drop(child);
+        // Children of one that ends become this process's own: their numbers are theirs until they
+        // are reaped. As many rounds as they may be deep.
+        for _ in 0..MOST_DEEP {
+            let children = own_children();
+            if children.is_empty() {
+                return;
+            }
+            for pid in children {
+                sys::signal_child(pid, sys::SIGKILL);
+                let _ = sys::wait_child(pid);
+            }
+        }
+    }
+}
+
+/// Children of this process that are not reaped.
+fn own_children() -> Vec<i32> {
+    let root = Root::host();
+    let threads = root.names("proc/self/task").unwrap_or_default();
+    let lists = threads
+        .iter()
+        .filter_map(|thread| root.text(&format!("proc/self/task/{thread}/children")).ok());
+    let numbers = lists.flat_map(|list| {
+        let numbers = list.split_whitespace().map(str::parse);
+        numbers.collect::<Vec<_>>()
+    });
+    numbers.flatten().collect()
+}
+
+fn no_handles(error: io::Error) -> anyhow::Error {
+    none("pidfd_open", "no handle of a process", error)
+}
+
+/// Something of the kernel's that takes a descriptor is not to be had.
+fn none(call: &str, what: &str, error: io::Error) -> anyhow::Error {
+    Error::call(call, format!("{what} can be had"), RAISE_FILES, error).into()
+}
+
 /// What to say of a program that the kernel does not start.
 pub fn cannot_start(program: &OsStr, error: io::Error) -> anyhow::Error {
     let name = program.shown();
-    let remedy = match error.kind() {
-        io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
-        io::ErrorKind::PermissionDenied => "make it executable (chmod +x)",
-        _ => "try to start it without hither",
+    let remedy = match error.raw_os_error() {
+        Some(sys::EPERM) => not_permitted(&error),
+        _ => {
+            let path = Path::new(program);
+            let is_path = program.as_encoded_bytes().contains(&b'/');
+            let remedy = match error.kind() {
+                io::ErrorKind::NotFound if is_path && path.exists() => {
+                    "install what it is run by: the interpreter of its first line, or its dynamic \
+                     linker (see `file`)"
+                }
+                io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
+                io::ErrorKind::PermissionDenied if is_path && path.is_dir() => {
+                    "it is a folder: give a program"
+                }
+                io::ErrorKind::PermissionDenied => {
+                    "make it executable (chmod +x), on a file system that allows it (not noexec)"
+                }
+                _ if sys::no_descriptor(&error) => RAISE_FILES,
+                io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+                    "end some processes, or raise the limit (ulimit -u, ulimit -v, pids.max of the \
+                     control group)"
+                }
+                _ => "try to start it without hither",
+            };
+            remedy.to_owned()
+        }
     };
     anyhow::Error::new(error).context(format!("program `{name}` cannot be started; {remedy}"))
+}
+
+/// Either no process can be had at all, or the program wants rights that nobody may have here.
+fn not_permitted(error: &io::Error) -> String {
+    let no_thread = filter::check_threads().is_err();
+    let refused = no_thread.then(|| filter::remedy("clone3", error)).flatten();
+    refused.unwrap_or_else(|| {
+        "its file has capabilities that this process cannot get (see `getcap`): give it those, or \
+         start a copy without"
+            .to_owned()
+    })
 }

@@ -138,13 +138,14 @@ impl Command {
         let takes_all = matches!(selection, Selection::Everything) && task.undo.is_none();
         let chosen = select::select(&mappings, &selection)?;
         let selected_count = chosen.len();
+        // Whoever may move nothing at all needs no look at pages, and nothing is changed for it.
         let mut backend = Backends::new(takes_all.then_some(&chosen[..]));
+        backend.probe().context("backend kernel")?;
         // What a narrowed group has not got, it cannot get pages on.
         if let (Some((memory, _)), Some(_), false) = (&task.memory, &task.undo, self.dry_run) {
             memory.put_back(&root)?;
         }
         let pieces = task.pieces(&root, chosen, &mut around)?;
-        backend.probe().context("backend kernel")?;
         let done = match self.dry_run {
             true => None,
             false => {
@@ -323,8 +324,8 @@ impl Task {
     fn explain(&self, error: io::Error) -> anyhow::Error {
         let remedy = match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                "its pages may not be moved; run hither as its owner or as root, and in a \
-                 container with CAP_SYS_NICE or move_pages(2) in the seccomp profile"
+                "its pages may not be moved; run hither as its owner, or as root with CAP_SYS_PTRACE \
+                 (a container's root has it by --cap-add SYS_PTRACE)"
             }
             _ => "its pages cannot be found; it may have ended",
         };

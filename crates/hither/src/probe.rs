@@ -13,6 +13,8 @@ use anyhow::Context;
 use hither_core::foreign::Foreign;
 use hither_core::machine::parse;
 use hither_core::set::CpuSet;
+use hither_linux::bind;
+use hither_linux::filter;
 use hither_linux::probe::alone::Memory;
 use hither_linux::probe::{self, Settings, Work};
 use hither_linux::root::Root;
@@ -124,10 +126,15 @@ impl Command {
         if !self.work.is_empty() {
             return self.alone(&topology, &settings);
         }
+        filter::check_threads()?;
+        if let Some(node) = topology.nodes.iter().find(|node| node.memory.total_kb > 0) {
+            bind::can_choose_node(node.id)?;
+        }
         let measured = shown(|tell| probe::measure(&topology, &settings, tell));
         let report = Report {
             measured: measured.context(
-                "measuring; free some memory, or use fewer nodes by --cpus and a cpuset",
+                "measuring; free some memory, raise a limit (ulimit -v), or use fewer nodes by --cpus and \
+                 a cpuset",
             )?,
             rounds: self.rounds,
         };

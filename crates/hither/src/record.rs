@@ -143,6 +143,9 @@ impl Command {
                 written = Some(finished.and_then(|()| writer.flush()));
                 return None;
             }
+            if let Some(allocations) = &allocations {
+                allocations.turn(now_ns(), &root, &session.pids());
+            }
             match session.turn(&mut writer) {
                 Ok(sleep_us) => Some(sleep_us),
                 Err(error) => {

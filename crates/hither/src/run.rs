@@ -180,12 +180,18 @@ impl Command {
         }
         let (root, topology, resources) = read_host()?;
         let policy = self.numactl.policy(&resources, &root)?;
-        let text = match (self.numactl.show, self.numactl.hardware) {
+        let (text, untold) = match (self.numactl.show, self.numactl.hardware) {
             (true, _) => show::show(&resources)?,
-            (false, true) => show::hardware(&topology),
-            (false, false) => show::shared(shared, policy.as_ref(), self.place.verify)?,
+            (false, true) => (show::hardware(&topology), None),
+            (false, false) => (
+                show::shared(shared, policy.as_ref(), self.place.verify)?,
+                None,
+            ),
         };
         print::out(&text)?;
+        if let Some(why) = untold {
+            print::err_lines(&why);
+        }
         Ok(ExitCode::SUCCESS)
     }
 

@@ -12,6 +12,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What AddressSanitizer reads its options from.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+
 /// Modules whose own frames are nobody's site: they allocate for whoever called them.
 const RUNTIMES: [&str; 11] = [
     "libc.so",
@@ -89,6 +92,19 @@ impl Shim {
             preload.push(before);
         }
         command.env("LD_PRELOAD", preload);
+        // Programs with AddressSanitizer refuse to start behind a library, unless they are told.
+        let mut options = std::env::var_os(ASAN_OPTIONS).unwrap_or_default();
+        if !options.is_empty() {
+            options.push(":");
+        }
+        options.push("verify_asan_link_order=0");
+        command.env(ASAN_OPTIONS, options);
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -173,6 +189,17 @@ pub fn collect(folder: &Path) -> anyhow::Result<Vec<ProcessSites>> {
         let path = entry
             .with_context(|| format!("reading {}", folder.shown()))?
             .path();
+        if path.extension() == Some(OsStr::new("aside")) {
+            let pid = pid_of(&path).unwrap_or(0);
+            damaged.push(ProcessSites {
+                pid,
+                notes: vec![format!(
+                    "process {pid} is checked by a sanitizer: its allocations are not recorded; \
+                     build it without"
+                )],
+                ..ProcessSites::default()
+            });
+        }
         if path.extension() != Some(OsStr::new("sites")) {
             continue;
         }

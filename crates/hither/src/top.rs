@@ -2,7 +2,7 @@
 
 mod ages;
 mod device;
-mod figures;
+pub mod figures;
 mod help;
 mod live;
 mod machine;

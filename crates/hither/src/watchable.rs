@@ -28,8 +28,9 @@ pub fn check(root: &Root, pid: i32) -> anyhow::Result<()> {
     let opened = std::fs::File::open(root.path(&format!("proc/{pid}/maps")));
     if opened.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
         bail!(
-            "process {} is not yours; run hither as its owner or as root",
-            stat.name.shown()
+            "process {} is not yours; {}",
+            stat.name.shown(),
+            hither_linux::filter::to_see_others()
         );
     }
     if stat.has_ended() {

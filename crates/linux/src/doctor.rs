@@ -10,6 +10,7 @@ use crate::counters::{
     lru_gen, pressure as psi, resctrl as monitoring, uncore as controllers, vmstat as events,
     vmstat::Event,
 };
+use crate::filter;
 use crate::opium::Device;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::soft_dirty;
@@ -132,7 +133,12 @@ fn opium(root: &Root) -> Finding {
 
 fn residency(root: &Root) -> Finding {
     if !root.is_host() || root.has("proc/self/numa_maps") {
-        return Ok("numa_maps and move_pages queries tell where pages are".to_owned());
+        let asks = !root.is_host() || KernelBackend::new().probe().is_ok();
+        let who = match asks {
+            true => "numa_maps and move_pages queries tell",
+            false => "numa_maps alone tells",
+        };
+        return Ok(format!("{who} where pages are"));
     }
     no(
         "there is no /proc/self/numa_maps",
@@ -148,7 +154,7 @@ fn frames(root: &Root) -> Finding {
         Ok(true) => Ok("frame numbers are told: samples can be tied to processes".to_owned()),
         Ok(false) => no(
             "frame numbers are hidden from this user",
-            "run hither as root (CAP_SYS_ADMIN)",
+            filter::as_root("SYS_ADMIN"),
         ),
         Err(error) => no(
             format!("/proc/self/pagemap cannot be read ({error})"),
@@ -268,7 +274,7 @@ fn pressure(root: &Root) -> Finding {
             "this kernel keeps no pressure stall information",
             "use a kernel with CONFIG_PSI, started with psi=1",
         ),
-        Err(error) => no(error.to_string(), "run hither as root"),
+        Err(error) => no(error.reason, error.remedy),
     }
 }
 
@@ -279,7 +285,7 @@ fn resctrl(root: &Root) -> Finding {
     match monitoring::read(root) {
         Ok(Some(caches)) => Ok(format!("bandwidth of {} last-level caches", caches.len())),
         Ok(None) => no("resctrl was unmounted just now", "mount it again"),
-        Err(error) => no(error.to_string(), "run hither as root"),
+        Err(error) => no(error.reason, error.remedy),
     }
 }
 
@@ -294,7 +300,7 @@ fn uncore(root: &Root) -> Finding {
             let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
             Ok(format!("memory controllers {}", names.join(", ")))
         }
-        Err(error) => no(error.to_string(), "report it with the file"),
+        Err(error) => no(error.reason, error.remedy),
     }
 }
 
@@ -303,7 +309,9 @@ fn kernel(root: &Root) -> Finding {
         return no("a captured machine cannot be tried", "run it there");
     }
     match KernelBackend::new().probe() {
-        Ok(()) if sys::effective_uid() == 0 => Ok("move_pages works, on all processes".to_owned()),
+        Ok(()) if sys::effective_uid() == 0 => {
+            Ok("move_pages works, on others' processes with CAP_SYS_PTRACE".to_owned())
+        }
         Ok(()) => Ok("move_pages works, on your own processes".to_owned()),
         Err(why) => no(why.why, why.remedy),
     }
@@ -315,7 +323,10 @@ fn copy(root: &Root) -> Finding {
     }
     let backend = match CopyBackend::new(1, Vec::new()) {
         Ok(backend) => backend,
-        Err(error) => return no(format!("it cannot be made ({error})"), "free some memory"),
+        Err(error) => {
+            let why = format!("its threads cannot be started ({error})");
+            return no(why, filter::no_thread(error).remedy);
+        }
     };
     match backend.probe() {
         Ok(()) if backend.looks_ahead() => Ok(format!(

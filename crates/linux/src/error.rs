@@ -84,6 +84,19 @@ impl Error {
         }
     }
 
+    /// A system call failed. Where it is refused whoever asks, the remedy is that of
+    /// [`crate::filter`] and not the one for what was asked for.
+    pub fn call(
+        call: &str,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+        source: io::Error,
+    ) -> Self {
+        let refused = crate::filter::remedy(call, &source);
+        let remedy = refused.unwrap_or_else(|| remedy.into());
+        Self::io(call, reason, remedy, source)
+    }
+
     /// The kernel's error number, where there is one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {

@@ -9,6 +9,7 @@ pub mod counters;
 pub mod counting;
 pub mod doctor;
 pub mod error;
+pub mod filter;
 pub mod opium;
 pub mod parse;
 pub mod partition;

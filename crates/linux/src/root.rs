@@ -12,9 +12,11 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Most files have less: they are read in one call.
 const PAGE_BYTES: usize = 4096;
 
-/// What mends a tree that cannot be read.
-pub const TREE_REMEDY: &str =
+/// What mends a copy that cannot be read, and the machine's own files.
+const COPY_REMEDY: &str =
     "check the root folder (--root DIR must hold a complete copy of the machine's /sys)";
+const OWN_REMEDY: &str = "see that /sys and /proc are mounted, and whole (a container may hide parts); \
+                          else report it with the file";
 
 /// A root folder.
 #[derive(Clone, Debug)]
@@ -40,6 +42,15 @@ impl Root {
         self.base == Path::new("/")
     }
 
+    /// What mends a tree that cannot be read.
+    #[must_use]
+    pub fn tree_remedy(&self) -> &'static str {
+        match self.is_host() {
+            true => OWN_REMEDY,
+            false => COPY_REMEDY,
+        }
+    }
+
     /// The full path of a file given below the root.
     #[must_use]
     pub fn path(&self, below: &str) -> PathBuf {
@@ -54,14 +65,19 @@ impl Root {
 
     /// A file's text. Errors name the path.
     pub fn text(&self, below: &str) -> Result<String> {
-        self.text_if_any(below)?
-            .ok_or_else(|| Error::new(self.path(below), "there is no such file", TREE_REMEDY))
+        self.text_if_any(below)?.ok_or_else(|| {
+            Error::new(
+                self.path(below),
+                "there is no such file",
+                self.tree_remedy(),
+            )
+        })
     }
 
     /// A file's text, or nothing where the kernel has no such file.
     pub fn text_if_any(&self, below: &str) -> Result<Option<String>> {
         let path = self.path(below);
-        let fail = |reason: &str, source| Error::io(&path, reason, TREE_REMEDY, source);
+        let fail = |reason: &str, source| Error::io(&path, reason, self.tree_remedy(), source);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if missing(error.kind()) => return Ok(None),
@@ -75,12 +91,12 @@ impl Root {
             return Err(Error::new(
                 &path,
                 "is larger than 1 MiB, no kernel prints that",
-                TREE_REMEDY,
+                self.tree_remedy(),
             ));
         }
         String::from_utf8(bytes)
             .map(Some)
-            .map_err(|_| Error::new(&path, "is not text", TREE_REMEDY))
+            .map_err(|_| Error::new(&path, "is not text", self.tree_remedy()))
     }
 
     /// A file's text through a parser, which the path is added to where it fails.
@@ -89,7 +105,7 @@ impl Root {
         below: &str,
         parser: impl FnOnce(&str) -> std::result::Result<T, Fault>,
     ) -> Result<T> {
-        parser(&self.text(below)?).map_err(|fault| fault.at(&self.path(below), TREE_REMEDY))
+        parser(&self.text(below)?).map_err(|fault| fault.at(&self.path(below), self.tree_remedy()))
     }
 
     /// The same where the file may be missing.
@@ -99,14 +115,16 @@ impl Root {
         parser: impl FnOnce(&str) -> std::result::Result<T, Fault>,
     ) -> Result<Option<T>> {
         self.text_if_any(below)?
-            .map(|text| parser(&text).map_err(|fault| fault.at(&self.path(below), TREE_REMEDY)))
+            .map(|text| {
+                parser(&text).map_err(|fault| fault.at(&self.path(below), self.tree_remedy()))
+            })
             .transpose()
     }
 
     /// Names in a folder, sorted; empty where there is no such folder.
     pub fn names(&self, below: &str) -> Result<Vec<String>> {
         let path = self.path(below);
-        let fail = |source| Error::io(&path, "cannot be listed", TREE_REMEDY, source);
+        let fail = |source| Error::io(&path, "cannot be listed", self.tree_remedy(), source);
         let entries = match std::fs::read_dir(&path) {
             Ok(entries) => entries,
             Err(error) if missing(error.kind()) => return Ok(Vec::new()),
@@ -151,12 +169,9 @@ mod tests {
             error.to_string().starts_with("/proc: cannot be read"),
             "{error}"
         );
-        assert!(
-            root.text("proc/nothing")
-                .unwrap_err()
-                .to_string()
-                .contains("--root")
-        );
+        let why = |root: &Root| root.text("proc/nothing").unwrap_err().to_string();
+        assert!(why(&root).contains("are mounted") && !why(&root).contains("--root"));
+        assert!(why(&Root::new("/tmp")).contains("--root"));
     }
 
     #[test]

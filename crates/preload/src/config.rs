@@ -1,6 +1,7 @@
 //! What was asked for, read once from the environment before the program's first instruction.
 
-use crate::{bootstrap, cxx, place, record, state, walk};
+use crate::place::kernel;
+use crate::{bootstrap, cxx, place, record, sanitizer, state, walk};
 use hither_core::sites::{DEFAULT_LIMIT_BYTES, DEFAULT_THRESHOLD_BYTES, HEADER_BYTES, SLOT_BYTES};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -26,6 +27,10 @@ const BOARD_NAME: &CStr = c"HITHER_PLACE_BOARD";
 
 /// Most that a log is allowed to become: its addresses are taken when it is begun.
 const MOST_LIMIT_BYTES: u64 = 64 << 30;
+
+/// Of the addresses that a limited process has left a log takes one part in so many, and this at least.
+const LOG_SHARE: u64 = 16;
+const LEAST_LIMIT_BYTES: u64 = 1 << 20;
 
 /// Longest path of the folder: a file's name must fit behind it in what the kernel takes.
 const FOLDER_BYTES: usize = 4000;
@@ -99,7 +104,14 @@ extern "C" fn start() {
     let _errno = record::Errno::keep();
     bootstrap::resolve();
     cxx::resolve();
-    let threshold = threshold_if_recording();
+    let is_aside = sanitizer::is_there();
+    let threshold = match is_aside {
+        true => None,
+        false => threshold_if_recording(),
+    };
+    if let Some(folder) = variable(FOLDER_NAME).filter(|_| is_aside) {
+        sanitizer::leave_word(folder.to_bytes());
+    }
     let bytes = threshold.unwrap_or(u64::MAX).max(1);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     RECORDED_FROM.store(bytes, Ordering::Relaxed);
@@ -109,7 +121,7 @@ extern "C" fn start() {
         bootstrap::look_at_none();
     }
     if let Some(plan) = variable(PLAN_NAME) {
-        place::start(plan.to_bytes(), variable(BOARD_NAME));
+        place::start(plan.to_bytes(), variable(BOARD_NAME), is_aside);
     }
     THRESHOLD.store(bytes.min(place::least_heap()), Ordering::Relaxed);
 }
@@ -125,7 +137,11 @@ fn threshold_if_recording() -> Option<u64> {
     if let Some(place) = own.get_mut(..folder.len()) {
         place.copy_from_slice(folder);
     }
-    let limit = number_of(LIMIT_NAME, DEFAULT_LIMIT_BYTES).min(MOST_LIMIT_BYTES);
+    // The log's addresses are taken from the program's, where those are limited.
+    let room = kernel::addresses_left().map_or(u64::MAX, |left| left / LOG_SHARE);
+    let limit = number_of(LIMIT_NAME, DEFAULT_LIMIT_BYTES)
+        .min(MOST_LIMIT_BYTES)
+        .min(room.max(LEAST_LIMIT_BYTES));
     let slots = limit.saturating_sub(HEADER_BYTES as u64) / SLOT_BYTES as u64;
     SLOTS.store(slots, Ordering::Relaxed);
     walk::start();

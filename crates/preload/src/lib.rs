@@ -30,6 +30,7 @@ mod log;
 mod modules;
 mod place;
 mod record;
+pub mod sanitizer;
 mod sites;
 mod state;
 mod tracked;

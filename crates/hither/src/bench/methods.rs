@@ -6,6 +6,7 @@
 
 use super::migspeed;
 use hither_core::ids::NodeId;
+use hither_linux::bind;
 use hither_linux::proc::pagemap::Pagemap;
 use hither_linux::root::Root;
 use hither_linux::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, Present, PrivateMemory, Stores};
@@ -173,6 +174,10 @@ impl Place {
             let doing = |error| format!("mapping memory on {node}: {error}");
             let mut memory = PrivateMemory::new(bytes, huge).map_err(doing)?;
             sys::bind_memory(memory.address(), memory.len() as u64, node.0, Present::Stay)
+                .or_else(|error| match bind::needs_no_policy(&error) {
+                    true => Ok(()),
+                    false => Err(error),
+                })
                 .map_err(doing)?;
             memory.fill_pages(node.0 as u8);
             Ok::<_, String>(memory)

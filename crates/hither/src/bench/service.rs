@@ -10,12 +10,15 @@ mod latency;
 mod report;
 
 use super::methods::{HUGE_BYTES, PageKind};
+use anyhow::Context;
 use hither_core::ids::NodeId;
 use hither_linux::backend::copy::Copier;
+use hither_linux::backend::kernel::KernelBackend;
 use hither_linux::backend::own::{self, Chosen, Settings};
+use hither_linux::bind;
 use hither_linux::proc::schedstat;
 use hither_linux::sys::{self, Present, PrivateMemory, Stores};
-use hither_mover::{Close, Config, Mover, Race, Request};
+use hither_mover::{Backend, Close, Config, Mover, Race, Request};
 use latency::{Latency, latencies};
 use std::sync::Barrier;
 use std::time::Duration;
@@ -209,6 +212,9 @@ impl Arena {
 /// # Errors
 /// No memory on a node, or no service.
 pub fn measure(plan: Plan) -> anyhow::Result<Report> {
+    // Calls of move_pages(2) are what it is measured beside.
+    KernelBackend::new().probe().context("backend kernel")?;
+    bind::can_choose_node(plan.from)?;
     let mut settings = Settings::default();
     settings.swap.in_place = plan.from == plan.to;
     settings.swap.copiers = plan.copiers;

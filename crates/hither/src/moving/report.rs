@@ -495,7 +495,7 @@ mod tests {
             "{notes:?}"
         );
         assert!(notes[2].ends_with("come from nodes 0-1: /sys/fs/cgroup/db/cpuset.mems was `0-3`"));
-        let text = report(&outside, true, None).text();
+        let text = report(&outside, true, None).text(Terminal::PIPE);
         assert!(
             text.contains("to nodes 0-1, in turns: ") && text.contains("\nwarning: "),
             "{text}"

@@ -1,8 +1,11 @@
 //! Allocation sites of the command, as rows of the recording.
 
 use crate::sites::{self, ProcessSites, Shim};
+use hither_linux::bind::loaded::Missed;
+use hither_linux::root::Root;
 use hither_recording::rows::{Allocation, Frame};
 use hither_recording::{Folder, Writer};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::process;
 
@@ -14,6 +17,7 @@ pub struct Allocations {
     shim: Shim,
     recording: Folder,
     threshold_bytes: u64,
+    missed: RefCell<Missed>,
 }
 
 impl Allocations {
@@ -23,6 +27,7 @@ impl Allocations {
             shim: Shim::find()?,
             recording: recording.clone(),
             threshold_bytes,
+            missed: RefCell::default(),
         })
     }
 
@@ -31,6 +36,13 @@ impl Allocations {
         let folder = self.recording.make_inner(FOLDER)?;
         self.shim.attach(command, &folder, self.threshold_bytes);
         Ok(())
+    }
+
+    /// Looks who does not record, if it is time.
+    pub fn turn(&self, now_ns: u64, root: &Root, pids: &[i32]) {
+        let mut missed = self.missed.borrow_mut();
+        let variable = hither_core::sites::environment::FOLDER;
+        missed.turn(now_ns / 1000, root, pids, self.shim.path(), variable);
     }
 
     /// Takes the logs away again, without reading them.
@@ -69,6 +81,7 @@ impl Allocations {
         }
         rows.allocations.sort_by_key(|row| row.start_ns);
         rows.notes.dedup();
+        rows.notes.extend(self.missed.borrow().told());
         Ok(rows)
     }
 }

@@ -99,6 +99,16 @@ impl Session {
             && self.tree.processes().is_empty()
     }
 
+    /// Processes that are watched.
+    #[must_use]
+    pub fn pids(&self) -> Vec<i32> {
+        self.tree
+            .processes()
+            .iter()
+            .map(|process| process.pid)
+            .collect()
+    }
+
     /// One turn; returns the time to sleep in us.
     ///
     /// # Errors

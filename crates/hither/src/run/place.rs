@@ -4,7 +4,8 @@
 use super::redirect::{Redirect, Redirected};
 use super::weigh::{self, Weighed, Weighing};
 use super::{numactl, start};
-use anyhow::bail;
+use crate::top::figures::DASH;
+use anyhow::{Context, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hither_core::bind::rules::WrittenRule;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode, ThreadPolicy};
@@ -157,6 +158,10 @@ impl Options {
         if self.memory.is_some() || !numactl.has_policy() {
             binding.policy = placed.policy.or(binding.policy);
         }
+        if self.weights.is_some() {
+            // The kernel's weights are changed for it: what is refused is refused before.
+            binding.try_out()?;
+        }
         let weighing = match (&self.weights, &binding.policy) {
             (None, _) => None,
             (Some(source), Some(policy)) if policy.mode == Mode::WeightedInterleave => {
@@ -182,6 +187,15 @@ impl Options {
         let granted = binding.try_out()?;
         warnings.extend(granted.lost(&binding));
         let order = threads.order(&granted.cpus, resources);
+        if let Some(&first) = order.first() {
+            let alone = Binding {
+                cpus: Some([first].into_iter().collect()),
+                policy: None,
+            };
+            alone
+                .try_out()
+                .with_context(|| format!("--threads {threads}"))?;
+        }
         let redirect = match needs_shim {
             true => Some(Redirect::new(
                 &self.place,
@@ -273,6 +287,11 @@ impl Attendant {
             .as_ref()
             .filter(|_| !order.is_empty())
             .map(|redirect| Keeper::new(order, Rc::clone(&redirect.board), redirect.has_shim()));
+        // Without a policy to look for there is nothing to be seen.
+        let next_look_us = match granted.policy {
+            Ok(_) => FIRST_LOOK_US,
+            Err(_) => u64::MAX,
+        };
         Self {
             root: root.clone(),
             tree: Tree::new(root.clone(), std::process::id() as i32),
@@ -283,7 +302,7 @@ impl Attendant {
             weighing_us: weighing.as_ref().map_or(u64::MAX, |_| 0),
             weighing,
             start_ns: sys::monotonic_ns(),
-            next_look_us: FIRST_LOOK_US,
+            next_look_us,
             seen: None,
             look_count: 0,
         }
@@ -303,8 +322,12 @@ impl Attendant {
         if let Some(keeper) = &mut self.keeper {
             keeper.turn(&self.root, pids.iter().copied());
         }
-        if now_us >= self.next_look_us {
-            let seen = whereabouts::look(&self.root, pids, &self.granted.policy);
+        let shim_us = match &mut self.redirect {
+            Some(redirect) => redirect.turn(now_us, &self.root, &pids),
+            None => u64::MAX,
+        };
+        if let (Ok(policy), true) = (&self.granted.policy, now_us >= self.next_look_us) {
+            let seen = whereabouts::look(&self.root, pids, policy);
             let most = self.seen.as_ref().map_or(0, Whereabouts::page_count);
             if seen.page_count() >= most {
                 self.seen = Some(seen);
@@ -323,7 +346,7 @@ impl Attendant {
         match self.keeper {
             Some(_) => THREADS_US,
             None => {
-                let next_us = self.next_look_us.min(self.weighing_us);
+                let next_us = self.next_look_us.min(self.weighing_us).min(shim_us);
                 next_us.saturating_sub(now_us).max(1000)
             }
         }
@@ -340,7 +363,7 @@ impl Attendant {
             weighed: self.weighing.map(Weighing::finish),
             kept_count: self.keeper.as_ref().map_or(0, Keeper::most_count),
             refused_count: self.keeper.as_ref().map_or(0, Keeper::refused_count),
-            redirected: self.redirect.as_ref().map(Redirect::finish),
+            redirected: self.redirect.map(Redirect::finish),
         }
     }
 }
@@ -350,10 +373,11 @@ impl Placed {
     #[must_use]
     pub fn text(&self) -> String {
         let Granted { cpus, policy } = &self.granted;
-        let mut text = format!(
-            "placed: CPUs {cpus}, threads {}, memory {policy}\n",
-            self.threads
-        );
+        let mut text = format!("placed: CPUs {cpus}, threads {}, memory ", self.threads);
+        text += &match policy {
+            Ok(policy) => format!("{policy}\n"),
+            Err(why) => format!("{DASH}\nmemory: {why}\n"),
+        };
         if self.kept_count > 0 {
             text += &format!("threads: {} pinned to a CPU each at most", self.kept_count);
             if self.refused_count > 0 {
@@ -367,8 +391,10 @@ impl Placed {
         if let Some(redirected) = &self.redirected {
             text += &redirected.text();
         }
-        let Some(seen) = &self.seen else {
-            return text + "memory: it ended before anybody could look\n";
+        let (policy, seen) = match (policy, &self.seen) {
+            (Ok(policy), Some(seen)) => (policy, seen),
+            (Ok(_), None) => return text + "memory: it ended before anybody could look\n",
+            (Err(_), _) => return text,
         };
         text += &told(policy, seen);
         if seen.other_count > 0 {
@@ -393,6 +419,7 @@ impl Placed {
     /// The same for programs (`placed` of hither.run/1).
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
+        let policy = self.granted.policy.as_ref().ok();
         let seen = self.seen.as_ref().map(|seen| {
             let nodes: Vec<_> = seen
                 .pages
@@ -401,7 +428,7 @@ impl Placed {
                 .collect();
             serde_json::json!({
                 "nodes": nodes,
-                "astray_pages": self.granted.policy.astray(&seen.pages),
+                "astray_pages": policy.and_then(|policy| policy.astray(&seen.pages)),
                 "other_policy_pages": seen.other_count,
                 "process_count": seen.process_count,
                 "hidden_process_count": seen.hidden_count,
@@ -409,7 +436,7 @@ impl Placed {
         });
         serde_json::json!({
             "cpus": self.granted.cpus.to_string(),
-            "memory": self.granted.policy.to_string(),
+            "memory": policy.map(ToString::to_string),
             "threads": self.threads.to_string(),
             "kept_threads": self.kept_count,
             "refused_threads": self.refused_count,
@@ -474,5 +501,30 @@ mod tests {
         ] {
             assert_eq!(told(&policy, &seen(pages)), format!("memory: {expected}\n"));
         }
+    }
+
+    #[test]
+    fn a_policy_that_nobody_tells_is_a_dash_and_null() {
+        let placed = Placed {
+            granted: Granted {
+                cpus: "0-3".parse().unwrap(),
+                policy: Err("get_mempolicy: does not tell the policy".to_owned()),
+            },
+            threads: ThreadPolicy::Float,
+            seen: None,
+            look_count: 0,
+            weighed: None,
+            kept_count: 0,
+            refused_count: 0,
+            redirected: None,
+        };
+        assert_eq!(
+            placed.text(),
+            "placed: CPUs 0-3, threads float, memory –\n\
+             memory: get_mempolicy: does not tell the policy\n"
+        );
+        let document = placed.json();
+        assert!(document["memory"].is_null() && document["seen"].is_null());
+        assert_eq!(document["cpus"], "0-3");
     }
 }

@@ -4,13 +4,16 @@
 use crate::print;
 use crate::sites::Shim;
 use anyhow::{Context, anyhow, bail, ensure};
+use hither_core::bind::Mode;
 use hither_core::bind::rules::WrittenRule;
 use hither_core::foreign::Foreign;
 use hither_core::ids::CpuId;
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::shim::{self, MOST_RULES, Plan, Rule};
-use hither_linux::bind::Binding;
 use hither_linux::bind::board::{Board, Counts, RuleCounts};
+use hither_linux::bind::loaded::Missed;
+use hither_linux::bind::range;
+use hither_linux::root::Root;
 use serde_json::json;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -30,6 +33,7 @@ pub struct Redirect {
     written: Vec<(String, usize)>,
     /// Shared with the programs.
     pub board: Rc<Board>,
+    missed: Missed,
     /// Why there is no shim.
     pub warning: Option<String>,
 }
@@ -90,6 +94,7 @@ impl Redirect {
             plan,
             written,
             board: Rc::new(Board::new(order.len())?),
+            missed: Missed::default(),
             warning,
         };
         redirect.plan.board = redirect.board.id();
@@ -132,9 +137,19 @@ impl Redirect {
         }
     }
 
+    /// Looks which of these processes did not load the shim, if it is time. Returns when it is next.
+    pub fn turn(&mut self, now_us: u64, root: &Root, pids: &[i32]) -> u64 {
+        let Some(shim) = &self.shim else {
+            return u64::MAX;
+        };
+        let variable = shim::environment::PLAN;
+        (self.missed).turn(now_us, root, pids, shim.path(), variable);
+        self.missed.next_us()
+    }
+
     /// What came of it.
     #[must_use]
-    pub fn finish(&self) -> Redirected {
+    pub fn finish(self) -> Redirected {
         let mut numbers = 0..;
         let rules = self.written.iter().map(|(text, count)| {
             let mut sum = RuleCounts::default();
@@ -157,17 +172,18 @@ impl Redirect {
             rules,
             counts: self.board.counts(),
             has_shim: self.has_shim(),
+            missed: self.missed,
         }
     }
 }
 
 /// A policy that the kernel does not take is refused before anything runs.
 fn try_out(rule: &Rule) -> anyhow::Result<()> {
-    let binding = Binding {
-        cpus: None,
-        policy: Some(rule.policy.clone()),
-    };
-    binding.try_out().map(drop).context("--place")
+    // The default one leaves memory to the allocator: the kernel is not asked.
+    if rule.policy.mode == Mode::Default {
+        return Ok(());
+    }
+    range::try_out(&rule.policy).context("--place")
 }
 
 /// Code that a rule means: `FUNCTION` of the program, `FILE:FUNCTION`, `FILE+0x123`.
@@ -236,6 +252,7 @@ pub struct Redirected {
     rules: Vec<(String, RuleCounts)>,
     counts: Counts,
     has_shim: bool,
+    missed: Missed,
 }
 
 impl Redirected {
@@ -249,8 +266,19 @@ impl Redirected {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        if self.has_shim && self.counts.process_count == 0 {
+        let missed = self.missed.told();
+        if self.has_shim && self.counts.process_count == 0 && missed.is_empty() {
             text += "shim: no program loaded it (static ones, and those of other users, do not)\n";
+        }
+        for sentence in missed {
+            text += &format!("{sentence}\n");
+        }
+        if self.counts.aside_count > 0 {
+            text += &format!(
+                "shim: stands aside in {} that a sanitizer checks (AddressSanitizer and others): \
+                 nothing is placed there; build without it\n",
+                print::count(self.counts.aside_count as usize, "program")
+            );
         }
         for (rule, counts) in &self.rules {
             text += &format!(
@@ -266,6 +294,9 @@ impl Redirected {
                 if count > 0 {
                     text += &format!(", {count} {what}");
                 }
+            }
+            if counts.unplaced_count > 0 && self.counts.narrow_count > 0 {
+                text += ", as address space is limited: raise the limit (ulimit -v)";
             }
             text.push('\n');
         }
@@ -297,11 +328,16 @@ impl Redirected {
                 "coarse_blocks": counts.coarse_count,
             })
         };
+        let missed = self.missed.names();
+        let missed = missed.map(|(why, names)| json!({"why": why.name(), "programs": names}));
         json!({
             "processes": self.counts.process_count,
             "threads": self.counts.thread_count,
             "refused_threads": self.counts.refused_count,
             "freed_blocks": self.counts.freed_count,
+            "sanitized_processes": self.counts.aside_count,
+            "narrow_processes": self.counts.narrow_count,
+            "missed": missed.collect::<Vec<_>>(),
             "rules": self.rules.iter().map(rule).collect::<Vec<_>>(),
         })
     }

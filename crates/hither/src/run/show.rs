@@ -3,24 +3,47 @@
 
 use super::numactl;
 use crate::print;
+use crate::top::figures::DASH;
 use anyhow::Context;
 use hither_core::bind::{KernelPolicy, Mode};
 use hither_core::rset::Resources;
-use hither_core::set::{IdSet, Numbered};
+use hither_core::set::{CpuSet, IdSet, NodeSet, Numbered};
 use hither_linux::bind::shared::{Part, Shared};
+use hither_linux::bind::{self, range};
 use hither_linux::sys;
 use hither_linux::topology::Topology;
 
-/// By what policy this process was started.
+/// By what policy this process was started, and why it is not told.
 ///
 /// # Errors
-/// The kernel does not tell.
-pub fn show(resources: &Resources) -> anyhow::Result<String> {
-    let policy = sys::own_policy().context("asking for the memory policy")?;
+/// The kernel does not tell the CPUs.
+pub fn show(resources: &Resources) -> anyhow::Result<(String, Option<String>)> {
     let cpus = sys::allowed_cpus().context("asking for the CPUs")?;
+    Ok(shown(resources, &cpus, bind::own_policy()))
+}
+
+fn shown(
+    resources: &Resources,
+    cpus: &CpuSet,
+    policy: hither_linux::Result<KernelPolicy>,
+) -> (String, Option<String>) {
     let with_cpus = resources.nodes.iter();
-    let with_cpus = with_cpus.filter(|node| !node.cpus.intersection(&cpus).is_empty());
-    let nodes: hither_core::set::NodeSet = with_cpus.map(|node| node.id).collect();
+    let with_cpus = with_cpus.filter(|node| !node.cpus.intersection(cpus).is_empty());
+    let nodes: NodeSet = with_cpus.map(|node| node.id).collect();
+    let cpu_lines = format!(
+        "physcpubind: {}\ncpubind: {1}\nnodebind: {1}\n",
+        numbers(cpus),
+        numbers(&nodes)
+    );
+    let policy = match policy {
+        Ok(policy) => policy,
+        Err(error) => {
+            let text = format!(
+                "policy: {DASH}\npreferred node: {DASH}\n{cpu_lines}membind: {DASH}\npreferred: {DASH}\n"
+            );
+            return (text, Some(error.to_string()));
+        }
+    };
     let first = || policy.nodes.first().map_or(0, |node| node.0);
     let next = || sys::next_interleaved().map_or_else(|_| first(), |node| node.0);
     let preferred = match policy.mode {
@@ -38,15 +61,14 @@ pub fn show(resources: &Resources) -> anyhow::Result<String> {
         text += &format!("interleavemask: {}\n", numbers(&policy.nodes));
         text += &format!("interleavenode: {}\n", next());
     }
-    text += &format!("physcpubind: {}\n", numbers(&cpus));
-    text += &format!("cpubind: {0}\nnodebind: {0}\n", numbers(&nodes));
+    text += &cpu_lines;
     let bound = match policy.mode {
         Mode::Bind => &policy.nodes,
         _ => &resources.usable().nodes,
     };
     text += &format!("membind: {}\n", numbers(bound));
     text += &format!("preferred: {}\n", numbers(&policy.nodes));
-    Ok(text)
+    (text, None)
 }
 
 /// What numactl calls a mode.
@@ -106,6 +128,12 @@ pub fn shared(
         is_huge: options.huge,
         id: options.shmid.unwrap_or(0),
     };
+    // What is refused must leave nothing behind that was made for it.
+    let tried = KernelPolicy::new(Mode::Default, NodeSet::new());
+    let asks = options.dump || options.dump_nodes || verify;
+    if let Some(policy) = policy.or(asks.then_some(&tried)) {
+        range::try_out(policy)?;
+    }
     let shared = match (&options.file, &options.shm) {
         (Some(file), _) => Shared::open_file(file, &part)?,
         (None, Some(key)) => Shared::open_segment(key, &part)?,
@@ -156,6 +184,19 @@ pub fn shared(
 mod tests {
     use super::*;
     use hither_linux::root::Root;
+
+    #[test]
+    fn a_policy_that_nobody_tells_is_a_dash_with_the_reason() {
+        let root = Root::host();
+        let topology = Topology::read(&root).unwrap();
+        let resources = hither_linux::resources::read(&root, &topology).unwrap();
+        let untold = || hither_linux::Error::new("get_mempolicy", "does not tell", "");
+        let (text, why) = shown(&resources, &"0".parse().unwrap(), Err(untold()));
+        let head = "policy: –\npreferred node: –\nphyscpubind: 0 \ncpubind: ";
+        assert!(text.starts_with(head), "{text}");
+        assert!(text.ends_with("membind: –\npreferred: –\n"), "{text}");
+        assert_eq!(why.unwrap(), "get_mempolicy: does not tell");
+    }
 
     #[test]
     fn hardware_is_printed_as_numactl_prints_it() {

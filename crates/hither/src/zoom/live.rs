@@ -174,6 +174,9 @@ pub fn run(
         }
         let turned = (|| -> anyhow::Result<u64> {
             let sleep_us = session.turn(&mut writer)?;
+            if let Some(allocations) = &allocations {
+                allocations.turn(now_ns(), &root, &session.pids());
+            }
             if now_ns() >= zoom.until_ns {
                 writer.flush()?;
                 zoom.advance(now_ns)?;

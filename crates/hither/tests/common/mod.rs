@@ -1,5 +1,7 @@
 //! A command line as a person types it, and what came out.
 
+pub mod filter;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -34,18 +36,14 @@ pub fn refused(arguments: &[&str], words: &str) {
     assert!(!error.contains("panicked"), "{arguments:?}: {error}");
 }
 
-/// A process of somebody else is refused. As root, another user asks for a process of ours;
-/// otherwise we ask for root's. `words`: the command line for the process of this number.
-pub fn refused_to_others(pid: &str, words: impl Fn(&str) -> Vec<String>) {
+/// hither by a user without any rights: another one where this is root.
+pub fn without_rights(folder: &tempfile::TempDir) -> Command {
     const NOBODY: u32 = 65_534;
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
-        let words = words("1");
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        return refused(&words, "not yours");
+        return Command::new(env!("CARGO_BIN_EXE_hither"));
     }
     // The build folder may be closed to others. Copied by another process: a child of a test beside
     // this one could hold the file open for writing, and then it cannot be run.
-    let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("hither");
     let copied = Command::new("cp")
@@ -54,7 +52,20 @@ pub fn refused_to_others(pid: &str, words: impl Fn(&str) -> Vec<String>) {
         .status();
     assert!(copied.unwrap().success());
     let mut command = Command::new(&program);
-    let shown = command.args(words(pid)).uid(NOBODY).output().unwrap();
+    command.uid(NOBODY);
+    command
+}
+
+/// A process of somebody else is refused. As root, another user asks for a process of ours;
+/// otherwise we ask for root's. `words`: the command line for the process of this number.
+pub fn refused_to_others(pid: &str, words: impl Fn(&str) -> Vec<String>) {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        let words = words("1");
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        return refused(&words, "not yours");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let shown = without_rights(&folder).args(words(pid)).output().unwrap();
     let error = text(&shown.stderr);
     assert_eq!(shown.status.code(), Some(2), "{error}");
     assert!(

@@ -16,7 +16,7 @@
 //!
 //! Source: move_pages(2); `do_pages_move` of Linux `mm/migrate.c` (read at 6.12).
 
-use crate::sys;
+use crate::{filter, sys};
 use hither_core::plan::Refusal;
 use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 
@@ -290,13 +290,10 @@ impl Backend for KernelBackend {
         let address = std::ptr::from_ref(&*probe) as u64 & !4095;
         match sys::query_pages(0, &[address], &mut [UNTOLD]) {
             Ok(()) => Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(Unavailable::new(
-                "this kernel has no move_pages(2)",
-                "use a kernel with CONFIG_MIGRATION and CONFIG_NUMA",
-            )),
             Err(error) => Err(Unavailable::new(
                 format!("move_pages(2) is refused ({error})"),
-                "allow the system call in the container's seccomp profile (Docker: --cap-add SYS_NICE)",
+                filter::remedy("move_pages", &error)
+                    .unwrap_or_else(|| "free some memory".to_owned()),
             )),
         }
     }

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::sys::{self, SharedMap};
 use hither_core::shim::board::{
-    BLOCKS, BYTES, COARSE, COUNTS, FREED, MAPS, PROCESSES, RULE_BYTES, RULES, SEAT_COUNT, SEATS,
-    THREADS, THREADS_REFUSED, TOTAL_BYTES, UNPLACED, WORD,
+    ASIDE, BLOCKS, BYTES, COARSE, COUNTS, FREED, MAPS, NARROW, PROCESSES, RULE_BYTES, RULES,
+    SEAT_COUNT, SEATS, THREADS, THREADS_REFUSED, TOTAL_BYTES, UNPLACED, WORD,
 };
 use hither_core::shim::{BoardId, MOST_CPUS, Seats};
 use std::fs::File;
@@ -55,6 +55,10 @@ pub struct Counts {
     pub refused_count: u64,
     /// Blocks of the heap, of those placed, that were given back.
     pub freed_count: u64,
+    /// Programs, of those that read the plan, whose memory a sanitizer checks: nothing is placed there.
+    pub aside_count: u64,
+    /// Programs with little room for blocks, as their address space is limited.
+    pub narrow_count: u64,
 }
 
 impl Board {
@@ -139,6 +143,8 @@ impl Board {
             thread_count: self.map.read64(THREADS),
             refused_count: self.map.read64(THREADS_REFUSED),
             freed_count: self.map.read64(FREED),
+            aside_count: self.map.read64(ASIDE),
+            narrow_count: self.map.read64(NARROW),
         }
     }
 }

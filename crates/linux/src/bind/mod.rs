@@ -8,6 +8,7 @@
 //! in a set ([`Memory`]), and asks where its pages are ([`range::residency`]).
 
 pub mod board;
+pub mod loaded;
 mod memory;
 pub mod range;
 pub mod shared;
@@ -21,13 +22,17 @@ pub use memory::{Memory, PageSize};
 pub use team::{Member, Team};
 
 use crate::error::{Error, Result};
+use crate::filter;
+use crate::parse;
+use crate::proc::numa_maps;
 use crate::resources;
 use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode};
+use hither_core::ids::NodeId;
 use hither_core::rset::{Expression, Fault, Resolved, ResourceSet, Resources};
-use hither_core::set::CpuSet;
+use hither_core::set::{CpuSet, NodeSet};
 use std::io;
 use std::marker::PhantomData;
 use std::process::Command;
@@ -82,8 +87,8 @@ pub struct Binding {
 pub struct Granted {
     /// CPUs that a program will run on.
     pub cpus: CpuSet,
-    /// The policy that it will have.
-    pub policy: KernelPolicy,
+    /// The policy that it will have; where nobody tells, why.
+    pub policy: std::result::Result<KernelPolicy, String>,
 }
 
 impl Granted {
@@ -94,8 +99,8 @@ impl Granted {
         let cpus = cpus.filter(|lost| !lost.is_empty());
         let cpus =
             cpus.map(|lost| format!("CPUs {lost} are left out: the cpuset has not got them"));
-        let nodes = wanted.policy.iter();
-        let nodes = nodes.map(|policy| policy.nodes.difference(&self.policy.nodes));
+        let nodes = wanted.policy.iter().zip(&self.policy);
+        let nodes = nodes.map(|(policy, granted)| policy.nodes.difference(&granted.nodes));
         let nodes = nodes.filter(|lost| !lost.is_empty());
         let nodes =
             nodes.map(|lost| format!("nodes {lost} are left out: the cpuset has not got them"));
@@ -153,7 +158,8 @@ impl Binding {
         self.cpus.is_none() && self.policy.is_none()
     }
 
-    /// Binds a thread that ends at once, and asks what it got.
+    /// Binds a thread that ends at once, and asks what it got. Where no thread can be had, as old
+    /// containers forbid to make any, the calling one is bound for that long.
     ///
     /// # Errors
     /// What the kernel refuses.
@@ -161,15 +167,15 @@ impl Binding {
         let wanted = self.clone();
         let tried = std::thread::Builder::new().spawn(move || {
             wanted.apply()?;
-            let failed =
-                |error| Error::io("get_mempolicy", "cannot be asked", "say no policy", error);
-            Ok(Granted {
-                cpus: sys::allowed_cpus().map_err(failed)?,
-                policy: sys::own_policy().map_err(failed)?,
-            })
+            granted()
         });
-        let failed = |error| Error::io("a thread", "cannot be started", "free some memory", error);
-        tried.map_err(failed)?.join().unwrap_or_else(|_| {
+        let Ok(tried) = tried else {
+            let held = self.hold()?;
+            let granted = granted()?;
+            held.release()?;
+            return Ok(granted);
+        };
+        tried.join().unwrap_or_else(|_| {
             Err(Error::new(
                 "binding",
                 "the thread that tried it is lost",
@@ -186,11 +192,29 @@ impl Binding {
         if let Some(cpus) = &self.cpus {
             sys::stay_on(cpus).map_err(|error| refused_cpus(cpus, error))?;
         }
-        if let Some(policy) = &self.policy {
-            sys::set_own_policy(policy)
-                .map_err(|error| refused_policy("set_mempolicy", policy, error))?;
+        if let Some(policy) = self.policy_to_set() {
+            sys::set_own_policy(policy).map_err(|error| {
+                let is_refused = filter::refuses(&error);
+                let mut refused = refused_policy("set_mempolicy", policy, error);
+                if is_refused {
+                    refused.remedy += "; or name CPUs, and leave memory alone (`float`)";
+                }
+                refused
+            })?;
         }
         Ok(())
+    }
+
+    /// The policy that the kernel has to be asked for: who has the default one keeps it, also where
+    /// that call is refused.
+    fn policy_to_set(&self) -> Option<&KernelPolicy> {
+        let has_default = || match own_policy() {
+            Ok(own) => own.mode == Mode::Default,
+            // A kernel without policies has none but that.
+            Err(error) => error.errno() == Some(libc::ENOSYS),
+        };
+        let policy = self.policy.as_ref()?;
+        (policy.mode != Mode::Default || !has_default()).then_some(policy)
     }
 
     /// Binds the calling thread, and says what it had before: applied, that undoes it.
@@ -198,16 +222,12 @@ impl Binding {
     /// # Errors
     /// What the kernel refuses; the thread is then as before.
     pub fn replace(&self) -> Result<Self> {
-        let failed = |error| Error::io("this thread", "cannot be asked", "say no binding", error);
         let before = Self {
             cpus: match self.cpus {
-                Some(_) => Some(sys::allowed_cpus().map_err(failed)?),
+                Some(_) => Some(sys::allowed_cpus().map_err(unasked)?),
                 None => None,
             },
-            policy: match self.policy {
-                Some(_) => Some(sys::own_policy().map_err(failed)?),
-                None => None,
-            },
+            policy: self.policy_to_set().map(|_| own_policy()).transpose()?,
         };
         match self.apply() {
             Ok(()) => Ok(before),
@@ -247,7 +267,7 @@ impl Binding {
     /// # Errors
     /// Node numbers beyond the kernel's limit.
     pub fn place(&self, command: &mut Command) -> Result<()> {
-        sys::place_child(command, self.cpus.clone(), self.policy.as_ref()).map_err(|error| {
+        sys::place_child(command, self.cpus.clone(), self.policy_to_set()).map_err(|error| {
             Error::io(
                 "set_mempolicy",
                 "takes no such nodes",
@@ -258,13 +278,71 @@ impl Binding {
     }
 }
 
+/// What the calling thread has.
+fn granted() -> Result<Granted> {
+    Ok(Granted {
+        cpus: sys::allowed_cpus().map_err(unasked)?,
+        policy: own_policy().map_err(|error| error.to_string()),
+    })
+}
+
+/// The policy of the calling thread: by the kernel's own call or, where that is refused, as the file
+/// of the thread's mappings tells it.
+///
+/// # Errors
+/// The call is refused, and there is no such file.
+pub fn own_policy() -> Result<KernelPolicy> {
+    sys::own_policy().or_else(|error| {
+        let remedy = "use a newer version of hither";
+        let untold = || Error::call("get_mempolicy", "does not tell the policy", remedy, error);
+        policy_by_mappings().ok_or_else(untold)
+    })
+}
+
+/// Memory that has no policy of its own, as a program's code, is shown with the thread's.
+fn policy_by_mappings() -> Option<KernelPolicy> {
+    let mappings = Root::host().parse_if_any("proc/thread-self/numa_maps", numa_maps::parse);
+    let code = mappings.ok()??.into_iter().find(|mapping| mapping.file)?;
+    code.policy.parse().ok()
+}
+
+/// Is memory where it should be without a policy, where the kernel refuses every policy? So it is
+/// on a machine with one node.
+#[must_use]
+pub fn needs_no_policy(error: &io::Error) -> bool {
+    let root = Root::host();
+    let with_memory = || root.parse_if_any("sys/devices/system/node/has_memory", parse::list);
+    let is_alone = |nodes: Option<NodeSet>| nodes.is_none_or(|nodes| nodes.len() == 1);
+    filter::refuses(error) && with_memory().is_ok_and(is_alone)
+}
+
+/// Can this process have memory on a node of its choice?
+///
+/// # Errors
+/// The kernel refuses every policy, and there are several nodes.
+pub fn can_choose_node(node: NodeId) -> Result<()> {
+    match range::try_out(&KernelPolicy::bound_to(node)) {
+        Err(error) if error.source.as_ref().is_some_and(needs_no_policy) => Ok(()),
+        done => done,
+    }
+}
+
+fn unasked(error: io::Error) -> Error {
+    Error::call(
+        "sched_getaffinity",
+        "does not tell the CPUs",
+        "report this",
+        error,
+    )
+}
+
 fn refused_cpus(cpus: &CpuSet, error: io::Error) -> Error {
     let reason = match cpus.is_empty() {
         true => "no CPU is named".to_owned(),
         false => format!("CPUs {cpus} are refused"),
     };
     let remedy = "name CPUs that run and that the cpuset allows (hither topo --set allowed)";
-    Error::io("sched_setaffinity", reason, remedy, error)
+    Error::call("sched_setaffinity", reason, remedy, error)
 }
 
 fn refused_policy(call: &str, policy: &KernelPolicy, error: io::Error) -> Error {
@@ -277,7 +355,7 @@ fn refused_policy(call: &str, policy: &KernelPolicy, error: io::Error) -> Error 
     let remedy = format!(
         "name nodes that have memory and that the cpuset allows (hither topo --set allowed){since}"
     );
-    Error::io(call, format!("`{policy}` is refused"), remedy, error)
+    Error::call(call, format!("`{policy}` is refused"), remedy, error)
 }
 
 #[cfg(test)]
@@ -294,7 +372,7 @@ mod tests {
         };
         let granted = wanted.try_out().unwrap();
         assert_eq!(
-            (granted.cpus, granted.policy.to_string()),
+            (granted.cpus, granted.policy.unwrap().to_string()),
             (first, "bind:0".to_owned())
         );
         assert_eq!(
@@ -302,7 +380,19 @@ mod tests {
             before
         );
         let granted = Binding::default().try_out().unwrap();
-        assert_eq!((granted.cpus, granted.policy), before);
+        assert_eq!((granted.cpus, granted.policy.unwrap()), before);
+    }
+
+    #[test]
+    fn mappings_tell_the_policy_as_the_kernel_does() {
+        std::thread::spawn(|| {
+            for text in ["default", "bind:0", "interleave:0", "local", "prefer:0"] {
+                sys::set_own_policy(&text.parse().unwrap()).unwrap();
+                assert_eq!(policy_by_mappings(), sys::own_policy().ok(), "{text}");
+            }
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]
@@ -357,7 +447,7 @@ mod tests {
         };
         let granted = |cpus: &str, policy: &str| Granted {
             cpus: cpus.parse().unwrap(),
-            policy: policy.parse().unwrap(),
+            policy: Ok(policy.parse().unwrap()),
         };
         let lost = granted("0-1", "bind:0").lost(&wanted);
         assert!(lost[0].starts_with("CPUs 2-3 are") && lost[1].starts_with("nodes 1 are"));

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::proc::pagemap::Pagemap;
 use crate::root::Root;
-use crate::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, Present};
+use crate::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, Present, PrivateMemory};
 use hither_core::bind::{KernelPolicy, Laid, Mode};
 use hither_core::ids::NodeId;
 use hither_core::set::NodeSet;
@@ -84,7 +84,8 @@ pub fn bind(range: Range<u64>, laid: &Laid, present: Present) -> Result<()> {
     }
     if let Some(home) = laid.home() {
         sys::set_home_node(range.start, range.end - range.start, home).map_err(|error| {
-            let remedy = "leave the home node away; it needs Linux 5.17";
+            let remedy = "leave the home node away; it needs Linux 5.17, and to be allowed in a \
+                          container's filter of system calls (seccomp)";
             Error::io(
                 "set_mempolicy_home_node",
                 format!("home node {} is refused", home.0),
@@ -101,6 +102,29 @@ pub fn bind(range: Range<u64>, laid: &Laid, present: Present) -> Result<()> {
     Ok(())
 }
 
+/// Gives a page of nobody's a policy and asks for it: what the kernel refuses of memory is known
+/// before something is made or started.
+///
+/// # Errors
+/// The policy, or every policy, is refused.
+pub fn try_out(policy: &KernelPolicy) -> Result<()> {
+    let failed = |error| {
+        Error::io(
+            "memory",
+            "a page cannot be mapped",
+            "free some memory",
+            error,
+        )
+    };
+    let page = PrivateMemory::new(PAGE as usize, false).map_err(failed)?;
+    let address = page.address();
+    sys::bind_range(address, PAGE, policy, Present::Stay)
+        .map_err(|error| super::refused_policy("mbind", policy, error))?;
+    sys::policy_at(address)
+        .map(drop)
+        .map_err(|error| unanswered("get_mempolicy", error))
+}
+
 /// Moves pages to where an interleaving puts them: mbind leaves those that are on any of its nodes.
 /// The kernel's own turn is the page's number, as that of a private mapping's address is.
 fn spread(range: &Range<u64>, policy: &KernelPolicy) -> Result<()> {
@@ -113,7 +137,7 @@ fn spread(range: &Range<u64>, policy: &KernelPolicy) -> Result<()> {
         // Pages that are not there, shared or without room stay: residency tells.
         sys::move_pages(0, &addresses, &targets, &mut status).map_err(|error| {
             let remedy = "name nodes that have memory and that the cpuset allows";
-            Error::io("move_pages", "pages cannot be moved", remedy, error)
+            Error::call("move_pages", "pages cannot be moved", remedy, error)
         })?;
     }
     Ok(())
@@ -259,13 +283,8 @@ fn fault(address: u64, reason: impl Into<String>, remedy: &str) -> Error {
 }
 
 fn unanswered(call: &str, error: io::Error) -> Error {
-    let remedy = "use a kernel with NUMA (CONFIG_NUMA), and allow the call";
-    Error::io(
-        call,
-        format!("does not tell where pages are: {error}"),
-        remedy,
-        error,
-    )
+    let remedy = "give memory of this process that stays mapped";
+    Error::call(call, "does not tell where pages are", remedy, error)
 }
 
 fn refused(address: u64, policy: &KernelPolicy, present: Present, error: io::Error) -> Error {
@@ -287,7 +306,6 @@ fn refused(address: u64, policy: &KernelPolicy, present: Present, error: io::Err
 mod tests {
     use super::*;
     use crate::bind;
-    use crate::sys::PrivateMemory;
     use hither_core::bind::MemoryLayout;
 
     fn laid(text: &str) -> Laid {

@@ -2,6 +2,7 @@
 //! memory and hold for whoever maps it, until it is gone.
 
 use crate::error::{Error, Result};
+use crate::filter;
 use crate::root::Root;
 use crate::sys::{self, Access, Present, Segment};
 use hither_core::bind::KernelPolicy;
@@ -191,10 +192,13 @@ impl Shared {
                     format!("has pages where `{policy}` does not want them"),
                     "leave --strict away, or look with --dump-nodes",
                 ),
-                _ => (
-                    format!("does not take `{policy}`"),
-                    "name nodes that have memory and that the cpuset allows",
-                ),
+                _ => {
+                    let refused = super::refused_policy("mbind", policy, error);
+                    return Error {
+                        place: self.name.clone(),
+                        ..refused
+                    };
+                }
             };
             Error::io(&self.name, reason, remedy, error)
         })
@@ -255,12 +259,10 @@ impl Shared {
     }
 
     fn untold(&self, error: io::Error) -> Error {
-        Error::io(
-            &self.name,
-            "does not tell where its pages are",
-            "try again",
-            error,
-        )
+        let remedy = filter::remedy("get_mempolicy", &error)
+            .unwrap_or_else(|| "look again, as somebody cut it short meanwhile".to_owned());
+        let reason = "does not tell where its pages are";
+        Error::io(&self.name, reason, remedy, error)
     }
 
     fn address(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::Binding;
 use crate::error::{Error, Result};
+use crate::filter;
 use hither_core::bind::{MemoryPolicy, ThreadPolicy};
 use hither_core::ids::CpuId;
 use hither_core::rset::{ResourceSet, Resources};
@@ -144,8 +145,11 @@ impl Team {
                     Ok(thread) => threads.push((thread, go)),
                     Err(error) => {
                         let reason = format!("thread {index} of {} cannot be started", self.count);
-                        let remedy = "ask for fewer threads, or raise the limit (ulimit -u)";
-                        failed = Some(Error::io("team", reason, remedy, error));
+                        failed = Some(Error {
+                            place: "team".into(),
+                            reason,
+                            ..filter::no_thread(error)
+                        });
                         break;
                     }
                 }

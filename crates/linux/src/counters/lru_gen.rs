@@ -14,6 +14,7 @@
 //! by it. Evicting (`-`) is never asked for.
 
 use crate::error::{Error, Fault, Result};
+use crate::filter;
 use crate::parse::{Parsed, clip, text};
 use crate::root::Root;
 use crate::sys;
@@ -200,7 +201,7 @@ pub fn read(root: &Root) -> Result<Vec<List>> {
         .and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
         .map_err(|error| {
             let reason = format!("cannot be read ({error})");
-            Error::io(&path, reason, "run hither as root", error)
+            Error::io(&path, reason, filter::as_root("SYS_ADMIN"), error)
         })?;
     // Names of groups may be in any encoding.
     parse(&text(&bytes)).map_err(|fault| fault.at(&path, FORMAT_REMEDY))

@@ -206,7 +206,7 @@ pub fn put(root: &Root, pid: i32, folder: &str) -> Result<()> {
             path,
             format!("does not take process {pid} ({error})"),
             match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => "run hither as root",
+                Some(libc::EPERM | libc::EACCES) => "run hither as root, outside containers",
                 Some(libc::EINVAL) => "it is a thread of the kernel's: those stay",
                 _ => {
                     "a group with groups below it that have controllers takes none: name one below"

@@ -135,7 +135,14 @@ impl Keeper {
     pub fn new(folder: &Path) -> Result<Self> {
         restore::private_folder(folder)?;
         let path = folder.join("partitions.lock");
-        let fail = |error| Error::io(&path, "cannot be opened", "run hither as root", error);
+        let fail = |error| {
+            Error::io(
+                &path,
+                "cannot be opened",
+                "see that the folder may be written to",
+                error,
+            )
+        };
         let lock = restore::open_private(&path).map_err(fail)?;
         match restore::lock(&lock) {
             Ok(()) => Ok(Self {

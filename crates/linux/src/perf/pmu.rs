@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Fault, Result};
 use crate::parse::{self, Parsed, clip};
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 use hither_core::set::CpuSet;
 
 const SOURCES: &str = "sys/bus/event_source/devices";
@@ -57,7 +57,11 @@ impl Pmu {
         let Some(kind) = kind else { return Ok(None) };
         let kind = u32::try_from(kind).map_err(|_| {
             let path = root.path(&format!("{SOURCES}/{name}/type"));
-            Error::new(path, format!("{kind} is no type of events"), TREE_REMEDY)
+            Error::new(
+                path,
+                format!("{kind} is no type of events"),
+                root.tree_remedy(),
+            )
         })?;
         // Core sources of hybrid machines have `cpus`; others, with one CPU for many, `cpumask`.
         let cpus = root.parse_if_any(&format!("{SOURCES}/{name}/cpus"), parse::list)?;
@@ -97,7 +101,7 @@ impl Pmu {
                 return Err(Error::new(
                     self.root.path(&below),
                     format!("the term `{name}` has no value and wants one"),
-                    TREE_REMEDY,
+                    self.root.tree_remedy(),
                 ));
             };
             self.set(&mut code, name, value)?;
@@ -136,7 +140,7 @@ impl Pmu {
             Error::new(
                 self.root.path(&below),
                 format!("the value {value:#x} has more bits than the field"),
-                TREE_REMEDY,
+                self.root.tree_remedy(),
             )
         })?;
         code.words[format.word as usize] |= bits;

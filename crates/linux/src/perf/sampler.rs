@@ -190,8 +190,8 @@ fn refusal(root: &Root, what: &str, error: io::Error) -> Error {
     let (reason, remedy) = match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) if sys::effective_uid() == 0 => (
             format!("{what} may not be sampled on all CPUs, even by this root user"),
-            "give hither CAP_PERFMON, and let the container's seccomp profile pass \
-             perf_event_open",
+            "give hither CAP_PERFMON: in a container `--cap-add PERFMON` (with Podman SYS_ADMIN), which \
+             its filter of system calls goes by",
         ),
         Some(libc::EACCES | libc::EPERM) => (
             format!(

@@ -11,8 +11,8 @@
 //! caches the width is the limit, and narrower ones would measure the instructions.
 
 use super::crew::{Crew, Worker};
+use super::memory_under;
 use super::team::read;
-use crate::sys::NodeMemory;
 use crate::topology::sysfs_cache::{Cache, CacheKind};
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::CpuId;
@@ -98,7 +98,7 @@ impl Team {
         let bytes = bytes as usize;
         let times = COUNTED_BYTES.div_ceil(bytes);
         let body = move |_, worker: Worker| {
-            let mut memory = NodeMemory::under(bytes, &policy, huge)?;
+            let mut memory = memory_under(bytes, &policy, huge)?;
             let words = &memory.values_mut(1u64)[..bytes / 8];
             worker.repeat(|| {
                 for _ in 0..times {

@@ -24,6 +24,7 @@ mod results;
 pub mod team;
 pub mod under;
 
+use crate::bind;
 use crate::sys::NodeMemory;
 use crate::topology::Topology;
 use crate::topology::sysfs_cache::Cache;
@@ -231,7 +232,8 @@ impl<'a> Probe<'a> {
 
     fn get(&self, memory: usize, bytes: u64) -> io::Result<NodeMemory> {
         let node = self.memory[memory].0;
-        NodeMemory::new(bytes as usize, node, self.huge).map_err(|error| {
+        let policy = KernelPolicy::bound_to(NodeId(node));
+        memory_under(bytes as usize, &policy, self.huge).map_err(|error| {
             let text = format!("{} MiB on node{node}: {error}", bytes >> 20);
             io::Error::new(error.kind(), text)
         })
@@ -524,4 +526,14 @@ fn per_call(slice: Duration, calls: u64, mut work: impl FnMut()) -> f64 {
         count += calls;
     }
     begin.elapsed().as_nanos() as f64 / count as f64
+}
+
+/// Memory under a policy; without one where the kernel takes none and there is one node only.
+fn memory_under(bytes: usize, policy: &KernelPolicy, huge: bool) -> io::Result<NodeMemory> {
+    NodeMemory::under(bytes, Some(policy), huge).or_else(|error| {
+        match bind::needs_no_policy(&error) {
+            true => NodeMemory::under(bytes, None, huge),
+            false => Err(error),
+        }
+    })
 }

@@ -2,8 +2,8 @@
 //! own over and over.
 
 use super::crew::{Count, Crew, Worker, stay_on};
+use super::memory_under;
 use crate::backend::copy;
-use crate::sys::NodeMemory;
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::CpuId;
 use std::hint::{black_box, spin_loop};
@@ -103,8 +103,7 @@ impl Team {
                 let text = format!("{cpu}, memory by {}: {error}", task.policy);
                 io::Error::new(error.kind(), text)
             };
-            let mut memory =
-                NodeMemory::under(task.bytes, &task.policy, task.huge).map_err(refused)?;
+            let mut memory = memory_under(task.bytes, &task.policy, task.huge).map_err(refused)?;
             let words = &mut memory.values_mut(1u64)[..task.bytes / 8];
             let mut next = 0;
             worker.repeat(|| chunk(words, &mut next, &told));

@@ -11,6 +11,7 @@ pub mod stat;
 pub mod tree;
 
 use crate::error::{Error, Result};
+use crate::filter;
 use crate::parse::{self, Parsed};
 use crate::root::Root;
 use std::fs::File;
@@ -44,14 +45,11 @@ pub(crate) fn read<T>(
                 "there is no such process",
                 "give the number of a running one",
             ),
-            ErrorKind::PermissionDenied => (
-                "the process is not yours",
-                "run hither as its owner or as root",
-            ),
+            ErrorKind::PermissionDenied => ("the process is not yours", filter::to_see_others()),
             _ if error.raw_os_error() == Some(libc::ESRCH) => {
                 ("the process has ended", "give the number of a running one")
             }
-            _ => ("cannot be read", "try again as root"),
+            _ => ("cannot be read", "see whether it still runs"),
         };
         Error::io(&path, reason, remedy, error)
     })?;

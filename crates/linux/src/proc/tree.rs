@@ -11,6 +11,7 @@
 use super::pagemap::Pagemap;
 use super::stat::{self, TICKS_PER_SECOND};
 use crate::error::Result;
+use crate::filter;
 use crate::parse;
 use crate::partition::cgroup;
 use crate::root::Root;
@@ -322,8 +323,9 @@ impl Tree {
                 if self.refused <= MAX_REFUSED {
                     self.notes.push(format!(
                         "process {pid} ({}) may not be examined ({error}): its pages are left alone; \
-                         run hither as that process's user, or as root",
-                        stat.name
+                         {}",
+                        stat.name,
+                        filter::to_see_others()
                     ));
                 } else if self.refused == MAX_REFUSED + 1 {
                     self.notes

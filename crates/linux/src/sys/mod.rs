@@ -42,15 +42,15 @@ pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, allowed_cpus, children_usage, give_way, keep_freed_memory,
-    keep_thread_on, kernel_release, own_cpu_ns, own_usage, reap_any, stay_on, thread_cpu_ns,
-    wait_child,
+    keep_thread_on, kernel_release, own_cpu_ns, own_usage, reap_any, signal_child, stay_on,
+    thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
 pub use route::{Route, interface_name, is_unreachable, route_to};
 pub use segment::{Segment, keeps_policies, remove_segment, segment_id};
 pub use smaps::wiped_mappings;
-pub use spawn::spawn_with_mask;
+pub use spawn::{Started, spawn_with_mask};
 pub use statics::own_statics;
 pub use thread::{
     EventFd, bind_thread, first_stack_address, thread_descriptor, thread_descriptor_address,
@@ -81,6 +81,8 @@ pub const SIGQUIT: i32 = libc::SIGQUIT;
 pub const SIGTSTP: i32 = libc::SIGTSTP;
 /// It goes on after that.
 pub const SIGCONT: i32 = libc::SIGCONT;
+/// Nobody can hold it back.
+pub const SIGKILL: i32 = libc::SIGKILL;
 /// The terminal has another size.
 pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// Error number: there is no such process.
@@ -90,6 +92,8 @@ pub const ESRCH: i32 = libc::ESRCH;
 pub fn no_descriptor(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
+/// Error number: nobody may, or not this user.
+pub const EPERM: i32 = libc::EPERM;
 /// Error number: a page is not where it should be.
 pub const EIO: i32 = libc::EIO;
 /// Error number: no memory.

@@ -21,17 +21,19 @@ impl NodeMemory {
     /// `EINVAL` or `InvalidInput`: there is no such node. `ENOMEM`: it has not so much memory.
     /// `huge` where the kernel has no huge pages.
     pub fn new(bytes: usize, node: u32, huge: bool) -> io::Result<Self> {
-        Self::under(bytes, &KernelPolicy::bound_to(NodeId(node)), huge)
+        Self::under(bytes, Some(&KernelPolicy::bound_to(NodeId(node))), huge)
     }
 
-    /// The same under any policy.
+    /// The same under any policy, or none.
     ///
     /// # Errors
     /// As above.
-    pub fn under(bytes: usize, policy: &KernelPolicy, huge: bool) -> io::Result<Self> {
+    pub fn under(bytes: usize, policy: Option<&KernelPolicy>, huge: bool) -> io::Result<Self> {
         let memory = PrivateMemory::new(bytes, huge)?;
         let length = memory.len() as u64;
-        bind_range(memory.address(), length, policy, Present::Stay)?;
+        if let Some(policy) = policy {
+            bind_range(memory.address(), length, policy, Present::Stay)?;
+        }
         populate(memory.address(), length, Access::Write)?;
         Ok(Self(memory))
     }

@@ -91,6 +91,13 @@ pub fn reap_any() -> Option<(i32, Ended)> {
     (pid > 0).then(|| (pid, Ended::from_wait(status)))
 }
 
+/// Sends a signal to a child that was not reaped yet: its number is nobody else's. One that has ended
+/// takes it without harm.
+pub fn signal_child(pid: i32, signal: i32) {
+    // SAFETY: integers only.
+    unsafe { libc::kill(pid, signal) };
+}
+
 /// Waits for a child to end.
 pub fn wait_child(pid: i32) -> io::Result<Ended> {
     let mut status = 0;

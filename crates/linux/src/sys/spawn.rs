@@ -6,7 +6,8 @@
 //! `posix_spawn(3)` copies nothing, and executes at once: what is to happen in the child beforehand
 //! (`pre_exec`) it does not.
 
-use super::check_returned;
+use super::{Ended, check_returned, signal_child, wait_child};
+use std::cell::Cell;
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,8 +16,69 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
 
+/// A child that was started. Who drops it before its end was told ends it, so that an error never
+/// leaves a program running behind it.
+#[derive(Debug)]
+pub struct Started {
+    pid: i32,
+    was_reaped: Cell<bool>,
+}
+
+impl Started {
+    fn new(pid: i32) -> Self {
+        Self {
+            pid,
+            was_reaped: Cell::new(false),
+        }
+    }
+
+    /// Its number, which is nobody else's until it is reaped.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Somebody has reaped it: the number means it no more.
+    pub fn set_reaped(&self) {
+        self.was_reaped.set(true);
+    }
+
+    /// Has it been?
+    #[must_use]
+    pub fn was_reaped(&self) -> bool {
+        self.was_reaped.get()
+    }
+
+    /// Sends a signal, unless it was reaped.
+    pub fn signal(&self, signal: i32) {
+        if !self.was_reaped() {
+            signal_child(self.pid, signal);
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It was reaped already.
+    pub fn wait(&self) -> io::Result<Ended> {
+        let ended = wait_child(self.pid)?;
+        self.set_reaped();
+        Ok(ended)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if !self.was_reaped() {
+            self.signal(libc::SIGKILL);
+            // Nobody else waits for it.
+            let _ = self.wait();
+        }
+    }
+}
+
 /// Starts a program with this signal mask (this process blocks the signals that it reads from a
-/// descriptor, the program must not inherit that); returns its number. `has_work` says that
+/// descriptor, the program must not inherit that). `has_work` says that
 /// the command has something to do in the child before it executes.
 ///
 /// # Errors
@@ -25,12 +87,12 @@ pub fn spawn_with_mask(
     mut command: Command,
     mask: libc::sigset_t,
     has_work: bool,
-) -> io::Result<i32> {
+) -> io::Result<Started> {
     if !has_work {
         match spawn_at_once(&command, &mask) {
             // A script that names no interpreter: execvp(3) gives it to a shell.
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {}
-            done => return done,
+            done => return done.map(Started::new),
         }
     }
     let set = move || {
@@ -40,7 +102,7 @@ pub fn spawn_with_mask(
     // SAFETY: the closure calls only the async-signal-safe function above and allocates nothing
     // on success.
     unsafe { command.pre_exec(set) };
-    Ok(command.spawn()?.id() as i32)
+    Ok(Started::new(command.spawn()?.id() as i32))
 }
 
 /// Program, arguments and environment of the command by `posix_spawnp(3)`.
@@ -113,7 +175,6 @@ fn pointers(words: &[CString]) -> Vec<*mut libc::c_char> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Ended, wait_child};
     use super::*;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -133,8 +194,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("left");
         [false, true].map(|has_work| {
-            let pid = spawn_with_mask(make(&file), mask, has_work).unwrap();
-            assert_eq!(wait_child(pid).unwrap(), Ended::Exited(0));
+            let started = spawn_with_mask(make(&file), mask, has_work).unwrap();
+            assert_eq!(started.wait().unwrap(), Ended::Exited(0));
             fs::read_to_string(&file).unwrap()
         })
     }
@@ -188,7 +249,18 @@ mod tests {
         let script = folder.path().join("script");
         fs::write(&script, "exit 3\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        let pid = spawn_with_mask(Command::new(&script), empty(), false).unwrap();
-        assert_eq!(wait_child(pid).unwrap(), Ended::Exited(3));
+        let started = spawn_with_mask(Command::new(&script), empty(), false).unwrap();
+        assert_eq!(started.wait().unwrap(), Ended::Exited(3));
+    }
+
+    #[test]
+    fn who_is_dropped_is_ended() {
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        let started = spawn_with_mask(command, empty(), false).unwrap();
+        let folder = format!("/proc/{}", started.pid());
+        assert!(Path::new(&folder).exists());
+        drop(started);
+        assert!(!Path::new(&folder).exists());
     }
 }

@@ -136,12 +136,13 @@ impl Userfault {
     /// A context with these features, not blocking. `user_mode_only`: faults of the kernel fail
     /// instead of waiting; any user may have such a context.
     pub fn new(features: u64, user_mode_only: bool) -> io::Result<Self> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-        let context = if user_mode_only {
-            Self::create(flags | USER_MODE_ONLY)?
-        } else {
-            Self::create(flags).or_else(|error| Self::by_device(flags).map_err(|_| error))?
+        let mode = match user_mode_only {
+            true => USER_MODE_ONLY,
+            false => 0,
         };
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | mode;
+        let context = Self::create(flags);
+        let context = context.or_else(|error| Self::by_device(flags).map_err(|_| error))?;
         let mut argument = ApiArgument {
             api: API_VERSION,
             features,

@@ -17,7 +17,7 @@ pub mod sysfs_tier;
 
 use crate::error::{Error, Result};
 use crate::parse::NodeMemory;
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::{CpuSet, NodeSet};
 
@@ -212,14 +212,14 @@ impl Topology {
                     return Err(Error::new(
                         root.path("sys/devices/system/node"),
                         format!("{cpu} is online and in no node's cpulist"),
-                        TREE_REMEDY,
+                        root.tree_remedy(),
                     ));
                 }
                 [first, second, ..] => {
                     return Err(Error::new(
                         root.path(&format!("sys/devices/system/node/{second}/cpulist")),
                         format!("{cpu} is in {first} already"),
-                        TREE_REMEDY,
+                        root.tree_remedy(),
                     ));
                 }
             }

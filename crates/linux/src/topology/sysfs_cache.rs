@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::parse;
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 use hither_core::set::CpuSet;
 
 const CPUS: &str = "sys/devices/system/cpu";
@@ -75,7 +75,7 @@ fn read_cache(root: &Root, folder: &str, online: &CpuSet) -> Result<Option<Cache
     let level = u32::try_from(level).ok().filter(|level| *level <= 8);
     let Some(level) = level.filter(|level| *level > 0) else {
         let reason = "the level is not in 1 to 8";
-        return Err(Error::new(root.path(&file), reason, TREE_REMEDY));
+        return Err(Error::new(root.path(&file), reason, root.tree_remedy()));
     };
     let sharers: CpuSet = root.parse(&format!("{folder}/shared_cpu_list"), parse::list)?;
     Ok(Some(Cache {

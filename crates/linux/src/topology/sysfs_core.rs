@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::parse;
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 use hither_core::set::CpuSet;
 
 const CPUS: &str = "sys/devices/system/cpu";
@@ -15,7 +15,7 @@ pub fn read(root: &Root, online: &CpuSet) -> Result<Vec<CpuSet>> {
             return Ok(Vec::new());
         };
         let core = siblings.intersection(online);
-        let fail = |reason: String| Err(Error::new(root.path(&file), reason, TREE_REMEDY));
+        let fail = |reason: String| Err(Error::new(root.path(&file), reason, root.tree_remedy()));
         if !core.contains(cpu) {
             return fail(format!("`{siblings}` does not contain {cpu} itself"));
         }
@@ -33,7 +33,7 @@ pub fn read(root: &Root, online: &CpuSet) -> Result<Vec<CpuSet>> {
         return Err(Error::new(
             root.path(CPUS),
             "a CPU is said to be of two cores (topology/core_cpus_list)",
-            TREE_REMEDY,
+            root.tree_remedy(),
         ));
     }
     Ok(cores)

@@ -3,7 +3,7 @@
 use super::{CacheDomain, Package};
 use crate::error::{Error, Result};
 use crate::parse;
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 use hither_core::ids::CpuId;
 use hither_core::set::CpuSet;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub fn read(root: &Root) -> Result<(CpuSet, CpuSet)> {
         return Err(Error::new(
             root.path(&format!("{CPUS}/online")),
             "names no CPU, and a machine has at least one",
-            TREE_REMEDY,
+            root.tree_remedy(),
         ));
     }
     let present: CpuSet = root
@@ -106,7 +106,7 @@ fn disagree(root: &Root, file: &str, cpu: CpuId, domain: &CacheDomain) -> Error 
             "says that {} share a cache, and {cpu} says otherwise",
             domain.cpus
         ),
-        TREE_REMEDY,
+        root.tree_remedy(),
     )
 }
 
@@ -135,7 +135,7 @@ fn last_level_cache(
             return Err(Error::new(
                 root.path(&format!("{folder}/level")),
                 format!("level {level} is not in 1 to 8"),
-                TREE_REMEDY,
+                root.tree_remedy(),
             ));
         }
         if best.is_none_or(|(highest, _)| level > highest) {
@@ -152,7 +152,7 @@ fn last_level_cache(
         return Err(Error::new(
             root.path(&file),
             format!("`{sharers}` does not contain {cpu} itself"),
-            TREE_REMEDY,
+            root.tree_remedy(),
         ));
     }
     let domain = CacheDomain {

@@ -3,7 +3,7 @@
 use super::{HugePages, Node};
 use crate::error::{Error, Result};
 use crate::parse;
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 
 /// Transparent huge pages.
 pub struct Transparent {
@@ -43,7 +43,7 @@ pub fn read_reserved(root: &Root, nodes: &mut [Node]) -> Result<()> {
                 return Err(Error::new(
                     root.path(&file),
                     format!("{free} pages are free of {total}"),
-                    TREE_REMEDY,
+                    root.tree_remedy(),
                 ));
             }
             node.huge_pages.push(HugePages {

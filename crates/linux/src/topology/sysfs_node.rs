@@ -4,7 +4,7 @@
 use super::{AccessClass, Node, parse_switch};
 use crate::error::{Error, Result};
 use crate::parse::{self, NodeMemory};
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 use hither_core::ids::NodeId;
 use hither_core::set::{CpuSet, NodeSet};
 
@@ -29,7 +29,11 @@ pub fn read(root: &Root, online_cpus: &CpuSet, notes: &mut Vec<String>) -> Resul
     let file = format!("{NODES}/online");
     let online: NodeSet = root.parse(&file, parse::list)?;
     if online.is_empty() {
-        return Err(Error::new(root.path(&file), "names no node", TREE_REMEDY));
+        return Err(Error::new(
+            root.path(&file),
+            "names no node",
+            root.tree_remedy(),
+        ));
     }
     let mut nodes = Vec::with_capacity(online.len());
     let mut distances = Vec::with_capacity(online.len());
@@ -41,7 +45,7 @@ pub fn read(root: &Root, online_cpus: &CpuSet, notes: &mut Vec<String>) -> Resul
         return Err(Error::new(
             root.path(NODES),
             "no node has memory",
-            TREE_REMEDY,
+            root.tree_remedy(),
         ));
     }
     Ok(Nodes { nodes, distances })
@@ -75,7 +79,7 @@ fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet) -> Result<Node> {
         return Err(Error::new(
             root.path(&file),
             format!("names {cpu}, which is not online"),
-            TREE_REMEDY,
+            root.tree_remedy(),
         ));
     }
     let memory: NodeMemory = root.parse(&format!("{folder}/meminfo"), |text| {
@@ -95,7 +99,7 @@ fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet) -> Result<Node> {
 fn read_distances(root: &Root, id: NodeId, position: usize, count: usize) -> Result<Vec<u32>> {
     let file = format!("{NODES}/{id}/distance");
     let distances = root.parse(&file, parse::distances)?;
-    let fail = |reason: String| Err(Error::new(root.path(&file), reason, TREE_REMEDY));
+    let fail = |reason: String| Err(Error::new(root.path(&file), reason, root.tree_remedy()));
     if distances.len() != count {
         return fail(format!(
             "has {} distances, and {count} nodes are online",
@@ -169,7 +173,7 @@ pub fn read_weights(root: &Root, nodes: &mut [Node]) -> Result<Option<bool>> {
             return Err(Error::new(
                 root.path(&file),
                 format!("weight {weight} is not in 1 to 255"),
-                TREE_REMEDY,
+                root.tree_remedy(),
             ));
         }
     }

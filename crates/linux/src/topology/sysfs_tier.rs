@@ -3,7 +3,7 @@
 use super::{Node, Tier};
 use crate::error::{Error, Result};
 use crate::parse;
-use crate::root::{Root, TREE_REMEDY};
+use crate::root::Root;
 use hither_core::set::NodeSet;
 
 const TIERS: &str = "sys/devices/virtual/memory_tiering";
@@ -23,7 +23,7 @@ pub fn read(root: &Root, nodes: &mut [Node], notes: &mut Vec<String>) -> Result<
                         "names {}, which is in memory_tier{} already",
                         node.id, other.number
                     ),
-                    TREE_REMEDY,
+                    root.tree_remedy(),
                 ));
             }
             used = true;

@@ -35,6 +35,7 @@ pub use fit::{LEAST_REGIONS, Pace, Setting};
 
 use super::{Cost, Tracker};
 use crate::error::{Error, Result};
+use crate::filter;
 use crate::parse;
 use crate::perf::ring::Ring;
 use crate::perf::switches::{self, OnCpu};
@@ -420,7 +421,7 @@ fn memory(root: &Root) -> Result<Vec<Range<u64>>> {
         return Err(Error::new(
             root.path("proc/iomem"),
             "tells no physical addresses to this user",
-            "run hither as root",
+            filter::as_root("SYS_ADMIN"),
         ));
     }
     Ok(ranges)

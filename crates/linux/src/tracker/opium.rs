@@ -19,6 +19,7 @@ use super::aggregate::{Access, Aggregator};
 use super::frames::FrameNodes;
 use super::view::{PeriodInTime, SampleView};
 use crate::error::{Error, Result};
+use crate::filter;
 use crate::opium::{Device, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
 use crate::proc::pagemap;
 use crate::proc::tree::Tree;
@@ -116,7 +117,7 @@ impl OpiumTracker {
             return Err(Error::new(
                 root.path("proc/self/pagemap"),
                 "frame numbers are hidden, so samples cannot be tied to processes",
-                "run hither as root (CAP_SYS_ADMIN)",
+                filter::as_root("SYS_ADMIN"),
             ));
         }
         Self::with_device(device, root, topology, ghz)

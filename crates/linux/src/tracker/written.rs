@@ -25,6 +25,7 @@ mod ranges;
 
 use super::{Cost, Tracker};
 use crate::error::Result;
+use crate::filter;
 use crate::proc::soft_dirty::{self, Way};
 use crate::proc::tree::{Process, Tree};
 use crate::root::Root;
@@ -136,8 +137,10 @@ impl WrittenTracker {
                     self.refused.push(process.incarnation);
                     self.notes.push(format!(
                         "writes of process {} ({}) are not seen: its soft-dirty bits may not be \
-                         read and cleared ({error}); run hither as its owner or as root",
-                        process.pid, process.name
+                         read and cleared ({error}); {}",
+                        process.pid,
+                        process.name,
+                        filter::to_see_others()
                     ));
                 }
             }

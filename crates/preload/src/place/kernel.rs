@@ -2,6 +2,7 @@
 //! that this library replaces.
 
 use super::plan::Rule;
+use crate::config::number;
 use hither_core::bind::Mode;
 use hither_core::shim::{MOST_NODES, MOST_PARTS, Stride};
 
@@ -63,6 +64,52 @@ pub fn reserve(bytes: usize) -> Option<usize> {
         )
     };
     (address != -1).then_some(address as usize)
+}
+
+/// Bytes of addresses that this process may still take; nothing where they are not limited.
+pub fn addresses_left() -> Option<u64> {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: libc::RLIM64_INFINITY,
+        rlim_max: 0,
+    };
+    let nothing = std::ptr::null::<libc::rlimit64>();
+    // SAFETY: the call fills the structure, and sets nothing.
+    unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0,
+            libc::RLIMIT_AS,
+            nothing,
+            &raw mut limit,
+        )
+    };
+    if limit.rlim_cur == libc::RLIM64_INFINITY {
+        return None;
+    }
+    Some(
+        limit
+            .rlim_cur
+            .saturating_sub(used_pages().unwrap_or(0) * PAGE as u64),
+    )
+}
+
+/// Pages of all mappings: the first number of `/proc/self/statm`.
+fn used_pages() -> Option<u64> {
+    let (path, flags) = (c"/proc/self/statm", libc::O_RDONLY | libc::O_CLOEXEC);
+    let mut text = [0u8; 64];
+    // SAFETY: a path that ends in a zero, a descriptor that is closed at once, room for 64 bytes.
+    let read = unsafe {
+        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0);
+        if file < 0 {
+            return None;
+        }
+        let read = libc::syscall(libc::SYS_read, file, text.as_mut_ptr(), text.len());
+        libc::syscall(libc::SYS_close, file);
+        read
+    };
+    let text = text.get(..usize::try_from(read).ok()?)?;
+    let end = text.iter().position(|letter| *letter == b' ')?;
+    number(text.get(..end)?)
 }
 
 /// Gives addresses back that were reserved and are not used.

@@ -10,7 +10,7 @@
 
 pub mod board;
 mod code;
-mod kernel;
+pub mod kernel;
 mod large;
 pub mod plan;
 mod small;
@@ -25,7 +25,7 @@ use hither_core::bind::Mode;
 use hither_core::shim::{MOST_RULES, Stride, board as layout};
 use plan::{Rule, plan};
 use space::Place;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// From so many bytes on a block whose parts belong on several nodes has pages of its own.
 const LEAST_PARTED: usize = 64 << 10;
@@ -57,12 +57,17 @@ pub fn least_heap() -> usize {
     LEAST_HEAP.load(Ordering::Relaxed)
 }
 
-/// Reads the plan, and prepares for it. Before the program's first instruction.
-pub fn start(text: &[u8], board: Option<&std::ffi::CStr>) {
+/// Reads the plan, and prepares for it, unless the shim stands aside. Before the program's first
+/// instruction.
+pub fn start(text: &[u8], board: Option<&std::ffi::CStr>, is_aside: bool) {
     if !plan::start(text) {
         return;
     }
     board::open(board, plan().board);
+    if is_aside {
+        board::add(layout::PROCESSES, 1);
+        return board::add(layout::ASIDE, 1);
+    }
     let rules = plan().rules();
     let least = |is_meant: fn(&Rule) -> bool| {
         let sizes = rules
@@ -134,7 +139,7 @@ pub fn heap(bytes: usize, align: usize, caller: usize) -> Option<Block> {
         return None;
     }
     // With the first block, as most programs that are started end without one.
-    if !space::is_there() && !space::start(size_of::<large::Record>()) {
+    if !space::is_there() && !reserve() {
         if LEAST_HEAP.swap(usize::MAX, Ordering::Relaxed) != usize::MAX {
             board::count_unplaced_heap(plan().rules());
         }
@@ -149,9 +154,21 @@ pub fn heap(bytes: usize, align: usize, caller: usize) -> Option<Block> {
     Some(block)
 }
 
+/// Reserves addresses, and notes where they are few.
+fn reserve() -> bool {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    let is_there = space::start(size_of::<large::Record>());
+    let is_narrow = !is_there || space::is_narrow();
+    if is_narrow && kernel::addresses_left().is_some() && !IS_TOLD.swap(true, Ordering::Relaxed) {
+        board::add(layout::NARROW, 1);
+    }
+    is_there
+}
+
 fn take(number: usize, rule: &Rule, bytes: usize, align: usize) -> Option<Block> {
     let is_parted = rule.stride != Stride::Kernel && bytes >= LEAST_PARTED;
-    if let Some(size) = small::size_at(bytes, align).filter(|_| !is_parted) {
+    let is_small = |size: &usize| !is_parted && small::bytes_of(*size) <= space::most_small();
+    if let Some(size) = small::size_at(bytes, align).filter(is_small) {
         let (arena, node) = match rule.mode {
             Mode::Local => {
                 let node = kernel::node();

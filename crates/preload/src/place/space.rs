@@ -3,7 +3,8 @@
 //!
 //! Small blocks (up to 1 MiB) have a region for each arena and size; large ones a region for each
 //! power of two, with a slot of that many bytes each. All of it is without memory until it is used.
-//! Where so many addresses are not to be had (`ulimit -v`), regions are smaller.
+//! Where addresses are limited (`ulimit -v`), a part of what is left is taken: regions are smaller, and
+//! there are none for blocks that would not fit into one.
 //!
 //! They are reserved with the first block. Threads that come at once reserve each their own, and the
 //! first one's counts: nobody waits, and a fork or a signal in between does no harm. All that is known
@@ -27,8 +28,14 @@ pub const POWERS: usize = 20;
 /// Bits of a region of small and of large blocks.
 const SMALL_BITS: u32 = 33;
 const LARGE_BITS: u32 = 40;
-/// How often the reservation is halved before it is given up.
-const MOST_HALVINGS: u32 = 12;
+/// In a smaller reservation a region of small blocks is so much smaller than one of large blocks: all of
+/// them together take a quarter.
+const SMALL_PART_BITS: u32 = 10;
+/// How often the reservation is halved before it is given up: it has 50 MiB then.
+const MOST_HALVINGS: u32 = 17;
+/// Of the addresses that a limited process has left one part in so many is taken: the program's own
+/// memory, stacks and libraries come from the same.
+const SHARE: u64 = 2;
 
 /// Its first address, and in the bits that this does not use how often it was halved, plus one; 0 for
 /// none.
@@ -62,17 +69,55 @@ pub fn is_there() -> bool {
     BYTES.load(Ordering::Acquire) != 0
 }
 
+/// Bits of regions, and powers of two that have one, after so many halvings.
+#[derive(Clone, Copy)]
+struct Sizes {
+    small_bits: u32,
+    large_bits: u32,
+    powers: usize,
+}
+
+impl Sizes {
+    fn after(halvings: u32) -> Self {
+        let large_bits = LARGE_BITS - halvings;
+        Self {
+            small_bits: match halvings {
+                0 => SMALL_BITS,
+                _ => large_bits - SMALL_PART_BITS,
+            },
+            large_bits,
+            powers: POWERS.min((large_bits - LEAST_BITS + 1) as usize),
+        }
+    }
+
+    fn now() -> Self {
+        Self::after(HALVED.load(Ordering::Relaxed) as u32)
+    }
+
+    /// Bytes of all blocks.
+    fn block_bytes(self) -> usize {
+        (self.powers << self.large_bits) + ((ARENAS * SIZES) << self.small_bits)
+    }
+}
+
 fn small_bits() -> u32 {
-    SMALL_BITS - HALVED.load(Ordering::Relaxed) as u32
+    Sizes::now().small_bits
 }
 
 fn large_bits() -> u32 {
-    LARGE_BITS - HALVED.load(Ordering::Relaxed) as u32
+    Sizes::now().large_bits
+}
+
+fn powers() -> usize {
+    Sizes::now().powers
 }
 
 /// Slots of a power of two.
 pub fn slots(power: usize) -> usize {
-    (1usize << large_bits()) >> (LEAST_BITS as usize + power)
+    match power < powers() {
+        true => (1usize << large_bits()) >> (LEAST_BITS as usize + power),
+        false => 0,
+    }
 }
 
 /// Number of a slot's record among those of all powers: each has half as many as the one before.
@@ -83,11 +128,21 @@ pub fn record(power: usize, slot: usize, bytes: usize) -> usize {
 
 /// First address and size of the region of an arena and a size.
 pub fn small_region(arena: usize, size: usize) -> (usize, usize) {
-    let base = BASE.load(Ordering::Relaxed) + (POWERS << large_bits());
+    let base = BASE.load(Ordering::Relaxed) + (powers() << large_bits());
     (
         base + ((arena * SIZES + size) << small_bits()),
         1 << small_bits(),
     )
+}
+
+/// Bytes of the largest block that a region of small ones has room for.
+pub fn most_small() -> usize {
+    1 << small_bits()
+}
+
+/// Is the address space limited, so that there is less room than elsewhere?
+pub fn is_narrow() -> bool {
+    HALVED.load(Ordering::Relaxed) != 0
 }
 
 /// Address of a slot.
@@ -100,12 +155,12 @@ pub fn slot(power: usize, slot: usize) -> usize {
 pub fn place(address: usize) -> Place {
     let offset = address.wrapping_sub(BASE.load(Ordering::Relaxed));
     let power = offset >> large_bits();
-    if power < POWERS {
+    if power < powers() {
         let inside = offset & ((1 << large_bits()) - 1);
         let slot = inside >> (LEAST_BITS as usize + power);
         return Place::Large { power, slot };
     }
-    let region = (offset - (POWERS << large_bits())) >> small_bits();
+    let region = (offset - (powers() << large_bits())) >> small_bits();
     Place::Small {
         arena: region / SIZES % ARENAS,
         size: region % SIZES,
@@ -120,11 +175,15 @@ pub fn start(record_bytes: usize) -> bool {
         publish(known);
         return true;
     }
+    let most = kernel::addresses_left().map_or(u64::MAX, |left| left / SHARE);
     for halved in 0..=MOST_HALVINGS {
         let align = 1usize << (LARGE_BITS - halved);
-        let blocks = block_bytes(halved);
+        let blocks = Sizes::after(halved).block_bytes();
         let count = 2 * (align >> LEAST_BITS);
         let records = (count * record_bytes).next_multiple_of(PAGE);
+        if (blocks + records + align) as u64 > most {
+            continue;
+        }
         let Some(start) = kernel::reserve(blocks + records + align) else {
             continue;
         };
@@ -150,15 +209,10 @@ pub fn start(record_bytes: usize) -> bool {
     false
 }
 
-/// Bytes of all blocks.
-fn block_bytes(halved: u32) -> usize {
-    (POWERS << (LARGE_BITS - halved)) + ((ARENAS * SIZES) << (SMALL_BITS - halved))
-}
-
 /// Writes what follows from the word. `free` must look at blocks before anybody has one.
 fn publish(reserved: usize) {
     let (base, halved) = (reserved & !MOST_IN_WORD, (reserved & MOST_IN_WORD) - 1);
-    let bytes = block_bytes(halved as u32);
+    let bytes = Sizes::after(halved as u32).block_bytes();
     HALVED.store(halved, Ordering::Relaxed);
     RECORDS.store(base + bytes, Ordering::Relaxed);
     BASE.store(base, Ordering::Relaxed);
@@ -169,6 +223,19 @@ fn publish(reserved: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn smaller_reservations_have_room_for_what_fits_into_a_region() {
+        let all = |halvings| Sizes::after(halvings).block_bytes() >> 20;
+        assert_eq!(all(0), 36 << 20);
+        // Half of 6 GB, and of 100 MB.
+        assert_eq!((all(12), all(MOST_HALVINGS)), (2560, 40));
+        for halvings in 0..=MOST_HALVINGS {
+            let sizes = Sizes::after(halvings);
+            let most = sizes.powers as u32 - 1 + LEAST_BITS;
+            assert!(most <= sizes.large_bits && 1 << sizes.small_bits >= PAGE);
+        }
+    }
 
     #[test]
     fn an_address_tells_what_it_is() {

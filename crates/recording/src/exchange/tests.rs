@@ -262,7 +262,7 @@ fn files_of_perf_that_cannot_be_imported_say_what_to_do() {
     let told = |name: &str| read(&fixture(name)).unwrap_err().to_string();
     let pipe = told("perf-data/pipe.data");
     assert!(
-        pipe.contains("pipe") && pipe.contains("perf inject"),
+        pipe.contains("pipe") && pipe.contains("`perf record -o FILE`"),
         "{pipe}"
     );
     let compressed = told("perf-data/compressed.data");

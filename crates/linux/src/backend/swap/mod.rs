@@ -37,6 +37,7 @@ mod work;
 
 use super::copy::Copier;
 use super::kernel::KernelBackend;
+use crate::filter;
 use crate::sys::{self, Userfault, feature};
 use exchange::{Fate, Slots};
 use guard::Threads;
@@ -154,10 +155,10 @@ impl SwapBackend {
     pub fn new(config: Config) -> Result<Self, Unavailable> {
         let (traps, privileged) = open_traps(config.without_privilege)?;
         let system = |error: std::io::Error| {
-            Unavailable::new(
-                format!("the pool of pages cannot be set up ({error})"),
-                "allow more memory or threads to this process",
-            )
+            let why = format!("the pool of pages cannot be set up ({error})");
+            let remedy = filter::remedy("clone3", &error);
+            let more = || "allow more memory or threads to this process".to_owned();
+            Unavailable::new(why, remedy.unwrap_or_else(more))
         };
         let receiver = Userfault::new(feature::MOVE | feature::WRITE_PROTECT, true)
             .map_err(|error| missing_call(&error))?;
@@ -247,6 +248,12 @@ fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable>
         Ok(traps) => return Ok((traps, true)),
         Err(error) => error,
     };
+    // Faults of the program alone are told to everybody, unless the call itself is forbidden.
+    if let Err(refused) = Userfault::new(0, true)
+        && filter::refuses(&refused)
+    {
+        return Err(missing_call(&refused));
+    }
     if !without_privilege {
         if error.raw_os_error() == Some(libc::EPERM) {
             return Err(Unavailable::new(
@@ -264,10 +271,13 @@ fn open_traps(without_privilege: bool) -> Result<(Userfault, bool), Unavailable>
 }
 
 fn missing_call(error: &std::io::Error) -> Unavailable {
+    let refused = filter::remedy("userfaultfd", error);
+    let refused = refused.map(|remedy| {
+        format!("{remedy}; or give the container the device (`--device /dev/userfaultfd`)")
+    });
     Unavailable::new(
         format!("userfaultfd(2) with UFFDIO_MOVE is not to be had ({error})"),
-        "use Linux 6.11 or newer with CONFIG_USERFAULTFD, and allow the call in the container's \
-         seccomp profile",
+        refused.unwrap_or_else(|| "use Linux 6.11 or newer with CONFIG_USERFAULTFD".to_owned()),
     )
 }
 

@@ -191,7 +191,9 @@ fn a_process_that_may_not_be_watched_is_told_of_once() {
     }
     let notes = tracker.take_notes();
     assert!(
-        notes.len() == 1 && notes[0].contains("process 9 (app)") && notes[0].contains("as root"),
+        notes.len() == 1
+            && notes[0].contains("process 9 (app)")
+            && notes[0].ends_with(crate::filter::to_see_others()),
         "{notes:?}"
     );
 }

@@ -101,8 +101,7 @@ impl<'a> Header<'a> {
             return Err(Malformed::new(
                 8,
                 "the file was written through a pipe, and has no table of events",
-                "make a file of it with `perf inject -i FILE -o perf.data`, or record with \
-                 `perf record -o FILE`",
+                "record with `perf record -o FILE`",
             ));
         }
         if (file.len() as u64) < HEADER_BYTES {

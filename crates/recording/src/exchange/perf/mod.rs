@@ -119,8 +119,7 @@ impl Read {
                     return Err(Malformed::new(
                         at,
                         "the records are compressed",
-                        "unpack them with `perf inject -i FILE -o perf.data`, or record without \
-                         -z",
+                        "record without -z (`perf inject` leaves them as they are)",
                     ));
                 }
                 Record::Other => {}
