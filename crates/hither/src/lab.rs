@@ -199,7 +199,7 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     let comparison = lab.compare(&command, &arguments.policies, arguments.repeat)?;
     match arguments.json.as_deref() {
         Some(path) if path.as_os_str() == "-" => {
-            print(&(serde_json::to_string_pretty(&comparison)? + "\n"))?;
+            print(&crate::print::json(serde_json::to_value(&comparison)?))?;
         }
         Some(path) => {
             print(&compare::table(&comparison))?;
@@ -329,7 +329,7 @@ fn print(text: &str) -> Result<(), Error> {
 }
 
 fn write_json(path: &Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(document)? + "\n";
+    let text = crate::print::json(serde_json::to_value(document)?);
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 

@@ -131,6 +131,35 @@ pub fn size(kb: u64) -> String {
     }
 }
 
+/// A document for programs. Zero has no sign there, wherever a sum of nothing or a rounding gave it
+/// one.
+pub fn json(mut document: serde_json::Value) -> String {
+    unsign_zeros(&mut document);
+    format!("{document:#}\n")
+}
+
+fn unsign_zeros(value: &mut serde_json::Value) {
+    use serde_json::Value;
+    match value {
+        Value::Number(number) if number.is_f64() && number.as_f64() == Some(0.0) => {
+            *value = 0.0.into();
+        }
+        Value::Array(values) => values.iter_mut().for_each(unsign_zeros),
+        Value::Object(fields) => fields.values_mut().for_each(unsign_zeros),
+        _ => {}
+    }
+}
+
+/// A number with so many decimals; what is rounded to zero has no sign.
+pub fn decimals(number: f64, count: usize) -> String {
+    let text = format!("{number:.count$}");
+    let is_zero = |digits: &&str| !digits.contains(|c: char| ('1'..='9').contains(&c));
+    match text.strip_prefix('-').filter(is_zero) {
+        Some(zero) => zero.to_owned(),
+        None => text,
+    }
+}
+
 /// `1 node`, `2 nodes`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -148,6 +177,18 @@ mod tests {
         assert_eq!(size(2560), "2.5 MiB");
         assert_eq!(size(1 << 20), "1 GiB");
         assert_eq!(size(4_417_740), "4.2 GiB");
+    }
+
+    #[test]
+    fn zero_has_no_sign() {
+        assert_eq!(decimals(-0.0, 1), "0.0");
+        assert_eq!(decimals(-0.04, 1), "0.0");
+        assert_eq!(decimals(-0.06, 1), "-0.1");
+        assert_eq!(decimals(-10.0, 0), "-10");
+        let document = serde_json::json!({"a": [-0.0, -1.5, 0], "b": {"c": -0.0}});
+        let text = json(document);
+        assert_eq!(text.matches("-0.0").count(), 0, "{text}");
+        assert!(text.contains("-1.5"));
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Report {
             "content_lost": self.lost,
             "notes": self.notes,
         });
-        format!("{document:#}\n")
+        print::json(document)
     }
 
     /// The same as a chart: throughput over the size of a request.

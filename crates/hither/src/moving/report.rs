@@ -223,7 +223,7 @@ impl Report<'_> {
             "empty_mapping_count": self.empty_count,
             "total": figures(self.resident(), &places, self.to_move(), self.rooms, account),
         });
-        format!("{document:#}\n")
+        print::json(document)
     }
 }
 

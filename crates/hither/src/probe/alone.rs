@@ -1,6 +1,7 @@
 //! Kinds of work measured alone, as a table and as `hither.probe-work/1` (`docs/cli.md`).
 
 use super::report::{rounded, sample, table};
+use crate::print;
 use crate::units::short_bytes;
 use hither_linux::probe::Work;
 use hither_linux::probe::alone::Report;
@@ -65,7 +66,7 @@ pub fn json(report: &Report, rounds: usize) -> String {
         "memory_node": report.node.0,
         "bandwidth": works,
     });
-    format!("{document:#}\n")
+    print::json(document)
 }
 
 #[cfg(test)]

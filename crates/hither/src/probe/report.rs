@@ -255,7 +255,7 @@ impl Report {
             "flops": flops,
             "roofline": roofs,
         });
-        format!("{document:#}\n")
+        print::json(document)
     }
 
     /// As charts, those of curves with a point at least.

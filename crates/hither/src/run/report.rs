@@ -4,6 +4,7 @@ use super::Command;
 use super::driver::{Decided, Finished};
 use super::estimate::Figures;
 use super::place::Placed;
+use crate::print;
 use hither_core::machine::Machine;
 use hither_linux::sys::Ended;
 use serde_json::{Value, json};
@@ -111,7 +112,7 @@ impl<'a> Report<'a> {
         if let Some(decided) = &finished.decided {
             document["decided"] = decided_json(decided);
         }
-        format!("{document:#}\n")
+        print::json(document)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The same as JSON: `hither.topo/1`, documented in `docs/cli.md`.
 
+use crate::print;
 use hither_linux::doctor::Check;
 use hither_linux::topology::{Node, Topology};
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ pub fn document(topology: &Topology, checks: Option<&[Check]>) -> String {
     if let Some(checks) = checks {
         document["doctor"] = checks.iter().map(check).collect();
     }
-    format!("{document:#}\n")
+    print::json(document)
 }
 
 fn node(node: &Node) -> Value {

@@ -308,7 +308,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         "next": of.next,
         "notes": notes,
     });
-    format!("{document:#}\n")
+    print::json(document)
 }
 
 /// A row with its reads, writes and lines from caches.

@@ -132,10 +132,8 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     let counted = counted.filter(|pages| !pages.is_empty());
     let is_counted = counted.is_some();
     let pages = counted.unwrap_or_else(|| pages::of_accesses(nodes, pid, data.accesses.iter()));
-    let write_share = match all.all() > 0.0 {
-        true => all.writes / all.all(),
-        false => 0.0,
-    };
+    let is_known = data.accesses.iter().any(|access| access.kind_is_known());
+    let write_share = (is_known && all.all() > 0.0).then(|| all.writes / all.all());
     let summary = pages::summary(&pages, nodes, write_share);
     let lines = touched_lines(data, &areas, by_thread);
     let is_one = range.end - range.start <= PAGE_BYTES;
@@ -183,7 +181,7 @@ fn users(data: &Data, by_thread: bool) -> Vec<User> {
 }
 
 fn touched_lines(data: &Data, areas: &Areas, by_thread: bool) -> Vec<TouchedLine> {
-    let line_bytes = u64::from(data.meta.line_bytes.max(8)).next_power_of_two();
+    let line_bytes = data.meta.line_bytes();
     let mut shared: BTreeMap<u64, Line> = sharing::lines(data, &areas.of_access, usize::MAX)
         .into_iter()
         .map(|line| (line.address, line))

@@ -223,9 +223,9 @@ fn sorted(mut pages: Vec<Page>) -> Vec<Page> {
 }
 
 /// Sums pages up, on a machine of so many nodes, and judges them; pages do not tell the share of
-/// writes.
+/// writes, which may not be known.
 #[must_use]
-pub fn summary(pages: &[Page], nodes: usize, write_share: f64) -> Summary {
+pub fn summary(pages: &[Page], nodes: usize, write_share: Option<f64>) -> Summary {
     let (mut by_node, mut homes) = (vec![0.0; nodes], vec![0.0; nodes]);
     let (mut known, mut owned, mut local, mut placed) = (0.0, 0.0, 0.0, 0.0);
     for page in pages {
@@ -261,7 +261,7 @@ pub fn summary(pages: &[Page], nodes: usize, write_share: f64) -> Summary {
         Use::One(node) => Remedy::MoveTo(node),
         Use::Divided => Remedy::MakeLocal,
         Use::Shared if most < UNEVEN * placed / nodes.max(1) as f64 => Remedy::Nothing,
-        Use::Shared if write_share < READ_ONLY => Remedy::Replicate,
+        Use::Shared if write_share.is_some_and(|of| of < READ_ONLY) => Remedy::Replicate,
         Use::Shared => Remedy::Interleave,
     };
     Summary {
@@ -318,7 +318,7 @@ mod tests {
             (contested.owner(), contested.transfers.clone()),
             (None, vec![200.0, 200.0])
         );
-        let summary = summary(&pages, 2, 1.0);
+        let summary = summary(&pages, 2, Some(1.0));
         assert_eq!((summary.page_count, summary.contested_count), (3, 1));
         assert_eq!((summary.owned, summary.local), (0.75, Some(0.25)));
         assert_eq!(summary.transfers, 400.0);
@@ -335,7 +335,7 @@ mod tests {
                 .push(write(turn, address, u16::from(page >= 16), 0));
         }
         let areas = areas(&data);
-        let open = summary(&of_samples(&data, &areas, 0), 2, 1.0);
+        let open = summary(&of_samples(&data, &areas, 0), 2, Some(1.0));
         assert_eq!((open.by, open.remedy), (Use::Unknown, Remedy::Unknown));
         let count = |page: u64| Count {
             pid: 7,
@@ -351,7 +351,7 @@ mod tests {
         let mut counts: Vec<Count> = (0..32).map(count).collect();
         counts.push(count(32));
         let ranges = ranges(&data, &areas, 0);
-        let settled = summary(&of_counts(&counts, 7, &ranges), 2, 1.0);
+        let settled = summary(&of_counts(&counts, 7, &ranges), 2, Some(1.0));
         assert_eq!(settled.page_count, 32);
         assert_eq!(
             (settled.by, settled.remedy),

@@ -129,7 +129,9 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
                 Use::One(node) => Remedy::MoveTo(node),
                 Use::Divided => Remedy::MakeLocal,
                 Use::Shared if most < UNEVEN * even => Remedy::Nothing,
-                Use::Shared if area.write_share() < READ_ONLY => Remedy::Replicate,
+                Use::Shared if area.write_share().is_some_and(|share| share < READ_ONLY) => {
+                    Remedy::Replicate
+                }
                 Use::Shared => Remedy::Interleave,
             };
             Judged {

@@ -67,9 +67,9 @@ pub struct Overall {
     /// Bytes that the nodes' memory read and wrote per us.
     pub bytes_per_us: Option<f64>,
     /// CPU time of hither itself, in us.
-    pub own_cpu_us: u64,
+    pub own_cpu_us: Option<u64>,
     /// Samples that were lost.
-    pub lost_count: u64,
+    pub lost_count: Option<u64>,
 }
 
 impl Overall {
@@ -127,8 +127,14 @@ pub fn overall(data: &Data, areas: &Areas) -> Overall {
         bytes_per_us: bytes
             .as_ref()
             .map(|bytes| bytes.iter().sum::<f64>() * 1e3 / length_ns),
-        own_cpu_us: all.iter().map(|interval| interval.own_cpu_us).sum(),
-        lost_count: all.iter().map(|interval| interval.lost_count).sum(),
+        own_cpu_us: all
+            .iter()
+            .filter_map(|interval| interval.own_cpu_us)
+            .reduce(u64::saturating_add),
+        lost_count: all
+            .iter()
+            .map(|interval| interval.lost_count)
+            .reduce(u64::saturating_add),
     }
 }
 
@@ -139,7 +145,8 @@ fn node_bytes(data: &Data) -> Option<Vec<f64>> {
         let sum = row.read_bytes? as f64 + row.write_bytes? as f64;
         *bytes.get_mut(data.position(row.node)?)?.get_or_insert(0.0) += sum;
     }
-    bytes.into_iter().collect()
+    let all: Option<Vec<f64>> = bytes.into_iter().collect();
+    all.filter(|all| !all.is_empty())
 }
 
 /// Judges the recording.
@@ -364,7 +371,7 @@ mod tests {
             end: 4096,
             access_count: 1,
             check_count: 1,
-            age_count: 0,
+            age_count: None,
         });
         assert!(judged(&data).sentence.starts_with("Access bits"));
         // The same rows, of another tracker.

@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(choices[0].next, Next::Settled);
         assert_eq!(choices[1].advice, Some(Advice::Place(Remedy::Nothing)));
         let few = pages::of_samples(&data, &areas, 1);
-        let mut summary = pages::summary(&few, 2, 1.0);
+        let mut summary = pages::summary(&few, 2, Some(1.0));
         summary.by = Use::Unknown;
         assert_eq!(of_pages(&few, &summary).next, Next::Longer);
     }

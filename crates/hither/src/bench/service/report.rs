@@ -173,7 +173,7 @@ impl Report {
             "streams": rows,
             "latency": latency,
         });
-        format!("{document:#}\n")
+        print::json(document)
     }
 }
 

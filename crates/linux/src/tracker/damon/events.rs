@@ -191,7 +191,7 @@ impl Collector {
             addresses: event.start..event.end,
             access_count: event.access_count.min(self.check_count),
             check_count: self.check_count,
-            age_count: event.age_count,
+            age_count: Some(event.age_count),
         });
         if (self.partial.len() as u64) < event.region_count {
             return;
