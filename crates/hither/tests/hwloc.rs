@@ -36,6 +36,27 @@ fn a_machine_of_lstopo_is_shown_like_its_tree() {
 }
 
 #[test]
+fn a_machine_of_hwloc_3_is_shown_like_that_of_2() {
+    for name in ["two-socket", "memory-less"] {
+        let of =
+            |folder: &str| shown(&["topo", "--from", &fixture(&format!("{folder}/{name}.xml"))]);
+        let (new, old) = (of("hwloc3"), of("hwloc"));
+        assert_eq!(table(&new, "distances"), table(&old, "distances"));
+        assert!(new.contains("how many huge pages"), "{new}");
+    }
+    // The smallest that lstopo 3 writes.
+    let small = shown(&["topo", "--from", &fixture("hwloc3/small.xml"), "--json"]);
+    let document: Value = serde_json::from_str(&small).unwrap();
+    assert_eq!(
+        (
+            &document["cpus"]["online"],
+            &document["nodes"][0]["memory_kb"]
+        ),
+        (&"0-1".into(), &1_048_576.into())
+    );
+}
+
+#[test]
 fn sets_are_worked_out_on_a_foreign_machine() {
     let file = fixture("hwloc/two-socket.xml");
     let arguments = ["topo", "--from", &file, "--set", "near:gpu0 - core:2"];
@@ -116,7 +137,7 @@ fn bad_files_are_refused_with_place_and_remedy() {
         (
             "empty",
             Vec::new(),
-            "empty:1: has no XML element; give a file of hwloc 2",
+            "empty:1: has no XML element; give a file of hwloc 2 or 3",
         ),
         (
             "cut",
@@ -150,7 +171,7 @@ fn bad_files_are_refused_with_place_and_remedy() {
     refused(&["topo", "--from", &file("huge")], "larger than 64 MiB");
     refused(
         &["topo", "--from", &file("none")],
-        "cannot be read; give a file of hwloc 2",
+        "cannot be read; give a file of hwloc 2 or 3",
     );
     refused(
         &["topo", "--from", folder.path().to_str().unwrap()],

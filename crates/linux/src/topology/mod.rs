@@ -154,7 +154,7 @@ impl Topology {
         let (online, offline) = sysfs_cpu::read(root)?;
         let found = sysfs_node::read(root, &online, &mut notes)?;
         let transparent = sysfs_huge::read_transparent(root)?;
-        let topology = Self {
+        let mut topology = Self {
             nodes: found.nodes,
             online,
             offline,
@@ -197,8 +197,10 @@ impl Topology {
             .collect()
     }
 
-    /// Every online CPU is local to exactly one node.
-    fn check_membership(&self, root: &Root) -> Result<()> {
+    /// Every online CPU is local to one node at most; to none where the kernel does not tell, as of a
+    /// CPU of a node that is offline.
+    fn check_membership(&mut self, root: &Root) -> Result<()> {
+        let mut homeless = CpuSet::new();
         for cpu in self.online.iter() {
             let homes: Vec<NodeId> = self
                 .nodes
@@ -209,11 +211,7 @@ impl Topology {
             match homes[..] {
                 [_] => {}
                 [] => {
-                    return Err(Error::new(
-                        root.path("sys/devices/system/node"),
-                        format!("{cpu} is online and in no node's cpulist"),
-                        TREE_REMEDY,
-                    ));
+                    homeless.insert(cpu);
                 }
                 [first, second, ..] => {
                     return Err(Error::new(
@@ -223,6 +221,11 @@ impl Topology {
                     ));
                 }
             }
+        }
+        if !homeless.is_empty() {
+            self.notes.push(format!(
+                "CPUs {homeless} are online and in no node's cpulist: no memory is known to be near them"
+            ));
         }
         Ok(())
     }
