@@ -44,6 +44,21 @@ fn a_machine_of_hwloc_3_is_shown_like_that_of_2() {
         assert_eq!(table(&new, "distances"), table(&old, "distances"));
         assert!(new.contains("how many huge pages"), "{new}");
     }
+    // Of unknown size, and of an unknown number of huge pages.
+    let text = fs::read_to_string(fixture("hwloc3/small.xml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("unknown.xml");
+    fs::write(&file, text.replace("local_memory=\"1073741824\"", "")).unwrap();
+    let file = file.to_str().unwrap();
+    let unknown = shown(&["topo", "--from", file]);
+    assert!(
+        unknown.starts_with("1 node, 1 package, 2 CPUs (CPUs 0-1), – of memory"),
+        "{unknown}"
+    );
+    let json: Value = serde_json::from_str(&shown(&["topo", "--from", file, "--json"])).unwrap();
+    for field in ["memory_kb", "free_kb", "huge_pages"] {
+        assert_eq!(json["nodes"][0][field], Value::Null, "{field}");
+    }
     // The smallest that lstopo 3 writes.
     let small = shown(&["topo", "--from", &fixture("hwloc3/small.xml"), "--json"]);
     let document: Value = serde_json::from_str(&small).unwrap();

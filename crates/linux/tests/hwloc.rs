@@ -204,6 +204,22 @@ fn a_cpu_in_no_node_is_a_note() {
     assert_eq!(facts(&again(&machine)), facts(&machine));
 }
 
+/// The x86 part of hwloc alone does not know memory.
+#[test]
+fn memory_of_unknown_size_is_no_fault() {
+    let text = small("", "").replace("local_memory=\"1048576\"", "");
+    let machine = Machine::from_hwloc(&text).unwrap();
+    assert!(!machine.topology.is_told.memory && !machine.topology.is_told.huge_pages);
+    let notes = machine.topology.notes.join("\n");
+    assert!(
+        notes.contains("does not tell how much memory nodes have"),
+        "{notes}"
+    );
+    assert!(!notes.contains("counts as free"), "{notes}");
+    assert_eq!(facts(&again(&machine)), facts(&machine));
+    assert_eq!(again(&machine).topology.is_told, machine.topology.is_told);
+}
+
 #[test]
 fn hwlocs_tiers_of_both_releases_are_read() {
     let node = |index: u32, info: &str| {
@@ -554,7 +570,12 @@ fn files_that_contradict_themselves_are_refused() {
         ),
         ("version=\"2.0\"", "version=\"30\"", "version 30"),
         ("\"Machine\"", "\"Package\"", "not a Machine"),
-        ("local_memory=\"1048576\"", "", "no node has memory"),
+        (
+            "local_memory=\"1048576\"",
+            "local_memory=\"0\"",
+            "no node has memory",
+        ),
+        ("\"NUMANode\"", "\"Group\"", "has no NUMANode"),
     ] {
         assert!(small.contains(from), "{from}");
         let fault = Machine::from_hwloc(&small.replace(from, to)).unwrap_err();

@@ -36,6 +36,9 @@ pub struct Topology {
     pub packages: Vec<Package>,
     /// `distances[from][to]` by position in `nodes` (ACPI SLIT: 10 is local).
     pub distances: Vec<Vec<u32>>,
+    /// Is it known how much memory nodes have, and how many huge pages are reserved? Files of hwloc may
+    /// not tell: nodes have none then.
+    pub is_told: Told,
     /// Transparent huge pages: the chosen mode, `None` where the kernel has none.
     pub transparent_huge_pages: Option<String>,
     /// Size of a transparent huge page in KiB.
@@ -67,6 +70,15 @@ pub struct Node {
     pub huge_pages: Vec<HugePages>,
     /// Weighted-interleave weight.
     pub weight: Option<u64>,
+}
+
+/// What of a machine's nodes is known; [`Topology::is_told`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// How much memory nodes have.
+    pub memory: bool,
+    /// How many huge pages are reserved.
+    pub huge_pages: bool,
 }
 
 /// A memory tier.
@@ -166,6 +178,10 @@ impl Topology {
             weights_automatic: None,
             numa_balancing: None,
             demotion: None,
+            is_told: Told {
+                memory: true,
+                huge_pages: true,
+            },
             notes,
         };
         topology.check_membership(root)?;

@@ -73,6 +73,11 @@ impl<'a> Found<'a> {
         Ok(found)
     }
 
+    /// Does the file say how many pages of which size it has?
+    pub fn tells_pages(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
     fn node(&self, cpus: CpuSet, tiers: &[u32]) -> Node {
         // The smallest are the base pages.
         let huge = self.pages.iter().skip(1).map(|&(bytes, count)| HugePages {
@@ -156,8 +161,18 @@ pub(super) fn assign(
              forbids, but with --disallowed)"
         ));
     }
+    if nodes.is_empty() {
+        return Err(whole.fault("has no NUMANode"));
+    }
     if nodes.iter().all(|node| node.memory.total_kb == 0) {
-        return Err(whole.fault("no node has memory"));
+        let is_told = |node: &Found<'_>| node.element.attribute("local_memory").is_some();
+        if found.iter().any(is_told) {
+            return Err(whole.fault("no node has memory"));
+        }
+        notes.push(
+            "the file does not tell how much memory nodes have: sets have CPUs alone there"
+                .to_owned(),
+        );
     }
     if !guessed.is_empty() {
         guessed.sort_unstable();

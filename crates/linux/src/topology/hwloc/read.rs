@@ -13,7 +13,7 @@ use crate::proc::allowed::Allowed;
 use crate::resources;
 use crate::topology::sysfs_cache::{Cache, CacheKind};
 use crate::topology::sysfs_device::is_gpu_class;
-use crate::topology::{CacheDomain, Node, Package, Topology};
+use crate::topology::{CacheDomain, Node, Package, Told, Topology};
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::rset::Device;
 use hither_core::rset::parse::is_device_letter;
@@ -56,7 +56,7 @@ struct Found<'a> {
 /// The machine of a document.
 pub(super) fn machine(text: &str) -> Parsed<Machine> {
     let root = xml::parse(text)?;
-    let version = check_version(&root)?;
+    check_version(&root)?;
     let mut objects = root.children_named("object");
     let whole = objects
         .next()
@@ -88,10 +88,16 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
             "CPUs {offline} are offline, or were forbidden to the program that wrote the file"
         ));
     }
-    if version >= 3 {
-        notes.push(
-            "hwloc 3 does not tell how many huge pages nodes have: none are shown".to_owned(),
-        );
+    let is_told = Told {
+        memory: found
+            .nodes
+            .iter()
+            .any(|node| node.element.attribute("local_memory").is_some()),
+        huge_pages: found.nodes.iter().any(FoundNode::tells_pages),
+    };
+    if !is_told.huge_pages {
+        // hwloc 3 does not.
+        notes.push("the file does not tell how many huge pages nodes have".to_owned());
     }
     if found.take_tiers(&root)? {
         notes.push(
@@ -127,6 +133,7 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
         weights_automatic: None,
         numa_balancing: None,
         demotion: None,
+        is_told,
         notes,
     };
     let cores = found.cores(&topology.online)?;
@@ -143,15 +150,14 @@ fn value(info: &Element) -> Option<&str> {
 }
 
 /// hwloc 2 and 3 write `<topology version="2.0">` and `3.0`; 1.x had no version, 0.9 another element.
-fn check_version(root: &Element) -> Parsed<u32> {
+fn check_version(root: &Element) -> Parsed<()> {
     let old = "is of hwloc 1; load it with lstopo of hwloc 2 and write it again";
     let is = |version: &str, major: &str| {
         let rest = version.strip_prefix(major);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     match (&*root.name, root.attribute("version")) {
-        ("topology", Some(version)) if is(version, "2") => Ok(2),
-        ("topology", Some(version)) if is(version, "3") => Ok(3),
+        ("topology", Some(version)) if is(version, "2") || is(version, "3") => Ok(()),
         ("topology", None) | ("root", _) => Err(root.fault(old)),
         ("topology", Some(version)) if version.starts_with("1.") => Err(root.fault(old)),
         ("topology", Some(version)) => {
