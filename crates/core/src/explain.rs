@@ -5,6 +5,7 @@
 use crate::engine::{PredictedChange, Reading, Verdict};
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, Refusal};
+use crate::size::decimals;
 use crate::snapshot::Evidence;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -132,7 +133,7 @@ fn percent(figure: Option<f64>) -> String {
 fn millis(gain_ns: Option<f64>) -> String {
     gain_ns.map_or_else(
         || "an unknown time".to_owned(),
-        |gain_ns| format!("{:.1} ms", gain_ns / 1e6),
+        |gain_ns| format!("{} ms", decimals(gain_ns / 1e6, 1)),
     )
 }
 
@@ -312,6 +313,13 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_is_rounded_to_nothing_has_no_sign() {
+        assert_eq!(millis(Some(-40_000.0)), "0.0 ms");
+        assert_eq!(millis(Some(-192.2e6)), "-192.2 ms");
+        assert_eq!(millis(None), "an unknown time");
+    }
 
     #[test]
     fn entries_read_as_sentences() {

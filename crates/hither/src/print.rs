@@ -1,5 +1,6 @@
 //! Printing: standard output that may be closed, tables, sizes, error chains.
 
+pub use hither_core::size::decimals;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -147,16 +148,6 @@ fn unsign_zeros(value: &mut serde_json::Value) {
         Value::Array(values) => values.iter_mut().for_each(unsign_zeros),
         Value::Object(fields) => fields.values_mut().for_each(unsign_zeros),
         _ => {}
-    }
-}
-
-/// A number with so many decimals; what is rounded to zero has no sign.
-pub fn decimals(number: f64, count: usize) -> String {
-    let text = format!("{number:.count$}");
-    let is_zero = |digits: &&str| !digits.contains(|c: char| ('1'..='9').contains(&c));
-    match text.strip_prefix('-').filter(is_zero) {
-        Some(zero) => zero.to_owned(),
-        None => text,
     }
 }
 

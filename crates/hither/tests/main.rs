@@ -3,6 +3,7 @@
 mod cli;
 mod common;
 mod hwloc;
+mod imports;
 mod moves;
 mod partition;
 mod place;

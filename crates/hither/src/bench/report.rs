@@ -226,9 +226,14 @@ fn cells(cell: &Cell, figures: &Figures) -> [String; 7] {
         format!("{:.2}", figures.throughput_gbs(cell.bytes)),
         figures
             .cpu_ns_per_byte
-            .map_or(String::new(), |ns| format!("{ns:.3}")),
-        cell.copy_distance_percent(figures)
-            .map_or(String::new(), |percent| format!("{percent:+.1} %")),
+            .map_or_else(|| "–".to_owned(), |ns| format!("{ns:.3}")),
+        cell.copy_distance_percent(figures).map_or_else(
+            || "–".to_owned(),
+            |percent| match print::decimals(percent, 1) {
+                number if percent > 0.0 || number.starts_with('-') => format!("{percent:+.1} %"),
+                zero => format!("{zero} %"),
+            },
+        ),
     ]
 }
 

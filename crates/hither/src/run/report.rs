@@ -127,13 +127,15 @@ fn decided_text(decided: &Decided) -> String {
         text.push_str(&figures_text("after the last move", &after));
     }
     let sampled = decided.estimate.sampled();
-    text.push_str(&format!(
-        "samples: {} ({} lost): local {}, imbalance {}\n",
-        sampled.sample_count,
-        sampled.lost_count,
-        percent(sampled.local_access_ratio),
-        percent(sampled.controller_imbalance),
-    ));
+    text.push_str(&match sampled.sample_count {
+        None => "samples: none were taken\n".to_owned(),
+        Some(count) => format!(
+            "samples: {count} ({} lost): local {}, imbalance {}\n",
+            sampled.lost_count,
+            percent(sampled.local_access_ratio),
+            percent(sampled.controller_imbalance),
+        ),
+    });
     for note in decided.notes.iter().take(MOST_NOTES) {
         text.push_str(&format!("note: {note}\n"));
     }

@@ -3,7 +3,7 @@
 use super::page::PageLook;
 use super::show::{advice, choice_json, count, heads, kind, or_none, percent, table, users};
 use crate::{print, units};
-use hither_recording::analysis::page::Use;
+use hither_recording::analysis::page::{Look, Use};
 use serde_json::{Value, json};
 
 /// Everything but the conclusion.
@@ -62,9 +62,24 @@ fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
     format!("{name} {start:x}-{end:x}, {}", mapping.permissions())
 }
 
-/// Reads, writes, and how many of both came from caches.
-fn used(by: &Use) -> [String; 3] {
-    [count(by.reads), count(by.writes), count(by.transfers)]
+/// Reads, writes, and how many of both came from caches; where samples do not tell reads from writes,
+/// all accesses in place of reads.
+fn used(look: &Look, by: &Use) -> [String; 3] {
+    let known = |is_known: bool, of: f64| or_none(is_known.then(|| count(of)));
+    [
+        count(if look.tells_kinds { by.reads } else { by.all() }),
+        known(look.tells_kinds, by.writes),
+        known(look.tells_transfers, by.transfers),
+    ]
+}
+
+/// What the first of [`used`] is.
+fn reads(look: &Look) -> &'static str {
+    if look.tells_kinds {
+        "reads"
+    } else {
+        "accesses"
+    }
 }
 
 fn by_node(of: &PageLook) -> String {
@@ -80,7 +95,7 @@ fn by_node(of: &PageLook) -> String {
     let rows: Vec<Vec<String>> = (0..of.nodes.len())
         .map(|node| {
             let mut row = vec![format!("node{}", of.nodes[node]), homes(node).to_string()];
-            row.extend(used(&look.by_node[node]));
+            row.extend(used(look, &look.by_node[node]));
             if look.is_counted {
                 row.push(sum(|page| &page.users, node));
                 row.push(sum(|page| &page.transfers, node));
@@ -91,7 +106,7 @@ fn by_node(of: &PageLook) -> String {
     let words = [
         "node",
         "pages on it",
-        "reads",
+        reads(look),
         "writes",
         "from caches",
         "counted fills",
@@ -114,7 +129,7 @@ fn by_user(of: &PageLook, top: usize) -> String {
             row.push(or_none(
                 user.node.map(|node| format!("node{}", of.nodes[node])),
             ));
-            row.extend(used(&user.by));
+            row.extend(used(look, &user.by));
             let threads = of.threads_on(user.id);
             let names = threads.iter().take(3);
             let names = names.map(|thread| format!("{} ({})", thread.tid, thread.name));
@@ -129,7 +144,7 @@ fn by_user(of: &PageLook, top: usize) -> String {
     let words = [
         who,
         "on",
-        "reads",
+        reads(look),
         "writes",
         "from caches",
         "threads that ran there last",
@@ -150,7 +165,7 @@ fn lines(of: &PageLook, top: usize) -> String {
         .iter()
         .map(|line| {
             let mut row = vec![format!("{:x}", line.address)];
-            row.extend(used(&line.by));
+            row.extend(used(look, &line.by));
             row.push(or_none(line.latency_ns.map(units::time)));
             row.push(line.user_count.to_string());
             let counted = counted(of, line.address);
@@ -169,7 +184,7 @@ fn lines(of: &PageLook, top: usize) -> String {
         .collect();
     let words = [
         "line",
-        "reads",
+        reads(look),
         "writes",
         "from caches",
         "latency",
@@ -199,12 +214,18 @@ fn source(of: &PageLook, top: usize) -> String {
         .take(top)
         .map(|line| {
             let mut row = vec![line.name()];
-            row.extend(used(&line.by));
+            row.extend(used(&of.look, &line.by));
             row.push(line.users.len().to_string());
             row
         })
         .collect();
-    let words = ["source line", "reads", "writes", "from caches", "users"];
+    let words = [
+        "source line",
+        reads(&of.look),
+        "writes",
+        "from caches",
+        "users",
+    ];
     format!("by source line\n{}", table(&heads(&words), &rows))
 }
 
@@ -242,11 +263,17 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         let (kind, start) = kind(&area.kind);
         json!({
             "name": area.name, "kind": kind, "start": start, "bytes": area.bytes,
-            "fills": area.accesses, "transfers": area.transfers,
+            "fills": area.accesses,
+            "transfers": area.tells_transfers.then_some(area.transfers),
         })
     });
-    let by_node = (0..of.nodes.len())
-        .map(|position| with(&look.by_node[position], json!({"node": node(position)})));
+    let by_node = (0..of.nodes.len()).map(|position| {
+        with(
+            look,
+            &look.by_node[position],
+            json!({"node": node(position)}),
+        )
+    });
     let pages = look.pages.iter().map(|page| {
         json!({
             "address": page.address, "home": page.home.map(node),
@@ -258,7 +285,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         let threads = of.threads_on(user.id).into_iter();
         let threads: Vec<i32> = threads.map(|thread| thread.tid).collect();
         let row = json!({"id": user.id, "node": user.node.map(node), "last_ran": threads});
-        with(&user.by, row)
+        with(look, &user.by, row)
     });
     let lines = look.lines.iter().map(|line| {
         let shared = line.shared.as_ref();
@@ -279,14 +306,14 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
             "users": users.collect::<Vec<_>>(),
             "counted_transfers": counted(of, line.address),
         });
-        with(&line.by, row)
+        with(look, &line.by, row)
     });
     let source = of.source.iter().map(|line| {
         let row = json!({
             "function": line.function, "file": line.file, "line": line.line,
             "module": line.module, "users": line.users,
         });
-        with(&line.by, row)
+        with(look, &line.by, row)
     });
     let document = json!({
         "schema": "hither.zoom-page/1",
@@ -312,9 +339,10 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
 }
 
 /// A row with its reads, writes and lines from caches.
-fn with(by: &Use, mut row: Value) -> Value {
-    row["reads"] = json!(by.reads);
-    row["writes"] = json!(by.writes);
-    row["transfers"] = json!(by.transfers);
+fn with(look: &Look, by: &Use, mut row: Value) -> Value {
+    row["accesses"] = json!(by.all());
+    row["reads"] = json!(look.tells_kinds.then_some(by.reads));
+    row["writes"] = json!(look.tells_kinds.then_some(by.writes));
+    row["transfers"] = json!(look.tells_transfers.then_some(by.transfers));
     row
 }

@@ -87,6 +87,10 @@ pub struct Look {
     pub range: Range<u64>,
     /// Samples behind it.
     pub sample_count: usize,
+    /// Do samples tell reads from writes, and what other CPUs' caches served?
+    pub tells_kinds: bool,
+    /// See above.
+    pub tells_transfers: bool,
     /// Pages that were touched.
     pub pages: Vec<Page>,
     /// What they come to.
@@ -132,14 +136,16 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     let counted = counted.filter(|pages| !pages.is_empty());
     let is_counted = counted.is_some();
     let pages = counted.unwrap_or_else(|| pages::of_accesses(nodes, pid, data.accesses.iter()));
-    let is_known = data.accesses.iter().any(|access| access.kind_is_known());
-    let write_share = (is_known && all.all() > 0.0).then(|| all.writes / all.all());
+    let tells_kinds = data.accesses.iter().any(Access::kind_is_known);
+    let write_share = (tells_kinds && all.all() > 0.0).then(|| all.writes / all.all());
     let summary = pages::summary(&pages, nodes, write_share);
     let lines = touched_lines(data, &areas, by_thread);
     let is_one = range.end - range.start <= PAGE_BYTES;
     Look {
         pid,
         sample_count: data.accesses.len(),
+        tells_kinds,
+        tells_transfers: data.accesses.iter().any(Access::tells_transfer),
         choice: choose(&pages, &summary, &lines, is_one),
         range,
         pages,
