@@ -93,10 +93,9 @@ fn a_page_of_samples_that_tell_no_kinds_has_accesses() {
     let folder = tempfile::tempdir().unwrap();
     let (to, _) = imported("perf-data/page-faults.data", folder.path());
     let (_, report) = document(&["report", &to]);
-    let heat = &report["areas"][0];
-    let page = format!("{:x}", heat["start"].as_u64().unwrap() + 4096);
-    let pid = heat["pid"].to_string();
-    let arguments = ["zoom", &to, "--page", &page, "--pid", &pid];
+    let start = report["areas"][0]["start"].as_u64().unwrap();
+    let pages = format!("{:x}-{:x}", start + (128 << 12), start + (160 << 12));
+    let arguments = ["zoom", &to, "--page", &pages];
     let run = output(&arguments);
     let told = text(&run.stdout);
     assert!(run.status.success(), "{}", text(&run.stderr));
@@ -105,6 +104,11 @@ fn a_page_of_samples_that_tell_no_kinds_has_accesses() {
         "{told}"
     );
     let (_, document) = document(&arguments);
+    let node = told
+        .lines()
+        .find(|line| line.trim_start().starts_with("node0"));
+    assert_eq!(node.unwrap().matches('–').count(), 4, "{told}");
+    assert_eq!(document["by_node"][0]["accesses"], Value::Null);
     let user = &document["users"][0];
     assert!(user["accesses"].as_f64().unwrap() > 0.0, "{document:#}");
     for field in ["reads", "writes", "transfers"] {

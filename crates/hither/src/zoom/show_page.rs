@@ -84,6 +84,7 @@ fn reads(look: &Look) -> &'static str {
 
 fn by_node(of: &PageLook) -> String {
     let look = &of.look;
+    let has_homes = look.pages.iter().any(|page| page.home.is_some());
     let homes = |position: usize| {
         let here = look.pages.iter().filter(|page| page.home == Some(position));
         here.count()
@@ -94,8 +95,12 @@ fn by_node(of: &PageLook) -> String {
     };
     let rows: Vec<Vec<String>> = (0..of.nodes.len())
         .map(|node| {
-            let mut row = vec![format!("node{}", of.nodes[node]), homes(node).to_string()];
-            row.extend(used(look, &look.by_node[node]));
+            let on_it = has_homes.then(|| homes(node).to_string());
+            let mut row = vec![format!("node{}", of.nodes[node]), or_none(on_it)];
+            row.extend(match look.tells_nodes {
+                true => used(look, &look.by_node[node]),
+                false => [(); 3].map(|()| or_none(None)),
+            });
             if look.is_counted {
                 row.push(sum(|page| &page.users, node));
                 row.push(sum(|page| &page.transfers, node));
@@ -268,11 +273,11 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         })
     });
     let by_node = (0..of.nodes.len()).map(|position| {
-        with(
-            look,
-            &look.by_node[position],
-            json!({"node": node(position)}),
-        )
+        let row = json!({"node": node(position)});
+        match look.tells_nodes {
+            true => with(look, &look.by_node[position], row),
+            false => without(row),
+        }
     });
     let pages = look.pages.iter().map(|page| {
         json!({
@@ -336,6 +341,14 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         "notes": notes,
     });
     print::json(document)
+}
+
+/// A row whose use is not known.
+fn without(mut row: Value) -> Value {
+    for field in ["accesses", "reads", "writes", "transfers"] {
+        row[field] = Value::Null;
+    }
+    row
 }
 
 /// A row with its reads, writes and lines from caches.

@@ -87,10 +87,12 @@ pub struct Look {
     pub range: Range<u64>,
     /// Samples behind it.
     pub sample_count: usize,
-    /// Do samples tell reads from writes, and what other CPUs' caches served?
+    /// Do samples tell reads from writes, what other CPUs' caches served, and who accessed from where?
     pub tells_kinds: bool,
     /// See above.
     pub tells_transfers: bool,
+    /// See above.
+    pub tells_nodes: bool,
     /// Pages that were touched.
     pub pages: Vec<Page>,
     /// What they come to.
@@ -146,6 +148,7 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
         sample_count: data.accesses.len(),
         tells_kinds,
         tells_transfers: data.accesses.iter().any(Access::tells_transfer),
+        tells_nodes: data.accesses.iter().any(|access| access.from().is_some()),
         choice: choose(&pages, &summary, &lines, is_one),
         range,
         pages,

@@ -372,7 +372,8 @@ impl Places {
                 _ => None,
             },
             latency_ns: latency_ns.map(|ns| ns.round() as u32),
-            from_cache: access.data_source.map(|_| source.is_modified_elsewhere()),
+            // Events without a place of their own have one that says nothing.
+            from_cache: (source.level != Level::Unknown).then(|| source.is_modified_elsewhere()),
             weight: u32::try_from(access.period.unwrap_or(1).max(1)).unwrap_or(u32::MAX),
         }
     }
