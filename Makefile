@@ -18,7 +18,7 @@ ifndef HITHER_START
 export HITHER_START := $(shell date +%s)
 endif
 
-# Where `make install` puts the C library; LIBDIR, INCLUDEDIR and MANDIR follow PREFIX.
+# Where `make install` puts everything; LIBDIR, INCLUDEDIR and MANDIR follow PREFIX.
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 export PREFIX DESTDIR LIBDIR INCLUDEDIR MANDIR
@@ -43,7 +43,7 @@ help:
 	@echo 'make check     formatting, clippy, the rules of this repository'
 	@echo 'make bench     speed of the laboratory and of the mover queues'
 	@echo 'make drawings  charts and pages in a browser without network (Chromium)'
-	@echo 'make install   the C library into PREFIX=$(PREFIX); after make build'
+	@echo 'make install   command, libraries, manual, completions into PREFIX=$(PREFIX); after make build'
 	@echo 'make clean     remove what was built; downloads stay'
 	@echo
 	@echo 'Variables: MACHINE=$(MACHINE) CPUS=$(CPUS) ROUNDS=$(ROUNDS)'
@@ -109,6 +109,7 @@ evidence: lab
 
 # Builds nothing, so that it may run as another user than the one who built.
 install:
+	scripts/install.sh target/release
 	crates/capi/install.sh target/release/libhither.a
 
 clean:

@@ -229,7 +229,7 @@ postgres, single user|postgres|chown -R nobody $PGDATA|setpriv --reuid=nobody --
 END
   while read -r word; do files+=(--file "$word"); done < <(sort -u <<< "$used" | grep .)
   local script="n=0; [ ! -f /tmp/turn ] || read -r n < /tmp/turn; echo \$((n + 1)) > /tmp/turn; case \$n in
-    0) { $prepare } > /dev/null 2>&1; exec env HITHER_PRELOAD=$shim /hither/hither run --threads fill --place 'size>=64K: striped' -- sh -c 'echo \"\$HITHER_PLACE_PLAN\" > /tmp/plan';; esac
+    0) { $prepare } > /dev/null 2>&1; exec env HITHER_PRELOAD=$shim /hither/hither run --threads fill --place 'size>=64K: striped' -- sh -c 'echo \"\$HITHER_PLACE_PLAN\" | sed \"s/^board [^;]*/board \$(stat -c \"%d %i\" $folder/board) 0/\" > /tmp/plan';; esac
     case \$(((n - 1) % ${#turns[@]})) in "
   for number in "${!turns[@]}"; do script+="$number) ${turns[number]};; "; done
   if ! "$hither" lab compare --machine machines/opteron8385.toml --cpus 4 --timeout 20m --policies first-touch \

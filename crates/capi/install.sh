@@ -12,7 +12,7 @@ libdir=${LIBDIR:-$prefix/lib}
 includedir=${INCLUDEDIR:-$prefix/include}
 mandir=${MANDIR:-$prefix/share/man}
 root=${DESTDIR:-}
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/Cargo.toml")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml")
 
 install -d "$root$libdir/pkgconfig" "$root$includedir" "$root$mandir/man3" "$root$mandir/man7"
 "$here/link.sh" "$archive" "$root$libdir"

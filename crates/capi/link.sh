@@ -10,7 +10,7 @@ set -euo pipefail
 [ "$#" -eq 2 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 archive=$1 folder=$2
 here=$(dirname "${BASH_SOURCE[0]}")
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/Cargo.toml")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml")
 soname=libhither.so.${version%%.*}
 
 mapfile -t names < <(sed -n 's/^ *\(hither_[a-z_]*\);$/\1/p' "$here/hither.map")

@@ -2,10 +2,9 @@
 //!
 //! Every entry is data (for `--json`) and prints as one line for a person.
 
-use crate::engine::{PredictedChange, Reading, Verdict};
+use crate::engine::{Grounds, PredictedChange, Reading, Verdict};
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, Refusal};
-use crate::size::decimals;
 use crate::snapshot::Evidence;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -47,7 +46,7 @@ pub enum Event {
         mechanism: Mechanism,
         /// Why.
         because: String,
-        /// Stall time to be saved per interval, in ns.
+        /// Stall time (CPU time) to be saved per interval, in ns; negative where it is to be lost.
         predicted_gain_ns: Evidence<f64>,
     },
     /// A move came back.
@@ -73,15 +72,17 @@ pub enum Event {
         page_count: u64,
         /// The verdict.
         verdict: Verdict,
+        /// What it stands on.
+        grounds: Grounds,
         /// Metrics before the first move.
         before: Reading,
         /// Metrics after the last.
         after: Reading,
         /// Change that was predicted.
         predicted: PredictedChange,
-        /// Stall time that was predicted to be saved per interval, in ns.
+        /// The same as it was predicted.
         predicted_gain_ns: Option<f64>,
-        /// Stall time that was saved per interval by the fall in latency, in ns.
+        /// The same as it was saved, by the fall in latency.
         measured_gain_ns: Option<f64>,
     },
     /// Mechanisms were switched off.
@@ -130,10 +131,29 @@ fn percent(figure: Option<f64>) -> String {
     figure.map_or_else(|| "?".to_owned(), |figure| format!("{:.0}", 100.0 * figure))
 }
 
-fn millis(gain_ns: Option<f64>) -> String {
-    gain_ns.map_or_else(
-        || "an unknown time".to_owned(),
-        |gain_ns| format!("{} ms", decimals(gain_ns / 1e6, 1)),
+/// A gain with its direction in words, as a figure without a sign: how `falls`, or how it `rises`;
+/// `None` where it is unknown, or too small for a figure.
+fn directed(gain_ns: Option<f64>, falls: &str, rises: &str, none: &str) -> Option<String> {
+    let millis = gain_ns? / 1e6;
+    Some(match millis {
+        less if less >= 0.05 => format!("{falls} {less:.1} ms"),
+        more if more <= -0.05 => format!("{rises} {:.1} ms", -more),
+        _ => none.to_owned(),
+    })
+}
+
+/// What became of the time that CPUs stall for memory, as predicted and as measured: `stall time per
+/// interval was predicted to fall by 3.2 ms and rose by 0.4 ms`.
+#[must_use]
+pub fn stall_time(predicted_gain_ns: Option<f64>, measured_gain_ns: Option<f64>) -> String {
+    let predicted = directed(predicted_gain_ns, "fall by", "rise by", "stay as it was");
+    let measured = directed(measured_gain_ns, "fell by", "rose by", "stayed as it was");
+    format!(
+        "stall time per interval {} and {}",
+        predicted.map_or("was not predicted".to_owned(), |gain| format!(
+            "was predicted to {gain}"
+        )),
+        measured.unwrap_or_else(|| "was not measured".to_owned()),
     )
 }
 
@@ -162,10 +182,17 @@ impl fmt::Display for Event {
                 predicted_gain_ns,
                 ..
             } => {
-                let gain = millis(predicted_gain_ns.get());
+                let gain = directed(predicted_gain_ns.get(), "save", "add", "change nothing");
+                let gain = match gain {
+                    Some(gain) if gain.ends_with("ms") => {
+                        format!("predicted to {gain} of stall time per interval")
+                    }
+                    Some(gain) => format!("predicted to {gain} about stall time"),
+                    None => "what stall time it saves is not known".to_owned(),
+                };
                 write!(
                     f,
-                    "#{request} {mechanism} {page_count} pages of {pid} to {to}: {because}; predicted to save {gain} of waiting per interval"
+                    "#{request} {mechanism} {page_count} pages of {pid} to {to}: {because}; {gain}"
                 )
             }
             Self::Moved { .. } => self.fmt_moved(f),
@@ -231,6 +258,7 @@ impl Event {
             mechanisms,
             page_count,
             verdict,
+            grounds,
             before,
             after,
             predicted_gain_ns,
@@ -244,7 +272,7 @@ impl Event {
             f,
             "campaign {campaign} ({}, {page_count} pages): {}; local {} to {} %, imbalance {} to {} %",
             list(mechanisms),
-            verdict.name(),
+            grounds.told(*verdict),
             percent(before.local_ratio),
             percent(after.local_ratio),
             percent(before.imbalance),
@@ -256,12 +284,7 @@ impl Event {
         if let (Some(before), Some(after)) = (before.accesses_per_us, after.accesses_per_us) {
             write!(f, ", {before:.1} to {after:.1} accesses per us")?;
         }
-        write!(
-            f,
-            "; waiting per interval: predicted to save {}, saved {}",
-            millis(*predicted_gain_ns),
-            millis(*measured_gain_ns)
-        )
+        write!(f, "; {}", stall_time(*predicted_gain_ns, *measured_gain_ns))
     }
 }
 
@@ -315,13 +338,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_is_rounded_to_nothing_has_no_sign() {
-        assert_eq!(millis(Some(-40_000.0)), "0.0 ms");
-        assert_eq!(millis(Some(-192.2e6)), "-192.2 ms");
-        assert_eq!(millis(None), "an unknown time");
-    }
-
-    #[test]
     fn entries_read_as_sentences() {
         let mut log = Log::new(2);
         log.push(
@@ -358,10 +374,95 @@ mod tests {
             lines,
             [
                 "    1.500 s  #12 interleave 1365 pages of pid 7 to node2: used by several nodes; \
-                 predicted to save 3.2 ms of waiting per interval",
+                 predicted to save 3.2 ms of stall time per interval",
                 "    1.600 s  #12 moved 1360 pages in 7.6 ms, 2 were there, 3 busy",
             ]
         );
         assert_eq!(log.dropped_count(), 1);
+    }
+
+    #[test]
+    fn a_loss_is_told_as_a_loss() {
+        let told = |predicted, measured| stall_time(predicted, measured);
+        for (predicted, measured, expected) in [
+            (
+                Some(4e8),
+                Some(-1.922e8),
+                "was predicted to fall by 400.0 ms and rose by 192.2 ms",
+            ),
+            (
+                Some(-3e6),
+                Some(2e6),
+                "was predicted to rise by 3.0 ms and fell by 2.0 ms",
+            ),
+            (
+                Some(-1.0),
+                Some(-4.9e4),
+                "was predicted to stay as it was and stayed as it was",
+            ),
+            (None, None, "was not predicted and was not measured"),
+        ] {
+            assert_eq!(
+                told(predicted, measured),
+                format!("stall time per interval {expected}")
+            );
+        }
+        let asked = |gain: Evidence<f64>| {
+            let event = Event::Asked {
+                request: 1,
+                campaign: 1,
+                pid: Pid(7),
+                page_count: 1,
+                to: NodeId(2),
+                mechanism: Mechanism::Misplace,
+                because: "why".to_owned(),
+                predicted_gain_ns: gain,
+            };
+            event.to_string()
+        };
+        for (gain, expected) in [
+            (
+                Evidence::estimated(-3.25e6, "test"),
+                "predicted to add 3.2 ms of stall time per interval",
+            ),
+            (
+                Evidence::estimated(-1.0, "test"),
+                "predicted to change nothing about stall time",
+            ),
+            (
+                Evidence::unknown("test"),
+                "what stall time it saves is not known",
+            ),
+        ] {
+            assert!(asked(gain).ends_with(&format!("node2: why; {expected}")));
+        }
+    }
+
+    #[test]
+    fn a_verdict_names_its_figure_where_stall_time_went_the_other_way() {
+        let reading = |imbalance, latency_ns| Reading {
+            local_ratio: Some(0.25),
+            imbalance: Some(imbalance),
+            latency_ns: Some(latency_ns),
+            accesses_per_us: Some(40.0),
+        };
+        let event = Event::Judged {
+            campaign: 1,
+            mechanisms: vec![Mechanism::Interleave],
+            page_count: 100,
+            verdict: Verdict::Success,
+            grounds: Grounds::Imbalance,
+            before: reading(1.7, 200.0),
+            after: reading(0.1, 248.0),
+            predicted: PredictedChange::default(),
+            predicted_gain_ns: Some(4e8),
+            measured_gain_ns: Some(-1.922e8),
+        };
+        assert_eq!(
+            event.to_string(),
+            "campaign 1 (interleave, 100 pages): success by controller imbalance; local 25 to 25 %, \
+             imbalance 170 to 10 %, latency 200 to 248 ns, 40.0 to 40.0 accesses per us; stall time per \
+             interval was predicted to fall by 400.0 ms and rose by 192.2 ms"
+        );
     }
 }

@@ -78,9 +78,23 @@ pub struct Rule {
     pub stride: Stride,
 }
 
+/// Which file the board is. Its path leads through the number of a process, which another program has
+/// some time after hither has ended: a file that differs in any of these is not the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoardId {
+    /// Device of the file, as stat(2) has it.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// What it holds at [`board::WORD`]: random, as inodes are used again.
+    pub word: u64,
+}
+
 /// Everything that the shim is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// What the board must be; without it none is opened.
+    pub board: Option<BoardId>,
     /// CPUs in the order in which threads get them; none where threads are left alone.
     pub cpus: Vec<CpuId>,
     /// Nodes with memory: where small blocks under the policy `local` have an arena each.
@@ -89,15 +103,18 @@ pub struct Plan {
     pub rules: Vec<Rule>,
 }
 
-/// `cpus 0,2,1;nodes 0,1;rule hm 1048576 18446744073709551615 - 0 0 3 kernel 0,1`: of a rule kinds,
-/// least and most bytes, the site's module, start and end, the kernel's number of the mode, stride,
-/// nodes.
+/// `board 1 1027 99;cpus 0,2,1;nodes 0,1;rule hm 1048576 18446744073709551615 - 0 0 3 kernel 0,1`: of
+/// the board device, inode and word; of a rule kinds, least and most bytes, the site's module, start and
+/// end, the kernel's number of the mode, stride, nodes.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers = |list: &[u32]| {
             let list: Vec<String> = list.iter().map(u32::to_string).collect();
             list.join(",")
         };
+        if let Some(board) = &self.board {
+            write!(f, "board {} {} {};", board.device, board.inode, board.word)?;
+        }
         let cpus: Vec<u32> = self.cpus.iter().map(|cpu| cpu.0).collect();
         write!(f, "cpus {};nodes {}", numbers(&cpus), numbers(&self.nodes))?;
         for rule in &self.rules {
@@ -126,7 +143,8 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Layout of the board: offsets in bytes. Every word is written by all processes, by atomic adding.
+/// Layout of the board: offsets in bytes. Every word but [`board::WORD`] is written by all
+/// processes, by atomic adding.
 pub mod board {
     /// u64 processes that have read the plan; a program that becomes another counts again.
     pub const PROCESSES: usize = 0;
@@ -136,6 +154,8 @@ pub mod board {
     pub const THREADS_REFUSED: usize = 16;
     /// u64 blocks of the heap that were given back, of those placed.
     pub const FREED: usize = 24;
+    /// u64 that tells the board from other files ([`super::BoardId`]); hither writes it, once.
+    pub const WORD: usize = 32;
     /// Counters of the first rule; `RULE_BYTES` further on those of the second.
     pub const RULES: usize = 256;
     /// Bytes of a rule's counters.

@@ -7,6 +7,7 @@
 //! running before.
 
 use anyhow::Context;
+use hither_core::foreign::Foreign;
 use hither_linux::sys::{self, Ended, PidFd, Signals, Timer, Waiter};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -145,7 +146,7 @@ impl Beside {
 
 /// What to say of a program that the kernel does not start.
 pub fn cannot_start(program: &OsStr, error: io::Error) -> anyhow::Error {
-    let name = program.display();
+    let name = program.shown();
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => "give a program that exists, by path or in PATH",
         io::ErrorKind::PermissionDenied => "make it executable (chmod +x)",

@@ -1,9 +1,10 @@
 //! `hither import`: recordings of other tools become recordings of hither.
 
 use crate::print;
-use crate::record::free_name;
+use crate::record;
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
+use hither_core::foreign::Foreign;
 use hither_recording::Writer;
 use hither_recording::exchange::{self, Format, MOST_BYTES};
 use std::fs;
@@ -46,7 +47,7 @@ impl Command {
     /// Files that cannot be read, or are of no such tool; a folder in use.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let bytes = read(&self.file)?;
-        let name = || self.file.display().to_string();
+        let name = || self.file.shown().to_string();
         let format = match self.format {
             Some(Tool::Damo) => Format::Damo,
             Some(Tool::Perf) => Format::Perf,
@@ -54,18 +55,18 @@ impl Command {
         };
         let imported = exchange::import(&bytes, format).with_context(name)?;
         drop(bytes);
-        let folder = self.output.unwrap_or_else(|| free_name(Path::new(".")));
+        let folder = record::folder(self.output.as_deref())?;
         let mut meta = imported.about.meta(env!("CARGO_PKG_VERSION"));
         // It has not ended before it is written.
         let ended = meta.ended.take();
-        let mut writer = Writer::create(&folder, meta)?;
+        let mut writer = Writer::create(folder.clone(), meta)?;
         let told = format!(
             "{} samples, {} regions, {} processes and {} mappings in {}",
             imported.samples.len(),
             imported.regions.len(),
             imported.processes.len(),
             imported.mappings.len(),
-            folder.display()
+            folder.path().shown()
         );
         writer.add(imported.samples)?;
         writer.add(imported.regions)?;
@@ -75,7 +76,7 @@ impl Command {
         writer.meta_mut().ended = ended;
         writer.finish()?;
         for note in &imported.about.notes {
-            print::err_lines(note);
+            print::err_lines(&note.shown().to_string());
         }
         print::err_lines(&told);
         Ok(ExitCode::SUCCESS)
@@ -84,7 +85,7 @@ impl Command {
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     const REMEDY: &str = "give a file that `damo record` or `perf mem record` wrote";
-    let name = path.display();
+    let name = path.shown();
     let about = fs::metadata(path).with_context(|| format!("{name} cannot be read; {REMEDY}"))?;
     ensure!(
         !about.is_dir(),

@@ -1,7 +1,9 @@
 //! `hither lab`: an emulated NUMA machine for unmodified programs.
 
+use crate::print;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hither_core::foreign::Foreign;
 use hither_core::policy;
 use hither_core::set::NodeSet;
 use hither_lab::back::Back;
@@ -10,7 +12,6 @@ use hither_lab::qemu::{HugePages, ScopeMode};
 use hither_lab::session::{Lab, Options};
 use hither_lab::{Error, fetch, guest, report};
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -54,8 +55,8 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct MachineArguments {
-    /// Machine file to emulate
-    #[arg(long, value_name = "FILE")]
+    /// Machine to emulate: a machine file, or the name of one that comes with hither
+    #[arg(long, value_name = "NAME")]
     machine: PathBuf,
     /// CPUs to scale it to [default: 8, or the file's where it has fewer]
     #[arg(long, value_name = "N")]
@@ -163,7 +164,7 @@ impl Command {
         done.or_else(|error| match error.downcast_ref::<Error>() {
             Some(Error::OutputClosed) => Ok(ExitCode::SUCCESS),
             Some(failure) if failure.exit_status() != hither_lab::error::STATUS_BAD_INPUT => {
-                eprintln!("hither: {error:#}");
+                print::error(&error);
                 Ok(ExitCode::from(failure.exit_status()))
             }
             _ => Err(error),
@@ -172,7 +173,9 @@ impl Command {
 }
 
 fn setup(install: bool, refresh: bool) -> anyhow::Result<ExitCode> {
-    fetch::setup(install, refresh, &mut |line| eprintln!("lab: {line}"))?;
+    fetch::setup(install, refresh, &mut |line| {
+        print::err(&format!("lab: {line}\n"))
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -184,7 +187,7 @@ fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let (run, setting) = lab.run(&command, &arguments.policy)?;
     let status = run.ended.status;
     let document = report::RunReport::new(setting, &arguments.policy, run);
-    eprint!("{}", report::summary(&document));
+    print::err(&report::summary(&document));
     if let Some(path) = arguments.json {
         write_json(&path, &document)?;
     }
@@ -199,13 +202,13 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     let comparison = lab.compare(&command, &arguments.policies, arguments.repeat)?;
     match arguments.json.as_deref() {
         Some(path) if path.as_os_str() == "-" => {
-            print(&crate::print::json(serde_json::to_value(&comparison)?))?;
+            show(&crate::print::json(serde_json::to_value(&comparison)?))?;
         }
         Some(path) => {
-            print(&compare::table(&comparison))?;
+            show(&compare::table(&comparison))?;
             write_json(path, &comparison)?;
         }
-        None => print(&compare::table(&comparison))?,
+        None => show(&compare::table(&comparison))?,
     }
     let failed = comparison.failures().next().is_some();
     Ok(if failed {
@@ -250,7 +253,7 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
     };
     let lab = Lab::prepare(options)?;
     for line in lab.summary().lines() {
-        eprintln!("lab: {line}");
+        print::err(&format!("lab: {line}\n"));
     }
     Ok(lab)
 }
@@ -295,9 +298,10 @@ fn warn_of_files(command: &[String], packed: &[PathBuf]) {
     for argument in command.iter().skip(1) {
         let file = Path::new(argument);
         if !argument.starts_with('-') && file.is_file() && !is_packed(file) {
-            eprintln!(
-                "lab: {argument} is a file here; the guest has it only with --file {argument}"
-            );
+            let argument = argument.shown();
+            print::err(&format!(
+                "lab: {argument} is a file here; the guest has it only with --file {argument}\n"
+            ));
         }
     }
 }
@@ -306,7 +310,7 @@ fn texts(words: Vec<OsString>) -> Result<Vec<String>, Error> {
     let text = |word: OsString| {
         word.into_string().map_err(|word| {
             Error::bad(
-                format!("the argument {} is not UTF-8", word.display()),
+                format!("the argument {} is not UTF-8", word.shown()),
                 "use plain text arguments",
             )
         })
@@ -315,22 +319,19 @@ fn texts(words: Vec<OsString>) -> Result<Vec<String>, Error> {
 }
 
 /// Prints to standard output; a reader that has seen enough is no failure.
-fn print(text: &str) -> Result<(), Error> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|cause| match cause.kind() {
-            std::io::ErrorKind::BrokenPipe => Error::OutputClosed,
-            _ => Error::Io {
-                doing: "writing to standard output".into(),
-                source: cause,
-            },
-        })
+fn show(text: &str) -> Result<(), Error> {
+    print::out(text).map_err(|cause| match cause.kind() {
+        std::io::ErrorKind::BrokenPipe => Error::OutputClosed,
+        _ => Error::Io {
+            doing: "writing to standard output".into(),
+            source: cause,
+        },
+    })
 }
 
 fn write_json(path: &Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
     let text = crate::print::json(serde_json::to_value(document)?);
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.shown()))
 }
 
 /// `90`, `90s`, `20m`, `2h`; `0` is no limit.

@@ -6,6 +6,7 @@
 mod bench;
 mod beside;
 mod draw;
+mod generate;
 mod import;
 mod lab;
 mod moving;
@@ -26,6 +27,8 @@ mod watchable;
 mod zoom;
 
 use clap::{Args, FromArgMatches, Parser, Subcommand};
+use hither_core::foreign::Foreign;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Exit status where the work could not be finished.
@@ -63,6 +66,7 @@ enum Command {
     Partition(partition::Command),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
+    Generate(generate::Command),
 }
 
 fn main() -> ExitCode {
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Command::Zoom(command) => command.run(),
         Command::Partition(command) => command.run(),
         Command::Lab(command) => command.run(),
+        Command::Generate(command) => command.run(),
     };
     match done {
         Ok(status) => status,
@@ -101,15 +106,34 @@ fn parse() -> Command {
         .nth(1)
         .is_some_and(|name| name == "record")
     {
-        let matches = recorder().get_matches();
-        let parsed = matches.subcommand().map(|(_, own)| {
-            record::Command::from_arg_matches(own).unwrap_or_else(|error| error.exit())
-        });
-        if let Some(command) = parsed {
+        let parse = |words| {
+            let matches = recorder().try_get_matches_from(words)?;
+            let own = matches.subcommand().map(|(_, own)| own);
+            own.map(record::Command::from_arg_matches).transpose()
+        };
+        if let Some(command) = parsed(parse) {
             return Command::Record(command);
         }
     }
-    Arguments::parse().command
+    parsed(Arguments::try_parse_from).command
+}
+
+/// What a parser makes of the arguments. Where it refuses them it is asked anew with arguments that can
+/// be shown, as it repeats them.
+fn parsed<T>(parse: impl Fn(Vec<OsString>) -> Result<T, clap::Error>) -> T {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let error = match parse(words.clone()) {
+        Ok(parsed) => return parsed,
+        Err(error) => error,
+    };
+    let shown = words.iter().map(|word| word.shown().to_string().into());
+    match parse(shown.collect()) {
+        Err(again) if again.kind() == error.kind() => again.exit(),
+        _ => {
+            print::err(&error.render().to_string());
+            std::process::exit(error.exit_code())
+        }
+    }
 }
 
 /// The parser of `hither record` alone.

@@ -2,9 +2,10 @@
 
 use crate::print;
 use anyhow::{Context, ensure};
+use hither_core::foreign::Foreign;
 use hither_linux::sys;
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// Time between two lines of progress, in ns.
@@ -16,9 +17,9 @@ pub fn show(json: &Option<PathBuf>, document: &str, table: &str) -> anyhow::Resu
         Some(path) if is_standard_output(path) => print::out(document)?,
         Some(path) => {
             write("--json", path, document)?;
-            print::out(table)?;
+            print::out_coloured(table)?;
         }
-        None => print::out(table)?,
+        None => print::out_coloured(table)?,
     }
     Ok(())
 }
@@ -37,15 +38,20 @@ pub fn can_write(option: &str, path: &Path) -> anyhow::Result<()> {
         !is_standard_output(path),
         "{option} -: only --json prints to standard output; give {option} a file"
     );
-    let is_new = !path.exists();
     let mut options = std::fs::OpenOptions::new();
-    let opened = options.append(true).create(true).open(path);
-    opened.with_context(|| cannot_write(option, path))?;
-    if is_new {
+    match options.append(true).create_new(true).open(path) {
         // Where the work fails, no empty file is left.
-        let _ = std::fs::remove_file(path);
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            match options.create_new(false).open(path) {
+                // A link to a file that is not there yet: it is made in the end.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                opened => opened.map(drop),
+            }
+        }
+        Err(error) => Err(error),
     }
-    Ok(())
+    .with_context(|| cannot_write(option, path))
 }
 
 /// The whole file at once.
@@ -56,7 +62,7 @@ pub fn write(option: &str, path: &Path, text: &str) -> anyhow::Result<()> {
 fn cannot_write(option: &str, path: &Path) -> String {
     format!(
         "{} cannot be written; give {option} a file in a folder of yours",
-        path.display()
+        path.shown()
     )
 }
 
@@ -90,14 +96,14 @@ impl Progress {
         if self.is_shown && now_ns >= self.due_ns {
             self.due_ns = now_ns + PROGRESS_EVERY_NS;
             self.is_there = true;
-            let _ = write!(io::stderr(), "\rhither: {line}\x1b[K");
+            print::err_progress(&format!("hither: {line}"));
         }
     }
 
     /// Takes the line away.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.is_there) {
-            let _ = write!(io::stderr(), "\r\x1b[K");
+            print::err_progress("");
         }
     }
 }

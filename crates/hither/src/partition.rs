@@ -7,6 +7,7 @@ mod unit;
 
 use crate::print;
 use anyhow::{Context, bail};
+use hither_core::foreign::Foreign;
 use hither_core::partition::file::{self, Wish};
 use hither_core::rset::Resources;
 use hither_linux::partition::{self as machine, Partitions, cgroup, kept};
@@ -153,7 +154,7 @@ fn text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| {
         format!(
             "{} cannot be read; give a file of partitions (docs/partitions.md)",
-            path.display()
+            path.shown()
         )
     })
 }
@@ -162,7 +163,7 @@ fn text(path: &Path) -> anyhow::Result<String> {
 fn read(path: &Path, text: &str, machine: &Resources) -> anyhow::Result<Wish> {
     match file::read(text, machine) {
         Ok(wish) => Ok(wish),
-        Err(fault) => bail!("{}:{}: {}", path.display(), fault.line, fault.reason),
+        Err(fault) => bail!("{}:{}: {}", path.shown(), fault.line, fault.reason),
     }
 }
 
@@ -189,7 +190,7 @@ fn run(name: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {
     let error = std::process::Command::new(&command[0])
         .args(&command[1..])
         .exec();
-    Err(error).with_context(|| format!("{} cannot be started", command[0].display()))
+    Err(error).with_context(|| format!("{} cannot be started", command[0].shown()))
 }
 
 fn stop(force: bool) -> anyhow::Result<ExitCode> {

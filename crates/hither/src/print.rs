@@ -1,14 +1,27 @@
 //! Printing: standard output that may be closed, tables, sizes, error chains.
 
+use hither_core::foreign::{self, Foreign};
 pub use hither_core::size::decimals;
 use std::fmt;
 use std::io::{self, Write};
 
-/// Prints to standard output.
+/// Prints to standard output; what would steer a terminal is written out ([`foreign::lines`]).
 ///
 /// # Errors
 /// What the kernel said; a closed pipe is recognised by [`is_broken_pipe`].
 pub fn out(text: &str) -> io::Result<()> {
+    write_out(&foreign::lines(text))
+}
+
+/// The same of text that hither has coloured.
+///
+/// # Errors
+/// As [`out`].
+pub fn out_coloured(text: &str) -> io::Result<()> {
+    write_out(&foreign::coloured_lines(text))
+}
+
+fn write_out(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| match error.kind() {
@@ -50,7 +63,19 @@ pub fn err_lines(text: &str) {
         .lines()
         .map(|line| format!("hither: {line}\n"))
         .collect();
-    let _ = io::stderr().lock().write_all(prefixed.as_bytes());
+    err(&prefixed);
+}
+
+/// Prints to standard error, as [`out`] does. Nobody is told where even that fails.
+pub fn err(text: &str) {
+    let _ = io::stderr()
+        .lock()
+        .write_all(foreign::lines(text).as_bytes());
+}
+
+/// Writes over the last line of a terminal, and goes on in it.
+pub fn err_progress(line: &str) {
+    let _ = write!(io::stderr(), "\r{}\x1b[K", line.shown());
 }
 
 /// Prints an error with its chain of causes, once.
@@ -68,18 +93,11 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(broken)
 }
 
-/// A name that may hold anything, without what would disturb a terminal.
-pub fn printable(name: &str) -> String {
-    let letter = |letter: char| match letter.is_control() {
-        true => '?',
-        false => letter,
-    };
-    name.chars().map(letter).collect()
-}
-
 /// Rows as aligned columns, two spaces apart; columns that are empty below their head are left
-/// out.
+/// out. Cells may hold anything.
 pub fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+    let shown = |row: &Vec<String>| row.iter().map(|cell| cell.shown().to_string()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(shown).collect();
     let used: Vec<usize> = (0..head.len())
         .filter(|&column| {
             rows.iter()
@@ -104,7 +122,7 @@ pub fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
         line + "\n"
     };
     let mut text = line(&|column| head[column].to_owned());
-    for row in rows {
+    for row in &rows {
         text.push_str(&line(&|column| {
             row.get(column).cloned().unwrap_or_default()
         }));
@@ -180,6 +198,12 @@ mod tests {
         let text = json(document);
         assert_eq!(text.matches("-0.0").count(), 0, "{text}");
         assert!(text.contains("-1.5"));
+    }
+
+    #[test]
+    fn cells_stay_in_their_row() {
+        let rows = [vec!["a\n\u{1b}[2J\u{202e}".into(), "b".into()]];
+        assert_eq!(columns(&["x", "y"], &rows), "x       y\na??[2J?  b\n");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::output::{Progress, can_write, show, write};
 use crate::units::parse_bytes;
 use alone::Pages;
 use anyhow::Context;
+use hither_core::foreign::Foreign;
 use hither_core::machine::parse;
 use hither_core::set::CpuSet;
 use hither_linux::probe::alone::Memory;
@@ -82,7 +83,7 @@ fn machine_name(path: &Path) -> anyhow::Result<String> {
         Some(stem) if parse::is_name(stem) => Ok(stem.to_owned()),
         _ => anyhow::bail!(
             "--machine-file {}: name it with lower-case letters, digits and `-`, as in mine.toml",
-            path.display()
+            path.shown()
         ),
     }
 }

@@ -13,15 +13,16 @@ use crate::trackers;
 use crate::units;
 use crate::watchable;
 use allocations::Allocations;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::{Topology, sysfs_cpu};
 use hither_linux::tracker::frames::FrameNodes;
-use hither_recording::Writer;
 use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
+use hither_recording::{Folder, Writer};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,7 +43,12 @@ const CGROUPS: &str = "sys/fs/cgroup";
 /// at any moment, it holds all but the last ten seconds, the names of processes and what --sites
 /// tells.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(override_usage = "\
+hither record [OPTIONS] -- CMD...
+       hither record [OPTIONS] --pid PID...
+       hither record [OPTIONS] --cgroup PATH",
+    group(clap::ArgGroup::new("watched").required(true).args(["command", "pid", "cgroup"])),
+    after_help = "\
 Examples:
   hither record -- ./app --its options
   hither record --sites -- ./app
@@ -54,11 +60,10 @@ pub struct Command {
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
     /// Watch this running process and its descendants, until it ends or Ctrl-C; repeatable
-    #[arg(short, long, value_name = "PID", conflicts_with = "command",
-          value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Vec<i32>,
     /// Watch the processes of a control group, until Ctrl-C
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "pid"])]
+    #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
     /// Stop recording after this time; a command runs on
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
@@ -80,7 +85,7 @@ pub struct Command {
           value_parser = units::parse_bytes)]
     sites: Option<u64>,
     /// Program and arguments
-    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["pid", "cgroup"])]
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -95,12 +100,9 @@ impl Command {
         let topology = Topology::read_layout(&root).context("reading the machine")?;
         let scope = self.scope(&root)?;
         let tracker = choose::tracker(self.tracker.as_deref(), &root, &topology)?;
-        let folder = match &self.output {
-            Some(folder) => folder.clone(),
-            None => free_name(Path::new(".")),
-        };
         let meta = self.meta(&root, &topology, &tracker);
-        let writer = Writer::create(&folder, meta)?;
+        let folder = folder(self.output.as_deref())?;
+        let writer = Writer::create(folder.clone(), meta)?;
         let pid = match (self.command.is_empty(), &self.pid[..]) {
             (false, _) => None,
             (true, &[pid]) => Some(pid),
@@ -108,8 +110,7 @@ impl Command {
             // group may always get new ones, so that somebody has to stop it.
             (true, _) => Some(std::process::id() as i32),
         };
-        let (beside, allocations, mut writer) =
-            begin(pid, &self.command, self.sites, &folder, writer)?;
+        let (beside, allocations, mut writer) = begin(pid, &self.command, self.sites, writer)?;
         let mut notes = tracker.notes.clone();
         let mut session = session::Session::new(session::Setup {
             root: &root,
@@ -136,7 +137,9 @@ impl Command {
             if limit_ns.is_some_and(|limit| length_ns >= limit) || session.is_over() {
                 let finished = session.finish(&mut writer);
                 // A command runs on for who knows how long.
-                writer.meta_mut().ended = Some(ended(End::Stopped, length_ns, notes.clone()));
+                let mut ended = ended(End::Stopped, length_ns, notes.clone());
+                ended.watched_cpu_us = Some(session.watched_us());
+                writer.meta_mut().ended = Some(ended);
                 written = Some(finished.and_then(|()| writer.flush()));
                 return None;
             }
@@ -163,15 +166,16 @@ impl Command {
                 Err(error) => notes.push(format!("allocation sites are missing: {error:#}")),
             }
         }
-        let ended = ended(end, length_ns, notes.clone());
+        let mut ended = ended(end, length_ns, notes);
+        ended.watched_cpu_us = Some(session.watched_us().max(watched_us));
         let status = ended.status;
-        writer.meta_mut().ended = Some(ended);
+        writer.meta_mut().ended = Some(ended.clone());
         let finished = writer.finish().map_err(anyhow::Error::new);
         if let Some(error) = written.map_err(anyhow::Error::new).and(finished).err() {
             print::error(&error.context("the recording is not whole"));
             return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
         }
-        print::err_lines(&session.account(&folder, length_ns, watched_us, &notes));
+        print::err_lines(&session.account(folder.path(), &ended));
         Ok(ExitCode::from(status.unwrap_or(0)))
     }
 
@@ -184,7 +188,7 @@ impl Command {
                     && root.has(&format!("{folder}/cgroup.procs")),
                 "--cgroup {group}: there is no such control group; give its path below {}, as \
                  `systemd-cgls` shows it",
-                root.path(CGROUPS).display()
+                root.path(CGROUPS).shown()
             );
             return Ok(Scope::Cgroup(folder));
         }
@@ -220,10 +224,10 @@ pub fn begin(
     pid: Option<i32>,
     command: &[OsString],
     sites: Option<u64>,
-    folder: &Path,
     writer: Writer,
 ) -> anyhow::Result<(Beside, Option<Allocations>, Writer)> {
-    let new = |threshold_bytes| Allocations::new(folder, threshold_bytes).context("--sites");
+    let new =
+        |threshold_bytes| Allocations::new(writer.folder(), threshold_bytes).context("--sites");
     let begun = sites.map(new).transpose().and_then(|allocations| {
         let beside = match pid {
             Some(pid) => Beside::attach(pid),
@@ -246,7 +250,21 @@ pub fn begin(
     }
 }
 
-/// The end of a recording that ends now.
+/// What a recording cost, for a person: of the CPU time of what was watched, where that is known.
+#[must_use]
+pub fn cost(own_us: u64, watched_us: Option<u64>) -> String {
+    let own = units::time(own_us as f64 * 1000.0);
+    match watched_us {
+        None => format!("{own} of CPU time"),
+        Some(0) => format!("{own} of CPU time, and what was watched used none"),
+        Some(watched) => format!(
+            "{own} of CPU time, {:.2} % of the CPU time of what was watched",
+            100.0 * own_us as f64 / watched as f64
+        ),
+    }
+}
+
+/// The end of a recording that ends now. Who knows the CPU time of what was watched adds it.
 pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
     let (status, signal) = match end {
         End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
@@ -260,6 +278,7 @@ pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
         signal,
         own_user_us: Some(usage.user_us),
         own_system_us: Some(usage.system_us),
+        watched_cpu_us: None,
         own_peak_kb: Some(usage.peak_resident_kb),
         notes,
     }
@@ -329,10 +348,36 @@ pub fn numbered(number: u64) -> PathBuf {
     }
 }
 
-/// A name for a recording in a folder, behind all that are there: the newest has the highest number.
-pub fn free_name(folder: &Path) -> PathBuf {
-    let highest = numbers(folder).ok().and_then(Iterator::max);
-    numbered(highest.map_or(1, |number| number.saturating_add(1)))
+/// The folder that was asked for, or one with a name of its own in the current folder.
+pub fn folder(asked: Option<&Path>) -> anyhow::Result<Folder> {
+    match asked {
+        Some(path) => Ok(Folder::make_or_take(path)?),
+        None => numbered_folder(Path::new("")),
+    }
+}
+
+/// A new folder for a recording in another, behind all that are there: the newest has the highest
+/// number.
+fn numbered_folder(within: &Path) -> anyhow::Result<Folder> {
+    let here = if within.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        within
+    };
+    loop {
+        let highest = numbers(here).ok().and_then(Iterator::max).unwrap_or(0);
+        let Some(next) = highest.checked_add(1) else {
+            bail!(
+                "{} has the last number that there is; name a folder with --output, or remove that one",
+                numbered(highest).shown()
+            );
+        };
+        match Folder::make(&within.join(numbered(next))) {
+            // Somebody else began one just now: its number is the highest then.
+            Err(error) if error.is_taken() && numbers(here)?.any(|number| number >= next) => {}
+            made => return Ok(made?),
+        }
+    }
 }
 
 /// `1`, `0.5`, `2%`.
@@ -351,14 +396,20 @@ mod tests {
     #[test]
     fn names_that_are_taken_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let next = || free_name(folder.path()).into_os_string();
-        assert_eq!(next(), "hither-recording");
+        let next = || {
+            let made = numbered_folder(folder.path())?;
+            anyhow::Ok(made.path().file_name().unwrap().to_owned())
+        };
+        assert_eq!(next().unwrap(), "hither-recording");
         std::fs::create_dir(folder.path().join("hither-recording-x")).unwrap();
-        std::fs::create_dir(folder.path().join(next())).unwrap();
-        assert_eq!(next(), "hither-recording-2");
+        assert_eq!(next().unwrap(), "hither-recording-2");
         // The place of one that was removed stays free, or it would be taken for an older one.
         std::fs::write(folder.path().join("hither-recording-7"), "").unwrap();
-        assert_eq!(next(), "hither-recording-8");
+        assert_eq!(next().unwrap(), "hither-recording-8");
+        // Behind the last number there is none, and an empty folder that has it is not taken.
+        std::fs::create_dir(folder.path().join(numbered(u64::MAX))).unwrap();
+        let refused = next().unwrap_err().to_string();
+        assert!(refused.contains("has the last number"), "{refused}");
     }
 
     #[test]

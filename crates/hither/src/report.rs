@@ -11,6 +11,7 @@ use crate::output::{can_write, show, write};
 use crate::record::{DEFAULT_NAME, numbered, numbers};
 use anyhow::{Context, anyhow, ensure};
 use figures::Figures;
+use hither_core::foreign::Foreign;
 use hither_recording::Recording;
 use hither_recording::analysis::{Data, heat};
 use hither_recording::exchange::perfetto;
@@ -97,7 +98,7 @@ impl Command {
             write("--svg", path, &heat.svg())?;
         }
         if let Some(path) = &self.html {
-            let title = format!("hither: {}", folder.display());
+            let title = format!("hither: {}", folder.shown());
             write("--html", path, &document.html(&title))?;
         }
         if let Some(path) = &self.perfetto {

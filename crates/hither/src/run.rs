@@ -18,9 +18,11 @@ use crate::{beside, print, units};
 use anyhow::{Context, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_core::engine::{Engine, EngineConfig};
+use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse};
 use hither_core::policy;
 use hither_core::rset::Resources;
+use hither_linux::parts;
 use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
@@ -58,8 +60,8 @@ pub struct Command {
     /// Write the report to a file (hither.run/1)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Machine file that tells the clock of the CPUs
-    #[arg(long, value_name = "FILE")]
+    /// Machine file that tells the clock of the CPUs, or the name of one that comes with hither
+    #[arg(long, value_name = "NAME")]
     machine: Option<PathBuf>,
     #[command(flatten)]
     place: place::Options,
@@ -167,7 +169,7 @@ impl Command {
         if let Some(word) = self.command.first() {
             bail!(
                 "`{}` would not be run: --show, --hardware, --shm and --file go without a program",
-                word.display()
+                word.shown()
             );
         }
         let shared = &self.numactl.shared;
@@ -222,14 +224,16 @@ fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
     Ok((root, topology, resources))
 }
 
-fn read_machine(path: &Path) -> anyhow::Result<Machine> {
+fn read_machine(name: &Path) -> anyhow::Result<Machine> {
+    let own = std::env::current_exe().context("asking for the path of hither itself")?;
+    let path = &parts::find_machine(&own, name).context("--machine")?;
     let text = std::fs::read_to_string(path).with_context(|| {
         format!(
             "{} cannot be read; give --machine a machine file",
-            path.display()
+            path.shown()
         )
     })?;
-    parse::parse(&text).with_context(|| format!("machine file {}", path.display()))
+    parse::parse(&text).with_context(|| format!("machine file {}", path.shown()))
 }
 
 /// The policies there are, with their summaries, for the help and for refusals.

@@ -1,7 +1,9 @@
 //! Allocation sites of a program that is started: the shim before it, its logs after it.
 
 use anyhow::{Context, bail};
+use hither_core::foreign::Foreign;
 use hither_core::sites::{How, environment};
+use hither_linux::parts;
 use hither_linux::sites::{self, Module, Sites};
 use hither_symbols::{Build, Symbols};
 use std::collections::HashMap;
@@ -9,9 +11,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// File name of the shim.
-const SHIM: &str = "libhither_preload.so";
 
 /// Modules whose own frames are nobody's site: they allocate for whoever called them.
 const RUNTIMES: [&str; 11] = [
@@ -44,35 +43,23 @@ impl Shim {
     /// It is nowhere, or where `LD_PRELOAD` cannot name it.
     pub fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("asking for the path of hither itself")?;
-        Self::find_near(&own, std::env::var_os("HITHER_PRELOAD").map(PathBuf::from))
+        Self::find_near(
+            &own,
+            std::env::var_os(parts::SHIM.variable).map(PathBuf::from),
+        )
     }
 
     fn find_near(own: &Path, named: Option<PathBuf>) -> anyhow::Result<Self> {
-        let folder = own.parent().unwrap_or(Path::new("/"));
-        let places = match named {
-            Some(path) => vec![path],
-            None => vec![
-                folder.join(SHIM),
-                folder.join("../lib/hither").join(SHIM),
-                folder.join("../lib64/hither").join(SHIM),
-            ],
-        };
-        let Some(path) = places.iter().find(|path| path.is_file()) else {
-            bail!(
-                "{} is not there; build it with `cargo build --release -p hither-preload`, or name \
-                 it in HITHER_PRELOAD",
-                places[0].display()
-            );
-        };
+        let path = parts::SHIM.find(own, named)?;
         let path = path
             .canonicalize()
-            .with_context(|| format!("resolving {}", path.display()))?;
+            .with_context(|| format!("resolving {}", path.shown()))?;
         // What LD_PRELOAD separates its entries with, or replaces in them.
         if path.to_string_lossy().contains([' ', ':', '$']) {
             bail!(
                 "{}: LD_PRELOAD cannot name a path with a space, a colon or a dollar; copy the file \
                  elsewhere and name it in HITHER_PRELOAD",
-                path.display()
+                path.shown()
             );
         }
         Ok(Self { path })
@@ -179,12 +166,12 @@ pub struct Frame {
 /// # Errors
 /// The folder cannot be read.
 pub fn collect(folder: &Path) -> anyhow::Result<Vec<ProcessSites>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.shown()))?;
     let mut logs = Vec::new();
     let mut damaged = Vec::new();
     for entry in entries {
         let path = entry
-            .with_context(|| format!("reading {}", folder.display()))?
+            .with_context(|| format!("reading {}", folder.shown()))?
             .path();
         if path.extension() != Some(OsStr::new("sites")) {
             continue;

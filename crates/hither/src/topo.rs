@@ -7,6 +7,7 @@ mod text;
 
 use crate::{output, print};
 use anyhow::Context;
+use hither_core::foreign::Foreign;
 use hither_core::rset::Resources;
 use hither_linux::doctor::{self, Check};
 use hither_linux::resources;
@@ -27,7 +28,12 @@ pub struct Command {
     doctor: bool,
     /// Show what a resource set comes to, as in 'node:0 + near:gpu0 - cpus:0' (docs/resource-sets.md);
     /// repeatable
-    #[arg(long, value_name = "EXPR", conflicts_with = "doctor")]
+    #[arg(
+        long,
+        value_name = "EXPR",
+        conflicts_with = "doctor",
+        allow_negative_numbers = true
+    )]
     set: Vec<String>,
     /// Read a captured machine: the folder that holds its sys and proc
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -105,7 +111,7 @@ impl Command {
         if !self.root.is_dir() {
             anyhow::bail!(
                 "{}: is no folder; give --root the folder that holds a machine's sys",
-                self.root.display()
+                self.root.shown()
             );
         }
         Ok(Root::new(&self.root))

@@ -1,7 +1,7 @@
 //! Processes that somebody names by their number.
 
-use crate::print::printable;
 use anyhow::bail;
+use hither_core::foreign::Foreign;
 use hither_linux::proc::stat;
 use hither_linux::root::Root;
 use std::io::ErrorKind;
@@ -29,7 +29,7 @@ pub fn check(root: &Root, pid: i32) -> anyhow::Result<()> {
     if opened.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
         bail!(
             "process {} is not yours; run hither as its owner or as root",
-            printable(&stat.name)
+            stat.name.shown()
         );
     }
     if stat.has_ended() {

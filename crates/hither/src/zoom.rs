@@ -12,11 +12,11 @@ use crate::output::{can_write, write};
 use crate::print;
 use crate::watchable;
 use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_linux::root::Root;
 use hither_recording::Recording;
 use hither_recording::analysis::{Data, page as pages};
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use steps::{Steps, Wanted};
@@ -34,7 +34,12 @@ use steps::{Steps, Wanted};
 /// With --page the look goes to one page at once: who reads and writes which of its lines, from which
 /// node and source line, what data it belongs to, and what would help.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(override_usage = "\
+hither zoom [OPTIONS] -- CMD...
+       hither zoom [OPTIONS] PID
+       hither zoom [OPTIONS] FOLDER",
+    group(clap::ArgGroup::new("watched").required(true).args(["command", "what"])),
+    after_help = "\
 Examples:
   hither zoom -- ./app --its options
   hither zoom --sites=64 -- ./app
@@ -43,7 +48,7 @@ Examples:
   hither zoom hither-recording --area '[heap]'")]
 pub struct Command {
     /// A running process by its number, or the folder of a recording
-    #[arg(value_name = "PID|FOLDER", conflicts_with = "command")]
+    #[arg(value_name = "PID|FOLDER")]
     what: Option<PathBuf>,
     /// Time that a step looks
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
@@ -83,7 +88,7 @@ pub struct Command {
           value_parser = crate::units::parse_bytes)]
     sites: Option<u64>,
     /// Program and arguments; its standard output stays its own, the tables go to standard error
-    #[arg(last = true, value_name = "CMD", required_unless_present = "what")]
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -102,7 +107,7 @@ impl Command {
                 _ => bail!(
                     "{} is no folder and no number of a process; give one of them, or a command \
                      behind `--`",
-                    what.display()
+                    what.shown()
                 ),
             },
             _ => None,
@@ -113,7 +118,7 @@ impl Command {
         let wanted = Wanted {
             area: self.area.clone(),
             top: self.top,
-            again: self.what.as_ref().map(|what| what.display().to_string()),
+            again: self.what.as_ref().map(|what| what.shown().to_string()),
         };
         let (steps, status) = match (&self.what, pid) {
             (Some(folder), None) => {
@@ -189,10 +194,7 @@ impl Command {
         match (is_document, self.command.is_empty()) {
             (true, _) => {}
             (false, true) => print::out(text)?,
-            // Nobody is told where even that fails.
-            (false, false) => {
-                let _ = std::io::stderr().lock().write_all(text.as_bytes());
-            }
+            (false, false) => print::err(text),
         }
         Ok(())
     }

@@ -146,7 +146,7 @@ fn bad_command_lines_are_refused_with_a_remedy() {
                 "--",
                 "true",
             ],
-            "give --machine",
+            "name a machine file",
         ),
         (
             &[
@@ -418,4 +418,15 @@ fn help_and_version_are_there() {
         );
     }
     assert!(text(&output(&["run", "--help"]).stdout).contains("carrefour"));
+}
+
+#[test]
+fn record_and_zoom_without_arguments_name_all_their_forms() {
+    for form in ["-- CMD...", "--pid PID...", "--cgroup PATH"] {
+        refused(&["record"], &format!("hither record [OPTIONS] {form}"));
+        refused(&["record", "--seconds", "5"], form);
+    }
+    for form in ["-- CMD...", "PID", "FOLDER"] {
+        refused(&["zoom"], &format!("hither zoom [OPTIONS] {form}\n"));
+    }
 }

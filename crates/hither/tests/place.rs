@@ -1,6 +1,6 @@
 //! `hither run` where it places programs, natively: with one node or more, as this machine has.
 
-use crate::common::{output, refused, text};
+use crate::common::{hither, output, refused, text};
 use serde_json::Value;
 
 fn said(arguments: &[&str]) -> String {
@@ -131,6 +131,20 @@ time.sleep(0.7)
 }
 
 #[test]
+fn a_program_that_cuts_the_board_short_harms_nobody() {
+    let shim = std::env::current_exe().unwrap();
+    let shim = shim.with_file_name("libhither_preload.so");
+    let script = "[ -e \"$HITHER_PLACE_BOARD\" ] || exit 3
+        truncate -s 0 \"$HITHER_PLACE_BOARD\" && exit 4
+        sleep 0.3; exit 5";
+    let run = hither(&["run", "--threads", "fill", "--", "sh", "-c", script])
+        .env("HITHER_PRELOAD", shim)
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(5), "{}", text(&run.stderr));
+}
+
+#[test]
 fn a_chosen_node_is_told_with_the_reason() {
     let run = output(&[
         "run", "--choose", "--needs", "1M", "--near", "node0", "--", "sleep", "0.3",
@@ -228,6 +242,104 @@ fn what_cannot_be_is_refused_before_anything_runs() {
         let mut all = vec!["run"];
         all.extend(words);
         refused(&all, part);
+    }
+}
+
+/// As numactl: the last of one option counts, each of them must be right, flags may be repeated, and
+/// what follows an option that takes a list is its list.
+#[test]
+fn numactls_spellings_are_understood() {
+    let cpu = first_cpu();
+    let on = |words: &[&str]| {
+        let program = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+        said(&[&["run"], words, &program].concat())
+    };
+    let only = format!("Cpus_allowed_list:\t{cpu}\n");
+    for words in [
+        &["-C", "all", "-C", &cpu][..],
+        &["-C", &cpu, "--physcpubind=+0"],
+        &["-N", "all", "-c", "0", "-C", "+0,+0"],
+        &["-a", "-a", "-b", "-b", "-t", "-t", "-C", "++0"],
+        &["-N", "0", "-N", "same", "-C", "+0-+0", "-V", "-V"],
+    ] {
+        assert_eq!(on(words), only, "{words:?}");
+    }
+    let node = |words: &[&str]| {
+        let script = "grep -c bind:0 /proc/self/numa_maps";
+        said(&[&["run"], words, &["sh", "-c", script]].concat())
+    };
+    for list in ["+0,+0", "0,all", " 0", "-0", "0-+0", "same"] {
+        assert_ne!(node(&["-N", "0", "-m", list]), "0\n", "{list}");
+    }
+    for (words, part) in [
+        (
+            &["-m", "-1"][..],
+            "--membind `-1`: -1 is no number of a node",
+        ),
+        (
+            &["-C", "-1"],
+            "--physcpubind `-1`: -1 is no number of a node",
+        ),
+        (
+            &["-N", "-l", "-m", "0"],
+            "--cpunodebind `-l`: `-l` is no number",
+        ),
+        (
+            &["-C", "9999", "-C", "0"],
+            "--physcpubind `9999`: 9999 is not",
+        ),
+        (&["-N", "x", "-N", "0"], "--cpunodebind `x`"),
+        (&["-m", "0", "-m", "0"], "cannot be used multiple times"),
+        (&["--on", "-1"], "`-1` does not say what it is"),
+        (&["-o", "-1", "--file", "x"], "`-1` is no size"),
+    ] {
+        refused(&[&["run"], words, &["true"]].concat(), part);
+    }
+    refused(&["topo", "--set", "-1"], "`-1` does not say what it is");
+}
+
+/// The kernel's routing decides, in a network namespace with two interfaces: rules, tables, routes
+/// that forbid, own addresses. Making one takes root.
+#[test]
+fn a_host_is_reached_by_the_interface_that_the_kernel_takes() {
+    let script = "set -e; mount -t sysfs none /sys; ip() { busybox ip \"$@\"; }
+        ip link set lo up; ip link add v0 type veth; ip link add v1 type veth
+        ip addr add 10.1.0.1/24 dev v0; ip addr add 10.2.0.1/24 dev v1
+        for link in v0 v1 veth0 veth1; do ip link set $link up; done
+        ip rule add to 10.5.0.0/16 table 7; ip route add 10.5.0.0/16 dev v1 table 7
+        ip route add 10.5.0.0/16 dev v0
+        ip route add blackhole 10.6.0.0/16
+        ip -6 addr add fd00:1::1/64 dev v0; ip -6 route add fd00:2::/64 dev v1
+        for host in 10.1.0.9 10.5.0.1 10.6.0.1 10.9.0.1 10.1.0.1 fd00:2::9 fd00:3::1 fe80::9%v0; do
+        \"$0\" run -m ip:$host true 2>&1 || true; done";
+    let hither = env!("CARGO_BIN_EXE_hither");
+    let unshared = std::process::Command::new("unshare")
+        .args(["--net", "--mount", "sh", "-c", script, hither])
+        .output()
+        .unwrap();
+    let (told, error) = (text(&unshared.stdout), text(&unshared.stderr));
+    let here = |words| error.contains(words);
+    if here("Operation not permitted") || here("not supported") {
+        // Captured replies of the kernel are read by the tests of `sys::route_to`.
+        println!("no network namespace with interfaces can be made here: {error}");
+        return;
+    }
+    assert!(unshared.status.success(), "{told}{error}");
+    let expected = [
+        "`v0` is on no bus",
+        // The main table, which /proc/net/route shows, has v0.
+        "`v1` is on no bus",
+        "no interface leads to 10.6.0.1",
+        "no interface leads to 10.9.0.1",
+        "10.1.0.1 is this machine's own",
+        "`v1` is on no bus",
+        "no interface leads to fd00:3::1",
+        "`v0` is on no bus",
+    ];
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), expected.len(), "{told}");
+    for (line, part) in lines.iter().zip(expected) {
+        assert!(line.contains(part), "`{part}` is not in {line}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::protocol::FileBegin;
+use hither_core::foreign::Foreign;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -42,13 +43,13 @@ impl Back {
             return Err(Error::bad(
                 format!(
                     "--back {text}: {} exists and is not overwritten",
-                    host.display()
+                    host.shown()
                 ),
                 format!("remove it, or name another place with --back {guest}:HOST"),
             ));
         }
-        let host = std::path::absolute(&host)
-            .map_err(Error::io(format!("resolving {}", host.display())))?;
+        let host =
+            std::path::absolute(&host).map_err(Error::io(format!("resolving {}", host.shown())))?;
         Ok(Self {
             guest: guest.to_owned(),
             host,
@@ -100,7 +101,7 @@ impl Receiver {
         } else {
             back.host.join(below)
         };
-        let doing = || format!("writing {}", path.display());
+        let doing = || format!("writing {}", path.shown());
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(Error::io(doing()))?;
         }
@@ -109,9 +110,11 @@ impl Receiver {
             .create_new(true)
             .mode(0o600)
             .open(&path);
-        self.open = Some((path.clone(), file.map_err(Error::io(doing()))?));
+        let file = file.map_err(Error::io(doing()))?;
         let mode = fs::Permissions::from_mode(begin.mode & 0o777 | 0o200);
-        fs::set_permissions(&path, mode).map_err(Error::io(doing()))
+        let allowed = file.set_permissions(mode).map_err(Error::io(doing()));
+        self.open = Some((path, file));
+        allowed
     }
 
     /// Its next bytes.
@@ -123,7 +126,7 @@ impl Receiver {
             return Err(Error::guest_sent("file data without a file"));
         };
         file.write_all(bytes)
-            .map_err(Error::io(format!("writing {}", path.display())))
+            .map_err(Error::io(format!("writing {}", path.shown())))
     }
 
     /// It is whole.

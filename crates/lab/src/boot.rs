@@ -8,6 +8,9 @@ use crate::console::Tail;
 use crate::error::{Console, Error, Result};
 use crate::os::{self, Interest, Signals};
 use crate::protocol::{self, Decoder, Frame, Kind};
+use crate::viewer;
+use crate::waiting::Waiting;
+use hither_core::foreign::Foreign;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -71,6 +74,7 @@ pub struct Emulator {
     input_open: bool,
     timeout: Option<Duration>,
     started: Instant,
+    waiting: Waiting,
     done: Option<Instant>,
 }
 
@@ -107,7 +111,7 @@ impl Emulator {
         let child = command.spawn().map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound => crate::fetch::qemu_missing(),
             _ => Error::Io {
-                doing: format!("starting {}", start.qemu.display()),
+                doing: format!("starting {}", start.qemu.shown()),
                 source: cause,
             },
         })?;
@@ -122,6 +126,7 @@ impl Emulator {
             input_open: true,
             timeout: start.timeout,
             started: Instant::now(),
+            waiting: Waiting::default(),
             done: None,
         };
         for fd in [
@@ -166,8 +171,12 @@ impl Emulator {
                     write: false,
                 },
             ];
-            let ready = os::wait(&interests, self.time_left(session)?)
-                .map_err(Error::io("waiting for QEMU"))?;
+            let mut left = self.time_left(session)?;
+            if !session.is_up() {
+                let until_next = self.tell_waiting();
+                left = Some(left.map_or(until_next, |left| left.min(until_next)));
+            }
+            let ready = os::wait(&interests, left).map_err(Error::io("waiting for QEMU"))?;
             self.take_signals(session)?;
             if ready[1].read {
                 drain(self.console_fd(), &mut self.console);
@@ -205,6 +214,15 @@ impl Emulator {
             });
         }
         Ok(Some(power_off.map_or(left, |limit| limit.min(left))))
+    }
+
+    /// Says that the guest is still booting where that is due; the time until it is due again.
+    fn tell_waiting(&mut self) -> Duration {
+        let (line, until_next) = self.waiting.turn(self.started.elapsed());
+        if let Some(line) = line {
+            viewer::note(&line);
+        }
+        until_next
     }
 
     fn take_signals(&mut self, session: &dyn Session) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Where fetched things are kept: `$HITHER_CACHE`, `$XDG_CACHE_HOME/hither` or `~/.cache/hither`.
 
 use crate::error::{Error, Result};
+use hither_core::foreign::Foreign;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
@@ -113,7 +114,7 @@ impl Cache {
         if let Some(label) = Label::ALL.into_iter().find(|label| label.name() == wanted) {
             return self.kernel(label).map(|(image, _)| image).ok_or_else(|| {
                 Error::missing(
-                    format!("the kernel `{wanted}` is not in {}", self.root.display()),
+                    format!("the kernel `{wanted}` is not in {}", self.root.shown()),
                     "run `hither lab setup`, which fetches it, or name a kernel image with --kernel FILE",
                 )
             });

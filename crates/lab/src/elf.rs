@@ -106,7 +106,7 @@ fn loader(bytes: &[u8]) -> Result<Option<String>, String> {
     Ok(None)
 }
 
-/// A program as the kernel and the loader read it: up to the end of its last segment, without the
+/// A program or library as the kernel and the loader read it: up to the end of its last segment, without the
 /// sections behind (symbols, lines of source) and their table. `None` where that cannot be told.
 #[must_use]
 pub fn without_sections(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -118,7 +118,7 @@ pub fn without_sections(bytes: &[u8]) -> Option<Vec<u8>> {
             .fold(0, |sum, &b| sum << 8 | u64::from(b));
         usize::try_from(whole).ok()
     };
-    let ProgramFile::Dynamic { .. } = inspect(bytes) else {
+    let (ProgramFile::Dynamic { .. } | ProgramFile::NoLoader) = inspect(bytes) else {
         return None;
     };
     let (table, entry_bytes, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);

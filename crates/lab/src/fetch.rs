@@ -7,8 +7,10 @@
 
 use crate::cache::{About, Cache, IMAGE, Label, UNPACKED};
 use crate::error::{Error, Result};
+use hither_core::foreign::Foreign;
 use std::cmp::Reverse;
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,7 +111,7 @@ pub fn find_qemu() -> Result<Qemu> {
         Some(path) if Path::new(&path).is_file() => PathBuf::from(path),
         Some(path) => {
             return Err(Error::missing(
-                format!("HITHER_QEMU names {}, which is no file", path.display()),
+                format!("HITHER_QEMU names {}, which is no file", path.shown()),
                 "name QEMU's x86-64 system emulator, or unset the variable",
             ));
         }
@@ -123,14 +125,14 @@ pub fn find_qemu() -> Result<Qemu> {
         .output()
         .map_err(|cause| {
             Error::missing(
-                format!("{} cannot be run: {cause}", path.display()),
+                format!("{} cannot be run: {cause}", path.shown()),
                 install_command(),
             )
         })?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = qemu_version(&text).ok_or_else(|| {
         Error::missing(
-            format!("{} does not print a QEMU version", path.display()),
+            format!("{} does not print a QEMU version", path.shown()),
             install_command(),
         )
     })?;
@@ -142,7 +144,7 @@ pub fn find_qemu() -> Result<Qemu> {
         return Err(Error::missing(
             format!(
                 "{} is version {version}, the lab needs {QEMU_MAJOR} or newer",
-                path.display()
+                path.shown()
             ),
             install_command(),
         ));
@@ -158,7 +160,7 @@ fn qemu_version(text: &str) -> Option<String> {
 
 /// Does QEMU have plugins? Asked at set-up only: it costs a start of QEMU.
 fn has_plugins(qemu: &Qemu) -> Result<()> {
-    let doing = || format!("asking {} for its options", qemu.path.display());
+    let doing = || format!("asking {} for its options", qemu.path.shown());
     let output = Command::new(&qemu.path)
         .arg("-help")
         .output()
@@ -170,7 +172,7 @@ fn has_plugins(qemu: &Qemu) -> Result<()> {
         return Ok(());
     }
     Err(Error::missing(
-        format!("{} was built without plugins", qemu.path.display()),
+        format!("{} was built without plugins", qemu.path.shown()),
         "use Debian's package (see `hither lab setup --install`) or build QEMU with --enable-plugins",
     ))
 }
@@ -188,9 +190,9 @@ pub fn setup(install: bool, refresh: bool, progress: Progress<'_>) -> Result<()>
         other => other?,
     };
     has_plugins(&qemu)?;
-    progress(&format!("QEMU {} at {}", qemu.version, qemu.path.display()));
+    progress(&format!("QEMU {} at {}", qemu.version, qemu.path.shown()));
     match crate::image::find_program("busybox") {
-        Ok(path) => progress(&format!("busybox at {}", path.display())),
+        Ok(path) => progress(&format!("busybox at {}", path.shown())),
         Err(_) if install => install_packages(&["busybox-static"], progress)?,
         Err(_) => progress(
             "no busybox: `hither lab shell` will lack most commands (apt-get install busybox-static)",
@@ -268,7 +270,7 @@ fn fetch_kernel(cache: &Cache, label: Label, progress: Progress<'_>) -> Result<A
         ));
     }
     fs::create_dir_all(cache.root())
-        .map_err(Error::io(format!("making {}", cache.root().display())))?;
+        .map_err(Error::io(format!("making {}", cache.root().shown())))?;
     remove_stale(cache.root());
     let mut last = None;
     for place in places(label) {
@@ -350,7 +352,7 @@ fn kernel_version(name: &str, prefixes: &[&str]) -> Option<Vec<u32>> {
 fn keep(cache: &Cache, label: Label, scratch: &Path, image: &Path, about: &About) -> Result<()> {
     let staged = scratch.join("staged");
     let target = cache.folder(label);
-    let doing = || format!("keeping the kernel in {}", target.display());
+    let doing = || format!("keeping the kernel in {}", target.shown());
     let text = serde_json::to_string_pretty(about).unwrap_or_default();
     fs::create_dir_all(&staged).map_err(Error::io(doing()))?;
     fs::rename(image, staged.join(IMAGE)).map_err(Error::io(doing()))?;
@@ -369,7 +371,7 @@ fn keep(cache: &Cache, label: Label, scratch: &Path, image: &Path, about: &About
 /// Puts the kernel beside its image, where it is not yet and can be had.
 fn unpack(cache: &Cache, label: Label) -> Result<()> {
     let folder = cache.folder(label);
-    let doing = || format!("unpacking the kernel in {}", folder.display());
+    let doing = || format!("unpacking the kernel in {}", folder.shown());
     if folder.join(UNPACKED).is_file() {
         return Ok(());
     }
@@ -388,12 +390,13 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(root: &Path) -> Result<Self> {
-        let path = root.join(format!("scratch-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).map_err(Error::io(format!("making {}", path.display())))?;
+        // New, under a name that nobody can foresee: what is in it is trusted from then on.
+        let random = RandomState::new().build_hasher().finish();
+        let path = root.join(format!("scratch-{}-{random:016x}", std::process::id()));
+        fs::create_dir(&path).map_err(Error::io(format!("making {}", path.shown())))?;
         let path = path
             .canonicalize()
-            .map_err(Error::io(format!("resolving {}", path.display())))?;
+            .map_err(Error::io(format!("resolving {}", path.shown())))?;
         Ok(Self(path))
     }
 }
@@ -408,7 +411,9 @@ impl Drop for Scratch {
 fn remove_stale(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix("scratch-"));
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("scratch-")?.split('-').next());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -459,7 +464,7 @@ mod tests {
     fn scratch_folders_go_and_stale_ones_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         // Above the kernel's largest process number (2^22), so never a live process.
-        let stale = directory.path().join("scratch-99999999");
+        let stale = directory.path().join("scratch-99999999-1a2b");
         fs::create_dir(&stale).unwrap();
         let scratch = Scratch::new(directory.path()).unwrap();
         let path = scratch.0.clone();

@@ -7,6 +7,7 @@
 use crate::cpio::{Entry, Writer};
 use crate::elf::{self, ProgramFile};
 use crate::error::{Error, Result};
+use hither_core::foreign::Foreign;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -92,24 +93,24 @@ impl Image {
     /// # Errors
     /// Where it cannot be read.
     pub fn add_as(&mut self, host: &Path, guest: &str) -> Result<()> {
-        let data = fs::metadata(host).map_err(Error::io(format!("reading {}", host.display())))?;
+        let data = fs::metadata(host).map_err(Error::io(format!("reading {}", host.shown())))?;
         self.parents(guest);
         let node = Node::HostFile(host.to_owned(), data.permissions().mode());
         self.nodes.insert(guest.to_owned(), node);
         Ok(())
     }
 
-    /// Adds the hither binary, without its libraries and without what only a debugger reads: five
-    /// sixths of it, which the guest would unpack byte by byte in emulated time.
+    /// Adds a program or library of hither's own, without its libraries and without what only a debugger
+    /// reads: five sixths of it, which the guest would unpack byte by byte in emulated time.
     ///
     /// # Errors
     /// Where it cannot be read.
-    pub fn add_agent(&mut self, host: &Path) -> Result<()> {
-        let bytes = fs::read(host).map_err(Error::io(format!("reading {}", host.display())))?;
+    pub fn add_stripped(&mut self, host: &Path, guest: &str) -> Result<()> {
+        let bytes = fs::read(host).map_err(Error::io(format!("reading {}", host.shown())))?;
         let bytes = elf::without_sections(&bytes).unwrap_or(bytes);
-        self.parents(AGENT_PATH);
+        self.parents(guest);
         self.nodes
-            .insert(AGENT_PATH.to_owned(), Node::Text(bytes, 0o755));
+            .insert(guest.to_owned(), Node::Text(bytes, 0o755));
         Ok(())
     }
 
@@ -129,7 +130,7 @@ impl Image {
     pub fn add_closure_of(&mut self, host: &Path) -> Result<()> {
         let real = host
             .canonicalize()
-            .map_err(Error::io(format!("reading {}", host.display())))?;
+            .map_err(Error::io(format!("reading {}", host.shown())))?;
         self.add_closure(&real)
     }
 
@@ -149,7 +150,7 @@ impl Image {
     pub fn add_extra(&mut self, host: &Path) -> Result<()> {
         let real = self.add_path(host)?;
         if real.is_dir() {
-            let doing = || format!("reading the directory {}", real.display());
+            let doing = || format!("reading the directory {}", real.shown());
             let mut names = fs::read_dir(&real)
                 .and_then(|entries| {
                     entries
@@ -218,7 +219,7 @@ impl Image {
                 Node::Text(text, mode) => archive.add(name, *mode, Entry::File(text)),
                 Node::HostFile(host, mode) => {
                     let data =
-                        fs::read(host).map_err(Error::io(format!("reading {}", host.display())))?;
+                        fs::read(host).map_err(Error::io(format!("reading {}", host.shown())))?;
                     archive.add(name, *mode, Entry::File(&data))
                 }
             };
@@ -243,8 +244,8 @@ impl Image {
 
     /// Adds a host path with every directory and link on the way; returns the real path.
     fn add_path(&mut self, host: &Path) -> Result<PathBuf> {
-        let absolute = std::path::absolute(host)
-            .map_err(Error::io(format!("resolving {}", host.display())))?;
+        let absolute =
+            std::path::absolute(host).map_err(Error::io(format!("resolving {}", host.shown())))?;
         let mut links = 0;
         let mut done = PathBuf::from("/");
         let mut rest: Vec<PathBuf> = parts_reversed(&absolute);
@@ -255,14 +256,14 @@ impl Image {
             }
             let here = done.join(&part);
             let data = fs::symlink_metadata(&here)
-                .map_err(Error::io(format!("reading {}", here.display())))?;
+                .map_err(Error::io(format!("reading {}", here.shown())))?;
             let name = text_of(&here)?.to_owned();
             let mode = data.permissions().mode();
             if data.is_symlink() {
                 links += 1;
                 if links > MAX_LINKS {
                     return Err(Error::bad(
-                        format!("{}: too many symbolic links", host.display()),
+                        format!("{}: too many symbolic links", host.shown()),
                         "name the file itself",
                     ));
                 }
@@ -291,7 +292,7 @@ impl Image {
         if !self.closed.insert(real.to_owned()) {
             return Ok(());
         }
-        let bytes = fs::read(real).map_err(Error::io(format!("reading {}", real.display())))?;
+        let bytes = fs::read(real).map_err(Error::io(format!("reading {}", real.shown())))?;
         match elf::inspect(&bytes) {
             ProgramFile::Data => Ok(()),
             ProgramFile::NoLoader => {
@@ -323,7 +324,7 @@ impl Image {
                 Ok(())
             }
             ProgramFile::Unusable(reason) => Err(Error::bad(
-                format!("{} is {reason}", real.display()),
+                format!("{} is {reason}", real.shown()),
                 "name a program built for x86-64 Linux; the lab emulates no other processor",
             )),
         }
@@ -336,14 +337,14 @@ impl Image {
             .output()
             .map_err(Error::io(format!(
                 "asking {loader} for the libraries of {}",
-                real.display()
+                real.shown()
             )))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let libraries = elf::parse_library_list(&text).map_err(|lacking| {
             Error::bad(
                 format!(
                     "{} needs {}, which this machine does not have",
-                    real.display(),
+                    real.shown(),
                     lacking.join(", ")
                 ),
                 "install the package that holds it, or set LD_LIBRARY_PATH to its directory",
@@ -369,7 +370,7 @@ impl Default for Image {
 /// Where there is no such program, or it is a directory or may not be executed.
 pub fn find_program(name: &str) -> Result<PathBuf> {
     let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(Error::io(format!("resolving {}", path.display())))
+        std::path::absolute(path).map_err(Error::io(format!("resolving {}", path.shown())))
     };
     let is_program = |path: &Path| {
         fs::metadata(path)
@@ -425,7 +426,7 @@ fn parts_reversed(path: &Path) -> Vec<PathBuf> {
 fn text_of(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
         Error::bad(
-            format!("{}: the path is not UTF-8", path.display()),
+            format!("{}: the path is not UTF-8", path.shown()),
             "give it a plain name",
         )
     })
@@ -433,7 +434,7 @@ fn text_of(path: &Path) -> Result<&str> {
 
 fn read_link(path: &Path) -> Result<String> {
     let target =
-        fs::read_link(path).map_err(Error::io(format!("reading the link {}", path.display())))?;
+        fs::read_link(path).map_err(Error::io(format!("reading the link {}", path.shown())))?;
     text_of(&target).map(str::to_owned)
 }
 

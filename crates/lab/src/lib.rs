@@ -23,5 +23,6 @@ pub mod report;
 pub mod session;
 pub mod viewer;
 mod vmlinux;
+mod waiting;
 
 pub use error::{Error, Result};

@@ -10,14 +10,17 @@ use crate::cache::Cache;
 use crate::compare::{Comparison, Run, Setting};
 use crate::error::{Error, Result};
 use crate::fetch::{self, Qemu};
-use crate::image::{self, Image};
+use crate::image::{self, AGENT_PATH, Image};
 use crate::os;
 use crate::protocol::{self, Job, Launch, RunSpec, Stdin};
 use crate::qemu::{self, HugePages, Parts, Scope, ScopeMode};
 use crate::viewer::{self, Show, Viewer};
+use crate::waiting;
+use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse, scale, write};
 use hither_core::opium;
 use hither_core::set::NodeSet;
+use hither_linux::parts;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -33,7 +36,7 @@ const DEFAULT_MEMORY_MB: u64 = 1024;
 const SAMPLE_MS: u64 = 100;
 /// How often an emulator that crashes before the guest is up is started.
 const MOST_STARTS: u32 = 3;
-/// Folder of busybox's commands in the guest, last in `PATH`.
+/// Folder of hither and of busybox's commands in the guest, last in `PATH`.
 const APPLETS: &str = "/hither/bin";
 
 /// What the command line asks for.
@@ -284,6 +287,8 @@ impl Lab {
             os::memory_file(c"hither-image").map_err(Error::io("making the guest image"))?;
         image.write(std::io::BufWriter::new(&initrd))?;
         drop(image);
+        let others = waiting::laboratories(Path::new("/proc"));
+        viewer::note(&waiting::announcement(self.options.timeout, &others));
         let mut starts = 1;
         loop {
             match self.start(&initrd, &machine_text)?.serve(&mut viewer) {
@@ -314,13 +319,13 @@ impl Lab {
         let (ours, theirs) =
             os::socket_pair().map_err(Error::io("making the channel to the guest"))?;
         let scope = self.plugin.as_ref().map(|plugin| Scope {
-            plugin: plugin.display().to_string(),
+            plugin: plugin.to_string_lossy().into_owned(),
             machine: inherited(&machine_file),
             opium: inherited(&device),
             mode: self.options.scope.unwrap_or(ScopeMode::Model),
         });
         let parts = Parts {
-            kernel: self.kernel.display().to_string(),
+            kernel: self.kernel.to_string_lossy().into_owned(),
             initrd: inherited(initrd),
             channel_fd: theirs.as_raw_fd(),
             scope,
@@ -407,7 +412,12 @@ impl Lab {
     fn image(&self, program: &Program, job: &Job, machine_text: &str) -> Result<Image> {
         let mut image = Image::new();
         image.add_closure_of(&self.options.agent)?;
-        image.add_agent(&self.options.agent)?;
+        image.add_stripped(&self.options.agent, AGENT_PATH)?;
+        image.add_link(&format!("{APPLETS}/hither"), AGENT_PATH);
+        if let Some(shim) = find_shim(&self.options.agent) {
+            // It needs no library beyond the C library, which hither needs, too.
+            image.add_stripped(&shim, &format!("/hither/{}", parts::SHIM.file))?;
+        }
         image.add_program(&program.path)?;
         // Programs reach the shell through system(3), scripts by its name.
         image.add_program(Path::new("/bin/sh"))?;
@@ -459,7 +469,7 @@ fn inherited(file: &File) -> String {
 fn text_of(path: &Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         Error::bad(
-            format!("{}: the path is not UTF-8", path.display()),
+            format!("{}: the path is not UTF-8", path.shown()),
             "give it a plain name",
         )
     })
@@ -467,11 +477,13 @@ fn text_of(path: &Path) -> Result<String> {
 
 /// Machine file, scaled to the CPUs and memory asked for, and what scaling the CPUs changed.
 fn machine(options: &Options) -> Result<(Machine, String)> {
-    let path = options.machine_file.display();
-    let text = fs::read_to_string(&options.machine_file).map_err(|cause| {
+    let file = parts::find_machine(&options.agent, &options.machine_file)
+        .map_err(|part| Error::bad(format!("--machine {}", part.what), part.remedy))?;
+    let path = file.shown();
+    let text = fs::read_to_string(&file).map_err(|cause| {
         Error::bad(
             format!("--machine {path}: {cause}"),
-            "name a machine file; see machines/ and docs/machine-files.md",
+            "name a machine file; docs/machine-files.md describes them",
         )
     })?;
     let machine = parse::parse(&text).map_err(|error| {
@@ -509,22 +521,24 @@ fn check_memory(machine: &Machine, host_mb: u64) -> Result<()> {
     ))
 }
 
-/// The plugin: `HITHER_SCOPE`, or beside the binary.
+/// The plugin that comes with this program, by an absolute path: QEMU gets it by its variable, too.
 fn find_plugin(agent: &Path) -> Result<PathBuf> {
-    const NAME: &str = "libhither_scope.so";
-    let beside = agent
-        .canonicalize()
-        .unwrap_or_else(|_| agent.to_owned())
-        .with_file_name(NAME);
-    let path = std::env::var_os("HITHER_SCOPE").map_or(beside, PathBuf::from);
-    if path.is_file() {
-        return std::path::absolute(&path)
-            .map_err(Error::io(format!("resolving {}", path.display())));
-    }
-    Err(Error::missing(
-        format!("the plugin {} is not there", path.display()),
-        "build it with `cargo build --release -p hither-scope`, or name it in HITHER_SCOPE",
-    ))
+    let own = agent.canonicalize().unwrap_or_else(|_| agent.to_owned());
+    let named = std::env::var_os(parts::PLUGIN.variable).map(PathBuf::from);
+    let path = parts::PLUGIN.find(&own, named).map_err(missing)?;
+    path.canonicalize()
+        .map_err(Error::io(format!("resolving {}", path.shown())))
+}
+
+/// The shim, which the guest's hither looks for beside itself. Where there is none, it says so itself
+/// once a program asks for it.
+fn find_shim(agent: &Path) -> Option<PathBuf> {
+    let named = std::env::var_os(parts::SHIM.variable).map(PathBuf::from);
+    parts::SHIM.find(agent, named).ok()
+}
+
+fn missing(part: parts::Missing) -> Error {
+    Error::missing(part.what, part.remedy)
 }
 
 /// A `--file`: a path, or a program's name found through `PATH`.

@@ -6,6 +6,7 @@ use crate::compare::Run;
 use crate::error::{Error, Result};
 use crate::os;
 use crate::protocol::{Frame, Hello, Kind, RunEnded};
+use hither_core::foreign::Foreign;
 use serde::de::DeserializeOwned;
 use std::io::{self, Write};
 use std::os::fd::RawFd;
@@ -64,7 +65,7 @@ impl Viewer {
     pub fn finish(&mut self) -> Result<()> {
         self.raw = None;
         for path in &self.files.received {
-            note(&format!("brought back {}", path.display()));
+            note(&format!("brought back {}", path.shown()));
         }
         if self.runs.len() == self.names.len() {
             return Ok(());
@@ -233,6 +234,7 @@ impl Session for Viewer {
 /// Lines for the person, on standard error.
 pub fn note(text: &str) {
     for line in text.lines() {
+        let line = line.shown();
         // In raw mode a line feed alone does not return to the first column.
         let end = if os::is_terminal(2) { "\r\n" } else { "\n" };
         // A closed standard error leaves nobody to tell.

@@ -429,12 +429,30 @@ fn an_emulator_that_crashes_before_the_guest_is_up_is_started_again() {
 
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
-fn a_program_that_cannot_be_run_there_has_the_shells_status() {
+fn the_installed_command_boots_from_anywhere_and_is_in_the_guests_path() {
     let place = Place::new();
-    let program = place.work().join("odd");
-    write_program(&program, "#!/bin/sh\nexec /no/such/thing\n");
-    let answer = place.run(&format!("run {SMALL} --no-scope"), &["./odd"]);
+    let prefix = place.folder.path().join("usr");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/install.sh");
+    let installed = Command::new(script)
+        .arg(hither().parent().unwrap())
+        .env("PREFIX", &prefix)
+        .status();
+    assert!(installed.unwrap().success());
+    let program = "hither --version && hither record --sites -o /tmp/r -- true >&2 && ls /tmp/r; exec /no/such/thing";
+    let answer = Answer::of(
+        Command::new(prefix.join("bin/hither"))
+            .args(["lab", "run", "--machine", "opteron8385", "--cpus", "4"])
+            .args(["--memory", "256", "--", "sh", "-c", program])
+            .current_dir("/")
+            .output()
+            .unwrap(),
+    );
+    // As a shell says it of a program that is not there.
     answer.expect(127);
+    let version = concat!("hither ", env!("CARGO_PKG_VERSION"), "\n");
+    assert!(answer.out.starts_with(version), "{answer:#?}");
+    assert!(answer.out.contains("\nrecording.json\n"), "{answer:#?}");
+    assert!(answer.err.contains("lab: booting; "), "{answer:#?}");
 }
 
 /// QEMU's process, once hither has started it.

@@ -1,5 +1,6 @@
 //! The crate's one error: what could not be read or done, where, and how to mend it.
 
+use hither_core::foreign::Foreign;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -92,7 +93,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.place.display())?;
+        write!(f, "{}", self.place.shown())?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }

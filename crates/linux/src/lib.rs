@@ -12,6 +12,7 @@ pub mod error;
 pub mod opium;
 pub mod parse;
 pub mod partition;
+pub mod parts;
 pub mod perf;
 pub mod probe;
 pub mod proc;

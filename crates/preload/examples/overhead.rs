@@ -71,8 +71,9 @@ fn main() {
         );
         std::process::exit(2)
     });
-    let folder = std::env::temp_dir().join(format!("hither-overhead-{}", std::process::id()));
-    fs::create_dir_all(folder.join("logs")).expect("a folder for logs");
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let folder = temporary.path().to_owned();
+    fs::create_dir(folder.join("logs")).expect("a folder for logs");
     let bench = Bench {
         shim,
         folder,
@@ -103,7 +104,6 @@ fn main() {
     for (name, line) in PROGRAMS {
         bench.program(name, line);
     }
-    let _ = fs::remove_dir_all(&bench.folder);
 }
 
 /// Allocates and frees, and prints the ns of one pair.

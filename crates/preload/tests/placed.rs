@@ -4,9 +4,10 @@
 use crate::common::{Stage, compile, shim};
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::CpuId;
-use hither_core::shim::{Kinds, Plan, Rule, Site, Stride, environment};
+use hither_core::shim::{BoardId, Kinds, Plan, Rule, Site, Stride, board as layout, environment};
 use hither_linux::bind::board::Board;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -39,9 +40,18 @@ fn rule(least_bytes: u64, policy: &str, stride: Stride) -> Rule {
 
 fn plan(rules: Vec<Rule>) -> Plan {
     Plan {
+        board: None,
         cpus: Vec::new(),
         nodes: vec![0],
         rules,
+    }
+}
+
+/// The same with this board.
+fn on(board: &Board, plan: Plan) -> Plan {
+    Plan {
+        board: board.id(),
+        ..plan
     }
 }
 
@@ -184,8 +194,12 @@ fn sixty_four_threads_lose_no_block_and_no_mapping() {
     let board = Board::new(0).unwrap();
     let mut heap = rule(5000, "bind:0", Stride::Kernel);
     heap.kinds.maps = false;
-    let mut command = command(&stage, &plan(vec![heap]), &["storm", "16", "2000"]);
-    told(command.env(environment::BOARD, board.path()));
+    let mut command = command(
+        &stage,
+        &on(&board, plan(vec![heap])),
+        &["storm", "16", "2000"],
+    );
+    told(command.env(environment::BOARD, board.path().unwrap()));
     let (rule, counts) = (board.rule(0), board.counts());
     assert_eq!((counts.process_count, rule.unplaced_count), (1, 0));
     assert!(rule.block_count > 1000, "{rule:?}");
@@ -229,6 +243,65 @@ fn addresses_and_memory_that_are_short_are_no_error() {
 }
 
 #[test]
+fn a_file_that_is_not_the_board_is_left_alone() {
+    let stage = stage();
+    let board = Board::new(0).unwrap();
+    let id = board.id().unwrap();
+    let file = stage.folder.path().join("database");
+    let bytes = vec![7; layout::TOTAL_BYTES];
+    fs::write(&file, &bytes).unwrap();
+    let about = fs::metadata(&file).unwrap();
+    // Whatever of the three is the same, the path leads to a file of somebody else's.
+    let same = BoardId {
+        device: about.dev(),
+        inode: about.ino(),
+        word: u64::from_ne_bytes([7; 8]),
+    };
+    let none_of = [
+        None,
+        Some(id),
+        Some(BoardId {
+            device: id.device + 1,
+            ..same
+        }),
+        Some(BoardId {
+            inode: same.inode + 1,
+            ..same
+        }),
+        Some(BoardId { word: 1, ..same }),
+    ];
+    let run = |board, path: &Path| {
+        let plan = Plan {
+            board,
+            ..plan(vec![rule(5000, "bind:0", Stride::Kernel)])
+        };
+        let mut command = command(&stage, &plan, &["kinds"]);
+        told(command.env(environment::BOARD, path));
+        fs::read(&file).unwrap()
+    };
+    for board in none_of {
+        assert!(
+            run(board, &file) == bytes,
+            "{board:?} was taken for the board"
+        );
+    }
+    // All three are what the board is known by; and a board that is meant is counted on.
+    assert!(run(Some(same), &file) != bytes);
+    run(Some(id), &board.path().unwrap());
+    assert_eq!(board.counts().process_count, 1);
+    // What only looks like a file for a moment hangs nobody.
+    let pipe = stage.folder.path().join("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    run(Some(same), &pipe);
+}
+
+#[test]
 fn threads_have_cpus_before_they_begin() {
     let allowed = hither_linux::sys::allowed_cpus().unwrap();
     let cpus: Vec<CpuId> = allowed.iter().collect();
@@ -239,7 +312,8 @@ fn threads_have_cpus_before_they_begin() {
     };
     let board = Board::new(cpus.len()).unwrap();
     let stage = stage();
-    let run = told(command(&stage, &rules, &["threads"]).env(environment::BOARD, board.path()));
+    let mut command = command(&stage, &on(&board, rules), &["threads"]);
+    let run = told(command.env(environment::BOARD, board.path().unwrap()));
     let at = |place: usize| format!("{} of 1", backwards[place % cpus.len()].0);
     let expected = [
         ("first", at(0)),
@@ -347,13 +421,13 @@ fn operator_new_is_placed_in_all_its_forms() {
         let mut command = Command::new(program);
         command
             .arg(&library)
-            .env(environment::PLAN, plan.to_string());
+            .env(environment::PLAN, on(&board, plan.clone()).to_string());
         command.env("LD_PRELOAD", format!("{}:{beneath}", shim().display()));
         let is_quiet = beneath == ALLOCATORS[1];
         if is_quiet {
             command.env("HITHER_TEST_NO_HUGE", "1");
         }
-        let told = told(command.env(environment::BOARD, board.path()));
+        let told = told(command.env(environment::BOARD, board.path().unwrap()));
         let expected = match is_quiet {
             true => "",
             false => "caught\n0 failures\n",

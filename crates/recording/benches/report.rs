@@ -6,7 +6,7 @@
 use hither_recording::analysis::{Data, areas, heat, homes, sharing, use_of, verdict, working_set};
 use hither_recording::meta::{Meta, MetaNode, SCHEMA};
 use hither_recording::rows::{Interval, Mapping, Node, Process, Sample};
-use hither_recording::{Recording, Writer};
+use hither_recording::{Folder, Recording, Writer};
 use std::time::Instant;
 
 const SAMPLES: u64 = 1_000_000;
@@ -70,7 +70,8 @@ fn write(folder: &std::path::Path) {
         interval_us: 100_000,
         ended: None,
     };
-    let mut writer = Writer::create(folder, meta).expect("the folder is new");
+    let mut writer = Writer::create(Folder::make(folder).expect("the folder is new"), meta)
+        .expect("there is room");
     let must = |done: hither_recording::Result<()>| done.expect("there is room");
     must(writer.add([Process {
         pid: 7,

@@ -1,11 +1,12 @@
 //! What keeps a recording from being written or read.
 
+use hither_core::foreign::Foreign;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// What, where, and how to mend it.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {reason}; {remedy}", path.display())]
+#[error("{}: {reason}; {remedy}", path.shown())]
 pub struct Error {
     /// The file or folder.
     pub path: PathBuf,
@@ -22,6 +23,22 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Does something have the name already?
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.is(io::ErrorKind::AlreadyExists)
+    }
+
+    /// Is the folder above not there?
+    pub(crate) fn is_missing(&self) -> bool {
+        self.is(io::ErrorKind::NotFound)
+    }
+
+    fn is(&self, kind: io::ErrorKind) -> bool {
+        let source = self.source.as_ref();
+        source.is_some_and(|error| error.kind() == kind)
+    }
+
     pub(crate) fn new(path: &Path, reason: impl Into<String>, remedy: &'static str) -> Self {
         Self {
             path: path.to_owned(),

@@ -23,6 +23,7 @@ pub mod analysis;
 mod column;
 mod error;
 pub mod exchange;
+pub mod folder;
 pub mod meta;
 pub mod read;
 pub mod rows;
@@ -30,5 +31,6 @@ mod table;
 pub mod write;
 
 pub use error::{Error, Result};
+pub use folder::Folder;
 pub use read::Recording;
 pub use write::Writer;

@@ -96,8 +96,20 @@ pub struct Ended {
     pub own_user_us: Option<u64>,
     /// The same in kernel mode.
     pub own_system_us: Option<u64>,
-    /// Its largest resident set in KiB.
+    /// CPU time of what was watched, in us; `null` where nobody knows.
+    #[serde(default)]
+    pub watched_cpu_us: Option<u64>,
+    /// Largest resident set of hither in KiB.
     pub own_peak_kb: Option<u64>,
     /// Sentences of the trackers.
     pub notes: Vec<String>,
+}
+
+impl Ended {
+    /// What the recording cost in CPU time, from the start of hither to its end, in us, where that is
+    /// known.
+    #[must_use]
+    pub fn own_cpu_us(&self) -> Option<u64> {
+        Some(self.own_user_us?.saturating_add(self.own_system_us?))
+    }
 }

@@ -1,13 +1,13 @@
 //! Writing a recording, segment by segment.
 
 use crate::error::{Error, Result};
+use crate::folder::Folder;
 use crate::meta::Meta;
 use crate::rows::{Allocation, Frame, Interval, Mapping, Node, Process, Region, Residency, Sample};
 use crate::table::{self, Row};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 
 /// Name of the description.
 pub(crate) const META: &str = "recording.json";
@@ -17,7 +17,6 @@ pub(crate) const SUMS: &str = "SHA256SUMS";
 const SEGMENT_ROWS: usize = 1 << 16;
 /// A segment is closed after this time at the latest, in ns: what a kill may cost.
 const SEGMENT_NS: u64 = 10_000_000_000;
-const REMEDY: &str = "give a folder of yours on a disk with room";
 
 /// Rows that have not been written yet.
 #[doc(hidden)]
@@ -39,7 +38,7 @@ impl<R> Default for Pending<R> {
 /// Writes a recording. What is dropped without [`Writer::finish`] is as one that was killed.
 #[derive(Debug)]
 pub struct Writer {
-    folder: PathBuf,
+    folder: Folder,
     sums: File,
     meta: Meta,
     written_ns: u64,
@@ -91,27 +90,15 @@ recorded! {
 }
 
 impl Writer {
-    /// Begins a recording in a new folder, or in an empty one.
+    /// Begins a recording.
     ///
     /// # Errors
-    /// The folder holds something, or cannot be made or written.
-    pub fn create(folder: &Path, meta: Meta) -> Result<Self> {
-        fs::create_dir_all(folder)
-            .map_err(|error| Error::io(folder, "cannot be made", REMEDY, error))?;
-        let mut entries = fs::read_dir(folder)
-            .map_err(|error| Error::io(folder, "cannot be read", REMEDY, error))?;
-        if entries.next().is_some() {
-            return Err(Error::new(
-                folder,
-                "is not empty",
-                "give a folder that does not exist yet; recordings are never written over",
-            ));
-        }
-        let path = folder.join(SUMS);
-        let sums = OpenOptions::new().append(true).create(true).open(&path);
+    /// The folder cannot be written.
+    pub fn create(folder: Folder, meta: Meta) -> Result<Self> {
+        let sums = folder.file(SUMS)?;
         let writer = Self {
-            folder: folder.to_owned(),
-            sums: sums.map_err(|error| Error::io(&path, "cannot be written", REMEDY, error))?,
+            folder,
+            sums,
             meta,
             written_ns: 0,
             samples: Pending::default(),
@@ -126,6 +113,12 @@ impl Writer {
         };
         writer.write_meta()?;
         Ok(writer)
+    }
+
+    /// Where it is written.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
     }
 
     /// The description, which [`Writer::finish`] writes again.
@@ -166,10 +159,7 @@ impl Writer {
 
     /// Takes a recording of nothing away again: what was to be recorded could not begin.
     pub fn abandon(self) {
-        // What is left is no harm, and the reason for the end is what a person should read.
-        let _ = fs::remove_file(self.folder.join(META));
-        let _ = fs::remove_file(self.folder.join(SUMS));
-        let _ = fs::remove_dir(&self.folder);
+        self.folder.undo(&[META, SUMS]);
     }
 
     fn write_segment<R: Recorded>(&mut self) -> Result<()> {
@@ -181,33 +171,26 @@ impl Writer {
         let bytes = table::to_parquet(&pending.rows);
         pending.rows.clear();
         pending.segments += 1;
-        let path = self.folder.join(&name);
+        let path = self.folder.path().join(&name);
         let bytes = bytes.map_err(|error| {
             Error::new(&path, format!("cannot be encoded ({error})"), "report this")
         })?;
         // Its sum first: a segment that has its name has its sum too, wherever the kill comes.
         let line = format!("{}  {name}\n", sum(&bytes));
-        self.sums.write_all(line.as_bytes()).map_err(|error| {
-            Error::io(&self.folder.join(SUMS), "cannot be written", REMEDY, error)
-        })?;
-        replace(&path, &bytes)
+        self.sums
+            .write_all(line.as_bytes())
+            .map_err(|error| self.folder.cannot_be_written(SUMS, error))?;
+        self.folder.replace(&name, &bytes)
     }
 
     fn write_meta(&self) -> Result<()> {
-        let path = self.folder.join(META);
-        let mut text = serde_json::to_vec_pretty(&self.meta)
-            .map_err(|error| Error::new(&path, error.to_string(), "report this"))?;
+        let mut text = serde_json::to_vec_pretty(&self.meta).map_err(|error| {
+            let path = self.folder.path().join(META);
+            Error::new(&path, error.to_string(), "report this")
+        })?;
         text.push(b'\n');
-        replace(&path, &text)
+        self.folder.replace(META, &text)
     }
-}
-
-/// The file is the old one or the new one, whole, at any moment.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let fail = |error| Error::io(path, "cannot be written", REMEDY, error);
-    let part = path.with_extension("part");
-    fs::write(&part, bytes).map_err(fail)?;
-    fs::rename(&part, path).map_err(fail)
 }
 
 /// As sha256sum(1) prints it.

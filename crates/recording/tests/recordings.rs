@@ -3,7 +3,7 @@
 use hither_recording::analysis::{Data, areas, heat, homes, sharing, use_of, verdict, working_set};
 use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
 use hither_recording::rows::{Interval, Mapping, Process, Sample};
-use hither_recording::{Recording, Writer};
+use hither_recording::{Folder, Recording, Writer};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ fn sample(number: u64) -> Sample {
 
 /// Writes some of most tables; a segment of samples is full, and another has the rest.
 fn record(folder: &Path) -> Vec<Sample> {
-    let mut writer = Writer::create(folder, meta()).unwrap();
+    let mut writer = Writer::create(Folder::make_or_take(folder).unwrap(), meta()).unwrap();
     let samples: Vec<Sample> = (0..100_000).map(sample).collect();
     for part in samples.chunks(5000) {
         writer.add(part.iter().cloned()).unwrap();
@@ -97,6 +97,7 @@ fn record(folder: &Path) -> Vec<Sample> {
         signal: None,
         own_user_us: Some(1),
         own_system_us: Some(2),
+        watched_cpu_us: Some(3),
         own_peak_kb: Some(3),
         notes: vec!["a note".into()],
     });
@@ -146,14 +147,53 @@ fn what_is_written_is_read() {
 fn what_holds_something_is_not_written_over() {
     let folder = tempfile::tempdir().unwrap();
     record(folder.path());
-    let error = Writer::create(folder.path(), meta()).unwrap_err();
+    let error = Folder::make_or_take(folder.path()).unwrap_err();
     assert!(error.to_string().contains("is not empty"), "{error}");
+}
+
+#[test]
+fn links_are_not_followed_and_only_what_was_made_is_removed() {
+    let above = tempfile::tempdir().unwrap();
+    let (place, victim) = (above.path().join("recording"), above.path().join("victim"));
+    fs::write(&victim, "precious").unwrap();
+    let folder = Folder::make(&place).unwrap();
+    assert!(Folder::make(&place).unwrap_err().is_taken());
+    let mut writer = Writer::create(folder.clone(), meta()).unwrap();
+    for name in ["samples-00000.part", "next.part", "samples-00000.parquet"] {
+        std::os::unix::fs::symlink(&victim, place.join(name)).unwrap();
+    }
+    writer.add((0..10).map(sample)).unwrap();
+    let error = writer.flush().unwrap_err().to_string();
+    assert!(error.contains("cannot be written"), "{error}");
+    fs::remove_file(place.join("next.part")).unwrap();
+    writer.add((0..10).map(sample)).unwrap();
+    writer.flush().unwrap();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    // What others have put into it keeps it there.
+    writer.abandon();
+    assert!(place.join("samples-00000.part").is_symlink());
+    fs::create_dir(place.join("sites")).unwrap();
+    std::os::unix::fs::symlink(above.path(), place.join("sites/link")).unwrap();
+    // Another folder that has its name by now is not the one that was made.
+    let moved = above.path().join("moved");
+    fs::rename(&place, &moved).unwrap();
+    fs::create_dir(&place).unwrap();
+    folder.remove_all();
+    assert!(place.exists() && fs::read_dir(&moved).unwrap().next().is_none());
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    let temporary = Folder::make_temporary(above.path(), "x-").unwrap();
+    assert_ne!(
+        Folder::make_temporary(above.path(), "x-").unwrap().path(),
+        temporary.path()
+    );
+    temporary.remove_all();
+    assert!(!temporary.path().exists());
 }
 
 #[test]
 fn a_killed_recorder_leaves_what_was_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::create(folder.path(), meta()).unwrap();
+    let mut writer = Writer::create(Folder::make_or_take(folder.path()).unwrap(), meta()).unwrap();
     writer.add((0..70_000).map(sample)).unwrap();
     writer.add((0..10).map(sample)).unwrap();
     // Not finished: as after a kill.

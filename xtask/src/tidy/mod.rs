@@ -4,6 +4,7 @@
 
 mod edges;
 mod machines;
+mod printing;
 mod sources;
 
 use crate::files::{self, Source};
@@ -52,6 +53,7 @@ fn findings(sources: &[Source]) -> Vec<Finding> {
     let mut findings = edges::check(sources);
     for source in sources {
         findings.extend(sources::check(source));
+        findings.extend(printing::check(source));
         if source.path.starts_with("machines") && source.is("toml") {
             findings.extend(machines::check(source));
         }

@@ -143,10 +143,11 @@ impl Engine {
         campaign.predicted.local_ratio += prediction.change.local_ratio;
         campaign.predicted.imbalance += prediction.change.imbalance;
         let gain: Option<f64> = prediction.gains_ns.value().map(|gains| gains.iter().sum());
+        let most_ns = predict::cpu_time_ns(snapshot);
         campaign.predicted_gain_ns = campaign
             .predicted_gain_ns
             .zip(gain)
-            .map(|(sum, gain)| sum + gain);
+            .map(|(sum, gain)| (sum + gain).clamp(-most_ns, most_ns));
         campaign.id
     }
 

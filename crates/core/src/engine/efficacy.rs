@@ -107,14 +107,54 @@ impl Verdict {
     }
 }
 
-/// Compares before and after. `predicted` tells how much was to be expected.
+/// What a verdict stands on. Time spent waiting is told beside it and does not decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grounds {
+    /// The local-access ratio.
+    LocalAccesses,
+    /// The controller imbalance.
+    Imbalance,
+    /// Both of them.
+    LocalAccessesAndImbalance,
+    /// Latency and accesses per us, which both became worse.
+    LatencyAndRate,
+    /// The program hardly made accesses afterwards.
+    Idle,
+    /// Neither local accesses nor the imbalance is known.
+    Missing,
+}
+
+impl Grounds {
+    /// A verdict with what it stands on, for a report.
+    #[must_use]
+    pub fn told(self, verdict: Verdict) -> String {
+        let figures = match self {
+            Self::LocalAccesses => "local accesses",
+            Self::Imbalance => "controller imbalance",
+            Self::LocalAccessesAndImbalance => "local accesses and controller imbalance",
+            Self::LatencyAndRate => "latency and accesses per us",
+            Self::Idle => "hardly any access was made afterwards",
+            Self::Missing => "neither local accesses nor controller imbalance is known",
+        };
+        let link = match verdict {
+            Verdict::Success | Verdict::Harmful => " by ",
+            Verdict::NoEffect => " on ",
+            Verdict::TooSmall => " in ",
+            Verdict::Inconclusive => ": ",
+        };
+        format!("{}{link}{figures}", verdict.name())
+    }
+}
+
+/// Compares before and after, and says by which figures. `predicted` tells how much was to be expected.
 #[must_use]
 pub fn judge(
     config: &EngineConfig,
     before: &Reading,
     after: &Reading,
     predicted: &PredictedChange,
-) -> Verdict {
+) -> (Verdict, Grounds) {
     let change = |before: Option<f64>, after: Option<f64>| Some(after? - before?);
     let ratio = |before: Option<f64>, after: Option<f64>| match (before?, after?) {
         (before, after) if before > 0.0 => Some(after / before),
@@ -122,34 +162,40 @@ pub fn judge(
     };
     let rate = ratio(before.accesses_per_us, after.accesses_per_us);
     if rate.is_some_and(|rate| rate < config.idle_share) {
-        return Verdict::Inconclusive;
+        return (Verdict::Inconclusive, Grounds::Idle);
     }
     let local = change(before.local_ratio, after.local_ratio);
     let imbalance = change(before.imbalance, after.imbalance);
-    if local.is_none() && imbalance.is_none() {
-        return Verdict::Inconclusive;
-    }
+    let looked_at = match (local, imbalance) {
+        (None, None) => return (Verdict::Inconclusive, Grounds::Missing),
+        (Some(_), Some(_)) => Grounds::LocalAccessesAndImbalance,
+        (Some(_), None) => Grounds::LocalAccesses,
+        (None, Some(_)) => Grounds::Imbalance,
+    };
     let waits_longer = ratio(before.latency_ns, after.latency_ns)
         .is_some_and(|ratio| ratio >= 1.0 + config.harm_share);
     let gets_less = rate.is_some_and(|rate| rate <= 1.0 - config.harm_share);
     if waits_longer && gets_less {
-        return Verdict::Harmful;
+        return (Verdict::Harmful, Grounds::LatencyAndRate);
     }
-    let success = local.is_some_and(|change| change >= config.success_local_ratio)
-        || imbalance.is_some_and(|change| change <= -config.success_imbalance);
-    if success {
-        return Verdict::Success;
+    let more_local = local.is_some_and(|change| change >= config.success_local_ratio);
+    let more_even = imbalance.is_some_and(|change| change <= -config.success_imbalance);
+    match (more_local, more_even) {
+        (true, true) => return (Verdict::Success, Grounds::LocalAccessesAndImbalance),
+        (true, false) => return (Verdict::Success, Grounds::LocalAccesses),
+        (false, true) => return (Verdict::Success, Grounds::Imbalance),
+        (false, false) => {}
     }
     if local.is_some_and(|change| change <= -config.harm_local_ratio) {
-        return Verdict::Harmful;
+        return (Verdict::Harmful, Grounds::LocalAccesses);
     }
     let should_show = predicted.local_ratio.abs() >= config.success_local_ratio
         || predicted.imbalance.abs() >= config.success_imbalance;
-    if should_show {
-        Verdict::NoEffect
-    } else {
-        Verdict::TooSmall
-    }
+    let verdict = match should_show {
+        true => Verdict::NoEffect,
+        false => Verdict::TooSmall,
+    };
+    (verdict, looked_at)
 }
 
 /// A page that a campaign moved.
@@ -198,6 +244,7 @@ pub(super) enum Stage {
 pub(super) struct Judgement {
     pub campaign: Campaign,
     pub verdict: Verdict,
+    pub grounds: Grounds,
     pub after: Reading,
 }
 
@@ -339,10 +386,11 @@ impl Efficacy {
 
 fn conclude(config: &EngineConfig, campaign: Campaign, readings: &[Reading]) -> Judgement {
     let after = Reading::mean(readings);
-    let verdict = judge(config, &campaign.before, &after, &campaign.predicted);
+    let (verdict, grounds) = judge(config, &campaign.before, &after, &campaign.predicted);
     Judgement {
         campaign,
         verdict,
+        grounds,
         after,
     }
 }
@@ -390,7 +438,7 @@ mod tests {
                 [0.25, 1.7, 520.0, 40.0],
                 [0.25, 0.08, 207.0, 90.0],
                 big,
-                Verdict::Success,
+                "success by controller imbalance",
             ),
             // 8 points less local, which alone were harm, and imbalance down by 125 points.
             (
@@ -398,21 +446,21 @@ mod tests {
                 [0.33, 1.3, 287.0, 50.0],
                 [0.25, 0.05, 202.0, 70.0],
                 big,
-                Verdict::Success,
+                "success by controller imbalance",
             ),
             (
                 "misplaced",
                 [1.0, 0.0, 90.0, 80.0],
                 [0.0, 0.0, 140.0, 60.0],
                 big,
-                Verdict::Harmful,
+                "harmful by latency and accesses per us",
             ),
             (
                 "6 points",
                 [0.5, 0.1, 100.0, 60.0],
                 [0.44, 0.1, 101.0, 60.0],
                 small,
-                Verdict::Harmful,
+                "harmful by local accesses",
             ),
             // Balanced, but the program waits 20 % longer and gets 20 % less.
             (
@@ -420,37 +468,44 @@ mod tests {
                 [0.5, 0.5, 100.0, 60.0],
                 [0.5, 0.1, 120.0, 48.0],
                 big,
-                Verdict::Harmful,
+                "harmful by latency and accesses per us",
             ),
             (
                 "promised",
                 [0.5, 1.0, 100.0, 60.0],
                 [0.52, 0.95, 100.0, 60.0],
                 big,
-                Verdict::NoEffect,
+                "no effect on local accesses and controller imbalance",
             ),
             (
                 "tiny",
                 [0.5, 1.0, 100.0, 60.0],
                 [0.52, 0.95, 100.0, 60.0],
                 small,
-                Verdict::TooSmall,
+                "too small to see in local accesses and controller imbalance",
             ),
             (
                 "asleep",
                 [1.0, 0.0, 90.0, 80.0],
                 [0.0, 2.0, 90.0, 2.0],
                 big,
-                Verdict::Inconclusive,
+                "not measurable: hardly any access was made afterwards",
+            ),
+            (
+                "both",
+                [0.25, 1.7, 200.0, 40.0],
+                [0.9, 0.1, 100.0, 80.0],
+                big,
+                "success by local accesses and controller imbalance",
             ),
         ];
         for (what, before, after, predicted, expected) in cases {
-            let got = judge(&config, &reading(before), &reading(after), &predicted);
-            assert_eq!(got, expected, "{what}");
+            let (verdict, grounds) = judge(&config, &reading(before), &reading(after), &predicted);
+            assert_eq!(grounds.told(verdict), expected, "{what}");
         }
         assert_eq!(
             judge(&config, &Reading::default(), &Reading::default(), &big),
-            Verdict::Inconclusive
+            (Verdict::Inconclusive, Grounds::Missing)
         );
     }
 }

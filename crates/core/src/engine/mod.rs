@@ -26,7 +26,7 @@ mod tests;
 mod world;
 
 pub use config::EngineConfig;
-pub use efficacy::{Reading, Verdict, judge};
+pub use efficacy::{Grounds, Reading, Verdict, judge};
 pub use predict::PredictedChange;
 pub use summary::{CampaignRow, DirectionRow, Summary};
 
@@ -366,15 +366,17 @@ impl Engine {
         let Judgement {
             campaign,
             verdict,
+            grounds,
             after,
         } = judgement;
         let mechanisms: Vec<Mechanism> = campaign.mechanisms.iter().copied().collect();
-        let measured_gain_ns = measured_gain_ns(&campaign.before, &after, snapshot.interval_us);
+        let measured_gain_ns = measured_gain_ns(&campaign.before, &after, snapshot);
         let event = Event::Judged {
             campaign: campaign.id,
             mechanisms: mechanisms.clone(),
             page_count: campaign.page_count,
             verdict,
+            grounds,
             before: campaign.before,
             after,
             predicted: campaign.predicted,
@@ -391,6 +393,7 @@ impl Engine {
             page_count: campaign.page_count,
             reverted_count: 0,
             verdict,
+            grounds,
             before: campaign.before,
             after,
             predicted: campaign.predicted,
@@ -408,10 +411,16 @@ impl Engine {
     }
 }
 
-/// Stall time saved per interval: the fall in latency times the accesses made afterwards.
-fn measured_gain_ns(before: &Reading, after: &Reading, interval_us: u64) -> Option<f64> {
-    let accesses = after.accesses_per_us? * interval_us as f64;
-    Some((before.latency_ns? - after.latency_ns?) * accesses)
+/// CPU time saved per interval, in ns: by the fall in latency of the accesses made afterwards.
+fn measured_gain_ns(before: &Reading, after: &Reading, snapshot: &Snapshot) -> Option<f64> {
+    let accesses = after.accesses_per_us? * snapshot.interval_us as f64;
+    let most_ns = predict::cpu_time_ns(snapshot);
+    Some(predict::saved_ns(
+        before.latency_ns?,
+        after.latency_ns?,
+        accesses,
+        most_ns,
+    ))
 }
 
 /// May the pages that were left be asked for again soon? An outcome counts refusals without naming

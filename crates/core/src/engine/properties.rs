@@ -314,6 +314,11 @@ proptest! {
             let plan = engine.step(snapshot.now_us, snapshot, &outcomes);
             prop_assert!(plan.next_interval_us >= 100_000);
             outcomes.clear();
+            // No more waiting can be saved than CPU time has passed.
+            let most_ns = f64::from(snapshot.cpu_count()) * snapshot.interval_us as f64 * 1e3;
+            let gains = plan.requests.iter().filter_map(|request| request.predicted_gain_ns.get());
+            let gain: f64 = gains.map(f64::abs).sum();
+            prop_assert!(gain <= most_ns * (1.0 + 1e-9), "{gain} of {most_ns}");
             for request in plan.requests {
                 prop_assert!(snapshot.node_position(request.to).is_some());
                 prop_assert!(request.predicted_gain_ns.get().is_none_or(|gain| !gain.is_nan()));

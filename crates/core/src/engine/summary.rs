@@ -1,7 +1,8 @@
 //! The account at the end: what was moved, why, what was predicted and gained, what was reverted.
 
-use super::efficacy::{Reading, Verdict};
+use super::efficacy::{Grounds, Reading, Verdict};
 use super::predict::PredictedChange;
+use crate::explain::stall_time;
 use crate::ids::NodeId;
 use crate::plan::{Mechanism, Refusal};
 use serde::{Deserialize, Serialize};
@@ -38,15 +39,18 @@ pub struct CampaignRow {
     pub reverted_count: u64,
     /// The verdict.
     pub verdict: Verdict,
+    /// What it stands on.
+    pub grounds: Grounds,
     /// Metrics before and after.
     pub before: Reading,
     /// See `before`.
     pub after: Reading,
     /// Change that was predicted.
     pub predicted: PredictedChange,
-    /// Stall time predicted to be saved per interval, in ns, over all CPUs.
+    /// Stall time predicted to be saved per interval, in ns, over all CPUs: at most the CPU time that the
+    /// interval has.
     pub predicted_gain_ns: Option<f64>,
-    /// Stall time saved per interval by the change in latency, in ns, over all CPUs.
+    /// The same as it was saved by the change in latency; negative where it was lost.
     pub measured_gain_ns: Option<f64>,
 }
 
@@ -153,8 +157,6 @@ impl fmt::Display for Summary {
             writeln!(f, "  not moved: {count} pages, {refusal}")?;
         }
         for row in &self.campaigns {
-            let millis =
-                |gain: Option<f64>| gain.map_or("?".to_owned(), |ns| format!("{:.1} ms", ns / 1e6));
             let names: Vec<&str> = row
                 .mechanisms
                 .iter()
@@ -162,13 +164,12 @@ impl fmt::Display for Summary {
                 .collect();
             write!(
                 f,
-                "  campaign {} ({}, {} pages): {}; waiting per interval predicted to fall by {}, fell by {}",
+                "  campaign {} ({}, {} pages): {}; {}",
                 row.campaign,
                 names.join(" and "),
                 row.page_count,
-                row.verdict.name(),
-                millis(row.predicted_gain_ns),
-                millis(row.measured_gain_ns),
+                row.grounds.told(row.verdict),
+                stall_time(row.predicted_gain_ns, row.measured_gain_ns),
             )?;
             if let (Some(before), Some(after)) =
                 (row.before.accesses_per_us, row.after.accesses_per_us)

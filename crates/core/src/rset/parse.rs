@@ -12,6 +12,7 @@
 
 use super::expression::{Expression, Term, WORDS, What};
 use super::resources::Level;
+use crate::foreign::steers;
 use crate::set::{IdSet, Numbered};
 use crate::size::parse_bytes;
 use std::fmt;
@@ -64,7 +65,7 @@ impl Fault {
         // Control characters would break the line or shift the mark.
         let plain: String = text
             .chars()
-            .map(|letter| if letter.is_control() { ' ' } else { letter })
+            .map(|letter| if steers(letter) { ' ' } else { letter })
             .collect();
         let letters = |bytes: Range<usize>| text.get(bytes).map_or(0, |part| part.chars().count());
         let marks = "^".repeat(letters(at.clone()).max(1));
@@ -217,6 +218,11 @@ impl Parser<'_> {
             }
             Some(letter) if is_word_letter(letter) => self.term().map(Expression::Term),
             Some('!') => Err(self.fault_here("write ~ for the complement, as in ~node:0")),
+            Some('+') if self.rest()[1..].starts_with(|c: char| c.is_ascii_digit()) => Err(self
+                .fault_here(
+                    "+ is the union of two sets; nodes are counted among the allowed ones as in \
+                 allowed-node:0,2",
+                )),
             Some(_) => Err(self.fault_here(format!("a set belongs here: {}", examples()))),
             None => Err(self.fault_here(format!("a set is missing here: {}", examples()))),
         }
@@ -233,8 +239,31 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// A list as numactl has it, with a sign before the numbers: `cpus:!0`, `node:+0,+2`.
+    fn numactls_sign(&self) -> Option<Fault> {
+        let rest = self.rest();
+        let length = rest.find(|letter| !is_word_letter(letter))?;
+        let word = rest[..length].strip_suffix(':')?;
+        let sign = rest[length..].chars().next()?;
+        let at = self.at + length..self.at + length + 1;
+        match sign {
+            '!' => Some(Fault::at(
+                at,
+                format!("write ~ before the name, as in ~{word}:0"),
+            )),
+            '+' => Some(Fault::at(
+                at,
+                "+ is the union; nodes are counted among the allowed ones as in allowed-node:0,2",
+            )),
+            _ => None,
+        }
+    }
+
     fn term(&mut self) -> Result<Term, Fault> {
         let rest = self.rest();
+        if let Some(fault) = self.numactls_sign() {
+            return Err(fault);
+        }
         let length = rest
             .find(|letter| !is_word_letter(letter))
             .unwrap_or(rest.len());
@@ -270,6 +299,7 @@ fn read_term(text: &str) -> Result<What, String> {
             "machine" => Ok(What::Machine),
             "allowed" => Ok(What::Allowed),
             "-" => Err(MINUS_NEEDS_SPACES.to_owned()),
+            "all" => Err("`all` does not say of what; write machine or allowed".to_owned()),
             _ => Err(format!(
                 "`{text}` does not say what it is; write {}",
                 suggestion(text).unwrap_or_else(examples)
@@ -324,9 +354,10 @@ fn list<T: Numbered>(argument: &str, example: &str) -> Result<IdSet<T>, String> 
     if argument.ends_with('-') {
         return Err(MINUS_NEEDS_SPACES.to_owned());
     }
-    argument
-        .parse()
-        .map_err(|error| format!("{error}; write it as in {example}"))
+    argument.parse().map_err(|error| match argument {
+        "all" => "for all there is machine, and for all that may be used allowed".to_owned(),
+        _ => format!("{error}; write it as in {example}"),
+    })
 }
 
 fn name(argument: &str) -> Result<String, String> {

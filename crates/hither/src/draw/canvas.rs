@@ -1,6 +1,7 @@
 //! What all figures are made of: text, lines, rectangles, and one set of colours for paper and screen.
 
 use super::axis::Place;
+use hither_core::foreign::steers;
 use std::fmt::Write;
 
 /// Width of every figure.
@@ -189,9 +190,8 @@ fn style() -> String {
 /// hold and which steer terminals, and marks that turn the direction of writing.
 pub fn plain(text: &str) -> impl Iterator<Item = char> {
     text.chars().filter(|&letter| {
-        let turns = matches!(letter, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
         let is_character = !matches!(letter, '\u{FFFE}' | '\u{FFFF}');
-        matches!(letter, '\n' | '\t') || !(letter.is_control() || turns) && is_character
+        matches!(letter, '\n' | '\t') || !steers(letter) && is_character
     })
 }
 

@@ -5,6 +5,7 @@ use super::select::addresses;
 use super::target::{Room, Wanted};
 use crate::print;
 use crate::units;
+use hither_core::foreign::Foreign;
 use serde_json::{Value, json};
 
 /// Everything that is reported.
@@ -68,7 +69,7 @@ impl Report<'_> {
         let mut text = format!(
             "pid {} ({}) to {}: {} in memory in {}",
             self.pid,
-            self.program,
+            self.program.shown(),
             self.target(),
             pages(self.resident()),
             print::count(self.pieces.len(), "mapping"),

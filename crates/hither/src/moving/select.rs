@@ -1,6 +1,7 @@
 //! Which part of a process: its mappings, chosen by address or by name, cut to what was asked for.
 
 use anyhow::bail;
+use hither_core::foreign::Foreign;
 use hither_linux::sys::Mapping;
 use std::fmt;
 use std::ops::Range;
@@ -173,7 +174,7 @@ fn few_names<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> String {
     names.sort_by_key(|name| !name.starts_with('['));
     let more = names.len().saturating_sub(MOST_NAMES);
     names.truncate(MOST_NAMES);
-    let mut text = names.join(", ");
+    let mut text = names.join(", ").shown().to_string();
     if more > 0 {
         text.push_str(&format!(" and {more} more (/proc/PID/maps)"));
     }

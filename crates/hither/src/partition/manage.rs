@@ -4,6 +4,7 @@ use super::{open, shift};
 use crate::units::parse_rate;
 use crate::{print, signal_status};
 use anyhow::{Context, bail};
+use hither_core::foreign::Foreign;
 use hither_core::partition::manager::{Look, Manager, Proposal, Use};
 use hither_core::partition::{Layout, REST};
 use hither_core::rset::Resources;
@@ -59,7 +60,7 @@ impl Command {
             bail!(
                 "{}: fewer than two owners have a goal: give [partition.goal] to who may want a \
                  node, and to who may give one",
-                self.file.display()
+                self.file.shown()
             );
         }
         let signals =

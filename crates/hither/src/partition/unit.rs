@@ -1,6 +1,7 @@
 //! The systemd unit that applies a file of partitions at boot.
 
 use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
 use std::path::Path;
 
 /// The unit's text.
@@ -10,11 +11,11 @@ use std::path::Path;
 pub fn text(file: &Path) -> anyhow::Result<String> {
     let file = file
         .canonicalize()
-        .with_context(|| format!("{} is not there", file.display()))?;
+        .with_context(|| format!("{} is not there", file.shown()))?;
     ensure!(
         file.is_file(),
         "{} is no file; give one with partitions, as `hither partition apply` takes it",
-        file.display()
+        file.shown()
     );
     let hither = std::env::current_exe().context("finding hither's own path")?;
     let [file, hither] = [&file, &hither].map(|path| path.to_string_lossy().into_owned());

@@ -1,12 +1,9 @@
 //! Allocation sites of the command, as rows of the recording.
 
 use crate::sites::{self, ProcessSites, Shim};
-use anyhow::Context;
-use hither_recording::Writer;
 use hither_recording::rows::{Allocation, Frame};
+use hither_recording::{Folder, Writer};
 use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process;
 
 /// Folder of the logs inside the recording; it stays where the recorder is killed.
@@ -15,32 +12,30 @@ const FOLDER: &str = "sites";
 /// Allocations that are recorded by the shim.
 pub struct Allocations {
     shim: Shim,
-    folder: PathBuf,
+    recording: Folder,
     threshold_bytes: u64,
 }
 
 impl Allocations {
     /// Finds the shim; logs go into the recording's folder.
-    pub fn new(recording: &Path, threshold_bytes: u64) -> anyhow::Result<Self> {
+    pub fn new(recording: &Folder, threshold_bytes: u64) -> anyhow::Result<Self> {
         Ok(Self {
             shim: Shim::find()?,
-            folder: recording.join(FOLDER),
+            recording: recording.clone(),
             threshold_bytes,
         })
     }
 
     /// Has the command write logs.
     pub fn attach(&self, command: &mut process::Command) -> anyhow::Result<()> {
-        fs::create_dir(&self.folder)
-            .with_context(|| format!("making {}", self.folder.display()))?;
-        self.shim
-            .attach(command, &self.folder, self.threshold_bytes);
+        let folder = self.recording.make_inner(FOLDER)?;
+        self.shim.attach(command, &folder, self.threshold_bytes);
         Ok(())
     }
 
     /// Takes the logs away again, without reading them.
     pub fn abandon(&self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        self.recording.remove_inner(FOLDER);
     }
 
     /// Reads the logs into the recording and takes them away; returns what is missing.
@@ -54,7 +49,7 @@ impl Allocations {
 
     /// What the logs hold by now, by time; `start_ns` is the recording's zero.
     pub fn rows(&self, start_ns: u64) -> anyhow::Result<Rows> {
-        let processes = sites::collect(&self.folder)?;
+        let processes = sites::collect(&self.recording.lasting_path().join(FOLDER))?;
         let mut rows = Rows::default();
         // A process that executes another program has sites of both.
         let mut taken: HashMap<i32, u32> = HashMap::new();

@@ -3,6 +3,7 @@
 use super::overhead::Overhead;
 use super::places::Places;
 use crate::units;
+use hither_core::foreign::Foreign;
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
 use hither_core::snapshot::Snapshot;
@@ -12,6 +13,7 @@ use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::watch::empty_snapshot;
+use hither_recording::meta::Ended;
 use hither_recording::rows::{Interval, Node, Region, Sample};
 use hither_recording::{Result, Writer};
 use std::path::Path;
@@ -57,7 +59,6 @@ struct Totals {
     samples: u64,
     regions: u64,
     lost: u64,
-    own_us: u64,
     watched_us: u64,
     failures: u64,
 }
@@ -85,10 +86,7 @@ impl Session {
             interval_us: setup.interval_us,
             last_ns: 0,
             own_cpu_ns,
-            totals: Totals {
-                own_us: own_cpu_ns / 1000,
-                ..Totals::default()
-            },
+            totals: Totals::default(),
             notes: Vec::new(),
         }
     }
@@ -194,7 +192,6 @@ impl Session {
         self.totals.samples += self.observations.samples.len() as u64;
         self.totals.regions += self.observations.regions.len() as u64;
         self.totals.lost += self.snapshot.samples_lost;
-        self.totals.own_us += own_us;
         self.totals.watched_us += watched_us;
         Ok(())
     }
@@ -216,21 +213,20 @@ impl Session {
         notes
     }
 
-    /// What a person is told at the end. `watched_us`: the CPU time of what was watched, where somebody
-    /// knows better than who looked at times.
+    /// CPU time of what was watched, as far as looks at times saw it, in us.
     #[must_use]
-    pub fn account(
-        &self,
-        folder: &Path,
-        length_ns: u64,
-        watched_us: u64,
-        notes: &[String],
-    ) -> String {
+    pub fn watched_us(&self) -> u64 {
+        self.totals.watched_us
+    }
+
+    /// What a person is told at the end.
+    #[must_use]
+    pub fn account(&self, folder: &Path, ended: &Ended) -> String {
         let totals = &self.totals;
         let mut text = format!(
             "recorded {} in {}: {} samples, {} regions, by {}\n",
-            units::time(length_ns as f64),
-            folder.display(),
+            units::time(ended.length_ns as f64),
+            folder.shown(),
             totals.samples,
             totals.regions,
             self.tracker.name(),
@@ -238,21 +234,14 @@ impl Session {
         if totals.lost > 0 {
             text += &format!("{} samples were lost, as buffers were full\n", totals.lost);
         }
-        let cost = match totals.watched_us.max(watched_us) {
-            0 => "what was watched used no CPU time".to_owned(),
-            watched => format!(
-                "{:.2} % of the CPU time of what was watched",
-                100.0 * totals.own_us as f64 / watched as f64
-            ),
-        };
-        text += &format!(
-            "recording cost {} of CPU time, {cost}\n",
-            units::time(totals.own_us as f64 * 1000.0)
-        );
-        for note in notes {
-            text += &format!("{note}\n");
+        if let Some(own_us) = ended.own_cpu_us() {
+            let cost = super::cost(own_us, ended.watched_cpu_us);
+            text += &format!("recording cost {cost}\n");
         }
-        text += &format!("see `hither report {}`\n", folder.display());
+        for note in &ended.notes {
+            text += &format!("{}\n", note.shown());
+        }
+        text += &format!("see `hither report {}`\n", folder.shown());
         text
     }
 }

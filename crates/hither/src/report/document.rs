@@ -5,6 +5,7 @@ use super::roofline::Roofline;
 use super::{pictures, tables};
 use crate::draw::{Alignment, Block, Heatmap, LineChart, Page, Section};
 use crate::print;
+use hither_core::foreign::Foreign;
 
 /// Size of a heatmap on a terminal.
 const TERMINAL: (usize, usize) = (100, 34);
@@ -35,12 +36,12 @@ pub fn document(figures: &Figures) -> Document {
         ("Heat by address and time", Vec::new()),
         ("Working set", tables::working_set(figures)),
         ("Phases", tables::phases(figures)),
-        ("Traffic of nodes", tables::traffic(figures)),
+        ("Memory traffic by NUMA node", tables::traffic(figures)),
         (
             "Roofline",
             figures.roofline.iter().flat_map(Roofline::parts).collect(),
         ),
-        ("Where memory was", tables::residents(figures)),
+        ("Resident memory by NUMA node", tables::residents(figures)),
         ("Notes", tables::notes(figures)),
     ];
     if let Some(heat) = pictures::heat(figures) {
@@ -69,7 +70,9 @@ impl Document {
             for part in parts {
                 match part {
                     Part::Text(words) => text.push_str(&wrapped(words)),
-                    Part::Command(command) => text.push_str(&format!("  try next: {command}\n")),
+                    Part::Command(command) => {
+                        text.push_str(&format!("  try next: {}\n", command.shown()))
+                    }
                     Part::Table(head, rows) => {
                         let head: Vec<&str> = head.iter().map(String::as_str).collect();
                         for line in print::columns(&head, rows).lines() {
@@ -131,13 +134,14 @@ fn wrapped(words: &str) -> String {
     let mut text = String::new();
     let mut width = 0;
     for word in words.split_whitespace() {
+        let word = word.shown().to_string();
         let length = word.chars().count();
         if width > 0 && width + 1 + length > 96 {
             text.push('\n');
             width = 0;
         }
         text.push_str(if width == 0 { "  " } else { " " });
-        text.push_str(word);
+        text.push_str(&word);
         width += 1 + length;
     }
     text + "\n"

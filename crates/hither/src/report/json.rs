@@ -60,6 +60,7 @@ pub fn json(figures: &Figures) -> String {
             "bytes_per_us": overall.bytes_per_us,
             "flops_per_byte": overall.flops_per_byte(),
             "own_cpu_us": overall.own_cpu_us,
+            "watched_cpu_us": overall.watched_cpu_us,
         },
         "areas": areas.map(|(area, judged)| one_area(figures, area, judged)).collect::<Vec<_>>(),
         "lines": figures.lines.iter().map(|line| one_line(figures, line)).collect::<Vec<_>>(),
@@ -113,6 +114,8 @@ fn one_area(figures: &Figures, area: &Area, judged: &Judged) -> Value {
         "user": user,
         "owned_share": is_judged.then_some(judged.owned),
         "part_bytes": is_judged.then_some(judged.part_bytes),
+        "written": judged.written.get(),
+        "written_basis": judged.written.basis(),
         "remedy": judged.remedy.name(),
         "target": target,
     })

@@ -11,9 +11,11 @@ const SECOND: f64 = 1e9;
 /// Heat by address and time.
 pub fn heat(figures: &Figures) -> Option<Heatmap> {
     let heat = figures.heat.as_ref()?;
-    let seen = match figures.data.is_of_writes() {
-        true => "written",
-        false => "accessed",
+    // What lies between was not seen, which of samples does not say that nobody used it.
+    let seen = match (heat.of_samples, figures.data.is_of_writes()) {
+        (true, _) => "sampled",
+        (false, true) => "seen written",
+        (false, false) => "seen accessed",
     };
     let rows = (0..heat.rows()).map(|row| {
         let start = heat.addresses(row).start;
@@ -121,7 +123,7 @@ pub fn traffic(figures: &Figures) -> Option<LineChart> {
         })
         .collect();
     (!series.is_empty()).then(|| LineChart {
-        title: "Traffic of nodes over time".to_owned(),
+        title: "Memory traffic by NUMA node over time".to_owned(),
         subtitle: "bytes that each node's memory read and wrote".to_owned(),
         x: Axis::new("time (s)", Scale::Linear),
         y: Axis::new("traffic (GB/s)", Scale::Linear),

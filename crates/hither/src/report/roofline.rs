@@ -4,6 +4,7 @@
 use super::document::Part;
 use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
 use anyhow::{Context, anyhow, bail};
+use hither_core::foreign::Foreign;
 use hither_recording::analysis::verdict::Overall;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -32,7 +33,7 @@ impl Roofline {
     /// The file cannot be read, is no such document or has no roofline; the recording has no
     /// floating-point operations.
     pub fn read(path: &Path, overall: &Overall) -> anyhow::Result<Self> {
-        let name = path.display();
+        let name = path.shown();
         let remedy = "give what `hither probe --json FILE` wrote";
         let text = std::fs::read(path).with_context(|| format!("--roofline {name}: {remedy}"))?;
         let probe: Value = serde_json::from_slice(&text)

@@ -3,9 +3,10 @@
 use super::document::Part;
 use super::figures::Figures;
 use super::pictures::names_of_sets;
-use crate::{print, units};
+use crate::{print, record, units};
+use hither_recording::analysis::areas::Area;
 use hither_recording::analysis::sharing::Line;
-use hither_recording::analysis::use_of::Use;
+use hither_recording::analysis::use_of::{Judged, Use};
 use hither_recording::rows::Node;
 
 /// What is not known.
@@ -60,6 +61,10 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
             &or_none(overall.local_access_ratio.map(percent)),
         ],
         [
+            "remote accesses",
+            &or_none(overall.local_access_ratio.map(|local| percent(1.0 - local))),
+        ],
+        [
             "mean latency",
             &or_none(overall.latency_ns.map(units::time)),
         ],
@@ -67,7 +72,7 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
             "controller imbalance",
             &or_none(overall.controller_imbalance.map(percent)),
         ],
-        ["link use", &or_none(overall.link_use.map(percent))],
+        ["interconnect use", &or_none(overall.link_use.map(percent))],
         [
             "memory fills",
             &or_none(
@@ -77,8 +82,12 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
             ),
         ],
         [
-            "CPU time of hither",
-            &or_none(overall.own_cpu_us.map(|us| units::time(us as f64 * 1000.0))),
+            "recording cost",
+            &or_none(
+                overall
+                    .own_cpu_us
+                    .map(|own| record::cost(own, overall.watched_cpu_us)),
+            ),
         ],
     ]
     .map(|row| strings(&row))
@@ -115,8 +124,8 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
     for (area, judged) in list.iter().zip(&figures.judged).take(figures.top) {
         let used_by = match judged.by {
             Use::One(node) => figures.node(node),
-            Use::Divided => "parts by one node each".to_owned(),
-            Use::Shared => "all parts by several".to_owned(),
+            Use::Divided => "each part by one node".to_owned(),
+            Use::Shared => "shared by nodes".to_owned(),
             Use::Unknown => NONE.to_owned(),
         };
         rows.push(vec![
@@ -126,7 +135,7 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
             percent(area.accesses / all),
             or_none(area.local_ratio().map(percent)),
             or_none(area.latency_ns().map(units::time)),
-            or_none(area.write_share().map(percent)),
+            writes(area, judged),
             used_by,
             judged.remedy.name().to_owned(),
         ]);
@@ -165,6 +174,17 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
     parts
 }
 
+/// The share of sampled stores, which is a lower bound of the writes; without one, whether anything else
+/// tells of writes.
+fn writes(area: &Area, judged: &Judged) -> String {
+    match (area.write_share(), judged.written.get()) {
+        (share, _) if share > 0.0 => percent(share),
+        (_, Some(true)) => "some".to_owned(),
+        (_, Some(false)) => "none".to_owned(),
+        (_, None) => NONE.to_owned(),
+    }
+}
+
 /// Lines that several CPUs share.
 pub fn lines(figures: &Figures) -> Vec<Part> {
     if figures.lines.is_empty() {
@@ -177,7 +197,7 @@ pub fn lines(figures: &Figures) -> Vec<Part> {
         "latency",
         "words apart",
         "kind",
-        "users: words",
+        "users: offsets",
     ];
     let row = |line: &Line| {
         let area = figures.areas.list.get(line.area as usize);
@@ -194,12 +214,7 @@ pub fn lines(figures: &Figures) -> Vec<Part> {
             count(line.accesses),
             or_none(line.latency_ns.map(units::time)),
             percent(line.apart),
-            if line.is_false() {
-                "false sharing"
-            } else {
-                "sharing"
-            }
-            .to_owned(),
+            line.kind().unwrap_or(NONE).to_owned(),
             users.chain(more).collect::<Vec<_>>().join("; "),
         ]
     };
@@ -213,14 +228,13 @@ pub fn working_set(figures: &Figures) -> Vec<Part> {
     let (touched, weighted) = names_of_sets(set.of_samples);
     let mib =
         |bytes: Option<f64>| or_none(bytes.map(|b| format!("{:.1} MiB", b / f64::from(1 << 20))));
-    let rows: Vec<Vec<String>> = [0, 25, 50, 75, 100]
+    let rows: Vec<Vec<String>> = [0, 25, 50, 75, 95, 100]
         .iter()
         .map(|&p| {
             let name = match p {
-                0 => "least".to_owned(),
-                50 => "median".to_owned(),
-                100 => "most".to_owned(),
-                p => format!("{p} % of windows below"),
+                0 => "min".to_owned(),
+                100 => "max".to_owned(),
+                p => format!("p{p}"),
             };
             vec![
                 name,
@@ -289,7 +303,7 @@ pub fn traffic(figures: &Figures) -> Vec<Part> {
             or_none(mean(|row| Some(row.utilisation? * row.length_ns as f64)).map(percent)),
         ]
     });
-    let head = strings(&["node", "read", "written", "controller used"]);
+    let head = strings(&["node", "read", "written", "controller use"]);
     vec![Part::Table(head, rows.collect())]
 }
 
@@ -302,7 +316,7 @@ pub fn residents(figures: &Figures) -> Vec<Part> {
     if !figures.residents.is_empty() {
         let mut head = strings(&["process", "pid"]);
         head.extend(nodes.iter().cloned());
-        head.push("together".to_owned());
+        head.push("total".to_owned());
         let row = |resident: &hither_recording::analysis::homes::Resident| {
             let mut row = vec![
                 figures.data.process_name(resident.pid),
@@ -337,7 +351,8 @@ pub fn residents(figures: &Figures) -> Vec<Part> {
             row
         });
         parts.push(Part::Text(
-            "Pages of 4 KiB that samples saw on one node and later on another:".to_owned(),
+            "Migrated pages (4 KiB): those that samples saw on one node and later on another."
+                .to_owned(),
         ));
         parts.push(Part::Table(head, rows.collect()));
     }

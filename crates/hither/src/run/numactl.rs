@@ -10,31 +10,62 @@ use hither_linux::bind::Binding;
 use hither_linux::root::Root;
 use std::path::PathBuf;
 
-/// Options as in numactl(8).
+/// Options as in numactl(8). Where one is repeated, the last counts; a second memory policy is
+/// refused, be it the same.
 #[derive(Debug, clap::Args)]
 #[group(id = "numactl")]
 #[command(next_help_heading = "Placement, as numactl has it")]
 pub struct Options {
     /// CPUs and nodes beyond those that hither was given may be named
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "all")]
     all: bool,
     /// NUMA balancing goes over memory that --membind binds
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "balancing")]
     balancing: bool,
     /// Take pages from these nodes in turns
-    #[arg(short, long, value_name = "NODES", group = "memory policy")]
+    #[arg(
+        short,
+        long,
+        value_name = "NODES",
+        group = "memory policy",
+        allow_hyphen_values = true
+    )]
     interleave: Option<String>,
     /// The same, by the system's weights
-    #[arg(short, long, value_name = "NODES", group = "memory policy")]
+    #[arg(
+        short,
+        long,
+        value_name = "NODES",
+        group = "memory policy",
+        allow_hyphen_values = true
+    )]
     weighted_interleave: Option<String>,
     /// Take pages from this node while it has some
-    #[arg(short, long, value_name = "NODE", group = "memory policy")]
+    #[arg(
+        short,
+        long,
+        value_name = "NODE",
+        group = "memory policy",
+        allow_hyphen_values = true
+    )]
     preferred: Option<String>,
     /// Take pages from these nodes while they have some, the nearest first
-    #[arg(short = 'P', long, value_name = "NODES", group = "memory policy")]
+    #[arg(
+        short = 'P',
+        long,
+        value_name = "NODES",
+        group = "memory policy",
+        allow_hyphen_values = true
+    )]
     preferred_many: Option<String>,
     /// Take pages from these nodes alone
-    #[arg(short, long, value_name = "NODES", group = "memory policy")]
+    #[arg(
+        short,
+        long,
+        value_name = "NODES",
+        group = "memory policy",
+        allow_hyphen_values = true
+    )]
     membind: Option<String>,
     /// Take pages near the CPU that asks
     #[arg(short, long, group = "memory policy")]
@@ -45,17 +76,18 @@ pub struct Options {
         long,
         value_name = "NODES",
         visible_short_alias = 'c',
-        alias = "cpubind"
+        alias = "cpubind",
+        allow_hyphen_values = true
     )]
-    cpunodebind: Option<String>,
+    cpunodebind: Vec<String>,
     /// Run on these CPUs
-    #[arg(short = 'C', long, value_name = "CPUS")]
-    physcpubind: Option<String>,
+    #[arg(short = 'C', long, value_name = "CPUS", allow_hyphen_values = true)]
+    physcpubind: Vec<String>,
     /// Show by what policy hither was started itself
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "show")]
     pub show: bool,
     /// Show nodes with CPUs, memory and distances
-    #[arg(short = 'H', long)]
+    #[arg(short = 'H', long, overrides_with = "hardware")]
     pub hardware: bool,
     #[command(flatten)]
     pub shared: Shared,
@@ -73,31 +105,35 @@ pub struct Shared {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Number that makes several segments of one key file
-    #[arg(short = 'I', long, value_name = "ID", value_parser = parse_id)]
+    #[arg(short = 'I', long, value_name = "ID", overrides_with = "shmid",
+          allow_hyphen_values = true, value_parser = parse_id)]
     pub shmid: Option<u8>,
     /// Where the part begins that is meant; k, m, g
-    #[arg(short, long, value_name = "BYTES", value_parser = parse_length)]
+    #[arg(short, long, value_name = "BYTES", overrides_with = "offset",
+          allow_hyphen_values = true, value_parser = parse_length)]
     pub offset: Option<u64>,
     /// How long it is; needed where the memory is made
-    #[arg(short = 'L', long, value_name = "BYTES", value_parser = parse_length)]
+    #[arg(short = 'L', long, value_name = "BYTES", overrides_with = "length",
+          allow_hyphen_values = true, value_parser = parse_length)]
     pub length: Option<u64>,
     /// Permissions of what is made
-    #[arg(short = 'M', long, value_name = "OCTAL", value_parser = parse_mode)]
+    #[arg(short = 'M', long, value_name = "OCTAL", overrides_with = "shmmode",
+          allow_hyphen_values = true, value_parser = parse_mode)]
     pub shmmode: Option<u32>,
     /// Make the segment of huge pages
-    #[arg(short = 'u', long)]
+    #[arg(short = 'u', long, overrides_with = "huge")]
     pub huge: bool,
     /// Fail where pages are elsewhere already
-    #[arg(short = 't', long)]
+    #[arg(short = 't', long, overrides_with = "strict")]
     pub strict: bool,
     /// Bring all its pages into memory now
-    #[arg(short = 'T', long)]
+    #[arg(short = 'T', long, overrides_with = "touch")]
     pub touch: bool,
     /// Print its policies
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "dump")]
     pub dump: bool,
     /// Print the nodes of its pages
-    #[arg(short = 'D', long)]
+    #[arg(short = 'D', long, overrides_with = "dump_nodes")]
     pub dump_nodes: bool,
 }
 
@@ -133,8 +169,8 @@ impl Options {
         let segment = "System V segments; name one with --shm";
         let is_file = self.shared.file.is_some();
         let options = [
-            (self.cpunodebind.is_some(), "--cpunodebind", program),
-            (self.physcpubind.is_some(), "--physcpubind", program),
+            (!self.cpunodebind.is_empty(), "--cpunodebind", program),
+            (!self.physcpubind.is_empty(), "--physcpubind", program),
             (is_file && self.shared.huge, "--huge", segment),
             (is_file && self.shared.shmid.is_some(), "--shmid", segment),
         ];
@@ -144,7 +180,7 @@ impl Options {
 
     /// Is any of those given that are about a program?
     pub fn is_used(&self) -> bool {
-        let names_cpus = self.cpunodebind.is_some() || self.physcpubind.is_some();
+        let names_cpus = !self.cpunodebind.is_empty() || !self.physcpubind.is_empty();
         let has_flag = self.all || self.balancing || self.shared.strict;
         names_cpus || has_flag || self.has_policy()
     }
@@ -196,31 +232,19 @@ impl Options {
 
     fn cpus(&self, resources: &Resources, root: &Root) -> anyhow::Result<Option<CpuSet>> {
         let mut cpus: Option<CpuSet> = None;
-        if let Some(list) = &self.cpunodebind {
-            let nameable = self.nameable(resources).nodes;
-            // A node without memory is in no cpuset, and has CPUs nonetheless.
-            let nodes = resources.nodes.iter();
-            let nodes = nodes.filter(|node| nameable.contains(node.id) || !node.has_memory());
-            let nodes: NodeSet = nodes.map(|node| node.id).collect();
-            let list = self.same("--cpunodebind", list)?;
-            let named = read_nodes("--cpunodebind", list, &nodes, resources, root)?;
-            // As numactl: the nodes' CPUs, whatever affinity hither was started with.
-            let of_nodes = resources
-                .nodes
-                .iter()
-                .filter(|node| named.contains(node.id));
-            let found: CpuSet = of_nodes.flat_map(|node| node.cpus.iter()).collect();
-            ensure!(
-                !found.is_empty(),
-                "--cpunodebind {list}: none of these nodes has a CPU; name others, or CPUs with \
-                 --physcpubind"
-            );
-            cpus = Some(found);
+        for (at, list) in self.cpunodebind.iter().enumerate() {
+            let list = self.same("--cpunodebind", list, &self.cpunodebind[..at])?;
+            cpus = Some(self.cpus_of_nodes(list, resources, root)?);
         }
-        if let Some(list) = &self.physcpubind {
-            let nameable = self.nameable(resources).cpus;
+        let mut named = None;
+        for list in &self.physcpubind {
+            let (usable, present) = (self.nameable(resources).cpus, resources.machine().cpus);
+            let nameable = numactl::Nameable {
+                usable: &usable,
+                present: &present,
+            };
             let place = |_: &str| Err::<CpuId, _>("CPUs have no names".to_owned());
-            let found = numactl::parse(list, &nameable, place);
+            let found = numactl::parse(list, nameable, place);
             let found = found.map_err(|why| anyhow!("--physcpubind {why}"))?;
             let found = match &cpus {
                 None => found,
@@ -235,9 +259,39 @@ impl Options {
                     ""
                 }
             );
-            cpus = Some(found);
+            named = Some(found);
         }
-        Ok(cpus)
+        Ok(named.or(cpus))
+    }
+
+    /// As numactl: the nodes' CPUs, whatever affinity hither was started with.
+    fn cpus_of_nodes(
+        &self,
+        list: &str,
+        resources: &Resources,
+        root: &Root,
+    ) -> anyhow::Result<CpuSet> {
+        let nameable = self.nameable(resources).nodes;
+        // A node without memory is in no cpuset, and has CPUs nonetheless.
+        let nodes = resources.nodes.iter();
+        let nodes = nodes.filter(|node| nameable.contains(node.id) || !node.has_memory());
+        let usable: NodeSet = nodes.map(|node| node.id).collect();
+        let nameable = numactl::Nameable {
+            usable: &usable,
+            present: &resources.nodes.iter().map(|node| node.id).collect(),
+        };
+        let named = read_nodes("--cpunodebind", list, nameable, resources, root)?;
+        let of_nodes = resources
+            .nodes
+            .iter()
+            .filter(|node| named.contains(node.id));
+        let found: CpuSet = of_nodes.flat_map(|node| node.cpus.iter()).collect();
+        ensure!(
+            !found.is_empty(),
+            "--cpunodebind {list}: none of these nodes has a CPU; name others, or CPUs with \
+             --physcpubind"
+        );
+        Ok(found)
     }
 
     /// The memory policy that is named, if one is.
@@ -255,9 +309,13 @@ impl Options {
         let Some((mode, option, list)) = self.named_policy() else {
             return Ok(None);
         };
-        let nameable = self.nameable(resources).nodes;
-        let list = self.same(option, list)?;
-        let nodes = read_nodes(option, list, &nameable, resources, root)?;
+        let (usable, present) = (self.nameable(resources).nodes, resources.machine().nodes);
+        let nameable = numactl::Nameable {
+            usable: &usable,
+            present: &present,
+        };
+        let list = self.same(option, list, &self.cpunodebind)?;
+        let nodes = read_nodes(option, list, nameable, resources, root)?;
         let interleaves = matches!(mode, Mode::Interleave | Mode::WeightedInterleave);
         if nodes.is_empty() && interleaves {
             // As numactl: in turns over nothing is no policy.
@@ -277,13 +335,18 @@ impl Options {
         }))
     }
 
-    /// `same` is the list of the other option.
-    fn same<'a>(&'a self, option: &str, list: &'a str) -> anyhow::Result<&'a str> {
+    /// `same` is the list of nodes before it, else the other option's.
+    fn same<'a>(
+        &'a self,
+        option: &str,
+        list: &'a str,
+        before: &'a [String],
+    ) -> anyhow::Result<&'a str> {
         if list != "same" {
             return Ok(list);
         }
         let policy = self.named_policy().map(|(.., list)| list);
-        let mut lists = [self.cpunodebind.as_deref(), policy].into_iter().flatten();
+        let mut lists = before.iter().rev().map(String::as_str).chain(policy);
         let Some(other) = lists.find(|list| *list != "same") else {
             bail!("{option} same: no other option names nodes; name them");
         };
@@ -294,7 +357,7 @@ impl Options {
 fn read_nodes(
     option: &str,
     list: &str,
-    nameable: &NodeSet,
+    nameable: numactl::Nameable<'_, NodeId>,
     resources: &Resources,
     root: &Root,
 ) -> anyhow::Result<NodeSet> {
@@ -302,21 +365,19 @@ fn read_nodes(
     numactl::parse(list, nameable, place).map_err(|why| anyhow!("{option} {why}"))
 }
 
-/// `100`, `20m`, `0x1000`, `1g`.
+/// `100`, `20m`, `0x1000`, `1g`, `64kB`; octal with a leading 0.
 fn parse_length(text: &str) -> Result<u64, String> {
     let fault = || format!("`{text}` is no size; sizes are as in 4096, 64k, 20m and 1g");
-    let (digits, shift) = match text.chars().last() {
-        Some('k' | 'K') => (&text[..text.len() - 1], 10),
-        Some('m' | 'M') => (&text[..text.len() - 1], 20),
-        Some('g' | 'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
+    let number = numactl::Number::read(text).filter(|number| !number.is_negative);
+    let number = number.ok_or_else(fault)?;
+    let shift = match number.rest.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(fault()),
     };
-    let number = match digits.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => digits.parse::<u64>(),
-    };
-    let number = number.map_err(|_| fault())?;
-    number.checked_mul(1 << shift).ok_or_else(fault)
+    number.magnitude.checked_mul(1 << shift).ok_or_else(fault)
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -326,10 +387,9 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 fn parse_id(text: &str) -> Result<u8, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u8::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
+    let number = numactl::Number::read(text);
+    let number = number.filter(|number| number.rest.is_empty() && !number.is_negative);
+    let number = number.and_then(|number| u8::try_from(number.magnitude).ok());
     number.ok_or_else(|| format!("`{text}` is no id of a key file (ftok); those are 0 to 255"))
 }
 
@@ -344,6 +404,8 @@ mod tests {
             ("4096", 4096),
             ("0x1000", 4096),
             ("1G", 1 << 30),
+            ("64kB", 64 << 10),
+            ("010", 8),
         ] {
             assert_eq!(parse_length(text), Ok(bytes));
         }
@@ -351,6 +413,7 @@ mod tests {
             assert!(parse_length(bad).is_err(), "{bad}");
         }
         assert_eq!((parse_mode("640"), parse_id("0x1f")), (Ok(0o640), Ok(31)));
+        assert_eq!(parse_id("010"), Ok(8));
         assert!(
             parse_mode("888").is_err() && parse_mode("7777").is_err() && parse_id("256").is_err()
         );

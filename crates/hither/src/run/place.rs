@@ -35,7 +35,8 @@ const THREADS_US: u64 = 10_000;
 pub struct Options {
     /// Run on the CPUs of a set and take memory from its nodes, as in 'node:0 + mem:2'
     /// (docs/resource-sets.md)
-    #[arg(long, value_name = "EXPR", conflicts_with_all = ["cpunodebind", "physcpubind"])]
+    #[arg(long, value_name = "EXPR", conflicts_with_all = ["cpunodebind", "physcpubind"],
+          allow_negative_numbers = true)]
     on: Option<String>,
     /// Choose nodes for the program, of the set's or of all, by what is free now, and say why
     #[arg(long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "1",
@@ -62,7 +63,7 @@ pub struct Options {
     #[arg(long, value_name = "RULE", value_parser = parse_rule)]
     place: Vec<WrittenRule>,
     /// Look where pages really go, and say so at the end
-    #[arg(short = 'V', long)]
+    #[arg(short = 'V', long, overrides_with = "verify")]
     pub verify: bool,
 }
 

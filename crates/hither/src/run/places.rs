@@ -1,12 +1,21 @@
 //! The node of what numactl can name in place of a number: `netdev:`, `ip:`, `file:`, `block:`,
 //! `pci:`.
+//!
+//! Each kind looks where the kernel has it and nowhere else: interfaces in their class, disks by the
+//! number of their device file, an address by the route that the kernel would take to it.
 
 use hither_core::ids::NodeId;
 use hither_core::rset::Resources;
-use hither_core::rset::resolve::device_position;
 use hither_linux::root::Root;
-use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
-use std::os::unix::fs::MetadataExt;
+use hither_linux::sys;
+use hither_linux::topology::sysfs_device::{self, Place};
+use std::fs;
+use std::net::ToSocketAddrs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Names that are listed where none matches.
+const MOST_NAMES: usize = 8;
 
 /// The node of a place.
 ///
@@ -18,128 +27,160 @@ pub fn node(name: &str, resources: &Resources, root: &Root) -> Result<NodeId, St
          pci:3b:00.0"
             .to_owned()
     })?;
-    let device = match kind {
-        "netdev" => name.to_owned(),
-        "block" => name.strip_prefix("/dev/").unwrap_or(name).to_owned(),
+    let name = name.trim_start();
+    let (device, entry) = match kind {
+        "netdev" => in_class("net", name, root)?,
+        "block" => disk(name, root)?,
         "pci" => {
-            pci_address(name).ok_or_else(|| format!("{name} is no PCI address, as in 3b:00.0"))?
+            let address = pci_address(name);
+            let address =
+                address.ok_or_else(|| format!("{name} is no PCI address, as in 3b:00.0"))?;
+            in_folder("sys/bus/pci/devices", &address, root)?
         }
-        "file" => block_device(name, root)?,
+        "file" => device_of(name, root)?,
         "ip" => interface(name, root)?,
         _ => return Err(format!("there are no places of kind `{kind}`")),
     };
-    device_position(resources, &device).map(|at| resources.nodes[at].id)
+    attached(&device, &entry, resources, root)
 }
 
-/// `[SEGMENT:]BUS:DEVICE[.FUNCTION]` (numactl also takes a colon before the function), as sysfs
-/// writes it.
+/// The node of a device, by its entry in sysfs.
+fn attached(
+    device: &str,
+    entry: &str,
+    resources: &Resources,
+    root: &Root,
+) -> Result<NodeId, String> {
+    match sysfs_device::place(root, entry).map_err(|error| error.to_string())? {
+        Place::Node(node) if resources.position(node).is_some() => Ok(node),
+        Place::Node(node) => Err(format!(
+            "`{device}` is attached to {node}, which is not online"
+        )),
+        Place::Untold => match &resources.nodes[..] {
+            // The kernel gives no node on a machine with one: it can only be that.
+            [only] => Ok(only.id),
+            _ => Err(format!(
+                "firmware does not say which node `{device}` is attached to; name the node"
+            )),
+        },
+        Place::Nowhere => Err(format!(
+            "`{device}` is on no bus of its own and so at no node; name what is below it, or the node"
+        )),
+    }
+}
+
+/// A device by its name in a class, and its entry.
+fn in_class(class: &str, name: &str, root: &Root) -> Result<(String, String), String> {
+    in_folder(&format!("sys/class/{class}"), name, root)
+}
+
+fn in_folder(folder: &str, name: &str, root: &Root) -> Result<(String, String), String> {
+    let entry = format!("{folder}/{name}");
+    let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+    if is_name && root.has(&entry) {
+        return Ok((name.to_owned(), entry));
+    }
+    let mut names = root.names(folder).map_err(|error| error.to_string())?;
+    let more = names.len().saturating_sub(MOST_NAMES);
+    names.truncate(MOST_NAMES);
+    let known = match (names.is_empty(), more) {
+        (true, _) => "there is none of its kind".to_owned(),
+        (false, 0) => format!("there are {}", names.join(", ")),
+        (false, more) => format!("there are {} and {more} more (/{folder})", names.join(", ")),
+    };
+    Err(format!("there is no device `{name}`; {known}"))
+}
+
+/// `[SEGMENT:]BUS:DEVICE[.FUNCTION]`, as sysfs writes it. Of three numbers with colons the first is
+/// the segment, as with numactl; its manual has a colon before the function, which is one of four.
 fn pci_address(text: &str) -> Option<String> {
-    let numbers = text
-        .split([':', '.'])
-        .map(|part| u32::from_str_radix(part, 16).ok());
-    let numbers: Vec<u32> = numbers.collect::<Option<_>>()?;
-    let (segment, rest) = match numbers[..] {
-        [segment, bus, device, function] => (segment, [bus, device, function]),
-        [bus, device, function] => (0, [bus, device, function]),
-        [bus, device] => (0, [bus, device, 0]),
+    let (numbers, function) = match text.split_once('.') {
+        Some((numbers, function)) => (numbers, Some(function)),
+        None => (text, None),
+    };
+    let number = |part: &str| {
+        let is_plain = part.chars().all(|letter| letter.is_ascii_hexdigit());
+        u32::from_str_radix(part, 16).ok().filter(|_| is_plain)
+    };
+    let numbers: Vec<u32> = numbers.split(':').map(number).collect::<Option<_>>()?;
+    let function = function.map_or(Some(0), number)?;
+    let (segment, bus, device, function) = match numbers[..] {
+        [segment, bus, device, by_colon] if function == 0 => (segment, bus, device, by_colon),
+        [segment, bus, device] => (segment, bus, device, function),
+        [bus, device] => (0, bus, device, function),
         _ => return None,
     };
-    let [bus, device, function] = rest;
     Some(format!("{segment:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
-/// The disk or partition that a file is on.
-fn block_device(path: &str, root: &Root) -> Result<String, String> {
-    let about = std::fs::metadata(path).map_err(|error| format!("{path}: {error}"))?;
-    // Of a device's own file the device, else that of the file system.
-    let number = match about.rdev() {
-        0 => about.dev(),
-        own => own,
+/// A disk or partition: by its name in sysfs, or by its device file, whose name may be another
+/// (`/dev/disk/by-id/...`, `/dev/mapper/...`).
+fn disk(name: &str, root: &Root) -> Result<(String, String), String> {
+    let file = Path::new("/dev").join(name);
+    let is_device_file = fs::metadata(&file).is_ok_and(|about| about.file_type().is_block_device());
+    match is_device_file && name.contains('/') {
+        true => device_of(&file.to_string_lossy(), root),
+        false => in_class("block", name.strip_prefix("/dev/").unwrap_or(name), root),
+    }
+}
+
+/// The device that a path leads to: a device file's own, else the disk of its file system.
+fn device_of(path: &str, root: &Root) -> Result<(String, String), String> {
+    let about = fs::metadata(path).map_err(|error| format!("{path}: {error}"))?;
+    let (kind, number) = match about.file_type() {
+        found if found.is_char_device() => ("char", about.rdev()),
+        found if found.is_block_device() => ("block", about.rdev()),
+        _ => ("block", about.dev()),
     };
     // As glibc's gnu_dev_major and gnu_dev_minor.
     let major = (number >> 8 & 0xfff) | (number >> 32 & !0xfff);
     let minor = (number & 0xff) | (number >> 12 & !0xff);
-    let link = root.path(&format!("sys/dev/block/{major}:{minor}"));
-    let found = std::fs::read_link(link).ok();
-    let name = found
+    let entry = format!("sys/dev/{kind}/{major}:{minor}");
+    let link = fs::read_link(root.path(&entry)).ok();
+    let name = link
         .as_deref()
         .and_then(|target| target.file_name()?.to_str());
-    name.map(str::to_owned)
-        .ok_or_else(|| format!("{path} is on no disk that the kernel names ({major}:{minor})"))
+    match (name, kind) {
+        (Some(name), _) => Ok((name.to_owned(), entry)),
+        (None, "char") => Err(format!(
+            "{path} is no device that the kernel names ({major}:{minor})"
+        )),
+        (None, _) => Err(format!(
+            "{path} is on no disk that the kernel names ({major}:{minor})"
+        )),
+    }
 }
 
 /// The network interface by which a host is reached.
-fn interface(host: &str, root: &Root) -> Result<String, String> {
-    let mut found = (host, 0)
-        .to_socket_addrs()
-        .map_err(|error| format!("{host}: {error}"))?;
+fn interface(host: &str, root: &Root) -> Result<(String, String), String> {
+    let found = (host, 0).to_socket_addrs();
+    let mut found = found.map_err(|error| format!("{host}: {error}"))?;
     let address = found
         .next()
-        .ok_or_else(|| format!("{host} has no address"))?
-        .ip();
-    let (file, route): (_, fn(&str, IpAddr) -> Option<String>) = match address {
-        IpAddr::V4(_) => ("proc/net/route", route4),
-        IpAddr::V6(_) => ("proc/net/ipv6_route", route6),
-    };
-    let text = root.text(file).map_err(|error| error.to_string())?;
-    route(&text, address).ok_or_else(|| format!("no interface leads to {address}"))
-}
-
-/// The interface of the longest prefix, the least metric first.
-///
-/// ```text
-/// Iface   Destination Gateway  Flags RefCnt Use Metric Mask     MTU Window IRTT
-/// eth0    00000000    0102A8C0 0003  0      0   100    00000000 0   0      0
-/// ```
-fn route4(text: &str, address: IpAddr) -> Option<String> {
-    let IpAddr::V4(address) = address else {
-        return None;
-    };
-    let address = u32::from(address);
-    let routes = text.lines().skip(1).filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        // The file has them in the byte order of the network.
-        let number = |at: usize| Some(u32::from_be(u32::from_str_radix(words.get(at)?, 16).ok()?));
-        let (destination, mask) = (number(1)?, number(7)?);
-        let metric: u32 = words.get(6)?.parse().ok()?;
-        let leads = address & mask == destination;
-        leads.then(|| (mask.count_ones(), u32::MAX - metric, words[0].to_owned()))
-    });
-    routes
-        .max_by_key(|(length, metric, _)| (*length, *metric))
-        .map(|route| route.2)
-}
-
-/// The same of the other family, whose lines are
-///
-/// ```text
-/// DESTINATION LENGTH SOURCE LENGTH NEXT METRIC REFERENCES USE FLAGS INTERFACE
-/// ```
-fn route6(text: &str, address: IpAddr) -> Option<String> {
-    let IpAddr::V6(address) = address else {
-        return None;
-    };
-    let address = u128::from(address);
-    let routes = text.lines().filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let destination = u128::from_str_radix(words.first()?, 16).ok()?;
-        let length = u32::from_str_radix(words.get(1)?, 16).ok()?;
-        let metric = u32::from_str_radix(words.get(5)?, 16).ok()?;
-        let flags = u32::from_str_radix(words.get(8)?, 16).ok()?;
-        let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
-        // RTF_REJECT (0x200): leads nowhere.
-        let leads = address & mask == u128::from(Ipv6Addr::from(destination)) && flags & 0x200 == 0;
-        leads.then(|| {
-            (
-                length,
-                u32::MAX - metric,
-                words.last().map(|name| (*name).to_owned()),
-            )
-        })
-    });
-    routes
-        .max_by_key(|(length, metric, _)| (*length, *metric))
-        .and_then(|route| route.2)
+        .ok_or_else(|| format!("{host} has no address"))?;
+    let to = address.ip();
+    let route = sys::route_to(address).map_err(|error| match sys::is_unreachable(&error) {
+        true => format!("no interface leads to {to} ({error})"),
+        false => format!("the kernel does not tell the way to {to} ({error}); name the interface, as in netdev:eth0"),
+    })?;
+    if route.is_local {
+        return Err(format!(
+            "{to} is this machine's own address, which no device leads to; name the interface, as in \
+             netdev:eth0"
+        ));
+    }
+    let gone = |error| format!("the interface that leads to {to} is gone ({error})");
+    let name = sys::interface_name(route.interface).map_err(gone)?;
+    let entry = format!("sys/class/net/{name}");
+    // In a network namespace of its own, sysfs may still show the interfaces of another.
+    let shown = root.text(&format!("{entry}/ifindex")).unwrap_or_default();
+    if shown.trim() != route.interface.to_string() {
+        return Err(format!(
+            "`{name}` leads to {to}, and /sys does not show this network namespace; mount sysfs anew \
+             in it, or name the node"
+        ));
+    }
+    Ok((name, entry))
 }
 
 #[cfg(test)]
@@ -151,33 +192,80 @@ mod tests {
         for (text, expected) in [
             ("3b:00.0", Some("0000:3b:00.0")),
             ("3b:0", Some("0000:3b:00.0")),
+            ("1:3b:1f", Some("0001:3b:1f.0")),
+            ("0001:3b:1f.2", Some("0001:3b:1f.2")),
             ("0001:3b:1f:2", Some("0001:3b:1f.2")),
+            ("10000:01:00.0", Some("10000:01:00.0")),
             ("3b", None),
             ("x:0", None),
+            ("+3:0", None),
+            ("3b:0.0.0", None),
             ("", None),
         ] {
             assert_eq!(pci_address(text).as_deref(), expected, "{text}");
         }
     }
 
+    /// Names of one kind are not looked for among another's.
     #[test]
-    fn the_longest_prefix_leads() {
-        let text = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
-            eth0\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
-            wlan0\t00000000\t0102A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
-            eth1\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n\
-            broken\n";
-        let to = |host: &str| route4(text, host.parse().unwrap());
-        assert_eq!(to("10.1.2.3").as_deref(), Some("eth1"));
-        assert_eq!(to("8.8.8.8").as_deref(), Some("eth0"));
-        assert_eq!(route4("", "8.8.8.8".parse().unwrap()), None);
-        let text = "fe800000000000000000000000000000 40 00000000000000000000000000000000 00 \
-            00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth0\n\
-            00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
-            00000000000000000000000000000000 ffffffff 00000001 00000000 00200200 lo\n";
-        let to = |host: &str| route6(text, host.parse().unwrap());
-        assert_eq!(to("fe80::1").as_deref(), Some("eth0"));
-        assert_eq!(to("2001::1"), None);
+    fn each_kind_has_names_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path();
+        for (entry, device, node) in [
+            ("sys/class/net/same", "pci0/0000:01:00.0/net/same", 0),
+            ("sys/class/block/same", "pci1/0000:02:00.0/block/same", 1),
+            ("sys/class/net/eth0.7", "pci1/0000:02:00.0/net/eth0.7", 1),
+            ("sys/class/net/only", "pci0/0000:01:00.0/net/only", 0),
+            ("sys/class/net/bond0", "virtual/net/bond0", 0),
+        ] {
+            let device = Path::new("sys/devices").join(device);
+            fs::create_dir_all(base.join(&device)).unwrap();
+            if !device.starts_with("sys/devices/virtual") {
+                let bus = base
+                    .join(device.ancestors().nth(2).unwrap())
+                    .join("numa_node");
+                fs::write(bus, format!("{node}\n")).unwrap();
+            }
+            fs::create_dir_all(base.join(entry).parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(Path::new("../../..").join(&device), base.join(entry))
+                .unwrap();
+        }
+        let sockets =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines/two-socket");
+        let sockets = Root::new(sockets);
+        let topology = hither_linux::topology::Topology::read(&sockets).unwrap();
+        let resources = hither_linux::resources::read(&sockets, &topology).unwrap();
+        let root = Root::new(base);
+        for (name, expected) in [
+            ("netdev:same", Ok(0)),
+            ("netdev: same", Ok(0)),
+            ("block:same", Ok(1)),
+            ("block:/dev/same", Ok(1)),
+            ("netdev:eth0.7", Ok(1)),
+            ("block:only", Err("no device `only`; there are same")),
+            ("netdev:../block/same", Err("no device")),
+            ("netdev:bond0", Err("`bond0` is on no bus")),
+            ("pci:0000:01:00.0", Err("none of its kind")),
+        ] {
+            match (node(name, &resources, &root), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found.0, expected, "{name}"),
+                (Err(why), Err(part)) => assert!(why.contains(part), "{name}: {why}"),
+                (found, _) => panic!("{name}: {found:?}"),
+            }
+        }
+    }
+
+    /// `/dev/null` has the number 1:3, as a RAM disk has among disks.
+    #[test]
+    fn device_files_are_looked_for_among_their_own_kind() {
+        let root = Root::host();
+        let (name, entry) = device_of("/dev/null", &root).unwrap();
+        assert_eq!((&*name, &*entry), ("null", "sys/dev/char/1:3"));
+        let why = device_of("/proc/self", &root).unwrap_err();
+        assert!(
+            why.contains("on no disk that the kernel names (0:"),
+            "{why}"
+        );
     }
 
     #[test]
@@ -189,8 +277,13 @@ mod tests {
             ("eth0", "netdev:eth0"),
             ("rack:1", "of kind `rack`"),
             ("netdev:none", "no device `none`"),
+            ("netdev:", "no device ``"),
+            ("block:/dev/null", "no device `null`"),
             ("pci:zz", "no PCI address"),
             ("file:/no/such", "No such file"),
+            ("file:/dev/null", "`null` is on no bus"),
+            ("ip:127.0.0.1", "this machine's own address"),
+            ("ip:::1", "this machine's own address"),
         ] {
             let why = node(name, &resources, &root).unwrap_err();
             assert!(why.contains(part), "{name}: {why}");

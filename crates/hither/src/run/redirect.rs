@@ -5,6 +5,7 @@ use crate::print;
 use crate::sites::Shim;
 use anyhow::{Context, anyhow, bail, ensure};
 use hither_core::bind::rules::WrittenRule;
+use hither_core::foreign::Foreign;
 use hither_core::ids::CpuId;
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::shim::{self, MOST_RULES, Plan, Rule};
@@ -46,6 +47,7 @@ impl Redirect {
         resources: &Resources,
     ) -> anyhow::Result<Self> {
         let mut plan = Plan {
+            board: None,
             cpus: order.to_vec(),
             nodes: resources.usable().nodes.iter().map(|node| node.0).collect(),
             rules: Vec::new(),
@@ -83,28 +85,50 @@ impl Redirect {
             }
             Err(error) => return Err(error.context("--place")),
         };
-        Ok(Self {
+        let mut redirect = Self {
             shim,
             plan,
             written,
             board: Rc::new(Board::new(order.len())?),
             warning,
-        })
+        };
+        redirect.plan.board = redirect.board.id();
+        redirect.do_without_board();
+        Ok(redirect)
     }
 
-    /// Does the program load the shim?
+    /// Without a board rules are followed all the same, and not counted. Who sits where would be known
+    /// to nobody: threads are looked for.
+    fn do_without_board(&mut self) {
+        let (Some(_), Some(error)) = (&self.shim, self.board.refusal()) else {
+            return;
+        };
+        let why = format!("this system gives no memory to share with the program: {error}");
+        self.plan.cpus.clear();
+        self.warning = Some(match self.plan.rules.is_empty() {
+            true => format!("threads are looked for, as {why}"),
+            false => format!("what rules do is not counted, as {why}"),
+        });
+        if self.plan.rules.is_empty() {
+            self.shim = None;
+        }
+    }
+
+    /// Does the program load the shim, and tell what it does?
     #[must_use]
     pub fn has_shim(&self) -> bool {
-        self.shim.is_some()
+        self.shim.is_some() && self.board.refusal().is_none()
     }
 
     /// For the program and what it starts.
     pub fn attach(&self, command: &mut Command) {
         if let Some(shim) = &self.shim {
             shim.preload(command);
-            command
-                .env(shim::environment::PLAN, self.plan.to_string())
-                .env(shim::environment::BOARD, self.board.path());
+            command.env(shim::environment::PLAN, self.plan.to_string());
+            match self.board.path() {
+                Some(path) => command.env(shim::environment::BOARD, path),
+                None => command.env_remove(shim::environment::BOARD),
+            };
         }
     }
 
@@ -124,8 +148,13 @@ impl Redirect {
             }
             (text.clone(), sum)
         });
+        let rules = match self.has_shim() {
+            true => rules.collect(),
+            // Nobody counts.
+            false => Vec::new(),
+        };
         Redirected {
-            rules: rules.collect(),
+            rules,
             counts: self.board.counts(),
             has_shim: self.has_shim(),
         }
@@ -146,7 +175,7 @@ fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
     let name = |path: &Path| -> anyhow::Result<String> {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let is_told = !name.is_empty() && name.len() < 256 && !name.contains([' ', ';']);
-        ensure!(is_told, "{}: no rule can name this file", path.display());
+        ensure!(is_told, "{}: no rule can name this file", path.shown());
         Ok(name.to_owned())
     };
     if let Some((file, offset)) = words.rsplit_once("+0x") {
@@ -161,7 +190,7 @@ fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
     }
     // Names of functions may have colons, by two.
     let own = || -> anyhow::Result<PathBuf> {
-        found(program).with_context(|| format!("program `{}` is not there", program.display()))
+        found(program).with_context(|| format!("program `{}` is not there", program.shown()))
     };
     let (path, function) = match words.split_once(':') {
         Some((file, function)) if !function.starts_with(':') => (PathBuf::from(file), function),
@@ -173,7 +202,7 @@ fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
             "{} has no function `{function}` in its symbol table; inlined ones are part of who calls \
              them. Name the file of another object, as in ./libfoo.so:{function}, or an address, as \
              in libfoo.so+0x1a2b",
-            path.display()
+            path.shown()
         );
     }
     let module = name(&path)?;

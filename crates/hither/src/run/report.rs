@@ -5,6 +5,7 @@ use super::driver::{Decided, Finished};
 use super::estimate::Figures;
 use super::place::Placed;
 use crate::print;
+use hither_core::foreign::Foreign;
 use hither_core::machine::Machine;
 use hither_linux::sys::Ended;
 use serde_json::{Value, json};
@@ -49,7 +50,7 @@ impl<'a> Report<'a> {
     #[must_use]
     pub fn text(&self) -> String {
         let finished = self.finished;
-        let program = self.command.command[0].display();
+        let program = self.command.command[0].shown();
         let how = match finished.ended {
             Ended::Exited(status) => format!("exit status {status}"),
             Ended::Killed(signal) => format!("killed by signal {signal}"),
@@ -137,7 +138,7 @@ fn decided_text(decided: &Decided) -> String {
         ),
     });
     for note in decided.notes.iter().take(MOST_NOTES) {
-        text.push_str(&format!("note: {note}\n"));
+        text.push_str(&format!("note: {}\n", note.shown()));
     }
     if decided.notes.len() > MOST_NOTES {
         text.push_str(&format!(

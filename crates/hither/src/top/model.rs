@@ -5,6 +5,7 @@ use super::machine::{self, MachineFigures, NodeName};
 use super::process::{LEAST_SAMPLES, Process};
 use super::reading::{Accesses, MachineReading, MappingReading, Samples};
 use super::rotation::Due;
+use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
 use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::task::Task;
@@ -401,7 +402,7 @@ impl Model {
         if self.focus.as_ref().is_some_and(|focus| focus.pid == pid) {
             self.focus = None;
             let name = &gone.task.stat.name;
-            self.notice = Some(format!("process {pid} ({name}) has ended"));
+            self.notice = Some(format!("process {pid} ({}) has ended", name.shown()));
         }
     }
 }

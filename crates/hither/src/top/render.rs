@@ -6,7 +6,7 @@ use super::model::{Focus, Mapping, Model};
 use super::process::{Process, Thread};
 use super::view::{Level, View};
 use super::{help, text};
-use crate::print::printable;
+use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -256,7 +256,7 @@ fn list(model: &Model, view: &View, width: usize) -> Vec<Line<'static>> {
 pub fn thread(tid: i32, thread: &Thread, names: &[u32]) -> Vec<String> {
     vec![
         tid.to_string(),
-        printable(&thread.name),
+        thread.name.shown().to_string(),
         percent(&thread.cpu),
         thread.last_cpu.to_string(),
         figures::running(thread.running.shares(), names),
@@ -275,7 +275,7 @@ pub fn mapping_cells(mapping: &Mapping, names: &[u32]) -> Vec<String> {
     let pages: u64 = read.pages.iter().sum();
     let name = match read.name.as_str() {
         "" => "[anon]".to_owned(),
-        name => printable(name),
+        name => name.shown().to_string(),
     };
     vec![
         format!("{:x}", read.start),

@@ -5,7 +5,7 @@ use super::figures::{DASH, by_node, memory, or_dash, percent_sign, running, whol
 use super::machine::{CacheFigures, MachineFigures, Moves};
 use super::model::{Focus, Model};
 use super::process::{Process, Thread};
-use crate::print::printable;
+use hither_core::foreign::Foreign;
 
 /// `1 process`, `2 processes`.
 pub fn processes(count: usize) -> String {
@@ -77,7 +77,7 @@ pub fn process(model: &Model, process: &Process, focus: &Focus) -> Vec<String> {
         format!(
             "process {} ({}): CPU {}, {}, memory {}",
             process.pid,
-            printable(&stat.name),
+            stat.name.shown(),
             percent_sign(&process.cpu),
             crate::print::count(process.task.thread_count as usize, "thread"),
             memory(process.resident_kb()),

@@ -1,6 +1,7 @@
 //! The topology and the doctor's findings for a person.
 
 use crate::print::{columns, count, size};
+use hither_core::foreign::Foreign;
 use hither_linux::doctor::Check;
 use hither_linux::topology::{AccessClass, CacheDomain, Node, Told, Topology};
 
@@ -42,7 +43,7 @@ pub fn topology(topology: &Topology) -> String {
         topology
             .notes
             .iter()
-            .for_each(|note| text.push_str(&format!("  {note}\n")));
+            .for_each(|note| text.push_str(&format!("  {}\n", note.shown())));
     }
     text
 }

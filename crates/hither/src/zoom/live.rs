@@ -7,6 +7,7 @@ use crate::record;
 use crate::record::allocations::{Allocations, Rows};
 use crate::record::choose;
 use crate::record::session::{Session, Setup};
+use anyhow::Context;
 use hither_linux::counting::{Counting, PAGE_SHIFT};
 use hither_linux::proc::maps;
 use hither_linux::proc::pagemap::{self, Pagemap};
@@ -18,9 +19,9 @@ use hither_linux::tracker::frames::FrameNodes;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::page as analysis;
 use hither_recording::analysis::pages::{self, Count, PAGE_BYTES};
-use hither_recording::{Recording, Writer};
+use hither_recording::{Folder, Recording, Writer};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Time between two turns.
@@ -30,17 +31,28 @@ const LINE_SHIFT: u32 = 5;
 /// Entries of a page map per read.
 const ENTRIES: u64 = 4096;
 
-/// A folder that is taken away again unless it was asked for.
-struct Folder {
-    path: PathBuf,
+/// Where the recording goes that the steps look at: taken away again unless it was asked for.
+struct Place {
+    folder: Folder,
     is_kept: bool,
 }
 
-impl Drop for Folder {
+impl Place {
+    fn new(asked: Option<&Path>) -> anyhow::Result<Self> {
+        let folder = match asked {
+            Some(path) => Folder::make_or_take(path)?,
+            None => Folder::make_temporary(&std::env::temp_dir(), "hither-zoom-")
+                .context("the folder for temporary files (TMPDIR)")?,
+        };
+        let is_kept = asked.is_some();
+        Ok(Self { folder, is_kept })
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_kept {
-            // A rest in the folder for temporary files is no harm.
-            let _ = std::fs::remove_dir_all(&self.path);
+            self.folder.remove_all();
         }
     }
 }
@@ -63,7 +75,7 @@ struct Zoom<'a> {
     command: &'a Command,
     root: &'a Root,
     frame_nodes: FrameNodes,
-    folder: &'a Path,
+    folder: &'a Folder,
     /// What names areas by source lines.
     allocations: Option<&'a Allocations>,
     /// What it told of the first step.
@@ -99,12 +111,6 @@ pub fn run(
     };
     let topology = Topology::read(&root)?;
     let tracker = choose::tracker(command.tracker.as_deref(), &root, &topology)?;
-    let folder = Folder {
-        path: command.output.clone().unwrap_or_else(|| {
-            std::env::temp_dir().join(format!("hither-zoom-{}", std::process::id()))
-        }),
-        is_kept: command.output.is_some(),
-    };
     let (scope, watched) = match pid {
         Some(pid) => (Scope::Processes(vec![pid]), format!("process {pid}")),
         None => (
@@ -120,9 +126,10 @@ pub fn run(
         watched,
         INTERVAL_US,
     );
-    let writer = Writer::create(&folder.path, meta)?;
+    let place = Place::new(command.output.as_deref())?;
+    let writer = Writer::create(place.folder.clone(), meta)?;
     let (beside, allocations, mut writer) =
-        record::begin(pid, &command.command, command.sites, &folder.path, writer)?;
+        record::begin(pid, &command.command, command.sites, writer)?;
     let mut session = Session::new(Setup {
         root: &root,
         topology: &topology,
@@ -137,7 +144,7 @@ pub fn run(
         command,
         root: &root,
         frame_nodes: FrameNodes::read(&root),
-        folder: &folder.path,
+        folder: &place.folder,
         allocations: allocations.as_ref(),
         named: None,
         start_ns: beside.start_ns(),
@@ -219,7 +226,7 @@ pub fn run(
 impl Zoom<'_> {
     /// What was recorded in this step; what lives long, of the whole time.
     fn data(&mut self) -> anyhow::Result<Data> {
-        let mut data = Data::read(&Recording::open(self.folder)?);
+        let mut data = Data::read(&Recording::open(&self.folder.lasting_path())?);
         data.accesses
             .retain(|access| access.time_ns >= self.from_ns);
         if let Some(allocations) = self.allocations {

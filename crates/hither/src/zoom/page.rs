@@ -4,6 +4,7 @@ use super::code::{self, SourceLine};
 use super::steps::LineCounts;
 use crate::moving::select::{self, Asked, KERNELS_OWN, USER_END_PAGE};
 use anyhow::{bail, ensure};
+use hither_core::foreign::Foreign;
 use hither_linux::counters::task;
 use hither_linux::root::Root;
 use hither_linux::sys::Mapping;
@@ -90,7 +91,7 @@ pub fn mapped(mappings: &[Mapping], asked: &Asked, pid: i32) -> anyhow::Result<V
         bail!(
             "--page {asked}: {} is the kernel's, which nobody can move or pad; give an address of \
              the program's own memory",
-            own.name
+            own.name.shown()
         );
     }
     Ok(found)
@@ -223,7 +224,7 @@ impl PageLook {
         let source = names.source(&look.code);
         let variables = names.variables(bytes(asked));
         let sentence = match look.choice.advice {
-            Some(advice) => advice.sentence(data),
+            Some(advice) => advice.sentence(data, &look.written),
             None => "look longer (--seconds)".to_owned(),
         };
         let of = Self {
@@ -269,10 +270,7 @@ impl PageLook {
             (Some(Advice::Place(Remedy::Nothing)), _) if self.look.summary.by == By::Shared => {
                 area()
             }
-            (
-                Some(Advice::Place(Remedy::Interleave | Remedy::MakeLocal | Remedy::Replicate)),
-                _,
-            ) => area(),
+            (Some(Advice::Place(Remedy::Interleave | Remedy::MakeLocal)), _) => area(),
             (None, Next::Longer) => format!("hither zoom {pid} --page {asked} --seconds 10"),
             _ => String::new(),
         }

@@ -2,6 +2,7 @@
 
 use super::steps::{PagesOf, Steps};
 use crate::{print, units};
+use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::Kind;
 use hither_recording::analysis::sharing::Line;
@@ -37,8 +38,8 @@ pub fn advice(choice: &Choice) -> String {
 fn used_by(by: Use, nodes: &[u32]) -> String {
     match by {
         Use::One(node) => format!("node{}", nodes[node]),
-        Use::Divided => "parts by one node each".to_owned(),
-        Use::Shared => "all parts by several".to_owned(),
+        Use::Divided => "each part by one node".to_owned(),
+        Use::Shared => "shared by nodes".to_owned(),
         Use::Unknown => NONE.to_owned(),
     }
 }
@@ -64,16 +65,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
         return text + "  no access was sampled: look longer, or see `hither topo --doctor`\n";
     }
     let words = [
-        "area",
-        "of",
-        "size",
-        "share",
-        "fills",
-        "from caches",
-        "local",
-        "latency",
-        "used by",
-        "remedy",
+        "area", "of", "size", "share", "fills", "HITM", "local", "latency", "used by", "remedy",
         "next",
     ];
     let mut rows = Vec::new();
@@ -95,7 +87,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
     text += &table(&heads(&words), &rows);
     for ((area, _), choice) in shown(steps) {
         if !choice.why.is_empty() {
-            text += &format!("  {}: {}\n", area.name, choice.why);
+            text += &format!("  {}: {}\n", area.name.shown(), choice.why.shown());
         }
     }
     let rest = steps.areas.list.len() - shown(steps).count();
@@ -136,15 +128,15 @@ pub fn pages(steps: &Steps) -> String {
             "from samples"
         };
         text += &format!(
-            "step 2: pages of {}, {source}: {} used, {} contested, {} of accesses by owners\n",
-            of.name,
+            "step 2: pages of {}, {source}: {} used, {} contested (HITM), {} of accesses by main users\n",
+            of.name.shown(),
             of.summary.page_count,
             of.summary.contested_count,
             or_none((of.summary.known > 0.0).then(|| percent(of.summary.owned))),
         );
-        let mut names = heads(&["page", "on", "owner"]);
-        by_node(&mut names, &steps.nodes, "fills by node");
-        by_node(&mut names, &steps.nodes, "from caches by node");
+        let mut names = heads(&["page", "on", "main user"]);
+        by_node(&mut names, &steps.nodes, "fills node");
+        by_node(&mut names, &steps.nodes, "HITM node");
         let rows: Vec<Vec<String>> = of
             .pages
             .iter()
@@ -181,14 +173,14 @@ pub fn pages(steps: &Steps) -> String {
 pub fn lines(steps: &Steps) -> String {
     let mut text = String::new();
     for of in &steps.lines {
-        text += &format!("step 3: lines of {}\n", of.name);
+        text += &format!("step 3: lines of {}\n", of.name.shown());
         if of.lines.is_empty() {
             text += "  too few samples of any of its lines: look longer (--seconds)\n";
             continue;
         }
-        let mut names = heads(&["line", "from caches", "latency", "words apart"]);
-        by_node(&mut names, &steps.nodes, "counted for node");
-        names.extend(heads(&["users: words", "remedy"]));
+        let mut names = heads(&["line", "HITM", "latency", "words apart"]);
+        by_node(&mut names, &steps.nodes, "HITM node");
+        names.extend(heads(&["users: offsets", "remedy"]));
         let mut rows = Vec::new();
         for (line, counted, choice) in of.lines.iter().take(steps.wanted.top) {
             let mut row = vec![
@@ -235,7 +227,9 @@ pub fn conclusions(steps: &Steps) -> String {
         let short = conclusion.advice.map_or("open", |advice| advice.name());
         text += &format!(
             "  {}: {short}: {} ({})\n",
-            conclusion.area, conclusion.sentence, conclusion.why
+            conclusion.area.shown(),
+            conclusion.sentence.shown(),
+            conclusion.why.shown()
         );
     }
     if steps.sample_count == 0 {
@@ -244,7 +238,7 @@ pub fn conclusions(steps: &Steps) -> String {
         text += "  nothing: memory is where it is used, as far as was seen\n";
     }
     for note in &steps.notes {
-        text += &format!("  note: {note}\n");
+        text += &format!("  note: {}\n", note.shown());
     }
     text
 }
@@ -266,6 +260,7 @@ pub fn json(steps: &Steps) -> String {
             "local_access_ratio": area.local_ratio(), "latency_ns": area.latency_ns(),
             "used_by": used_by, "user": user,
             "part_bytes": (judged.by != Use::Unknown).then_some(judged.part_bytes),
+            "written": judged.written.get(), "written_basis": judged.written.basis(),
             "choice": choice_json(choice),
         })
     });
@@ -332,6 +327,7 @@ fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
         "owned_share": (summary.known > 0.0).then_some(summary.owned),
         "local_access_ratio": summary.local,
         "used_by": used_by, "user": user,
+        "written": of.written.get(), "written_basis": of.written.basis(),
         "choice": choice_json(&of.choice),
         "pages": rows.collect::<Vec<_>>(),
     })

@@ -3,6 +3,7 @@
 use super::page::PageLook;
 use super::show::{advice, choice_json, count, heads, kind, or_none, percent, table, users};
 use crate::{print, units};
+use hither_core::foreign::Foreign;
 use hither_recording::analysis::page::{Look, Use};
 use serde_json::{Value, json};
 
@@ -12,11 +13,11 @@ pub fn tables(of: &PageLook, top: usize) -> String {
     let mut text = format!(
         "page {} of {} ({}): {}, {}\n",
         of.asked,
-        of.program,
+        of.program.shown(),
         of.pid,
         print::count(look.sample_count, "sample"),
         match look.is_counted {
-            true => "fills and lines from caches by node counted by the device",
+            true => "fills and HITM by node counted by the device",
             false => "nothing counted by a device",
         },
     );
@@ -24,7 +25,11 @@ pub fn tables(of: &PageLook, top: usize) -> String {
         text += &format!("  mapping {}\n", mapping_name(mapping));
     }
     for area in &look.areas.list {
-        text += &format!("  area    {}, {}\n", area.name, print::bytes(area.bytes));
+        text += &format!(
+            "  area    {}, {}\n",
+            area.name.shown(),
+            print::bytes(area.bytes)
+        );
     }
     if !of.variables.is_empty() {
         let first: Vec<&str> = of.variables.iter().take(top).map(String::as_str).collect();
@@ -34,7 +39,7 @@ pub fn tables(of: &PageLook, top: usize) -> String {
         } else {
             String::new()
         };
-        text += &format!("  holds   {}{more}\n", first.join(", "));
+        text += &format!("  holds   {}{more}\n", first.join(", ").shown());
     }
     if let Some(absent @ 1..) = of.absent_pages {
         text += &format!(
@@ -59,6 +64,7 @@ fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
         &mapping.name
     };
     let (start, end) = (mapping.range.start, mapping.range.end);
+    let name = name.shown();
     format!("{name} {start:x}-{end:x}, {}", mapping.permissions())
 }
 
@@ -113,9 +119,9 @@ fn by_node(of: &PageLook) -> String {
         "pages on it",
         reads(look),
         "writes",
-        "from caches",
+        "HITM",
         "counted fills",
-        "counted from caches",
+        "counted HITM",
     ];
     format!("by node\n{}", table(&heads(&words), &rows))
 }
@@ -151,7 +157,7 @@ fn by_user(of: &PageLook, top: usize) -> String {
         "on",
         reads(look),
         "writes",
-        "from caches",
+        "HITM",
         "threads that ran there last",
     ];
     title.to_owned() + &table(&heads(&words), &rows)
@@ -179,9 +185,9 @@ fn lines(of: &PageLook, top: usize) -> String {
                 counts.collect::<Vec<_>>().join(" ")
             }));
             let shared = line.shared.as_ref();
-            row.push(shared.map_or(String::new(), |line| match line.is_false() {
-                true => format!("false, {} words apart", percent(line.apart)),
-                false => format!("true, {} words apart", percent(line.apart)),
+            row.push(shared.map_or(String::new(), |line| {
+                let kind = line.kind().unwrap_or("not known");
+                format!("{kind}, {} words apart", percent(line.apart))
             }));
             row.push(shared.map_or(String::new(), users));
             row
@@ -191,12 +197,12 @@ fn lines(of: &PageLook, top: usize) -> String {
         "line",
         reads(look),
         "writes",
-        "from caches",
+        "HITM",
         "latency",
         "users",
-        "counted from caches, by node",
+        "counted HITM, by node",
         "sharing",
-        "users: words",
+        "users: offsets",
     ];
     let mut text = format!("by line\n{}", table(&heads(&words), &rows));
     if rest > 0 {
@@ -224,13 +230,7 @@ fn source(of: &PageLook, top: usize) -> String {
             row
         })
         .collect();
-    let words = [
-        "source line",
-        reads(&of.look),
-        "writes",
-        "from caches",
-        "users",
-    ];
+    let words = ["source line", reads(&of.look), "writes", "HITM", "users"];
     format!("by source line\n{}", table(&heads(&words), &rows))
 }
 
@@ -243,13 +243,14 @@ pub fn conclusion(of: &PageLook, notes: &[String]) -> String {
     };
     let mut text = format!(
         "what would help\n  {short}: {} ({})\n",
-        of.sentence, choice.why
+        of.sentence.shown(),
+        choice.why.shown()
     );
     if !of.next.is_empty() {
-        text += &format!("  try next: {}\n", of.next);
+        text += &format!("  try next: {}\n", of.next.shown());
     }
     for note in notes {
-        text += &format!("  note: {note}\n");
+        text += &format!("  note: {}\n", note.shown());
     }
     text
 }
@@ -307,7 +308,11 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
             "address": line.address, "latency_ns": line.latency_ns,
             "user_count": line.user_count,
             "apart_share": shared.map(|line| line.apart),
-            "is_false_sharing": shared.is_some_and(|line| line.is_false()),
+            "is_false_sharing": match shared {
+                Some(line) => line.is_false(),
+                // Of several users, nothing tells a write, or they were seen too rarely.
+                None => (line.user_count < 2).then_some(false),
+            },
             "users": users.collect::<Vec<_>>(),
             "counted_transfers": counted(of, line.address),
         });
@@ -335,6 +340,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         "users": users.collect::<Vec<_>>(),
         "lines": lines.collect::<Vec<_>>(),
         "source": source.collect::<Vec<_>>(),
+        "written": look.written.get(), "written_basis": look.written.basis(),
         "choice": choice_json(&look.choice),
         "sentence": of.sentence,
         "next": of.next,

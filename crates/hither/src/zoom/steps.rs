@@ -3,11 +3,14 @@
 
 use super::page::PageLook;
 use anyhow::ensure;
+use hither_core::foreign::Foreign;
+use hither_core::snapshot::Evidence;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::{self, Areas, Kind};
 use hither_recording::analysis::pages::{self, Count, Page, Summary};
 use hither_recording::analysis::sharing::Line;
 use hither_recording::analysis::use_of::{self, Judged, Remedy};
+use hither_recording::analysis::written;
 use hither_recording::analysis::zoom::{self, Advice, Choice, Next};
 use std::collections::HashMap;
 
@@ -41,6 +44,8 @@ pub struct PagesOf {
     pub summary: Summary,
     /// Counted by a device? From samples otherwise.
     pub is_counted: bool,
+    /// Was it written?
+    pub written: Evidence<bool>,
     /// What is done next.
     pub choice: Choice,
 }
@@ -122,7 +127,9 @@ impl Steps {
         let found = list.iter().position(|area| area.name.contains(&part));
         let names = || -> Vec<String> {
             let first = list.iter().take(self.wanted.top);
-            first.map(|area| format!("`{}`", area.name)).collect()
+            first
+                .map(|area| format!("`{}`", area.name.shown()))
+                .collect()
         };
         let Some(found) = found else {
             ensure!(
@@ -169,8 +176,12 @@ impl Steps {
                 (None, Some(place)) => pages::of_samples(data, &now, place),
                 (None, None) => Vec::new(),
             };
-            let area = place.map_or(before, |place| &now.list[place]);
-            let summary = pages::summary(&pages, data.nodes.len(), area.write_share());
+            let summary = pages::summary(&pages, data.nodes.len());
+            // What either look saw of writes is known.
+            let now = place.map(|place| written::of_area(data, &now, place));
+            let before_it = &self.judged[index].written;
+            let known = now.filter(|now| now.get() == Some(true));
+            let written = written::with_pages(known.as_ref().unwrap_or(before_it), &pages);
             let mut choice = zoom::of_pages(&pages, &summary);
             if self.wanted.area.is_some() && summary.transfers > 0.0 {
                 choice.next = Next::Lines;
@@ -182,6 +193,7 @@ impl Steps {
                 pages,
                 summary,
                 is_counted,
+                written,
                 choice,
             });
         }
@@ -226,9 +238,10 @@ impl Steps {
 
     /// What it comes to, by area.
     pub fn conclude(&mut self, data: &Data) {
-        let list = self.areas.list.iter().zip(&self.choices);
+        let written = self.judged.iter().map(|judged| &judged.written);
+        let list = self.areas.list.iter().zip(&self.choices).zip(written);
         let mut all = Vec::new();
-        for (area, choice) in list {
+        for ((area, choice), written) in list {
             let pages = self
                 .pages
                 .iter()
@@ -251,7 +264,7 @@ impl Steps {
                 continue;
             }
             let sentence = match choice.advice {
-                Some(advice) => advice.sentence(data),
+                Some(advice) => advice.sentence(data, pages.map_or(written, |of| &of.written)),
                 None if choice.next == Next::Lines && lines.is_some() => {
                     "too few samples of its lines: look longer (--seconds)".to_owned()
                 }

@@ -4,6 +4,7 @@ use super::sources::Mirrors;
 use super::{KEYRING, Suites};
 use crate::cache::{About, is_kernel_image};
 use crate::error::{Error, Result};
+use hither_core::foreign::Foreign;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +17,7 @@ pub struct Apt {
 impl Apt {
     /// Writes source list and configuration into a scratch folder.
     pub fn prepare(folder: &Path, place: &Suites) -> Result<Self> {
-        let doing = || format!("preparing {}", folder.display());
+        let doing = || format!("preparing {}", folder.shown());
         for part in ["state/lists/partial", "cache/archives/partial", "empty"] {
             fs::create_dir_all(folder.join(part)).map_err(Error::io(doing()))?;
         }
@@ -33,7 +34,7 @@ impl Apt {
                 format!("deb [arch=amd64 signed-by={KEYRING}] {uri} {suite} main\n")
             })
             .collect();
-        let root = folder.display();
+        let root = folder.to_string_lossy();
         let configuration = format!(
             "#clear APT::Update;\n#clear DPkg;\n\
              Dir::State \"{root}/state\";\nDir::State::status \"{root}/status\";\n\
@@ -146,7 +147,7 @@ pub fn unpack(scratch: &Path, package: &Path, about: About) -> Result<(PathBuf, 
     command.arg("-x").arg(package).arg(&tree);
     run(
         &mut command,
-        &format!("unpacking {}", package.display()),
+        &format!("unpacking {}", package.shown()),
         "free some disk space and run `hither lab setup` again",
     )?;
     let _ = fs::remove_file(package);

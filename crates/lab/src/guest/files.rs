@@ -2,6 +2,7 @@
 
 use super::{Result, doing, port::Port};
 use crate::protocol::{CHUNK_BYTES, FileBegin, Kind};
+use hither_core::foreign::Foreign;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +37,7 @@ fn walk(
     sent: &mut usize,
 ) -> Result<()> {
     let here = top.join(&*below);
-    let entries = fs::read_dir(&here).map_err(doing(format!("reading {}", here.display())))?;
+    let entries = fs::read_dir(&here).map_err(doing(format!("reading {}", here.shown())))?;
     let mut names: Vec<String> = entries
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -64,7 +65,7 @@ fn walk(
 }
 
 fn one(port: &mut Port, asked: usize, full: &Path, below: &str) -> Result<()> {
-    let reading = || format!("reading {}", full.display());
+    let reading = || format!("reading {}", full.shown());
     let mut file = File::open(full).map_err(doing(reading()))?;
     let mode = file
         .metadata()

@@ -141,7 +141,8 @@ fn direct(file: &File, range: &Range<u64>, traffic: &Traffic, met: &Met, seed: u
 
 /// A file for direct reads, where the file system has them: its words are known.
 fn direct_file() -> Result<File, String> {
-    let path = std::env::temp_dir().join(format!("move_torture.{}", std::process::id()));
+    let made = tempfile::NamedTempFile::new();
+    let path = made.map_err(|error| error.to_string())?.into_temp_path();
     let text: Vec<u8> = (0..8 * PAGE)
         .step_by(8)
         .flat_map(|at| mix(at).to_ne_bytes())
@@ -152,7 +153,6 @@ fn direct_file() -> Result<File, String> {
             .custom_flags(libc::O_DIRECT)
             .open(&path)
     });
-    let _ = std::fs::remove_file(&path);
     let file = opened.map_err(|error| format!("direct reads in {}: {error}", path.display()))?;
     let region = Region::new(PAGE, false);
     // SAFETY: a page of this thread's own.

@@ -211,22 +211,16 @@ pub fn run(options: &Options) -> Report {
     let pages = bytes / PAGE;
     let region = Region::new(bytes, options.huge);
     let whole = region.range();
-    let path = std::env::temp_dir().join(format!("move_torture.ring.{}", std::process::id()));
-    let file = File::options()
-        .create_new(true)
-        .read(true)
-        .write(true)
-        .open(&path);
-    let _ = std::fs::remove_file(&path);
-    let Ok(mut file) = file else {
-        common::fail(&format!("{} cannot be written", path.display()));
+    let folder = std::env::temp_dir();
+    let Ok(mut file) = tempfile::tempfile_in(&folder) else {
+        common::fail(&format!("{} cannot be written", folder.display()));
     };
     let text: Vec<u8> = (0..bytes)
         .step_by(8)
         .flat_map(|at| mix(at).to_ne_bytes())
         .collect();
     if let Err(error) = file.write_all(&text) {
-        common::fail(&format!("{}: {error}", path.display()));
+        common::fail(&format!("{}: {error}", folder.display()));
     }
     let mut random = Random::new(options.seed ^ 0xB1);
     let (mut pinned, mut counted, mut moved, mut moved_after) = (0, 0, 0, 0);

@@ -160,7 +160,8 @@ fn by_cgroup(options: &Options, report: &mut Report) -> Result<Tally, String> {
     let limit = 96 << 20;
     let cgroup = Cgroup::new(limit)?;
     let field = Field::new(8 * HUGE, options.huge, options.threads.min(4));
-    let path = std::env::temp_dir().join(format!("move_torture.fill.{}", std::process::id()));
+    let made = tempfile::NamedTempFile::new();
+    let path = made.map_err(|error| error.to_string())?.into_temp_path();
     let mut mover = Mover::new(options, 10, None);
     mover.small_stock = true;
     // What is in stock goes soon; only new backends begin with huge pages.
@@ -183,7 +184,6 @@ fn by_cgroup(options: &Options, report: &mut Report) -> Result<Tally, String> {
         }
         traffic.stop();
     });
-    let _ = std::fs::remove_file(&path);
     let _ = advise(&field.region.range(), libc::MADV_PAGEOUT);
     field.verify();
     report.met("times at the limit", cgroup.hits());

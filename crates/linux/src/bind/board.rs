@@ -4,19 +4,29 @@ use crate::error::{Error, Result};
 use crate::sys::{self, SharedMap};
 use hither_core::shim::board::{
     BLOCKS, BYTES, COARSE, COUNTS, FREED, MAPS, PROCESSES, RULE_BYTES, RULES, SEAT_COUNT, SEATS,
-    THREADS, THREADS_REFUSED, TOTAL_BYTES, UNPLACED,
+    THREADS, THREADS_REFUSED, TOTAL_BYTES, UNPLACED, WORD,
 };
-use hither_core::shim::{MOST_CPUS, Seats};
+use hither_core::shim::{BoardId, MOST_CPUS, Seats};
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// Memory that this process shares with the programs of a run.
 #[derive(Debug)]
 pub struct Board {
     map: SharedMap,
-    file: File,
+    shared: io::Result<Shared>,
     cpu_count: usize,
+}
+
+/// By what others find it.
+#[derive(Debug)]
+struct Shared {
+    file: File,
+    id: BoardId,
 }
 
 /// What became of a rule.
@@ -48,7 +58,8 @@ pub struct Counts {
 }
 
 impl Board {
-    /// One for an order of so many CPUs.
+    /// One for an order of so many CPUs. Where the system has no files in memory, or refuses them, it
+    /// is this process's own ([`Board::refusal`]).
     ///
     /// # Errors
     /// More CPUs than there is room for; no memory.
@@ -58,21 +69,44 @@ impl Board {
             let remedy = format!("name {MOST_CPUS} at most with --on");
             return Err(Error::new("--threads", reason, remedy));
         }
-        let failed = |error| Error::io("memfd_create", "no shared memory", "free some", error);
-        let file = sys::memory_file(TOTAL_BYTES as u64).map_err(failed)?;
-        let map = SharedMap::new(&file, TOTAL_BYTES).map_err(failed)?;
+        let failed = |error| Error::io("mmap", "no memory for counters", "free some", error);
+        let shared = sys::memory_file(TOTAL_BYTES as u64)
+            .and_then(|file| Ok((SharedMap::new(&file, TOTAL_BYTES)?, Shared::new(file)?)));
+        let (map, shared) = match shared {
+            Ok((map, shared)) => (map, Ok(shared)),
+            Err(error) => {
+                let own = SharedMap::of_nobody(TOTAL_BYTES).map_err(failed)?;
+                (own, Err(error))
+            }
+        };
+        if let Ok(shared) = &shared {
+            map.write64_release(WORD, shared.id.word);
+        }
         Ok(Self {
             map,
-            file,
+            shared,
             cpu_count,
         })
     }
 
+    /// Why nobody else can find it, where that is so.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&io::Error> {
+        self.shared.as_ref().err()
+    }
+
     /// Where programs of the same user find it while this process lives.
     #[must_use]
-    pub fn path(&self) -> PathBuf {
-        let (pid, file) = (std::process::id(), self.file.as_raw_fd());
-        PathBuf::from(format!("/proc/{pid}/fd/{file}"))
+    pub fn path(&self) -> Option<PathBuf> {
+        let file = self.shared.as_ref().ok()?.file.as_raw_fd();
+        let pid = std::process::id();
+        Some(PathBuf::from(format!("/proc/{pid}/fd/{file}")))
+    }
+
+    /// By what they know it.
+    #[must_use]
+    pub fn id(&self) -> Option<BoardId> {
+        Some(self.shared.as_ref().ok()?.id)
     }
 
     /// Who sits where.
@@ -109,9 +143,75 @@ impl Board {
     }
 }
 
+impl Shared {
+    fn new(file: File) -> io::Result<Self> {
+        let about = file.metadata()?;
+        // Keys of the standard library's tables are random. Not 0, which is what new files hold.
+        let word = RandomState::new().build_hasher().finish() | 1;
+        let id = BoardId {
+            device: about.dev(),
+            inode: about.ino(),
+            word,
+        };
+        Ok(Self { file, id })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// For this thread alone, which ends with the test.
+    fn refuse_files_in_memory() {
+        let filter = |code: u32, jt, jf, k: u32| libc::sock_filter {
+            code: code as u16,
+            jt,
+            jf,
+            k,
+        };
+        let mut filters = [
+            filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            filter(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                0,
+                1,
+                libc::SYS_memfd_create as u32,
+            ),
+            filter(
+                libc::BPF_RET,
+                0,
+                0,
+                libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+            ),
+            filter(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog {
+            len: filters.len() as u16,
+            filter: filters.as_mut_ptr(),
+        };
+        // SAFETY: the filters live until the kernel has copied them.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_MODE_FILTER;
+            assert_eq!(
+                libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
+                0
+            );
+        }
+    }
+
+    #[test]
+    fn where_files_in_memory_are_refused_it_is_this_process_own() {
+        let alone = std::thread::spawn(|| {
+            refuse_files_in_memory();
+            let board = Board::new(2).unwrap();
+            board.seats().sit(9, board.seats().take_place().unwrap());
+            assert_eq!(board.seats().place(9), Some(0));
+            assert_eq!((board.path(), board.id()), (None, None));
+            board.refusal().map(io::Error::kind)
+        });
+        assert_eq!(alone.join().unwrap(), Some(io::ErrorKind::PermissionDenied));
+    }
 
     #[test]
     fn others_find_it_and_what_they_write_is_read() {
@@ -119,9 +219,15 @@ mod tests {
         let other = File::options()
             .read(true)
             .write(true)
-            .open(board.path())
+            .open(board.path().unwrap())
             .unwrap();
+        // Whoever has it mapped would be killed by the first access behind its end.
+        for bytes in [0, TOTAL_BYTES as u64 + 4096] {
+            let refused = other.set_len(bytes).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
         let other = SharedMap::new(&other, TOTAL_BYTES).unwrap();
+        assert_eq!(other.read64(WORD), board.id().unwrap().word);
         other.write64_release(RULES + RULE_BYTES + BYTES, 7);
         other.write64_release(THREADS, 5);
         assert_eq!((board.rule(1).bytes, board.counts().thread_count), (7, 5));

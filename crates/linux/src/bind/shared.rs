@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::root::Root;
 use crate::sys::{self, Access, Present, Segment};
 use hither_core::bind::KernelPolicy;
+use hither_core::foreign::Foreign;
 use hither_core::ids::NodeId;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -68,7 +69,7 @@ impl Shared {
         let failed = |what: &str, error| file_fails(path, what, error);
         let mut made = Vec::new();
         if is_new {
-            made.push(format!("file {} is made", path.display()));
+            made.push(format!("file {} is made", path.shown()));
         }
         if !sys::keeps_policies(file).map_err(|error| failed("cannot be looked at", error))? {
             let only = "is on a file system that keeps no memory policies";
@@ -87,7 +88,7 @@ impl Shared {
         if end > bytes {
             file.set_len(end)
                 .map_err(|error| failed("cannot be made longer", error))?;
-            made.push(format!("file {} is {end} bytes long now", path.display()));
+            made.push(format!("file {} is {end} bytes long now", path.shown()));
         }
         let segment = Segment::map(file, part.offset, length);
         let segment = segment.map_err(|error| failed("cannot be mapped", error))?;
@@ -118,7 +119,7 @@ impl Shared {
         options
             .open(path)
             .map_err(|error| key_fails(path, "cannot be made", error))?;
-        let made = vec![format!("key file {} is made", path.display())];
+        let made = vec![format!("key file {} is made", path.shown())];
         let shared = Self::over_key_file(path, part, made);
         if shared.is_err() {
             let _ = std::fs::remove_file(path);

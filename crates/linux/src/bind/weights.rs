@@ -11,6 +11,7 @@ use crate::restore::{self, Journal, Setting};
 use crate::root::Root;
 use crate::topology::Topology;
 use hither_core::bind::{KernelPolicy, Mode, Weights};
+use hither_core::foreign::Foreign;
 use hither_core::ids::NodeId;
 use hither_core::set::{CpuSet, NodeSet};
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ impl Table {
                 false => notes.push(format!(
                     "the kernel knows no bandwidths (HMAT, CDAT), so that {} stays off after \
                      this; the weights are put back",
-                    root.path(&path).display()
+                    root.path(&path).shown()
                 )),
             }
         }

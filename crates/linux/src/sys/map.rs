@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A shared mapping of a part of a file. All access is by whole, aligned, atomic words, because the
+/// A mapping of a part of a file, mostly shared. All access is by whole, aligned, atomic words, because the
 /// other side writes at any time. Children do not get it: to copy the page tables of a device's
 /// memory takes a fork longer than all else it does.
 #[derive(Debug)]
@@ -23,16 +23,25 @@ impl SharedMap {
         Self::at(file, 0, bytes)
     }
 
+    /// Zeros that this process shares with nobody.
+    pub fn of_nobody(bytes: usize) -> io::Result<Self> {
+        Self::map(-1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 0, bytes)
+    }
+
     /// The same from `start` on, a multiple of the page size; offsets then count from there.
     pub fn at(file: &File, start: usize, bytes: usize) -> io::Result<Self> {
+        Self::map(file.as_raw_fd(), libc::MAP_SHARED, start, bytes)
+    }
+
+    fn map(file: i32, flags: i32, start: usize, bytes: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses; nothing else refers to it.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
+                flags,
+                file,
                 start as libc::off_t,
             )
         };
@@ -140,14 +149,26 @@ impl SharedMap {
     }
 }
 
-/// A file of zeros in memory, for other processes to map by its name below `/proc`.
+/// A file of zeros in memory, for other processes to map by its name below `/proc`. Whoever opens it
+/// can write to it, and not change its length: who has it mapped would be killed by that.
 pub fn memory_file(bytes: u64) -> io::Result<File> {
-    // SAFETY: the name ends in a zero; the descriptor is new and nobody else's.
-    let file = unsafe {
-        let file = check(libc::memfd_create(c"hither".as_ptr(), libc::MFD_CLOEXEC).into())?;
-        File::from_raw_fd(file as i32)
+    let new = |flags| {
+        // SAFETY: the name ends in a zero; the descriptor is new and nobody else's.
+        unsafe {
+            let file = check(libc::memfd_create(c"hither".as_ptr(), flags).into())?;
+            io::Result::Ok(File::from_raw_fd(file as i32))
+        }
+    };
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // Where files in memory must not be executable (vm.memfd_noexec); kernels before 6.3 know no such.
+    let file = match new(flags | libc::MFD_NOEXEC_SEAL) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => new(flags)?,
+        made => made?,
     };
     file.set_len(bytes)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: a descriptor of this process; only the file's rights change.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }.into())?;
     Ok(file)
 }
 

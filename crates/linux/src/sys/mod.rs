@@ -14,6 +14,7 @@ mod probe;
 mod process;
 mod reach;
 mod robust;
+mod route;
 mod segment;
 mod smaps;
 mod spawn;
@@ -46,6 +47,7 @@ pub use process::{
 };
 pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
+pub use route::{Route, interface_name, is_unreachable, route_to};
 pub use segment::{Segment, keeps_policies, remove_segment, segment_id};
 pub use smaps::wiped_mappings;
 pub use spawn::spawn_with_mask;

@@ -27,6 +27,17 @@ const FOLDERS: [&str; 9] = [
 ];
 const PCI: &str = "sys/bus/pci/devices";
 
+/// Where a device of sysfs is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// To this node.
+    Node(NodeId),
+    /// To a bus, and firmware does not tell of which node (-1).
+    Untold,
+    /// To no bus, as loopback, bridges and RAM disks are.
+    Nowhere,
+}
+
 /// PCI classes of what computes: display controllers and processing accelerators.
 const GPU_CLASSES: [u64; 2] = [0x03, 0x12];
 /// Displays of server boards (ASPEED, Matrox) and virtual machines (QEMU, virtio, Cirrus, VMware,
@@ -45,8 +56,10 @@ pub fn read(root: &Root) -> Result<Vec<Device>> {
                 continue;
             }
             let entry = format!("{folder}/{name}");
-            let Some(node) = place(root, &entry)? else {
-                continue;
+            let node = match place(root, &entry)? {
+                Place::Node(node) => Some(node),
+                Place::Untold => None,
+                Place::Nowhere => continue,
             };
             if folder == PCI && is_gpu(root, &entry)? {
                 devices.entry(format!("gpu{gpu_count}")).or_insert(node);
@@ -59,26 +72,30 @@ pub fn read(root: &Root) -> Result<Vec<Device>> {
     Ok(devices.map(|(name, node)| Device { name, node }).collect())
 }
 
-/// The node of an entry: `Some(None)` where firmware names none (-1), `None` for what is on no bus
-/// (loopback, RAM disks) and for links that lead out of the root folder.
-fn place(root: &Root, entry: &str) -> Result<Option<Option<NodeId>>> {
+/// The place of an entry, as in `sys/class/net/eth0`: the first `numa_node` on the way up from where
+/// its link leads. A link that leads out of the root folder leads nowhere.
+///
+/// # Errors
+/// A number that cannot be read, with place and remedy.
+pub fn place(root: &Root, entry: &str) -> Result<Place> {
     let base = root.path("").canonicalize();
     let (Ok(base), Ok(found)) = (base, root.path(entry).canonicalize()) else {
-        return Ok(None);
+        return Ok(Place::Nowhere);
     };
     let Ok(below) = found.strip_prefix(&base) else {
-        return Ok(None);
+        return Ok(Place::Nowhere);
     };
     for folder in below.ancestors() {
         let file = folder.join("numa_node");
         let Some(file) = file.to_str().filter(|_| folder != Path::new("")) else {
-            return Ok(None);
+            return Ok(Place::Nowhere);
         };
         if let Some(node) = root.parse_if_any(file, parse::signed)? {
-            return Ok(Some(u32::try_from(node).ok().map(NodeId)));
+            let node = u32::try_from(node).map(|node| Place::Node(NodeId(node)));
+            return Ok(node.unwrap_or(Place::Untold));
         }
     }
-    Ok(None)
+    Ok(Place::Nowhere)
 }
 
 /// By class and vendor.

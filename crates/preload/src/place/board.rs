@@ -2,39 +2,77 @@
 //! cannot open it has one of its own, which nobody reads.
 
 use super::plan::Rule;
-use hither_core::shim::Seats;
 use hither_core::shim::board::{
-    COUNTS, RULE_BYTES, RULES, SEAT_COUNT, SEATS, TOTAL_BYTES, UNPLACED,
+    COUNTS, RULE_BYTES, RULES, SEAT_COUNT, SEATS, TOTAL_BYTES, UNPLACED, WORD,
 };
+use hither_core::shim::{BoardId, Seats};
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Address of the board; 0 for none.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps the board of a path, or one of this process and its children.
-pub fn open(path: Option<&CStr>) {
-    let base = path
-        .and_then(open_file)
-        .or_else(|| map(-1, libc::MAP_ANONYMOUS));
+/// Maps the board of a path, if it is the one that is meant, or one of this process and its children.
+pub fn open(path: Option<&CStr>, id: Option<BoardId>) {
+    let base = match (path, id) {
+        (Some(path), Some(id)) => open_file(path, id),
+        _ => None,
+    };
+    let base = base.or_else(|| map(-1, libc::MAP_ANONYMOUS));
     BASE.store(base.unwrap_or(0), Ordering::Release);
 }
 
-fn open_file(path: &CStr) -> Option<usize> {
-    let flags = libc::O_RDWR | libc::O_CLOEXEC;
-    // SAFETY: the path ends in a zero; the descriptor is closed below.
-    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
-    if file < 0 {
+/// The path may lead to whatever another program has opened under the number that hither had. So it is
+/// looked at before it is opened, as that alone can mean something to a device, and once it is open.
+fn open_file(path: &CStr, id: BoardId) -> Option<usize> {
+    let looked = open_at(path, libc::O_PATH)?;
+    let is_meant = is_file(looked, id);
+    close(looked);
+    if !is_meant {
         return None;
     }
-    // SAFETY: the descriptor just opened. A word behind the file's end would kill the program.
-    let bytes = unsafe { libc::syscall(libc::SYS_lseek, file, 0i64, libc::SEEK_END) };
-    let base = (bytes >= TOTAL_BYTES as i64)
-        .then(|| map(file as i32, 0))
+    let file = open_at(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY)?;
+    let base = (is_file(file, id) && holds_word(file, id.word))
+        .then(|| map(file, 0))
         .flatten();
-    // SAFETY: as above; a mapping needs no descriptor.
-    unsafe { libc::syscall(libc::SYS_close, file) };
+    // A mapping needs no descriptor.
+    close(file);
     base
+}
+
+fn open_at(path: &CStr, flags: i32) -> Option<i32> {
+    let flags = flags | libc::O_CLOEXEC;
+    // SAFETY: the path ends in a zero; the caller closes the descriptor.
+    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    (file >= 0).then_some(file as i32)
+}
+
+fn close(file: i32) {
+    // SAFETY: a descriptor of `open_at`, closed once.
+    unsafe { libc::syscall(libc::SYS_close, file) };
+}
+
+/// Is it the file that is meant, and long enough? A word behind its end would kill the program.
+fn is_file(file: i32, id: BoardId) -> bool {
+    let mut about = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: an open descriptor, and room for what the kernel tells of it.
+    if unsafe { libc::syscall(libc::SYS_fstat, file, about.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: zeros are a valid value of it, and the kernel has filled it in.
+    let about = unsafe { about.assume_init() };
+    about.st_mode & libc::S_IFMT == libc::S_IFREG
+        && about.st_size >= TOTAL_BYTES as i64
+        && (about.st_dev, about.st_ino) == (id.device, id.inode)
+}
+
+/// Inodes are used again; the word is not.
+fn holds_word(file: i32, word: u64) -> bool {
+    let mut found = 0u64;
+    // SAFETY: an open descriptor, and room for the eight bytes that are asked for.
+    let read = unsafe { libc::syscall(libc::SYS_pread64, file, &raw mut found, 8usize, WORD) };
+    read == 8 && found == word
 }
 
 fn map(file: i32, flags: i32) -> Option<usize> {

@@ -62,7 +62,7 @@ pub fn start(text: &[u8], board: Option<&std::ffi::CStr>) {
     if !plan::start(text) {
         return;
     }
-    board::open(board);
+    board::open(board, plan().board);
     let rules = plan().rules();
     let least = |is_meant: fn(&Rule) -> bool| {
         let sizes = rules

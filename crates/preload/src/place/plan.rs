@@ -4,7 +4,7 @@
 use super::kernel::Mask;
 use crate::config::number;
 use hither_core::bind::Mode;
-use hither_core::shim::{MOST_CPUS, MOST_RULES, Stride};
+use hither_core::shim::{BoardId, MOST_CPUS, MOST_RULES, Stride};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,6 +32,8 @@ pub struct Rule {
 pub struct Plan {
     rule_count: usize,
     cpu_count: usize,
+    /// What the board must be.
+    pub board: Option<BoardId>,
     /// Nodes that have memory.
     pub nodes: Mask,
     cpus: [u16; MOST_CPUS],
@@ -106,6 +108,7 @@ impl Plan {
         Self {
             rule_count: 0,
             cpu_count: 0,
+            board: None,
             nodes: Mask::EMPTY,
             cpus: [0; MOST_CPUS],
             rules: [Rule::NOTHING; MOST_RULES],
@@ -128,6 +131,15 @@ impl Plan {
             let mut words = part.splitn(2, |letter| *letter == b' ');
             let (word, rest) = (words.next()?, words.next()?);
             match word {
+                b"board" => {
+                    let mut words = parts(rest, b' ').map(number);
+                    self.board = Some(BoardId {
+                        device: words.next()??,
+                        inode: words.next()??,
+                        word: words.next()??,
+                    });
+                    words.next().is_none().then_some(())?;
+                }
                 b"cpus" => read_list(rest, |cpu| {
                     let place = self.cpus.get_mut(self.cpu_count);
                     self.cpu_count += 1;
@@ -201,7 +213,13 @@ mod tests {
             policy: policy.parse::<KernelPolicy>().unwrap(),
             stride,
         };
+        let board = BoardId {
+            device: 1,
+            inode: u64::MAX,
+            word: 3,
+        };
         let written = shim::Plan {
+            board: Some(board),
             cpus: [4, 0, 2].map(CpuId).to_vec(),
             nodes: vec![0, 9],
             rules: vec![
@@ -213,6 +231,7 @@ mod tests {
         let mut plan = Box::new(Plan::new());
         plan.read(written.to_string().as_bytes()).unwrap();
         assert_eq!((plan.cpus(), plan.nodes.count()), (&[4, 0, 2][..], 2));
+        assert_eq!(plan.board, Some(board));
         let [local, blocks, pages] = plan.rules() else {
             panic!("{}", plan.rules().len());
         };
@@ -236,6 +255,9 @@ mod tests {
             "",
             "cpus",
             "cpus x",
+            "board 1 2",
+            "board 1 2 x",
+            "board 1 2 3 4",
             "rule h 1 2 - 0 0 3 kernel",
             "rule h 1 2 - 0 0 3 kernel ",
             "rule h 1 2 - 0 0 0 kernel 1",

@@ -45,13 +45,14 @@ pub struct Area {
     pub accesses: f64,
     /// Accesses of which the accessing node is known, and is in `reads` or `writes`.
     pub sided: f64,
-    /// Accesses of which it is known whether they read or wrote, and those that wrote.
+    /// Accesses of which it is known whether they read or wrote.
     pub kind_known: f64,
-    written: f64,
-    /// Accesses that other CPUs' caches served (transfers), which are in no other sum.
+    /// Accesses that other CPUs' caches served (transfers), which are in none of the sums above.
     pub transfers: f64,
     /// Does any sample tell whether it was one?
     pub tells_transfers: bool,
+    /// Stores among all of them, transfers too.
+    pub stores: f64,
     latency_sum: f64,
     latency_weight: f64,
     /// Samples behind it.
@@ -71,10 +72,15 @@ impl Area {
         (self.latency_weight > 0.0).then(|| self.latency_sum / self.latency_weight)
     }
 
-    /// Share of writes among its accesses; `None` without any of which it is known.
+    /// Share of sampled stores among its accesses: a lower bound of the writes, see [`written`](super::written).
     #[must_use]
-    pub fn write_share(&self) -> Option<f64> {
-        (self.kind_known > 0.0).then(|| self.written / self.kind_known)
+    pub fn write_share(&self) -> f64 {
+        let writes: f64 = self.writes.iter().sum();
+        if self.accesses > 0.0 {
+            writes / self.accesses
+        } else {
+            0.0
+        }
     }
 
     /// Accesses from each node that read; `None` where no accessing node is known.
@@ -172,9 +178,9 @@ fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> A
         accesses: 0.0,
         sided: 0.0,
         kind_known: 0.0,
-        written: 0.0,
         transfers: 0.0,
         tells_transfers: false,
+        stores: 0.0,
         latency_sum: 0.0,
         latency_weight: 0.0,
         sample_count: 0,
@@ -185,13 +191,13 @@ fn add(area: &mut Area, access: &Access) {
     let weight = f64::from(access.weight);
     area.sample_count += 1;
     area.tells_transfers |= access.tells_transfer();
+    area.stores += if access.is_write() { weight } else { 0.0 };
     if access.is_transfer() {
         area.transfers += weight;
         return;
     }
     area.accesses += weight;
     area.kind_known += if access.kind_is_known() { weight } else { 0.0 };
-    area.written += if access.is_write() { weight } else { 0.0 };
     if let Some(from) = access.from() {
         area.sided += weight;
         let side = if access.is_write() {
@@ -473,10 +479,7 @@ mod tests {
         assert_eq!(found.of_access[0], found.of_access[1]);
         let anon = &found.list[found.of_access[2] as usize];
         assert_eq!(anon.name, "[anon] 4000-6000");
-        assert_eq!(
-            (anon.write_share(), anon.latency_ns()),
-            (Some(1.0), Some(100.0))
-        );
+        assert_eq!((anon.write_share(), anon.latency_ns()), (1.0, Some(100.0)));
         assert_eq!(found.list[found.of_access[4] as usize].kind, Kind::Unknown);
     }
 

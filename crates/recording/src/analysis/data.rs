@@ -213,6 +213,20 @@ impl Data {
         }
     }
 
+    /// CPU time that the recording cost, in us: all of it, or the intervals that there are where it did
+    /// not come to its end.
+    #[must_use]
+    pub fn own_cpu_us(&self) -> Option<u64> {
+        match &self.meta.ended {
+            Some(ended) => ended.own_cpu_us(),
+            None => self
+                .intervals
+                .iter()
+                .filter_map(|i| i.own_cpu_us)
+                .reduce(u64::saturating_add),
+        }
+    }
+
     /// Name of a process, or its number.
     #[must_use]
     pub fn process_name(&self, pid: i32) -> String {
@@ -322,6 +336,13 @@ pub(crate) mod tests {
         Access {
             flags: KIND_KNOWN | WRITE,
             ..access(time_ns, address, from, home)
+        }
+    }
+
+    impl Access {
+        /// Makes it a load.
+        pub fn set_read(&mut self) {
+            self.flags &= !WRITE;
         }
     }
 

@@ -6,7 +6,8 @@
 //! | `areas` | per data area, who reads and writes it from where: the Opium table (IBM paper, section 2) |
 //! | `use_of` | is an area used by one node, by parts, or by all; what would help |
 //! | `pages` | the pages of an area, from samples or counters |
-//! | `sharing` | cache lines that CPUs write in turn: false sharing |
+//! | `written` | was an area written, and what says so |
+//! | `sharing` | cache lines that several use and one writes: false sharing |
 //! | `heat` | address by time |
 //! | `working_set` | how much memory is in use |
 //! | `phases` | stretches of time in which about the same memory is used |
@@ -26,6 +27,7 @@ pub mod sharing;
 pub mod use_of;
 pub mod verdict;
 pub mod working_set;
+pub mod written;
 pub mod zoom;
 
 pub use data::Data;

@@ -9,7 +9,9 @@ use super::data::{Access, Data};
 use super::pages::{self, Count, PAGE_BYTES, Page, Summary};
 use super::sharing::{self, Line};
 use super::use_of::Remedy;
+use super::written;
 use super::zoom::{self, Advice, Choice, Next};
+use hither_core::snapshot::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -109,6 +111,8 @@ pub struct Look {
     pub lines: Vec<TouchedLine>,
     /// By accesses, most first; empty where the tracker does not tell.
     pub code: Vec<Code>,
+    /// Were they written while they were looked at?
+    pub written: Evidence<bool>,
     /// The data areas that have a part in them, with that part's accesses.
     pub areas: Areas,
     /// What is known, and what would help.
@@ -119,6 +123,7 @@ pub struct Look {
 #[must_use]
 pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) -> Look {
     let within = |access: &&Access| access.pid == pid && range.contains(&access.address);
+    let whole = data;
     let data = &Data {
         accesses: data.accesses.iter().filter(within).copied().collect(),
         ..data.without_observations()
@@ -139,8 +144,13 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     let is_counted = counted.is_some();
     let pages = counted.unwrap_or_else(|| pages::of_accesses(nodes, pid, data.accesses.iter()));
     let tells_kinds = data.accesses.iter().any(Access::kind_is_known);
-    let write_share = (tells_kinds && all.all() > 0.0).then(|| all.writes / all.all());
-    let summary = pages::summary(&pages, nodes, write_share);
+    let summary = pages::summary(&pages, nodes);
+    let sampled = written::Sampled {
+        stores: all.writes,
+        transfers: all.transfers,
+    };
+    let known = written::of_ranges(whole, pid, sampled, || vec![range.clone()]);
+    let written = written::with_pages(&known, &pages);
     let lines = touched_lines(data, &areas, by_thread);
     let is_one = range.end - range.start <= PAGE_BYTES;
     Look {
@@ -149,6 +159,7 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
         tells_kinds,
         tells_transfers: data.accesses.iter().any(Access::tells_transfer),
         tells_nodes: data.accesses.iter().any(|access| access.from().is_some()),
+        written,
         choice: choose(&pages, &summary, &lines, is_one),
         range,
         pages,
@@ -254,7 +265,7 @@ fn choose(pages: &[Page], summary: &Summary, lines: &[TouchedLine], is_one: bool
         let worst = shared.max_by(|a, b| a.transfers.total_cmp(&b.transfers));
         return match worst {
             Some(line) => zoom::of_line(line),
-            None => open("caches hand its lines to and fro, and too few samples tell which"),
+            None => open("its lines bounce between caches (HITM), and too few samples tell which"),
         };
     }
     match choice.advice {
@@ -310,7 +321,7 @@ mod tests {
         assert_eq!(look.lines.len(), 1);
         assert_eq!(look.lines[0].address, PAGE + 0x80);
         assert_eq!(look.lines[0].user_count, 2);
-        assert!(look.lines[0].shared.as_ref().is_some_and(Line::is_false));
+        assert!(look.lines[0].shared.as_ref().and_then(Line::is_false) == Some(true));
         assert_eq!(look.code.len(), 1);
         assert_eq!(
             (look.code[0].address, look.code[0].by.writes),

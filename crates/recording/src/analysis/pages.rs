@@ -25,8 +25,6 @@ const CONTESTED: f64 = 0.1;
 const UNEVEN: f64 = 1.5;
 /// Local-access ratio from which on an area is fine (Carrefour's gate).
 const FINE: f64 = 0.8;
-/// Share of writes below which copies pay (Carrefour: 0.99 reads).
-const READ_ONLY: f64 = 0.01;
 
 /// A page and its use.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,10 +220,9 @@ fn sorted(mut pages: Vec<Page>) -> Vec<Page> {
     pages
 }
 
-/// Sums pages up, on a machine of so many nodes, and judges them; pages do not tell the share of
-/// writes, which may not be known.
+/// Sums pages up, on a machine of so many nodes, and judges them.
 #[must_use]
-pub fn summary(pages: &[Page], nodes: usize, write_share: Option<f64>) -> Summary {
+pub fn summary(pages: &[Page], nodes: usize) -> Summary {
     let (mut by_node, mut homes) = (vec![0.0; nodes], vec![0.0; nodes]);
     let (mut known, mut owned, mut local, mut placed) = (0.0, 0.0, 0.0, 0.0);
     for page in pages {
@@ -253,16 +250,15 @@ pub fn summary(pages: &[Page], nodes: usize, write_share: Option<f64>) -> Summar
         _ if share(owned, known) >= DIVIDED => Use::Divided,
         _ => Use::Shared,
     };
-    let is_fine = local.is_none_or(|local| local >= FINE);
     let most = homes.iter().copied().fold(0.0, f64::max);
-    let remedy = match by {
-        Use::Unknown => Remedy::Unknown,
-        Use::One(_) | Use::Divided if is_fine => Remedy::Nothing,
-        Use::One(node) => Remedy::MoveTo(node),
-        Use::Divided => Remedy::MakeLocal,
-        Use::Shared if most < UNEVEN * placed / nodes.max(1) as f64 => Remedy::Nothing,
-        Use::Shared if write_share.is_some_and(|of| of < READ_ONLY) => Remedy::Replicate,
-        Use::Shared => Remedy::Interleave,
+    let is_spread = most < UNEVEN * placed / nodes.max(1) as f64;
+    let remedy = match (by, local) {
+        (Use::Unknown, _) | (_, None) => Remedy::Unknown,
+        (Use::Shared, _) if is_spread => Remedy::Nothing,
+        (Use::Shared, _) => Remedy::Interleave,
+        (_, Some(local)) if local >= FINE => Remedy::Nothing,
+        (Use::One(node), _) => Remedy::MoveTo(node),
+        (Use::Divided, _) => Remedy::MakeLocal,
     };
     Summary {
         page_count: pages.len(),
@@ -318,7 +314,7 @@ mod tests {
             (contested.owner(), contested.transfers.clone()),
             (None, vec![200.0, 200.0])
         );
-        let summary = summary(&pages, 2, Some(1.0));
+        let summary = summary(&pages, 2);
         assert_eq!((summary.page_count, summary.contested_count), (3, 1));
         assert_eq!((summary.owned, summary.local), (0.75, Some(0.25)));
         assert_eq!(summary.transfers, 400.0);
@@ -335,7 +331,7 @@ mod tests {
                 .push(write(turn, address, u16::from(page >= 16), 0));
         }
         let areas = areas(&data);
-        let open = summary(&of_samples(&data, &areas, 0), 2, Some(1.0));
+        let open = summary(&of_samples(&data, &areas, 0), 2);
         assert_eq!((open.by, open.remedy), (Use::Unknown, Remedy::Unknown));
         let count = |page: u64| Count {
             pid: 7,
@@ -351,12 +347,16 @@ mod tests {
         let mut counts: Vec<Count> = (0..32).map(count).collect();
         counts.push(count(32));
         let ranges = ranges(&data, &areas, 0);
-        let settled = summary(&of_counts(&counts, 7, &ranges), 2, Some(1.0));
+        let settled = summary(&of_counts(&counts, 7, &ranges), 2);
         assert_eq!(settled.page_count, 32);
         assert_eq!(
             (settled.by, settled.remedy),
             (Use::Divided, Remedy::MakeLocal)
         );
+        // Of pages whose node is not told, nothing is said.
+        counts.iter_mut().for_each(|count| count.home = None);
+        let open = summary(&of_counts(&counts, 7, &ranges), 2);
+        assert_eq!((open.by, open.remedy), (Use::Divided, Remedy::Unknown));
     }
 
     #[test]

@@ -2,6 +2,12 @@
 //!
 //! Where the CPUs use different words of the line, they share it for nothing (*false sharing*):
 //! padding takes it away. Where they use the same words, the program means it.
+//!
+//! That a user was not seen at a word is an absence, which few samples make by chance: eight samples of
+//! a line that two threads use alike fall on eight words one in ten times. So false sharing is said
+//! only where chance is ruled out. Had the users drawn words alike, each with its share `p` of the
+//! samples, a word with `n` samples would have one user with probability `sum p^n`; the product over
+//! the words is the chance.
 
 use super::data::Data;
 use std::collections::BTreeMap;
@@ -14,6 +20,8 @@ const LEAST_SHARE: f64 = 0.1;
 const WORD_SHIFT: u32 = 3;
 /// Share of accesses to words that one user alone uses from which on sharing is false.
 const FALSE_FROM: f64 = 0.9;
+/// Chance that words of all look like words of one, below which that is believed.
+const CHANCE: f64 = 0.01;
 
 /// A user of a line: a thread where threads are known, else a CPU.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +51,8 @@ pub struct Line {
     pub by_thread: bool,
     /// Share of accesses to words that one user alone uses.
     pub apart: f64,
+    /// Probability of so many words of one user, had all users used them alike.
+    pub chance: f64,
     /// All accesses.
     pub accesses: f64,
     /// Those of them that another CPU's cache served.
@@ -54,10 +64,23 @@ pub struct Line {
 }
 
 impl Line {
-    /// Do the users use different words of it?
+    /// Do the users use different words of it? `None` where too few samples tell.
     #[must_use]
-    pub fn is_false(&self) -> bool {
-        self.apart >= FALSE_FROM
+    pub fn is_false(&self) -> Option<bool> {
+        match self.apart >= FALSE_FROM {
+            true if self.chance < CHANCE => Some(true),
+            true => None,
+            false => Some(false),
+        }
+    }
+
+    /// What kind of sharing it is, in a word or two.
+    #[must_use]
+    pub fn kind(&self) -> Option<&'static str> {
+        self.is_false().map(|is_false| match is_false {
+            true => "false sharing",
+            false => "true sharing",
+        })
     }
 }
 
@@ -88,7 +111,9 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
             continue;
         }
         let mut users: BTreeMap<i32, User> = BTreeMap::new();
-        let mut words: BTreeMap<u32, BTreeMap<i32, f64>> = BTreeMap::new();
+        // Of each word and user, its accesses and its samples.
+        let mut words: BTreeMap<u32, BTreeMap<i32, (f64, i32)>> = BTreeMap::new();
+        let mut samples: BTreeMap<i32, i32> = BTreeMap::new();
         let (mut latency, mut known, mut transfers) = (0.0, 0.0, 0.0);
         let mut tells_transfers = false;
         for &(_, _, index) in group {
@@ -106,7 +131,9 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
             tells_transfers |= access.tells_transfer();
             transfers += if access.is_transfer() { weight } else { 0.0 };
             entry.writes += if access.is_write() { weight } else { 0.0 };
-            *words.entry(offset).or_default().entry(id).or_default() += weight;
+            let of_word = words.entry(offset).or_default().entry(id).or_default();
+            *of_word = (of_word.0 + weight, of_word.1 + 1);
+            *samples.entry(id).or_default() += 1;
             if let Some(ns) = access.latency_ns() {
                 latency += weight * f64::from(ns);
                 known += weight;
@@ -123,12 +150,20 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
         users.sort_by(|a, b| b.accesses.total_cmp(&a.accesses));
         let all: f64 = users.iter().map(|user| user.accesses).sum();
         let others = all - users[0].accesses;
-        let is_written = users.iter().any(|user| user.writes > 0.0);
+        // A line that a cache had modified was written, whoever was sampled at it.
+        let is_written = transfers > 0.0 || users.iter().any(|user| user.writes > 0.0);
         if !is_written || others < LEAST_SHARE * all {
             continue;
         }
         let alone = words.values().filter(|of| of.len() == 1);
-        let apart: f64 = alone.flat_map(BTreeMap::values).sum();
+        let (mut apart, mut chance) = (0.0, 1.0);
+        for &(accesses, count) in alone.flat_map(BTreeMap::values) {
+            apart += accesses;
+            let shares = samples
+                .values()
+                .map(|&own| f64::from(own) / group.len() as f64);
+            chance *= shares.map(|share| share.powi(count)).sum::<f64>();
+        }
         let first = group[0].2 as usize;
         found.push(Line {
             pid: data.accesses[first].pid,
@@ -137,6 +172,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
             users,
             by_thread,
             apart: apart / all,
+            chance,
             accesses: all,
             transfers,
             tells_transfers,
@@ -150,7 +186,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::data::tests::{access, empty, write};
+    use super::super::data::tests::{access, empty, transfer, write};
     use super::*;
 
     #[test]
@@ -167,10 +203,12 @@ mod tests {
                 .push(access(turn, 0x4000 + 8 * (turn % 2), (turn % 2) as u16, 0));
         }
         let found = lines(&data, &vec![0; 80], 10);
-        let told: Vec<(u64, bool)> = found.iter().map(|l| (l.address, l.is_false())).collect();
+        let told: Vec<(u64, Option<bool>)> =
+            found.iter().map(|l| (l.address, l.is_false())).collect();
         assert_eq!(told.len(), 2);
-        assert!(told.contains(&(0x1000, true)) && told.contains(&(0x2000, false)));
-        let line = found.iter().find(|line| line.is_false()).unwrap();
+        assert!(told.contains(&(0x1000, Some(true))) && told.contains(&(0x2000, Some(false))));
+        let line = found.iter().find(|line| line.is_false() == Some(true));
+        let line = line.unwrap();
         assert_eq!(
             (line.users.len(), line.by_thread, line.apart),
             (2, false, 1.0)
@@ -180,6 +218,45 @@ mod tests {
             (0, &[0][..])
         );
         assert_eq!(line.latency_ns, Some(100.0));
+    }
+
+    #[test]
+    fn few_samples_of_many_words_do_not_make_false_sharing() {
+        let seen = |samples: &[(u64, u16)]| {
+            let mut data = empty();
+            let all = samples.iter();
+            data.accesses = all
+                .map(|&(word, cpu)| write(0, 0x1000 + 8 * word, cpu, 0))
+                .collect();
+            let found = lines(&data, &vec![0; samples.len()], 10);
+            (found[0].apart, found[0].chance, found[0].is_false())
+        };
+        // Eight samples, eight words: each word has one user of necessity.
+        let spread: Vec<(u64, u16)> = (0..8).map(|n| (n, (n % 2) as u16)).collect();
+        assert_eq!(seen(&spread), (1.0, 1.0, None));
+        // Two words of four samples each: (2 / 2^4)^2 = 1/64 is not rare enough among many lines.
+        let two = |samples: u64| -> Vec<(u64, u16)> {
+            (0..samples).map(|n| (n % 2, (n % 2) as u16)).collect()
+        };
+        assert_eq!(seen(&two(8)), (1.0, 1.0 / 64.0, None));
+        // Of five: (2 / 2^5)^2 = 1/256.
+        assert_eq!(seen(&two(10)), (1.0, 1.0 / 256.0, Some(true)));
+        // One word of both is seen, and needs no more.
+        let same: Vec<(u64, u16)> = (0..8).map(|n| (0, (n % 2) as u16)).collect();
+        assert_eq!(seen(&same).2, Some(false));
+    }
+
+    #[test]
+    fn a_line_that_was_modified_elsewhere_is_written_without_a_sampled_store() {
+        let mut data = empty();
+        for turn in 0..20 {
+            let mut handed = transfer(turn, 0x1000, (turn % 2) as u16, 0);
+            handed.set_read();
+            data.accesses.push(handed);
+        }
+        let found = lines(&data, &[0; 20], 10);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].is_false(), Some(false));
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! How the nodes share an area, and what would help: make local, interleave, replicate, or nothing.
+//! How the nodes share an area, and what would help: make local, interleave, or nothing.
 //!
 //! An area is cut into parts, small enough that a part has one user where there is one, and large
 //! enough that samples tell. A part belongs to the node with most of its accesses. Where parts
 //! belong to one node each, the area is *divided*, and its parts should be local; where every part
 //! has several users, it is *shared*, and should be spread (Carrefour, section 3: collocate,
-//! interleave, replicate).
+//! interleave). Its third, a replica on each node, is not advised: hither makes none of a running
+//! program's memory. It is told where an area was not written ([`written`](super::written)), as the
+//! program could keep copies itself.
 
-use super::areas::Areas;
+use super::areas::{Area, Areas};
 use super::data::Data;
+use super::written;
+use hither_core::snapshot::Evidence;
 
 /// log2 of the smallest part, a page.
 const LEAST_SHIFT: u32 = 12;
@@ -25,8 +29,6 @@ const FINE: f64 = 0.8;
 /// Share of its traffic on one node, against the even share, from which on a shared area is
 /// unevenly spread: Carrefour's imbalance of 35 % on four nodes is 1.6 times the even share.
 const UNEVEN: f64 = 1.5;
-/// Share of writes below which copies pay (Carrefour: 0.99 reads).
-const READ_ONLY: f64 = 0.01;
 
 /// How nodes use an area.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,9 +54,7 @@ pub enum Remedy {
     MakeLocal,
     /// Spread its pages over the nodes.
     Interleave,
-    /// It is only read: a copy per node, or else spread it.
-    Replicate,
-    /// More samples are wanted.
+    /// Samples are too few, or do not tell which node's memory it is.
     Unknown,
 }
 
@@ -67,14 +67,13 @@ impl Remedy {
             Self::MoveTo(_) => "move it",
             Self::MakeLocal => "make local",
             Self::Interleave => "interleave",
-            Self::Replicate => "replicate",
             Self::Unknown => "not known",
         }
     }
 }
 
 /// How an area is used.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     /// By whom.
     pub by: Use,
@@ -82,8 +81,18 @@ pub struct Judged {
     pub owned: f64,
     /// Bytes of a part.
     pub part_bytes: u64,
+    /// Was it written while it was recorded?
+    pub written: Evidence<bool>,
     /// What would help.
     pub remedy: Remedy,
+}
+
+/// Is the memory of an area spread over the nodes, by the accesses that each node served?
+#[must_use]
+pub fn is_spread(area: &Area) -> bool {
+    let most = area.homes.iter().copied().fold(0.0, f64::max);
+    let even = area.homes.iter().sum::<f64>() / area.homes.len().max(1) as f64;
+    most > 0.0 && most < UNEVEN * even
 }
 
 /// Judges every area.
@@ -105,7 +114,8 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
         .list
         .iter()
         .zip(by_area)
-        .map(|(area, mut accesses)| {
+        .enumerate()
+        .map(|(index, (area, mut accesses))| {
             let sample_count = accesses.len();
             let (owned, part_bytes) = ownership(data, &mut accesses);
             let total: f64 = area.reads.iter().chain(&area.writes).sum();
@@ -117,27 +127,22 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
                 _ if owned >= DIVIDED => Use::Divided,
                 _ => Use::Shared,
             };
-            let fine = area.local_ratio().is_none_or(|ratio| ratio >= FINE);
             let worth = area.remote() >= WORTH * remote.max(1.0);
-            let homes: f64 = area.homes.iter().sum();
-            let most = area.homes.iter().copied().fold(0.0, f64::max);
-            let even = homes / data.nodes.len().max(1) as f64;
-            let remedy = match by {
-                Use::Unknown if area.transfers > area.accesses => Remedy::Nothing,
-                Use::Unknown => Remedy::Unknown,
-                _ if !worth || (fine && by != Use::Shared) => Remedy::Nothing,
-                Use::One(node) => Remedy::MoveTo(node),
-                Use::Divided => Remedy::MakeLocal,
-                Use::Shared if most < UNEVEN * even => Remedy::Nothing,
-                Use::Shared if area.write_share().is_some_and(|share| share < READ_ONLY) => {
-                    Remedy::Replicate
-                }
-                Use::Shared => Remedy::Interleave,
+            let remedy = match (by, area.local_ratio()) {
+                (Use::Unknown, _) if area.transfers > area.accesses => Remedy::Nothing,
+                (Use::Unknown, _) | (_, None) => Remedy::Unknown,
+                _ if !worth => Remedy::Nothing,
+                (Use::Shared, _) if is_spread(area) => Remedy::Nothing,
+                (Use::Shared, _) => Remedy::Interleave,
+                (_, Some(local)) if local >= FINE => Remedy::Nothing,
+                (Use::One(node), _) => Remedy::MoveTo(node),
+                (Use::Divided, _) => Remedy::MakeLocal,
             };
             Judged {
                 by,
                 owned,
                 part_bytes,
+                written: written::of_area(data, areas, index),
                 remedy,
             }
         })
@@ -203,7 +208,7 @@ mod tests {
                     .push(make(turn, address, by(page, turn), home));
             }
         }
-        judge(&data, &areas(&data))[0]
+        judge(&data, &areas(&data)).remove(0)
     }
 
     #[test]
@@ -220,12 +225,31 @@ mod tests {
             (Use::Shared, Remedy::Interleave)
         );
         assert!(shared.owned < 0.6);
+        assert_eq!(shared.written.get(), Some(true));
+        // Loads alone do not tell that it is only read.
         let read = judged(|_, turn| (turn % 2) as u16, 0, false);
-        assert_eq!(read.remedy, Remedy::Replicate);
+        assert_eq!(
+            (read.remedy, read.written.get()),
+            (Remedy::Interleave, None)
+        );
         let far = judged(|_, _| 1, 0, false);
         assert_eq!((far.by, far.remedy), (Use::One(1), Remedy::MoveTo(1)));
         let near = judged(|_, _| 1, 1, false);
         assert_eq!((near.by, near.remedy), (Use::One(1), Remedy::Nothing));
+    }
+
+    #[test]
+    fn without_homes_nothing_is_said_of_placement() {
+        // As of a PMU whose samples tell the CPU, and not the node that served.
+        for by in [
+            |_, _| 1,
+            |page, _| u16::from(page >= 32),
+            |_, turn| (turn % 2) as u16,
+        ] {
+            let judged = judged(by, u16::MAX, true);
+            assert_ne!(judged.by, Use::Unknown);
+            assert_eq!(judged.remedy, Remedy::Unknown, "{judged:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::areas::{Area, Areas};
 use super::data::Data;
 use super::sharing::Line;
-use super::use_of::{Judged, Remedy};
+use super::use_of::{self, Judged, Remedy, Use};
+use hither_core::snapshot::Evidence;
 
 /// Memory fills per us and CPU below which placement hardly matters: at 200 ns each, a tenth of
 /// the CPU's time.
@@ -12,6 +13,8 @@ const QUIET: f64 = 0.5;
 const SHARING_WORTH: f64 = 0.03;
 /// Local-access ratio from which on placement is fine (Carrefour's gate).
 const FINE: f64 = 0.8;
+/// Share of the remote accesses of which something must be known before it is said of all.
+const MOST: f64 = 0.5;
 /// Imbalance of controllers above which accesses wait for one of them (Carrefour's gate).
 const IMBALANCED: f64 = 0.35;
 
@@ -26,8 +29,10 @@ pub enum Finding {
     FalseSharing,
     /// Memory is where it is not used, or all on one node.
     Misplaced,
-    /// Accesses are remote, and no area stands out that could be placed better.
+    /// Accesses are remote, and the memory that has them is spread already.
     Spread,
+    /// What was seen does not tell whether placement could be better.
+    Unknown,
     /// Memory is where it is used.
     Fine,
 }
@@ -42,6 +47,7 @@ impl Finding {
             Self::FalseSharing => "false sharing",
             Self::Misplaced => "misplaced",
             Self::Spread => "spread",
+            Self::Unknown => "not known",
             Self::Fine => "fine",
         }
     }
@@ -68,6 +74,8 @@ pub struct Overall {
     pub bytes_per_us: Option<f64>,
     /// CPU time of hither itself, in us.
     pub own_cpu_us: Option<u64>,
+    /// CPU time of what was watched, in us.
+    pub watched_cpu_us: Option<u64>,
     /// Samples that were lost.
     pub lost_count: Option<u64>,
 }
@@ -127,10 +135,12 @@ pub fn overall(data: &Data, areas: &Areas) -> Overall {
         bytes_per_us: bytes
             .as_ref()
             .map(|bytes| bytes.iter().sum::<f64>() * 1e3 / length_ns),
-        own_cpu_us: all
-            .iter()
-            .filter_map(|interval| interval.own_cpu_us)
-            .reduce(u64::saturating_add),
+        own_cpu_us: data.own_cpu_us(),
+        watched_cpu_us: data
+            .meta
+            .ended
+            .as_ref()
+            .and_then(|ended| ended.watched_cpu_us),
         lost_count: all
             .iter()
             .map(|interval| interval.lost_count)
@@ -163,9 +173,19 @@ pub fn verdict(
         sentence,
         next,
     };
+    let counted = overall.accesses_per_us.filter(|&fills| fills > 0.0);
+    if let (true, true, Some(fills)) = (data.accesses.is_empty(), data.regions.is_empty(), counted)
+    {
+        let told = format!(
+            "{fills:.1} memory fills a microsecond were counted and none was sampled, so nothing can \
+             be said of placement: record longer, or let recording cost more."
+        );
+        let next = format!("hither record --overhead 5 {}", again(data));
+        return verdict(Finding::NotSeen, told, next);
+    }
     if data.accesses.is_empty() {
         let told = match data.regions.is_empty() {
-            true => "No access was seen, so nothing can be said of placement.",
+            true => "No access was sampled, so nothing can be said of placement.",
             false if data.is_of_writes() => {
                 "Soft-dirty bits tell what is written, not what is read, nor who uses it from where."
             }
@@ -184,7 +204,7 @@ pub fn verdict(
     let cpus = cpu_count(data).max(1) as f64;
     if let Some(fills) = overall.accesses_per_us.filter(|fills| fills / cpus < QUIET) {
         let told = format!(
-            "Memory is hardly used ({fills:.1} lines a microsecond by {cpus} CPUs): its placement \
+            "Memory is hardly used ({fills:.1} memory fills a microsecond by {cpus} CPUs): its placement \
              hardly matters."
         );
         return verdict(Finding::Quiet, told, String::new());
@@ -210,7 +230,7 @@ pub fn verdict(
                 percent(area.remote() / remote.max(1.0)),
                 area.name,
                 describe(data, area, judged),
-                advice(data, judged.remedy),
+                advice(data, judged.remedy, &judged.written),
             );
             verdict(
                 Finding::Misplaced,
@@ -218,30 +238,55 @@ pub fn verdict(
                 command(data, area, judged.remedy),
             )
         }
-        None if is_remote => verdict(
-            Finding::Spread,
-            format!(
-                "{} of accesses are remote, and no area stands out: all nodes use all of them, and \
-                 they are spread already.",
-                local.map_or("Some".to_owned(), |local| percent(1.0 - local)),
-            ),
-            String::new(),
-        ),
-        None => verdict(
-            Finding::Fine,
-            match local {
-                Some(local) => format!("{} of accesses are local: leave it.", percent(local)),
-                None => "Nothing tells of misplaced memory.".to_owned(),
-            },
-            String::new(),
-        ),
+        None => {
+            let (finding, sentence) = match local {
+                Some(local) if local >= FINE => (
+                    Finding::Fine,
+                    format!("{} of accesses are local: leave it.", percent(local)),
+                ),
+                Some(local) if spread(areas, judged) >= MOST * remote.max(1.0) => (
+                    Finding::Spread,
+                    format!(
+                        "{} of accesses are remote: the nodes use the same memory, which is \
+                         interleaved over them already.",
+                        percent(1.0 - local)
+                    ),
+                ),
+                Some(local) => (
+                    Finding::Unknown,
+                    format!(
+                        "{} of accesses are remote, and {} samples do not tell which memory should \
+                         be elsewhere: record longer.",
+                        percent(1.0 - local),
+                        data.accesses.len(),
+                    ),
+                ),
+                None => (
+                    Finding::Unknown,
+                    "Samples do not tell which node's memory serves which CPU, so nothing can be \
+                     said of placement."
+                        .to_owned(),
+                ),
+            };
+            verdict(finding, sentence, String::new())
+        }
     }
+}
+
+/// Remote accesses to memory that several nodes share and that is spread over them.
+fn spread(areas: &Areas, judged: &[Judged]) -> f64 {
+    let all = areas.list.iter().zip(judged);
+    let spread = all.filter(|(area, judged)| judged.by == Use::Shared && use_of::is_spread(area));
+    spread.map(|(area, _)| area.remote()).sum()
 }
 
 fn false_sharing(areas: &Areas, lines: &[Line]) -> Option<String> {
     let all = areas.list.iter().map(|area| area.accesses + area.transfers);
     let all: f64 = all.sum();
-    let lines: Vec<&Line> = lines.iter().filter(|line| line.is_false()).collect();
+    let lines: Vec<&Line> = lines
+        .iter()
+        .filter(|line| line.is_false() == Some(true))
+        .collect();
     let shared: f64 = lines.iter().map(|line| line.accesses).sum();
     let first = lines.first()?;
     if shared < SHARING_WORTH * all {
@@ -252,8 +297,9 @@ fn false_sharing(areas: &Areas, lines: &[Line]) -> Option<String> {
         .get(first.area as usize)
         .map_or("", |area| area.name.as_str());
     Some(format!(
-        "{:.0} % of accesses are to {} cache lines that CPUs write in turn, each other words of \
-         them: the first is {:x} of {name}. Pad what belongs to one thread to a line of its own.",
+        "{:.0} % of accesses are to {} cache lines with false sharing: several CPUs use each, each \
+         CPU other words of it, and one at least writes. The first is {:x} of {name}. Pad what \
+         belongs to one thread to a line of its own.",
         100.0 * shared / all,
         lines.len(),
         first.address,
@@ -272,46 +318,63 @@ fn cpu_count(data: &Data) -> usize {
 /// Who uses it and who holds it.
 #[must_use]
 pub fn describe(data: &Data, area: &Area, judged: &Judged) -> String {
-    use super::use_of::Use;
     let node = |position: usize| format!("node{}", data.nodes[position]);
     let all: f64 = area.homes.iter().sum();
     let first = (0..area.homes.len()).max_by(|&a, &b| area.homes[a].total_cmp(&area.homes[b]));
     let held = match first {
+        _ if all <= 0.0 => "a node that is not told holds".to_owned(),
         Some(home) if area.homes[home] >= 0.9 * all => format!("{} holds", node(home)),
         _ => "several nodes hold".to_owned(),
     };
     match judged.by {
         Use::One(user) => format!("which {} uses and {held}", node(user)),
-        Use::Divided => format!("of which each node uses its own part and {held} all"),
+        Use::Divided => format!("of which each node uses its own part and {held} most"),
         Use::Shared => format!("which several nodes use throughout and {held}"),
         Use::Unknown => "of whose users too little was seen".to_owned(),
     }
 }
 
-/// What would help, in words.
+/// What would help, in words. Copies are an option only for what is known not to be written; the
+/// program must make them.
 #[must_use]
-pub fn advice(data: &Data, remedy: Remedy) -> String {
+pub fn advice(data: &Data, remedy: Remedy, written: &Evidence<bool>) -> String {
     match remedy {
         Remedy::Nothing => "leave it".to_owned(),
         Remedy::MoveTo(node) => format!(
             "move it to node{}, or its threads to where it is",
             data.nodes[node]
         ),
-        Remedy::MakeLocal => "move each part to its user; in the program, let each thread write \
-                              its part first"
+        Remedy::MakeLocal => "move each part to the node that uses it; in the program, let each \
+                              thread initialise its own part (first-touch)"
             .to_owned(),
-        Remedy::Interleave => "spread it over the nodes".to_owned(),
-        Remedy::Replicate => "it is only read: a copy per node would do best, spreading it over \
-                              the nodes is next"
-            .to_owned(),
+        Remedy::Interleave if written.get() == Some(false) => format!(
+            "interleave it over the nodes; it was not written ({}), so the program itself could \
+             also keep a copy on each node",
+            written.basis()
+        ),
+        Remedy::Interleave => "interleave it over the nodes".to_owned(),
         Remedy::Unknown => "record longer".to_owned(),
+    }
+}
+
+/// The command that was recorded, as a shell takes it; empty where running processes were.
+fn program(data: &Data) -> String {
+    let words = data.meta.command.iter().map(|word| quoted(word));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// What to record once more, as arguments.
+fn again(data: &Data) -> String {
+    match (program(data), data.processes.first()) {
+        (program, Some(process)) if program.is_empty() => format!("--pid {}", process.pid),
+        (program, None) if program.is_empty() => "-- CMD".to_owned(),
+        (program, _) => format!("-- {program}"),
     }
 }
 
 /// The command that carries the advice out.
 fn command(data: &Data, area: &Area, remedy: Remedy) -> String {
-    let words = data.meta.command.iter().map(|word| quoted(word));
-    let program = words.collect::<Vec<_>>().join(" ");
+    let program = program(data);
     match (remedy, program.is_empty()) {
         (Remedy::Nothing | Remedy::Unknown, _) => String::new(),
         (Remedy::MoveTo(node), true) => {
@@ -343,10 +406,13 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::areas::areas;
+    use super::super::data::Access;
     use super::super::data::tests::{access, empty, write};
     use super::super::sharing::lines;
     use super::super::use_of::judge;
     use super::*;
+    use crate::meta::Ended;
+    use crate::rows::{Interval, Mapping};
 
     fn judged(data: &Data) -> Verdict {
         let areas = areas(data);
@@ -385,6 +451,154 @@ mod tests {
             verdict.sentence
         );
         assert_eq!(verdict.finding, Finding::NotSeen);
+    }
+
+    #[test]
+    fn accesses_that_were_counted_and_not_sampled_ask_for_more_samples() {
+        let mut data = empty();
+        data.intervals = vec![interval(7.0)];
+        let told = judged(&data);
+        assert_eq!(told.finding, Finding::NotSeen);
+        assert!(
+            told.sentence.starts_with("7.0 memory fills a microsecond"),
+            "{}",
+            told.sentence
+        );
+        assert_eq!(told.next, "hither record --overhead 5 -- ./app");
+    }
+
+    #[test]
+    fn a_recording_has_one_cost() {
+        let mut data = empty();
+        data.intervals = vec![interval(7.0), interval(7.0)];
+        // Cut off: what its intervals say. Whole: what hither used from its start to its end.
+        let cost = |data: &Data| overall(data, &areas(data)).own_cpu_us;
+        assert_eq!(cost(&data), Some(2 * 123));
+        data.meta.ended = Some(Ended {
+            length_ns: 2_000_000,
+            status: Some(0),
+            signal: None,
+            own_user_us: Some(3_000),
+            own_system_us: Some(2_730),
+            watched_cpu_us: Some(473_000),
+            own_peak_kb: Some(1),
+            notes: Vec::new(),
+        });
+        assert_eq!(cost(&data), Some(5_730));
+    }
+
+    fn interval(accesses_per_us: f64) -> Interval {
+        Interval {
+            time_ns: 1_000_000,
+            length_ns: 1_000_000,
+            local_access_ratio: None,
+            latency_ns: None,
+            controller_imbalance: None,
+            link_use: None,
+            accesses_per_us: Some(accesses_per_us),
+            instructions_per_us: None,
+            flops_per_us: None,
+            l3_mpki: None,
+            sample_count: 0,
+            lost_count: 0,
+            own_cpu_us: Some(123),
+        }
+    }
+
+    /// 4096 accesses, in turn of both nodes, to the same 64 pages on position 0.
+    fn shared(make: fn(u64, u64, u16, u16) -> Access) -> Data {
+        let mut data = empty();
+        data.mappings = vec![Mapping {
+            time_ns: 0,
+            pid: 7,
+            start: 0x10_0000,
+            end: 0x14_0000,
+            permissions: "rw-p".into(),
+            name: "a".into(),
+        }];
+        data.accesses = (0..4096_u64)
+            .map(|turn| make(turn, 0x10_0000 + 64 * (turn / 2), (turn % 2) as u16, 0))
+            .collect();
+        data
+    }
+
+    #[test]
+    fn memory_of_which_reads_alone_were_sampled_is_not_said_to_be_only_read() {
+        for make in [access, write] {
+            let verdict = judged(&shared(make));
+            assert_eq!(verdict.finding, Finding::Misplaced);
+            assert!(
+                verdict
+                    .sentence
+                    .ends_with(": interleave it over the nodes."),
+                "{}",
+                verdict.sentence
+            );
+        }
+        // Where it cannot be written, that is said, and why.
+        let mut data = shared(access);
+        data.mappings[0].permissions = "r--p".into();
+        let verdict = judged(&data);
+        assert!(
+            verdict.sentence.ends_with(
+                ": interleave it over the nodes; it was not written (its mapping does not allow \
+                 writing), so the program itself could also keep a copy on each node."
+            ),
+            "{}",
+            verdict.sentence
+        );
+    }
+
+    #[test]
+    fn what_was_not_seen_is_neither_fine_nor_spread() {
+        // Samples without homes: 1024 of one node, which was called fine.
+        let mut data = empty();
+        data.accesses = (0..1024).map(|t| access(t, 64 * t, 1, u16::MAX)).collect();
+        let verdict = judged(&data);
+        assert_eq!(verdict.finding, Finding::Unknown, "{}", verdict.sentence);
+        assert!(verdict.sentence.contains("do not tell which node's memory"));
+        // Eight remote samples to each of 40 areas: too few of any, which was called spread.
+        let mut data = empty();
+        for area in 0..40_u64 {
+            let start = (1 + area) << 24;
+            data.mappings.push(Mapping {
+                time_ns: 0,
+                pid: 7,
+                start,
+                end: start + 4096,
+                permissions: "rw-p".into(),
+                name: format!("area {area}"),
+            });
+            data.accesses
+                .extend((0..8).map(|t| access(t, start + 64 * t, 1, 0)));
+        }
+        data.accesses.sort_by_key(|access| access.time_ns);
+        let verdict = judged(&data);
+        assert_eq!(verdict.finding, Finding::Unknown, "{}", verdict.sentence);
+        assert!(
+            verdict
+                .sentence
+                .starts_with("100 % of accesses are remote, and 320 samples do not tell"),
+            "{}",
+            verdict.sentence
+        );
+        // Shared and interleaved by turns: half remote, and nothing to gain.
+        let mut data = shared(access);
+        for (turn, access) in data.accesses.iter_mut().enumerate() {
+            *access = super::tests::access(
+                turn as u64,
+                access.address,
+                (turn % 2) as u16,
+                (turn / 2 % 2) as u16,
+            );
+        }
+        let verdict = judged(&data);
+        assert_eq!(verdict.finding, Finding::Spread, "{}", verdict.sentence);
+        assert!(
+            verdict
+                .sentence
+                .starts_with("50 % of accesses are remote: the nodes use the same")
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::pages::{PAGE_BYTES, Page, Summary};
 use super::sharing::{self, Line};
 use super::use_of::{Judged, Remedy, Use};
 use super::verdict;
+use hither_core::snapshot::Evidence;
 
 /// Share of all accesses and transfers below which nothing is worth a look.
 const WORTH: f64 = 0.03;
@@ -64,11 +65,11 @@ impl Advice {
         }
     }
 
-    /// In a sentence.
+    /// In a sentence, with what is known of writes to the place.
     #[must_use]
-    pub fn sentence(self, data: &Data) -> String {
+    pub fn sentence(self, data: &Data, written: &Evidence<bool>) -> String {
         match self {
-            Self::Place(remedy) => verdict::advice(data, remedy),
+            Self::Place(remedy) => verdict::advice(data, remedy, written),
             Self::Pad => {
                 "give what belongs to one thread a line of its own: pad or align it".to_owned()
             }
@@ -101,6 +102,15 @@ fn settled(advice: Advice, why: String) -> Choice {
         advice: Some(advice),
         next: Next::Settled,
         why,
+    }
+}
+
+/// Of memory whose users are known, and its nodes are not.
+fn homeless() -> Choice {
+    Choice {
+        advice: None,
+        next: Next::Longer,
+        why: "samples do not tell which node's memory serves it".to_owned(),
     }
 }
 
@@ -144,7 +154,7 @@ pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
                 advice: None,
                 next: Next::Pages,
                 why: format!(
-                    "{} of what it costs are lines that caches hand to and fro: which pages have \
+                    "{} of what it costs are lines that bounce between caches (HITM): which pages have \
                      them?",
                     percent(contested)
                 ),
@@ -159,6 +169,7 @@ pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
                 next: Next::Pages,
                 why: format!("{} samples do not tell its users", area.sample_count),
             },
+            (_, Remedy::Unknown) => homeless(),
             (_, Remedy::Nothing) => settled(Advice::Place(Remedy::Nothing), local),
             // Parts were made large for want of samples: their pages may have one user each.
             (Use::Shared, _) if judged.part_bytes > PAGE_BYTES => Choice {
@@ -192,7 +203,7 @@ pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
             advice: None,
             next: Next::Lines,
             why: format!(
-                "caches hand lines of {} of its {} pages to and fro, {} of what it costs: which \
+                "lines of {} of its {} pages bounce between caches (HITM), {} of what it costs: which \
                  lines?",
                 summary.contested_count,
                 summary.page_count,
@@ -201,7 +212,7 @@ pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
         };
     }
     let owned = format!(
-        "{} of the accesses to its pages are by their owners",
+        "{} of the accesses to its pages are by the node that uses the page most",
         percent(summary.owned)
     );
     match summary.by {
@@ -213,6 +224,7 @@ pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
                 percent(summary.known)
             ),
         },
+        _ if summary.remedy == Remedy::Unknown => homeless(),
         Use::One(_) => settled(
             Advice::Place(summary.remedy),
             "one node uses its pages".to_owned(),
@@ -235,14 +247,21 @@ pub fn lines_of(data: &Data, areas: &Areas, area: usize) -> Vec<Line> {
 pub fn of_line(line: &Line) -> Choice {
     let users = line.users.len();
     match line.is_false() {
-        true => settled(
+        None => Choice {
+            advice: None,
+            next: Next::Longer,
+            why: format!(
+                "{users} users; too few samples tell whether they use the same words, or each its own"
+            ),
+        },
+        Some(true) => settled(
             Advice::Pad,
             format!(
                 "false sharing: {users} users, {} of their accesses to words that one alone uses",
                 percent(line.apart)
             ),
         ),
-        false => settled(
+        Some(false) => settled(
             Advice::Gather,
             format!(
                 "true sharing: {users} users, {} of their accesses to words of several",
@@ -318,7 +337,7 @@ mod tests {
         assert_eq!(choices[at].next, Next::Pages, "{choices:?}");
         assert_eq!(choices[1 - at].next, Next::Settled, "{choices:?}");
         let pages = pages::of_samples(&data, &areas, at);
-        let summary = pages::summary(&pages, 2, areas.list[at].write_share());
+        let summary = pages::summary(&pages, 2);
         let choice = of_pages(&pages, &summary);
         assert_eq!(choice.next, Next::Lines, "{choice:?}");
         let lines = lines_of(&data, &areas, at);
@@ -355,7 +374,7 @@ mod tests {
         assert_eq!(choices[0].next, Next::Settled);
         assert_eq!(choices[1].advice, Some(Advice::Place(Remedy::Nothing)));
         let few = pages::of_samples(&data, &areas, 1);
-        let mut summary = pages::summary(&few, 2, Some(1.0));
+        let mut summary = pages::summary(&few, 2);
         summary.by = Use::Unknown;
         assert_eq!(of_pages(&few, &summary).next, Next::Longer);
     }

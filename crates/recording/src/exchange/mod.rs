@@ -167,6 +167,7 @@ impl About {
                 signal: None,
                 own_user_us: None,
                 own_system_us: None,
+                watched_cpu_us: None,
                 own_peak_kb: None,
                 notes: self.notes.clone(),
             }),

@@ -620,7 +620,11 @@ fn what_is_imported_becomes_a_recording_and_is_read_again() {
         let imported = read(&fixture(name)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let meta = imported.about.meta("test");
-        let mut writer = crate::Writer::create(folder.path(), meta.clone()).unwrap();
+        let mut writer = crate::Writer::create(
+            crate::Folder::make_or_take(folder.path()).unwrap(),
+            meta.clone(),
+        )
+        .unwrap();
         writer.add(imported.samples.clone()).unwrap();
         writer.add(imported.regions.clone()).unwrap();
         writer.add(imported.processes.clone()).unwrap();

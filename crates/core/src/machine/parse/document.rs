@@ -4,6 +4,7 @@
 //! full path of a field also when the value is well-typed but makes no sense (`serde` reports a
 //! span only for values of a wrong type, and positions in arrays not at all).
 
+use crate::foreign::{Foreign, steers};
 use toml::de::{DeArray, DeTable, DeValue};
 
 /// What is wrong with a machine file, where, and how to mend it.
@@ -123,7 +124,7 @@ impl<'a> Field<'a> {
         let DeValue::String(text) = self.value else {
             return Err(self.wrong_type("a text in quotes"));
         };
-        if text.chars().any(char::is_control) {
+        if text.chars().any(steers) {
             return Err(self.place.error(
                 "the text has a line break or control character",
                 "write it in one line",
@@ -323,11 +324,8 @@ fn whole_words(low: u64, high: u64) -> String {
 /// Text of the file for an error message: short, printable.
 pub(super) fn clip(text: &str) -> String {
     const MOST: usize = 40;
-    let mut short: String = text
-        .chars()
-        .take(MOST)
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect();
+    let short: String = text.chars().take(MOST).collect();
+    let mut short = short.shown().to_string();
     if text.chars().nth(MOST).is_some() {
         short.push_str("...");
     }

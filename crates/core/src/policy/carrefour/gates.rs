@@ -66,12 +66,12 @@ impl GateKeeper {
                 "carrefour: off, {rate:.1} memory accesses per us are below {needed:.1}; placement cannot pay"
             ));
         }
-        let imbalance = 100.0 * controller_imbalance(snapshot).unwrap_or(0.0);
-        let local = 100.0 * snapshot.metrics.local_access_ratio.get().unwrap_or(1.0);
+        let imbalance = percent(controller_imbalance(snapshot));
+        let local = percent(snapshot.metrics.local_access_ratio.get());
         let word = |on| if on { "on" } else { "off" };
         Some(format!(
-            "carrefour: interleaving {} (controller imbalance {imbalance:.0} %), collocation {} \
-             (local-access ratio {local:.0} %), {rate:.1} memory accesses per us",
+            "carrefour: interleaving {} (controller imbalance {imbalance}), collocation {} \
+             (local accesses {local}), {rate:.1} memory accesses per us",
             word(gates.interleave),
             word(gates.collocate),
         ))
@@ -96,18 +96,25 @@ fn controller_imbalance(snapshot: &Snapshot) -> Option<f64> {
     }
 }
 
+fn percent(figure: Option<f64>) -> String {
+    figure.map_or_else(
+        || "unknown".to_owned(),
+        |figure| format!("{:.0} %", 100.0 * figure),
+    )
+}
+
 /// Half a sentence per mechanism, with the figures that opened its gate.
 pub(super) fn reasons(snapshot: &Snapshot) -> BTreeMap<Mechanism, Cow<'static, str>> {
-    let imbalance = 100.0 * controller_imbalance(snapshot).unwrap_or(0.0);
-    let local = 100.0 * snapshot.metrics.local_access_ratio.get().unwrap_or(1.0);
+    let imbalance = percent(controller_imbalance(snapshot));
+    let local = percent(snapshot.metrics.local_access_ratio.get());
     [
         (
             Mechanism::Interleave,
-            format!("used by several nodes while the controllers are unevenly loaded (imbalance {imbalance:.0} %)").into(),
+            format!("used by several nodes while the controllers are unevenly loaded (imbalance {imbalance})").into(),
         ),
         (
             Mechanism::Collocate,
-            format!("used by one other node only, with {local:.0} % of accesses local").into(),
+            format!("used by one other node, as far as samples tell, with local accesses at {local}").into(),
         ),
     ]
     .into()

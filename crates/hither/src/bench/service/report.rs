@@ -108,12 +108,11 @@ impl Report {
             ));
             if call.repetitions > 0 {
                 text.push_str(&format!(
-                    "the same pages by one call: {} and {}; {:.0} % less latency, {:.1} times less \
-                     CPU\n",
+                    "the same pages by one call: {} and {}; by the service {} latency, {} CPU\n",
                     time(call.mean_ns),
                     time(call.submitter_cpu_ns),
-                    100.0 * (1.0 - service.mean_ns / call.mean_ns),
-                    call.submitter_cpu_ns / service.submitter_cpu_ns
+                    percent_of_change(service.mean_ns, call.mean_ns),
+                    times(service.submitter_cpu_ns, call.submitter_cpu_ns),
                 ));
             }
         }
@@ -177,8 +176,38 @@ impl Report {
     }
 }
 
+/// `59 % less`, `2 % more` than another figure.
+fn percent_of_change(own: f64, other: f64) -> String {
+    let change = 100.0 * (own / other - 1.0);
+    match change <= 0.0 {
+        true => format!("{:.0} % less", -change),
+        false => format!("{change:.0} % more"),
+    }
+}
+
+/// `24.8 times less`, `1.3 times more` than another figure.
+fn times(own: f64, other: f64) -> String {
+    match own <= other {
+        true => format!("{:.1} times less", other / own),
+        false => format!("{:.1} times more", own / other),
+    }
+}
+
 /// How many times less per request.
 fn gain(rival_ns: u64, rival: &Took, own_ns: u64, own: &Took) -> f64 {
     let each = |ns: u64, took: &Took| ns as f64 / took.requests.max(1) as f64;
     each(rival_ns, rival) / each(own_ns, own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_is_not_told_as_less() {
+        assert_eq!(percent_of_change(41.0, 100.0), "59 % less");
+        assert_eq!(percent_of_change(102.0, 100.0), "2 % more");
+        assert_eq!(times(10.0, 248.0), "24.8 times less");
+        assert_eq!(times(13.0, 10.0), "1.3 times more");
+    }
 }

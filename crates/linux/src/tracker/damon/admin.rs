@@ -8,6 +8,7 @@ use super::Pace;
 use crate::error::{Error, Result};
 use crate::restore::{Setting, write};
 use crate::root::Root;
+use hither_core::foreign::Foreign;
 use std::ops::Range;
 
 /// The folder of kdamonds.
@@ -63,7 +64,7 @@ pub fn check_free(root: &Root) -> Result<()> {
                 format!("{module} is on and holds the only monitoring slot"),
                 format!(
                     "write N to {} for as long as hither is to watch",
-                    root.path(&switch).display()
+                    root.path(&switch).shown()
                 ),
             ));
         }
@@ -80,7 +81,7 @@ pub fn check_free(root: &Root) -> Result<()> {
                 ),
                 format!(
                     "end who started it (`damo stop` for damo), or write off to {}",
-                    root.path(&state).display()
+                    root.path(&state).shown()
                 ),
             ));
         }
