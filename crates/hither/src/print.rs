@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn cells_stay_in_their_row() {
         let rows = [vec!["a\n\u{1b}[2J\u{202e}".into(), "b".into()]];
-        assert_eq!(columns(&["x", "y"], &rows), "x       y\na??[2J?  b\n");
+        assert_eq!(columns(&["x", "y"], &rows), "x        y\na??[2J?  b\n");
     }
 
     #[test]
