@@ -1,42 +1,54 @@
-//! `hither move`: pages of a running process to a node or a tier, by the kernel.
+//! `hither move`: pages of a running process to nodes or a tier, by the kernel, and back.
 
+mod aim;
+mod backends;
 mod perform;
+mod policy;
 mod report;
 pub mod select;
 mod target;
+mod undo;
 
 use crate::output::Progress;
 use crate::units::parse_rate;
 use crate::{STATUS_FAILED, print, signal_status};
-use anyhow::{Context, bail};
+use aim::Aim;
+use anyhow::{Context, bail, ensure};
+use backends::Backends;
+use hither_core::foreign::Foreign;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
-use hither_linux::backend::kernel::KernelBackend;
-use hither_linux::proc::maps;
+use hither_core::set::NodeSet;
 use hither_linux::proc::pagemap::Pagemap;
+use hither_linux::proc::{allowed, maps};
 use hither_linux::root::Root;
-use hither_linux::sys::{self, PidFd, Signals, Timer, Waiter};
+use hither_linux::sys::{self, Mapping, PidFd, Signals, Timer, Waiter};
 use hither_linux::topology::Topology;
 use hither_mover::Backend;
 use perform::{Account, Piece, Stop, Surroundings};
+use policy::Memory;
 use report::Report;
 use select::{Asked, Selection};
 use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use target::{Room, Wanted};
+use target::Wanted;
+use undo::{Life, Undo};
 
 /// A move that takes longer than this shows its progress, in ns.
 const PROGRESS_AFTER_NS: u64 = 500_000_000;
 
-/// Move pages of a running process to a node or a tier
+/// Move pages of a running process to nodes or a tier, and back
 ///
 /// Only pages in memory are moved, by move_pages(2): they keep their content, and the program
-/// waits where it touches one on its way. What is mapped by several processes stays where it is.
-/// The table says for each mapping where its pages were (in pages of 4 KiB), what was moved,
-/// what was there already, what was refused and why, and where the pages are afterwards.
+/// waits where it touches one on its way. What is mapped by several processes stays where it is,
+/// unless root asks: then shared memory moves for all of them, and programs and libraries do where
+/// they are named. The table says for each mapping where its pages were (in pages of 4 KiB), what
+/// was moved, what was there already, what was refused and why, and where the pages are afterwards.
 ///
 /// Without --range and --mapping all mappings are taken. Pages that the program allocates later
-/// follow its own memory policy, not this command.
+/// follow its own memory policy; a warning says where that leads elsewhere.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Exit status: 0 also where single pages were refused; 1 where the process ended meanwhile, or
@@ -46,15 +58,20 @@ the signal's number): the batch in hand is finished and what was done is printed
 Examples:
   hither move --pid 4711 --to node1 --dry-run
   hither move --pid 4711 --to 1 --mapping '[heap]' --mapping libblas
+  hither move --pid 4711 --to all --json > report.json
+  hither move --undo report.json
   hither move --pid 4711 --to tier:0 --range 7f2c8c000000-7f2c90000000 --rate 500M")]
 pub struct Command {
     /// Process to move pages of
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pid: i32,
-    /// Where to: a node (2 or node2), or a tier by rank (tier:0 is the fastest), whose nodes are
-    /// filled in their order as far as they have free memory
-    #[arg(long, value_name = "NODE|TIER", value_parser = target::parse)]
-    to: Wanted,
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..),
+          required_unless_present = "undo")]
+    pid: Option<i32>,
+    /// Where to: a node (2 or node2); several, which get pages in turns (0,2-3 or all, as numactl
+    /// has lists); or a tier by rank (tier:0 is the fastest), whose nodes are filled in their order
+    /// as far as they have free memory
+    #[arg(long, value_name = "NODES|TIER", value_parser = target::parse,
+          required_unless_present = "undo", allow_hyphen_values = true)]
+    to: Option<Wanted>,
     /// Addresses to move, in hexadecimal as /proc/PID/maps prints them, end exclusive; repeatable
     #[arg(long = "range", value_name = "A-B", value_parser = select::parse_range)]
     ranges: Vec<Asked>,
@@ -62,15 +79,36 @@ pub struct Command {
     /// file), or a name given with prctl(PR_SET_VMA); repeatable
     #[arg(long = "mapping", value_name = "NAME", conflicts_with = "ranges")]
     mappings: Vec<String>,
+    /// Let new pages come from the same nodes: by the memory of the process's control group, where
+    /// it is alone in one
+    #[arg(long, conflicts_with_all = ["ranges", "mappings"])]
+    policy: bool,
+    /// Take a move back: pages go to where its report (--json) says that they were, and a control
+    /// group gets the memory that it had
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["pid", "to", "ranges", "mappings", "policy"])]
+    undo: Option<PathBuf>,
     /// Print what would be moved and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON (hither.move/1) instead of the table
+    /// Print JSON (hither.move/1) instead of the table; --undo reads it
     #[arg(long)]
     json: bool,
     /// Move at most so many bytes per second: 500M, 2G
     #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     rate: Option<u64>,
+}
+
+/// What is to be done, of which process.
+struct Task {
+    pid: i32,
+    /// For the report.
+    to: String,
+    aim: Aim,
+    /// `--policy`: the group whose memory is narrowed, or was and gets back what it had; and what it
+    /// has after the move that is, or was, asked for.
+    memory: Option<(Memory, NodeSet)>,
+    undo: Option<Undo>,
 }
 
 impl Command {
@@ -82,25 +120,30 @@ impl Command {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let root = Root::host();
         let topology = Topology::read(&root).context("reading the machine")?;
-        let rooms = target::resolve(self.to, &topology)?;
-        let mut around = Here::new(self.pid)?;
-        let program = program(&root, self.pid);
-        let mappings = maps::read(&root, self.pid).with_context(|| self.about())?;
+        let undo = self.undo.as_deref().map(Undo::read).transpose()?;
+        let pid = undo.as_ref().map(|undo| undo.pid).or(self.pid);
+        let pid = pid.context("--pid is missing")?;
+        let mut around = Here::new(pid, undo.as_ref())?;
+        let task = self.task(pid, undo, &root, &topology)?;
+        let life = Life::of(&root, pid);
+        let program = program(&root, pid);
+        let mappings = maps::read(&root, pid).with_context(|| task.about())?;
         if mappings.is_empty() {
             bail!(
                 "{}: a kernel thread or ended: it has no memory",
-                self.about()
+                task.about()
             );
         }
-        let selection = match (&self.ranges[..], &self.mappings[..]) {
-            ([], []) => Selection::Everything,
-            ([], names) => Selection::Names(names),
-            (ranges, _) => Selection::Ranges(ranges),
-        };
+        let selection = self.selection();
+        let takes_all = matches!(selection, Selection::Everything) && task.undo.is_none();
         let chosen = select::select(&mappings, &selection)?;
         let selected_count = chosen.len();
-        let pieces = self.pieces(&root, chosen, &rooms, &mut around)?;
-        let mut backend = KernelBackend::new();
+        let mut backend = Backends::new(takes_all.then_some(&chosen[..]));
+        // What a narrowed group has not got, it cannot get pages on.
+        if let (Some((memory, _)), Some(_), false) = (&task.memory, &task.undo, self.dry_run) {
+            memory.put_back(&root)?;
+        }
+        let pieces = task.pieces(&root, chosen, &mut around)?;
         backend.probe().context("backend kernel")?;
         let done = match self.dry_run {
             true => None,
@@ -111,22 +154,35 @@ impl Command {
                     Signals::new(&[sys::SIGINT, sys::SIGTERM])
                         .context("reading signals as data")?,
                 );
-                Some(self.perform(&pieces, &rooms, &mut backend, &mut around))
+                Some(task.perform(&pieces, self.rate, &mut backend, &mut around))
             }
         };
-        let (accounts, stop) = match &done {
-            Some((accounts, stop)) => (Some(&accounts[..]), *stop),
+        let (accounts, stop) = match done {
+            Some((accounts, stop)) => (Some(accounts), stop),
             None => (None, None),
         };
+        let narrows = !self.dry_run && (task.undo.is_some() || stop.is_none());
+        if let (Some((memory, nodes)), None, true) = (&task.memory, &task.undo, narrows) {
+            memory.narrow(&root, nodes)?;
+        }
+        let narrowed = task.memory.as_ref().filter(|_| narrows);
         let report = Report {
-            pid: self.pid,
+            pid,
             program: &program,
-            wanted: self.to,
-            rooms: &rooms,
+            to: task.to.clone(),
+            aim: &task.aim,
             pieces: &pieces,
-            empty_count: selected_count - pieces.len(),
-            accounts,
+            empty_count: match task.undo {
+                Some(_) => 0,
+                None => selected_count - pieces.len(),
+            },
+            accounts: accounts.as_deref(),
             stop,
+            life,
+            held: &policy::held(&root, pid, &pieces),
+            narrowed: narrowed.map(|(memory, nodes)| (memory, nodes.clone())),
+            moves_shared: backend.moves_shared(),
+            recorded_pages: task.recorded_pages(),
         };
         print::out(&if self.json {
             report.json()
@@ -141,32 +197,131 @@ impl Command {
         }))
     }
 
+    fn selection(&self) -> Selection<'_> {
+        match (&self.ranges[..], &self.mappings[..]) {
+            ([], []) => Selection::Everything,
+            ([], names) => Selection::Names(names),
+            (ranges, _) => Selection::Ranges(ranges),
+        }
+    }
+
+    /// What the options come to.
+    fn task(
+        &self,
+        pid: i32,
+        undo: Option<Undo>,
+        root: &Root,
+        topology: &Topology,
+    ) -> anyhow::Result<Task> {
+        let (to, aim) = match (&undo, &self.to) {
+            (Some(undo), _) => ("undo".to_owned(), undo.aim(topology).context("--undo")?),
+            (None, Some(wanted)) => {
+                let allowed = root.parse_if_any(&format!("proc/{pid}/status"), allowed::parse);
+                let allowed = allowed.ok().flatten().and_then(|allowed| allowed.nodes);
+                let all = || topology.nodes.iter().map(|node| node.id).collect();
+                let allowed = allowed.unwrap_or_else(all);
+                (
+                    wanted.to_string(),
+                    target::resolve(wanted, topology, &allowed)?,
+                )
+            }
+            (None, None) => bail!("--to is missing"),
+        };
+        let memory = match (&undo, self.policy) {
+            (None, false) => None,
+            (None, true) => Some((Memory::of(root, pid)?, aim.nodes())),
+            (Some(undo), _) => undo
+                .policy
+                .as_ref()
+                .map(|kept| narrowed(kept, root, pid))
+                .transpose()?,
+        };
+        Ok(Task {
+            pid,
+            to,
+            aim,
+            memory,
+            undo,
+        })
+    }
+}
+
+/// The group that a report says it has narrowed, to get back what it had.
+fn narrowed(
+    (before, after): &(String, String),
+    root: &Root,
+    pid: i32,
+) -> anyhow::Result<(Memory, NodeSet)> {
+    let nodes: NodeSet = after.parse().context("--undo: `policy` of the report")?;
+    before
+        .parse::<NodeSet>()
+        .context("--undo: `policy` of the report")?;
+    // The process's own group, not what the report names.
+    let now = Memory::of(root, pid).context("--undo")?;
+    ensure!(
+        now.before == *after,
+        "--undo: /{} is `{}`, not `{after}` as the report left it: somebody has changed it since; \
+         set it as it should be, and take `policy` out of the report",
+        now.file.shown(),
+        now.before
+    );
+    let before = before.clone();
+    Ok((Memory { before, ..now }, nodes))
+}
+
+impl Task {
     /// How an error about the process begins.
     fn about(&self) -> String {
-        format!("--pid {}", self.pid)
+        about(self.pid, self.undo.is_some())
+    }
+
+    /// Pages that a report which is taken back speaks of.
+    fn recorded_pages(&self) -> u64 {
+        let places = self.undo.iter().flat_map(|undo| &undo.places);
+        places.map(|(pages, _)| pages.end - pages.start).sum()
     }
 
     /// The mappings that have pages in memory, with these pages.
     fn pieces(
         &self,
         root: &Root,
-        chosen: Vec<hither_linux::sys::Mapping>,
-        rooms: &[Room],
+        chosen: Vec<Mapping>,
         around: &mut Here,
     ) -> anyhow::Result<Vec<Piece>> {
         let pagemap = Pagemap::open(root, self.pid).map_err(|error| self.explain(error))?;
         let mut pieces = Vec::new();
         for mapping in chosen {
-            let resident = pagemap
-                .present(mapping.pages())
-                .map_err(|error| self.explain(error))?;
+            let found = self.resident(&pagemap, &mapping);
+            let (resident, huge) = found.map_err(|error| self.explain(error))?;
             if resident.is_empty() {
                 continue;
             }
-            let piece = perform::piece(mapping, resident, rooms, around);
+            let piece = perform::piece(mapping, (resident, huge), &self.aim, around);
             pieces.push(piece.map_err(|error| self.explain(error))?);
         }
         Ok(pieces)
+    }
+
+    /// Pages of a mapping that are in memory and meant, and those of them that are of huge pages,
+    /// where that makes a difference.
+    fn resident(
+        &self,
+        pagemap: &Pagemap,
+        mapping: &Mapping,
+    ) -> io::Result<(Vec<Range<u64>>, Vec<Range<u64>>)> {
+        let pages = mapping.pages();
+        match (&self.undo, &self.aim) {
+            (Some(undo), _) => {
+                let met = undo::within(&[pages.clone()], &undo.places);
+                if met.is_empty() {
+                    return Ok((Vec::new(), Vec::new()));
+                }
+                let present = pagemap.present(pages)?;
+                Ok((undo::within(&present, &undo.places), Vec::new()))
+            }
+            (None, Aim::Spread(_)) => Ok((pagemap.present(pages.clone())?, pagemap.huge(pages)?)),
+            _ => Ok((pagemap.present(pages)?, Vec::new())),
+        }
     }
 
     /// What the kernel means when it does not tell where pages are.
@@ -184,21 +339,28 @@ impl Command {
     fn perform(
         &self,
         pieces: &[Piece],
-        rooms: &[Room],
+        rate: Option<u64>,
         backend: &mut dyn Backend,
         around: &mut Here,
     ) -> (Vec<Account>, Option<Stop>) {
         around.start_ns = sys::monotonic_ns();
         let pid = Pid(self.pid);
-        let (mut accounts, stop) = perform::perform(pid, pieces, rooms, self.rate, backend, around);
+        let (mut accounts, stop) = perform::perform(pid, pieces, &self.aim, rate, backend, around);
         around.progress.clear();
         for (account, piece) in accounts.iter_mut().zip(pieces) {
             // Who interrupts a second time does not want to know.
             if !matches!(around.stop(), Some(Stop::Signal(_))) {
-                account.after = perform::places(&piece.resident, around).ok();
+                account.after = perform::places(piece, &self.aim, around).ok();
             }
         }
         (accounts, stop)
+    }
+}
+
+fn about(pid: i32, takes_back: bool) -> String {
+    match takes_back {
+        true => format!("--undo: process {pid}"),
+        false => format!("--pid {pid}"),
     }
 }
 
@@ -236,8 +398,13 @@ struct Here {
 }
 
 impl Here {
-    fn new(pid: i32) -> anyhow::Result<Self> {
-        let process = PidFd::open(pid).map_err(|error| {
+    /// Whoever is meant by a report that is taken back is looked at once the process is held.
+    fn new(pid: i32, undo: Option<&Undo>) -> anyhow::Result<Self> {
+        let process = PidFd::open(pid);
+        if let Some(undo) = undo {
+            undo.check(&Root::host()).context("--undo")?;
+        }
+        let process = process.map_err(|error| {
             // ENOENT or EINVAL: a thread, which is no process of its own.
             let what = match error.raw_os_error() {
                 Some(sys::ESRCH) => "there is no such process; give the number of a running one",

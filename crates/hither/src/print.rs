@@ -80,7 +80,19 @@ pub fn err_progress(line: &str) {
 
 /// Prints an error with its chain of causes, once.
 pub fn error(error: &anyhow::Error) {
-    err_lines(&format!("{error:#}"));
+    err_lines(&message(&format!("{error:#}")));
+}
+
+/// What is said in several lines goes on indented; another end of a line is one of a name that the
+/// message holds, and what follows it would look like a message of its own.
+fn message(text: &str) -> String {
+    let mut lines = text.trim_end().split('\n');
+    let mut message = lines.next().unwrap_or_default().to_owned();
+    for line in lines {
+        message.push(if line.starts_with("  ") { '\n' } else { '?' });
+        message.push_str(line);
+    }
+    message
 }
 
 /// Did the reader of our output close it?
@@ -198,6 +210,15 @@ mod tests {
         let text = json(document);
         assert_eq!(text.matches("-0.0").count(), 0, "{text}");
         assert!(text.contains("-1.5"));
+    }
+
+    #[test]
+    fn an_error_has_no_lines_but_its_own() {
+        let text = "program `a\nb` cannot be started\n  to mend it: x\n";
+        assert_eq!(
+            message(text),
+            "program `a?b` cannot be started\n  to mend it: x"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod cli;
 mod common;
+mod foreign;
 mod hwloc;
 mod imports;
 mod install;

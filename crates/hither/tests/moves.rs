@@ -77,6 +77,80 @@ fn a_range_is_moved_to_where_it_may_be_already() {
     assert!(again["total"].get("moved_pages").is_none());
 }
 
+/// A report of pages that moved from the only node there may be is made of one of pages that stayed.
+#[test]
+fn a_move_is_taken_back_while_its_process_lives() {
+    let sleeper = Sleeper::start();
+    let node: u64 = a_node().parse().unwrap();
+    let to = node.to_string();
+    let mut report = json(&["move", "--pid", &sleeper.pid(), "--to", &to, "--json"]);
+    assert_eq!(
+        report["moves"].as_array().map(Vec::len),
+        Some(0),
+        "{report:#}"
+    );
+    let stack = report["mappings"].as_array().unwrap();
+    let stack = stack.iter().find(|row| row["name"] == "[stack]").unwrap();
+    let pages = stack["resident_pages"].as_u64().unwrap();
+    report["moves"] = serde_json::json!([{"range": stack["range"], "from": node}]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let path = file.to_str().unwrap();
+    let write = |report: &Value| fs::write(&file, report.to_string()).unwrap();
+    write(&report);
+    let back = json(&["move", "--undo", path, "--json"]);
+    assert_eq!(
+        (&back["to"], &back["ended"]),
+        (&"undo".into(), &"done".into())
+    );
+    assert_eq!(back["total"]["already_there_pages"], pages);
+    assert_eq!(back["mappings"].as_array().unwrap().len(), 1);
+    assert_eq!(back["process"], report["process"]);
+    adds_up(&back["total"]);
+    let told = text(&output(&["move", "--undo", path, "--dry-run"]).stdout);
+    assert!(
+        told.contains(&format!("to where they were (nodes {node}): ")),
+        "{told}"
+    );
+    assert!(
+        told.contains(" not any more\n"),
+        "a stack has more pages than are there: {told}"
+    );
+
+    let mut other = report.clone();
+    other["process"]["stack_start"] = "7ffc00000000".into();
+    write(&other);
+    refused(&["move", "--undo", path], "has become another program");
+    other["process"]["start_ticks"] = 1.into();
+    write(&other);
+    refused(&["move", "--undo", path], "another one has its number now");
+    other = report.clone();
+    other["moves"][0]["from"] = 777.into();
+    write(&other);
+    refused(
+        &["move", "--undo", path],
+        "node777 of the report is not here",
+    );
+    // What is asked of a control group is the process's own group's affair.
+    other = report.clone();
+    other["policy"] = serde_json::json!({"file": "etc/passwd", "before": "", "after": "0"});
+    write(&other);
+    refused(
+        &["move", "--undo", path],
+        "--undo: --policy: the policy of another process",
+    );
+    fs::write(&file, "{}").unwrap();
+    refused(&["move", "--undo", path], "no report of a move");
+    refused(&["move", "--undo", "/dev/zero"], "no report of a move");
+    refused(&["move", "--undo", "/no/such/file"], "/no/such/file");
+    write(&report);
+    drop(sleeper);
+    refused(
+        &["move", "--undo", path],
+        "has ended: there is nothing to take back",
+    );
+}
+
 #[test]
 fn a_whole_program_is_moved_and_verified() {
     let sleeper = Sleeper::start();
@@ -121,13 +195,30 @@ fn bad_moves_are_refused_with_a_remedy() {
     let on = |extra: &[&'static str], words: &str| {
         refused(&[&["move", "--pid", &pid][..], extra].concat(), words);
     };
-    on(&[], "--to <NODE|TIER>");
+    on(&[], "--to <NODES|TIER>");
     on(
         &["--to", "777"],
         "there is no such node here; choose one of node",
     );
     on(&["--to", "tier:77"], "--to tier:77");
     on(&["--to", "fast"], "write a node as 2 or node2");
+    on(&["--to", "-1"], "--to `-1`: -1 is no number of a node");
+    on(
+        &["--to", "0,777"],
+        "--to `0,777`: 777 is not there or may not be used; ",
+    );
+    on(&["--to", "+777,+0"], "+777 is more than there is");
+    on(&["--to", "!all"], "no node is left");
+    on(
+        &["--to", "0", "--policy", "--range", "1000-2000"],
+        "cannot be used with",
+    );
+    on(&["--to", "0", "--undo", "x"], "cannot be used with");
+    // This process runs in the same control group, or in none.
+    on(
+        &["--to", "0", "--policy"],
+        "--policy: the policy of another process changes with its control",
+    );
     on(&["--to", "0", "--rate", "0"], "nothing would ever move");
     on(
         &["--to", "0", "--range", "1000-2001"],

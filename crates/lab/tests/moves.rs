@@ -6,6 +6,98 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
+/// Two processes share memory that lies on node 1: root moves it, takes that back, spreads it, takes
+/// that back, and moves it with the policy of the process that is alone in a control group. `$H` is
+/// hither, `$P` the program; `show` prints pages by node and the policy as the kernel has them.
+const SHARED: &str = r#"
+set -e; cd /tmp; truncate -s 16M /dev/shm/seg; mkfifo go; exec 9<>go
+$H run -m 1 $P --share /dev/shm/seg <go 9<&- >a & A=$!
+until grep -q ready a; do sleep 0.05; done
+$P --share /dev/shm/seg <go 9<&- >b & B=$!
+until grep -q ready b; do sleep 0.05; done
+show() { grep shm/seg /proc/$A/numa_maps | tr ' ' '
+' | grep -E '^(N.=|bind|default)' | tr '
+' ' '; echo; }
+move() { $H move --json "$@" > last; }
+echo "== $(show)"
+move --pid $A --to 0; cp last first
+echo "== $(show)"
+cat first
+move --undo first
+echo "== $(show)"
+move --pid $A --to all
+echo "== $(show)"
+move --undo last
+echo "== $(show)"
+echo "== $($H move --pid $A --to 0 --dry-run | grep warning)"
+G=/sys/fs/cgroup; [ -d $G/db ] || { grep -q cgroup2 /proc/mounts || mount -t cgroup2 none $G; }
+echo +cpuset > $G/cgroup.subtree_control; mkdir $G/db; echo $A > $G/db/cgroup.procs
+move --pid $A --to 0 --policy
+echo "== $(show)$(cat $G/db/cpuset.mems) $(grep Mems_allowed_list /proc/$A/status)"
+move --undo last
+echo "== $(show)$(cat $G/db/cpuset.mems) $(grep Mems_allowed_list /proc/$A/status)"
+echo $B > $G/db/cgroup.procs
+echo "== $($H move --pid $A --to 0 --policy 2>&1 || true)"
+exec 9<&-; echo -n > go; wait $A $B
+echo "== $(cat a b | tr '
+' ' ')"
+echo "== $($H move --undo first 2>&1 || true)"
+"#;
+
+/// The answers of [`SHARED`].
+fn shared_memory_has_moved(told: &str) {
+    let answers: Vec<&str> = told.split("== ").skip(1).map(str::trim).collect();
+    assert_eq!(answers.len(), 11, "{told}");
+    assert_eq!(answers[0], "bind:1 N1=4096", "{told}");
+    let (shown, report) = answers[1].split_once('\n').unwrap();
+    assert_eq!(shown, "bind:1 N0=4096");
+    let report: Value = serde_json::from_str(report).unwrap();
+    let rows = report["mappings"].as_array().unwrap();
+    let row = rows
+        .iter()
+        .find(|row| row["name"] == "/dev/shm/seg")
+        .unwrap();
+    assert_eq!(
+        (&row["moved_pages"], &row["strayed_pages"]),
+        (&4096.into(), &0.into())
+    );
+    assert_eq!(report["policies"][0]["policy"], "bind:1");
+    assert_eq!(report["policies"][0]["leads_away"], true);
+    let is_segment = |moved: &&Value| moved["moved_pages"] == 4096;
+    let moved = report["moves"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(is_segment)
+        .unwrap();
+    assert_eq!(
+        (&moved["from"], &moved["range"]),
+        (&1.into(), &row["range"])
+    );
+    assert_eq!(answers[2], "bind:1 N1=4096");
+    assert_eq!(answers[3], "bind:1 N0=2048 N1=2048");
+    assert_eq!(answers[4], "bind:1 N1=4096");
+    assert!(
+        answers[5].contains("come from nodes 1 still: their policy is `bind:1`"),
+        "{told}"
+    );
+    assert_eq!(
+        answers[6], "bind:0 N0=4096 \n0 Mems_allowed_list:\t0",
+        "{told}"
+    );
+    // The kernel does not turn the nodes of a policy back.
+    assert_eq!(
+        answers[7], "bind:0 N1=4096 \n Mems_allowed_list:\t0-1",
+        "{told}"
+    );
+    assert!(answers[8].contains("/db has 1 process besides"), "{told}");
+    assert_eq!(answers[9], "ready kept ready kept", "{told}");
+    assert!(
+        answers[10].contains("has ended: there is nothing to take back"),
+        "{told}"
+    );
+}
+
 /// `hither lab run` of a shell's command on 4 + 4 CPUs, with the files it names; what it printed.
 fn run(script: &str, files: &[&Path]) -> String {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
@@ -62,7 +154,7 @@ fn requests_cost_less_than_calls() {
 
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
-fn no_byte_is_lost_between_nodes() {
+fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
     let program = built("examples/move_torture");
     let torture = |scenario: &str| {
         format!(
@@ -70,6 +162,15 @@ fn no_byte_is_lost_between_nodes() {
             program.display()
         )
     };
-    let script = format!("{} && {}", torture("writers"), torture("forks"));
-    println!("{}", run(&script, &[&program]));
+    // In the same boot.
+    let placed = built("examples/placed");
+    let script = format!(
+        "{} && {} && H={AGENT_PATH} P='{}' && {SHARED}",
+        torture("writers"),
+        torture("forks"),
+        placed.display()
+    );
+    let told = run(&script, &[&program, &placed]);
+    println!("{told}");
+    shared_memory_has_moved(&told);
 }

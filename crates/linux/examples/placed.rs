@@ -3,12 +3,17 @@
 //!
 //! With `--allocate SET LAYOUT...` it allocates on a set itself, in each layout, and says the node of
 //! each page; the layout `moved` is memory of the first node that is then bound to be striped.
+//!
+//! With `--share FILE` it maps a file of memory with others, has all its pages, says `ready`, and at the
+//! end of its input says whether they hold what they should.
 
 use hither_core::bind::{MemoryLayout, MemoryPolicy};
 use hither_core::rset::ResourceSet;
 use hither_linux::bind::{self, Memory, PageSize, range};
-use hither_linux::sys::{self, Present, PrivateMemory};
+use hither_linux::sys::{self, Present, PrivateMemory, SharedMap};
 use std::error::Error;
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::process::ExitCode;
 
 const PAGES: usize = 64;
@@ -17,6 +22,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let told = match words.split_first() {
         Some((option, rest)) if option == "--allocate" => allocated(rest),
+        Some((option, rest)) if option == "--share" => shared(rest),
         _ => placed().map_err(Into::into),
     };
     match told {
@@ -47,6 +53,21 @@ fn placed() -> std::io::Result<String> {
         sys::own_policy()?,
         nodes.join(",")
     ))
+}
+
+fn shared(words: &[String]) -> Result<String, Box<dyn Error>> {
+    let [path] = words else {
+        return Err("--share FILE".into());
+    };
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let bytes = usize::try_from(file.metadata()?.len())?;
+    let map = SharedMap::new(&file, bytes)?;
+    let pages = || (0..bytes).step_by(4096);
+    pages().for_each(|at| map.write64_release(at, at as u64 + 1));
+    println!("ready");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    let kept = pages().all(|at| map.read64(at) == at as u64 + 1);
+    Ok(if kept { "kept" } else { "lost" }.to_owned())
 }
 
 /// A line for each layout: its name, pages astray, and the node of each page.

@@ -7,6 +7,7 @@ use hither_core::ids::CpuId;
 use hither_core::shim::{BoardId, Kinds, Plan, Rule, Site, Stride, board as layout, environment};
 use hither_linux::bind::board::Board;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -247,10 +248,16 @@ fn a_file_that_is_not_the_board_is_left_alone() {
     let stage = stage();
     let board = Board::new(0).unwrap();
     let id = board.id().unwrap();
-    let file = stage.folder.path().join("database");
+    // This process stands for one that has the number of a hither that has ended, and another file
+    // open under the number that the board had.
+    let name = stage.folder.path().join("database");
     let bytes = vec![7; layout::TOTAL_BYTES];
-    fs::write(&file, &bytes).unwrap();
-    let about = fs::metadata(&file).unwrap();
+    fs::write(&name, &bytes).unwrap();
+    let open = fs::File::options().read(true).write(true).open(&name);
+    let open = open.unwrap();
+    let file = format!("/proc/{}/fd/{}", std::process::id(), open.as_raw_fd());
+    let file = Path::new(&file);
+    let about = open.metadata().unwrap();
     // Whatever of the three is the same, the path leads to a file of somebody else's.
     let same = BoardId {
         device: about.dev(),
@@ -277,16 +284,16 @@ fn a_file_that_is_not_the_board_is_left_alone() {
         };
         let mut command = command(&stage, &plan, &["kinds"]);
         told(command.env(environment::BOARD, path));
-        fs::read(&file).unwrap()
+        fs::read(&name).unwrap()
     };
     for board in none_of {
         assert!(
-            run(board, &file) == bytes,
+            run(board, file) == bytes,
             "{board:?} was taken for the board"
         );
     }
     // All three are what the board is known by; and a board that is meant is counted on.
-    assert!(run(Some(same), &file) != bytes);
+    assert!(run(Some(same), file) != bytes);
     run(Some(id), &board.path().unwrap());
     assert_eq!(board.counts().process_count, 1);
     // What only looks like a file for a moment hangs nobody.

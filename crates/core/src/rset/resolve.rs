@@ -13,6 +13,7 @@ use super::ResourceSet;
 use super::expression::{Expression, Term, What};
 use super::parse::Fault;
 use super::resources::{Level, Node, Resources, union};
+use crate::foreign::Foreign;
 use crate::ids::NodeId;
 use crate::set::{CpuSet, IdSet, NodeSet, NumberSet, Numbered};
 use crate::size::short_bytes;
@@ -276,7 +277,8 @@ pub fn device_position(resources: &Resources, name: &str) -> Result<usize, Strin
     let device = resources.devices.iter().find(|device| device.name == name);
     let Some(device) = device else {
         return Err(format!(
-            "there is no device `{name}`; {}",
+            "there is no device `{}`; {}",
+            name.shown(),
             known_devices(resources)
         ));
     };

@@ -5,11 +5,14 @@
 //! Between batches a person may interrupt, the process may have ended, and a rate limit sleeps.
 //!
 //! A tier of several nodes is filled in the order of its nodes: each takes what it has free memory
-//! for, the next one the rest. Pages on any node of the tier are there already.
+//! for, the next one the rest. Pages on any node of the tier are there already. Otherwise each page
+//! has a node of its own ([`Aim`]), and a batch goes to several.
 
+use super::aim::{Aim, HUGE_PAGES};
 use super::target::Room;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Refusal;
+use hither_core::set::NodeSet;
 use hither_linux::sys::Mapping;
 use hither_mover::{Action, Backend, Job, Outcome, Pages, Race};
 use std::collections::BTreeMap;
@@ -18,8 +21,8 @@ use std::ops::Range;
 
 /// Most pages per batch: what the backend `kernel` does in one call.
 const BATCH_PAGES: u64 = 16_384;
-/// Pages of a huge page.
-const HUGE_PAGES: u64 = 512;
+/// Most runs of pages whose old place is remembered: pages that lay in turns have one each.
+const MOST_ORIGINS: usize = 4 << 20;
 /// Batches per second that a rate limit aims at.
 const BATCHES_PER_SECOND: u64 = 10;
 
@@ -30,6 +33,8 @@ pub struct Places {
     pub nodes: BTreeMap<NodeId, u64>,
     /// Pages that are on no node: the shared zero page, or gone since they were listed.
     pub nowhere: u64,
+    /// Pages that are where they shall be.
+    pub there: u64,
 }
 
 impl Places {
@@ -39,36 +44,46 @@ impl Places {
             *self.nodes.entry(node).or_default() += count;
         }
         self.nowhere += other.nowhere;
+        self.there += other.there;
     }
 
-    /// Pages on any of these nodes.
-    #[must_use]
-    pub fn on(&self, rooms: &[Room]) -> u64 {
-        rooms
-            .iter()
-            .filter_map(|room| self.nodes.get(&room.node))
-            .sum()
-    }
-
-    fn count(&mut self, status: i32) {
+    fn count(&mut self, status: i32, is_there: bool) {
         match u32::try_from(status) {
             Ok(node) => *self.nodes.entry(NodeId(node)).or_default() += 1,
             Err(_) => self.nowhere += 1,
         }
+        self.there += u64::from(is_there);
     }
 }
 
+/// Pages in memory in a row that were on one node, and what of them went where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Which.
+    pub pages: Range<u64>,
+    /// Where they were.
+    pub from: NodeId,
+    /// Those that moved.
+    pub moved: u64,
+    /// Where these went.
+    pub to: NodeSet,
+}
+
 /// One mapping, or the part of it that was asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Piece {
     /// Which.
     pub mapping: Mapping,
     /// Pages in memory, as ascending runs.
     pub resident: Vec<Range<u64>>,
+    /// Those of them that belong to huge pages.
+    pub huge: Vec<Range<u64>>,
     /// Those of them that are not where they shall be.
     pub to_move: Vec<Range<u64>>,
     /// Where the resident ones were.
     pub before: Places,
+    /// The same page by page; `None` where they were too scattered to be remembered.
+    pub origins: Option<Vec<Origin>>,
 }
 
 /// What became of a piece.
@@ -86,10 +101,12 @@ pub struct Account {
     pub duration_ns: u64,
     /// Where the resident pages were found afterwards; `None` where nobody could look.
     pub after: Option<Places>,
+    /// What went where; `None` where that was too scattered to be remembered.
+    pub origins: Option<Vec<Origin>>,
 }
 
 impl Account {
-    /// Adds another's; `after` only where both have it.
+    /// Adds another's figures; `after` only where both have it.
     pub fn add(&mut self, other: &Self) {
         self.moved += other.moved;
         self.already_there += other.already_there;
@@ -116,9 +133,24 @@ impl Account {
 
     /// Pages that were counted as on the target and are not there any more.
     #[must_use]
-    pub fn strayed(&self, rooms: &[Room]) -> Option<u64> {
-        let found = self.after.as_ref()?.on(rooms);
+    pub fn strayed(&self) -> Option<u64> {
+        let found = self.after.as_ref()?.there;
         Some((self.moved + self.already_there).saturating_sub(found))
+    }
+
+    fn count_moved(&mut self, pages: &[u64], to: NodeId) {
+        self.moved += pages.len() as u64;
+        let Some(origins) = &mut self.origins else {
+            return;
+        };
+        for &page in pages {
+            let at = origins.partition_point(|origin| origin.pages.end <= page);
+            // What was on no node has no place to go back to.
+            if let Some(origin) = origins.get_mut(at).filter(|o| o.pages.contains(&page)) {
+                origin.moved += 1;
+                origin.to.insert(to);
+            }
+        }
     }
 }
 
@@ -146,18 +178,23 @@ pub trait Surroundings {
     fn progress(&mut self, tried: u64, of: u64, moved: u64);
 }
 
-/// Moves the pieces to the first of the rooms that has room. Returns their accounts, in their
-/// order, and why it stopped early.
+/// Moves the pieces to where they shall be. Returns their accounts, in their order, and why it
+/// stopped early.
 pub fn perform(
     pid: Pid,
     pieces: &[Piece],
-    rooms: &[Room],
+    aim: &Aim,
     rate: Option<u64>,
     backend: &mut dyn Backend,
     around: &mut dyn Surroundings,
 ) -> (Vec<Account>, Option<Stop>) {
+    let rooms: &[Room] = match aim {
+        Aim::Fill(rooms) => rooms,
+        _ => &[],
+    };
     let mut run = Run {
         pid,
+        aim,
         rooms,
         room: 0,
         free: rooms.first().map_or(0, |room| room.free_pages),
@@ -173,7 +210,8 @@ pub fn perform(
     let mut accounts = Vec::with_capacity(pieces.len());
     for piece in pieces {
         let mut account = Account {
-            already_there: piece.before.on(rooms),
+            already_there: piece.before.there,
+            origins: piece.origins.clone(),
             ..Account::default()
         };
         let mut cutter = Cutter::new(&piece.to_move);
@@ -184,7 +222,10 @@ pub fn perform(
             }
             tried += batch.len() as u64;
             let before = account.moved;
-            run.batch(batch, &mut account);
+            match rooms {
+                [] => run.batch_by_page(piece, &batch, &mut account),
+                _ => run.batch(batch, &mut account),
+            }
             moved += account.moved - before;
             run.around.progress(tried, total, moved * 4096);
             let due_us = rate.map_or(0, |rate| {
@@ -201,13 +242,16 @@ pub fn perform(
     (accounts, run.stop)
 }
 
-/// Looks where the resident pages are now.
+/// Looks where the resident pages of a piece are now.
 ///
 /// # Errors
 /// What the kernel said: the process has ended, most likely.
-pub fn places(resident: &[Range<u64>], around: &mut dyn Surroundings) -> io::Result<Places> {
+pub fn places(piece: &Piece, aim: &Aim, around: &mut dyn Surroundings) -> io::Result<Places> {
     let mut found = Places::default();
-    each_status(resident, around, |_, status| found.count(status))?;
+    each_status(&piece.resident, around, |page, status| {
+        let is_huge = contains(&piece.huge, page);
+        found.count(status, aim.is_met(page, is_huge, status));
+    })?;
     Ok(found)
 }
 
@@ -217,29 +261,60 @@ pub fn places(resident: &[Range<u64>], around: &mut dyn Surroundings) -> io::Res
 /// As in [`places`].
 pub fn piece(
     mapping: Mapping,
-    resident: Vec<Range<u64>>,
-    rooms: &[Room],
+    (resident, huge): (Vec<Range<u64>>, Vec<Range<u64>>),
+    aim: &Aim,
     around: &mut dyn Surroundings,
 ) -> io::Result<Piece> {
     let mut before = Places::default();
     let mut to_move: Vec<Range<u64>> = Vec::new();
+    let mut origins: Option<Vec<Origin>> = Some(Vec::new());
     each_status(&resident, around, |page, status| {
-        before.count(status);
-        let there = rooms
-            .iter()
-            .any(|room| i64::from(room.node.0) == i64::from(status));
-        match to_move.last_mut() {
-            _ if there => {}
-            Some(last) if last.end == page => last.end += 1,
-            _ => to_move.push(page..page + 1),
+        let is_there = aim.is_met(page, contains(&huge, page), status);
+        before.count(status, is_there);
+        if !is_there {
+            append(&mut to_move, page);
         }
+        remember(&mut origins, page, status);
     })?;
     Ok(Piece {
         mapping,
         resident,
+        huge,
         to_move,
         before,
+        origins,
     })
+}
+
+fn append(runs: &mut Vec<Range<u64>>, page: u64) {
+    match runs.last_mut() {
+        Some(last) if last.end == page => last.end += 1,
+        _ => runs.push(page..page + 1),
+    }
+}
+
+/// Adds where a page is; forgets all where it is too much.
+fn remember(origins: &mut Option<Vec<Origin>>, page: u64, status: i32) {
+    let (Some(known), Ok(node)) = (origins.as_mut(), u32::try_from(status)) else {
+        return;
+    };
+    let is_full = known.len() == MOST_ORIGINS;
+    match known.last_mut() {
+        Some(last) if last.pages.end == page && last.from.0 == node => last.pages.end += 1,
+        _ if is_full => *origins = None,
+        _ => known.push(Origin {
+            pages: page..page + 1,
+            from: NodeId(node),
+            moved: 0,
+            to: NodeSet::new(),
+        }),
+    }
+}
+
+/// Is a page in one of these ascending runs?
+fn contains(runs: &[Range<u64>], page: u64) -> bool {
+    let at = runs.partition_point(|run| run.end <= page);
+    runs.get(at).is_some_and(|run| run.contains(&page))
 }
 
 fn each_status(
@@ -278,6 +353,8 @@ fn batch_pages(rate: Option<u64>) -> u64 {
 
 struct Run<'a> {
     pid: Pid,
+    aim: &'a Aim,
+    /// Those of [`Aim::Fill`].
     rooms: &'a [Room],
     /// Index of the node being filled.
     room: usize,
@@ -317,7 +394,7 @@ impl Run<'_> {
     fn batch(&mut self, mut pages: Vec<u64>, account: &mut Account) {
         loop {
             let outcome = self.attempt(&pages);
-            account.moved += outcome.moved.len() as u64;
+            account.count_moved(&outcome.moved, self.rooms[self.room].node);
             account.already_there += outcome.already_there;
             account.duration_ns += outcome.duration_ns;
             self.free = self.free.saturating_sub(outcome.moved.len() as u64);
@@ -346,6 +423,39 @@ impl Run<'_> {
         }
     }
 
+    /// Moves one batch of which each page has a node of its own.
+    fn batch_by_page(&mut self, piece: &Piece, pages: &[u64], account: &mut Account) {
+        let mut sorted: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
+        for &page in pages {
+            match self.aim.node_of(page, contains(&piece.huge, page)) {
+                Some(node) => sorted.entry(node).or_default().push(page),
+                // Nobody has a place for it: it stays.
+                None => *account.refused.entry(Refusal::NotSupported).or_default() += 1,
+            }
+        }
+        let job = |(node, pages)| Job {
+            pid: self.pid,
+            action: Action::Migrate {
+                pages: Pages::Listed(pages),
+                to: node,
+            },
+            race: Race::Block,
+        };
+        let pairs: Vec<(NodeId, &[u64])> = sorted.iter().map(|(&n, p)| (n, &p[..])).collect();
+        let jobs: Vec<Job<'_>> = pairs.iter().copied().map(job).collect();
+        for (outcome, (node, _)) in self.backend.execute(&jobs).into_iter().zip(pairs) {
+            account.count_moved(&outcome.moved, node);
+            account.already_there += outcome.already_there;
+            account.duration_ns += outcome.duration_ns;
+            for &(refusal, count) in &outcome.refused {
+                *account.refused.entry(refusal).or_default() += count;
+                if refusal == Refusal::ProcessGone {
+                    self.stop = Some(Stop::Gone);
+                }
+            }
+        }
+    }
+
     fn attempt(&mut self, pages: &[u64]) -> Outcome {
         let job = Job {
             pid: self.pid,
@@ -365,15 +475,11 @@ impl Run<'_> {
         if self.around.locate(pages, &mut status).is_err() {
             return Vec::new();
         }
-        let is_there = |status: i32| {
-            let rooms = &mut self.rooms.iter();
-            rooms.any(|room| i64::from(room.node.0) == i64::from(status))
-        };
         let left: Vec<u64> = pages
             .iter()
             .zip(&status)
             .filter(|&(page, &status)| {
-                !is_there(status) && outcome.moved.binary_search(page).is_err()
+                !self.aim.is_met(*page, false, status) && outcome.moved.binary_search(page).is_err()
             })
             .map(|(&page, _)| page)
             .collect();

@@ -1,11 +1,15 @@
 //! What a move came to, for a person and as `hither.move/1` (`docs/cli.md`).
 
-use super::perform::{Account, Piece, Places, Stop, count};
+use super::aim::Aim;
+use super::perform::{Account, Origin, Piece, Places, Stop, count};
+use super::policy::{Held, Memory};
 use super::select::addresses;
-use super::target::{Room, Wanted};
+use super::undo::Life;
 use crate::print;
 use crate::units;
 use hither_core::foreign::Foreign;
+use hither_core::plan::Refusal;
+use hither_core::set::NodeSet;
 use serde_json::{Value, json};
 
 /// Everything that is reported.
@@ -14,10 +18,10 @@ pub struct Report<'a> {
     pub pid: i32,
     /// Its command name.
     pub program: &'a str,
-    /// What `--to` said.
-    pub wanted: Wanted,
-    /// The nodes behind it.
-    pub rooms: &'a [Room],
+    /// What `--to` said, or `undo`.
+    pub to: String,
+    /// What that comes to.
+    pub aim: &'a Aim,
     /// What was selected and has pages in memory.
     pub pieces: &'a [Piece],
     /// Mappings that were selected and have none.
@@ -26,6 +30,16 @@ pub struct Report<'a> {
     pub accounts: Option<&'a [Account]>,
     /// Why it ended early.
     pub stop: Option<Stop>,
+    /// The process's life; `None` where it had ended.
+    pub life: Option<Life>,
+    /// Policies of what was selected that name nodes.
+    pub held: &'a [Held],
+    /// The control group whose memory was narrowed, and to what.
+    pub narrowed: Option<(&'a Memory, NodeSet)>,
+    /// May pages move that other processes map, too?
+    pub moves_shared: bool,
+    /// Pages that the report which is taken back speaks of; 0 where none is.
+    pub recorded_pages: u64,
 }
 
 impl Report<'_> {
@@ -52,14 +66,17 @@ impl Report<'_> {
         sum
     }
 
-    /// The target as a sentence has it: `node2` or `tier:0 (node0, node2)`.
+    /// The target as a sentence has it: `node2`, `tier:0 (node0, node2)`, `nodes 0-1, in turns`.
     fn target(&self) -> String {
-        match self.wanted {
-            Wanted::Node(_) => self.wanted.to_string(),
-            Wanted::Tier(_) => {
-                let nodes: Vec<String> = self.rooms.iter().map(|r| r.node.to_string()).collect();
-                format!("{} ({})", self.wanted, nodes.join(", "))
+        let nodes = self.aim.nodes();
+        match self.aim {
+            Aim::Fill(rooms) if rooms.len() == 1 => format!("node{nodes}"),
+            Aim::Fill(rooms) => {
+                let nodes: Vec<String> = rooms.iter().map(|room| room.node.to_string()).collect();
+                format!("{} ({})", self.to, nodes.join(", "))
             }
+            Aim::Spread(_) => format!("nodes {nodes}, in turns"),
+            Aim::Back(_) => format!("where they were (nodes {nodes})"),
         }
     }
 
@@ -77,6 +94,10 @@ impl Report<'_> {
         if self.empty_count > 0 {
             text.push_str(&format!(", {} without a page", self.empty_count));
         }
+        let gone_pages = self.recorded_pages.saturating_sub(self.resident());
+        if gone_pages > 0 {
+            text.push_str(&format!(", {} not any more", pages(gone_pages)));
+        }
         text.push_str("\n\n");
         text.push_str(&self.table());
         text.push('\n');
@@ -84,7 +105,61 @@ impl Report<'_> {
             None => text.push_str(&self.intention()),
             Some(_) => text.push_str(&self.verdict()),
         }
+        for note in self.notes() {
+            text.push_str(&format!("{note}\n"));
+        }
         text
+    }
+
+    /// Sentences on what the figures do not show: shared pages, and where new ones come from.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let shared = self.total().refused.contains_key(&Refusal::Shared);
+        match (shared, self.moves_shared) {
+            (false, _) => {}
+            (true, false) => notes.push(
+                "what other processes map, too, moves where root asks for it: run hither as root"
+                    .to_owned(),
+            ),
+            (true, true) => notes.push(
+                "programs and libraries that other processes use, too, stay; name them with \
+                 --mapping to move them for all"
+                    .to_owned(),
+            ),
+        }
+        let targets = self.aim.nodes();
+        for held in self.held {
+            let (policy, nodes) = (&held.policy, &held.policy.nodes);
+            let mappings = print::count(held.mapping_count, "mapping");
+            match &self.narrowed {
+                Some(_) => notes.push(format!(
+                    "policy: the kernel puts other nodes into `{policy}` ({mappings}), and keeps them \
+                     when the group gets its memory back"
+                )),
+                None if !held.leads_away_from(&targets) => {}
+                None => notes.push(format!(
+                    "warning: new pages of {mappings} ({}) come from nodes {nodes} still: their policy \
+                     is `{policy}`; start the program with `hither run --membind={targets}`, or see \
+                     --policy",
+                    print::size(held.pages * 4),
+                )),
+            }
+        }
+        if let Some((memory, nodes)) = &self.narrowed {
+            notes.push(match self.aim {
+                Aim::Back(_) => format!(
+                    "policy: /{} is `{}` again",
+                    memory.file.shown(),
+                    memory.before
+                ),
+                _ => format!(
+                    "policy: new pages come from nodes {nodes}: /{} was `{}`",
+                    memory.file.shown(),
+                    memory.before
+                ),
+            });
+        }
+        notes
     }
 
     fn table(&self) -> String {
@@ -112,7 +187,7 @@ impl Report<'_> {
                 [addresses(&piece.mapping.pages()), name.to_owned()],
                 &piece.before,
                 count(&piece.to_move),
-                piece.before.on(self.rooms),
+                piece.before.there,
                 account,
             ));
         }
@@ -121,13 +196,7 @@ impl Report<'_> {
             let places = self.places();
             let account = self.accounts.map(|_| &total);
             let names = ["total".to_owned(), String::new()];
-            rows.push(row(
-                names,
-                &places,
-                self.to_move(),
-                places.on(self.rooms),
-                account,
-            ));
+            rows.push(row(names, &places, self.to_move(), places.there, account));
         }
         print::columns(&head, &rows)
     }
@@ -136,7 +205,7 @@ impl Report<'_> {
         format!(
             "dry run, nothing was changed: {} would be tried, {} there already\n",
             pages(self.to_move()),
-            is_or_are(self.places().on(self.rooms)),
+            is_or_are(self.places().there),
         )
     }
 
@@ -162,16 +231,11 @@ impl Report<'_> {
             )),
             Some(Stop::Gone) => text.push_str("the process has ended meanwhile\n"),
         }
-        match total.strayed(self.rooms) {
+        match total.strayed() {
             None => text.push_str("not verified: the process cannot be looked at any more\n"),
             Some(0) => text.push_str(&format!(
                 "verified: {} found on {}\n",
-                is_or_are(
-                    total
-                        .after
-                        .as_ref()
-                        .map_or(0, |places| places.on(self.rooms))
-                ),
+                is_or_are(total.after.as_ref().map_or(0, |places| places.there)),
                 self.target()
             )),
             Some(strayed) => text.push_str(&format!(
@@ -184,17 +248,29 @@ impl Report<'_> {
         text
     }
 
+    /// `null` where it was too scattered to be remembered.
+    fn moves(&self) -> Value {
+        let accounts = self.accounts.unwrap_or_default();
+        let mut moves = Vec::new();
+        for account in accounts {
+            let Some(origins) = &account.origins else {
+                return Value::Null;
+            };
+            moves.extend(origins.iter().filter(|origin| origin.moved > 0).map(moved));
+        }
+        moves.into()
+    }
+
     /// The same as a document, indented, with a final newline.
     #[must_use]
     pub fn json(&self) -> String {
-        let nodes: Vec<_> = self.rooms.iter().map(|room| room.node).collect();
+        let nodes: Vec<_> = self.aim.nodes().iter().collect();
         let mappings = self.pieces.iter().enumerate().map(|(index, piece)| {
             let account = self.accounts.map(|accounts| &accounts[index]);
             let mut row = figures(
                 count(&piece.resident),
                 &piece.before,
                 count(&piece.to_move),
-                self.rooms,
                 account,
             );
             row["range"] = addresses(&piece.mapping.pages()).into();
@@ -212,20 +288,46 @@ impl Report<'_> {
             (_, Some(Stop::Signal(_))) => "interrupted",
             (_, Some(Stop::Gone)) => "process_gone",
         };
-        let document = json!({
+        let mut document = json!({
             "schema": "hither.move/1",
             "pid": self.pid,
             "program": self.program,
-            "to": self.wanted.to_string(),
+            "to": self.to,
             "to_nodes": nodes,
             "ended": ended,
             "page_bytes": 4096,
             "mappings": mappings,
             "empty_mapping_count": self.empty_count,
-            "total": figures(self.resident(), &places, self.to_move(), self.rooms, account),
+            "total": figures(self.resident(), &places, self.to_move(), account),
+            "process": self.life.as_ref().map(Life::json),
+            "policies": self.held.iter().map(|held| json!({
+                "policy": held.policy.to_string(),
+                "mapping_count": held.mapping_count,
+                "resident_pages": held.pages,
+                "leads_away": held.leads_away_from(&self.aim.nodes()),
+            })).collect::<Vec<_>>(),
+            "policy": self.narrowed.as_ref().map(|(memory, nodes)| json!({
+                "file": memory.file,
+                "before": memory.before,
+                "after": nodes.to_string(),
+            })),
+            "notes": self.notes(),
         });
+        if self.accounts.is_some() {
+            document["moves"] = self.moves();
+        }
         print::json(document)
     }
+}
+
+/// What went where: ranges of pages that were on one node, of which some have moved.
+fn moved(origin: &Origin) -> Value {
+    json!({
+        "range": addresses(&origin.pages),
+        "from": origin.from,
+        "moved_pages": origin.moved,
+        "to": origin.to.iter().collect::<Vec<_>>(),
+    })
 }
 
 fn row(
@@ -255,18 +357,12 @@ fn row(
     cells
 }
 
-fn figures(
-    resident: u64,
-    before: &Places,
-    to_move: u64,
-    rooms: &[Room],
-    account: Option<&Account>,
-) -> Value {
+fn figures(resident: u64, before: &Places, to_move: u64, account: Option<&Account>) -> Value {
     let mut figures = json!({
         "resident_pages": resident,
         "before": places_json(before),
         "to_move_pages": to_move,
-        "already_there_pages": before.on(rooms),
+        "already_there_pages": before.there,
     });
     if let Some(account) = account {
         let refused = account.refused.iter();
@@ -280,7 +376,7 @@ fn figures(
         figures["duration_ns"] = account.duration_ns.into();
         figures["throughput_gbs"] = account.gbs().into();
         figures["after"] = account.after.as_ref().map_or(Value::Null, places_json);
-        figures["strayed_pages"] = account.strayed(rooms).into();
+        figures["strayed_pages"] = account.strayed().into();
     }
     figures
 }

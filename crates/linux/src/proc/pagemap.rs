@@ -97,7 +97,20 @@ impl Pagemap {
         }
     }
 
-    /// The same from the entries.
+    /// Those of them that belong to huge pages; none where the kernel has no `PAGEMAP_SCAN`.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn huge(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs = Vec::new();
+        let wanted = sys::PAGE_IS_PRESENT | sys::PAGE_IS_HUGE;
+        match self.scan(pages, wanted, |run| append(&mut runs, run)) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOTTY) => Err(error),
+            _ => Ok(runs),
+        }
+    }
+
+    /// The same as [`Self::present`] from the entries.
     fn read_present(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut runs = Vec::new();
         let mut entries = vec![0; READ_PAGES.min(pages.end.saturating_sub(pages.start)) as usize];

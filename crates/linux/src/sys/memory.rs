@@ -42,6 +42,12 @@ pub fn move_shared_pages(
     move_by(pid, pages, nodes, status, MPOL_MF_MOVE_ALL)
 }
 
+/// May this process ask [`move_shared_pages`] to move anything?
+#[must_use]
+pub fn may_move_shared_pages() -> bool {
+    move_shared_pages(0, &[], &[], &mut []).is_ok()
+}
+
 fn move_by(
     pid: i32,
     pages: &[u64],

@@ -28,7 +28,7 @@ pub use map::{SharedMap, memory_file};
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_SOFT_DIRTY, PAGE_IS_ZERO, PageRegion,
-    ScanQuery, move_pages, move_shared_pages, pagemap_scan, query_pages,
+    ScanQuery, may_move_shared_pages, move_pages, move_shared_pages, pagemap_scan, query_pages,
 };
 pub use node_memory::NodeMemory;
 pub use perf_event::{

@@ -377,17 +377,18 @@ fn command(data: &Data, area: &Area, remedy: Remedy) -> String {
     let program = program(data);
     match (remedy, program.is_empty()) {
         (Remedy::Nothing | Remedy::Unknown, _) => String::new(),
-        (Remedy::MoveTo(node), true) => {
+        (Remedy::MoveTo(_) | Remedy::Interleave, true) => {
             let range = match area.kind {
                 super::areas::Kind::Mapping(start) => {
                     format!(" --range {start:x}-{:x}", start + area.bytes)
                 }
                 _ => String::new(),
             };
-            format!(
-                "hither move --pid {} --to node{}{range}",
-                area.pid, data.nodes[node]
-            )
+            let to = match remedy {
+                Remedy::MoveTo(node) => format!("node{}", data.nodes[node]),
+                _ => "all".to_owned(),
+            };
+            format!("hither move --pid {} --to {to}{range}", area.pid)
         }
         (_, false) => format!("hither run --policy carrefour -- {program}"),
         (_, true) => "hither run --policy carrefour -- CMD".to_owned(),
@@ -618,6 +619,9 @@ mod tests {
                 .starts_with("50 % of accesses are remote, 100 % of those")
         );
         assert_eq!(verdict.next, "hither run --policy carrefour -- ./app 'a b'");
+        // Of a process that was there already.
+        shared.meta.command.clear();
+        assert_eq!(judged(&shared).next, "hither move --pid 7 --to all");
         let mut falsely = data.clone();
         falsely.accesses = (0..64)
             .map(|turn| write(turn, 8 * (turn % 2), (turn % 2) as u16, 0))

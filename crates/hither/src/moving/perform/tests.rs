@@ -88,16 +88,26 @@ impl Surroundings for Shared {
     }
 }
 
-fn rooms(free: &[(u32, u64)]) -> Vec<Room> {
+fn rooms(free: &[(u32, u64)]) -> Aim {
     let room = |&(node, free_pages)| Room {
         node: NodeId(node),
         free_pages,
     };
-    free.iter().map(room).collect()
+    Aim::Fill(free.iter().map(room).collect())
 }
 
 /// One mapping with pages `first..` on these nodes.
-fn world(first: u64, nodes: &[(u64, i32)], rooms: &[Room]) -> (Shared, Piece) {
+fn world(first: u64, nodes: &[(u64, i32)], aim: &Aim) -> (Shared, Piece) {
+    world_of_huge(first, nodes, Vec::new(), aim)
+}
+
+/// The same, with pages that belong to huge pages.
+fn world_of_huge(
+    first: u64,
+    nodes: &[(u64, i32)],
+    huge: Vec<Range<u64>>,
+    aim: &Aim,
+) -> (Shared, Piece) {
     let world = Shared::default();
     let mut page = first;
     for &(count, node) in nodes {
@@ -113,21 +123,16 @@ fn world(first: u64, nodes: &[(u64, i32)], rooms: &[Room]) -> (Shared, Piece) {
         ..Mapping::default()
     };
     let runs = std::iter::once(first..page).collect();
-    let piece = piece(mapping, runs, rooms, &mut world.clone()).unwrap();
+    let piece = piece(mapping, (runs, huge), aim, &mut world.clone()).unwrap();
     (world, piece)
 }
 
-fn run(
-    world: &Shared,
-    piece: &Piece,
-    rooms: &[Room],
-    rate: Option<u64>,
-) -> (Account, Option<Stop>) {
+fn run(world: &Shared, piece: &Piece, aim: &Aim, rate: Option<u64>) -> (Account, Option<Stop>) {
     let pieces = std::slice::from_ref(piece);
     let (mut backend, mut around) = (world.clone(), world.clone());
-    let (mut accounts, stop) = perform(Pid(1), pieces, rooms, rate, &mut backend, &mut around);
+    let (mut accounts, stop) = perform(Pid(1), pieces, aim, rate, &mut backend, &mut around);
     let mut account = accounts.remove(0);
-    account.after = Some(places(&piece.resident, &mut around).unwrap());
+    account.after = Some(places(piece, aim, &mut around).unwrap());
     let refused: u64 = account.refused.values().sum();
     assert_eq!(
         account.moved + account.already_there + refused + account.not_tried,
@@ -150,7 +155,7 @@ fn pages_elsewhere_move_and_the_others_are_left_alone() {
         (898 + 5, 100, None)
     );
     assert_eq!(account.refused, BTreeMap::from([(Refusal::Busy, 2)]));
-    assert_eq!(account.strayed(&rooms), Some(0));
+    assert_eq!(account.strayed(), Some(0));
     assert_eq!(world.0.borrow().batches, [(905, 1)]);
     assert_eq!(account.gbs(), Some(903.0 * 4096.0 / 1000.0));
 }
@@ -256,8 +261,80 @@ fn pages_that_wander_off_are_noticed() {
     let (mut account, _) = run(&world, &piece, &rooms, None);
     world.0.borrow_mut().pages.insert(3, 0);
     world.0.borrow_mut().pages.remove(&4);
-    account.after = Some(places(&piece.resident, &mut world.clone()).unwrap());
-    assert_eq!(account.strayed(&rooms), Some(2));
+    account.after = Some(places(&piece, &rooms, &mut world.clone()).unwrap());
+    assert_eq!(account.strayed(), Some(2));
     account.after = None;
-    assert_eq!(account.strayed(&rooms), None);
+    assert_eq!(account.strayed(), None);
+}
+
+#[test]
+fn pages_are_spread_in_turns_and_huge_ones_whole() {
+    let aim = Aim::Spread(vec![NodeId(0), NodeId(1)]);
+    // Pages 0 to 511 are small, the next two times 512 are huge; all on node 0.
+    let huge = std::iter::once(512..1536).collect();
+    let (world, piece) = world_of_huge(0, &[(1536, 0)], huge, &aim);
+    // Even small pages and the second huge page are there already.
+    assert_eq!(
+        (piece.before.there, count(&piece.to_move)),
+        (256 + 512, 256 + 512)
+    );
+    let (account, stop) = run(&world, &piece, &aim, None);
+    assert_eq!(
+        (account.moved, account.strayed(), stop),
+        (768, Some(0), None)
+    );
+    let node = |page: u64| world.0.borrow().pages[&page];
+    assert_eq!(
+        [0, 1, 510, 511, 512, 1023, 1024, 1535].map(node),
+        [0, 1, 0, 1, 1, 1, 0, 0]
+    );
+}
+
+#[test]
+fn a_move_is_taken_back_page_by_page() {
+    let aim = Aim::Spread([0, 1, 2].map(NodeId).into());
+    let (world, piece) = world(100, &[(300, 2), (20, -14), (300, 1)], &aim);
+    let before = world.0.borrow().pages.clone();
+    world.0.borrow_mut().busy = vec![100];
+    let (account, _) = run(&world, &piece, &aim, None);
+    let origins = account.origins.unwrap();
+    // Of each 300 a third was there already; one was busy, and what was nowhere has no place.
+    let told = |origin: &Origin| {
+        (
+            origin.pages.clone(),
+            origin.from.0,
+            origin.moved,
+            origin.to.to_string(),
+        )
+    };
+    assert_eq!(
+        origins.iter().map(told).collect::<Vec<_>>(),
+        [
+            (100..400, 2, 199, "0-1".to_owned()),
+            (420..720, 1, 200, "0,2".to_owned())
+        ]
+    );
+    let back = Aim::Back(origins.into_iter().map(|o| (o.pages, o.from)).collect());
+    let resident = [100..400, 420..720].to_vec();
+    let mapping = piece.mapping.clone();
+    let piece = super::piece(mapping, (resident, Vec::new()), &back, &mut world.clone()).unwrap();
+    let (account, _) = run(&world, &piece, &back, None);
+    assert_eq!((account.moved, account.already_there), (399, 201));
+    let after = world.0.borrow().pages.clone();
+    let differs = before
+        .iter()
+        .filter(|&(page, node)| after[page] != *node && *node >= 0);
+    assert_eq!(differs.count(), 0);
+}
+
+#[test]
+fn what_is_too_scattered_is_not_remembered() {
+    let mut origins = Some(Vec::new());
+    for page in 0..MOST_ORIGINS as u64 {
+        remember(&mut origins, page, (page % 2) as i32);
+    }
+    remember(&mut origins, 1 << 30, -14);
+    assert_eq!(origins.as_ref().unwrap().len(), MOST_ORIGINS);
+    remember(&mut origins, 1 << 30, 0);
+    assert_eq!(origins, None);
 }

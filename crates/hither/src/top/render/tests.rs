@@ -179,7 +179,7 @@ fn a_machine_of_many_nodes_leaves_room_for_processes() {
 fn a_name_cannot_write_on_the_terminal() {
     let mut model = busy_model();
     model.set_focus(None);
-    model.task(5, Some(task("a\x1b[31m", 0, 1, 0)));
+    model.task(5, Some(task("a\x1b[31m\u{202e}b\u{2066}\nc", 0, 1, 0)));
     let text = screen(&model, &mut view_of(&model), 80, 24);
-    assert!(text.contains("a?[31m"), "{text}");
+    assert!(text.contains("a?[31m?b??c"), "{text}");
 }
