@@ -36,9 +36,12 @@ fn what_is_not_known_of_access_bits_is_a_dash_and_null() {
     let (to, _) = imported("damo/negzero.txt", folder.path());
     let table = shown(&["report", &to]);
     assert!(!table.contains("-0.0"), "{table}");
-    let least = table.lines().find(|line| line.contains("least"));
+    // In the first of three windows nothing was touched.
+    let least = table
+        .lines()
+        .find(|line| line.trim_start().starts_with("min"));
     let least: Vec<&str> = least.unwrap().split_whitespace().collect();
-    assert_eq!(least, ["least", "0.0", "MiB", "0.0", "MiB"], "{table}");
+    assert_eq!(least[1..], ["0.0", "MiB", "0.0", "MiB"], "{table}");
     for row in ["lost samples", "recording cost"] {
         let line = table.lines().find(|line| line.contains(row)).unwrap();
         assert!(line.ends_with('–'), "{line}");
