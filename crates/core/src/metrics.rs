@@ -4,6 +4,12 @@
 //! *sample* standard deviation, as the authors' code does, so that all traffic on one of four
 //! nodes reads 200 % and on one of two nodes 141 %.
 
+/// The sum; of nothing 0, where [`Iterator::sum`] gives -0.
+#[must_use]
+pub fn total(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(0.0, |sum, value| sum + value)
+}
+
 /// Share of fills that the requester's own node served, 0..=1; `None` without any fill.
 #[must_use]
 pub fn local_access_ratio(local_count: u64, all_count: u64) -> Option<f64> {

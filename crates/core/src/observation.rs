@@ -63,8 +63,8 @@ pub struct RegionAccess {
     pub access_count: u32,
     /// Checks in the aggregation; at least 1.
     pub check_count: u32,
-    /// Aggregations for which it has been about as hot.
-    pub age_count: u32,
+    /// Aggregations for which it has been about as hot, where the tracker tells.
+    pub age_count: Option<u32>,
 }
 
 /// What a tracker saw since it was last asked.

@@ -140,7 +140,7 @@ mod tests {
             addresses: pages.start * PAGE..pages.end * PAGE,
             access_count,
             check_count: 20,
-            age_count: 0,
+            age_count: None,
         }
     }
 

@@ -36,6 +36,17 @@ pub fn short_bytes(bytes: u64) -> String {
     }
 }
 
+/// A number with so many decimals; what is rounded to zero has no sign.
+#[must_use]
+pub fn decimals(number: f64, count: usize) -> String {
+    let text = format!("{number:.count$}");
+    let is_zero = |digits: &&str| !digits.contains(|c: char| ('1'..='9').contains(&c));
+    match text.strip_prefix('-').filter(is_zero) {
+        Some(zero) => zero.to_owned(),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

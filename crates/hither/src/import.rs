@@ -13,9 +13,9 @@ use std::process::ExitCode;
 
 /// Make a recording out of what damo or perf recorded
 ///
-/// Reads damo's records (JSON, compressed JSON, trace lines of damon_aggregated) and memory samples
-/// of perf (perf mem record, perf c2c record, perf record -d). What the file does not tell is left
-/// empty, and said.
+/// Reads damo's records (JSON, compressed JSON), lines of damon_aggregated as perf, trace-cmd and damo
+/// print them, and memory samples of perf (perf mem record, perf c2c record, perf record -d). What the
+/// file does not tell is left empty, and said, and so is what of it is left out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

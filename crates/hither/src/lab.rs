@@ -208,7 +208,7 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
     let comparison = lab.compare(&command, &arguments.policies, arguments.repeat)?;
     match arguments.json.as_deref() {
         Some(path) if path.as_os_str() == "-" => {
-            show(&(serde_json::to_string_pretty(&comparison)? + "\n"))?;
+            show(&crate::print::json(serde_json::to_value(&comparison)?))?;
         }
         Some(path) => {
             show(&fitted(&comparison, Terminal::of_output()))?;
@@ -358,7 +358,7 @@ fn show(text: &str) -> Result<(), Error> {
 }
 
 fn write_json(path: &Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(document)? + "\n";
+    let text = crate::print::json(serde_json::to_value(document)?);
     std::fs::write(path, text).with_context(|| format!("writing {}", path.shown()))
 }
 

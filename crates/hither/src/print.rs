@@ -8,6 +8,7 @@ pub use wrap::{command, elided, fold, lines, width_of};
 
 use crate::terminal::Terminal;
 use hither_core::foreign::{self, Foreign};
+pub use hither_core::size::decimals;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -160,6 +161,25 @@ pub fn size(kb: u64) -> String {
     }
 }
 
+/// A document for programs. Zero has no sign there, wherever a sum of nothing or a rounding gave it
+/// one.
+pub fn json(mut document: serde_json::Value) -> String {
+    unsign_zeros(&mut document);
+    format!("{document:#}\n")
+}
+
+fn unsign_zeros(value: &mut serde_json::Value) {
+    use serde_json::Value;
+    match value {
+        Value::Number(number) if number.is_f64() && number.as_f64() == Some(0.0) => {
+            *value = 0.0.into();
+        }
+        Value::Array(values) => values.iter_mut().for_each(unsign_zeros),
+        Value::Object(fields) => fields.values_mut().for_each(unsign_zeros),
+        _ => {}
+    }
+}
+
 /// `1 node`, `2 nodes`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -203,6 +223,18 @@ mod tests {
         assert_eq!(size(2560), "2.5 MiB");
         assert_eq!(size(1 << 20), "1 GiB");
         assert_eq!(size(4_417_740), "4.2 GiB");
+    }
+
+    #[test]
+    fn zero_has_no_sign() {
+        assert_eq!(decimals(-0.0, 1), "0.0");
+        assert_eq!(decimals(-0.04, 1), "0.0");
+        assert_eq!(decimals(-0.06, 1), "-0.1");
+        assert_eq!(decimals(-10.0, 0), "-10");
+        let document = serde_json::json!({"a": [-0.0, -1.5, 0], "b": {"c": -0.0}});
+        let text = json(document);
+        assert_eq!(text.matches("-0.0").count(), 0, "{text}");
+        assert!(text.contains("-1.5"));
     }
 
     #[test]

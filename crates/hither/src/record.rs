@@ -280,10 +280,10 @@ pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
         length_ns,
         status,
         signal,
-        own_user_us: usage.user_us,
-        own_system_us: usage.system_us,
+        own_user_us: Some(usage.user_us),
+        own_system_us: Some(usage.system_us),
         watched_cpu_us: None,
-        own_peak_kb: usage.peak_resident_kb,
+        own_peak_kb: Some(usage.peak_resident_kb),
         notes,
     }
 }
@@ -318,11 +318,11 @@ pub fn meta(
     Meta {
         schema: SCHEMA.to_owned(),
         hither: env!("CARGO_PKG_VERSION").to_owned(),
-        began_unix_ms: since.map_or(0, |since| since.as_millis() as u64),
+        began_unix_ms: since.ok().map(|since| since.as_millis() as u64),
         kernel: sys::kernel_release(),
         nodes: topology.nodes.iter().map(node).collect(),
         distances: topology.distances.clone(),
-        line_bytes: line_bytes.map_or(64, |bytes| bytes as u32),
+        line_bytes: line_bytes.map(|bytes| bytes as u32),
         command: command
             .iter()
             .map(|word| word.to_string_lossy().into_owned())

@@ -39,7 +39,7 @@ pub struct Command {
     /// Read a captured machine: the folder that holds its sys and proc
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Read a machine from a file of hwloc 2 (lstopo FILE.xml; docs/hwloc.md)
+    /// Read a machine from a file of hwloc 2 or 3 (lstopo FILE.xml; docs/hwloc.md)
     #[arg(long, value_name = "FILE.xml", conflicts_with_all = ["root", "doctor"])]
     from: Option<PathBuf>,
     /// Write the machine as a file of hwloc 2, for lstopo and others; - is standard output

@@ -36,6 +36,42 @@ fn a_machine_of_lstopo_is_shown_like_its_tree() {
 }
 
 #[test]
+fn a_machine_of_hwloc_3_is_shown_like_that_of_2() {
+    for name in ["two-socket", "memory-less"] {
+        let of =
+            |folder: &str| shown(&["topo", "--from", &fixture(&format!("{folder}/{name}.xml"))]);
+        let (new, old) = (of("hwloc3"), of("hwloc"));
+        assert_eq!(table(&new, "distances"), table(&old, "distances"));
+        assert!(new.contains("how many huge pages"), "{new}");
+    }
+    // Of unknown size, and of an unknown number of huge pages.
+    let text = fs::read_to_string(fixture("hwloc3/small.xml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("unknown.xml");
+    fs::write(&file, text.replace("local_memory=\"1073741824\"", "")).unwrap();
+    let file = file.to_str().unwrap();
+    let unknown = shown(&["topo", "--from", file]);
+    assert!(
+        unknown.starts_with("1 node, 1 package, 2 CPUs (CPUs 0-1), – of memory"),
+        "{unknown}"
+    );
+    let json: Value = serde_json::from_str(&shown(&["topo", "--from", file, "--json"])).unwrap();
+    for field in ["memory_kb", "free_kb", "huge_pages"] {
+        assert_eq!(json["nodes"][0][field], Value::Null, "{field}");
+    }
+    // The smallest that lstopo 3 writes.
+    let small = shown(&["topo", "--from", &fixture("hwloc3/small.xml"), "--json"]);
+    let document: Value = serde_json::from_str(&small).unwrap();
+    assert_eq!(
+        (
+            &document["cpus"]["online"],
+            &document["nodes"][0]["memory_kb"]
+        ),
+        (&"0-1".into(), &1_048_576.into())
+    );
+}
+
+#[test]
 fn sets_are_worked_out_on_a_foreign_machine() {
     let file = fixture("hwloc/two-socket.xml");
     let arguments = ["topo", "--from", &file, "--set", "near:gpu0 - core:2"];
@@ -116,7 +152,7 @@ fn bad_files_are_refused_with_place_and_remedy() {
         (
             "empty",
             Vec::new(),
-            "empty:1: has no XML element; give a file of hwloc 2",
+            "empty:1: has no XML element; give a file of hwloc 2 or 3",
         ),
         (
             "cut",
@@ -150,7 +186,7 @@ fn bad_files_are_refused_with_place_and_remedy() {
     refused(&["topo", "--from", &file("huge")], "larger than 64 MiB");
     refused(
         &["topo", "--from", &file("none")],
-        "cannot be read; give a file of hwloc 2",
+        "cannot be read; give a file of hwloc 2 or 3",
     );
     refused(
         &["topo", "--from", folder.path().to_str().unwrap()],

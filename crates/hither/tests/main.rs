@@ -4,6 +4,7 @@ mod cli;
 mod common;
 mod foreign;
 mod hwloc;
+mod imports;
 mod install;
 mod moves;
 mod partition;

@@ -91,6 +91,45 @@ fn a_placed_program_is_looked_at() {
     assert_eq!(document["placed"], Value::Null);
 }
 
+/// Memory that numa_maps shows with the name of a file is the program's own all the same.
+#[test]
+fn shared_memory_of_a_program_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let script = "\
+import mmap, os, sys, time
+def filled(memory, mb):
+    memory.write(b'x' * (mb << 20))
+    return memory
+def of(fd, mb):
+    os.ftruncate(fd, mb << 20)
+    return filled(mmap.mmap(fd, mb << 20), mb)
+path = '/dev/shm/hither-test a=b %d' % os.getpid()
+shm = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+os.unlink(path)
+kept = [filled(mmap.mmap(-1, 16 << 20), 16), of(os.memfd_create('a b=c'), 8), of(shm, 4)]
+time.sleep(0.7)
+";
+    let words = [
+        "run",
+        "--verify",
+        "--json",
+        file.to_str().unwrap(),
+        "--memory",
+        "bind",
+    ];
+    let cpu = format!("cpus:{} + mem:0", first_cpu());
+    let all = [&words[..], &["--on", &cpu, "--", "python3", "-c", script]].concat();
+    let run = output(&all);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let seen = &document["placed"]["seen"];
+    let pages = seen["nodes"][0]["pages"].as_u64().unwrap();
+    // 28 MiB, and Python itself.
+    assert!(pages >= 28 << 8, "{seen}");
+    assert_eq!(seen["astray_pages"], 0);
+}
+
 #[test]
 fn a_program_that_cuts_the_board_short_harms_nobody() {
     let shim = std::env::current_exe().unwrap();

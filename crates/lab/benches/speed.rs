@@ -70,7 +70,7 @@ fn measure(words: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f
         }
         let counted = |points: &[hither_lab::measure::Point]| -> Option<f64> {
             let figures = hither_lab::measure::between(points.first()?, points.last()?);
-            Some(figures.instructions as f64)
+            figures.instructions.map(|count| count as f64)
         };
         if run.host_seconds < best.0 {
             best = (

@@ -231,11 +231,12 @@ fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> Row {
         Spread::of(good().filter_map(get)).map(|spread| spread.median)
     };
     // Without the device nothing was counted, which is not the same as none.
-    let counted = |get: fn(&Figures) -> u64| {
+    let counted = |get: fn(&Figures) -> Option<u64>| {
         let measured = good()
             .map(|run| &run.figures)
-            .filter(|figures| figures.instructions > 0);
-        Spread::of(measured.map(|figures| get(figures) as f64)).map(|spread| spread.median)
+            .filter(|figures| figures.instructions.is_some());
+        let measured = measured.filter_map(get).map(|count| count as f64);
+        Spread::of(measured).map(|spread| spread.median)
     };
     Row {
         policy: name.to_owned(),

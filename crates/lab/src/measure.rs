@@ -75,14 +75,14 @@ pub struct Figures {
     pub link_use: Option<f64>,
     /// Sample standard deviation over mean of the links' traffic.
     pub link_imbalance: Option<f64>,
-    /// Instructions, user and kernel.
-    pub instructions: u64,
+    /// Instructions, user and kernel; `None` without the device, which counts them.
+    pub instructions: Option<u64>,
     /// Kernel-mode share of memory fills, 0 to 1.
     pub kernel_fill_share: Option<f64>,
-    /// Lines written back.
-    pub write_backs: u64,
+    /// Lines written back; likewise.
+    pub write_backs: Option<u64>,
     /// Pages moved.
-    pub moved_pages: u64,
+    pub moved_pages: Option<u64>,
 }
 
 /// Figures of the time between two points.
@@ -103,6 +103,9 @@ pub fn between(from: &Point, to: &Point) -> Figures {
         (count > 0.0 && elapsed_us > 0.0)
             .then(|| ppm_us.iter().sum::<f64>() / count / elapsed_us / 1e6)
     };
+    let instructions = part(|c| c.instructions_user) + part(|c| c.instructions_kernel);
+    // What runs executes: nothing at all means that nothing was counted.
+    let counted = instructions > 0;
     let user_fills = part(|c| c.user_fills);
     let kernel_fills = part(|c| c.kernel_fills);
     Figures {
@@ -112,10 +115,10 @@ pub fn between(from: &Point, to: &Point) -> Figures {
         controller_use: mean_use(each(|c| &c.node_ppm_us)),
         link_use: mean_use(each(|c| &c.link_ppm_us)),
         link_imbalance: metrics::imbalance(&each(|c| &c.link_bytes)),
-        instructions: part(|c| c.instructions_user) + part(|c| c.instructions_kernel),
+        instructions: counted.then_some(instructions),
         kernel_fill_share: metrics::local_access_ratio(kernel_fills, kernel_fills + user_fills),
-        write_backs: part(|c| c.write_backs),
-        moved_pages: part(|c| c.moved_pages),
+        write_backs: counted.then(|| part(|c| c.write_backs)),
+        moved_pages: Some(part(|c| c.moved_pages)),
     }
 }
 
@@ -275,11 +278,13 @@ mod tests {
         assert!((got.link_use.unwrap() - 0.3).abs() < 1e-12);
         // 30 and 10: mean 20, deviations 10 and -10, squares 200, /1, root 14.14, over 20: 70.7 %.
         assert!((got.link_imbalance.unwrap() - 0.5_f64.sqrt()).abs() < 1e-12);
-        assert_eq!(got.instructions, 15);
+        assert_eq!(got.instructions, Some(15));
         assert_eq!(got.kernel_fill_share, Some(0.5));
-        assert_eq!(got.moved_pages, 4);
+        assert_eq!(got.moved_pages, Some(4));
         // The same point twice: nothing happened, nothing is claimed.
         assert_eq!(between(&from, &from).local_access_ratio, None);
         assert_eq!(between(&from, &from).link_use, None);
+        let counts = between(&from, &from);
+        assert_eq!((counts.instructions, counts.write_backs), (None, None));
     }
 }

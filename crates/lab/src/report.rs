@@ -61,6 +61,7 @@ pub fn summary(report: &RunReport) -> String {
     }
     let percent =
         |value: Option<f64>| value.map_or("-".into(), |value| format!("{:.0} %", value * 100.0));
+    let number = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
     let figures = &report.figures;
     let latency = figures
         .latency_ns
@@ -72,10 +73,10 @@ pub fn summary(report: &RunReport) -> String {
         percent(figures.controller_use),
         percent(figures.controller_imbalance),
         percent(figures.link_use),
-        figures.moved_pages,
-        figures.instructions,
+        number(figures.moved_pages),
+        number(figures.instructions),
         percent(figures.kernel_fill_share),
-        figures.write_backs
+        number(figures.write_backs)
     )
 }
 

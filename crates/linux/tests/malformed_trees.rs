@@ -123,12 +123,6 @@ fn each_fault_is_named_with_place_and_remedy() {
         ),
         (
             "two-socket",
-            format!("{NODE}/node1/cpulist"),
-            Write(b"2-3"),
-            "cpu6 is online and in no node",
-        ),
-        (
-            "two-socket",
             format!("{NODE}/node0/distance"),
             Write(b"10"),
             "1 distances, and 2 nodes",
@@ -308,6 +302,25 @@ fn an_endless_file_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("larger than 1 MiB"), "{error}");
+}
+
+#[test]
+fn a_cpu_in_no_node_is_a_note() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&fixture("two-socket"), folder.path());
+    fs::write(folder.path().join(format!("{NODE}/node1/cpulist")), "2-3").unwrap();
+    let root = Root::new(folder.path());
+    let topology = Topology::read(&root).unwrap();
+    let notes = topology.notes.join("\n");
+    assert!(
+        notes.contains("CPUs 6-7 are online and in no node's cpulist"),
+        "{notes}"
+    );
+    let cpu = hither_core::ids::CpuId(6);
+    assert_eq!(topology.node_of_cpu(cpu), None);
+    // It can be named all the same.
+    let resources = hither_linux::resources::read(&root, &topology).unwrap();
+    assert!(resources.machine().cpus.contains(cpu));
 }
 
 #[test]

@@ -59,11 +59,11 @@ fn write(folder: &std::path::Path) {
     let meta = Meta {
         schema: SCHEMA.into(),
         hither: "bench".into(),
-        began_unix_ms: 0,
+        began_unix_ms: None,
         kernel: "none".into(),
         nodes: nodes.collect(),
         distances: Vec::new(),
-        line_bytes: 64,
+        line_bytes: Some(64),
         command: vec!["synthetic".into()],
         watched: "nothing".into(),
         trackers: Vec::new(),
@@ -132,7 +132,7 @@ fn write(folder: &std::path::Path) {
                 l3_mpki: Some(8.0),
                 sample_count: 166,
                 lost_count: 0,
-                own_cpu_us: 1000,
+                own_cpu_us: Some(1000),
             }]));
             must(writer.add((0..4).map(|node| Node {
                 time_ns,

@@ -12,16 +12,16 @@ pub struct Meta {
     pub schema: String,
     /// Release of hither that wrote it.
     pub hither: String,
-    /// When it began, in ms since 1970.
-    pub began_unix_ms: u64,
+    /// When it began, in ms since 1970; `null` where an imported file does not tell.
+    pub began_unix_ms: Option<u64>,
     /// Kernel release.
     pub kernel: String,
     /// Nodes, ascending.
     pub nodes: Vec<MetaNode>,
     /// ACPI SLIT distances between them; empty where unknown.
     pub distances: Vec<Vec<u32>>,
-    /// Bytes in a cache line.
-    pub line_bytes: u32,
+    /// Bytes in a cache line; `null` where that is not known.
+    pub line_bytes: Option<u32>,
     /// The command that was started; empty where running processes were watched.
     pub command: Vec<String>,
     /// What was watched, in words.
@@ -49,7 +49,17 @@ pub struct MetaNode {
     pub spans: Vec<(u64, u64)>,
 }
 
+/// Bytes of a cache line where nobody tells: those of nearly every machine.
+const LINE_BYTES: u32 = 64;
+
 impl Meta {
+    /// Bytes of a cache line, a power of two: as known, else 64.
+    #[must_use]
+    pub fn line_bytes(&self) -> u64 {
+        let known = self.line_bytes.unwrap_or(LINE_BYTES);
+        u64::from(known.max(8)).next_power_of_two()
+    }
+
     /// The node that a physical address belongs to; `None` where no node's memory is known to lie
     /// there, or that of two.
     #[must_use]
@@ -82,24 +92,24 @@ pub struct Ended {
     pub status: Option<u8>,
     /// The signal that ended it, or `null`.
     pub signal: Option<i32>,
-    /// CPU time of hither itself, user mode, in us.
-    pub own_user_us: u64,
+    /// CPU time of hither itself, user mode, in us; `null` where another tool recorded.
+    pub own_user_us: Option<u64>,
     /// The same in kernel mode.
-    pub own_system_us: u64,
+    pub own_system_us: Option<u64>,
     /// CPU time of what was watched, in us; `null` where nobody knows.
     #[serde(default)]
     pub watched_cpu_us: Option<u64>,
     /// Largest resident set of hither in KiB.
-    pub own_peak_kb: u64,
+    pub own_peak_kb: Option<u64>,
     /// Sentences of the trackers.
     pub notes: Vec<String>,
 }
 
 impl Ended {
-    /// What the recording cost in CPU time, from the start of hither to its end, in us; `None` where
-    /// nobody knows.
+    /// What the recording cost in CPU time, from the start of hither to its end, in us, where that is
+    /// known.
     #[must_use]
     pub fn own_cpu_us(&self) -> Option<u64> {
-        Some(self.own_user_us.saturating_add(self.own_system_us))
+        Some(self.own_user_us?.saturating_add(self.own_system_us?))
     }
 }

@@ -100,7 +100,7 @@ rows! {
         /// Checks in the aggregation.
         check_count: u32,
         /// Aggregations for which it has been about as hot.
-        age_count: u32,
+        age_count: Option<u32>,
     }
 
     /// The machine over one interval.
@@ -130,7 +130,7 @@ rows! {
         /// Samples lost because a buffer was full.
         lost_count: u64,
         /// CPU time that hither used in it, all threads, in us.
-        own_cpu_us: u64,
+        own_cpu_us: Option<u64>,
     }
 
     /// A node over one interval.

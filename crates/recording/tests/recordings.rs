@@ -18,11 +18,11 @@ fn meta() -> Meta {
     Meta {
         schema: SCHEMA.into(),
         hither: "test".into(),
-        began_unix_ms: 1,
+        began_unix_ms: Some(1),
         kernel: "7.2".into(),
         nodes: vec![node(0), node(1)],
         distances: vec![vec![10, 20], vec![20, 10]],
-        line_bytes: 64,
+        line_bytes: Some(64),
         command: vec!["./app".into()],
         watched: "the command".into(),
         trackers: Vec::new(),
@@ -88,17 +88,17 @@ fn record(folder: &Path) -> Vec<Sample> {
             l3_mpki: None,
             sample_count: 1,
             lost_count: u64::MAX,
-            own_cpu_us: 3,
+            own_cpu_us: Some(3),
         }])
         .unwrap();
     writer.meta_mut().ended = Some(Ended {
         length_ns: 100_000_000,
         status: Some(0),
         signal: None,
-        own_user_us: 1,
-        own_system_us: 2,
+        own_user_us: Some(1),
+        own_system_us: Some(2),
         watched_cpu_us: Some(3),
-        own_peak_kb: 3,
+        own_peak_kb: Some(3),
         notes: vec!["a note".into()],
     });
     writer.finish().unwrap();

@@ -1,5 +1,5 @@
 //! Text of others reaches a terminal through one printer: names of files are written with `shown()`, and
-//! who prints is known.
+//! who prints is known. Documents for programs have one printer too, which knows what JSON cannot say.
 
 use super::Finding;
 use crate::files::Source;
@@ -33,6 +33,9 @@ const PRINTING: [(&str, &str); 7] = [
     ("stderr", "()"),
 ];
 
+/// How a document is laid out in lines.
+const DOCUMENT: &str = concat!(":", "#}\\n");
+
 /// Lines that show a path as it is, or print by themselves.
 pub fn check(source: &Source) -> Vec<Finding> {
     let is_shown = SHOWN.iter().any(|folder| source.path.starts_with(folder));
@@ -52,6 +55,9 @@ pub fn check(source: &Source) -> Vec<Finding> {
         let mut add = |text: &str| findings.push(Finding::new(&source.path, number + 1, text));
         if code.contains(".display()") {
             add("a path holds what others like: write `.shown()` (hither_core::foreign)");
+        }
+        if !prints && source.path.starts_with("crates/hither/src") && code.contains(DOCUMENT) {
+            add("a document is printed by print::json, which leaves zero without a sign");
         }
         if !prints && is_printing(code) {
             add(
@@ -112,6 +118,9 @@ path.display();
         assert_eq!(lines("crates/hither/src/a.rs", text), [1, 3, 4, 11]);
         assert_eq!(lines("crates/linux/src/b/c.rs", text), [1, 3, 4, 11]);
         assert_eq!(lines("crates/hither/src/print.rs", text), [1, 11]);
+        let document = "format!(\"{document:#}\\n\")";
+        assert_eq!(lines("crates/hither/src/a.rs", document), [1]);
+        assert_eq!(lines("crates/hither/src/print.rs", document), [0; 0]);
         for path in [
             "crates/hither/src/a/tests.rs",
             "crates/hither/tests/a.rs",

@@ -104,7 +104,13 @@ impl Resources {
     /// All CPUs that run and all nodes with memory.
     #[must_use]
     pub fn machine(&self) -> ResourceSet {
-        union(self.nodes.iter().map(Node::set))
+        // A CPU may be in no node, but has a cache or a package.
+        let others = self
+            .domains
+            .iter()
+            .chain(self.packages.iter().map(|(_, cpus)| cpus));
+        let others = others.cloned().map(ResourceSet::of_cpus);
+        union(self.nodes.iter().map(Node::set).chain(others))
     }
 
     /// What of the machine the process may use.

@@ -3,7 +3,7 @@
 use super::measure::{Cell, Figures};
 use super::methods::{METHODS, PageKind, Role};
 use crate::draw::{Axis, LineChart, Scale, Series, Shape};
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::terminal::Terminal;
 use crate::units::{short_bytes, time};
 use hither_core::ids::NodeId;
@@ -149,7 +149,7 @@ impl Report {
             "content_lost": self.lost,
             "notes": self.notes,
         });
-        format!("{document:#}\n")
+        print::json(document)
     }
 
     /// The same as a chart: throughput over the size of a request.
@@ -225,9 +225,14 @@ fn cells(cell: &Cell, figures: &Figures) -> [String; 7] {
         format!("{:.2}", figures.throughput_gbs(cell.bytes)),
         figures
             .cpu_ns_per_byte
-            .map_or(String::new(), |ns| format!("{ns:.3}")),
-        cell.copy_distance_percent(figures)
-            .map_or(String::new(), |percent| format!("{percent:+.1} %")),
+            .map_or_else(|| "–".to_owned(), |ns| format!("{ns:.3}")),
+        cell.copy_distance_percent(figures).map_or_else(
+            || "–".to_owned(),
+            |percent| match print::decimals(percent, 1) {
+                number if percent > 0.0 || number.starts_with('-') => format!("{percent:+.1} %"),
+                zero => format!("{zero} %"),
+            },
+        ),
         time(figures.min_ns),
         time(figures.max_ns),
     ]

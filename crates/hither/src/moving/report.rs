@@ -317,7 +317,7 @@ impl Report<'_> {
         if self.accounts.is_some() {
             document["moves"] = self.moves();
         }
-        format!("{document:#}\n")
+        print::json(document)
     }
 }
 

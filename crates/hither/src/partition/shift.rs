@@ -100,7 +100,7 @@ impl Command {
                 "targets": targets,
                 "room_pages": outlook.room,
             });
-            print::out(&format!("{document:#}\n"))?;
+            print::out(&print::json(document))?;
         } else {
             let targets: Vec<String> = outlook.targets.iter().map(ToString::to_string).collect();
             print::report(&format!(
@@ -134,7 +134,7 @@ impl Command {
                 "mover_ns": done.tally.duration_ns,
                 "took_ns": took_ns,
             });
-            return Ok(print::out(&format!("{document:#}\n"))?);
+            return Ok(print::out(&print::json(document))?);
         }
         let mut text = format!(
             "node{} is {}'s now: {} moved in {}",
@@ -161,7 +161,7 @@ impl Command {
                 "to": self.to,
                 "failed": failed.to_string(),
             });
-            print::out(&format!("{document:#}\n"))?;
+            print::out(&print::json(document))?;
         }
         print::err_lines(&failure(self.node, &self.from, failed));
         Ok(())

@@ -94,7 +94,7 @@ pub fn layout(wish: &Wish, machine: &Resources, json: bool) -> anyhow::Result<()
     let owners = owners(&wish.layout, |_| None);
     if json {
         let document = json!({"schema": SCHEMA, "partitions": json_rows(&owners, machine)});
-        return Ok(print::out(&format!("{document:#}\n"))?);
+        return Ok(print::out(&print::json(document))?);
     }
     Ok(print::report(&table(&owners, machine))?)
 }
@@ -104,7 +104,7 @@ pub fn running(root: &Root, kept: Option<&Kept>, json: bool) -> anyhow::Result<(
     let Some(kept) = kept else {
         let document = json!({"schema": SCHEMA, "partitions": []});
         print::out(&match json {
-            true => format!("{document:#}\n"),
+            true => print::json(document),
             false => "this machine has no partitions\n".to_owned(),
         })?;
         return Ok(());
@@ -130,7 +130,7 @@ pub fn running(root: &Root, kept: Option<&Kept>, json: bool) -> anyhow::Result<(
             "partitions": json_rows(&owners, &machine),
             "moving": moving,
         });
-        return Ok(print::out(&format!("{document:#}\n"))?);
+        return Ok(print::out(&print::json(document))?);
     }
     let mut text = table(&owners, &machine);
     text.push_str(&on_the_way(&kept.state));

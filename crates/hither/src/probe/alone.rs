@@ -1,6 +1,7 @@
 //! Kinds of work measured alone, as a table and as `hither.probe-work/1` (`docs/cli.md`).
 
-use super::report::{rounded, sample, table};
+use super::report::{or_dash, or_null, table};
+use crate::print;
 use crate::terminal::Terminal;
 use crate::units::short_bytes;
 use hither_linux::probe::Work;
@@ -42,8 +43,12 @@ pub fn text(report: &Report, rounds: usize, terminal: Terminal) -> String {
         report.node,
     );
     let rows = report.works.iter().map(|one| {
-        let spread = format!("{:.1} %", one.gbs.spread * 100.0);
-        vec![one.work.name().to_owned(), rounded(&one.gbs), spread]
+        let gbs = one.gbs.as_ref();
+        let spread = gbs.map_or_else(
+            || "–".to_owned(),
+            |gbs| format!("{:.1} %", gbs.spread * 100.0),
+        );
+        vec![one.work.name().to_owned(), or_dash(gbs), spread]
     });
     let head = ["work", "GB/s", "rounds differ by"].map(str::to_owned);
     table(&mut text, &head, rows.collect(), terminal);
@@ -55,7 +60,7 @@ pub fn text(report: &Report, rounds: usize, terminal: Terminal) -> String {
 pub fn json(report: &Report, rounds: usize) -> String {
     let works = report.works.iter();
     let works: Value = works
-        .map(|one| json!({"work": one.work.name(), "gbs": sample(&one.gbs)}))
+        .map(|one| json!({"work": one.work.name(), "gbs": or_null(one.gbs.as_ref())}))
         .collect();
     let document = json!({
         "schema": "hither.probe-work/1",
@@ -66,7 +71,7 @@ pub fn json(report: &Report, rounds: usize) -> String {
         "memory_node": report.node.0,
         "bandwidth": works,
     });
-    format!("{document:#}\n")
+    print::json(document)
 }
 
 #[cfg(test)]
@@ -94,7 +99,7 @@ mod tests {
             huge: false,
             works: vec![Alone {
                 work: Work::CopyStreaming,
-                gbs: at(12.5),
+                gbs: Some(at(12.5)),
             }],
         };
         assert_eq!(

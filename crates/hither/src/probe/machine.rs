@@ -66,6 +66,12 @@ pub fn file(
             node.id
         );
     }
+    if let Some(what) = missing(measured) {
+        anyhow::bail!(
+            "{what} could not be measured, as threads were given no time on their CPUs, and a machine \
+             file needs it; stop what else runs there, or give more --seconds"
+        );
+    }
     let text = Writer {
         text: String::new(),
         topology,
@@ -77,6 +83,30 @@ pub fn file(
         anyhow::anyhow!("the measured machine is none ({error}); please report this")
     })?;
     Ok(text)
+}
+
+/// A figure that a machine file cannot do without and that was not measured.
+fn missing(measured: &Report) -> Option<String> {
+    let read = measured.bandwidth.iter().find(|one| one.work == Work::Read);
+    let first = read.and_then(|read| read.one.first()?.first());
+    if matches!(first, Some(None)) {
+        return Some("reading by one thread".to_owned());
+    }
+    let needed = measured
+        .bandwidth
+        .iter()
+        .filter(|one| matches!(one.work, Work::Read | Work::Write));
+    for bandwidth in needed {
+        for (node, row) in measured.cpu_nodes.iter().zip(&bandwidth.all) {
+            for (memory, gbs) in measured.memory_nodes.iter().zip(row) {
+                if gbs.is_none() {
+                    let work = bandwidth.work.name();
+                    return Some(format!("{work} by all CPUs of {node}, memory of {memory},"));
+                }
+            }
+        }
+    }
+    None
 }
 
 struct Writer<'a> {
@@ -155,7 +185,7 @@ impl Writer<'_> {
             self.number(name, value, "E");
         }
         let read = self.work(Work::Read);
-        if let Some(one) = read.and_then(|work| work.one.first()?.first().copied()) {
+        if let Some(one) = read.and_then(|work| work.one.first()?.first().copied().flatten()) {
             self.sample("stream_gbs", &one, "reading by one thread");
         }
         self.number("stream_overlap", 0.7, "E");
@@ -293,7 +323,7 @@ impl Writer<'_> {
                 Some(_) => self.sample("idle_ns", &idle, "a dependent load"),
                 None => self.number("idle_ns", idle.median, "D as the nearest CPUs' own memory"),
             }
-            let all = |work| Some(self.work(work)?.all[from][index]);
+            let all = |work| self.work(work)?.all[from][index];
             if let (Some(read), Some(write)) = (all(Work::Read), all(Work::Write)) {
                 // A line that is overwritten by ordinary stores is read and written.
                 let points = [[0.5, 2.0 * write.median], [1.0, read.median]];
@@ -338,7 +368,7 @@ impl Writer<'_> {
                             None => *least(&latency[from]),
                         };
                         let hop = latency[from][far].median - its_own.median;
-                        Some((hop, self.work(Work::Read)?.all[from][far]))
+                        Some((hop, self.work(Work::Read)?.all[from][far]?))
                     })
                     .collect();
                 let Some(&(_, gbs)) = seen.first() else {
@@ -374,7 +404,9 @@ fn rounded(value: f64) -> String {
     let places = match value.abs() {
         value if value >= 100.0 => 0,
         value if value >= 10.0 => 1,
-        _ => 2,
+        value if value >= 1.0 || value == 0.0 => 2,
+        // So that what is small is not taken for nothing.
+        value => super::report::digits(value),
     };
     format!("{value:.places$}")
 }
@@ -456,6 +488,43 @@ mod tests {
         let line =
             "all_gbs = 1608                          # M reading by all CPUs of a node; rounds";
         assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn a_machine_file_of_an_emulator_is_one() {
+        // Thousands of times slower than hardware.
+        let mut measured = figures(&[0, 1]);
+        for work in &mut measured.bandwidth {
+            for gbs in work.one.iter_mut().chain(&mut work.all).flatten().flatten() {
+                gbs.median /= 30_000.0;
+            }
+        }
+        let text = file("mine", &captured("two-socket"), &measured, CORE).unwrap();
+        let machine = parse::parse(&text).unwrap();
+        assert!((machine.links[0].gbs - 0.0045).abs() < 0.0001, "{text}");
+    }
+
+    #[test]
+    fn a_machine_file_without_a_figure_that_it_needs_is_refused_with_the_reason() {
+        let mut measured = figures(&[0, 1]);
+        measured.bandwidth[1].all[0][1] = None;
+        let error = file("mine", &captured("two-socket"), &measured, CORE).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("write by all CPUs of node0, memory of node1, could not be"),
+            "{error}"
+        );
+        assert!(!error.contains("report this"), "{error}");
+        let mut measured = figures(&[0, 1]);
+        measured.bandwidth[0].one[0][0] = None;
+        let error = file("mine", &captured("two-socket"), &measured, CORE).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("reading by one thread could not"), "{error}");
+        // What a machine file can do without is left out.
+        let mut measured = figures(&[0, 1]);
+        measured.bandwidth[0].one[1][0] = None;
+        measured.flops.clear();
+        file("mine", &captured("two-socket"), &measured, CORE).unwrap();
     }
 
     #[test]

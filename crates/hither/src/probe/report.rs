@@ -2,7 +2,7 @@
 
 use super::roofline;
 use crate::draw::{Axis, LineChart, Scale, Series, Shape, stacked};
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::terminal::Terminal;
 use crate::units::short_bytes;
 use hither_core::ids::NodeId;
@@ -25,21 +25,45 @@ fn node_names(nodes: &[NodeId]) -> Vec<String> {
     nodes.iter().map(NodeId::to_string).collect()
 }
 
+/// The median; two digits of what is small, so that it is not taken for nothing.
 pub(super) fn rounded(sample: &Sample) -> String {
     match sample.median {
+        median if median < 1.0 => format!("{median:.*}", digits(median)),
         median if median < 100.0 => format!("{median:.1}"),
         median => format!("{median:.0}"),
     }
+}
+
+/// Decimals that show two digits of a figure below 1.
+pub(super) fn digits(figure: f64) -> usize {
+    let zeros = -figure.abs().max(1e-12).log10().floor();
+    1 + (zeros.max(1.0) as usize)
+}
+
+/// The same; a dash for what was not measured.
+pub(super) fn or_dash(sample: Option<&Sample>) -> String {
+    sample.map_or_else(|| "–".to_owned(), rounded)
 }
 
 pub(super) fn sample(sample: &Sample) -> Value {
     json!({"median": sample.median, "spread": sample.spread})
 }
 
-fn matrix(rows: &[Vec<Sample>]) -> Value {
-    rows.iter()
-        .map(|row| row.iter().map(sample).collect::<Value>())
-        .collect()
+/// `null` for what was not measured.
+pub(super) fn or_null(of: Option<&Sample>) -> Value {
+    of.map_or(Value::Null, sample)
+}
+
+fn matrix<'a, R>(rows: impl IntoIterator<Item = R>) -> Value
+where
+    R: IntoIterator<Item = Option<&'a Sample>>,
+{
+    let row = |row: R| row.into_iter().map(or_null).collect::<Value>();
+    rows.into_iter().map(row).collect()
+}
+
+fn known(rows: &[Vec<Option<Sample>>]) -> Value {
+    matrix(rows.iter().map(|row| row.iter().map(Option::as_ref)))
 }
 
 impl Report {
@@ -66,7 +90,8 @@ impl Report {
             for (threads, matrix) in [("one", &work.one), ("all", &work.all)] {
                 for (node, row) in cpus.iter().zip(matrix) {
                     let first = [work.work.name(), threads, node].map(str::to_owned);
-                    rows.push(first.into_iter().chain(row.iter().map(rounded)).collect());
+                    let cells = row.iter().map(|cell| or_dash(cell.as_ref()));
+                    rows.push(first.into_iter().chain(cells).collect());
                 }
             }
         }
@@ -97,7 +122,7 @@ impl Report {
         for cache in &measured.caches {
             for (threads, row) in [("one", &cache.one), ("all", &cache.all)] {
                 for (node, gbs) in measured.cpu_nodes.iter().zip(row) {
-                    let gbs = gbs.as_ref().map_or_else(|| "–".to_owned(), rounded);
+                    let gbs = or_dash(gbs.as_ref());
                     let size = short_bytes(cache.bytes);
                     let level = format!("L{}", cache.level);
                     rows.push(vec![level, size, threads.to_owned(), node.to_string(), gbs]);
@@ -195,6 +220,13 @@ impl Report {
                 " of small pages: TLB misses are part of it"
             },
         ));
+        if !measured.left_out.is_empty() {
+            text.push_str(&format!(
+                "not measured, as threads were given no time on their CPUs (stop what else runs there): \
+                 {}\n",
+                measured.left_out.join("; ")
+            ));
+        }
         text
     }
 
@@ -206,8 +238,8 @@ impl Report {
             .map(|work| {
                 json!({
                     "work": work.work.name(),
-                    "one_gbs": matrix(&work.one),
-                    "all_gbs": matrix(&work.all),
+                    "one_gbs": known(&work.one),
+                    "all_gbs": known(&work.all),
                 })
             })
             .collect();
@@ -249,9 +281,10 @@ impl Report {
             "noise": measured.noise(),
             "huge_pages": measured.huge,
             "bytes": measured.bytes,
+            "left_out": measured.left_out,
             "cpu_nodes": ids(&measured.cpu_nodes),
             "memory_nodes": ids(&measured.memory_nodes),
-            "latency_ns": matrix(&measured.latency),
+            "latency_ns": matrix(measured.latency.iter().map(|row| row.iter().map(Some))),
             "bandwidth": bandwidth,
             "scaling": scaling,
             "loaded": loaded,
@@ -261,7 +294,7 @@ impl Report {
             "flops": flops,
             "roofline": roofs,
         });
-        format!("{document:#}\n")
+        print::json(document)
     }
 
     /// As charts, those of curves with a point at least.
@@ -363,7 +396,6 @@ pub(super) fn table(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::print;
     use hither_core::ids::CpuId;
     use hither_linux::probe::flops::{Instructions, Precision};
     use hither_linux::probe::{Bandwidth, Flops, Loaded, Pair, Work};
@@ -377,12 +409,19 @@ pub(super) mod tests {
 
     /// Of a machine with two such nodes.
     pub fn measured(nodes: &[u32; 2]) -> probe::Report {
-        let matrix = || vec![vec![at(80.0), at(134.0)], vec![at(135.0), at(81.0)]];
+        let latency = vec![vec![at(80.0), at(134.0)], vec![at(135.0), at(81.0)]];
+        let some = |row: &Vec<Sample>| row.iter().copied().map(Some).collect();
+        let matrix = || {
+            latency
+                .iter()
+                .map(some)
+                .collect::<Vec<Vec<Option<Sample>>>>()
+        };
         let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
         probe::Report {
             cpu_nodes: nodes.clone(),
             memory_nodes: nodes,
-            latency: matrix(),
+            latency: latency.clone(),
             bandwidth: vec![
                 Bandwidth {
                     work: Work::Read,
@@ -415,6 +454,7 @@ pub(super) mod tests {
                 flops(Precision::Double, Instructions::Sse2),
                 flops(Precision::Single, Instructions::Fma),
             ],
+            left_out: Vec::new(),
             huge: true,
             bytes: 1 << 30,
         }
@@ -430,9 +470,9 @@ pub(super) mod tests {
         Flops {
             instructions,
             precision,
-            one: vec![at(67.0 * times); 2],
-            node: vec![at(268.0 * times); 2],
-            all: at(536.0 * times),
+            one: vec![Some(at(67.0 * times)); 2],
+            node: vec![Some(at(268.0 * times)); 2],
+            all: Some(at(536.0 * times)),
         }
     }
 
@@ -505,6 +545,38 @@ pub(super) mod tests {
         assert_eq!(document["loaded"][1], json!([]));
         assert_eq!(document["sets"][2]["bytes"], 1 << 30);
         assert_eq!(document["pairs"][0]["cpus"], json!([0, 8]));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash_and_null_and_said() {
+        let mut report = report();
+        let measured = &mut report.measured;
+        measured.bandwidth[0].all[1][0] = None;
+        measured.flops[0].one[0] = None;
+        measured.left_out = vec!["read, 4 on node4, memory of node0".to_owned()];
+        let text = report.text(Terminal::PIPE);
+        for part in [
+            "read   all      node4  –      81.0",
+            "threads were given no time on their CPUs (stop what else runs there): read, 4 on node4",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        let peak = text.lines().find(|line| line.starts_with("double"));
+        let words: Vec<&str> = peak.unwrap().split_whitespace().collect();
+        assert_eq!(words[words.len() - 3..], ["one", "node0", "–"]);
+        let document: Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(document["bandwidth"][0]["all_gbs"][1][0], Value::Null);
+        assert_eq!(document["flops"][0]["one_gflops"][0], Value::Null);
+        assert_eq!(document["left_out"].as_array().unwrap().len(), 1);
+        // One thread's roofs of node0 and all threads' of node4 with node0 are missing.
+        assert_eq!(document["roofline"].as_array().unwrap().len(), 8 - 3);
+        assert!(report.svg().contains("by all CPUs and – by one"));
+    }
+
+    #[test]
+    fn what_is_small_is_not_taken_for_nothing() {
+        let told = [0.0044, 0.044, 0.94, 9.94, 99.4, 994.0].map(|figure| rounded(&at(figure)));
+        assert_eq!(told, ["0.0044", "0.044", "0.94", "9.9", "99.4", "994"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Memory and caches are as they are read, in bytes that the program asked for; the peak is that of
 //! double precision by the widest instructions. Both are measured; a ridge is the one over the other.
 
-use super::report::{rounded, sample, table};
+use super::report::{or_dash, or_null, rounded, sample, table};
 use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
 use crate::terminal::Terminal;
 use hither_linux::probe::flops::Precision;
@@ -69,13 +69,13 @@ pub fn roofs(measured: &Report) -> Vec<Roof<Memory>> {
             for (is_all, gflops, gbs) in
                 [(false, &peak.one, &read.one), (true, &peak.node, &read.all)]
             {
-                roofs.push(Roof {
+                roofs.extend(gflops[from].zip(gbs[from][to]).map(|(gflops, gbs)| Roof {
                     from,
                     to,
                     is_all,
-                    gflops: gflops[from],
-                    gbs: gbs[from][to],
-                });
+                    gflops,
+                    gbs,
+                }));
             }
         }
     }
@@ -96,11 +96,11 @@ pub fn cache_roofs(measured: &Report) -> Vec<Roof<Level>> {
                 (false, &peak.one, &cache.one),
                 (true, &peak.node, &cache.all),
             ] {
-                roofs.extend(gbs[from].map(|gbs| Roof {
+                roofs.extend(gflops[from].zip(gbs[from]).map(|(gflops, gbs)| Roof {
                     from,
                     to: cache.level,
                     is_all,
-                    gflops: gflops[from],
+                    gflops,
                     gbs,
                 }));
             }
@@ -115,7 +115,7 @@ pub fn text(measured: &Report, terminal: Terminal) -> String {
     let mut text = "\npeak floating point, measured\n\n".to_owned();
     let mut rows = Vec::new();
     for flops in &measured.flops {
-        let mut row = |threads: &str, on: &str, gflops: &Sample| {
+        let mut row = |threads: &str, on: &str, gflops: &Option<Sample>| {
             let first = [
                 flops.precision.name(),
                 flops.instructions.name(),
@@ -123,7 +123,11 @@ pub fn text(measured: &Report, terminal: Terminal) -> String {
                 on,
             ];
             let cells = first.map(str::to_owned).into_iter();
-            rows.push(cells.chain([rounded(gflops)]).collect::<Vec<String>>());
+            rows.push(
+                cells
+                    .chain([or_dash(gflops.as_ref())])
+                    .collect::<Vec<String>>(),
+            );
         };
         for (node, (one, all)) in measured
             .cpu_nodes
@@ -182,14 +186,15 @@ fn row<T>(measured: &Report, roof: &Roof<T>, to: String) -> Vec<String> {
 /// The fields `flops`, `roofline` and `caches` of `hither.probe/1`.
 #[must_use]
 pub fn json(measured: &Report) -> [Value; 3] {
-    let samples = |row: &[Sample]| row.iter().map(sample).collect::<Value>();
+    let known =
+        |row: &[Option<Sample>]| -> Value { row.iter().map(|one| or_null(one.as_ref())).collect() };
     let flops = measured.flops.iter().map(|flops| {
         json!({
             "precision": flops.precision.name(),
             "instructions": flops.instructions.name(),
-            "one_gflops": samples(&flops.one),
-            "node_gflops": samples(&flops.node),
-            "all_gflops": sample(&flops.all),
+            "one_gflops": known(&flops.one),
+            "node_gflops": known(&flops.node),
+            "all_gflops": or_null(flops.all.as_ref()),
         })
     });
     let roofs = roofs(measured).into_iter().map(|roof| {
@@ -202,9 +207,6 @@ pub fn json(measured: &Report) -> [Value; 3] {
             "ridge_flops_per_byte": roof.ridge(),
         })
     });
-    let known = |row: &[Option<Sample>]| -> Value {
-        row.iter().map(|one| one.as_ref().map(sample)).collect()
-    };
     let caches = measured.caches.iter().map(|cache| {
         json!({
             "level": cache.level, "bytes": cache.bytes,
@@ -237,8 +239,8 @@ pub fn charts(measured: &Report) -> Vec<LineChart> {
                 "measured: {} precision by {}, {} GFLOP/s by all CPUs and {} by one; memory and caches as they are read",
                 peak.precision.name(),
                 peak.instructions.name(),
-                rounded(&peak.node[from]),
-                rounded(&peak.one[from]),
+                or_dash(peak.node[from].as_ref()),
+                or_dash(peak.one[from].as_ref()),
             ),
             series(measured, from, (&own, &caches), best, around),
         ))
@@ -285,7 +287,9 @@ fn series(
     let others = measured.flops.iter();
     let others = others.filter(|flops| Some((flops.precision, flops.instructions)) != peak);
     for (index, flops) in others.enumerate() {
-        let gflops = flops.node[from];
+        let Some(gflops) = flops.node[from] else {
+            continue;
+        };
         let roof = Roof { gflops, ..*best };
         let is_above = gflops.median > best.gflops.median;
         let points = roof.ceiling().points(around);

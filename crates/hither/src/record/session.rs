@@ -183,7 +183,7 @@ impl Session {
             l3_mpki: metrics.l3_mpki.get(),
             sample_count: seen.samples.len() as u64,
             lost_count: self.snapshot.samples_lost,
-            own_cpu_us: own_us,
+            own_cpu_us: Some(own_us),
         }])?;
         let nodes = self.snapshot.nodes.iter();
         let known = nodes.filter(|node| node.read_bytes.is_known() || node.write_bytes.is_known());

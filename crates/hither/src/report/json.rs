@@ -2,6 +2,7 @@
 
 use super::figures::Figures;
 use super::roofline::Roofline;
+use crate::print;
 use hither_recording::analysis::areas::{Area, Kind};
 use hither_recording::analysis::heat::Heat;
 use hither_recording::analysis::sharing::Line;
@@ -74,7 +75,7 @@ pub fn json(figures: &Figures) -> String {
         "moved_pages": figures.moves,
         "notes": data.notes,
     });
-    format!("{document:#}\n")
+    print::json(document)
 }
 
 fn one_area(figures: &Figures, area: &Area, judged: &Judged) -> Value {
@@ -94,6 +95,7 @@ fn one_area(figures: &Figures, area: &Area, judged: &Judged) -> Value {
         Remedy::MoveTo(position) => Some(node(position)),
         _ => None,
     };
+    let is_judged = judged.by != Use::Unknown;
     json!({
         "name": area.name,
         "pid": area.pid,
@@ -103,15 +105,15 @@ fn one_area(figures: &Figures, area: &Area, judged: &Judged) -> Value {
         "allocating_threads": area.threads,
         "accesses": area.accesses,
         "sample_count": area.sample_count,
-        "reads": area.reads,
-        "writes": area.writes,
-        "homes": area.homes,
+        "reads": area.reads(),
+        "writes": area.writes(),
+        "homes": area.homes(),
         "local_access_ratio": area.local_ratio(),
         "latency_ns": area.latency_ns(),
         "used_by": used_by,
         "user": user,
-        "owned_share": judged.owned,
-        "part_bytes": judged.part_bytes,
+        "owned_share": is_judged.then_some(judged.owned),
+        "part_bytes": is_judged.then_some(judged.part_bytes),
         "written": judged.written.get(),
         "written_basis": judged.written.basis(),
         "remedy": judged.remedy.name(),

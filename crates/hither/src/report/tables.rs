@@ -7,6 +7,7 @@ use crate::{print, record, units};
 use hither_recording::analysis::areas::Area;
 use hither_recording::analysis::sharing::Line;
 use hither_recording::analysis::use_of::{Judged, Use};
+use hither_recording::rows::Node;
 
 /// What is not known.
 const NONE: &str = "–";
@@ -51,7 +52,10 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
         ["length", &units::time(data.length_ns() as f64)],
         ["tracker", &trackers.join(", ")],
         ["samples", &data.accesses.len().to_string()],
-        ["lost samples", &overall.lost_count.to_string()],
+        [
+            "lost samples",
+            &or_none(overall.lost_count.map(|n| n.to_string())),
+        ],
         [
             "local accesses",
             &or_none(overall.local_access_ratio.map(percent)),
@@ -111,6 +115,7 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
     let head = [
         "area", "of", "size", "accesses", "local", "latency", "writes", "used by", "remedy",
     ];
+    let kinds_are_known = list.iter().any(|area| area.kind_known > 0.0);
     let (mut rows, mut from) = (Vec::new(), Vec::new());
     for (area, judged) in list.iter().zip(&figures.judged).take(figures.top) {
         let used_by = match judged.by {
@@ -132,15 +137,21 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
         ]);
         let mut row = vec![area.name.clone()];
         for node in 0..figures.data.nodes.len() {
-            row.push(count(area.reads[node]));
-            row.push(count(area.writes[node]));
+            let of = |from: Option<&[f64]>| or_none(from.map(|from| count(from[node])));
+            row.push(of(area.reads()));
+            if kinds_are_known {
+                row.push(of(area.writes()));
+            }
         }
         from.push(row);
     }
     let mut nodes = vec!["area".to_owned()];
     for node in 0..figures.data.nodes.len() {
-        nodes.push(format!("{} reads", figures.node(node)));
-        nodes.push(format!("{} writes", figures.node(node)));
+        let of = if kinds_are_known { " reads" } else { "" };
+        nodes.push(format!("{}{of}", figures.node(node)));
+        if kinds_are_known {
+            nodes.push(format!("{} writes", figures.node(node)));
+        }
     }
     let rest = list.len().saturating_sub(figures.top);
     let mut parts = vec![Part::Table(strings(&head), rows)];
@@ -273,21 +284,19 @@ pub fn traffic(figures: &Figures) -> Vec<Part> {
         return Vec::new();
     }
     let rows = data.nodes.iter().map(|&node| {
-        let (mut read, mut written, mut length, mut used) = (0.0, 0.0, 0.0, 0.0);
-        for row in data.traffic.iter().filter(|row| row.node == node) {
-            let ns = row.length_ns as f64;
-            read += row.read_bytes.unwrap_or(0) as f64;
-            written += row.write_bytes.unwrap_or(0) as f64;
-            used += row.utilisation.unwrap_or(0.0) * ns;
-            length += ns;
-        }
-        let gbs =
-            |bytes: f64| or_none((length > 0.0).then(|| format!("{:.2} GB/s", bytes / length)));
+        // Over the intervals that tell.
+        let mean = |of: fn(&Node) -> Option<f64>| {
+            let rows = data.traffic.iter().filter(|row| row.node == node);
+            let told = rows.filter_map(|row| Some((of(row)?, row.length_ns as f64)));
+            let (sum, length) = told.fold((0.0, 0.0), |all, row| (all.0 + row.0, all.1 + row.1));
+            (length > 0.0).then(|| sum / length)
+        };
+        let gbs = |of| or_none(mean(of).map(|gbs| format!("{gbs:.2} GB/s")));
         vec![
             format!("node{node}"),
-            gbs(read),
-            gbs(written),
-            or_none((length > 0.0).then(|| percent(used / length))),
+            gbs(|row| row.read_bytes.map(|bytes| bytes as f64)),
+            gbs(|row| row.write_bytes.map(|bytes| bytes as f64)),
+            or_none(mean(|row| Some(row.utilisation? * row.length_ns as f64)).map(percent)),
         ]
     });
     let head = strings(&["node", "read", "written", "controller use"]);

@@ -40,7 +40,9 @@ struct Part {
     /// Bytes per node position.
     traffic: Vec<f64>,
     interval_us: u64,
+    /// Accesses, and the time of the intervals of which they are known.
     accesses: f64,
+    told_us: u64,
 }
 
 impl Part {
@@ -52,11 +54,18 @@ impl Part {
         self.link_use
             .add(metrics.link_use.get(), snapshot.interval_us as f64);
         self.traffic.resize(snapshot.nodes.len(), 0.0);
-        for (sum, node) in self.traffic.iter_mut().zip(&snapshot.nodes) {
-            *sum += node.traffic_bytes().unwrap_or(0) as f64;
+        // Where one node's is not known, all say nothing of how even they are.
+        let bytes = snapshot.nodes.iter().map(|node| node.traffic_bytes());
+        if let Some(bytes) = bytes.collect::<Option<Vec<u64>>>() {
+            for (sum, bytes) in self.traffic.iter_mut().zip(bytes) {
+                *sum += bytes as f64;
+            }
         }
         self.interval_us += snapshot.interval_us;
-        self.accesses += accesses;
+        if metrics.memory_accesses_per_us.is_known() || snapshot.sample_count.is_known() {
+            self.accesses += accesses;
+            self.told_us += snapshot.interval_us;
+        }
     }
 
     fn figures(&self) -> Figures {
@@ -66,8 +75,7 @@ impl Part {
             controller_imbalance: metrics::imbalance(&self.traffic),
             latency_ns: self.latency_ns.get(),
             link_use: self.link_use.get(),
-            memory_accesses_per_us: (self.interval_us > 0)
-                .then(|| self.accesses / self.interval_us as f64),
+            memory_accesses_per_us: (self.told_us > 0).then(|| self.accesses / self.told_us as f64),
         }
     }
 }
@@ -92,8 +100,8 @@ pub struct Figures {
 /// What samples alone say of the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Sampled {
-    /// Samples of the program's pages.
-    pub sample_count: u64,
+    /// Samples of the program's pages; `None` where nothing sampled.
+    pub sample_count: Option<u64>,
     /// Samples lost to full rings.
     pub lost_count: u64,
     /// Intervals with enough samples.
@@ -149,7 +157,9 @@ impl Estimate {
         } else {
             self.before.add(snapshot, accesses, user);
         }
-        self.sampled.sample_count += samples.unwrap_or(0);
+        if let Some(count) = samples {
+            *self.sampled.sample_count.get_or_insert(0) += count;
+        }
         self.sampled.lost_count += snapshot.samples_lost;
         match view {
             Some(view) => {
@@ -257,7 +267,10 @@ mod tests {
         off.sample_count = Evidence::unknown("test");
         estimate.add(&off, Some(&SampleView::default()), false);
         let sampled = estimate.sampled();
-        assert_eq!((sampled.sample_count, sampled.interval_count), (200, 2));
+        assert_eq!(
+            (sampled.sample_count, sampled.interval_count),
+            (Some(200), 2)
+        );
         // (0.75 * 1.5 + 1 * 3.5 + 1 * 4) / 9 = 0.9583.
         assert!((sampled.local_access_ratio.unwrap() - 8.625 / 9.0).abs() < 1e-12);
         // Traffic 1.5 : 7.5, mean 4.5, deviation sqrt(18), over the mean 0.9428.
@@ -265,6 +278,26 @@ mod tests {
         assert_eq!(estimate.whole().local_access_ratio, Some(0.5));
         assert_eq!(estimate.whole().controller_imbalance, Some(0.0));
         assert_eq!(estimate.after(), None);
+    }
+
+    #[test]
+    fn what_nobody_tells_stays_unknown() {
+        let mut estimate = Estimate::new(2);
+        let mut silent = snapshot(1.0);
+        silent.metrics.memory_accesses_per_us = Evidence::unknown("test");
+        silent.sample_count = Evidence::unknown("test");
+        // One node's traffic alone says nothing of how even it is.
+        silent.nodes[1].read_bytes = Evidence::unknown("test");
+        estimate.add(&silent, None, false);
+        let whole = estimate.whole();
+        assert_eq!(
+            (whole.memory_accesses_per_us, whole.controller_imbalance),
+            (None, None)
+        );
+        assert_eq!(estimate.sampled().sample_count, None);
+        // It does not count as an interval without accesses either.
+        estimate.add(&snapshot(3.0), None, false);
+        assert_eq!(estimate.whole().memory_accesses_per_us, Some(3.0));
     }
 
     #[test]

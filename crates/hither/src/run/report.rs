@@ -4,6 +4,7 @@ use super::Command;
 use super::driver::{Decided, Finished};
 use super::estimate::Figures;
 use super::place::Placed;
+use crate::print;
 use hither_core::foreign::Foreign;
 use hither_core::machine::Machine;
 use hither_linux::sys::Ended;
@@ -112,7 +113,7 @@ impl<'a> Report<'a> {
         if let Some(decided) = &finished.decided {
             document["decided"] = decided_json(decided);
         }
-        format!("{document:#}\n")
+        print::json(document)
     }
 }
 
@@ -127,13 +128,15 @@ fn decided_text(decided: &Decided) -> String {
         text.push_str(&figures_text("after the last move", &after));
     }
     let sampled = decided.estimate.sampled();
-    text.push_str(&format!(
-        "samples: {} ({} lost): local {}, imbalance {}\n",
-        sampled.sample_count,
-        sampled.lost_count,
-        percent(sampled.local_access_ratio),
-        percent(sampled.controller_imbalance),
-    ));
+    text.push_str(&match sampled.sample_count {
+        None => "samples: none were taken\n".to_owned(),
+        Some(count) => format!(
+            "samples: {count} ({} lost): local {}, imbalance {}\n",
+            sampled.lost_count,
+            percent(sampled.local_access_ratio),
+            percent(sampled.controller_imbalance),
+        ),
+    });
     for note in decided.notes.iter().take(MOST_NOTES) {
         text.push_str(&format!("note: {}\n", note.shown()));
     }

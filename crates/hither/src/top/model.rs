@@ -233,6 +233,13 @@ impl Model {
         }
     }
 
+    /// Its base pages that the kernel does not count as resident.
+    pub fn hugetlb(&mut self, pid: i32, pages: u64) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.hugetlb_pages = pages;
+        }
+    }
+
     /// A reading of the machine.
     pub fn machine(&mut self, reading: MachineReading) {
         let (before_us, before) = match &self.reading {
@@ -325,14 +332,14 @@ impl Model {
             SortKey::Local => process.local.get().map(|ratio| -ratio),
             SortKey::Latency => process.latency_ns.get(),
             SortKey::Misplaced => process.misplaced().get(),
-            SortKey::Memory => Some(process.task.stat.resident_pages as f64),
+            SortKey::Memory => Some(process.resident_kb() as f64),
             SortKey::Pid => Some(-f64::from(process.pid)),
         };
         // What is unknown comes last; among equals the busier, then the larger.
         let rank = |process: &Process| figure(process).unwrap_or(f64::NEG_INFINITY);
         let busy = |process: &Process| process.cpu.get().unwrap_or(0.0);
         all.sort_by_cached_key(|process| {
-            let resident = process.task.stat.resident_pages;
+            let resident = process.resident_kb();
             Descending([rank(process), busy(process), resident as f64])
         });
         all
@@ -479,6 +486,9 @@ mod tests {
     fn a_number_that_is_used_again_is_another_process() {
         let mut model = model_of(1);
         model.residency(100, Evidence::measured(vec![5, 5], "test"));
+        let before = model.process(100).unwrap().resident_kb();
+        model.hugetlb(100, 512);
+        assert_eq!(model.process(100).unwrap().resident_kb(), before + 2048);
         model.set_focus(Some(100));
         let mut other = task("other", 3, 1, 0);
         other.stat.start_ticks += 1;

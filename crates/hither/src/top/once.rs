@@ -201,7 +201,7 @@ pub fn document(model: &Model, left_out: usize) -> String {
         "unlooked_count": left_out,
         "unknown": text::unknowns(model),
     });
-    format!("{document:#}\n")
+    print::json(document)
 }
 
 fn node_values(model: &Model, machine: &MachineFigures) -> Vec<Value> {

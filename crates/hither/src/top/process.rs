@@ -98,6 +98,8 @@ pub struct Process {
     pub faults: Evidence<(f64, f64)>,
     /// Base pages by node position.
     pub residency: Evidence<Vec<u64>>,
+    /// Base pages that the kernel does not count as resident, when the residency was looked at.
+    pub hugetlb_pages: u64,
     /// Share of sampled accesses served by the requesting CPU's own node.
     pub local: Evidence<f64>,
     /// Mean latency of its samples.
@@ -123,6 +125,7 @@ impl Process {
             cpu: Evidence::unknown(ONCE),
             faults: Evidence::unknown(ONCE),
             residency: Evidence::unknown("its pages were not looked for yet"),
+            hugetlb_pages: 0,
             local: Evidence::unknown(ONCE),
             latency_ns: Evidence::unknown(ONCE),
             running: Running::start(nodes, node, at_us),
@@ -221,10 +224,13 @@ impl Process {
         self.latency_ns = ratio(accesses.latency_ns, accesses.timed_count, timed);
     }
 
-    /// Memory in KiB.
+    /// Memory in KiB, that in the huge-page file system included.
     #[must_use]
     pub fn resident_kb(&self) -> u64 {
-        self.task.stat.resident_pages.saturating_mul(PAGE_KB)
+        let pages = self.task.stat.resident_pages;
+        pages
+            .saturating_add(self.hugetlb_pages)
+            .saturating_mul(PAGE_KB)
     }
 
     /// Share of its pages that are not where its threads run, see [`misplacement`].

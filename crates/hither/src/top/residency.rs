@@ -47,6 +47,21 @@ pub fn read(
     }
 }
 
+/// Base pages of the huge-page file system that a process maps, private and shared: the kernel does not
+/// count them among its resident ones. None where it has ended or the kernel has no such pages.
+///
+/// ```text
+/// HugetlbPages:       4096 kB
+/// ```
+pub fn hugetlb_pages(root: &Root, pid: i32) -> u64 {
+    let status = root.text(&format!("proc/{pid}/status")).unwrap_or_default();
+    let kb = status.lines().find_map(|line| {
+        let value = line.strip_prefix("HugetlbPages:")?.trim();
+        value.strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    kb.unwrap_or(0) / 4
+}
+
 /// Base pages of mappings by node position; nodes that went offline are left out.
 pub fn by_position(nodes: &[NodeId], mappings: &[numa_maps::Mapping]) -> Vec<u64> {
     let mut pages = vec![0; nodes.len()];
@@ -109,6 +124,18 @@ mod tests {
         assert_eq!(ask(&nodes, pid, &addresses), Some(vec![100, 0]));
         let alone = read(&root, &nodes[..1], pid, 77, 0);
         assert_eq!(alone.value().unwrap(), &[77]);
+    }
+
+    #[test]
+    fn huge_pages_that_the_kernel_counts_apart_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("proc/7");
+        std::fs::create_dir_all(&below).unwrap();
+        let status = "Name:\tx\nVmRSS:\t 400 kB\nHugetlbPages:\t    4096 kB\nCpus_allowed:\t3\n";
+        std::fs::write(below.join("status"), status).unwrap();
+        let root = Root::new(folder.path());
+        assert_eq!(hugetlb_pages(&root, 7), 1024);
+        assert_eq!(hugetlb_pages(&root, 8), 0);
     }
 
     #[test]

@@ -114,6 +114,11 @@ impl Sampler {
         residency::read(&self.root, &self.nodes, pid, resident_pages, self.turn)
     }
 
+    /// Its base pages of the huge-page file system.
+    pub fn hugetlb(&self, pid: i32) -> u64 {
+        residency::hugetlb_pages(&self.root, pid)
+    }
+
     /// Its mappings with their pages.
     pub fn mappings(&self, pid: i32) -> Evidence<Vec<MappingReading>> {
         let numa = match numa_maps::read(&self.root, pid) {

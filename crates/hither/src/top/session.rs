@@ -187,8 +187,10 @@ impl Session {
     fn read_residency(&mut self, pid: i32) {
         let resident = self.model.process(pid).map(|p| p.task.stat.resident_pages);
         if let Some(resident) = resident {
-            let pages = self.sampler.residency(pid, resident);
+            let hugetlb = self.sampler.hugetlb(pid);
+            let pages = self.sampler.residency(pid, resident + hugetlb);
             self.model.residency(pid, pages);
+            self.model.hugetlb(pid, hugetlb);
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The same as JSON: `hither.topo/1`, documented in `docs/cli.md`.
 
+use crate::print;
 use hither_linux::doctor::Check;
-use hither_linux::topology::{Node, Topology};
+use hither_linux::topology::{Node, Told, Topology};
 use serde_json::{Value, json};
 
 /// The whole document, indented, with a final newline.
 pub fn document(topology: &Topology, checks: Option<&[Check]>) -> String {
     let mut document = json!({
         "schema": "hither.topo/1",
-        "nodes": topology.nodes.iter().map(node).collect::<Vec<_>>(),
+        "nodes": topology.nodes.iter().map(|of| node(of, topology.is_told)).collect::<Vec<_>>(),
         "distances": topology.distances,
         "cpus": { "online": topology.online.to_string(), "offline": topology.offline.to_string() },
         "domains": topology.domains.iter().map(|domain| json!({
@@ -31,15 +32,15 @@ pub fn document(topology: &Topology, checks: Option<&[Check]>) -> String {
     if let Some(checks) = checks {
         document["doctor"] = checks.iter().map(check).collect();
     }
-    format!("{document:#}\n")
+    print::json(document)
 }
 
-fn node(node: &Node) -> Value {
+fn node(node: &Node, told: Told) -> Value {
     json!({
         "id": node.id,
         "cpus": node.cpus.to_string(),
-        "memory_kb": node.memory.total_kb,
-        "free_kb": node.memory.free_kb,
+        "memory_kb": told.memory.then_some(node.memory.total_kb),
+        "free_kb": told.memory.then_some(node.memory.free_kb),
         "tier": node.tier.map(|tier| json!({ "rank": tier.rank, "number": tier.number })),
         "weight": node.weight,
         "access": node.access.iter().map(|access| json!({
@@ -50,11 +51,11 @@ fn node(node: &Node) -> Value {
             "read_bandwidth_mbs": access.read_bandwidth_mbs,
             "write_bandwidth_mbs": access.write_bandwidth_mbs,
         })).collect::<Vec<_>>(),
-        "huge_pages": node.huge_pages.iter().map(|pages| json!({
+        "huge_pages": told.huge_pages.then(|| node.huge_pages.iter().map(|pages| json!({
             "size_kb": pages.size_kb,
             "total": pages.total,
             "free": pages.free,
-        })).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>()),
     })
 }
 

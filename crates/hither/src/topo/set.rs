@@ -1,6 +1,6 @@
 //! `hither topo --set`: what resource sets come to on this machine.
 
-use crate::print::{Table, size};
+use crate::print::{self, Table, size};
 use crate::terminal::Terminal;
 use anyhow::anyhow;
 use hither_core::rset::{Expression, Fault, Resolved, ResourceSet, Resources};
@@ -97,5 +97,5 @@ pub fn document(shown: &[Shown]) -> String {
         "schema": "hither.topo-set/1",
         "sets": shown.iter().map(set).collect::<Vec<_>>(),
     });
-    format!("{document:#}\n")
+    print::json(document)
 }

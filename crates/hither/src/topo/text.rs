@@ -4,18 +4,24 @@ use crate::print::{self, Table, count, size};
 use crate::terminal::{Colour, Terminal};
 use hither_core::foreign::Foreign;
 use hither_linux::doctor::Check;
-use hither_linux::topology::{AccessClass, CacheDomain, Node, Topology};
+use hither_linux::topology::{AccessClass, CacheDomain, Node, Told, Topology};
+
+/// What is not known.
+const DASH: &str = "–";
 
 /// The whole machine.
 pub fn topology(topology: &Topology, terminal: Terminal) -> String {
     let total_kb: u64 = topology.nodes.iter().map(|node| node.memory.total_kb).sum();
+    let memory = match topology.is_told.memory {
+        true => size(total_kb),
+        false => DASH.to_owned(),
+    };
     let mut text = format!(
-        "{}, {}, {} (CPUs {}), {} of memory\n\n",
+        "{}, {}, {} (CPUs {}), {memory} of memory\n\n",
         count(topology.nodes.len(), "node"),
         count(topology.packages.len(), "package"),
         count(topology.online.len(), "CPU"),
         topology.online,
-        size(total_kb),
     );
     text.push_str(&nodes(topology, terminal));
     text.push_str(&distances(topology, terminal));
@@ -56,7 +62,8 @@ fn nodes(topology: &Topology, terminal: Terminal) -> String {
         "write",
         "huge pages",
     ];
-    let rows: Vec<Vec<String>> = topology.nodes.iter().map(node).collect();
+    let nodes = topology.nodes.iter();
+    let rows: Vec<Vec<String>> = nodes.map(|of| node(of, topology.is_told)).collect();
     let paint = |row: usize, column: usize| match head[column] {
         "free" => colour_of_free(&topology.nodes[row]),
         _ => None,
@@ -75,7 +82,7 @@ fn colour_of_free(node: &Node) -> Option<Colour> {
     }
 }
 
-fn node(node: &Node) -> Vec<String> {
+fn node(node: &Node, told: Told) -> Vec<String> {
     let access = node.access.first();
     let has_memory = node.memory.total_kb > 0;
     let reserved: Vec<String> = node
@@ -98,15 +105,15 @@ fn node(node: &Node) -> Vec<String> {
         } else {
             node.cpus.to_string()
         },
-        if has_memory {
-            size(node.memory.total_kb)
-        } else {
-            "none".to_owned()
+        match (told.memory, has_memory) {
+            (false, _) => DASH.to_owned(),
+            (true, true) => size(node.memory.total_kb),
+            (true, false) => "none".to_owned(),
         },
-        if has_memory {
-            size(node.memory.free_kb)
-        } else {
-            String::new()
+        match (told.memory, has_memory) {
+            (false, _) => DASH.to_owned(),
+            (true, true) => size(node.memory.free_kb),
+            (true, false) => String::new(),
         },
         node.tier
             .map(|tier| tier.rank.to_string())
@@ -120,7 +127,10 @@ fn node(node: &Node) -> Vec<String> {
             .unwrap_or_default(),
         access.map(|access| rate(access, true)).unwrap_or_default(),
         access.map(|access| rate(access, false)).unwrap_or_default(),
-        reserved.join(", "),
+        match told.huge_pages {
+            true => reserved.join(", "),
+            false => DASH.to_owned(),
+        },
     ]
 }
 

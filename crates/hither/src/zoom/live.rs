@@ -429,7 +429,7 @@ impl Zoom<'_> {
 
     fn line_counts(&self, data: &Data) -> Option<LineCounts> {
         let (counting, framed) = self.counting.as_ref()?;
-        let line_bytes = u64::from(data.meta.line_bytes.max(8)).next_power_of_two();
+        let line_bytes = data.meta.line_bytes();
         let mut lines = LineCounts::new();
         for (pid, address, frame) in self.still_there(framed) {
             for offset in (0..PAGE_BYTES).step_by(counting.place_bytes() as usize) {

@@ -80,7 +80,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
             print::bytes(area.bytes),
             percent(zoom::share(&steps.areas, area)),
             count(area.accesses),
-            count(area.transfers),
+            or_none(area.tells_transfers.then(|| count(area.transfers))),
             or_none(area.local_ratio().map(percent)),
             or_none(area.latency_ns().map(units::time)),
             used_by(judged.by, &steps.nodes),
@@ -136,7 +136,7 @@ pub fn pages(steps: &Steps) -> String {
             of.name.shown(),
             of.summary.page_count,
             of.summary.contested_count,
-            percent(of.summary.owned),
+            or_none((of.summary.known > 0.0).then(|| percent(of.summary.owned))),
         );
         let mut names = heads(&["page", "on", "main user"]);
         by_node(&mut names, &steps.nodes, "fills node");
@@ -189,7 +189,10 @@ pub fn lines(steps: &Steps) -> String {
         for (line, counted, choice) in of.lines.iter().take(steps.wanted.top) {
             let mut row = vec![
                 format!("{:x}", line.address),
-                percent(line.transfers / line.accesses.max(1.0)),
+                or_none(
+                    line.tells_transfers
+                        .then(|| percent(line.transfers / line.accesses.max(1.0))),
+                ),
                 or_none(line.latency_ns.map(units::time)),
                 percent(line.apart),
             ];
@@ -255,11 +258,13 @@ pub fn json(steps: &Steps) -> String {
             "name": area.name, "pid": area.pid, "kind": kind, "start": start,
             "bytes": area.bytes,
             "share": zoom::share(&steps.areas, area),
-            "fills": area.accesses, "transfers": area.transfers,
-            "reads": area.reads, "writes": area.writes, "homes": area.homes,
+            "fills": area.accesses,
+            "transfers": area.tells_transfers.then_some(area.transfers),
+            "reads": area.reads(), "writes": area.writes(), "homes": area.homes(),
             "sample_count": area.sample_count,
             "local_access_ratio": area.local_ratio(), "latency_ns": area.latency_ns(),
-            "used_by": used_by, "user": user, "part_bytes": judged.part_bytes,
+            "used_by": used_by, "user": user,
+            "part_bytes": (judged.by != Use::Unknown).then_some(judged.part_bytes),
             "written": judged.written.get(), "written_basis": judged.written.basis(),
             "choice": choice_json(choice),
         })
@@ -274,7 +279,8 @@ pub fn json(steps: &Steps) -> String {
             });
             json!({
                 "address": line.address,
-                "accesses": line.accesses, "transfers": line.transfers,
+                "accesses": line.accesses,
+                "transfers": line.tells_transfers.then_some(line.transfers),
                 "latency_ns": line.latency_ns, "apart_share": line.apart,
                 "is_false_sharing": line.is_false(),
                 "users_are": if line.by_thread { "threads" } else { "cpus" },
@@ -302,7 +308,7 @@ pub fn json(steps: &Steps) -> String {
         "conclusions": conclusions.collect::<Vec<_>>(),
         "notes": steps.notes,
     });
-    format!("{document:#}\n")
+    print::json(document)
 }
 
 fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
@@ -322,7 +328,8 @@ fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
         "is_counted": of.is_counted,
         "page_count": summary.page_count, "contested_count": summary.contested_count,
         "fills": summary.accesses, "transfers": summary.transfers,
-        "known_share": summary.known, "owned_share": summary.owned,
+        "known_share": summary.known,
+        "owned_share": (summary.known > 0.0).then_some(summary.owned),
         "local_access_ratio": summary.local,
         "used_by": used_by, "user": user,
         "written": of.written.get(), "written_basis": of.written.basis(),

@@ -6,7 +6,7 @@ use super::steps::Wanted;
 use crate::terminal::Terminal;
 use crate::{print, units};
 use hither_core::foreign::Foreign;
-use hither_recording::analysis::page::Use;
+use hither_recording::analysis::page::{Look, Use};
 use serde_json::{Value, json};
 
 /// Everything but the conclusion.
@@ -72,13 +72,29 @@ fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
     format!("{name} {start:x}-{end:x}, {}", mapping.permissions())
 }
 
-/// Reads, writes, and how many of both came from caches.
-fn used(by: &Use) -> [String; 3] {
-    [count(by.reads), count(by.writes), count(by.transfers)]
+/// Reads, writes, and how many of both came from caches; where samples do not tell reads from writes,
+/// all accesses in place of reads.
+fn used(look: &Look, by: &Use) -> [String; 3] {
+    let known = |is_known: bool, of: f64| or_none(is_known.then(|| count(of)));
+    [
+        count(if look.tells_kinds { by.reads } else { by.all() }),
+        known(look.tells_kinds, by.writes),
+        known(look.tells_transfers, by.transfers),
+    ]
+}
+
+/// What the first of [`used`] is.
+fn reads(look: &Look) -> &'static str {
+    if look.tells_kinds {
+        "reads"
+    } else {
+        "accesses"
+    }
 }
 
 fn by_node(of: &PageLook, terminal: Terminal) -> String {
     let look = &of.look;
+    let has_homes = look.pages.iter().any(|page| page.home.is_some());
     let homes = |position: usize| {
         let here = look.pages.iter().filter(|page| page.home == Some(position));
         here.count()
@@ -89,8 +105,12 @@ fn by_node(of: &PageLook, terminal: Terminal) -> String {
     };
     let rows: Vec<Vec<String>> = (0..of.nodes.len())
         .map(|node| {
-            let mut row = vec![format!("node{}", of.nodes[node]), homes(node).to_string()];
-            row.extend(used(&look.by_node[node]));
+            let on_it = has_homes.then(|| homes(node).to_string());
+            let mut row = vec![format!("node{}", of.nodes[node]), or_none(on_it)];
+            row.extend(match look.tells_nodes {
+                true => used(look, &look.by_node[node]),
+                false => [(); 3].map(|()| or_none(None)),
+            });
             if look.is_counted {
                 row.push(sum(|page| &page.users, node));
                 row.push(sum(|page| &page.transfers, node));
@@ -101,7 +121,7 @@ fn by_node(of: &PageLook, terminal: Terminal) -> String {
     let words = [
         "node",
         "pages on it",
-        "reads",
+        reads(look),
         "writes",
         "HITM",
         "counted fills",
@@ -124,7 +144,7 @@ fn by_user(of: &PageLook, top: usize, terminal: Terminal) -> String {
             row.push(or_none(
                 user.node.map(|node| format!("node{}", of.nodes[node])),
             ));
-            row.extend(used(&user.by));
+            row.extend(used(look, &user.by));
             let threads = of.threads_on(user.id);
             let names = threads.iter().take(3);
             let names = names.map(|thread| format!("{} ({})", thread.tid, thread.name));
@@ -139,7 +159,7 @@ fn by_user(of: &PageLook, top: usize, terminal: Terminal) -> String {
     let words = [
         who,
         "on",
-        "reads",
+        reads(look),
         "writes",
         "HITM",
         "threads that ran there last",
@@ -160,7 +180,7 @@ fn lines(of: &PageLook, top: usize, terminal: Terminal) -> String {
         .iter()
         .map(|line| {
             let mut row = vec![format!("{:x}", line.address)];
-            row.extend(used(&line.by));
+            row.extend(used(look, &line.by));
             row.push(or_none(line.latency_ns.map(units::time)));
             row.push(line.user_count.to_string());
             let counted = counted(of, line.address);
@@ -179,7 +199,7 @@ fn lines(of: &PageLook, top: usize, terminal: Terminal) -> String {
         .collect();
     let words = [
         "line",
-        "reads",
+        reads(look),
         "writes",
         "HITM",
         "latency",
@@ -209,12 +229,12 @@ fn source(of: &PageLook, top: usize, terminal: Terminal) -> String {
         .take(top)
         .map(|line| {
             let mut row = vec![line.name()];
-            row.extend(used(&line.by));
+            row.extend(used(&of.look, &line.by));
             row.push(line.users.len().to_string());
             row
         })
         .collect();
-    let words = ["source line", "reads", "writes", "HITM", "users"];
+    let words = ["source line", reads(&of.look), "writes", "HITM", "users"];
     format!("by source line\n{}", table(&heads(&words), &rows, terminal))
 }
 
@@ -254,11 +274,17 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         let (kind, start) = kind(&area.kind);
         json!({
             "name": area.name, "kind": kind, "start": start, "bytes": area.bytes,
-            "fills": area.accesses, "transfers": area.transfers,
+            "fills": area.accesses,
+            "transfers": area.tells_transfers.then_some(area.transfers),
         })
     });
-    let by_node = (0..of.nodes.len())
-        .map(|position| with(&look.by_node[position], json!({"node": node(position)})));
+    let by_node = (0..of.nodes.len()).map(|position| {
+        let row = json!({"node": node(position)});
+        match look.tells_nodes {
+            true => with(look, &look.by_node[position], row),
+            false => without(row),
+        }
+    });
     let pages = look.pages.iter().map(|page| {
         json!({
             "address": page.address, "home": page.home.map(node),
@@ -270,7 +296,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         let threads = of.threads_on(user.id).into_iter();
         let threads: Vec<i32> = threads.map(|thread| thread.tid).collect();
         let row = json!({"id": user.id, "node": user.node.map(node), "last_ran": threads});
-        with(&user.by, row)
+        with(look, &user.by, row)
     });
     let lines = look.lines.iter().map(|line| {
         let shared = line.shared.as_ref();
@@ -295,14 +321,14 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
             "users": users.collect::<Vec<_>>(),
             "counted_transfers": counted(of, line.address),
         });
-        with(&line.by, row)
+        with(look, &line.by, row)
     });
     let source = of.source.iter().map(|line| {
         let row = json!({
             "function": line.function, "file": line.file, "line": line.line,
             "module": line.module, "users": line.users,
         });
-        with(&line.by, row)
+        with(look, &line.by, row)
     });
     let document = json!({
         "schema": "hither.zoom-page/1",
@@ -325,13 +351,22 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         "next": of.next,
         "notes": notes,
     });
-    format!("{document:#}\n")
+    print::json(document)
+}
+
+/// A row whose use is not known.
+fn without(mut row: Value) -> Value {
+    for field in ["accesses", "reads", "writes", "transfers"] {
+        row[field] = Value::Null;
+    }
+    row
 }
 
 /// A row with its reads, writes and lines from caches.
-fn with(by: &Use, mut row: Value) -> Value {
-    row["reads"] = json!(by.reads);
-    row["writes"] = json!(by.writes);
-    row["transfers"] = json!(by.transfers);
+fn with(look: &Look, by: &Use, mut row: Value) -> Value {
+    row["accesses"] = json!(by.all());
+    row["reads"] = json!(look.tells_kinds.then_some(by.reads));
+    row["writes"] = json!(look.tells_kinds.then_some(by.writes));
+    row["transfers"] = json!(look.tells_transfers.then_some(by.transfers));
     row
 }

@@ -243,7 +243,7 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
 fn print_regions_of(told: &Told) {
     for region in &told.regions {
         let (start, end) = (region.addresses.start, region.addresses.end);
-        let (count, age) = (region.access_count, region.age_count);
+        let (count, age) = (region.access_count, region.age_count.unwrap_or(0));
         let kib = (end - start) >> 10;
         println!("  {start:#x} {kib:9} KiB {count:3} age {age}");
     }

@@ -302,7 +302,10 @@ pub fn own_policy() -> Result<KernelPolicy> {
 /// Memory that has no policy of its own, as a program's code, is shown with the thread's.
 fn policy_by_mappings() -> Option<KernelPolicy> {
     let mappings = Root::host().parse_if_any("proc/thread-self/numa_maps", numa_maps::parse);
-    let code = mappings.ok()??.into_iter().find(|mapping| mapping.file)?;
+    let code = mappings
+        .ok()??
+        .into_iter()
+        .find(|mapping| mapping.file.is_some())?;
     code.policy.parse().ok()
 }
 

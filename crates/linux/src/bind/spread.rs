@@ -44,8 +44,9 @@ impl Spread {
                 continue;
             };
             let ours = policies.iter();
-            let ours =
-                ours.filter(|found| !found.file && found.policy.parse().as_ref() == Ok(policy));
+            let ours = ours.filter(|found| {
+                found.file.is_none() && found.policy.parse().as_ref() == Ok(policy)
+            });
             let starts: HashSet<u64> = ours.map(|found| found.start).collect();
             for mapping in maps::read(root, pid).unwrap_or_default() {
                 if mapping.is_private_anonymous() && starts.contains(&mapping.range.start) {

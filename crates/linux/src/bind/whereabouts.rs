@@ -6,8 +6,9 @@ use hither_core::bind::KernelPolicy;
 use hither_core::ids::NodeId;
 use std::collections::BTreeMap;
 
-/// Anonymous memory of some processes, at one moment. Pages of files are left out: they may have
-/// been in memory before, by anybody's policy.
+/// Memory that some processes have made, private and shared, at one moment. Pages of files are left
+/// out but for what a process has written of a private mapping: they may have been in memory before, by
+/// anybody's policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whereabouts {
     /// Pages of 4 KiB that are under the policy, per node, ascending.
@@ -47,9 +48,9 @@ pub fn look(
             }
         };
         found.process_count += 1;
-        for mapping in mappings.into_iter().filter(|m| !m.file) {
+        for mapping in mappings {
             let is_ours = mapping.policy.parse().as_ref() == Ok(policy);
-            for (node, count) in numa_maps::totals(&[mapping]) {
+            for (node, count) in numa_maps::own_totals(&[mapping]) {
                 match is_ours {
                     true => *pages.entry(node).or_default() += count,
                     false => found.other_count += count,
@@ -78,6 +79,7 @@ mod tests {
             7,
             "1000 bind:1 anon=5 N0=1 N1=4 kernelpagesize_kB=4\n\
              2000 bind:1 file=/lib/libc.so N0=9 kernelpagesize_kB=4\n\
+             2800 bind:1 file=/dev/zero\\040(deleted) dirty=1000 N1=1000 kernelpagesize_kB=4\n\
              3000 interleave:0-1 anon=2 N0=1 N1=1 kernelpagesize_kB=4\n\
              4000 bind:1 huge anon=1 N1=1 kernelpagesize_kB=2048\n",
         );
@@ -86,14 +88,14 @@ mod tests {
         let root = Root::new(folder.path());
         let policy = "bind:1".parse().unwrap();
         let found = look(&root, [7, 8, 9, 10], &policy);
-        assert_eq!(found.pages, [(NodeId(0), 1), (NodeId(1), 517)]);
+        assert_eq!(found.pages, [(NodeId(0), 1), (NodeId(1), 1517)]);
         assert_eq!(
             (found.other_count, found.process_count, found.hidden_count),
             (2, 2, 1)
         );
         assert_eq!(
             (found.page_count(), policy.astray(&found.pages)),
-            (518, Some(1))
+            (1518, Some(1))
         );
     }
 

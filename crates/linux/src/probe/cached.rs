@@ -111,9 +111,9 @@ impl Team {
         Crew::start(cpus, (times * bytes) as u64, body).map(Self)
     }
 
-    /// GB/s of all threads for a while.
+    /// GB/s of all threads for a while; `None` where they were given no time.
     #[must_use]
-    pub fn gbs(&self, slice: Duration) -> f64 {
+    pub fn gbs(&self, slice: Duration) -> Option<f64> {
         self.0.per_ns(slice)
     }
 }

@@ -15,6 +15,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Longest slice in which threads that were given no time are tried again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// In a line of its own: threads do not disturb each other.
 #[repr(align(128))]
 #[derive(Default)]
@@ -123,9 +126,20 @@ impl Crew {
         (after - before) as f64 / ns as f64
     }
 
-    /// The same for a while.
-    pub(super) fn per_ns(&self, slice: Duration) -> f64 {
-        self.during(|| std::thread::sleep(slice))
+    /// The same for a while. Where no thread was given time in it, as on a busy machine and in slices
+    /// that are short for an emulator, it is tried again for twice as long; `None` where that does not
+    /// help within [`PATIENCE`].
+    pub(super) fn per_ns(&self, slice: Duration) -> Option<f64> {
+        self.patient(slice, PATIENCE)
+    }
+
+    fn patient(&self, slice: Duration, most: Duration) -> Option<f64> {
+        let slices = std::iter::successors(Some(slice), |slice| Some(*slice * 2));
+        let mut slices = slices.take_while(|one| *one == slice || *one <= most);
+        slices.find_map(|slice| {
+            let figure = self.during(|| std::thread::sleep(slice));
+            (figure > 0.0).then_some(figure)
+        })
     }
 }
 
@@ -139,10 +153,10 @@ impl Drop for Crew {
 }
 
 /// For tests: measures until the figure is above `least`, at most 2000 times. On a busy machine a
-/// thread may be given no time at all during a slice of a few milliseconds.
+/// thread may be given hardly any time during a slice of a few milliseconds.
 #[cfg(test)]
-pub(super) fn above(least: f64, measure: impl Fn() -> f64) -> f64 {
-    let mut tries = (0..2000).map(|_| measure());
+pub(super) fn above(least: f64, measure: impl Fn() -> Option<f64>) -> f64 {
+    let mut tries = (0..2000).filter_map(|_| measure());
     let figure = tries.find(|&figure| figure > least);
     figure.expect("the threads stand still")
 }
@@ -150,4 +164,44 @@ pub(super) fn above(least: f64, measure: impl Fn() -> f64) -> f64 {
 /// Keeps the calling thread on one CPU.
 pub(super) fn stay_on(cpu: CpuId) -> io::Result<()> {
     sys::stay_on(&std::iter::once(cpu).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A crew of one thread that counts once in so long, until it is to stand still.
+    fn slow(each: Duration, stands: &Arc<AtomicBool>) -> Crew {
+        let cpu = sys::allowed_cpus().unwrap().iter().next().unwrap();
+        let stands = Arc::clone(stands);
+        let body = move |_, worker: Worker| {
+            worker.repeat(|| {
+                std::thread::sleep(each);
+                u64::from(!stands.load(Relaxed))
+            });
+            Ok(())
+        };
+        Crew::start(vec![cpu], 1, body).unwrap()
+    }
+
+    #[test]
+    fn a_slice_without_any_work_done_is_tried_again() {
+        let crew = slow(Duration::from_millis(20), &Arc::default());
+        // Most slices of 1 ms see nothing of what is counted each 20 ms; a later one does.
+        for _ in 0..5 {
+            let figure = crew.per_ns(Duration::from_millis(1)).unwrap();
+            assert!(figure > 0.0);
+        }
+    }
+
+    #[test]
+    fn threads_that_stand_still_have_no_figure() {
+        let stands = Arc::default();
+        let crew = slow(Duration::from_millis(1), &stands);
+        stands.store(true, Relaxed);
+        // What it was at then is over.
+        while crew.during(|| std::thread::sleep(Duration::from_millis(10))) > 0.0 {}
+        let most = Duration::from_millis(8);
+        assert_eq!(crew.patient(Duration::from_millis(1), most), None);
+    }
 }

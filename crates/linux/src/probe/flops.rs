@@ -198,9 +198,10 @@ impl Team {
         Crew::start(cpus, kernel.operations(ROUNDS), body).map(Self)
     }
 
-    /// Operations per ns, which are GFLOP/s, of all threads for a while.
+    /// Operations per ns, which are GFLOP/s, of all threads for a while; `None` where they
+    /// were given no time.
     #[must_use]
-    pub fn gflops(&self, slice: Duration) -> f64 {
+    pub fn gflops(&self, slice: Duration) -> Option<f64> {
         self.0.per_ns(slice)
     }
 }

@@ -92,6 +92,12 @@ impl Rounds {
     fn of(self, mut one: impl FnMut(Duration) -> f64) -> Sample {
         Sample::of((0..self.count).map(|_| one(self.slice)).collect())
     }
+
+    /// Of what may fail: of the rounds that did not; `None` without any.
+    fn of_some(self, mut one: impl FnMut(Duration) -> Option<f64>) -> Option<Sample> {
+        let figures: Vec<f64> = (0..self.count).map_while(|_| one(self.slice)).collect();
+        (!figures.is_empty()).then(|| Sample::of(figures))
+    }
 }
 
 struct Probe<'a> {
@@ -106,6 +112,9 @@ struct Probe<'a> {
     progress: &'a mut dyn FnMut(usize, usize, &str),
     done: usize,
     total: usize,
+    /// What is being measured, and what could not be.
+    current: String,
+    left_out: Vec<String>,
     huge: bool,
 }
 
@@ -127,6 +136,8 @@ pub fn measure(
     let scaling = scaling.collect::<io::Result<_>>()?;
     let loaded = places.iter().map(|place| probe.loaded(place));
     let loaded = loaded.collect::<io::Result<_>>()?;
+    let (caches, sets) = (probe.caches()?, probe.sets()?);
+    let (pairs, flops) = (probe.pairs(topology)?, probe.flops()?);
     Ok(Report {
         cpu_nodes: places.iter().map(|place| place.node).collect(),
         memory_nodes: probe.memory.clone(),
@@ -134,10 +145,11 @@ pub fn measure(
         scaling,
         bandwidth,
         loaded,
-        caches: probe.caches()?,
-        sets: probe.sets()?,
-        pairs: probe.pairs(topology)?,
-        flops: probe.flops()?,
+        caches,
+        sets,
+        pairs,
+        flops,
+        left_out: std::mem::take(&mut probe.left_out),
         huge: probe.huge,
         bytes: probe.bytes(0),
     })
@@ -201,6 +213,8 @@ impl<'a> Probe<'a> {
             progress,
             done: 0,
             total,
+            current: String::new(),
+            left_out: Vec::new(),
             huge: (topology.transparent_huge_pages.as_deref()).is_some_and(|mode| mode != "never"),
         };
         probe.share_among(total);
@@ -216,7 +230,16 @@ impl<'a> Probe<'a> {
 
     fn begin(&mut self, what: &str) {
         (self.progress)(self.done.min(self.total), self.total, what);
+        what.clone_into(&mut self.current);
         self.done += 1;
+    }
+
+    /// Notes what could not be measured.
+    fn kept<T>(&mut self, figure: Option<T>) -> Option<T> {
+        if figure.is_none() {
+            self.left_out.push(self.current.clone());
+        }
+        figure
     }
 
     /// Bytes that are measured of a memory node at once.
@@ -288,7 +311,8 @@ impl<'a> Probe<'a> {
                             true => &mut bandwidth.all,
                             false => &mut bandwidth.one,
                         };
-                        matrix[place].push(rounds.of(|slice| team.gbs(slice)));
+                        let gbs = rounds.of_some(|slice| team.gbs(slice));
+                        matrix[place].push(self.kept(gbs));
                     }
                 }
             }
@@ -319,7 +343,8 @@ impl<'a> Probe<'a> {
         for count in between(cpus.len()) {
             let team = Team::start(cpus[..count].to_vec(), &self.task(*near, count))?;
             self.begin(&format!("read, {count} on {node}"));
-            row.push((count, rounds.of(|slice| team.gbs(slice))));
+            let gbs = rounds.of_some(|slice| team.gbs(slice));
+            row.push((count, self.kept(gbs)));
         }
         if let Some(read) = bandwidth.iter().find(|one| one.work == Work::Read) {
             row.insert(0, (1, read.one[index][*near]));
@@ -327,7 +352,10 @@ impl<'a> Probe<'a> {
                 row.push((cpus.len(), read.all[index][*near]));
             }
         }
-        Ok(row)
+        let told = row
+            .into_iter()
+            .filter_map(|(count, gbs)| Some((count, gbs?)));
+        Ok(told.collect())
     }
 
     fn loaded(&mut self, place: &Place) -> io::Result<Vec<Loaded>> {
@@ -349,7 +377,7 @@ impl<'a> Probe<'a> {
         for pause in PAUSES {
             self.begin(&format!("latency under load, {node}"));
             team.pause(pause);
-            row.push(on(*first, || {
+            let point = on(*first, || {
                 if row.is_empty() {
                     team::read(other);
                 }
@@ -359,9 +387,11 @@ impl<'a> Probe<'a> {
                     gbs.push(team.during(|| ns = chain.follow(slice)));
                     ns
                 });
+                // Load that nobody made is none.
                 let gbs = Sample::of(gbs);
-                Loaded { gbs, ns }
-            })?);
+                (gbs.median > 0.0).then_some(Loaded { gbs, ns })
+            })?;
+            row.extend(self.kept(point));
         }
         Ok(row)
     }
@@ -434,7 +464,8 @@ impl<'a> Probe<'a> {
         };
         let policy = KernelPolicy::bound_to(self.memory[place.near]);
         let team = cached::Team::start(cpus.to_vec(), &policy, bytes, self.huge)?;
-        Ok(Some(self.rounds.of(|slice| team.gbs(slice))))
+        let gbs = self.rounds.of_some(|slice| team.gbs(slice));
+        Ok(self.kept(gbs))
     }
 
     fn flops(&mut self) -> io::Result<Vec<Flops>> {
@@ -465,7 +496,7 @@ impl<'a> Probe<'a> {
         Ok(all)
     }
 
-    fn peak(&mut self, kernel: Kernel, cpus: &[CpuId]) -> io::Result<Sample> {
+    fn peak(&mut self, kernel: Kernel, cpus: &[CpuId]) -> io::Result<Option<Sample>> {
         let (precision, instructions) = (kernel.precision(), kernel.instructions());
         self.begin(&format!(
             "{} precision by {}, {} from {} on",
@@ -475,7 +506,8 @@ impl<'a> Probe<'a> {
             cpus[0]
         ));
         let team = flops::Team::start(cpus.to_vec(), kernel)?;
-        Ok(self.rounds.of(|slice| team.gflops(slice / PEAK_PART)))
+        let gflops = self.rounds.of_some(|slice| team.gflops(slice / PEAK_PART));
+        Ok(self.kept(gflops))
     }
 
     /// The first CPU with one that shares its cache, and one of every other cache.

@@ -34,10 +34,11 @@ impl Sample {
 pub struct Bandwidth {
     /// What the threads do.
     pub work: Work,
-    /// By one thread: `one[cpu_node][memory_node]`, by position.
-    pub one: Vec<Vec<Sample>>,
+    /// By one thread: `one[cpu_node][memory_node]`, by position; `None` where threads were given no
+    /// time to measure it, see [`Report::left_out`].
+    pub one: Vec<Vec<Option<Sample>>>,
     /// By a thread on each CPU of the node.
-    pub all: Vec<Vec<Sample>>,
+    pub all: Vec<Vec<Option<Sample>>>,
 }
 
 /// What a level of caches delivers to those who read it, in GB/s; by node with CPUs. `None` where it
@@ -61,12 +62,12 @@ pub struct Flops {
     pub instructions: Instructions,
     /// Of their numbers.
     pub precision: Precision,
-    /// By one thread: on the first CPU of each node with CPUs.
-    pub one: Vec<Sample>,
+    /// By one thread: on the first CPU of each node with CPUs. `None` as of [`Bandwidth`].
+    pub one: Vec<Option<Sample>>,
     /// By a thread on each CPU of the node.
-    pub node: Vec<Sample>,
+    pub node: Vec<Option<Sample>>,
     /// By a thread on each CPU of all nodes.
-    pub all: Sample,
+    pub all: Option<Sample>,
 }
 
 /// Two cores that hand a line to and fro.
@@ -112,6 +113,8 @@ pub struct Report {
     pub pairs: Vec<Pair>,
     /// Double precision by each kind of instructions, the widest first; then single by the widest.
     pub flops: Vec<Flops>,
+    /// What threads were given no time for, however often it was tried.
+    pub left_out: Vec<String>,
     /// Whether all memory was in huge pages.
     pub huge: bool,
     /// Bytes behind the latencies.
@@ -126,10 +129,12 @@ impl Report {
             .bandwidth
             .iter()
             .flat_map(|work| [&work.one, &work.all]);
-        let cells = matrices.chain([&self.latency]).flatten().flatten();
+        let cells = matrices.flatten().flatten().flatten();
+        let cells = cells.chain(self.latency.iter().flatten());
         let scaling = self.scaling.iter().flatten().map(|(_, sample)| sample);
         let flops = self.flops.iter();
-        let flops = flops.flat_map(|one| one.one.iter().chain(&one.node).chain([&one.all]));
+        let flops =
+            flops.flat_map(|one| one.one.iter().chain(&one.node).chain([&one.all]).flatten());
         let caches = self.caches.iter();
         let caches = caches.flat_map(|level| level.one.iter().chain(&level.all).flatten());
         let all = cells.chain(scaling).chain(flops).chain(caches);

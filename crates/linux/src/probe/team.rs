@@ -130,9 +130,9 @@ impl Team {
         self.crew.during(other)
     }
 
-    /// GB/s of all threads for a while.
+    /// GB/s of all threads for a while; `None` where they were given no time.
     #[must_use]
-    pub fn gbs(&self, slice: Duration) -> f64 {
+    pub fn gbs(&self, slice: Duration) -> Option<f64> {
         self.crew.per_ns(slice)
     }
 }

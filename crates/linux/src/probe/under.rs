@@ -36,8 +36,12 @@ pub fn read_gbs(topology: &Topology, cpus: &CpuSet, policy: &KernelPolicy) -> io
         huge: false,
     };
     let team = Team::start(cpus, &task)?;
-    let looks = (0..ROUNDS).map(|_| team.gbs(SLICE));
-    Ok(Sample::of(looks.collect()).median)
+    let looks: Vec<f64> = (0..ROUNDS).map_while(|_| team.gbs(SLICE)).collect();
+    if looks.is_empty() {
+        let text = "other programs leave these CPUs no time to measure their memory";
+        return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+    }
+    Ok(Sample::of(looks).median)
 }
 
 #[cfg(test)]

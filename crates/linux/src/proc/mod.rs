@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(stat.unwrap().name, "caf\u{fffd}");
         let mapped = mappings.0.unwrap();
         assert!(mapped.iter().any(|m| m.name.ends_with("caf\u{fffd}")));
-        assert!(mappings.1.unwrap().iter().any(|m| m.file));
+        assert!(mappings.1.unwrap().iter().any(|m| m.file.is_some()));
         assert_eq!(stat::read(&root, pid), None);
     }
 }

@@ -17,10 +17,69 @@ pub struct Mapping {
     pub pages: Vec<(NodeId, u64)>,
     /// Size of those pages in KiB.
     pub page_kb: u64,
-    /// Backed by a file?
-    pub file: bool,
+    /// Name of the file behind it; memory that is shared has one too.
+    pub file: Option<String>,
+    /// Pages that are the process's own, of all: of a private mapping of a file those that it has
+    /// written.
+    pub anonymous: u64,
     /// A mapping of the huge-page file system?
     pub huge: bool,
+}
+
+impl Mapping {
+    /// Pages per node that the programs which map it have made, where pages of files are what anybody
+    /// has read: anonymous memory, private or shared, and what is written of a private mapping of a
+    /// file. Where the kernel does not tell on which nodes the latter are, they are left out.
+    #[must_use]
+    pub fn own_pages(&self) -> Vec<(NodeId, u64)> {
+        let Some(file) = &self.file else {
+            return self.pages.clone();
+        };
+        let all: u64 = self.pages.iter().map(|&(_, count)| count).sum();
+        match self.pages[..] {
+            _ if self.huge || is_memory(file) || self.anonymous >= all => self.pages.clone(),
+            [(node, _)] if self.anonymous > 0 => vec![(node, self.anonymous)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Is this a name that the kernel gives memory without a file, or that of one in `/dev/shm`?
+///
+/// ```text
+/// /dev/zero (deleted)       shared anonymous memory
+/// /memfd:NAME (deleted)     memfd_create(2)
+/// /SYSV00000000 (deleted)   shmget(2), by its key
+/// /anon_hugepage (deleted)  the same in huge pages
+/// /i915 (deleted)           of a driver
+/// ```
+fn is_memory(name: &str) -> bool {
+    let is_kernels = |name: &str| name.starts_with('/') && !name[1..].contains('/');
+    let prefixes = ["/memfd:", "/SYSV", "/dev/shm/", "/dev/ashmem/"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+        || name == "/dev/zero (deleted)"
+        || name.strip_suffix(" (deleted)").is_some_and(is_kernels)
+}
+
+/// Without the kernel's escapes of blanks, line breaks and `=` (`\040`).
+fn unescaped(name: &str) -> String {
+    let (mut text, mut rest) = (String::new(), name);
+    while let Some((before, after)) = rest.split_once('\\') {
+        text.push_str(before);
+        let code = after
+            .get(..3)
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) if code.is_ascii() => text.push(char::from(code)),
+            _ => {
+                text.push('\\');
+                rest = after;
+                continue;
+            }
+        }
+        rest = &after[3..];
+    }
+    text + rest
 }
 
 /// Parses the whole file. Words that a newer kernel adds are skipped.
@@ -29,6 +88,7 @@ pub struct Mapping {
 /// 7f2c8c000000 default anon=33 dirty=33 N0=21 N1=12 kernelpagesize_kB=4
 /// 7f2c90000000 interleave:0-3 file=/lib/libc.so.6 mapped=8 mapmax=3 N0=8 kernelpagesize_kB=4
 /// 7f2c94000000 bind:0 file=/dev/hugepages/x huge dirty=2 N0=2 kernelpagesize_kB=2048
+/// 7f2c98000000 default file=/dev/zero\040(deleted) dirty=16 N0=16 kernelpagesize_kB=4
 /// ```
 pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
     let mut mappings = Vec::new();
@@ -55,7 +115,8 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
             policy,
             pages: Vec::new(),
             page_kb: 4,
-            file: false,
+            file: None,
+            anonymous: 0,
             huge: false,
         };
         for word in words {
@@ -63,7 +124,10 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
                 Some(("kernelpagesize_kB", size)) => {
                     mapping.page_kb = size.parse().map_err(|_| fail("has no page size"))?;
                 }
-                Some(("file", _)) => mapping.file = true,
+                Some(("file", name)) => mapping.file = Some(unescaped(name)),
+                Some(("anon", count)) => {
+                    mapping.anonymous = count.parse().map_err(|_| fail("has no page count"))?;
+                }
                 Some((key, count)) => {
                     let node = key.strip_prefix('N').and_then(|node| node.parse().ok());
                     if let Some(node) = node {
@@ -91,9 +155,22 @@ pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
 /// Pages per node over all mappings, in base pages, ascending by node.
 #[must_use]
 pub fn totals(mappings: &[Mapping]) -> Vec<(NodeId, u64)> {
+    in_base_pages(mappings, |mapping| mapping.pages.clone())
+}
+
+/// The same of [`Mapping::own_pages`].
+#[must_use]
+pub fn own_totals(mappings: &[Mapping]) -> Vec<(NodeId, u64)> {
+    in_base_pages(mappings, Mapping::own_pages)
+}
+
+fn in_base_pages(
+    mappings: &[Mapping],
+    of: fn(&Mapping) -> Vec<(NodeId, u64)>,
+) -> Vec<(NodeId, u64)> {
     let mut totals = std::collections::BTreeMap::<NodeId, u64>::new();
     for mapping in mappings {
-        for &(node, count) in &mapping.pages {
+        for (node, count) in of(mapping) {
             let base_pages = count.saturating_mul((mapping.page_kb / 4).max(1));
             let total = totals.entry(node).or_default();
             *total = total.saturating_add(base_pages);
@@ -119,7 +196,7 @@ mod tests {
     fn counts_are_in_base_pages() {
         let mappings = parse(TEXT).unwrap();
         assert_eq!(mappings.len(), 6);
-        assert!(mappings[2].huge && mappings[2].file && !mappings[0].file);
+        assert!(mappings[2].huge && mappings[2].file.is_some() && mappings[0].file.is_none());
         let policies: Vec<&str> = mappings.iter().map(|m| m.policy.as_str()).collect();
         assert_eq!(policies[1], "interleave:0-3");
         assert_eq!(
@@ -128,6 +205,44 @@ mod tests {
         );
         // 21 + 8 + 2 * 512 on node0.
         assert_eq!(totals(&mappings), [(NodeId(0), 1053), (NodeId(1), 12)]);
+    }
+
+    #[test]
+    fn what_is_the_programs_own_has_many_names() {
+        let of = |line: &str| {
+            let mappings = parse(&format!("7f00 default {line} kernelpagesize_kB=4\n")).unwrap();
+            let pages = mappings[0].own_pages();
+            pages.iter().map(|&(_, count)| count).collect::<Vec<_>>()
+        };
+        for name in [
+            "/dev/zero\\040(deleted)",
+            "/memfd:a\\040b/c\\075d\\040(deleted)",
+            "/memfd:sealed",
+            "/SYSV0000002a\\040(deleted)",
+            "/dev/shm/with\\040a\\040name",
+            "/anon_hugepage\\040(deleted)",
+            "/i915\\040(deleted)",
+        ] {
+            let line = format!("file={name} dirty=9 N0=4 N3=5");
+            assert_eq!(of(&line), [4, 5], "{name}");
+        }
+        assert_eq!(of("file=/dev/hugepages/x huge dirty=2 N0=2"), [2]);
+        assert_eq!(of("heap anon=3 dirty=3 N0=3"), [3]);
+        assert_eq!(of("stack anon=2 dirty=2 N0=1 N1=1"), [1, 1]);
+        // Of files what was written, where it is told on which node that is.
+        assert_eq!(of("file=/lib/libc.so mapped=8 N0=8"), [0; 0]);
+        assert_eq!(of("file=/lib/libc.so anon=3 dirty=3 mapped=8 N0=8"), [3]);
+        assert_eq!(of("file=/lib/libc.so anon=8 dirty=8 N0=3 N1=5"), [3, 5]);
+        assert_eq!(of("file=/lib/libc.so anon=3 mapped=8 N0=3 N1=5"), [0; 0]);
+        for name in [
+            "/tmp/x\\040(deleted)",
+            "/dev/zero",
+            "/vmlinuz",
+            "/srv/dev/shm/x",
+        ] {
+            assert_eq!(of(&format!("file={name} mapped=9 N0=9")), [0; 0], "{name}");
+        }
+        assert_eq!(unescaped(r"a\040b\\c\0x\999\"), r"a b\\c\0x\999\");
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub struct Topology {
     pub packages: Vec<Package>,
     /// `distances[from][to]` by position in `nodes` (ACPI SLIT: 10 is local).
     pub distances: Vec<Vec<u32>>,
+    /// Is it known how much memory nodes have, and how many huge pages are reserved? Files of hwloc may
+    /// not tell: nodes have none then.
+    pub is_told: Told,
     /// Transparent huge pages: the chosen mode, `None` where the kernel has none.
     pub transparent_huge_pages: Option<String>,
     /// Size of a transparent huge page in KiB.
@@ -67,6 +70,15 @@ pub struct Node {
     pub huge_pages: Vec<HugePages>,
     /// Weighted-interleave weight.
     pub weight: Option<u64>,
+}
+
+/// What of a machine's nodes is known; [`Topology::is_told`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// How much memory nodes have.
+    pub memory: bool,
+    /// How many huge pages are reserved.
+    pub huge_pages: bool,
 }
 
 /// A memory tier.
@@ -154,7 +166,7 @@ impl Topology {
         let (online, offline) = sysfs_cpu::read(root)?;
         let found = sysfs_node::read(root, &online, &mut notes)?;
         let transparent = sysfs_huge::read_transparent(root)?;
-        let topology = Self {
+        let mut topology = Self {
             nodes: found.nodes,
             online,
             offline,
@@ -166,6 +178,10 @@ impl Topology {
             weights_automatic: None,
             numa_balancing: None,
             demotion: None,
+            is_told: Told {
+                memory: true,
+                huge_pages: true,
+            },
             notes,
         };
         topology.check_membership(root)?;
@@ -197,8 +213,10 @@ impl Topology {
             .collect()
     }
 
-    /// Every online CPU is local to exactly one node.
-    fn check_membership(&self, root: &Root) -> Result<()> {
+    /// Every online CPU is local to one node at most; to none where the kernel does not tell, as of a
+    /// CPU of a node that is offline.
+    fn check_membership(&mut self, root: &Root) -> Result<()> {
+        let mut homeless = CpuSet::new();
         for cpu in self.online.iter() {
             let homes: Vec<NodeId> = self
                 .nodes
@@ -209,11 +227,7 @@ impl Topology {
             match homes[..] {
                 [_] => {}
                 [] => {
-                    return Err(Error::new(
-                        root.path("sys/devices/system/node"),
-                        format!("{cpu} is online and in no node's cpulist"),
-                        root.tree_remedy(),
-                    ));
+                    homeless.insert(cpu);
                 }
                 [first, second, ..] => {
                     return Err(Error::new(
@@ -223,6 +237,11 @@ impl Topology {
                     ));
                 }
             }
+        }
+        if !homeless.is_empty() {
+            self.notes.push(format!(
+                "CPUs {homeless} are online and in no node's cpulist: no memory is known to be near them"
+            ));
         }
         Ok(())
     }

@@ -187,7 +187,7 @@ impl WrittenTracker {
                 addresses: range.pages.start << 12..range.pages.end << 12,
                 access_count: count(range.written_count),
                 check_count: count(range.present_count).max(1),
-                age_count: 0,
+                age_count: None,
             }));
         }
         soft_dirty::clear(&self.root, pid)?;

@@ -43,8 +43,14 @@ pub struct Area {
     pub placed: f64,
     /// All accesses that memory served, or of which nothing else is known.
     pub accesses: f64,
+    /// Accesses of which the accessing node is known, and is in `reads` or `writes`.
+    pub sided: f64,
+    /// Accesses of which it is known whether they read or wrote.
+    pub kind_known: f64,
     /// Accesses that other CPUs' caches served (transfers), which are in none of the sums above.
     pub transfers: f64,
+    /// Does any sample tell whether it was one?
+    pub tells_transfers: bool,
     /// Stores among all of them, transfers too.
     pub stores: f64,
     latency_sum: f64,
@@ -75,6 +81,25 @@ impl Area {
         } else {
             0.0
         }
+    }
+
+    /// Accesses from each node that read; `None` where no accessing node is known.
+    #[must_use]
+    pub fn reads(&self) -> Option<&[f64]> {
+        (self.sided > 0.0).then_some(&self.reads)
+    }
+
+    /// Accesses from each node that wrote; `None` where no accessing node, or nothing of what accesses
+    /// did, is known.
+    #[must_use]
+    pub fn writes(&self) -> Option<&[f64]> {
+        (self.sided > 0.0 && self.kind_known > 0.0).then_some(&self.writes)
+    }
+
+    /// Accesses that the memory of each node served; `None` where that is not known of any.
+    #[must_use]
+    pub fn homes(&self) -> Option<&[f64]> {
+        (self.homes.iter().any(|&of| of > 0.0)).then_some(&self.homes)
     }
 
     /// Memory time of its remote accesses: what better placement could save a part of.
@@ -151,7 +176,10 @@ fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> A
         local: 0.0,
         placed: 0.0,
         accesses: 0.0,
+        sided: 0.0,
+        kind_known: 0.0,
         transfers: 0.0,
+        tells_transfers: false,
         stores: 0.0,
         latency_sum: 0.0,
         latency_weight: 0.0,
@@ -162,13 +190,16 @@ fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> A
 fn add(area: &mut Area, access: &Access) {
     let weight = f64::from(access.weight);
     area.sample_count += 1;
+    area.tells_transfers |= access.tells_transfer();
     area.stores += if access.is_write() { weight } else { 0.0 };
     if access.is_transfer() {
         area.transfers += weight;
         return;
     }
     area.accesses += weight;
+    area.kind_known += if access.kind_is_known() { weight } else { 0.0 };
     if let Some(from) = access.from() {
+        area.sided += weight;
         let side = if access.is_write() {
             &mut area.writes
         } else {

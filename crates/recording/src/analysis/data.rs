@@ -12,6 +12,8 @@ const WRITE: u8 = 1;
 const KIND_KNOWN: u8 = 2;
 /// Bit of a sample that another CPU's cache served.
 const TRANSFER: u8 = 4;
+/// Bit of a sample of which it is known whether one did.
+const TRANSFER_KNOWN: u8 = 8;
 
 /// A sampled access in 48 bytes. Nodes are by position in [`Data::nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,12 @@ impl Access {
     #[must_use]
     pub fn is_transfer(&self) -> bool {
         self.flags & TRANSFER != 0
+    }
+
+    /// Is it known whether another CPU's cache served it?
+    #[must_use]
+    pub fn tells_transfer(&self) -> bool {
+        self.flags & TRANSFER_KNOWN != 0
     }
 
     /// What it took, where known.
@@ -211,10 +219,11 @@ impl Data {
     pub fn own_cpu_us(&self) -> Option<u64> {
         match &self.meta.ended {
             Some(ended) => ended.own_cpu_us(),
-            None => {
-                let all = self.intervals.iter().map(|i| i.own_cpu_us);
-                all.reduce(u64::saturating_add)
-            }
+            None => self
+                .intervals
+                .iter()
+                .filter_map(|i| i.own_cpu_us)
+                .reduce(u64::saturating_add),
         }
     }
 
@@ -239,8 +248,9 @@ impl Data {
             None => 0,
         };
         let transfer = match sample.from_cache {
-            Some(true) => TRANSFER,
-            _ => 0,
+            Some(true) => TRANSFER | TRANSFER_KNOWN,
+            Some(false) => TRANSFER_KNOWN,
+            None => 0,
         };
         Access {
             time_ns: sample.time_ns,
@@ -274,11 +284,11 @@ pub(crate) mod tests {
         let meta = Meta {
             schema: SCHEMA.into(),
             hither: "test".into(),
-            began_unix_ms: 0,
+            began_unix_ms: None,
             kernel: "test".into(),
             nodes: vec![node(0), node(2)],
             distances: Vec::new(),
-            line_bytes: 64,
+            line_bytes: Some(64),
             command: vec!["./app".into()],
             watched: "the command".into(),
             trackers: vec![MetaTracker {
@@ -340,7 +350,7 @@ pub(crate) mod tests {
     pub fn transfer(time_ns: u64, address: u64, from: u16, home: u16) -> Access {
         let access = write(time_ns, address, from, home);
         Access {
-            flags: access.flags | TRANSFER,
+            flags: access.flags | TRANSFER | TRANSFER_KNOWN,
             ..access
         }
     }

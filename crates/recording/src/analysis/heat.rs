@@ -308,7 +308,7 @@ mod tests {
             end,
             access_count,
             check_count: 20,
-            age_count: 0,
+            age_count: None,
         };
         data.regions = vec![
             region(100, 0x10_0000, 0x20_0000, 20),
@@ -337,7 +337,7 @@ mod tests {
             end: 9 << 20,
             access_count: 5,
             check_count: 20,
-            age_count: 0,
+            age_count: None,
         }];
         data.meta.nodes[0].spans = vec![(0, 3 << 20)];
         data.meta.nodes[1].spans = vec![(3 << 20, 8 << 20)];

@@ -89,6 +89,12 @@ pub struct Look {
     pub range: Range<u64>,
     /// Samples behind it.
     pub sample_count: usize,
+    /// Do samples tell reads from writes, what other CPUs' caches served, and who accessed from where?
+    pub tells_kinds: bool,
+    /// See above.
+    pub tells_transfers: bool,
+    /// See above.
+    pub tells_nodes: bool,
     /// Pages that were touched.
     pub pages: Vec<Page>,
     /// What they come to.
@@ -137,6 +143,7 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     let counted = counted.filter(|pages| !pages.is_empty());
     let is_counted = counted.is_some();
     let pages = counted.unwrap_or_else(|| pages::of_accesses(nodes, pid, data.accesses.iter()));
+    let tells_kinds = data.accesses.iter().any(Access::kind_is_known);
     let summary = pages::summary(&pages, nodes);
     let sampled = written::Sampled {
         stores: all.writes,
@@ -149,6 +156,9 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     Look {
         pid,
         sample_count: data.accesses.len(),
+        tells_kinds,
+        tells_transfers: data.accesses.iter().any(Access::tells_transfer),
+        tells_nodes: data.accesses.iter().any(|access| access.from().is_some()),
         written,
         choice: choose(&pages, &summary, &lines, is_one),
         range,
@@ -191,7 +201,7 @@ fn users(data: &Data, by_thread: bool) -> Vec<User> {
 }
 
 fn touched_lines(data: &Data, areas: &Areas, by_thread: bool) -> Vec<TouchedLine> {
-    let line_bytes = u64::from(data.meta.line_bytes.max(8)).next_power_of_two();
+    let line_bytes = data.meta.line_bytes();
     let mut shared: BTreeMap<u64, Line> = sharing::lines(data, &areas.of_access, usize::MAX)
         .into_iter()
         .map(|line| (line.address, line))

@@ -289,7 +289,7 @@ mod tests {
                     end: (half + 1) << 30,
                     access_count: if is_hot { 20 } else { 1 },
                     check_count: 20,
-                    age_count: 0,
+                    age_count: None,
                 });
             }
         }

@@ -57,6 +57,8 @@ pub struct Line {
     pub accesses: f64,
     /// Those of them that another CPU's cache served.
     pub transfers: f64,
+    /// Does any sample tell whether it was one?
+    pub tells_transfers: bool,
     /// Mean latency in ns, where known.
     pub latency_ns: Option<f64>,
 }
@@ -85,7 +87,7 @@ impl Line {
 /// Lines that several users share and one writes, by accesses, most first; at most `most`.
 #[must_use]
 pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
-    let line_bytes = u64::from(data.meta.line_bytes.max(8)).next_power_of_two();
+    let line_bytes = data.meta.line_bytes();
     let by_thread = data.accesses.iter().all(|access| access.tid().is_some());
     let user = |index: u32| {
         let access = &data.accesses[index as usize];
@@ -113,6 +115,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
         let mut words: BTreeMap<u32, BTreeMap<i32, (f64, i32)>> = BTreeMap::new();
         let mut samples: BTreeMap<i32, i32> = BTreeMap::new();
         let (mut latency, mut known, mut transfers) = (0.0, 0.0, 0.0);
+        let mut tells_transfers = false;
         for &(_, _, index) in group {
             let access = &data.accesses[index as usize];
             let Some(id) = user(index) else { continue };
@@ -125,6 +128,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
                 offsets: Vec::new(),
             });
             entry.accesses += weight;
+            tells_transfers |= access.tells_transfer();
             transfers += if access.is_transfer() { weight } else { 0.0 };
             entry.writes += if access.is_write() { weight } else { 0.0 };
             let of_word = words.entry(offset).or_default().entry(id).or_default();
@@ -171,6 +175,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
             chance,
             accesses: all,
             transfers,
+            tells_transfers,
             latency_ns: (known > 0.0).then(|| latency / known),
         });
     }

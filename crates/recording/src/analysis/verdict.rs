@@ -77,7 +77,7 @@ pub struct Overall {
     /// CPU time of what was watched, in us.
     pub watched_cpu_us: Option<u64>,
     /// Samples that were lost.
-    pub lost_count: u64,
+    pub lost_count: Option<u64>,
 }
 
 impl Overall {
@@ -141,7 +141,10 @@ pub fn overall(data: &Data, areas: &Areas) -> Overall {
             .ended
             .as_ref()
             .and_then(|ended| ended.watched_cpu_us),
-        lost_count: all.iter().map(|interval| interval.lost_count).sum(),
+        lost_count: all
+            .iter()
+            .map(|interval| interval.lost_count)
+            .reduce(u64::saturating_add),
     }
 }
 
@@ -152,7 +155,8 @@ fn node_bytes(data: &Data) -> Option<Vec<f64>> {
         let sum = row.read_bytes? as f64 + row.write_bytes? as f64;
         *bytes.get_mut(data.position(row.node)?)?.get_or_insert(0.0) += sum;
     }
-    bytes.into_iter().collect()
+    let all: Option<Vec<f64>> = bytes.into_iter().collect();
+    all.filter(|all| !all.is_empty())
 }
 
 /// Judges the recording.
@@ -449,7 +453,7 @@ mod tests {
             end: 4096,
             access_count: 1,
             check_count: 1,
-            age_count: 0,
+            age_count: None,
         });
         assert!(judged(&data).sentence.starts_with("Access bits"));
         // The same rows, of another tracker.
@@ -505,10 +509,10 @@ mod tests {
             length_ns,
             status: Some(0),
             signal: None,
-            own_user_us: 3_000,
-            own_system_us: 2_730,
+            own_user_us: Some(3_000),
+            own_system_us: Some(2_730),
             watched_cpu_us,
-            own_peak_kb: 1,
+            own_peak_kb: Some(1),
             notes: Vec::new(),
         }
     }
@@ -538,7 +542,7 @@ mod tests {
             l3_mpki: None,
             sample_count: 0,
             lost_count: 0,
-            own_cpu_us: 123,
+            own_cpu_us: Some(123),
         }
     }
 

@@ -8,6 +8,7 @@
 //! about alike, and is too low where many of them are hardly used.
 
 use super::data::Data;
+use hither_core::metrics::total;
 use std::collections::HashMap;
 
 /// Standard error that an estimate from samples may have, of the whole: a window goes on until its
@@ -132,8 +133,8 @@ fn of_regions(data: &Data) -> WorkingSet {
         let touched = group.iter().filter(|region| region.access_count > 0);
         windows.push(Window {
             time_ns: group[0].time_ns,
-            touched_bytes: touched.map(bytes).sum(),
-            weighted_bytes: group.iter().map(|r| bytes(r) * weight(r)).sum(),
+            touched_bytes: total(touched.map(bytes)),
+            weighted_bytes: total(group.iter().map(|r| bytes(r) * weight(r))),
             error_bytes: None,
         });
     }
@@ -257,7 +258,7 @@ mod tests {
             end: 1000,
             access_count,
             check_count,
-            age_count: 0,
+            age_count: None,
         };
         let counts = [
             (32, 32),

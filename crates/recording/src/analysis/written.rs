@@ -168,7 +168,7 @@ mod tests {
             end,
             access_count,
             check_count: 8,
-            age_count: 0,
+            age_count: None,
         }
     }
 

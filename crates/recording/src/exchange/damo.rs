@@ -8,10 +8,11 @@
 //! machine has memory at physical addresses from 64 TiB on, and the stack of every process lies
 //! beyond: targets with such an address are processes, others are physical memory.
 
-use super::{Imported, MOST_BYTES, Malformed};
+use super::{Imported, LeftOut, MOST_BYTES, Malformed};
 use crate::rows::{Process, Region};
 use miniz_oxide::inflate::{TINFLStatus, decompress_to_vec_zlib_with_limit};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 
 /// Addresses from here on are virtual ones.
@@ -25,9 +26,27 @@ const REMEDY: &str = "give the file as `damo record` wrote it (--output_type jso
 
 #[derive(Deserialize)]
 struct Record {
+    kdamond_idx: Option<Number>,
+    context_idx: Option<Number>,
+    /// The scheme whose regions these are; those that DAMON monitors otherwise.
+    scheme_idx: Option<Number>,
     target_id: Option<Number>,
+    #[serde(default)]
+    scheme_filters: Option<Vec<Filter>>,
     intervals: Option<Intervals>,
     snapshots: Vec<Snapshot>,
+    data_source: Option<String>,
+}
+
+/// What a scheme lets pass.
+#[derive(Deserialize)]
+struct Filter {
+    filter_type: Option<String>,
+    matching: Option<bool>,
+    /// `filter_pass` in older files.
+    #[serde(alias = "filter_pass")]
+    allow: Option<bool>,
+    memcg_path: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -43,6 +62,7 @@ struct Snapshot {
     /// Where DAMON tunes its intervals.
     sample_interval_us: Option<Number>,
     regions: Vec<DamoRegion>,
+    damos_stats: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -51,6 +71,9 @@ struct DamoRegion {
     end: Number,
     nr_accesses: Option<Accesses>,
     age: Option<Age>,
+    probe_hits: Option<Vec<IgnoredAny>>,
+    /// Bytes of it that passed the scheme's filters.
+    sz_filter_passed: Option<Number>,
 }
 
 #[derive(Deserialize)]
@@ -202,14 +225,15 @@ fn of_json(bytes: &[u8]) -> Result<Imported, Malformed> {
         Malformed::new(offset, format!("no list of damo records ({error})"), REMEDY)
     })?;
     let mut targets = Vec::new();
+    let mut notes = Vec::new();
     for (index, record) in records.iter().enumerate() {
-        let target = target(index, record).map_err(|what| {
+        let target = target(index, record, &mut notes).map_err(|what| {
             // Where in the text it was is not known any more: all that is read is one value.
             Malformed::new(0, format!("record {index}: {what}"), REMEDY)
         })?;
         targets.push(target);
     }
-    Ok(assemble(targets))
+    Ok(assemble(targets, notes))
 }
 
 /// A line and a column as serde_json counts them.
@@ -247,7 +271,7 @@ pub(super) struct Seen {
     pub start: u64,
     pub end: u64,
     pub accesses: Count,
-    pub age: Count,
+    pub age: Option<Count>,
 }
 
 /// A count, or in what it can be turned into one.
@@ -261,15 +285,89 @@ pub(super) enum Count {
     Us(f64),
 }
 
-fn target(index: usize, record: &Record) -> Result<Target, String> {
+/// As damo calls a target: its number, with those of its kdamond and context where these are not the
+/// first.
+fn name(index: usize, record: &Record) -> String {
+    let number = |number: &Option<Number>| match number {
+        Some(Number::Whole(id)) => Some(id.to_string()),
+        Some(Number::Text(id)) => Some(id.clone()),
+        _ => None,
+    };
+    let target = number(&record.target_id).unwrap_or_else(|| index.to_string());
+    let of = [&record.kdamond_idx, &record.context_idx]
+        .map(|index| number(index).filter(|index| index != "0"));
+    match of {
+        [None, None] => target,
+        [kdamond, context] => {
+            let or_first = |index: Option<String>| index.unwrap_or_else(|| "0".to_owned());
+            format!(
+                "{target} of kdamond {} context {}",
+                or_first(kdamond),
+                or_first(context)
+            )
+        }
+    }
+}
+
+/// Of what the regions are, and what of the record is not kept.
+fn limits(name: &str, record: &Record, notes: &mut Vec<String>) {
+    let filters = record.scheme_filters.iter().flatten().map(|filter| {
+        let word = |is: Option<bool>, yes, no| if is.unwrap_or(false) { yes } else { no };
+        let path = filter.memcg_path.as_deref().unwrap_or("");
+        format!(
+            "{} {}{} {path}",
+            word(filter.allow, "allow", "reject"),
+            word(filter.matching, "", "not "),
+            filter.filter_type.as_deref().unwrap_or("of unknown type"),
+        )
+        .trim_end()
+        .to_owned()
+    });
+    let filters: Vec<String> = filters.collect();
+    if !filters.is_empty() {
+        notes.push(format!(
+            "target {name} was recorded through filters ({}): what they hold back is in the regions \
+             and their counts all the same",
+            filters.join(", ")
+        ));
+    }
+    if matches!(record.scheme_idx, Some(Number::Whole(_) | Number::Text(_))) {
+        notes.push(format!(
+            "target {name}: the regions are those that a scheme of DAMON was tried on, not all"
+        ));
+    }
+    match record.data_source.as_deref() {
+        None | Some("unknown" | "") => {}
+        Some(source) => notes.push(format!("target {name}: damo has its regions from {source}")),
+    }
+    let mut left_out = LeftOut::default();
+    for snapshot in &record.snapshots {
+        if snapshot.damos_stats.is_some() {
+            left_out.add("damos_stats");
+        }
+        for region in &snapshot.regions {
+            if region
+                .probe_hits
+                .as_ref()
+                .is_some_and(|hits| !hits.is_empty())
+            {
+                left_out.add("probe_hits");
+            }
+            let passed = region.sz_filter_passed.as_ref().and_then(Number::address);
+            if passed.is_some_and(|bytes| bytes > 0) {
+                left_out.add("sz_filter_passed");
+            }
+        }
+    }
+    notes.extend(left_out.note(&format!("fields of target {name}")));
+}
+
+fn target(index: usize, record: &Record, notes: &mut Vec<String>) -> Result<Target, String> {
     let mut target = Target {
-        name: match &record.target_id {
-            Some(Number::Whole(id)) => id.to_string(),
-            Some(Number::Text(id)) => id.clone(),
-            _ => index.to_string(),
-        },
+        name: name(index, record),
         ..Target::default()
     };
+    limits(&target.name, record, notes);
     if let Some(intervals) = &record.intervals {
         // Without a unit they are in us, and times are kept in ns.
         let time = |number: &Number| number.value(TIMES, 1e3).filter(|&time| time > 0.0);
@@ -313,7 +411,7 @@ fn target(index: usize, record: &Record) -> Result<Target, String> {
                 start,
                 end,
                 accesses: accesses.ok_or_else(|| fault("a region has no `nr_accesses`"))?,
-                age: age.unwrap_or(Count::Of(0.0)),
+                age,
             });
         }
         target.snapshots.push(seen);
@@ -322,9 +420,10 @@ fn target(index: usize, record: &Record) -> Result<Target, String> {
 }
 
 /// A recording out of what was seen of each target.
-pub(super) fn assemble(mut targets: Vec<Target>) -> Imported {
+pub(super) fn assemble(mut targets: Vec<Target>, notes: Vec<String>) -> Imported {
     let mut imported = Imported::default();
     let about = &mut imported.about;
+    about.notes = notes;
     for target in &mut targets {
         // What damo adds where there is one snapshot alone: the region 0-0 with -1 accesses.
         let is_added = |seen: &Seen| seen.end == 0 && seen.accesses == Count::Of(-1.0);
@@ -341,7 +440,7 @@ pub(super) fn assemble(mut targets: Vec<Target>) -> Imported {
     let ended = snapshots().map(|s| s.end_ns).fold(began, f64::max);
     about.length_ns = (ended - began) as u64;
     if began >= UNIX_FROM_NS {
-        about.began_unix_ms = (began / 1e6) as u64;
+        about.began_unix_ms = Some((began / 1e6) as u64);
     } else {
         let note = "the file does not tell at what time of day it was recorded";
         about.notes.push(note.to_owned());
@@ -357,7 +456,10 @@ pub(super) fn assemble(mut targets: Vec<Target>) -> Imported {
         _ => most,
     });
     let assumed = (most_seen.min(1e9) as u32).max(DEFAULT_CHECKS);
-    if targets.iter().any(|target| target.check_count.is_none()) {
+    let is_told = |target: &Target| {
+        target.check_count.is_some() || target.snapshots.iter().all(|s| s.check_ns.is_some())
+    };
+    if !targets.iter().all(is_told) {
         about.notes.push(format!(
             "the file does not tell how many checks an aggregation had: {assumed} is assumed, \
              DAMON's default of {DEFAULT_CHECKS} or the largest count that was seen"
@@ -453,7 +555,7 @@ fn add_regions(into: &mut Imported, target: &Target, pid: Option<i32>, began: f6
                 end: seen.end,
                 access_count: count(seen.accesses).round() as u32,
                 check_count,
-                age_count: count(seen.age).round() as u32,
+                age_count: seen.age.map(|age| count(age).round() as u32),
             });
         }
     }

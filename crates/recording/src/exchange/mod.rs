@@ -4,7 +4,7 @@
 //! | file | reads or writes |
 //! |---|---|
 //! | `damo` | damo's records: JSON, the same compressed by zlib |
-//! | `trace` | damo's other form: trace lines of DAMON as `perf script` prints them |
+//! | `trace` | trace lines of DAMON as perf, trace-cmd and damo print them |
 //! | `perf` | memory samples of perf.data: `perf mem record`, `perf c2c record`, `perf record -d` |
 //! | `perfetto` | trace events for ui.perfetto.dev |
 //!
@@ -18,6 +18,7 @@ mod trace;
 
 use crate::meta::{Ended, Meta, MetaNode, MetaTracker, SCHEMA};
 use crate::rows::{Interval, Mapping, Process, Region, Sample};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Largest file that is imported, and largest content of a compressed one.
@@ -83,11 +84,44 @@ pub struct Imported {
     pub mappings: Vec<Mapping>,
 }
 
-/// What a file tells of the machine and of the recording; empty or zero where it does not.
+impl Imported {
+    /// The notes that say what was left out.
+    fn left_out(&self) -> impl Iterator<Item = &str> {
+        let notes = self.about.notes.iter().map(String::as_str);
+        notes.filter(|note| note.contains("left out"))
+    }
+}
+
+/// What a file holds and a recording does not, by name, with how often.
+#[derive(Debug, Default)]
+struct LeftOut(BTreeMap<String, u64>);
+
+impl LeftOut {
+    /// Names that are told apart; the others count together.
+    const MOST: usize = 8;
+
+    fn add(&mut self, name: &str) {
+        let is_known = self.0.contains_key(name) || self.0.len() < Self::MOST;
+        let name = if is_known { name } else { "others" };
+        *self.0.entry(name.to_owned()).or_default() += 1;
+    }
+
+    /// `left out: fields behind a region's age (probe_hits: 4)`.
+    fn note(&self, what: &str) -> Option<String> {
+        let list: Vec<String> = self
+            .0
+            .iter()
+            .map(|(name, n)| format!("{name}: {n}"))
+            .collect();
+        (!list.is_empty()).then(|| format!("left out: {what} ({})", list.join(", ")))
+    }
+}
+
+/// What a file tells of the machine and of the recording; empty, `None` or zero where it does not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// When it began, in ms since 1970.
-    pub began_unix_ms: u64,
+    pub began_unix_ms: Option<u64>,
     /// Its length.
     pub length_ns: u64,
     /// Length of an aggregation in us.
@@ -119,7 +153,7 @@ impl About {
             kernel: self.kernel.clone(),
             nodes: self.nodes.clone(),
             distances: Vec::new(),
-            line_bytes: self.line_bytes.unwrap_or(64),
+            line_bytes: self.line_bytes,
             command: self.command.clone(),
             watched: self.watched.clone(),
             trackers: vec![MetaTracker {
@@ -131,10 +165,10 @@ impl About {
                 length_ns: self.length_ns,
                 status: None,
                 signal: None,
-                own_user_us: 0,
-                own_system_us: 0,
+                own_user_us: None,
+                own_system_us: None,
                 watched_cpu_us: None,
-                own_peak_kb: 0,
+                own_peak_kb: None,
                 notes: self.notes.clone(),
             }),
         }
@@ -158,10 +192,10 @@ pub fn detect(bytes: &[u8]) -> Result<Format, Malformed> {
         )),
         _ => Err(Malformed::new(
             0,
-            "the content is of neither damo (JSON, zlib, lines of damon_aggregated) nor perf \
-             (PERFILE2)",
-            "give a file that `damo record` or `perf mem record` wrote; unpack it first if it is \
-             compressed otherwise",
+            "the content is of neither damo (JSON, zlib), nor perf (PERFILE2), nor lines of \
+             damon_aggregated as perf or trace-cmd print them",
+            "give a file that `damo record` or `perf mem record` wrote, or that text; unpack it \
+             first if it is compressed otherwise",
         )),
     }
 }
@@ -169,13 +203,33 @@ pub fn detect(bytes: &[u8]) -> Result<Format, Malformed> {
 /// Reads a file.
 ///
 /// # Errors
-/// What is wrong where, and how to mend it.
+/// What is wrong where, and how to mend it; that it holds neither a sample nor a region.
 pub fn import(bytes: &[u8], format: Format) -> Result<Imported, Malformed> {
-    match format {
+    let imported = match format {
         Format::Damo if trace::is_trace(bytes) => trace::import(bytes),
         Format::Damo => damo::import(bytes),
         Format::Perf => perf::import(bytes),
+    }?;
+    if imported.samples.is_empty() && imported.regions.is_empty() {
+        let why: Vec<&str> = imported.left_out().collect();
+        let why = if why.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", why.join("; "))
+        };
+        return Err(Malformed::new(
+            bytes.len(),
+            format!("the file ends without a sample or a region that could be imported{why}"),
+            match format {
+                Format::Damo => "record anew with `damo record`, for a second at least",
+                Format::Perf => {
+                    "record anew with `perf mem record` or `perf record -d`, in user \
+                                 mode too"
+                }
+            },
+        ));
     }
+    Ok(imported)
 }
 
 #[cfg(test)]

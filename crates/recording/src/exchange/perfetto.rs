@@ -219,7 +219,7 @@ mod tests {
             l3_mpki: None,
             sample_count: 0,
             lost_count: 0,
-            own_cpu_us: 0,
+            own_cpu_us: None,
         });
         data.traffic.push(Node {
             time_ns: 300_000,

@@ -47,7 +47,7 @@ fn damo_tells_the_same_in_each_of_its_forms() {
         ),
         (0x55d0_c000_0000, 0x55d0_c080_0000, 18, 20)
     );
-    assert_eq!((first.pid, first.age_count), (Some(1), 0));
+    assert_eq!((first.pid, first.age_count), (Some(1), Some(0)));
     // Of two processes, which damo does not name.
     let pids: Vec<i32> = json.processes.iter().map(|process| process.pid).collect();
     assert_eq!(pids, [1, 2]);
@@ -95,7 +95,7 @@ fn damo_writes_numbers_for_people_too() {
         end: 4831838208,
         access_count: 10,
         check_count: 20,
-        age_count: 3,
+        age_count: Some(3),
     };
     assert_eq!(imported.regions, [expected]);
     assert!(
@@ -116,6 +116,167 @@ kdamond.x xxxx xxxx 10.200000: damon:damon_aggregated: target_id=0 nr_regions=1 
     let imported = read(lines.as_bytes()).unwrap();
     assert_eq!(imported.regions.len(), 1);
     assert_eq!(imported.regions[0].length_ns / 1_000_000, 100);
+}
+
+/// Start, accesses, age and length in ms of each region.
+fn told(imported: &Imported) -> Vec<(u64, u32, Option<u32>, u64)> {
+    let regions = imported.regions.iter();
+    let told = regions.map(|r| {
+        (
+            r.start,
+            r.access_count,
+            r.age_count,
+            r.length_ns / 1_000_000,
+        )
+    });
+    told.collect()
+}
+
+#[test]
+fn traces_are_read_whoever_printed_them() {
+    let read = |name: &str| read(&fixture(&format!("damo/{name}"))).unwrap();
+    let new = read("trace-cmd.txt");
+    let (low, high) = (4_294_967_296, 4_701_806_592);
+    assert_eq!(
+        told(&new),
+        [
+            (low, 0, Some(1635), 100),
+            (high, 7, Some(12), 100),
+            (low, 0, Some(1636), 100),
+            (high, 7, Some(13), 100),
+        ]
+    );
+    assert_eq!(read("trace-cmd-3.2.txt"), new);
+    // perf trace has ms since the trace began, and here one snapshot alone: 100 ms are assumed.
+    let trace = read("perf-trace.txt");
+    assert_eq!(
+        told(&trace),
+        [
+            (8_232_701_952, 0, Some(1485), 100),
+            (8_371_830_784, 3, Some(1), 100)
+        ]
+    );
+    // Without ages: damo's conversion writes None, old kernels nothing.
+    let converted = read("converted-no-age.txt");
+    assert_eq!(converted.regions.len(), 20);
+    assert!(
+        converted
+            .regions
+            .iter()
+            .all(|region| region.age_count.is_none())
+    );
+    assert!(converted.regions.iter().all(|region| region.pid == Some(1)));
+    // 1,234 us between checks, as DAMON's tuning said: 81 in 100 ms.
+    let tuned = read("kthreadd.txt");
+    let checks: Vec<_> = tuned
+        .regions
+        .iter()
+        .map(|r| (r.access_count, r.check_count))
+        .collect();
+    assert_eq!(checks, [(0, 81), (3, 81), (0, 81), (3, 81)]);
+    assert!(!notes(&tuned).contains("is assumed"), "{}", notes(&tuned));
+    let hits = read("probe-hits.txt");
+    assert_eq!(told(&hits)[1], (4096, 13, Some(27), 100));
+    assert!(
+        notes(&hits).contains("left out: fields behind a region's age (probe_hits: 4)"),
+        "{}",
+        notes(&hits)
+    );
+}
+
+#[test]
+fn what_a_trace_lost_or_says_besides_is_told() {
+    let text = "\
+CPU:3 [1234 EVENTS DROPPED]
+ kworker/0:1-ev-7 [000] ..... 1.000: sched_switch:  prev_comm=a: 2: b ==> next_comm=c
+ kdamond.0-9 [000] ..... 1.100: damon_aggregated:   target_id=0 nr_regions=1 4096-8192: 3 1
+ kdamond.0-9 [000] ..... 1.200: damos_before_apply:  ctx_idx=0 scheme_idx=0 target_idx=0
+ kworker/0:1-ev-7 [000] ..... 1.300: sched_switch:  prev_comm=a
+";
+    let imported = read(text.as_bytes()).unwrap();
+    assert_eq!(imported.regions.len(), 1);
+    let notes = notes(&imported);
+    for words in [
+        "says 1 times that events were lost",
+        "left out: lines of other events (damos_before_apply: 1, sched_switch: 2)",
+    ] {
+        assert!(notes.contains(words), "{notes}");
+    }
+}
+
+#[test]
+fn what_damo_held_back_is_told() {
+    let text = br#"[{"kdamond_idx": 0, "context_idx": 0, "scheme_idx": 2, "target_id": 0,
+        "intervals": null, "data_source": "damon_stat",
+        "scheme_filters": [
+            {"filter_type": "anon", "matching": true, "allow": false},
+            {"filter_type": "memcg", "matching": false, "filter_pass": true, "memcg_path": "/a"}],
+        "snapshots": [{"start_time": 0, "end_time": 100000000, "damos_stats": {"nr_tried": 3},
+            "regions": [{"start": 0, "end": 4096, "nr_accesses": {"samples": 2}, "age": null,
+                         "probe_hits": [1, 2], "sz_filter_passed": "4.000 KiB"}]}]},
+        {"kdamond_idx": 1, "context_idx": 0, "target_id": 0, "intervals": null,
+         "scheme_filters": [], "snapshots": []}]"#;
+    let imported = read(text).unwrap();
+    assert_eq!(imported.regions[0].age_count, None);
+    let notes = notes(&imported);
+    for words in [
+        "target 0 was recorded through filters (reject anon, allow not memcg /a)",
+        "that a scheme of DAMON was tried on",
+        "has its regions from damon_stat",
+        "left out: fields of target 0 (damos_stats: 1, probe_hits: 1, sz_filter_passed: 1)",
+    ] {
+        assert!(notes.contains(words), "{words} is not in {notes}");
+    }
+    assert!(
+        !notes.contains("kdamond 1 context 0 was recorded"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn a_file_that_yields_nothing_is_an_error() {
+    let told = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
+    assert!(
+        told(b"[]").contains("ends without a sample or a region"),
+        "{}",
+        told(b"[]")
+    );
+    let record = br#"[{"target_id": 0, "intervals": null, "snapshots": [
+        {"end_time": 5, "regions": [{"start": 9, "end": 9, "nr_accesses": {"samples": 0}}]}]}]"#;
+    let why = told(record);
+    assert!(
+        why.contains("end where they start or before, and were left out"),
+        "{why}"
+    );
+    // What damo adds to a snapshot alone is none.
+    let line = "k 1 [0] 1.0: damon:damon_aggregated: target_id=0 nr_regions=1 0-0: -1 -1\n";
+    assert!(told(line.as_bytes()).contains("damo record"));
+    // Samples of the kernel's memory alone.
+    let mut kernel = memory_sample(1000, 0, 2);
+    kernel[8 + 24..8 + 32].copy_from_slice(&(1_u64 << 63).to_le_bytes());
+    let why = told(&perf_file(MEMORY, &kernel));
+    assert!(
+        why.contains("1 samples are of the kernel's memory"),
+        "{why}"
+    );
+}
+
+#[test]
+fn unknown_figures_of_other_tools_stay_unknown() {
+    for name in ["damo/negzero.txt", "perf-data/page-faults.data"] {
+        let imported = read(&fixture(name)).unwrap();
+        let meta = imported.about.meta("test");
+        assert_eq!(meta.began_unix_ms, None);
+        let ended = meta.ended.unwrap();
+        let own = (ended.own_user_us, ended.own_system_us, ended.own_peak_kb);
+        assert_eq!(own, (None, None, None), "{name}");
+        assert!(
+            imported
+                .intervals
+                .iter()
+                .all(|interval| interval.own_cpu_us.is_none())
+        );
+    }
 }
 
 #[test]
@@ -253,6 +414,15 @@ fn stacks_and_several_events_are_passed_over() {
     assert!(stacks.samples.len() > 250, "{}", stacks.samples.len());
     let two = read(&fixture("perf-data/two-events.data")).unwrap();
     assert!(two.samples.len() > 250, "{}", two.samples.len());
+    for (file, words) in [
+        (
+            &stacks,
+            "left out: fields of samples (call chains, registers, stacks)",
+        ),
+        (&two, "have no address"),
+    ] {
+        assert!(notes(file).contains(words), "{words}: {}", notes(file));
+    }
     // The other event has no addresses.
     assert!(notes(&two).contains("have no address"), "{}", notes(&two));
 }

@@ -2,7 +2,7 @@
 
 use super::latency::{Latency, REQUESTS};
 use super::{Report, Row, Took, Traffic};
-use crate::print::Table;
+use crate::print::{self, Table};
 use crate::terminal::Terminal;
 use crate::units::{short_bytes, time};
 use serde_json::{Value, json};
@@ -173,7 +173,7 @@ impl Report {
             "streams": rows,
             "latency": latency,
         });
-        format!("{document:#}\n")
+        print::json(document)
     }
 }
 

@@ -1,9 +1,10 @@
-//! Machines as files of hwloc 2 (`lstopo machine.xml`): read into the same types as sysfs, and
-//! written.
+//! Machines as files of hwloc 2 and 3 (`lstopo machine.xml`): read into the same types as sysfs, and
+//! written as hwloc 2 has them, which hwloc 3 reads too.
 //!
 //! hwloc keeps a tree of CPUs, [`write`] builds it and [`read`] takes it apart. What one side has
 //! and the other does not know is said in [`Topology::notes`], and listed in `docs/hwloc.md`. The
-//! format is that of hwloc 2.9's `hwloc2.dtd` and `topology-xml.c`.
+//! format is that of hwloc 2.9's `hwloc2.dtd` and `topology-xml.c`; what hwloc 3.0 has changed in it is
+//! in the same places of its sources, and told where it is read.
 //!
 //! One thing hwloc does not keep is which node a CPU is local to: a node without CPUs (HBM, CXL) has
 //! there the CPUs that are near it. The files that are written here say it besides, as infos, which
@@ -31,7 +32,7 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// What mends a file that cannot be read.
 const FILE_REMEDY: &str =
-    "give a file of hwloc 2 (lstopo FILE.xml, or hither topo --hwloc FILE.xml)";
+    "give a file of hwloc 2 or 3 (lstopo FILE.xml, or hither topo --hwloc FILE.xml)";
 
 /// Who told what is in a file that is written here.
 const OWN_BACKEND: &str = "hither";
@@ -71,10 +72,10 @@ impl Machine {
         })
     }
 
-    /// The machine of a file of hwloc 2.
+    /// The machine of a file of hwloc 2 or 3.
     ///
     /// # Errors
-    /// A file that cannot be read, is not of hwloc 2, or contradicts itself: with path, line and
+    /// A file that cannot be read, is not of hwloc 2 or 3, or contradicts itself: with path, line and
     /// remedy.
     pub fn read_hwloc(path: &Path) -> Result<Self> {
         let fail = |source| Error::io(path, "cannot be read", FILE_REMEDY, source);

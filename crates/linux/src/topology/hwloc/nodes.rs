@@ -26,7 +26,8 @@ pub(super) struct Found<'a> {
     pages: Vec<(u64, u64)>,
     own: Option<CpuSet>,
     free_kb: Option<u64>,
-    tier: Option<u32>,
+    /// Number of its tier; lower is faster.
+    pub tier: Option<u32>,
     weight: Option<u64>,
 }
 
@@ -72,6 +73,11 @@ impl<'a> Found<'a> {
         Ok(found)
     }
 
+    /// Does the file say how many pages of which size it has?
+    pub fn tells_pages(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
     fn node(&self, cpus: CpuSet, tiers: &[u32]) -> Node {
         // The smallest are the base pages.
         let huge = self.pages.iter().skip(1).map(|&(bytes, count)| HugePages {
@@ -113,7 +119,7 @@ fn info<T>(
         .map_err(|fault| info.fault(format!("{name}: {}", fault.reason)))
 }
 
-/// The nodes, ascending, each with its own CPUs; every CPU that runs is in exactly one.
+/// The nodes, ascending, each with its own CPUs; every CPU that runs is in one at most.
 pub(super) fn assign(
     found: &[Found<'_>],
     whole: &Element,
@@ -148,14 +154,25 @@ pub(super) fn assign(
         nodes.push(node.node(cpus, &tiers));
     }
     nodes.sort_by_key(|node| node.id);
-    if let Some(cpu) = online.difference(&taken).first() {
-        return Err(whole.fault(format!(
-            "{cpu} is in the cpuset of no NUMANode (lstopo leaves out nodes that its cgroup forbids, \
-             but with --disallowed)"
-        )));
+    let homeless = online.difference(&taken);
+    if !homeless.is_empty() {
+        notes.push(format!(
+            "CPUs {homeless} are in the cpuset of no NUMANode (lstopo leaves out nodes that its cgroup \
+             forbids, but with --disallowed)"
+        ));
+    }
+    if nodes.is_empty() {
+        return Err(whole.fault("has no NUMANode"));
     }
     if nodes.iter().all(|node| node.memory.total_kb == 0) {
-        return Err(whole.fault("no node has memory"));
+        let is_told = |node: &Found<'_>| node.element.attribute("local_memory").is_some();
+        if found.iter().any(is_told) {
+            return Err(whole.fault("no node has memory"));
+        }
+        notes.push(
+            "the file does not tell how much memory nodes have: sets have CPUs alone there"
+                .to_owned(),
+        );
     }
     if !guessed.is_empty() {
         guessed.sort_unstable();

@@ -13,7 +13,7 @@ use crate::proc::allowed::Allowed;
 use crate::resources;
 use crate::topology::sysfs_cache::{Cache, CacheKind};
 use crate::topology::sysfs_device::is_gpu_class;
-use crate::topology::{CacheDomain, Node, Package, Topology};
+use crate::topology::{CacheDomain, Node, Package, Told, Topology};
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::rset::Device;
 use hither_core::rset::parse::is_device_letter;
@@ -81,10 +81,30 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
     let mut notes =
         vec!["read from a file of hwloc, which does not tell the kernel's settings".to_owned()];
     let offline = complete.unwrap_or_default().difference(&online);
-    if !offline.is_empty() && whole.info("Backend").and_then(value) != Some(OWN_BACKEND) {
+    // hwloc 3 has moved what is told of the file itself from the machine to the topology.
+    let backend = whole.info("Backend").or_else(|| root.info("Backend"));
+    if !offline.is_empty() && backend.and_then(value) != Some(OWN_BACKEND) {
         notes.push(format!(
             "CPUs {offline} are offline, or were forbidden to the program that wrote the file"
         ));
+    }
+    let is_told = Told {
+        memory: found
+            .nodes
+            .iter()
+            .any(|node| node.element.attribute("local_memory").is_some()),
+        huge_pages: found.nodes.iter().any(FoundNode::tells_pages),
+    };
+    if !is_told.huge_pages {
+        // hwloc 3 does not.
+        notes.push("the file does not tell how many huge pages nodes have".to_owned());
+    }
+    if found.take_tiers(&root)? {
+        notes.push(
+            "memory tiers are those that hwloc made of bandwidths and kinds of memory, in its order: \
+             the kernel's may differ"
+                .to_owned(),
+        );
     }
     let mut nodes = nodes::assign(&found.nodes, whole, &online, &mut notes)?;
     let by_gp_index = found.nodes.iter().filter_map(|node| {
@@ -113,6 +133,7 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
         weights_automatic: None,
         numa_balancing: None,
         demotion: None,
+        is_told,
         notes,
     };
     let cores = found.cores(&topology.online)?;
@@ -128,16 +149,23 @@ fn value(info: &Element) -> Option<&str> {
     info.attribute("value")
 }
 
-/// hwloc 2 writes `<topology version="2.0">`; 1.x had no version, 0.9 another element.
+/// hwloc 2 and 3 write `<topology version="2.0">` and `3.0`; 1.x had no version, 0.9 another element.
 fn check_version(root: &Element) -> Parsed<()> {
     let old = "is of hwloc 1; load it with lstopo of hwloc 2 and write it again";
+    let is = |version: &str, major: &str| {
+        let rest = version.strip_prefix(major);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
     match (&*root.name, root.attribute("version")) {
-        ("topology", Some(version)) if version == "2" || version.starts_with("2.") => Ok(()),
+        ("topology", Some(version)) if is(version, "2") || is(version, "3") => Ok(()),
         ("topology", None) | ("root", _) => Err(root.fault(old)),
         ("topology", Some(version)) if version.starts_with("1.") => Err(root.fault(old)),
         ("topology", Some(version)) => {
             let version = clip(version);
-            Err(root.fault(format!("is of version {version}, and hither reads 2.0")))
+            Err(root.fault(format!(
+                "is of version {version}, and hither reads 2 and 3; newer releases of lstopo write \
+                 those too (lstopo --of v2xml FILE.xml, as hwloc 3 has it)"
+            )))
         }
         (name, _) => {
             let name = clip(name);
@@ -202,6 +230,31 @@ impl<'a> Found<'a> {
             self.gather(child, place)?;
         }
         Ok(())
+    }
+
+    /// hwloc's own tiers, the fastest first, for nodes that say none themselves: `memtier` of hwloc 3,
+    /// and infos of hwloc 2. Are there any?
+    ///
+    /// ```text
+    /// <memtier kinds="2" nodeset="0x0000000f"/>
+    /// ```
+    fn take_tiers(&mut self, root: &Element) -> Parsed<bool> {
+        let mut tiers: BTreeMap<NodeId, u32> = BTreeMap::new();
+        for (rank, element) in (0..).zip(root.children_named("memtier")) {
+            let nodes: NodeSet = self.set(element, "nodeset")?;
+            tiers.extend(nodes.iter().map(|node| (node, rank)));
+        }
+        let mut has_any = false;
+        for node in &mut self.nodes {
+            let info = node.element.info("MemoryTier").and_then(value);
+            let told = info.and_then(|tier| tier.parse().ok());
+            let tier = tiers.get(&node.id).copied().or(told);
+            if let (None, Some(tier)) = (node.tier, tier) {
+                node.tier = Some(tier);
+                has_any = true;
+            }
+        }
+        Ok(has_any)
     }
 
     fn gather_cpu(&mut self, element: &Element) -> Parsed<()> {

@@ -364,7 +364,10 @@ impl Writer<'_> {
         let tier = node.tier.map(|tier| (INFO_TIER, tier.number.to_string()));
         let weight = node.weight.map(|weight| (INFO_WEIGHT, weight.to_string()));
         infos.extend(tier.into_iter().chain(weight));
-        let pages = pages(node, topology.transparent_huge_kb);
+        let pages = match topology.is_told.huge_pages {
+            true => pages(node, topology.transparent_huge_kb),
+            false => Vec::new(),
+        };
         self.open(depth, "object", &attributes);
         for (size, count) in pages {
             let attributes = [("size", size.to_string()), ("count", count.to_string())];

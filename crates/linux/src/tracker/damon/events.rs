@@ -191,7 +191,7 @@ impl Collector {
             addresses: event.start..event.end,
             access_count: event.access_count.min(self.check_count),
             check_count: self.check_count,
-            age_count: event.age_count,
+            age_count: Some(event.age_count),
         });
         if (self.partial.len() as u64) < event.region_count {
             return;
@@ -298,7 +298,7 @@ print fmt: \"target_id=%lu nr_regions=%u %lu-%lu: %u %u\", REC->target_id
         assert_eq!(region.addresses, 0x1000..0x4000);
         assert_eq!(
             (region.access_count, region.check_count, region.age_count),
-            (20, 20, 3)
+            (20, 20, Some(3))
         );
         assert_eq!(region.pid, Some(Pid(7)));
         collector.add(&record(5001, 1, 0x1000, 0x9000, 0, 1), &mut found);

@@ -16,7 +16,7 @@ use header::{Event, Header, MAGIC, MOST_NODES, REMEDY};
 use hither_core::perf::source::{DataSource, Level, Operation};
 use hither_core::set::CpuSet;
 use record::{Access, HEAD_BYTES, Head, Layout, Record, SAMPLE};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Addresses of the kernel have this bit, in all architectures with 64 bits that perf knows.
 const KERNEL: u64 = 1 << 63;
@@ -71,6 +71,8 @@ struct Read {
     foreign_count: u64,
     unaddressed_count: u64,
     unknown_count: u64,
+    throttled_count: u64,
+    traced_count: u64,
     notes: Vec<String>,
 }
 
@@ -111,7 +113,10 @@ impl Read {
             match record {
                 Record::Sample(access) => read.sample(head, layout, access),
                 Record::Lost(count) => read.lost_count = read.lost_count.saturating_add(count),
+                Record::Throttled => read.throttled_count += 1,
+                Record::Traced => read.traced_count += 1,
                 Record::Followed(bytes) => {
+                    read.traced_count += 1;
                     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
                     rest = rest.get(bytes..).unwrap_or(&[]);
                 }
@@ -212,11 +217,36 @@ fn assemble(header: Header<'_>, read: Read) -> Imported {
         l3_mpki: None,
         sample_count: imported.samples.len() as u64,
         lost_count: read.lost_count,
-        own_cpu_us: 0,
+        own_cpu_us: None,
     });
     let inherited_all = add_processes(&mut imported, &read, start_ns, end_ns);
     let mut notes = header.notes;
     notes.extend(read.notes);
+    let layouts = || header.events.iter().map(|event| &event.layout);
+    let fields: BTreeSet<&str> = layouts().flat_map(Layout::left_out).collect();
+    if !fields.is_empty() {
+        let fields: Vec<&str> = fields.into_iter().collect();
+        notes.push(format!(
+            "left out: fields of samples ({})",
+            fields.join(", ")
+        ));
+    }
+    if read.accesses.iter().any(|access| access.period.is_none()) {
+        notes.push("the file does not tell what samples stand for: each counts as one".to_owned());
+    }
+    if read.throttled_count > 0 {
+        notes.push(format!(
+            "the kernel held samples back {} times, as there were too many",
+            read.throttled_count
+        ));
+    }
+    if read.traced_count > 0 {
+        notes.push(format!(
+            "{} records of what hardware traced by itself (Intel PT, Arm SPE) are not decoded, and \
+             were left out",
+            read.traced_count
+        ));
+    }
     for (count, what) in [
         (
             read.foreign_count,
@@ -254,11 +284,11 @@ fn assemble(header: Header<'_>, read: Read) -> Imported {
     let about = &mut imported.about;
     about.began_unix_ms = match features.clocks {
         Some((wall_ns, clock_ns)) if wall_ns > 0 => {
-            wall_ns.saturating_sub(clock_ns).saturating_add(start_ns) / 1_000_000
+            Some(wall_ns.saturating_sub(clock_ns).saturating_add(start_ns) / 1_000_000)
         }
         _ => {
             notes.push("the file does not tell at what time of day it was recorded".to_owned());
-            0
+            None
         }
     };
     about.length_ns = end_ns - start_ns;
@@ -341,7 +371,8 @@ impl Places {
                 _ => None,
             },
             latency_ns: latency_ns.map(|ns| ns.round() as u32),
-            from_cache: access.data_source.map(|_| source.is_modified_elsewhere()),
+            // Events without a place of their own have one that says nothing.
+            from_cache: (source.level != Level::Unknown).then(|| source.is_modified_elsewhere()),
             weight: u32::try_from(access.period.unwrap_or(1).max(1)).unwrap_or(u32::MAX),
         }
     }

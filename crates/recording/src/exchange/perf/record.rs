@@ -89,6 +89,23 @@ impl Layout {
         self.fields & field == field
     }
 
+    /// What its samples have and a recording has no room for.
+    pub fn left_out(&self) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            (field::CALLCHAIN, "call chains"),
+            (field::STACK_USER, "stacks"),
+            (field::REGS_USER, "registers"),
+            (field::REGS_INTR, "registers"),
+            (field::BRANCH_STACK, "branches"),
+            (field::RAW, "raw data"),
+            (field::READ, "counts"),
+            (field::TRANSACTION, "transactions"),
+            (field::PHYS_ADDR, "physical addresses"),
+        ];
+        let named = fields.into_iter().filter(|&(field, _)| self.has(field));
+        named.map(|(_, name)| name)
+    }
+
     /// Is the time of its accesses known, whose they are, and of what?
     pub fn tells_accesses(&self) -> bool {
         self.has(field::TID | field::TIME | field::ADDR)
@@ -151,6 +168,10 @@ pub(super) enum Record {
         time_ns: u64,
     },
     Lost(u64),
+    /// The kernel held samples back, as there were too many.
+    Throttled,
+    /// What the hardware traced by itself (Intel PT, Arm SPE), not decoded.
+    Traced,
     /// So many bytes of other data follow.
     Followed(u64),
     /// Records in compressed form.
@@ -218,6 +239,8 @@ pub(super) fn decode(head: Head, body: &[u8], layout: &Layout) -> Option<Record>
             }
         }
         13 => Record::Lost(bytes.u64()?),
+        5 => Record::Throttled,
+        11 => Record::Traced,
         71 => Record::Followed(bytes.u64()?),
         81 | 83 => Record::Compressed,
         _ => Record::Other,
