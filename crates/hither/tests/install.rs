@@ -1,6 +1,6 @@
 //! What `make install` installs, from scripts/install.sh.
 
-use crate::common::text;
+use crate::common::{shim, text};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,7 @@ fn built(folder: &Path) -> PathBuf {
     let built = folder.join("built");
     fs::create_dir(&built).unwrap();
     symlink(env!("CARGO_BIN_EXE_hither"), built.join("hither")).unwrap();
-    let shim = std::env::current_exe()
-        .unwrap()
-        .with_file_name("libhither_preload.so");
-    symlink(shim, built.join("libhither_preload.so")).unwrap();
+    symlink(shim(), built.join("libhither_preload.so")).unwrap();
     fs::write(built.join("libhither_scope.so"), "").unwrap();
     built
 }

@@ -132,13 +132,10 @@ time.sleep(0.7)
 
 #[test]
 fn a_program_that_cuts_the_board_short_harms_nobody() {
-    let shim = std::env::current_exe().unwrap();
-    let shim = shim.with_file_name("libhither_preload.so");
     let script = "[ -e \"$HITHER_PLACE_BOARD\" ] || exit 3
         truncate -s 0 \"$HITHER_PLACE_BOARD\" && exit 4
         sleep 0.3; exit 5";
     let run = hither(&["run", "--threads", "fill", "--", "sh", "-c", script])
-        .env("HITHER_PRELOAD", shim)
         .output()
         .unwrap();
     assert_eq!(run.status.code(), Some(5), "{}", text(&run.stderr));

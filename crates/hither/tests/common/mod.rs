@@ -5,15 +5,24 @@ pub mod filter;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::Duration;
 
+/// `hither` with the shim that was built with this test.
 pub fn hither(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hither"));
-    command.args(arguments);
+    command.args(arguments).env("HITHER_PRELOAD", shim());
     // Whoever runs the tests may have told it others.
     command.env_remove("COLUMNS").env_remove("NO_COLOR");
     command
+}
+
+/// Cargo leaves it beside the tests; `cargo build` alone puts it beside the program.
+pub fn shim() -> PathBuf {
+    std::env::current_exe()
+        .unwrap()
+        .with_file_name("libhither_preload.so")
 }
 
 pub fn output(arguments: &[&str]) -> Output {
