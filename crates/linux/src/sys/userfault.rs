@@ -141,8 +141,13 @@ impl Userfault {
             false => 0,
         };
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | mode;
-        let context = Self::create(flags);
-        let context = context.or_else(|error| Self::by_device(flags).map_err(|_| error))?;
+        let context = match Self::create(flags) {
+            // Refused, by a sysctl or a filter of system calls; a kernel without the call has no device.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                Self::by_device(flags).map_err(|_| error)
+            }
+            context => context,
+        }?;
         let mut argument = ApiArgument {
             api: API_VERSION,
             features,
