@@ -97,7 +97,11 @@ pub fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let line = |cell: &dyn Fn(usize) -> String| {
         let mut line = String::new();
         for (&column, &width) in used.iter().zip(&widths) {
-            line.push_str(&format!("{:width$}  ", cell(column)));
+            // Not by a width of `format!`, which panics beyond 65,535.
+            let cell = cell(column);
+            let room = width.saturating_sub(cell.chars().count()) + 2;
+            line.push_str(&cell);
+            line.extend(std::iter::repeat_n(' ', room));
         }
         line.truncate(line.trim_end().len());
         line + "\n"

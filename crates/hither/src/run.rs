@@ -223,7 +223,7 @@ fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
 }
 
 fn read_machine(path: &Path) -> anyhow::Result<Machine> {
-    let text = std::fs::read_to_string(path).with_context(|| {
+    let text = hither_files::read_named_text(path, parse::limits::TEXT_BYTES as u64).with_context(|| {
         format!(
             "{} cannot be read; give --machine a machine file",
             path.display()

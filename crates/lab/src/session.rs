@@ -468,7 +468,7 @@ fn text_of(path: &Path) -> Result<String> {
 /// Machine file, scaled to the CPUs and memory asked for, and what scaling the CPUs changed.
 fn machine(options: &Options) -> Result<(Machine, String)> {
     let path = options.machine_file.display();
-    let text = fs::read_to_string(&options.machine_file).map_err(|cause| {
+    let text = hither_files::read_named_text(&options.machine_file, parse::limits::TEXT_BYTES as u64).map_err(|cause| {
         Error::bad(
             format!("--machine {path}: {cause}"),
             "name a machine file; see machines/ and docs/machine-files.md",
