@@ -24,6 +24,7 @@ mod column;
 mod error;
 pub mod exchange;
 pub mod meta;
+mod pages;
 pub mod read;
 pub mod rows;
 mod table;
