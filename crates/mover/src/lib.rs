@@ -39,4 +39,6 @@ pub use instance::Depths;
 pub use record::{Completion, Invalid, PAGE_BYTES, RequestId, Status, reason_index};
 pub use region::Corrupt;
 pub use request::{Priority, Reason, Rejected, Request};
+#[doc(hidden)]
+pub use sync::{boxed, room};
 pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, Type as Physical};
 use parquet::column::reader::{get_column_reader, get_typed_column_reader};
 use parquet::data_type::DataType;
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
@@ -231,6 +232,14 @@ fn decode<R: Row>(bytes: Bytes, budget: &mut Budget, into: &mut Vec<R>) -> Resul
         let rows = usize::try_from(group.metadata().num_rows())
             .map_err(|_| format!("has a row group {index} with a negative number of rows"))?;
         budget.take_rows(rows as u64)?;
+        // The decoder panics at them.
+        let is_negative = |column: &ColumnChunkMetaData| {
+            let first = column.dictionary_page_offset();
+            first.unwrap_or(0) < 0 || column.data_page_offset() < 0 || column.compressed_size() < 0
+        };
+        if group.metadata().columns().iter().any(is_negative) {
+            return Err(format!("has a row group {index} with columns before its start"));
+        }
         into.reserve(rows.min(1 << 20));
         let source = Source {
             group,
