@@ -28,6 +28,9 @@ impl Failure {
 
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
+/// Longest sentence that is told whole.
+const MOST_BYTES: usize = 1024;
+
 thread_local! {
     /// Code of this thread's last call.
     static CODE: Cell<c_int> = const { Cell::new(HITHER_OK) };
@@ -61,13 +64,24 @@ fn guarded<T>(call: impl FnOnce() -> Outcome<T>) -> Result<T, c_int> {
     let _ = CODE.try_with(|last| last.set(code));
     outcome.map_err(|failure| {
         let _ = TEXT.try_with(|last| {
-            let mut text = failure.text.into_bytes();
+            let mut text = clipped(failure.text).into_bytes();
             text.retain(|&byte| byte != 0);
             text.push(0);
             last.replace(text);
         });
         code
     })
+}
+
+/// A sentence of a length to be read: of one that repeats a long name, beginning and end, where the
+/// remedy is.
+fn clipped(text: String) -> String {
+    if text.len() <= MOST_BYTES {
+        return text;
+    }
+    let begin = &text[..text.floor_char_boundary(MOST_BYTES / 2)];
+    let end = &text[text.ceil_char_boundary(text.len() - MOST_BYTES / 2)..];
+    format!("{begin} ... {end}")
 }
 
 /// Code of this thread's last call.
@@ -126,6 +140,20 @@ mod tests {
             .unwrap();
         assert_eq!(number(|| Ok(3)), 3);
         assert_eq!((last_code(), said()), (HITHER_OK, String::new()));
+    }
+
+    #[test]
+    fn long_names_are_not_repeated_whole() {
+        let name = "\u{e4}".repeat(1 << 19);
+        number(|| {
+            Err(Failure::new(
+                HITHER_EINVAL,
+                format!("no set `{name}`: name one"),
+            ))
+        });
+        let said = said();
+        assert!(said.starts_with("no set `") && said.ends_with(": name one"));
+        assert!(said.len() <= MOST_BYTES + 5, "{}", said.len());
     }
 
     #[test]

@@ -16,9 +16,10 @@ use crate::types::HitherRequest;
 use crossbeam_queue::ArrayQueue;
 use hither_core::ids::NodeId;
 use hither_linux::backend::own::Chosen;
-use hither_mover::{Completion, Mover, Priority, Race, Request, RequestId, Status};
+use hither_mover::{Completion, Mover, Priority, Race, Request, RequestId, Status, boxed, room};
 use std::cell::UnsafeCell;
 use std::fmt::Write as _;
+use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -28,6 +29,9 @@ const IN_FLIGHT: u8 = 2;
 
 /// No request has this number.
 const NO_ID: u64 = u64::MAX;
+
+/// Memory that must be left for the program and the service once all is set up.
+const SLACK_BYTES: usize = 1 << 20;
 
 const KNOWN_FLAGS: u32 = HITHER_RACE_FAIL | HITHER_RACE_BLOCK | HITHER_PRIORITY_HIGH;
 
@@ -61,11 +65,21 @@ unsafe impl Send for Instance {}
 
 impl Instance {
     /// `mover` must have an eventfd of the number `handle`, and `capacity` requests.
-    pub(crate) fn new(handle: i32, mover: Mover, chosen: Chosen, capacity: u16) -> Self {
+    ///
+    /// # Errors
+    /// There is no memory for the structures.
+    pub(crate) fn new(
+        handle: i32,
+        mover: Mover,
+        chosen: Chosen,
+        capacity: u16,
+    ) -> io::Result<Self> {
         // The eventfd is readable for completions since the last look that found none. With one
         // look now a program may poll() before its first retrieval, as figure 2 does.
         let nothing = mover.retrieve();
         debug_assert!(nothing.is_none(), "nothing was submitted");
+        // The queue has a number and a turn of 8 bytes each for a structure, and cannot say no.
+        room(usize::from(capacity) * 16 + SLACK_BYTES)?;
         let free = ArrayQueue::new(capacity.into());
         for index in 0..capacity {
             let pushed = free.push(index);
@@ -75,17 +89,17 @@ impl Instance {
             stage: AtomicU8::new(FREE),
             id: AtomicU64::new(NO_ID),
         };
-        Self {
+        let instance = Self {
             handle,
             mover,
             chosen,
-            requests: (0..capacity)
-                .map(|_| UnsafeCell::new(HitherRequest::blank()))
-                .collect(),
-            stages: (0..capacity).map(stage).collect(),
+            requests: boxed((0..capacity).map(|_| UnsafeCell::new(HitherRequest::blank())))?,
+            stages: boxed((0..capacity).map(stage))?,
             free,
             closing: AtomicBool::new(false),
-        }
+        };
+        room(SLACK_BYTES)?;
+        Ok(instance)
     }
 
     pub(crate) fn handle(&self) -> i32 {

@@ -10,7 +10,7 @@ use crate::types::HitherConfig;
 use crate::{lifetime, registry};
 use hither_core::ids::CpuId;
 use hither_linux::backend::own::{self, Exchange, Settings};
-use hither_mover::{Config, Notify, OpenError};
+use hither_mover::{Config, Notify, OpenError, room};
 use rustix::fd::AsRawFd;
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -24,6 +24,8 @@ const MOST_BYTES: usize = 4096;
 const MOST_CPUS: usize = 4096;
 /// Threads that share a replication.
 const MOST_COPIERS: u32 = 256;
+/// Memory that there must be before anything is set up: a backend and its threads take some of it.
+const BACKEND_BYTES: usize = 4 << 20;
 const KNOWN_FLAGS: u32 =
     HITHER_EXCHANGE_ALWAYS | HITHER_EXCHANGE_NEVER | HITHER_NO_SPIN | HITHER_RECYCLE;
 
@@ -92,13 +94,14 @@ unsafe fn open(asked: &HitherConfig) -> Outcome<i32> {
     let config = config(asked, cpus.clone())?;
     let capacity = config.capacity;
     let settings = settings(asked, cpus)?;
+    let no_memory = |error| failure(OpenError::System(error));
+    room(BACKEND_BYTES).map_err(no_memory)?;
     let (mover, chosen) = own::open(config, settings).map_err(failure)?;
     let Some(handle) = mover.notify_fd().map(|descriptor| descriptor.as_raw_fd()) else {
         unreachable!("opened with an eventfd");
     };
-    Ok(registry::add(Instance::new(
-        handle, mover, chosen, capacity,
-    )))
+    let instance = Instance::new(handle, mover, chosen, capacity).map_err(no_memory)?;
+    Ok(registry::add(instance))
 }
 
 /// # Safety

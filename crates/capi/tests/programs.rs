@@ -83,3 +83,11 @@ fn every_misuse_is_an_error() {
             .arg("no-limits"));
     }
 }
+
+/// 161 children, each with 1 MiB more than the one before: none of them dies.
+#[test]
+fn want_of_memory_is_an_error() {
+    let program = compile("tests/memory.c", "memory", &[]);
+    let printed = run(&mut Command::new(&program));
+    assert_eq!(printed, "refused and opened\n");
+}

@@ -2,12 +2,12 @@
 
 use crate::print;
 use crate::record;
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use clap::ValueEnum;
 use hither_core::foreign::Foreign;
 use hither_recording::Writer;
 use hither_recording::exchange::{self, Format, MOST_BYTES};
-use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -86,16 +86,16 @@ impl Command {
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     const REMEDY: &str = "give a file that `damo record` or `perf mem record` wrote";
     let name = path.shown();
-    let about = fs::metadata(path).with_context(|| format!("{name} cannot be read; {REMEDY}"))?;
     ensure!(
-        !about.is_dir(),
+        !path.is_dir(),
         "{name} is a folder; {REMEDY}, and record with perf without --threads"
     );
-    ensure!(
-        about.len() <= MOST_BYTES,
-        "{name} has {}, {} at most are read; record a shorter time, or fewer samples",
-        print::size(about.len() >> 10),
-        print::size(MOST_BYTES >> 10)
-    );
-    fs::read(path).with_context(|| format!("{name} cannot be read; {REMEDY}"))
+    hither_files::read_named(path, MOST_BYTES).map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => anyhow!(
+            "{name} has more than {}, which are the most that are read; record a shorter time, or \
+             fewer samples",
+            print::size(MOST_BYTES >> 10)
+        ),
+        _ => anyhow::Error::new(error).context(format!("{name} cannot be read; {REMEDY}")),
+    })
 }

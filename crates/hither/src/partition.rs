@@ -17,6 +17,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Largest file of partitions that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// Split the machine into isolated parts, and move nodes between them
 ///
 /// Each partition is a control group with CPUs and memory nodes of its own, on which nothing else
@@ -151,7 +154,7 @@ impl Apply {
 
 /// A file's text.
 fn text(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| {
+    hither_files::read_named_text(path, MOST_BYTES).with_context(|| {
         format!(
             "{} cannot be read; give a file of partitions (docs/partitions.md)",
             path.shown()

@@ -233,12 +233,14 @@ fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
 fn read_machine(name: &Path) -> anyhow::Result<Machine> {
     let own = std::env::current_exe().context("asking for the path of hither itself")?;
     let path = &parts::find_machine(&own, name).context("--machine")?;
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!(
-            "{} cannot be read; give --machine a machine file",
-            path.shown()
-        )
-    })?;
+    let text = hither_files::read_named_text(path, parse::limits::TEXT_BYTES as u64).with_context(
+        || {
+            format!(
+                "{} cannot be read; give --machine a machine file",
+                path.shown()
+            )
+        },
+    )?;
     parse::parse(&text).with_context(|| format!("machine file {}", path.shown()))
 }
 

@@ -7,6 +7,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Largest image of a kernel that is read.
+const MOST_BYTES: u64 = 1 << 30;
+
 /// Name of a kernel's image in its folder, as Debian ships it.
 pub const IMAGE: &str = "vmlinuz";
 /// Name of the kernel that was in it.
@@ -120,7 +123,7 @@ impl Cache {
             });
         }
         let path = Path::new(wanted);
-        let bytes = fs::read(path).map_err(|cause| {
+        let bytes = hither_files::read(path, MOST_BYTES).map_err(|cause| {
             Error::bad(
                 format!("--kernel {wanted}: {cause}"),
                 "use newest, 6.12 or the path of a kernel image (vmlinuz)",

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use hither_core::foreign::Foreign;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
@@ -19,6 +19,8 @@ use std::process::Command;
 pub const AGENT_PATH: &str = "/hither/hither";
 /// Links followed for one path before it counts as a loop, as in Linux (`MAXSYMLINKS`).
 const MAX_LINKS: usize = 40;
+/// A file in an archive of this form is smaller: its header has eight digits for the size.
+const MOST_FILE_BYTES: u64 = u32::MAX as u64;
 /// Loader of programs that name none but are libraries.
 const DEFAULT_LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
@@ -106,7 +108,7 @@ impl Image {
     /// # Errors
     /// Where it cannot be read.
     pub fn add_stripped(&mut self, host: &Path, guest: &str) -> Result<()> {
-        let bytes = fs::read(host).map_err(Error::io(format!("reading {}", host.shown())))?;
+        let bytes = host_file(host)?;
         let bytes = elf::without_sections(&bytes).unwrap_or(bytes);
         self.parents(guest);
         self.nodes
@@ -218,8 +220,7 @@ impl Image {
                 Node::Link(target) => archive.add(name, 0o777, Entry::Link(target)),
                 Node::Text(text, mode) => archive.add(name, *mode, Entry::File(text)),
                 Node::HostFile(host, mode) => {
-                    let data =
-                        fs::read(host).map_err(Error::io(format!("reading {}", host.shown())))?;
+                    let data = host_file(host)?;
                     archive.add(name, *mode, Entry::File(&data))
                 }
             };
@@ -277,8 +278,13 @@ impl Image {
             } else {
                 let node = if data.is_dir() {
                     Node::Directory(mode)
-                } else {
+                } else if data.is_file() {
                     Node::HostFile(here.clone(), mode)
+                } else {
+                    return Err(Error::bad(
+                        format!("{} is no regular file", host.shown()),
+                        "name a file or a folder",
+                    ));
                 };
                 self.nodes.entry(name).or_insert(node);
                 done = here;
@@ -292,7 +298,7 @@ impl Image {
         if !self.closed.insert(real.to_owned()) {
             return Ok(());
         }
-        let bytes = fs::read(real).map_err(Error::io(format!("reading {}", real.shown())))?;
+        let bytes = host_file(real)?;
         match elf::inspect(&bytes) {
             ProgramFile::Data => Ok(()),
             ProgramFile::NoLoader => {
@@ -436,6 +442,17 @@ fn read_link(path: &Path) -> Result<String> {
     let target =
         fs::read_link(path).map_err(Error::io(format!("reading the link {}", path.shown())))?;
     text_of(&target).map(str::to_owned)
+}
+
+/// Bytes of a file of the host.
+fn host_file(path: &Path) -> Result<Vec<u8>> {
+    hither_files::read(path, MOST_FILE_BYTES).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput | ErrorKind::FileTooLarge => Error::bad(
+            format!("{}: {error}", path.shown()),
+            "name files that fit the memory of the guest",
+        ),
+        _ => Error::io(format!("reading {}", path.shown()))(error),
+    })
 }
 
 #[cfg(test)]

@@ -480,12 +480,14 @@ fn machine(options: &Options) -> Result<(Machine, String)> {
     let file = parts::find_machine(&options.agent, &options.machine_file)
         .map_err(|part| Error::bad(format!("--machine {}", part.what), part.remedy))?;
     let path = file.shown();
-    let text = fs::read_to_string(&file).map_err(|cause| {
-        Error::bad(
-            format!("--machine {path}: {cause}"),
-            "name a machine file; docs/machine-files.md describes them",
-        )
-    })?;
+    let text = hither_files::read_named_text(&file, parse::limits::TEXT_BYTES as u64).map_err(
+        |cause| {
+            Error::bad(
+                format!("--machine {path}: {cause}"),
+                "name a machine file; docs/machine-files.md describes them",
+            )
+        },
+    )?;
     let machine = parse::parse(&text).map_err(|error| {
         Error::bad(
             format!("{path}: {error}"),

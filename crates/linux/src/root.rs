@@ -1,8 +1,9 @@
 //! The root folder below which a reader finds `sys` and `proc`: `/`, or a captured machine.
 
 use crate::error::{Error, Fault, Result};
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// No file below `/sys` that is read here has more than a page; the limit keeps a wrong root
@@ -78,7 +79,12 @@ impl Root {
     pub fn text_if_any(&self, below: &str) -> Result<Option<String>> {
         let path = self.path(below);
         let fail = |reason: &str, source| Error::io(&path, reason, self.tree_remedy(), source);
-        let file = match File::open(&path) {
+        // A captured tree is somebody's: a pipe in it must not be waited for.
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path);
+        let file = match opened {
             Ok(file) => file,
             Err(error) if missing(error.kind()) => return Ok(None),
             Err(error) => return Err(fail("cannot be opened", error)),

@@ -136,7 +136,7 @@ pub struct Allocation {
 /// The file cannot be read, or is no log of this version.
 pub fn read(path: &Path) -> Result<Sites> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path)
+    hither_files::open(path)
         .and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes))
         .map_err(|error| {
             let remedy = "read it as the user who recorded it";

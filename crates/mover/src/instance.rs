@@ -34,7 +34,7 @@ use crate::layout::{Colour, Ends, Link, Slot};
 use crate::notify::Notifier;
 use crate::record::{Asked, Completion, RequestId, Status, write_outcome};
 use crate::region::{Corrupt, Region};
-use crate::sync::{AtomicU32, Mutex, Ordering, Plain64, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering, Plain64, boxed, lock};
 use crate::{backend::Outcome, free_list, queue, staging};
 use std::io;
 use std::task::Waker;
@@ -138,7 +138,7 @@ impl Instance {
             tally: Tally::default(),
             workers,
             sleepers: AtomicU32::new(0),
-            wakers: (0..slot_count).map(|_| Mutex::new(None)).collect(),
+            wakers: boxed((0..slot_count).map(|_| Mutex::new(None)))?,
         })
     }
 

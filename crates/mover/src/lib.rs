@@ -40,3 +40,5 @@ pub use record::{Completion, Invalid, PAGE_BYTES, RequestId, Status, reason_inde
 pub use region::Corrupt;
 pub use request::{Priority, Reason, Rejected, Request};
 pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};
+#[doc(hidden)]
+pub use sync::{boxed, room};

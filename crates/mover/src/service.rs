@@ -10,7 +10,7 @@ use crate::rate::TokenBucket;
 use crate::record::{Completion, RequestId};
 use crate::region::Corrupt;
 use crate::request::{Reason, Rejected, Request};
-use crate::sync::{AtomicU32, Bell, JoinHandle, Mutex, Ordering, lock, spawn};
+use crate::sync::{AtomicU32, Bell, JoinHandle, Mutex, Ordering, lock, room, spawn};
 use crate::worker::{
     ABANDON, DRAIN, Factory, Figures, Limits, OPEN, Shared, Worker, complete, refused,
 };
@@ -77,6 +77,12 @@ impl Default for Config {
 
 /// Most worker threads of one service: no machine moves memory faster with more.
 const MOST_WORKERS: usize = 256;
+
+/// Memory that there must be before a worker is started: its stack of 2 MiB, its backend, and what the C
+/// library sets up for a thread, which ends the program where it finds none.
+const WORKER_BYTES: usize = 4 << 20;
+/// Memory that must be left once all run: they start at their own time.
+const LEFT_BYTES: usize = 2 << 20;
 
 /// Why there is no service.
 #[derive(Debug, thiserror::Error)]
@@ -159,9 +165,11 @@ impl Mover {
         let mover = Self::build(config, Box::new(backend))?;
         mover.check_cpus()?;
         for number in 0..workers {
+            room(WORKER_BYTES)?;
             let mut worker = Worker::new(Arc::clone(&mover.shared), number);
             mover.start(number, move || worker.run())?;
         }
+        room(LEFT_BYTES)?;
         Ok(mover)
     }
 

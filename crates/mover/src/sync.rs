@@ -84,6 +84,31 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Fails where so much memory is not to be had now. To be asked before what would end the program for
+/// want of memory, such as the start of a thread: the memory is given back at once.
+///
+/// # Errors
+/// There is no memory.
+pub fn room(bytes: usize) -> std::io::Result<()> {
+    let mut memory = Vec::<u8>::new();
+    let got = memory.try_reserve_exact(bytes);
+    // Or it would never be asked for.
+    std::hint::black_box(&mut memory);
+    got.map_err(|_| std::io::ErrorKind::OutOfMemory.into())
+}
+
+/// Collects, or fails where there is no memory to.
+///
+/// # Errors
+/// There is no memory.
+pub fn boxed<T>(all: impl ExactSizeIterator<Item = T>) -> std::io::Result<Box<[T]>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(all.len())
+        .map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+    list.extend(all);
+    Ok(list.into_boxed_slice())
+}
+
 /// Starts a thread that has a name.
 pub(crate) fn spawn<F>(name: String, body: F) -> std::io::Result<JoinHandle<()>>
 where

@@ -23,6 +23,11 @@ pub trait Cell: Sized {
     /// Back again; `None` where that is no such cell.
     fn load(stored: Option<&<Self::Stored as DataType>::T>) -> Option<Self>;
 
+    /// Bytes that it takes beside the cell.
+    fn text_bytes(_stored: &<Self::Stored as DataType>::T) -> u64 {
+        0
+    }
+
     /// The column's description in a file.
     fn field(name: &str) -> parquet::errors::Result<TypePtr> {
         let repetition = match Self::IS_OPTIONAL {
@@ -38,7 +43,7 @@ pub trait Cell: Sized {
 }
 
 macro_rules! cell {
-    ($type:ty, $stored:ty, $physical:ident, $converted:ident, $store:expr, $load:expr) => {
+    ($type:ty, $stored:ty, $physical:ident, $converted:ident, $store:expr, $load:expr $(, $text:expr)?) => {
         impl Cell for $type {
             type Stored = $stored;
             const NAME: &'static str = stringify!($type);
@@ -52,6 +57,10 @@ macro_rules! cell {
             fn load(stored: Option<&<$stored as DataType>::T>) -> Option<Self> {
                 stored.and_then($load)
             }
+
+            $(fn text_bytes(stored: &<$stored as DataType>::T) -> u64 {
+                $text(stored)
+            })?
         }
     };
 }
@@ -82,7 +91,8 @@ cell!(
     BYTE_ARRAY,
     UTF8,
     |v: &String| ByteArray::from(v.as_str()),
-    |s: &ByteArray| Some(String::from_utf8_lossy(s.data()).into_owned())
+    |s: &ByteArray| Some(String::from_utf8_lossy(s.data()).into_owned()),
+    |s: &ByteArray| s.len() as u64
 );
 
 impl<C: Cell> Cell for Option<C> {
@@ -98,5 +108,9 @@ impl<C: Cell> Cell for Option<C> {
 
     fn load(stored: Option<&<C::Stored as DataType>::T>) -> Option<Self> {
         Some(stored.and_then(|stored| C::load(Some(stored))))
+    }
+
+    fn text_bytes(stored: &<Self::Stored as DataType>::T) -> u64 {
+        C::text_bytes(stored)
     }
 }

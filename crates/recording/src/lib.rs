@@ -25,6 +25,7 @@ mod error;
 pub mod exchange;
 pub mod folder;
 pub mod meta;
+mod pages;
 pub mod read;
 pub mod rows;
 mod table;

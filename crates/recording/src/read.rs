@@ -2,16 +2,21 @@
 
 use crate::error::{Error, Result};
 use crate::meta::{Meta, SCHEMA};
+use crate::pages::Budget;
 use crate::table::{self, Row};
 use crate::write::{META, SUMS, sum};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Largest segment that is read: this crate's own have some 2 MB.
 const MOST_BYTES: u64 = 1 << 30;
+/// Largest description: a command line has some MB at most.
+const MOST_META_BYTES: u64 = 64 << 20;
+/// Largest list of sums: of some 700,000 segments.
+const MOST_SUMS_BYTES: u64 = 64 << 20;
 
 /// A recording.
 #[derive(Debug)]
@@ -31,7 +36,7 @@ impl Recording {
     pub fn open(folder: &Path) -> Result<Self> {
         const NO_RECORDING: &str = "give the folder that `hither record` wrote";
         let path = folder.join(META);
-        let text = fs::read(&path)
+        let text = hither_files::read(&path, MOST_META_BYTES)
             .map_err(|error| Error::io(&path, "cannot be read", NO_RECORDING, error))?;
         let version: serde_json::Value = serde_json::from_slice(&text)
             .map_err(|error| Error::new(&path, format!("is no JSON ({error})"), NO_RECORDING))?;
@@ -83,12 +88,13 @@ impl Recording {
     pub fn segments<R: Row>(&self, mut each: impl FnMut(&mut Vec<R>)) {
         let prefix = format!("{}-", R::TABLE);
         let mut rows = Vec::new();
+        let mut budget = Budget::new();
         for (name, expected) in &self.sums {
             if !name.starts_with(&prefix) {
                 continue;
             }
             rows.clear();
-            match self.read_segment(name, expected, &mut rows) {
+            match self.read_segment(name, expected, &mut budget, &mut rows) {
                 Ok(()) => each(&mut rows),
                 Err(why) => self.note(format!("{name} was left out: it {why}")),
             }
@@ -99,25 +105,23 @@ impl Recording {
         &self,
         name: &str,
         expected: &str,
+        budget: &mut Budget,
         rows: &mut Vec<R>,
     ) -> std::result::Result<(), String> {
         let path = self.folder.join(name);
-        let length = fs::metadata(&path)
-            .map_err(|_| "is missing".to_owned())?
-            .len();
-        if length > MOST_BYTES {
-            return Err(format!("has {length} bytes, {MOST_BYTES} at most are read"));
-        }
-        let bytes = fs::read(&path).map_err(|error| format!("cannot be read ({error})"))?;
+        let bytes = hither_files::read(&path, MOST_BYTES).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => "is missing".to_owned(),
+            _ => format!("cannot be read ({error})"),
+        })?;
         if sum(&bytes) != expected {
             return Err("does not have its sum: it is cut off or damaged".to_owned());
         }
-        table::from_parquet(Bytes::from(bytes), rows)
+        table::from_parquet(Bytes::from(bytes), budget, rows)
     }
 
     fn read_sums(&mut self) {
         let path = self.folder.join(SUMS);
-        let text = match fs::read(&path) {
+        let text = match hither_files::read(&path, MOST_SUMS_BYTES) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) => {
                 self.note(format!(

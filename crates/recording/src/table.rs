@@ -1,11 +1,14 @@
 //! One table in one Parquet file: rows to columns and back.
 
 use crate::column::Cell;
+use crate::pages::{Budget, Checked, File, contained};
+use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, Type as Physical};
-use parquet::column::reader::get_typed_column_reader;
+use parquet::column::reader::{get_column_reader, get_typed_column_reader};
 use parquet::data_type::DataType;
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader};
+use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
@@ -91,6 +94,7 @@ impl Target<'_> {
 pub struct Source<'a> {
     group: Box<dyn RowGroupReader + 'a>,
     rows: usize,
+    budget: &'a Budget,
 }
 
 impl Source<'_> {
@@ -110,7 +114,8 @@ impl Source<'_> {
                 .into_iter());
         };
         let column = schema.column(index);
-        if column.physical_type() != C::PHYSICAL || column.max_rep_level() > 0 {
+        let is_nested = column.max_rep_level() > 0 || column.max_def_level() > 1;
+        if column.physical_type() != C::PHYSICAL || is_nested {
             return Err(format!(
                 "has `{name}` as a column of {}, not of {}",
                 column.physical_type(),
@@ -118,7 +123,9 @@ impl Source<'_> {
             ));
         }
         let fault = |error| format!("has a column `{name}` that cannot be decoded ({error})");
-        let reader = self.group.get_column_reader(index).map_err(fault)?;
+        let pages = self.group.get_column_page_reader(index).map_err(fault)?;
+        let pages = Box::new(Checked::new(pages, self.rows));
+        let reader = get_column_reader(Arc::clone(&column), pages);
         let mut reader = get_typed_column_reader::<C::Stored>(reader);
         let has_levels = column.max_def_level() > 0;
         let (mut levels, mut values) = (Vec::new(), Vec::new());
@@ -133,6 +140,9 @@ impl Source<'_> {
             }
             read += records;
         }
+        self.budget
+            .take_text(values.iter().map(C::text_bytes).sum())
+            .map_err(|why| format!("has a column `{name}` that {why}"))?;
         let mut stored = values.iter();
         let full = column.max_def_level();
         let mut cell = |row: usize| {
@@ -202,12 +212,18 @@ pub(crate) fn to_parquet<R: Row>(rows: &[R]) -> parquet::errors::Result<Vec<u8>>
     writer.into_inner()
 }
 
-/// Appends the rows of a file.
+/// Appends the rows of a file; after a fault, some of them.
 pub(crate) fn from_parquet<R: Row>(
-    bytes: impl ChunkReader + 'static,
+    bytes: Bytes,
+    budget: &mut Budget,
     into: &mut Vec<R>,
 ) -> Result<(), String> {
-    let reader = SerializedFileReader::new(bytes)
+    budget.add_file(bytes.len() as u64);
+    contained(|| decode(bytes, budget, into))
+}
+
+fn decode<R: Row>(bytes: Bytes, budget: &mut Budget, into: &mut Vec<R>) -> Result<(), String> {
+    let reader = SerializedFileReader::new(File(bytes))
         .map_err(|error| format!("is no Parquet file ({error})"))?;
     for index in 0..reader.num_row_groups() {
         let group = reader
@@ -215,8 +231,24 @@ pub(crate) fn from_parquet<R: Row>(
             .map_err(|error| format!("has a row group {index} that cannot be read ({error})"))?;
         let rows = usize::try_from(group.metadata().num_rows())
             .map_err(|_| format!("has a row group {index} with a negative number of rows"))?;
+        budget.take_rows(rows as u64)?;
+        // The decoder panics at them.
+        let is_negative = |column: &ColumnChunkMetaData| {
+            let first = column.dictionary_page_offset();
+            first.unwrap_or(0) < 0 || column.data_page_offset() < 0 || column.compressed_size() < 0
+        };
+        if group.metadata().columns().iter().any(is_negative) {
+            return Err(format!(
+                "has a row group {index} with columns before its start"
+            ));
+        }
         into.reserve(rows.min(1 << 20));
-        R::read(&Source { group, rows }, into)?;
+        let source = Source {
+            group,
+            rows,
+            budget,
+        };
+        R::read(&source, into)?;
     }
     Ok(())
 }

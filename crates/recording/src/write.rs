@@ -128,11 +128,16 @@ impl Writer {
 
     /// Adds rows; writes a segment where there are enough.
     pub fn add<R: Recorded>(&mut self, rows: impl IntoIterator<Item = R>) -> Result<()> {
-        R::pending(self).rows.extend(rows);
-        if R::pending(self).rows.len() >= SEGMENT_ROWS {
+        let mut rows = rows.into_iter();
+        loop {
+            let pending = R::pending(self);
+            let room = SEGMENT_ROWS.saturating_sub(pending.rows.len());
+            pending.rows.extend(rows.by_ref().take(room));
+            if pending.rows.len() < SEGMENT_ROWS {
+                return Ok(());
+            }
             self.write_segment::<R>()?;
         }
-        Ok(())
     }
 
     /// Writes what has waited for so long that its loss would be felt; `now_ns` since the

@@ -14,7 +14,7 @@ impl Mapped {
     /// Maps a file.
     pub fn open(path: &std::path::Path) -> Result<Self, String> {
         let fail = |reason: String| format!("{}: {reason}", path.display());
-        let file = std::fs::File::open(path).map_err(|error| fail(error.to_string()))?;
+        let file = hither_files::open(path).map_err(|error| fail(error.to_string()))?;
         // SAFETY: the mapping is private and only read. Whoever truncates an object file while it is
         // looked at ends this process, as he would end every process that runs it.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| fail(error.to_string()))?;

@@ -145,6 +145,7 @@ impl Session {
             writer.add(found.mappings)?;
             writer.add(found.residency)?;
         }
+        writer.add(self.places.take_ended())?;
         writer.flush_due(now_ns)?;
         let spent_us = sys::monotonic_ns().saturating_sub(self.start_ns + now_ns) / 1000;
         let interval_us = self.overhead.interval_us(self.interval_us, executed);

@@ -9,6 +9,8 @@ use hither_recording::analysis::verdict::Overall;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// Largest file of ceilings that is read.
+const MOST_BYTES: u64 = 16 << 20;
 /// What the run is compared with.
 const MEMORY: &str = "local memory";
 
@@ -35,7 +37,8 @@ impl Roofline {
     pub fn read(path: &Path, overall: &Overall) -> anyhow::Result<Self> {
         let name = path.shown();
         let remedy = "give what `hither probe --json FILE` wrote";
-        let text = std::fs::read(path).with_context(|| format!("--roofline {name}: {remedy}"))?;
+        let text = hither_files::read_named(path, MOST_BYTES)
+            .with_context(|| format!("--roofline {name}: {remedy}"))?;
         let probe: Value = serde_json::from_slice(&text)
             .with_context(|| format!("--roofline {name}: it is no JSON; {remedy}"))?;
         if probe["schema"] != "hither.probe/1" {

@@ -17,6 +17,8 @@ pub struct Stat {
     pub flags: u64,
     /// CPU time in user and kernel mode, all threads, in clock ticks (100 a second).
     pub cpu_ticks: u64,
+    /// The same of the children that it has waited for, with those that these had waited for.
+    pub children_ticks: u64,
     /// Start, in clock ticks since boot: tells two processes of one number apart.
     pub start_ticks: u64,
     /// Addresses that are mapped, in bytes.
@@ -77,6 +79,7 @@ pub fn parse(text: &str) -> Parsed<Stat> {
         parent: number(4)? as i32,
         flags: unsigned(9)?,
         cpu_ticks: unsigned(14)?.saturating_add(unsigned(15)?),
+        children_ticks: unsigned(16)?.saturating_add(unsigned(17)?),
         start_ticks: unsigned(22)?,
         mapped_bytes: unsigned(23)?,
         resident_pages: unsigned(24)?,
@@ -93,13 +96,14 @@ pub fn read(root: &Root, pid: i32) -> Option<Stat> {
 mod tests {
     use super::*;
 
-    const LINE: &str = "1234 (my (app) x) S 77 1234 1234 0 -1 4194304 99 0 0 0 12 3 0 0 20 0 1 0 8342 2457600 225 18446744073709551615 1 1\n";
+    const LINE: &str = "1234 (my (app) x) S 77 1234 1234 0 -1 4194304 99 0 0 0 12 3 40 2 20 0 1 0 8342 2457600 225 18446744073709551615 1 1\n";
 
     #[test]
     fn names_with_brackets_do_not_shift_the_fields() {
         let stat = parse(LINE).unwrap();
         assert_eq!(stat.name, "my (app) x");
         assert_eq!((stat.state, stat.parent, stat.cpu_ticks), ('S', 77, 15));
+        assert_eq!(stat.children_ticks, 42);
         assert_eq!((stat.start_ticks, stat.resident_pages), (8342, 225));
         assert_eq!(stat.flags, 4_194_304);
     }

@@ -47,7 +47,25 @@ pub struct Process {
     pub pagemap: Option<Pagemap>,
     start_ticks: u64,
     cpu_ticks: u64,
+    parent: i32,
+    /// Of the children that it has waited for.
+    children_ticks: u64,
+    /// What watched children had used that have ended: it is among `children_ticks` once they are waited
+    /// for, and was counted before.
+    counted_ticks: u64,
     stat: File,
+}
+
+impl Process {
+    /// Takes over what its children used that it has waited for since; returns what of that was not seen
+    /// while they lived.
+    fn take_children(&mut self, children_ticks: u64) -> u64 {
+        let more = children_ticks.saturating_sub(self.children_ticks);
+        self.children_ticks = children_ticks;
+        let counted = more.min(self.counted_ticks);
+        self.counted_ticks -= counted;
+        more - counted
+    }
 }
 
 /// Which processes are watched.
@@ -85,6 +103,8 @@ pub struct Tree {
     began_ticks: u64,
     /// Processes that may not be examined.
     refused: usize,
+    /// Were there more than are watched? Told once.
+    is_full: bool,
     notes: Vec<String>,
     text: Vec<u8>,
 }
@@ -111,6 +131,7 @@ impl Tree {
             ended_us: 0,
             began_ticks,
             refused: 0,
+            is_full: false,
             notes: Vec::new(),
             text: Vec::new(),
         }
@@ -128,8 +149,8 @@ impl Tree {
         &self.processes
     }
 
-    /// CPU time that the watched used since the last refresh, in us, with those that ended in between,
-    /// as far as their parents had not asked for their end yet.
+    /// CPU time that the watched used since the last refresh, in us, with those that ended in between:
+    /// those that were never seen, too, once a parent that is watched has waited for them.
     #[must_use]
     pub fn cpu_us(&self) -> u64 {
         let living: u64 = self.processes.iter().map(|process| process.cpu_us).sum();
@@ -200,6 +221,7 @@ impl Tree {
     fn refresh_known(&mut self) {
         let text = &mut self.text;
         let (mut renamed, mut ended) = (Vec::new(), Vec::new());
+        let (mut left, mut waited) = (Vec::new(), Vec::new());
         let ended_us = &mut self.ended_us;
         *ended_us = 0;
         self.processes.retain_mut(|process| {
@@ -209,18 +231,30 @@ impl Tree {
             let Some(stat) = stat.filter(|stat| !stat.has_ended()) else {
                 *ended_us += used_us;
                 ended.push(process.pid);
+                let own = now.max(process.cpu_ticks);
+                left.push((process.parent, own.saturating_add(process.children_ticks)));
                 return false;
             };
             process.cpu_us = used_us;
             process.cpu_ticks = stat.cpu_ticks;
+            process.parent = stat.parent;
             process.mapped_bytes = stat.mapped_bytes;
             process.resident_pages = stat.resident_pages;
+            waited.push(stat.children_ticks);
             if process.name != stat.name {
                 process.name = stat.name;
                 renamed.push(process.pid);
             }
             true
         });
+        for (parent, ticks) in left {
+            if let Some(parent) = self.processes.iter_mut().find(|p| p.pid == parent) {
+                parent.counted_ticks = parent.counted_ticks.saturating_add(ticks);
+            }
+        }
+        for (process, children_ticks) in self.processes.iter_mut().zip(waited) {
+            self.ended_us += us(process.take_children(children_ticks));
+        }
         // Its number may soon be somebody else's.
         if let Scope::Processes(pids) = &mut self.scope {
             pids.retain(|pid| !ended.contains(pid));
@@ -248,9 +282,11 @@ impl Tree {
             seen.push(pid);
             waiting.extend(self.children(pid)?);
             if self.processes.len() >= MAX_PROCESSES {
-                self.notes.push(format!(
-                    "more than {MAX_PROCESSES} processes: the newest are left alone"
-                ));
+                if !std::mem::replace(&mut self.is_full, true) {
+                    self.notes.push(format!(
+                        "more than {MAX_PROCESSES} processes: the newest are left alone"
+                    ));
+                }
                 break;
             }
             self.add(pid);
@@ -335,7 +371,7 @@ impl Tree {
             }
         };
         let cpu_us = match stat.start_ticks >= self.began_ticks {
-            true => us(stat.cpu_ticks),
+            true => us(stat.cpu_ticks.saturating_add(stat.children_ticks)),
             false => 0,
         };
         let incarnation = self.take_incarnation();
@@ -349,6 +385,9 @@ impl Tree {
             pagemap,
             start_ticks: stat.start_ticks,
             cpu_ticks: stat.cpu_ticks,
+            parent: stat.parent,
+            children_ticks: stat.children_ticks,
+            counted_ticks: 0,
             stat: file,
         });
     }
@@ -414,6 +453,44 @@ mod tests {
         until(&mut tree, |tree| tree.processes().is_empty());
         assert!(tree.by_incarnation(incarnation).is_none());
         shell.wait().unwrap();
+    }
+
+    #[test]
+    fn what_children_used_that_were_never_seen_counts_once() {
+        const CHILDREN: &str = "for i in 1 2 3 4; do sh -c 'i=0; while [ $i -lt 60000 ]; do \
+                                i=$((i+1)); done'; done; echo done; read line";
+        let mut shell = Command::new("sh")
+            .args(["-c", CHILDREN])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = shell.id() as i32;
+        let mut tree = Tree::new(Root::host(), Scope::Processes(vec![pid]));
+        let mut seen_us = 0;
+        let mut look = |tree: &mut Tree, now_us| {
+            tree.refresh(now_us).unwrap();
+            seen_us += tree.cpu_us();
+            seen_us
+        };
+        // Some children are seen, some not.
+        for now in 1..5 {
+            look(&mut tree, now * LOOK_US);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut line = [0; 5];
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let seen_us = look(&mut tree, 5 * LOOK_US);
+        let used = stat::read(&Root::host(), pid).unwrap();
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        let used_us = us(used.cpu_ticks + used.children_ticks);
+        // What it had used before the first look is not counted: it began earlier.
+        assert!(used_us > 50_000, "{used_us}");
+        assert!(
+            (used_us.saturating_sub(60_000)..=used_us + 20_000).contains(&seen_us),
+            "{seen_us} us seen of {used_us}"
+        );
     }
 
     #[test]

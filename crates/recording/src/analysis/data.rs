@@ -152,6 +152,9 @@ impl Data {
         data.mappings.sort_by_key(|mapping| mapping.time_ns);
         data.allocations
             .sort_by_key(|allocation| allocation.start_ns);
+        // Those that ended come first in the files.
+        data.processes
+            .sort_by_key(|process| (process.start_ns, process.pid));
         data.notes = recording.notes();
         match &data.meta.ended {
             Some(ended) => data.notes.extend(ended.notes.iter().cloned()),

@@ -23,8 +23,7 @@ use crate::error::{Error, Result};
 use crate::resources;
 use crate::root::Root;
 use hither_core::rset::Resources;
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// The file of a machine with 8192 CPUs is of some 50 MiB.
@@ -79,14 +78,14 @@ impl Machine {
     /// remedy.
     pub fn read_hwloc(path: &Path) -> Result<Self> {
         let fail = |source| Error::io(path, "cannot be read", FILE_REMEDY, source);
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(fail)?;
-        let mut file = file.take(MAX_FILE_BYTES + 1);
-        file.read_to_end(&mut bytes).map_err(fail)?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            let reason = "is larger than 64 MiB, no machine needs that";
-            return Err(Error::new(path, reason, FILE_REMEDY));
-        }
+        let bytes =
+            hither_files::read_named(path, MAX_FILE_BYTES).map_err(|error| match error.kind() {
+                ErrorKind::FileTooLarge => {
+                    let reason = "is larger than 64 MiB, no machine needs that";
+                    Error::new(path, reason, FILE_REMEDY)
+                }
+                _ => fail(error),
+            })?;
         let text = String::from_utf8(bytes)
             .map_err(|_| Error::new(path, "is not text in UTF-8", FILE_REMEDY))?;
         Self::from_hwloc(&text).map_err(|fault| fault.at(path, FILE_REMEDY))
