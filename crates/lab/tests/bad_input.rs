@@ -51,7 +51,7 @@ fn refused(change: impl FnOnce(&mut Options, &Path), parts: &[&str]) {
 fn machine_files_that_cannot_be_read() {
     refused(
         |options, _| options.machine_file = "/no/such.toml".into(),
-        &["/no/such.toml", "No such file"],
+        &["/no/such.toml", "no such file"],
     );
     refused(
         |options, folder| options.machine_file = folder.into(),
@@ -138,6 +138,6 @@ fn a_plugin_that_is_not_there() {
             options.scope = Some(ScopeMode::Model);
             options.agent = folder.join("hither");
         },
-        &["libhither_scope.so", "cargo build"],
+        &["libhither_scope.so", "make install"],
     );
 }
