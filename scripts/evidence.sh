@@ -80,6 +80,11 @@ set -o pipefail; json=\$(mktemp); HITHER_LONG=1 HITHER_JSON=\$json $boots ccnuma
   "partitions|nodes that move between three partitions of an emulated machine of eight, under load and with faults: what was met, and what was wrong|\
 set -o pipefail; HITHER_MOVES=$MOVES $boots partition:: 2> /dev/null | grep -e ': [0-9]' | \
 grep -v -e '^after' -e '^hither'"
+  "fuzz|readers of foreign files, fed with changed ones|\
+set -o pipefail; export HITHER_FUZZ_INPUTS=\${HITHER_FUZZ_INPUTS:-200000}; \
+for target in '-p hither-recording --test hostile' '-p hither-core --test machine_fuzz' '-p hither-linux --test all'; do \
+cargo test --quiet --release \$target -- --nocapture changed mutated damaged 2> /dev/null | \
+grep -e inputs -e 'test result' | sed 's/; finished.*//'; done"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\
 for form in '' --huge --no-stock; do $torture writers --stores $((TORTURE * 4000000)) \$form; \
 $torture worker --rounds $((TORTURE * 34)) \$form; $torture process --rounds $((TORTURE * 34)) \$form; done"

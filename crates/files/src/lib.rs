@@ -8,10 +8,13 @@
 
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Once;
 
 /// Opens a regular file to be read. Never waits.
 ///
@@ -93,6 +96,30 @@ fn bytes(file: File, most_bytes: u64) -> Result<Vec<u8>> {
     }
 }
 
+thread_local! {
+    /// Is a panic of this thread caught, so that nobody need read of it?
+    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a decoder that is not ours; `None` where it panics at what it is given, without a word on standard
+/// error. The last line: what can be told before is to be refused with a reason. What the decoder
+/// was at is as the panic left it.
+pub fn contained<T>(decode: impl FnOnce() -> T) -> Option<T> {
+    static SILENCED: Once = Once::new();
+    SILENCED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !CAUGHT.get() {
+                before(panic);
+            }
+        }));
+    });
+    let outer = CAUGHT.replace(true);
+    let decoded = catch_unwind(AssertUnwindSafe(decode));
+    CAUGHT.set(outer);
+    decoded.ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +165,14 @@ mod tests {
             read(Path::new("/proc/self/maps"), 10).unwrap_err().kind(),
             ErrorKind::FileTooLarge
         );
+    }
+
+    #[test]
+    fn a_panic_of_a_decoder_is_nothing() {
+        let nested = contained(|| contained(|| -> u8 { panic!("not to be seen") }));
+        assert_eq!(nested, Some(None));
+        assert_eq!(contained(|| 3), Some(3));
+        assert!(!CAUGHT.get());
     }
 
     #[test]

@@ -312,3 +312,76 @@ fn files_that_cannot_be_imported_are_refused_with_their_place() {
     let taken = into.path().to_str().unwrap();
     refused(&["import", &perf, "-o", taken], "is not empty");
 }
+
+/// A program's arguments may be longer than a width that can be written in a format.
+#[test]
+fn a_command_of_any_length_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("r");
+    let whole = fixtures().join("recordings/whole");
+    fs::create_dir(&into).unwrap();
+    for entry in fs::read_dir(whole).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, into.join(path.file_name().unwrap())).unwrap();
+    }
+    let path = into.join("recording.json");
+    let mut meta: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let numbers = (1..14_000).map(|number| Value::String(number.to_string()));
+    meta["command"] = numbers.collect();
+    fs::write(&path, meta.to_string()).unwrap();
+    for form in 0..FORMS.len() {
+        let (output, _) = report(into.to_str().unwrap(), form);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}
+
+/// What never ends, and what nobody writes to, is a sentence at once.
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let whole = corpus("whole");
+    refused(&["import", "/dev/zero"], "is a device");
+    refused(
+        &["partition", "apply", "/dev/zero", "--dry-run"],
+        "is a device",
+    );
+    refused(&["topo", "--from", "/dev/zero"], "is a device");
+    refused(
+        &["report", &whole, "--roofline", "/dev/zero"],
+        "is a device",
+    );
+    refused(
+        &["lab", "run", "--machine", "/dev/zero", "--", "true"],
+        "is a device",
+    );
+    // In place of a recording's parts.
+    for (name, source) in [("pipe", pipe.as_path()), ("zero", Path::new("/dev/zero"))] {
+        let into = folder.path().join(format!("recording-{name}"));
+        fs::create_dir(&into).unwrap();
+        std::os::unix::fs::symlink(source, into.join("recording.json")).unwrap();
+        refused(&["report", into.to_str().unwrap()], "not a regular file");
+    }
+}
+
+/// A shell's `<(command)` is a pipe, and goes on being read.
+#[test]
+fn a_pipe_that_a_person_names_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("r");
+    let file = fixtures().join("damo/records.json");
+    let script = format!(
+        "exec \"$0\" import <(cat {}) -o {}",
+        file.display(),
+        into.display()
+    );
+    let status = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .arg(env!("CARGO_BIN_EXE_hither"))
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(into.join("regions-00000.parquet").exists());
+}

@@ -6,3 +6,4 @@ mod hwloc;
 mod malformed_trees;
 mod native;
 mod sysfs_fuzz;
+mod text_fuzz;

@@ -11,8 +11,6 @@ use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 
 /// Rows that a table may have however small its files are, and more for each byte of them. Of what is
 /// recorded a row takes more than a byte: times and addresses are never the same.
@@ -211,29 +209,13 @@ impl PageReader for Checked {
     }
 }
 
-thread_local! {
-    /// Is a panic of this thread caught, so that nobody need read of it?
-    static CAUGHT: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Decodes; where the decoder panics at what contradicts itself, that is a fault of the file.
 pub(crate) fn contained<T>(
     decode: impl FnOnce() -> std::result::Result<T, String>,
 ) -> std::result::Result<T, String> {
-    static SILENCED: Once = Once::new();
-    SILENCED.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !CAUGHT.get() {
-                before(panic);
-            }
-        }));
-    });
-    CAUGHT.set(true);
     // What a panic leaves half written is dropped by the caller.
-    let decoded = catch_unwind(AssertUnwindSafe(decode));
-    CAUGHT.set(false);
-    decoded.unwrap_or_else(|_| Err("cannot be decoded: it contradicts itself".to_owned()))
+    hither_files::contained(decode)
+        .unwrap_or_else(|| Err("cannot be decoded: it contradicts itself".to_owned()))
 }
 
 #[cfg(test)]

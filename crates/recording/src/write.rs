@@ -131,8 +131,8 @@ impl Writer {
         let mut rows = rows.into_iter();
         loop {
             let pending = R::pending(self);
-            let room = SEGMENT_ROWS.saturating_sub(pending.rows.len());
-            pending.rows.extend(rows.by_ref().take(room));
+            // An import has all of its rows at once: they are no one segment.
+            pending.rows.extend(rows.by_ref().take(SEGMENT_ROWS));
             if pending.rows.len() < SEGMENT_ROWS {
                 return Ok(());
             }

@@ -94,7 +94,8 @@ impl File {
         let has_lines = file.as_ref().is_some_and(locate::has_lines);
         // Damaged DWARF data is as good as none.
         let lines = has_lines
-            .then(|| Loader::new_with_sup(&path, shared).ok())
+            .then(|| hither_files::contained(|| Loader::new_with_sup(&path, shared).ok()))
+            .flatten()
             .flatten();
         let table = file.as_ref().map(Table::new);
         drop(file);
@@ -132,7 +133,12 @@ impl File {
         frames
     }
 
+    /// DWARF data may contradict itself in ways that its reader panics at: it is as good as none then.
     fn frames_of_lines(&self, offset: u64) -> Option<Vec<Frame>> {
+        hither_files::contained(|| self.find_frames(offset)).flatten()
+    }
+
+    fn find_frames(&self, offset: u64) -> Option<Vec<Frame>> {
         let lines = self.lines.as_ref()?;
         let mut found = lines.find_frames(offset).ok()?;
         let mut frames = Vec::new();

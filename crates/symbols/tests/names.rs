@@ -270,3 +270,62 @@ fn missing_and_damaged_files_are_told() {
         let _ = symbols.variable(&build, program.table);
     }
 }
+
+#[test]
+fn a_pipe_in_place_of_an_object_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    run("mkfifo", &[text(&path)]);
+    let mut symbols = Symbols::default();
+    let build = Build {
+        path,
+        id: Vec::new(),
+    };
+    assert_eq!(symbols.code(&build, 16)[0].function, "pipe+0x10");
+    let told: Vec<&str> = symbols.notes().collect();
+    assert!(told[0].contains("it is a pipe"), "{told:?}");
+}
+
+/// Headers with extremes, tables cut off, DWARF data with flipped bits.
+#[test]
+fn object_files_that_were_changed_are_read_or_refused() {
+    let set = std::env::var("HITHER_FUZZ_INPUTS");
+    let inputs = set.map_or(300, |text| text.parse().expect("a whole number"));
+    let program = Program::build(&["-g"]);
+    let whole = fs::read(&program.path).unwrap();
+    let path = program.folder.join("changed");
+    let mut state = 1_u64;
+    let mut below = |limit: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as usize % limit
+    };
+    for _ in 0..inputs {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + below(4) {
+            // Most of them in the headers, at the beginning and at the end.
+            let at = match below(3) {
+                0 => below(1024),
+                1 => bytes.len() - 1 - below(2048),
+                _ => below(bytes.len()),
+            };
+            bytes[at] = [0, 0xff, 0x7f, 0x80, below(256) as u8][below(5)];
+        }
+        if below(8) == 0 {
+            bytes.truncate(below(whole.len()));
+        }
+        fs::write(&path, bytes).unwrap();
+        let build = Build {
+            path: path.clone(),
+            id: Vec::new(),
+        };
+        let mut symbols = Symbols::new(&program.folder);
+        for offset in [0, program.call, program.table, u64::MAX] {
+            assert!(!symbols.code(&build, offset).is_empty());
+            symbols.variable(&build, offset);
+        }
+        symbols.first_address(&build);
+        let _ = hither_symbols::functions(&path, "outer");
+    }
+}
