@@ -194,13 +194,14 @@ fn links_are_not_followed_and_only_what_was_made_is_removed() {
 fn a_killed_recorder_leaves_what_was_whole() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = Writer::create(Folder::make_or_take(folder.path()).unwrap(), meta()).unwrap();
-    writer.add((0..70_000).map(sample)).unwrap();
+    // Two whole segments, however many rows come at once.
+    writer.add((0..2 << 16).map(sample)).unwrap();
     writer.add((0..10).map(sample)).unwrap();
     // Not finished: as after a kill.
     drop(writer);
-    fs::write(folder.path().join("samples-00001.part"), "half").unwrap();
+    fs::write(folder.path().join("samples-00002.part"), "half").unwrap();
     let recording = Recording::open(folder.path()).unwrap();
-    assert_eq!(recording.rows::<Sample>().len(), 70_000);
+    assert_eq!(recording.rows::<Sample>().len(), 2 << 16);
     assert!(recording.meta().ended.is_none());
     let notes = Data::read(&recording).notes;
     assert!(
