@@ -224,4 +224,12 @@ mod tests {
             2
         );
     }
+
+    #[test]
+    fn a_device_is_no_kernel() {
+        let cache = Cache::from_variables(&|name| (name == "HOME").then(|| "/none".into()));
+        let error = cache.unwrap().choose("/dev/zero").unwrap_err();
+        assert_eq!(error.exit_status(), 2);
+        assert!(error.to_string().contains("is a device"), "{error}");
+    }
 }

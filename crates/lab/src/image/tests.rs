@@ -149,3 +149,16 @@ fn busybox_cpio_reads_what_was_written() {
     );
     assert_eq!(fs::read_to_string(out.join("etc/odd")).unwrap(), "abc");
 }
+
+#[test]
+fn devices_and_pipes_are_no_files_of_a_guest() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    for path in [Path::new("/dev/zero"), &pipe] {
+        let error = Image::new().add_extra(path).unwrap_err();
+        assert_eq!(error.exit_status(), 2);
+        assert!(error.to_string().contains("is no regular file"), "{error}");
+    }
+}
