@@ -383,7 +383,7 @@ fn a_panicking_guest_is_reported_with_its_console() {
         "{}",
         answer.err
     );
-    assert!(answer.err.contains("\n  | "), "{}", answer.err);
+    assert!(answer.err.contains("\nhither:   | "), "{}", answer.err);
     place.assert_empty();
 }
 
