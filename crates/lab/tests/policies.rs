@@ -202,7 +202,10 @@ fn a_harmful_policy_is_reported_and_reverted() {
         text.contains("(misplace, "),
         "nothing was misplaced: {text}"
     );
-    assert!(text.contains(": harmful by "), "no harm was reported: {text}");
+    assert!(
+        text.contains(": harmful by "),
+        "no harm was reported: {text}"
+    );
     assert!(
         text.contains("pages put back"),
         "nothing was put back: {text}"
