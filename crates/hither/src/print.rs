@@ -141,6 +141,19 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(broken)
 }
 
+/// Stands for what nobody knows.
+pub const DASH: &str = "–";
+
+/// A figure, or the dash.
+pub fn or_dash<T>(figure: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    figure.map_or_else(|| DASH.to_owned(), show)
+}
+
+/// A figure as text, or the dash.
+pub fn or_none(figure: Option<String>) -> String {
+    or_dash(figure, |text| text)
+}
+
 /// A number of bytes with the unit that fits.
 pub fn bytes(bytes: u64) -> String {
     match bytes {

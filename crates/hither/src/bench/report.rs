@@ -223,11 +223,9 @@ fn cells(cell: &Cell, figures: &Figures) -> [String; 7] {
         format!("{}{incomplete}", figures.count),
         time(figures.median_ns),
         format!("{:.2}", figures.throughput_gbs(cell.bytes)),
-        figures
-            .cpu_ns_per_byte
-            .map_or_else(|| "–".to_owned(), |ns| format!("{ns:.3}")),
-        cell.copy_distance_percent(figures).map_or_else(
-            || "–".to_owned(),
+        print::or_dash(figures.cpu_ns_per_byte, |ns| format!("{ns:.3}")),
+        print::or_dash(
+            cell.copy_distance_percent(figures),
             |percent| match print::decimals(percent, 1) {
                 number if percent > 0.0 || number.starts_with('-') => format!("{percent:+.1} %"),
                 zero => format!("{zero} %"),

@@ -44,10 +44,7 @@ pub fn text(report: &Report, rounds: usize, terminal: Terminal) -> String {
     );
     let rows = report.works.iter().map(|one| {
         let gbs = one.gbs.as_ref();
-        let spread = gbs.map_or_else(
-            || "–".to_owned(),
-            |gbs| format!("{:.1} %", gbs.spread * 100.0),
-        );
+        let spread = print::or_dash(gbs, |gbs| format!("{:.1} %", gbs.spread * 100.0));
         vec![one.work.name().to_owned(), or_dash(gbs), spread]
     });
     let head = ["work", "GB/s", "rounds differ by"].map(str::to_owned);

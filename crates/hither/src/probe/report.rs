@@ -42,7 +42,7 @@ pub(super) fn digits(figure: f64) -> usize {
 
 /// The same; a dash for what was not measured.
 pub(super) fn or_dash(sample: Option<&Sample>) -> String {
-    sample.map_or_else(|| "–".to_owned(), rounded)
+    print::or_dash(sample, rounded)
 }
 
 pub(super) fn sample(sample: &Sample) -> Value {

@@ -3,18 +3,12 @@
 use super::document::Part;
 use super::figures::Figures;
 use super::pictures::names_of_sets;
+use crate::print::{DASH, or_none};
 use crate::{print, record, units};
 use hither_recording::analysis::areas::Area;
 use hither_recording::analysis::sharing::Line;
 use hither_recording::analysis::use_of::{Judged, Use};
 use hither_recording::rows::Node;
-
-/// What is not known.
-const NONE: &str = "–";
-
-fn or_none(figure: Option<String>) -> String {
-    figure.unwrap_or_else(|| NONE.to_owned())
-}
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
@@ -122,7 +116,7 @@ pub fn areas(figures: &Figures) -> Vec<Part> {
             Use::One(node) => figures.node(node),
             Use::Divided => "each part by one node".to_owned(),
             Use::Shared => "shared by nodes".to_owned(),
-            Use::Unknown => NONE.to_owned(),
+            Use::Unknown => DASH.to_owned(),
         };
         rows.push(vec![
             area.name.clone(),
@@ -177,7 +171,7 @@ fn writes(area: &Area, judged: &Judged) -> String {
         (share, _) if share > 0.0 => percent(share),
         (_, Some(true)) => "some".to_owned(),
         (_, Some(false)) => "none".to_owned(),
-        (_, None) => NONE.to_owned(),
+        (_, None) => DASH.to_owned(),
     }
 }
 
@@ -206,11 +200,11 @@ pub fn lines(figures: &Figures) -> Vec<Part> {
         let more = (more > 0).then(|| format!("{more} more"));
         vec![
             format!("{:x}", line.address),
-            area.map_or(NONE.to_owned(), |area| area.name.clone()),
+            area.map_or(DASH.to_owned(), |area| area.name.clone()),
             count(line.accesses),
             or_none(line.latency_ns.map(units::time)),
             percent(line.apart),
-            line.kind().unwrap_or(NONE).to_owned(),
+            line.kind().unwrap_or(DASH).to_owned(),
             users.chain(more).collect::<Vec<_>>().join("; "),
         ]
     };

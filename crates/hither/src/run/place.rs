@@ -4,7 +4,7 @@
 use super::redirect::{Redirect, Redirected};
 use super::weigh::{self, Weighed, Weighing};
 use super::{numactl, start};
-use crate::top::figures::DASH;
+use crate::print::DASH;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hither_core::bind::rules::WrittenRule;

@@ -3,7 +3,7 @@
 
 use super::numactl;
 use crate::print;
-use crate::top::figures::DASH;
+use crate::print::DASH;
 use anyhow::Context;
 use hither_core::bind::{KernelPolicy, Mode};
 use hither_core::rset::Resources;

@@ -1,19 +1,12 @@
 //! Figures as text, the same in the live view and in the table. What nobody knows is a dash.
 
 use super::process::Process;
+use crate::print::{DASH, or_dash};
 use crate::terminal::Colour;
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-
-/// Stands for what nobody knows.
-pub const DASH: &str = "–";
-
-/// A figure, or the dash.
-pub fn or_dash<T>(figure: Option<T>, show: impl Fn(T) -> String) -> String {
-    figure.map_or_else(|| DASH.to_owned(), show)
-}
 
 /// A share in percent with one digit behind the point.
 pub fn percent(share: &Evidence<f64>) -> String {

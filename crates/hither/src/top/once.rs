@@ -51,7 +51,7 @@ fn columns(heads: &[&str], rows: &[Vec<String>], terminal: Terminal) -> String {
 }
 
 fn remarks(model: &Model, left_out: usize) -> String {
-    let mut remarks = format!("{} not told here:\n", figures::DASH);
+    let mut remarks = format!("{} not told here:\n", print::DASH);
     for sentence in text::unknowns(model) {
         remarks.push_str(&format!("  {sentence}\n"));
     }
@@ -83,7 +83,7 @@ fn nodes(model: &Model, machine: &MachineFigures, terminal: Terminal) -> String 
             name.id.to_string(),
             name.cpus.clone(),
             figures::memory(name.total_kb),
-            figures::or_dash(node.free_kb.get(), figures::memory),
+            print::or_dash(node.free_kb.get(), figures::memory),
             figures::gbs(&node.read_gbs),
             figures::gbs(&node.write_gbs),
             figures::percent(&node.utilisation),

@@ -1,11 +1,12 @@
 //! Model and view as lines on a screen. Pure: drawing the same twice gives the same.
 
-use super::figures::{self, DASH, or_dash, percent, percent_sign, whole};
+use super::figures::{self, percent, percent_sign, whole};
 use super::machine::{LinkFigures, MachineFigures};
 use super::model::{Focus, Mapping, Model};
 use super::process::{Process, Thread};
 use super::view::{Level, View};
 use super::{help, text};
+use crate::print::{DASH, or_dash};
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
 use ratatui::Frame;

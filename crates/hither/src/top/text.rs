@@ -1,10 +1,11 @@
 //! Sentences and lines that the live view and the table have in common.
 
 use super::ages;
-use super::figures::{DASH, by_node, memory, or_dash, percent_sign, running, whole};
+use super::figures::{by_node, memory, percent_sign, running, whole};
 use super::machine::{CacheFigures, MachineFigures, Moves};
 use super::model::{Focus, Model};
 use super::process::{Process, Thread};
+use crate::print::{DASH, or_dash};
 use hither_core::foreign::Foreign;
 
 /// `1 process`, `2 processes`.

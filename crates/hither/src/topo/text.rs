@@ -1,13 +1,10 @@
 //! The topology and the doctor's findings for a person.
 
-use crate::print::{self, Table, count, size};
+use crate::print::{self, DASH, Table, count, size};
 use crate::terminal::{Colour, Terminal};
 use hither_core::foreign::Foreign;
 use hither_linux::doctor::Check;
 use hither_linux::topology::{AccessClass, CacheDomain, Node, Told, Topology};
-
-/// What is not known.
-const DASH: &str = "–";
 
 /// The whole machine.
 pub fn topology(topology: &Topology, terminal: Terminal) -> String {

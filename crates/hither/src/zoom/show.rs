@@ -1,7 +1,7 @@
 //! The steps as text, and as hither.zoom/1 (docs/cli.md).
 
 use super::steps::{PagesOf, Steps};
-use crate::print::Table;
+use crate::print::{DASH, Table, or_none};
 use crate::terminal::Terminal;
 use crate::{print, units};
 use hither_core::foreign::Foreign;
@@ -14,15 +14,9 @@ use serde_json::{Value, json};
 
 /// Share of all accesses below which an area has no row.
 const LEAST_SHARE: f64 = 0.005;
-/// What is not known.
-const NONE: &str = "–";
 
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
-}
-
-pub fn or_none(figure: Option<String>) -> String {
-    figure.unwrap_or_else(|| NONE.to_owned())
 }
 
 pub fn count(number: f64) -> String {
@@ -42,7 +36,7 @@ fn used_by(by: Use, nodes: &[u32]) -> String {
         Use::One(node) => format!("node{}", nodes[node]),
         Use::Divided => "each part by one node".to_owned(),
         Use::Shared => "shared by nodes".to_owned(),
-        Use::Unknown => NONE.to_owned(),
+        Use::Unknown => DASH.to_owned(),
     }
 }
 
