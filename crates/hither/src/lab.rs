@@ -9,7 +9,7 @@ use hither_core::policy;
 use hither_core::set::NodeSet;
 use hither_lab::back::Back;
 use hither_lab::compare::{self, Comparison};
-use hither_lab::qemu::{HugePages, ScopeMode};
+use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
 use hither_lab::{Error, fetch, guest, report};
 use std::ffi::OsString;
@@ -93,7 +93,7 @@ struct MachineArguments {
     env: Vec<(String, String)>,
     /// Boot without the plugin: time is the host's, for trying out the lab itself
     #[arg(long, hide = true)]
-    no_scope: bool,
+    no_plugin: bool,
 }
 
 #[derive(Debug, Args)]
@@ -267,10 +267,10 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
         files: arguments.files,
         env: arguments.env,
         back,
-        scope: if arguments.no_scope {
+        plugin: if arguments.no_plugin {
             None
         } else {
-            Some(ScopeMode::Model)
+            Some(PluginMode::Model)
         },
         agent: std::env::current_exe().context("asking for the path of hither itself")?,
         hither_arguments: if explain {

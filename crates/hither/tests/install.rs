@@ -16,7 +16,7 @@ fn built(folder: &Path) -> PathBuf {
     fs::create_dir(&built).unwrap();
     symlink(env!("CARGO_BIN_EXE_hither"), built.join("hither")).unwrap();
     symlink(shim(), built.join("libhither_preload.so")).unwrap();
-    fs::write(built.join("libhither_scope.so"), "").unwrap();
+    fs::write(built.join("libhither_plugin.so"), "").unwrap();
     built
 }
 
@@ -148,8 +148,8 @@ fn the_installed_command_names_its_machines_and_what_is_missing() {
         "{error}"
     );
 
-    fs::remove_file(built.join("libhither_scope.so")).unwrap();
+    fs::remove_file(built.join("libhither_plugin.so")).unwrap();
     let done = install(&built, &prefix);
     assert_eq!(done.status.code(), Some(2));
-    assert!(text(&done.stderr).contains("libhither_scope.so is not there; run `make build`"));
+    assert!(text(&done.stderr).contains("libhither_plugin.so is not there; run `make build`"));
 }

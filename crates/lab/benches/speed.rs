@@ -7,7 +7,7 @@
 //! in boots of its own and the faster run counts, because other work on the host can only slow it
 //! down.
 
-use hither_lab::qemu::{HugePages, ScopeMode};
+use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ const PROGRAMS: [&str; 3] = [
     "cg --products 20",
 ];
 
-fn options(mode: Option<ScopeMode>, agent: &Path) -> Options {
+fn options(mode: Option<PluginMode>, agent: &Path) -> Options {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     Options {
         machine_file: machine,
@@ -39,14 +39,14 @@ fn options(mode: Option<ScopeMode>, agent: &Path) -> Options {
         files: Vec::new(),
         env: Vec::new(),
         back: Vec::new(),
-        scope: mode,
+        plugin: mode,
         agent: agent.to_owned(),
         hither_arguments: Vec::new(),
     }
 }
 
 /// Host seconds of the faster run, and its instructions where they are counted.
-fn measure(words: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f64), String> {
+fn measure(words: &str, mode: Option<PluginMode>, built: &Path) -> Result<(f64, f64), String> {
     let mut argv: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
     argv[0] = built.join(&argv[0]).display().to_string();
     let mut best = (f64::INFINITY, 0.0);
@@ -83,8 +83,8 @@ fn measure(words: &str, mode: Option<ScopeMode>, built: &Path) -> Result<(f64, f
 }
 
 fn bench(words: &str, built: &Path) -> Result<(), String> {
-    let (model, instructions) = measure(words, Some(ScopeMode::Model), built)?;
-    let (resolve, _) = measure(words, Some(ScopeMode::Resolve), built)?;
+    let (model, instructions) = measure(words, Some(PluginMode::Model), built)?;
+    let (resolve, _) = measure(words, Some(PluginMode::Resolve), built)?;
     let (plain, _) = measure(words, None, built)?;
     let verdict = |met: bool| if met { "met" } else { "MISSED" };
     let speed = instructions / model;

@@ -43,14 +43,14 @@ impl HugePages {
 
 /// What the plugin does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScopeMode {
+pub enum PluginMode {
     /// Models memory time and owns the guest's clock.
     Model,
     /// Only resolves the address of every access: the yardstick of the speed benchmark.
     Resolve,
 }
 
-impl ScopeMode {
+impl PluginMode {
     /// The plugin's word.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -63,15 +63,15 @@ impl ScopeMode {
 
 /// The plugin and what it reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct Plugin {
     /// The shared object.
-    pub plugin: String,
+    pub path: String,
     /// File with the scaled machine.
     pub machine: String,
     /// File behind the Opium device.
     pub opium: String,
     /// What it does.
-    pub mode: ScopeMode,
+    pub mode: PluginMode,
 }
 
 /// Everything that a boot needs besides the machine.
@@ -84,7 +84,7 @@ pub struct Parts {
     /// Number of the inherited socket that carries frames.
     pub channel_fd: i32,
     /// The plugin; without it time is the host's and there is no Opium device.
-    pub scope: Option<Scope>,
+    pub plugin: Option<Plugin>,
     /// Huge pages.
     pub huge_pages: HugePages,
     /// More words for the kernel's command line.
@@ -185,27 +185,27 @@ pub fn arguments(machine: &Machine, parts: &Parts) -> Result<Vec<String>> {
             crate::protocol::PORT_NAME
         ),
     );
-    if let Some(scope) = &parts.scope {
+    if let Some(plugin) = &parts.plugin {
         let size = opium::SIZE;
         args.pair(
             "-object",
             format!(
                 "memory-backend-file,id=opium,share=on,mem-path={},size={size}",
-                scope.opium
+                plugin.opium
             ),
         );
         args.pair("-device", "ivshmem-plain,memdev=opium");
-        let Scope {
-            plugin,
+        let Plugin {
+            path,
             machine,
             opium,
             mode,
-        } = scope;
+        } = plugin;
         args.pair(
             "-plugin",
             format!(
                 "{},machine={machine},opium={opium},mode={}",
-                comma(plugin),
+                comma(path),
                 mode.name()
             ),
         );

@@ -13,7 +13,7 @@ use crate::fetch::{self, Qemu};
 use crate::image::{self, AGENT_PATH, Image};
 use crate::os;
 use crate::protocol::{self, Job, Launch, RunSpec, Stdin};
-use crate::qemu::{self, HugePages, Parts, Scope, ScopeMode};
+use crate::qemu::{self, HugePages, Parts, Plugin, PluginMode};
 use crate::viewer::{self, Show, Viewer};
 use crate::waiting;
 use hither_core::foreign::Foreign;
@@ -63,7 +63,7 @@ pub struct Options {
     /// Files to bring back.
     pub back: Vec<Back>,
     /// What the plugin does; without it time is the host's: for trying out the lab itself.
-    pub scope: Option<ScopeMode>,
+    pub plugin: Option<PluginMode>,
     /// The hither binary that becomes the guest's agent; the plugin is looked for beside it.
     pub agent: PathBuf,
     /// More arguments for `hither run` in the guest.
@@ -99,7 +99,7 @@ impl Lab {
         qemu::check(&machine)?;
         qemu::offline::kernel_arguments(&machine, &options.offline)?;
         let kernel = Cache::of_user()?.choose(&options.kernel)?;
-        let plugin = if options.scope.is_some() {
+        let plugin = if options.plugin.is_some() {
             Some(find_plugin(&options.agent)?)
         } else {
             None
@@ -250,7 +250,7 @@ impl Lab {
 
     /// Is time modelled, and the Opium device alive?
     fn models(&self) -> bool {
-        self.options.scope == Some(ScopeMode::Model)
+        self.options.plugin == Some(PluginMode::Model)
     }
 
     fn setting(&self, argv: &[String], kernel: &str) -> Setting {
@@ -318,17 +318,17 @@ impl Lab {
             .map_err(Error::io("making the Opium device"))?;
         let (ours, theirs) =
             os::socket_pair().map_err(Error::io("making the channel to the guest"))?;
-        let scope = self.plugin.as_ref().map(|plugin| Scope {
-            plugin: plugin.to_string_lossy().into_owned(),
+        let plugin = self.plugin.as_ref().map(|path| Plugin {
+            path: path.to_string_lossy().into_owned(),
             machine: inherited(&machine_file),
             opium: inherited(&device),
-            mode: self.options.scope.unwrap_or(ScopeMode::Model),
+            mode: self.options.plugin.unwrap_or(PluginMode::Model),
         });
         let parts = Parts {
             kernel: self.kernel.to_string_lossy().into_owned(),
             initrd: inherited(initrd),
             channel_fd: theirs.as_raw_fd(),
-            scope,
+            plugin,
             huge_pages: self.options.huge_pages,
             kernel_arguments: qemu::offline::kernel_arguments(
                 &self.machine,

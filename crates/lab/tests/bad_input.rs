@@ -1,7 +1,7 @@
 //! What can be refused without a boot is refused, with place and remedy. Needs no QEMU.
 
 use hither_lab::error::{Error, STATUS_BAD_INPUT};
-use hither_lab::qemu::{HugePages, ScopeMode};
+use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn options(folder: &Path) -> Options {
         files: Vec::new(),
         env: Vec::new(),
         back: Vec::new(),
-        scope: None,
+        plugin: None,
         agent: std::env::current_exe().unwrap(),
         hither_arguments: Vec::new(),
     }
@@ -135,9 +135,9 @@ fn kernels_that_are_none() {
 fn a_plugin_that_is_not_there() {
     refused(
         |options, folder| {
-            options.scope = Some(ScopeMode::Model);
+            options.plugin = Some(PluginMode::Model);
             options.agent = folder.join("hither");
         },
-        &["libhither_scope.so", "make install"],
+        &["libhither_plugin.so", "make install"],
     );
 }

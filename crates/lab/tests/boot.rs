@@ -411,7 +411,7 @@ fn an_emulator_that_crashes_before_the_guest_is_up_is_started_again() {
     for (times, status) in [(1, 0), (3, 125)] {
         fs::write(&crashes, "crash\n".repeat(times)).unwrap();
         let output = place
-            .command(&format!("run {SMALL} --no-scope"), &["echo", "done"])
+            .command(&format!("run {SMALL} --no-plugin"), &["echo", "done"])
             .env("PATH", format!("{}:{path}", folder.display()))
             .output()
             .unwrap();
@@ -555,7 +555,7 @@ fn signals_and_time_outs_leave_no_process_and_no_file() {
 #[ignore = "boots QEMU; make test runs it"]
 fn a_shell_takes_commands_and_a_closed_output_ends_the_guest() {
     let place = Place::new();
-    let mut shell = place.command(&format!("shell {SMALL} --no-scope"), &[]);
+    let mut shell = place.command(&format!("shell {SMALL} --no-plugin"), &[]);
     let mut child = shell.stdin(Stdio::piped()).spawn().unwrap();
     child
         .stdin
@@ -569,7 +569,7 @@ fn a_shell_takes_commands_and_a_closed_output_ends_the_guest() {
 
     let endless = ["sh", "-c", "while :; do echo y; done"];
     let mut child = place
-        .command(&format!("run {SMALL} --no-scope"), &endless)
+        .command(&format!("run {SMALL} --no-plugin"), &endless)
         .spawn()
         .unwrap();
     let qemu = emulator_of(&child);

@@ -29,9 +29,9 @@ pub const SHIM: Part = Part {
 
 /// The laboratory's plugin for QEMU.
 pub const PLUGIN: Part = Part {
-    file: "libhither_scope.so",
+    file: "libhither_plugin.so",
     variable: "HITHER_SCOPE",
-    package: "hither-scope",
+    package: "hither-plugin",
 };
 
 /// A part that is not there.
@@ -203,7 +203,7 @@ mod tests {
         let built = folder.path().join("target/release/hither");
         assert_eq!(
             remedy(&built),
-            "build it with `cargo build --release -p hither-scope`, or name the file in HITHER_SCOPE"
+            "build it with `cargo build --release -p hither-plugin`, or name the file in HITHER_SCOPE"
         );
     }
 

@@ -35,11 +35,11 @@ fn parts() -> Parts {
         kernel: "/k/vmlinuz".into(),
         initrd: "/proc/self/fd/5".into(),
         channel_fd: 7,
-        scope: Some(Scope {
-            plugin: "/l/a,b.so".into(),
+        plugin: Some(Plugin {
+            path: "/l/a,b.so".into(),
             machine: "/proc/self/fd/6".into(),
             opium: "/proc/self/fd/8".into(),
-            mode: ScopeMode::Model,
+            mode: PluginMode::Model,
         }),
         huge_pages: HugePages::Madvise,
         kernel_arguments: Vec::new(),
@@ -148,7 +148,7 @@ fn without_the_plugin_there_is_no_device() {
     let args = arguments(
         &scaled(&machine),
         &Parts {
-            scope: None,
+            plugin: None,
             ..parts()
         },
     )

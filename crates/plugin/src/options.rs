@@ -1,4 +1,4 @@
-//! Options of the plugin: `-plugin libhither_scope.so,machine=FILE,opium=FILE,mode=model,skew_ns=10000`.
+//! Options of the plugin: `-plugin libhither_plugin.so,machine=FILE,opium=FILE,mode=model,skew_ns=10000`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! hither-scope: a QEMU TCG plugin that gives an emulated machine modelled memory time.
+//! hither-plugin: a QEMU TCG plugin that gives an emulated machine modelled memory time.
 //!
 //! It sees every load and store of the guest, keeps caches, memory controllers and links, and
 //! owns the guest's clock, so that `time ./app` inside shows what placement costs. One file per

@@ -186,7 +186,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     match install(id, &words, vcpus) {
         Ok(()) => 0,
         Err(reason) => {
-            eprintln!("hither-scope: {reason}");
+            eprintln!("hither-plugin: {reason}");
             1
         }
     }
