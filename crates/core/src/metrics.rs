@@ -1,8 +1,9 @@
 //! The words of the measurements as pure functions.
 //!
-//! Definitions after Carrefour (section "NUMA performance"), made exact: imbalance uses the
-//! *sample* standard deviation, as the authors' code does, so that all traffic on one of four
-//! nodes reads 200 % and on one of two nodes 141 %.
+//! Definitions after Carrefour (section "NUMA performance"), made exact: imbalance is the deviation
+//! of all nodes (the *population's*) over their mean, so that all traffic on one of four nodes reads
+//! 173 % and on one of two nodes 100 %. The paper's table 1 has 170 % for the former, which can be
+//! no other; the authors' later code divides by one less.
 
 /// The sum; of nothing 0, where [`Iterator::sum`] gives -0.
 #[must_use]
@@ -16,7 +17,8 @@ pub fn local_access_ratio(local_count: u64, all_count: u64) -> Option<f64> {
     (all_count > 0).then(|| local_count as f64 / all_count as f64)
 }
 
-/// Sample standard deviation over mean: 0 is even, the square root of the count is all on one.
+/// Standard deviation (of the population) over mean: 0 is even, the square root of one less than the
+/// count is all on one.
 /// `None` for fewer than two values, or where their sum is not above zero.
 #[must_use]
 pub fn imbalance(values: &[f64]) -> Option<f64> {
@@ -26,7 +28,7 @@ pub fn imbalance(values: &[f64]) -> Option<f64> {
         return None;
     }
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    Some((squares / (count - 1.0)).sqrt() / mean)
+    Some((squares / count).sqrt() / mean)
 }
 
 /// Memory fills per us (MAPTU); `None` for an empty interval.
@@ -80,12 +82,12 @@ mod tests {
 
     #[test]
     fn imbalance_by_hand() {
-        // One of four: mean 1, deviations 3,-1,-1,-1, squares 12, /3 = 4, root 2: 200 %.
-        assert_eq!(imbalance(&[4.0, 0.0, 0.0, 0.0]), Some(2.0));
-        // One of two: mean 1, deviations 1,-1, squares 2, /1 = 2, root 1.414: 141 %.
-        assert!((imbalance(&[2.0, 0.0]).unwrap() - 2f64.sqrt()).abs() < 1e-12);
-        // 3,5: mean 4, squares 2, /1, root 1.414, over 4: 35.4 %.
-        assert!((imbalance(&[3.0, 5.0]).unwrap() - 2f64.sqrt() / 4.0).abs() < 1e-12);
+        // One of four: mean 1, deviations 3,-1,-1,-1, squares 12, /4 = 3, root 1.732: 173 %.
+        assert_eq!(imbalance(&[4.0, 0.0, 0.0, 0.0]), Some(3f64.sqrt()));
+        // One of two: mean 1, deviations 1,-1, squares 2, /2 = 1: 100 %.
+        assert_eq!(imbalance(&[2.0, 0.0]), Some(1.0));
+        // 3,5: mean 4, squares 2, /2 = 1, over 4: 25 %.
+        assert_eq!(imbalance(&[3.0, 5.0]), Some(0.25));
         assert_eq!(imbalance(&[7.0, 7.0, 7.0]), Some(0.0));
         assert_eq!(imbalance(&[7.0]), None);
         assert_eq!(imbalance(&[0.0, 0.0]), None);
@@ -114,7 +116,7 @@ mod tests {
         fn imbalance_is_between_even_and_all_on_one(values in proptest::collection::vec(0.0f64..1e9, 2..9)) {
             if let Some(got) = imbalance(&values) {
                 prop_assert!(got >= 0.0);
-                prop_assert!(got <= (values.len() as f64).sqrt() + 1e-9);
+                prop_assert!(got <= (values.len() as f64 - 1.0).sqrt() + 1e-9);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! carries its [`Evidence`]: who measured it, what it was estimated from, or why it is unknown.
 //!
 //! Units: time in us, sizes in bytes, latencies in ns, ratios and shares as fractions of 1
-//! (`0.25` is 25 %), imbalance as a fraction too (`2.0` is 200 %). Pages are 4 KiB base pages,
+//! (`0.25` is 25 %), imbalance as a fraction too (`1.73` is 173 %). Pages are 4 KiB base pages,
 //! named by their virtual page number (address >> 12) in their process.
 //!
 //! Arrays over nodes go by *position* in [`Snapshot::nodes`]; a [`NodeId`] is the kernel's
@@ -279,11 +279,11 @@ pub struct GlobalMetrics {
     pub local_access_ratio: Evidence<f64>,
     /// Mean latency of demand misses.
     pub latency_ns: Evidence<f64>,
-    /// Sample standard deviation over mean of the nodes' traffic; see [`metrics::imbalance`].
+    /// Standard deviation over mean of the nodes' traffic; see [`metrics::imbalance`].
     pub controller_imbalance: Evidence<f64>,
     /// Mean utilisation of the links, 0..=1.
     pub link_use: Evidence<f64>,
-    /// Sample standard deviation over mean of the links' utilisation.
+    /// Standard deviation over mean of the links' utilisation.
     pub link_imbalance: Evidence<f64>,
     /// Share of reads among memory accesses.
     pub read_share: Evidence<f64>,

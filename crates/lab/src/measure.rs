@@ -270,14 +270,14 @@ mod tests {
         to.counters.link_bytes = vec![30, 10];
         to.counters.moved_pages = 4;
         let got = between(&from, &to);
-        // 25 of 100 fills local; 2000 ns over 10 misses; all traffic on one of four nodes: 200 %.
+        // 25 of 100 fills local; 2000 ns over 10 misses; all traffic on one of four nodes: 173 %.
         assert_eq!(got.local_access_ratio, Some(0.25));
         assert_eq!(got.latency_ns, Some(200.0));
-        assert_eq!(got.controller_imbalance, Some(2.0));
+        assert_eq!(got.controller_imbalance, Some(3_f64.sqrt()));
         // 1000 us: links were used 50 % and 10 % of it.
         assert!((got.link_use.unwrap() - 0.3).abs() < 1e-12);
-        // 30 and 10: mean 20, deviations 10 and -10, squares 200, /1, root 14.14, over 20: 70.7 %.
-        assert!((got.link_imbalance.unwrap() - 0.5_f64.sqrt()).abs() < 1e-12);
+        // 30 and 10: mean 20, deviations 10 and -10, squares 200, /2, root 10, over 20: 50 %.
+        assert_eq!(got.link_imbalance, Some(0.5));
         assert_eq!(got.instructions, Some(15));
         assert_eq!(got.kernel_fill_share, Some(0.5));
         assert_eq!(got.moved_pages, Some(4));

@@ -115,7 +115,7 @@ fn a_controller_in_overload_is_relieved() {
     let (gains, shared) = (&*GAINS, 0);
     // All threads on all nodes read one node's memory: a quarter is local, one controller works.
     assert!((gains.figure("first-touch", shared, "local_access_ratio") - 0.25).abs() < 0.03);
-    assert!(gains.figure("first-touch", shared, "controller_imbalance") > 1.9);
+    assert!(gains.figure("first-touch", shared, "controller_imbalance") > 1.65);
     assert!(gains.figure("interleave", shared, "controller_imbalance") < 0.1);
     // Carrefour's paper: +100 %; the long run has it within 20 points, this one has start-up too.
     assert!((1.75..2.25).contains(&gains.whole(shared, "interleave", "first-touch")));

@@ -47,7 +47,8 @@ pub struct EngineConfig {
     pub patience_intervals: u32,
     /// Success: the local-access ratio rose by this. 10 points (Carrefour's code).
     pub success_local_ratio: f64,
-    /// Success: the controller imbalance fell by this. 10 points (Carrefour's code).
+    /// Success: the controller imbalance fell by this. 10 points: Carrefour's code, whose deviation is the
+    /// sample's; of the population's, which is counted here, that is 9 points on four nodes.
     pub success_imbalance: f64,
     /// Harm: the local-access ratio fell by this without a success. 5 points (Carrefour's code).
     pub harm_local_ratio: f64,

@@ -49,7 +49,7 @@ fn speed(seen: &[Seen], rate: f64) -> f64 {
 #[test]
 fn a_shared_array_is_balanced_in_one_move_per_page() {
     let (run, seen) = run(World::new(Pattern::Shared, PAGES), 40);
-    assert!((seen[0].imbalance - 2.0).abs() < 1e-9);
+    assert!((seen[0].imbalance - 3f64.sqrt()).abs() < 1e-9);
     // 45 fills per us are 4.5 million in 100 ms; one sample in 400 is 11,200, 0.7 per page. Five
     // steps see 97 % of the pages (1 - exp(-3.4)), and four more intervals judge them.
     assert!(

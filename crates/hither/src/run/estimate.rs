@@ -273,8 +273,8 @@ mod tests {
         );
         // (0.75 * 1.5 + 1 * 3.5 + 1 * 4) / 9 = 0.9583.
         assert!((sampled.local_access_ratio.unwrap() - 8.625 / 9.0).abs() < 1e-12);
-        // Traffic 1.5 : 7.5, mean 4.5, deviation sqrt(18), over the mean 0.9428.
-        assert!((sampled.controller_imbalance.unwrap() - 18f64.sqrt() / 4.5).abs() < 1e-12);
+        // Traffic 1.5 : 7.5, mean 4.5, deviation 3, over the mean 0.6667.
+        assert!((sampled.controller_imbalance.unwrap() - 3.0 / 4.5).abs() < 1e-12);
         assert_eq!(estimate.whole().local_access_ratio, Some(0.5));
         assert_eq!(estimate.whole().controller_imbalance, Some(0.0));
         assert_eq!(estimate.after(), None);

@@ -30,11 +30,12 @@ pub struct Config {
     /// Collocation, once on, stays on up to this local-access ratio. Hither: with 80 % reached
     /// half way through, the rest of a partitioned array would stay remote for good.
     pub collocate_until_local_ratio: f64,
-    /// Interleaving turns on above this controller imbalance. Paper: 35 %.
+    /// Interleaving turns on above this controller imbalance (deviation of the population, as the
+    /// paper counts it). Paper: 35 %, which is 1.6 times the even share on one of four nodes.
     pub interleave_above_imbalance: f64,
-    /// Interleaving, once on, stays on down to this imbalance. Hither: a controller that carries
-    /// 10 % more than its share is what interleaving by the kernel leaves too (paper, table 1:
-    /// 5 to 8 %); stopping at 35 % would leave the busiest of four nodes 50 % above the others.
+    /// Interleaving, once on, stays on down to this imbalance. Hither: a little above
+    /// what interleaving by the kernel leaves (paper, table 1: 5 to 8 %); stopping at 35 % would leave
+    /// the busiest of four nodes with twice the traffic of each other.
     pub interleave_until_imbalance: f64,
     /// Samples that a page needs to be collocated. Code: 2.
     pub min_samples: u32,

@@ -24,7 +24,7 @@ impl Default for Scene {
         Self {
             rate: 40.0,
             local: 0.25,
-            imbalance: 2.0,
+            imbalance: 1.73,
             cpu_counts: [2; 4],
             sampling: Sampling::Full,
             page_budget: 1_000_000,
@@ -418,7 +418,7 @@ fn the_gates_are_told_once() {
     assert!(notes(&mut policy, &mut random, 13.0).is_empty());
     assert!(
         notes(&mut policy, &mut random, 40.0)[0]
-            .contains("interleaving on (controller imbalance 200 %)")
+            .contains("interleaving on (controller imbalance 173 %)")
     );
 }
 
