@@ -101,6 +101,15 @@ pub enum Event {
         /// Base pages that could not be put back.
         left_count: u64,
     },
+    /// Everything that was moved was put back, on leaving.
+    Undone {
+        /// Base pages put back.
+        page_count: u64,
+        /// Base pages that could not be put back.
+        left_count: u64,
+        /// Why not: refusals of the last attempts, by reason.
+        refused: Vec<(Refusal, u64)>,
+    },
 }
 
 /// An event with its time.
@@ -108,6 +117,9 @@ pub enum Event {
 pub struct Entry {
     /// When, in us on the caller's clock.
     pub at_us: u64,
+    /// Whose scope, by name; empty where there is but one, or it concerns none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub scope: String,
     /// What.
     #[serde(flatten)]
     pub event: Event,
@@ -115,7 +127,11 @@ pub struct Entry {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:9.3} s  {}", self.at_us as f64 / 1e6, self.event)
+        write!(f, "{:9.3} s  ", self.at_us as f64 / 1e6)?;
+        match self.scope.as_str() {
+            "" => write!(f, "{}", self.event),
+            name => write!(f, "{name}: {}", self.event),
+        }
     }
 }
 
@@ -222,6 +238,20 @@ impl fmt::Display for Event {
                 }
                 Ok(())
             }
+            Self::Undone {
+                page_count,
+                left_count,
+                refused,
+            } => {
+                write!(f, "undone: {page_count} pages were put back")?;
+                if *left_count > 0 {
+                    write!(f, ", {left_count} could not be")?;
+                }
+                for (refusal, count) in refused {
+                    write!(f, ", {count} {refusal}")?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -308,12 +338,16 @@ impl Log {
     }
 
     /// Appends; the oldest entry makes room.
-    pub fn push(&mut self, at_us: u64, event: Event) {
+    pub fn push(&mut self, at_us: u64, scope: &str, event: Event) {
         if self.entries.len() == self.capacity {
             self.entries.pop_front();
             self.dropped_count += 1;
         }
-        self.entries.push_back(Entry { at_us, event });
+        self.entries.push_back(Entry {
+            at_us,
+            scope: scope.to_owned(),
+            event,
+        });
     }
 
     /// Entries, oldest first.
@@ -342,12 +376,14 @@ mod tests {
         let mut log = Log::new(2);
         log.push(
             0,
+            "",
             Event::Note {
                 text: "dropped".to_owned(),
             },
         );
         log.push(
             1_500_000,
+            "",
             Event::Asked {
                 request: 12,
                 campaign: 1,
@@ -361,6 +397,7 @@ mod tests {
         );
         log.push(
             1_600_000,
+            "work",
             Event::Moved {
                 request: 12,
                 page_count: 1360,
@@ -375,7 +412,7 @@ mod tests {
             [
                 "    1.500 s  #12 interleave 1365 pages of pid 7 to node2: used by several nodes; \
                  predicted to save 3.2 ms of stall time per interval",
-                "    1.600 s  #12 moved 1360 pages in 7.6 ms, 2 were there, 3 busy",
+                "    1.600 s  work: #12 moved 1360 pages in 7.6 ms, 2 were there, 3 busy",
             ]
         );
         assert_eq!(log.dropped_count(), 1);

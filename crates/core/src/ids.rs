@@ -43,3 +43,14 @@ id!(
     Pid(i32),
     "pid "
 );
+id!(
+    /// What is judged together, by its number in one engine.
+    ScopeId(u32),
+    "scope "
+);
+id!(
+    /// One life of an address space: a process is given another at exec, and a number that is used
+    /// again another still.
+    SpaceId(u32),
+    "space "
+);

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod policy;
 pub mod refine;
 pub mod rset;
+pub mod scope;
 pub mod set;
 pub mod shim;
 pub mod sites;

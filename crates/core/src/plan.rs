@@ -3,7 +3,7 @@
 //! A [`Plan`] is asked, a [`MoveOutcome`] happened. Pages are virtual page numbers of 4 KiB
 //! (address >> 12) in the named process. Ratios are fractions of 1, times in ns or us as named.
 
-use crate::ids::{NodeId, Pid};
+use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::snapshot::Evidence;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -59,8 +59,12 @@ pub struct Reason {
 pub struct MoveRequest {
     /// Unique within one engine's life.
     pub id: u64,
+    /// The scope that asked.
+    pub scope: ScopeId,
     /// Whose pages.
     pub pid: Pid,
+    /// Which life of that process's memory: once it has another, the pages are gone.
+    pub space: SpaceId,
     /// Virtual page numbers, ascending, each once.
     pub pages: Vec<u64>,
     /// The node to move them to.
@@ -159,8 +163,8 @@ pub struct MoveOutcome {
     pub duration_ns: u64,
 }
 
-/// How densely the trackers shall sample until the next step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How densely the trackers shall sample until the next step; the densest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampling {
     /// As densely as the tracker's own cost limit allows.

@@ -11,7 +11,7 @@
 //! Arrays over nodes go by *position* in [`Snapshot::nodes`]; a [`NodeId`] is the kernel's
 //! number, may be sparse, and is never an index.
 
-use crate::ids::{NodeId, Pid};
+use crate::ids::{NodeId, Pid, SpaceId};
 use crate::metrics;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -323,6 +323,14 @@ impl GlobalMetrics {
 pub struct ProcessState {
     /// Its number.
     pub pid: Pid,
+    /// Which life of its memory: another after exec, and where the number is used again.
+    pub space: SpaceId,
+    /// Its parent's number.
+    pub parent: Pid,
+    /// Its effective user's number.
+    pub user: u32,
+    /// Path of its control group, as in `/proc/PID/cgroup`, where known.
+    pub group: Option<String>,
     /// Its command name, for people.
     pub name: String,
     /// Base pages resident, where known.
@@ -355,6 +363,8 @@ pub struct Snapshot {
     pub samples_lost: u64,
     /// Watched processes that are alive.
     pub processes: Vec<ProcessState>,
+    /// CPU time that hither itself used in the interval, its movers included, in us.
+    pub own_cpu_us: Evidence<u64>,
 }
 
 impl Snapshot {

@@ -216,7 +216,7 @@ impl Command {
             topology,
             tracker,
             backend,
-            engine: Engine::new(policy, config),
+            engine: Engine::of_all(policy, config),
             interval_us: self.interval,
         }))
     }

@@ -6,10 +6,11 @@ use crate::error::Result;
 use crate::parse;
 use crate::proc::tree::{Scope, Tree};
 use crate::root::Root;
+use crate::sys;
 use crate::topology::Topology;
 use crate::tracker::Tracker;
 use crate::tracker::view::SampleView;
-use hither_core::ids::Pid;
+use hither_core::ids::{Pid, SpaceId};
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState, ProcessState, Snapshot};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,6 +25,8 @@ pub struct Watch {
     snapshot: Snapshot,
     meminfo: Vec<Option<File>>,
     free_read_us: Option<u64>,
+    /// CPU time of this process at the end of the last interval.
+    own_cpu_ns: u64,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -50,6 +53,7 @@ pub fn empty_snapshot(topology: &Topology) -> Snapshot {
         sample_period: 0,
         samples_lost: 0,
         processes: Vec::new(),
+        own_cpu_us: Evidence::unknown(NOT_YET),
     }
 }
 
@@ -75,6 +79,7 @@ impl Watch {
             snapshot: empty_snapshot(topology),
             meminfo,
             free_read_us: None,
+            own_cpu_ns: sys::own_cpu_ns(),
         }
     }
 
@@ -120,6 +125,10 @@ impl Watch {
                 }
             }
         }
+        let own_cpu_ns = sys::own_cpu_ns();
+        let own_us = own_cpu_ns.saturating_sub(self.own_cpu_ns) / 1000;
+        snapshot.own_cpu_us = Evidence::measured(own_us, "CLOCK_PROCESS_CPUTIME_ID");
+        self.own_cpu_ns = own_cpu_ns;
         let processes = self.tree.processes();
         snapshot.processes.resize_with(processes.len(), unnamed);
         for (state, process) in snapshot.processes.iter_mut().zip(processes) {
@@ -127,6 +136,8 @@ impl Watch {
                 state.name.clone_from(&process.name);
             }
             state.pid = Pid(process.pid);
+            state.space = SpaceId(process.incarnation);
+            state.parent = Pid(process.parent);
             state.resident_pages = Evidence::measured(process.resident_pages, "/proc/PID/stat");
             state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");
         }
@@ -150,6 +161,10 @@ fn unnamed() -> ProcessState {
     let none = || Evidence::unknown("not read yet");
     ProcessState {
         pid: Pid(0),
+        space: SpaceId(0),
+        parent: Pid(0),
+        user: 0,
+        group: None,
         name: String::new(),
         resident_pages: none(),
         cpu_us: none(),

@@ -4,14 +4,16 @@
 //! full, the rate budget is spent, its mechanism is switched off, or it leads nowhere. What is
 //! left is grouped: one request holds pages of one process, one target, one mechanism.
 
+use super::Turn;
+use super::config::EngineConfig;
 use super::efficacy::{Campaign, Reading, Stage};
 use super::predict::{self, Prediction};
-use super::{Engine, Pending, PendingPage};
+use super::scope::{Pending, PendingPage, Scope, precedence};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason};
 use crate::policy::{Outlook, Proposal, ProposedMove};
-use crate::snapshot::{Evidence, Snapshot};
+use crate::snapshot::Evidence;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -21,35 +23,31 @@ struct Group {
     gain_ns: f64,
 }
 
-impl Engine {
-    /// Turns a proposal into requests; `room` (base pages per node position) is used up.
-    pub(super) fn admit(
-        &mut self,
-        now_us: u64,
-        snapshot: &Snapshot,
-        proposal: Proposal,
-        room: &mut [u64],
-    ) -> Vec<MoveRequest> {
-        let moves = self.admissible(now_us, snapshot, &proposal.moves, room);
+impl Scope {
+    /// Turns a proposal into requests; room and pages of the turn are used up.
+    pub(super) fn admit(&mut self, turn: &mut Turn<'_>, proposal: Proposal) -> Vec<MoveRequest> {
+        let snapshot = turn.snapshot;
+        let mut room = turn.room.clone();
+        let moves = self.admissible(turn, &proposal.moves, &mut room);
         if moves.is_empty() {
-            self.efficacy.close(&self.config);
+            self.efficacy.close(turn.config);
             return Vec::new();
         }
-        let since_us = now_us.saturating_sub(snapshot.interval_us);
+        let since_us = turn.now_us.saturating_sub(snapshot.interval_us);
         let ledger = &self.ledger;
         let prediction = predict::predict(snapshot, &moves, |pid, page, seen| {
             ledger.home_given(pid, page, seen, since_us)
         });
         let is_worth_it = proposal.outlook != Outlook::Done
-            || prediction.change.is_at_least(self.config.min_change);
+            || prediction.change.is_at_least(turn.config.min_change);
         if !is_worth_it {
-            self.efficacy.close(&self.config);
+            self.efficacy.close(turn.config);
             return Vec::new();
         }
-        self.rate
-            .spend(moves.iter().map(ProposedMove::base_pages).sum());
-        let campaign = self.join_campaign(now_us, snapshot, &moves, &prediction);
-        let groups = group(&moves, &prediction, self.config.request_pages);
+        turn.pages_left -= moves.iter().map(ProposedMove::base_pages).sum::<u64>();
+        *turn.room = room;
+        let campaign = self.join_campaign(turn, &moves, &prediction);
+        let groups = group(&moves, &prediction, turn.config.request_pages);
         let mut requests = Vec::with_capacity(groups.len());
         for ((pid, to, mechanism), group) in groups {
             let because = proposal
@@ -60,7 +58,7 @@ impl Engine {
             let basis = prediction.gains_ns.clone();
             let gain = basis.map(|_| group.gain_ns);
             requests.push(self.request(
-                now_us,
+                turn,
                 campaign,
                 pid,
                 to,
@@ -70,42 +68,45 @@ impl Engine {
             ));
         }
         // Most valuable first; the sort is stable, so equal ones keep their order.
-        let value = |request: &MoveRequest| {
-            request.predicted_gain_ns.get().unwrap_or(0.0) / request.pages.len() as f64
-        };
-        requests.sort_by(|a, b| value(b).total_cmp(&value(a)));
-        self.close_when_long();
+        requests.sort_by(|a, b| precedence(b).total_cmp(&precedence(a)));
+        self.close_when_long(turn.config);
         requests
     }
 
     fn admissible(
         &self,
-        now_us: u64,
-        snapshot: &Snapshot,
+        turn: &mut Turn<'_>,
         proposed: &[ProposedMove],
         room: &mut [u64],
     ) -> Vec<ProposedMove> {
-        let switched_off = self.efficacy.switched_off(now_us);
-        let mut rate_left = self.rate.clone().available(&self.config, now_us);
+        if turn.is_held {
+            return Vec::new();
+        }
+        let switched_off = self.efficacy.switched_off(turn.now_us);
+        let mut pages_left = turn.pages_left;
         let mut seen = HashSet::with_capacity(proposed.len());
         let mut moves = Vec::with_capacity(proposed.len());
         for order in proposed {
-            let Some(to) = snapshot.node_position(order.to) else {
+            let Some(to) = turn.snapshot.node_position(order.to) else {
                 continue;
             };
             let pages = order.base_pages();
             let is_wanted = order.from != order.to
                 && !switched_off.contains(&order.mechanism)
-                && self.ledger.may_move(order.pid, order.page, now_us);
-            if !is_wanted
-                || room[to] < pages
-                || rate_left < pages
-                || !seen.insert((order.pid, order.page))
-            {
+                && self.lives.contains_key(&order.pid)
+                && self.ledger.may_move(order.pid, order.page, turn.now_us);
+            if !is_wanted || room[to] < pages {
+                continue;
+            }
+            if pages_left < pages {
+                turn.is_short = true;
+                continue;
+            }
+            if !seen.insert((order.pid, order.page)) {
                 continue;
             }
             room[to] -= pages;
-            rate_left -= pages;
+            pages_left -= pages;
             moves.push(*order);
         }
         moves
@@ -114,8 +115,7 @@ impl Engine {
     /// Opens a campaign or adds to the open one; returns its number.
     fn join_campaign(
         &mut self,
-        now_us: u64,
-        snapshot: &Snapshot,
+        turn: &mut Turn<'_>,
         moves: &[ProposedMove],
         prediction: &Prediction,
     ) -> u64 {
@@ -123,17 +123,17 @@ impl Engine {
             return 0;
         };
         let campaign = campaign.get_or_insert_with(|| {
-            self.next_campaign += 1;
+            turn.numbers.campaign += 1;
             Campaign {
-                id: self.next_campaign - 1,
+                id: turn.numbers.campaign - 1,
                 mechanisms: BTreeSet::new(),
-                before: Reading::of(snapshot),
+                before: Reading::of(turn.snapshot),
                 predicted: predict::PredictedChange::default(),
                 predicted_gain_ns: Some(0.0),
                 moved: Vec::new(),
                 page_count: 0,
                 steps: 0,
-                started_us: now_us,
+                started_us: turn.now_us,
             }
         });
         campaign.steps += 1;
@@ -143,7 +143,7 @@ impl Engine {
         campaign.predicted.local_ratio += prediction.change.local_ratio;
         campaign.predicted.imbalance += prediction.change.imbalance;
         let gain: Option<f64> = prediction.gains_ns.value().map(|gains| gains.iter().sum());
-        let most_ns = predict::cpu_time_ns(snapshot);
+        let most_ns = predict::cpu_time_ns(turn.snapshot);
         campaign.predicted_gain_ns = campaign
             .predicted_gain_ns
             .zip(gain)
@@ -151,11 +151,11 @@ impl Engine {
         campaign.id
     }
 
-    fn close_when_long(&mut self) {
+    fn close_when_long(&mut self, config: &EngineConfig) {
         if let Stage::Moving(Some(campaign)) = &self.efficacy.stage
-            && campaign.steps >= self.config.campaign_steps
+            && campaign.steps >= config.campaign_steps
         {
-            self.efficacy.close(&self.config);
+            self.efficacy.close(config);
         }
     }
 
@@ -166,7 +166,7 @@ impl Engine {
     )]
     pub(super) fn request(
         &mut self,
-        now_us: u64,
+        turn: &mut Turn<'_>,
         campaign: u64,
         pid: Pid,
         to: NodeId,
@@ -174,36 +174,37 @@ impl Engine {
         reason: Reason,
         predicted_gain_ns: Evidence<f64>,
     ) -> MoveRequest {
-        let id = self.next_request;
-        self.next_request += 1;
+        let id = turn.numbers.request;
+        turn.numbers.request += 1;
+        let space = self.lives[&pid];
         for page in &pages {
-            self.ledger.ask(pid, page.page, page.from);
+            self.ledger.ask(pid, space, page.page, page.huge, page.from);
         }
         let request = MoveRequest {
             id,
+            scope: self.id,
             pid,
+            space,
             pages: pages.iter().map(|page| page.page).collect(),
             to,
             reason,
             predicted_gain_ns,
         };
-        self.log.push(
-            now_us,
-            Event::Asked {
-                request: id,
-                campaign,
-                pid,
-                page_count: pages.iter().map(|page| page.base_pages()).sum(),
-                to,
-                mechanism: request.reason.mechanism,
-                because: request.reason.because.clone().into_owned(),
-                predicted_gain_ns: request.predicted_gain_ns.clone(),
-            },
-        );
+        turn.record(Event::Asked {
+            request: id,
+            campaign,
+            pid,
+            page_count: pages.iter().map(|page| page.base_pages()).sum(),
+            to,
+            mechanism: request.reason.mechanism,
+            because: request.reason.because.clone().into_owned(),
+            predicted_gain_ns: request.predicted_gain_ns.clone(),
+        });
         self.pending.insert(
             id,
             Pending {
                 pid,
+                space,
                 to,
                 mechanism: request.reason.mechanism,
                 pages,

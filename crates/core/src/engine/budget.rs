@@ -40,14 +40,20 @@ impl RateBudget {
         }
     }
 
-    /// Fills up to now; returns the whole pages that may move.
-    pub fn available(&mut self, config: &EngineConfig, now_us: u64) -> u64 {
+    /// Fills up to now; returns the pages that flowed in.
+    pub fn fill(&mut self, config: &EngineConfig, now_us: u64) -> f64 {
         let since_us = now_us.saturating_sub(self.filled_at_us.unwrap_or(now_us));
         self.filled_at_us = Some(now_us.max(self.filled_at_us.unwrap_or(0)));
         let pages_per_us = config.rate_bytes_per_s as f64 / 1e6 / PAGE_BYTES as f64;
         let full = (config.burst_bytes / PAGE_BYTES) as f64;
+        let before = self.pages;
         self.pages = (self.pages + since_us as f64 * pages_per_us).min(full);
-        self.pages as u64
+        self.pages - before
+    }
+
+    /// Pages that may move.
+    pub fn level(&self) -> f64 {
+        self.pages
     }
 
     /// Takes pages out.
@@ -69,16 +75,24 @@ mod tests {
             ..EngineConfig::default()
         };
         let mut budget = RateBudget::new(&config);
-        assert_eq!(budget.available(&config, 5_000), 10);
+        let mut level_at = |now_us| {
+            budget.fill(&config, now_us);
+            budget.level()
+        };
+        assert_eq!(level_at(5_000), 10.0);
         budget.spend(10);
-        assert_eq!(budget.available(&config, 5_000), 0);
-        assert_eq!(budget.available(&config, 8_500), 3);
+        let mut level_at = |now_us| {
+            budget.fill(&config, now_us);
+            budget.level()
+        };
+        assert_eq!(level_at(5_000), 0.0);
+        assert_eq!(level_at(8_500), 3.5);
         assert_eq!(
-            budget.available(&config, 4_000),
-            3,
+            level_at(4_000),
+            3.5,
             "time that runs backwards fills nothing"
         );
-        assert_eq!(budget.available(&config, 9_000), 4);
-        assert_eq!(budget.available(&config, 90_000_000), 10);
+        assert_eq!(level_at(9_000), 4.0);
+        assert_eq!(level_at(90_000_000), 10.0);
     }
 }

@@ -23,6 +23,12 @@ pub struct EngineConfig {
     pub rate_bytes_per_s: u64,
     /// Bytes that may be moved at once after a rest. 128 MiB: Carrefour's 30,000 pages a period.
     pub burst_bytes: u64,
+    /// CPU time that hither itself may use, as a share of the machine's: 1 %. Beyond it new moves
+    /// wait and sampling is sparse.
+    pub disturbance_share: f64,
+    /// That share may be saved up for so long, in us: 30 s, so that what a program's start needs
+    /// can be used at once (2.4 s on 8 CPUs; a page costs 5 to 25 us).
+    pub disturbance_span_us: u64,
     /// Base pages per request at most. 2048: 8 MiB keep the executor's answer within tens of ms.
     pub request_pages: usize,
     /// A page rests so long after its first move, in us; doubled with every further move. 2 s:
@@ -86,6 +92,8 @@ impl Default for EngineConfig {
             reserve_bytes: 8 << 20,
             rate_bytes_per_s: 1_000_000_000,
             burst_bytes: 128 << 20,
+            disturbance_share: 0.01,
+            disturbance_span_us: 30_000_000,
             request_pages: 2048,
             cooldown_us: 2_000_000,
             refused_us: 1_000_000,

@@ -14,9 +14,9 @@
 
 use super::config::EngineConfig;
 use super::predict::PredictedChange;
-use crate::ids::{NodeId, Pid};
+use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::Mechanism;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{HUGE_PAGES, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -202,10 +202,18 @@ pub fn judge(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MovedPage {
     pub pid: Pid,
+    pub space: SpaceId,
     pub page: u64,
     pub huge: bool,
     /// Where the campaign found it.
     pub from: NodeId,
+}
+
+impl MovedPage {
+    /// Base pages that it is.
+    pub fn base_pages(&self) -> u64 {
+        if self.huge { HUGE_PAGES } else { 1 }
+    }
 }
 
 /// Moves that are judged together.
@@ -296,6 +304,26 @@ impl Efficacy {
             Stage::Settling(campaign, _)
             | Stage::Measuring(campaign, ..)
             | Stage::Reverting(campaign, _) => Some(campaign),
+        }
+    }
+
+    /// Forgets pages of lives that are over. A campaign of which nothing is left ends without a
+    /// verdict; returns how many base pages it had moved.
+    pub fn forget(&mut self, is_alive: impl Fn(&MovedPage) -> bool) -> u64 {
+        if let Stage::Reverting(_, queue) = &mut self.stage {
+            queue.retain(|_, (page, _)| is_alive(page));
+        }
+        let Some(campaign) = self.campaign_mut() else {
+            return 0;
+        };
+        campaign.moved.retain(|page| is_alive(page));
+        let moved = campaign.page_count;
+        match &self.stage {
+            Stage::Measuring(campaign, ..) if campaign.moved.is_empty() => {
+                self.stage = Stage::Moving(None);
+                moved
+            }
+            _ => 0,
         }
     }
 

@@ -3,8 +3,8 @@
 //! Only pages that hither asked to move have an entry. The origin is the node on which the page
 //! was before hither's first move; it is never overwritten, so that every page can be put back.
 
-use crate::ids::{NodeId, Pid};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::ids::{NodeId, Pid, SpaceId};
+use std::collections::BTreeMap;
 
 /// Doublings of the cool-down after which it no longer grows.
 const MAX_DOUBLINGS: u32 = 6;
@@ -24,14 +24,18 @@ pub struct LedgerEntry {
     pub cooling_until_us: u64,
     /// A request for it is under way.
     pub is_pending: bool,
+    /// It is a huge page, and moves whole.
+    pub is_huge: bool,
+    /// It could not be put back, often enough.
+    pub is_given_up: bool,
 }
 
 /// The pages that hither asked to move.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pages: BTreeMap<(Pid, u64), LedgerEntry>,
-    /// Processes in `pages`.
-    pids: BTreeSet<Pid>,
+    /// Processes in `pages`, with the life of their memory.
+    spaces: BTreeMap<Pid, SpaceId>,
     /// When any page last moved, in us.
     last_moved_us: u64,
 }
@@ -84,6 +88,11 @@ impl Ledger {
             .map(|(&(pid, page), entry)| (pid, page, entry))
     }
 
+    /// The life of a process's memory of which there are entries.
+    pub(super) fn space(&self, pid: Pid) -> SpaceId {
+        self.spaces.get(&pid).copied().unwrap_or(SpaceId(0))
+    }
+
     /// Pages that are not on their origin.
     #[must_use]
     pub fn displaced_count(&self) -> usize {
@@ -94,7 +103,7 @@ impl Ledger {
     }
 
     /// A move is asked for; `from` is where the page is now.
-    pub(super) fn ask(&mut self, pid: Pid, page: u64, from: NodeId) {
+    pub(super) fn ask(&mut self, pid: Pid, space: SpaceId, page: u64, is_huge: bool, from: NodeId) {
         let entry = self.pages.entry((pid, page)).or_insert(LedgerEntry {
             origin: from,
             home: from,
@@ -102,9 +111,11 @@ impl Ledger {
             move_count: 0,
             cooling_until_us: 0,
             is_pending: false,
+            is_huge,
+            is_given_up: false,
         });
         entry.is_pending = true;
-        self.pids.insert(pid);
+        self.spaces.insert(pid, space);
     }
 
     /// It moved. The cool-down doubles with every move beyond the first.
@@ -120,6 +131,18 @@ impl Ledger {
         }
     }
 
+    /// It was on the target already: somebody else had moved it. Where hither never did, that is
+    /// where it comes from.
+    pub(super) fn was_there(&mut self, pid: Pid, page: u64, at: NodeId, until_us: u64) {
+        self.stayed(pid, page, until_us);
+        if let Some(entry) = self.pages.get_mut(&(pid, page)) {
+            entry.home = at;
+            if entry.move_count == 0 {
+                entry.origin = at;
+            }
+        }
+    }
+
     /// It did not move, and shall not be asked for before `until_us`.
     pub(super) fn stayed(&mut self, pid: Pid, page: u64, until_us: u64) {
         if let Some(entry) = self.pages.get_mut(&(pid, page)) {
@@ -128,16 +151,21 @@ impl Ledger {
         }
     }
 
-    /// Forgets processes for which `is_alive` is false; returns how many pages that were.
-    pub(super) fn retain(&mut self, is_alive: impl Fn(Pid) -> bool) -> usize {
-        let dead = self.pids.iter().filter(|&&pid| !is_alive(pid)).count();
-        if dead == 0 {
-            return 0;
+    /// It is not put back any more.
+    pub(super) fn give_up(&mut self, pid: Pid, page: u64) {
+        if let Some(entry) = self.pages.get_mut(&(pid, page)) {
+            entry.is_given_up = true;
         }
-        self.pids.retain(|&pid| is_alive(pid));
-        let before = self.pages.len();
-        self.pages.retain(|(pid, _), _| is_alive(*pid));
-        before - self.pages.len()
+    }
+
+    /// Forgets the lives for which `is_alive` is false.
+    pub(super) fn retain(&mut self, is_alive: impl Fn(Pid, SpaceId) -> bool) {
+        let before = self.spaces.len();
+        self.spaces.retain(|&pid, space| is_alive(pid, *space));
+        if self.spaces.len() < before {
+            let spaces = &self.spaces;
+            self.pages.retain(|(pid, _), _| spaces.contains_key(pid));
+        }
     }
 }
 
@@ -152,13 +180,13 @@ mod tests {
         let mut ledger = Ledger::new();
         let (pid, page) = PAGE;
         assert!(ledger.may_move(pid, page, 0));
-        ledger.ask(pid, page, NodeId(3));
+        ledger.ask(pid, SpaceId(1), page, false, NodeId(3));
         assert!(!ledger.may_move(pid, page, u64::MAX));
         assert_eq!(ledger.home(pid, page), None);
         ledger.moved(pid, page, NodeId(1), 100, 1000);
         assert!(!ledger.may_move(pid, page, 1099));
         assert!(ledger.may_move(pid, page, 1100));
-        ledger.ask(pid, page, NodeId(1));
+        ledger.ask(pid, SpaceId(1), page, false, NodeId(1));
         ledger.moved(pid, page, NodeId(2), 2000, 1000);
         assert!(!ledger.may_move(pid, page, 3999));
         assert!(ledger.may_move(pid, page, 4000));
@@ -171,11 +199,12 @@ mod tests {
     fn a_refused_page_waits_and_stays_where_it_was() {
         let mut ledger = Ledger::new();
         let (pid, page) = PAGE;
-        ledger.ask(pid, page, NodeId(0));
+        ledger.ask(pid, SpaceId(1), page, false, NodeId(0));
         ledger.stayed(pid, page, 500);
         assert!(!ledger.may_move(pid, page, 499));
         assert!(ledger.may_move(pid, page, 500));
         assert_eq!(ledger.home(pid, page), None);
-        assert_eq!(ledger.retain(|pid| pid != PAGE.0), 1);
+        ledger.retain(|pid, space| pid == PAGE.0 && space != SpaceId(1));
+        assert_eq!(ledger.iter().count(), 0);
     }
 }

@@ -1,14 +1,20 @@
-//! The engine: wraps any policy with budgets, cool-down, the efficacy loop and a log.
+//! The engine: many scopes, each judged by its own figures, under the budgets of one machine.
 //!
 //! ```text
-//! outcomes ─► ledger, campaign          snapshot ─► efficacy loop ─► verdict, reverts
-//!                                       snapshot ─► policy ─► proposal ─► admission ─► plan
+//! outcomes ─► the scope that asked        snapshot ─► roster: which process is whose
+//!                                         snapshot, restricted to each scope's own
+//!    arbiter: bytes, room, disturbance ─► Scope: verdict, reverts, policy, admission ─► plan
 //! ```
 //!
 //! [`Engine::step`] is pure: the same engine state, snapshot and outcomes give the same plan. It
 //! reads no clock; `now_us` is the caller's, and need not start at zero.
+//!
+//! Properties: a process belongs to one scope at most; a scope sees its own processes and pages
+//! alone, and what is decided about it depends on its neighbours only through the budgets that they
+//! share; one scope's harm switches nothing off in another.
 
 mod admit;
+mod arbiter;
 mod attention;
 mod budget;
 pub mod config;
@@ -16,10 +22,14 @@ mod efficacy;
 pub mod ledger;
 mod predict;
 mod revert;
+mod scope;
 mod summary;
+mod view;
 
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod scopes;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -31,83 +41,121 @@ pub use predict::PredictedChange;
 pub use summary::{CampaignRow, DirectionRow, Summary};
 
 use crate::explain::{Event, Log};
-use crate::ids::{NodeId, Pid};
-use crate::plan::{Mechanism, MoveOutcome, Plan, Refusal, Sampling};
-use crate::policy::random::Random;
-use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
-use crate::snapshot::{HUGE_PAGES, Snapshot};
-use attention::{Attention, Situation};
-use budget::RateBudget;
-use efficacy::{Efficacy, Judgement, MovedPage, Stage};
+use crate::ids::ScopeId;
+use crate::plan::{MoveOutcome, Plan, Sampling};
+use crate::scope::{Roster, ScopeSpec, Selector};
+use crate::snapshot::Snapshot;
+use arbiter::Arbiter;
 use ledger::Ledger;
-use std::collections::BTreeMap;
-use summary::Account;
+use scope::Scope;
+use std::sync::Arc;
 
-/// One page of a request under way.
+/// Numbers given out over all scopes.
 #[derive(Clone, Copy, Debug)]
-struct PendingPage {
-    page: u64,
-    huge: bool,
-    from: NodeId,
+struct Numbers {
+    request: u64,
+    campaign: u64,
 }
 
-impl PendingPage {
-    fn base_pages(self) -> u64 {
-        if self.huge { HUGE_PAGES } else { 1 }
+/// What a scope may use in one step, and where it says what it does.
+struct Turn<'a> {
+    now_us: u64,
+    /// The scope's own processes and pages.
+    snapshot: &'a Snapshot,
+    config: &'a EngineConfig,
+    /// How the interval was sampled.
+    sampling: Sampling,
+    /// Base pages that may still be asked for in this step.
+    pages_left: u64,
+    /// Some page would have been asked for, had there been more `pages_left`.
+    is_short: bool,
+    /// hither has used up its CPU time: new moves wait, reverts do not.
+    is_held: bool,
+    /// Base pages for which each node, by position, has room.
+    room: &'a mut Vec<u64>,
+    numbers: &'a mut Numbers,
+    scope: Arc<str>,
+    log: &'a mut Log,
+    notes: &'a mut Vec<String>,
+}
+
+impl Turn<'_> {
+    /// Into the log, and to the person who looks on.
+    fn tell(&mut self, event: Event) {
+        self.notes.push(match &*self.scope {
+            "" => event.to_string(),
+            name => format!("{name}: {event}"),
+        });
+        self.record(event);
+    }
+
+    fn note(&mut self, text: String) {
+        self.tell(Event::Note { text });
+    }
+
+    /// Into the log alone.
+    fn record(&mut self, event: Event) {
+        self.log.push(self.now_us, &self.scope, event);
     }
 }
 
-/// A request whose outcome is outstanding.
-#[derive(Clone, Debug)]
-struct Pending {
-    pid: Pid,
-    to: NodeId,
-    mechanism: Mechanism,
-    pages: Vec<PendingPage>,
+/// A scope with who belongs to it.
+struct Entry {
+    selector: Selector,
+    scope: Scope,
 }
 
-/// The engine with its policy and all it remembers.
+/// All scopes, and what they share.
 pub struct Engine {
-    policy: Box<dyn Policy>,
     config: EngineConfig,
-    random: Random,
-    rate: RateBudget,
-    ledger: Ledger,
-    pending: BTreeMap<u64, Pending>,
-    efficacy: Efficacy,
-    attention: Attention,
-    account: Account,
+    scopes: Vec<Entry>,
+    roster: Roster,
+    arbiter: Arbiter,
+    numbers: Numbers,
     log: Log,
-    notes: Vec<String>,
-    last_refusal: Option<String>,
     last_sampling: Sampling,
-    next_request: u64,
-    next_campaign: u64,
 }
 
 impl Engine {
-    /// An engine that starts with nothing known.
+    /// An engine without scopes.
     #[must_use]
-    pub fn new(policy: Box<dyn Policy>, config: EngineConfig) -> Self {
-        let mut account = Account::default();
-        policy.name().clone_into(&mut account.summary.policy);
+    pub fn new(config: EngineConfig) -> Self {
         Self {
-            random: Random::new(config.seed),
-            rate: RateBudget::new(&config),
-            ledger: Ledger::new(),
-            pending: BTreeMap::new(),
-            efficacy: Efficacy::new(),
-            attention: Attention::default(),
-            account,
+            scopes: Vec::new(),
+            roster: Roster::default(),
+            arbiter: Arbiter::new(&config),
+            numbers: Numbers {
+                request: 1,
+                campaign: 1,
+            },
             log: Log::new(config.log_entries),
-            notes: Vec::new(),
-            last_refusal: None,
             last_sampling: Sampling::Cheap,
-            next_request: 1,
-            next_campaign: 1,
-            policy,
             config,
         }
+    }
+
+    /// An engine that judges all watched processes together, by this policy.
+    #[must_use]
+    pub fn of_all(policy: Box<dyn crate::policy::Policy>, config: EngineConfig) -> Self {
+        let mut engine = Self::new(config);
+        engine.add_scope(ScopeSpec {
+            name: String::new(),
+            selector: Selector::All,
+            policy,
+        });
+        engine
+    }
+
+    /// Looks after one more scope. Of several whose selectors take a process, it belongs to the one
+    /// that was added first.
+    pub fn add_scope(&mut self, spec: ScopeSpec) -> ScopeId {
+        let id = ScopeId(self.scopes.len() as u32);
+        self.scopes.push(Entry {
+            selector: spec.selector,
+            scope: Scope::new(id, &spec.name, spec.policy, &self.config),
+        });
+        self.arbiter.add_scope();
+        id
     }
 
     /// Takes in what happened, looks at the interval, and says what to do until the next step.
@@ -115,52 +163,115 @@ impl Engine {
     /// `now_us` is the time of the call on the clock of all times in the snapshot. `outcomes` are
     /// those that came since the last step, one per request, in any order.
     pub fn step(&mut self, now_us: u64, snapshot: &Snapshot, outcomes: &[MoveOutcome]) -> Plan {
-        self.account.summary.step_count += 1;
+        let mut notes = Vec::new();
+        let outcomes = self.sort_outcomes(now_us, outcomes, &mut notes);
+        let selectors: Vec<&Selector> = self.scopes.iter().map(|entry| &entry.selector).collect();
+        let members = self.roster.assign(&selectors, &snapshot.processes);
+        let views = view::restrict(snapshot, &members);
+        let mut pending = vec![0; snapshot.nodes.len()];
+        for entry in &self.scopes {
+            entry.scope.add_pending(snapshot, &mut pending);
+        }
+        let mut room = budget::room_pages(&self.config, snapshot, &pending);
+        self.arbiter.begin(&self.config, now_us, snapshot);
+        let is_held = self.arbiter.is_exhausted();
+        let mut steps = vec![scope::Step::default(); self.scopes.len()];
+        for at in self.arbiter.order() {
+            let scope = &mut self.scopes[at].scope;
+            let granted = self.arbiter.grant(at);
+            let mut turn = Turn {
+                now_us,
+                snapshot: &views[at],
+                config: &self.config,
+                sampling: self.last_sampling,
+                pages_left: granted,
+                is_short: false,
+                is_held,
+                room: &mut room,
+                numbers: &mut self.numbers,
+                scope: scope.name(),
+                log: &mut self.log,
+                notes: &mut notes,
+            };
+            steps[at] = scope.step(&mut turn, &outcomes[at]);
+            let (left, is_short) = (turn.pages_left, turn.is_short);
+            self.arbiter.settle(at, granted - left, is_short);
+        }
+        self.join(steps, notes, is_held)
+    }
+
+    /// Outcomes by the scope that asked; one that nobody waits for is told.
+    fn sort_outcomes(
+        &mut self,
+        now_us: u64,
+        outcomes: &[MoveOutcome],
+        notes: &mut Vec<String>,
+    ) -> Vec<Vec<MoveOutcome>> {
+        let mut sorted = vec![Vec::new(); self.scopes.len()];
         for outcome in outcomes {
-            self.take_outcome(now_us, outcome);
+            let mut scopes = self.scopes.iter();
+            match scopes.position(|entry| entry.scope.waits_for(outcome.request)) {
+                Some(at) => sorted[at].push(outcome.clone()),
+                None => {
+                    let text = format!(
+                        "an outcome came for request #{}, which is not under way",
+                        outcome.request
+                    );
+                    notes.push(text.clone());
+                    self.log.push(now_us, "", Event::Note { text });
+                }
+            }
         }
-        self.forget_processes(snapshot);
-        let reading = Reading::of(snapshot);
-        let judgement = self.efficacy.advance(
-            &self.config,
-            &reading,
-            !self.pending.is_empty(),
-            !outcomes.is_empty(),
-        );
-        if let Some(judgement) = judgement {
-            self.take_judgement(now_us, snapshot, judgement);
+        sorted
+    }
+
+    /// One plan of what the scopes want: moves of most value first, the densest sampling, the
+    /// soonest next step.
+    fn join(&mut self, steps: Vec<scope::Step>, notes: Vec<String>, is_held: bool) -> Plan {
+        let sampling = steps.iter().map(|step| step.sampling).min();
+        let mut sampling = sampling.unwrap_or(Sampling::Off);
+        if is_held && sampling == Sampling::Full {
+            sampling = Sampling::Cheap;
         }
-        let mut room = budget::room_pages(&self.config, snapshot, &self.pending_pages(snapshot));
-        let mut requests = self.revert(now_us, snapshot, &mut room);
-        let proposal = self.ask_policy(now_us, snapshot, &room);
-        let outlook = proposal.outlook;
-        if self.efficacy.is_open() {
-            requests.extend(self.admit(now_us, snapshot, proposal, &mut room));
-        }
-        self.account.summary.request_count += requests.len() as u64;
-        let pids: Vec<Pid> = snapshot
-            .processes
+        let next_interval_us = steps.iter().map(|step| step.next_interval_us).min();
+        let several = steps
             .iter()
-            .map(|process| process.pid)
-            .collect();
-        let situation = Situation {
-            now_us,
-            outlook,
-            is_busy: !self.efficacy.is_idle() || !self.pending.is_empty(),
-            has_moves: !requests.is_empty(),
-            may_move: self.efficacy.is_open(),
-            reading,
-            pids: &pids,
-            uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
-        };
-        let (sampling, next_interval_us) = self.attention.next(&self.config, &situation);
+            .filter(|step| !step.requests.is_empty())
+            .count()
+            > 1;
+        let mut requests: Vec<_> = steps.into_iter().flat_map(|step| step.requests).collect();
+        if several {
+            // Reverts first; then what is predicted to gain most. The sort is stable.
+            requests.sort_by(|a, b| scope::precedence(b).total_cmp(&scope::precedence(a)));
+        }
         self.last_sampling = sampling;
         Plan {
             requests,
-            notes: std::mem::take(&mut self.notes),
+            notes,
             sampling,
-            next_interval_us,
+            next_interval_us: next_interval_us.unwrap_or(self.config.max_interval_us),
         }
+    }
+
+    /// Puts back every page of a living process that this scope moved, and moves nothing else from
+    /// now on: by [`Engine::step`], within the budgets, until [`Engine::is_undone`].
+    pub fn begin_undo(&mut self, scope: ScopeId) {
+        if let Some(entry) = self.scopes.get_mut(scope.0 as usize) {
+            entry.scope.begin_undo();
+        }
+    }
+
+    /// The same of all scopes.
+    pub fn begin_undo_all(&mut self) {
+        for entry in &mut self.scopes {
+            entry.scope.begin_undo();
+        }
+    }
+
+    /// Has every scope that was told to undo put back what it could?
+    #[must_use]
+    pub fn is_undone(&self) -> bool {
+        self.scopes.iter().all(|entry| entry.scope.is_undone())
     }
 
     /// The explanation log, oldest entry first; bounded by [`EngineConfig::log_entries`].
@@ -174,257 +285,29 @@ impl Engine {
         &mut self.log
     }
 
-    /// Where hither moved pages, and from where.
-    #[must_use]
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    /// The scopes, in the order in which they were added.
+    pub fn scopes(&self) -> impl Iterator<Item = ScopeId> + '_ {
+        self.scopes.iter().map(|entry| entry.scope.id)
     }
 
-    /// The account so far.
+    /// Where a scope moved pages, and from where; `None` where there is no such scope.
     #[must_use]
-    pub fn summary(&self) -> Summary {
-        let unjudged_pages = match &self.efficacy.stage {
-            Stage::Moving(Some(campaign))
-            | Stage::Settling(campaign, _)
-            | Stage::Measuring(campaign, ..) => campaign.page_count,
-            Stage::Moving(None) | Stage::Reverting(..) => 0,
-        };
-        Summary {
-            displaced_pages: self.ledger.displaced_count() as u64,
-            unjudged_pages,
-            ..self.account.summary()
-        }
+    pub fn ledger(&self, scope: ScopeId) -> Option<&Ledger> {
+        let entry = self.scopes.get(scope.0 as usize)?;
+        Some(&entry.scope.ledger)
+    }
+
+    /// The account of each scope so far, with its name.
+    #[must_use]
+    pub fn summary(&self) -> Vec<(String, Summary)> {
+        let one = |entry: &Entry| (entry.scope.name().to_string(), entry.scope.summary());
+        self.scopes.iter().map(one).collect()
     }
 
     /// Requests whose outcome is outstanding.
     #[must_use]
     pub fn pending_count(&self) -> usize {
-        self.pending.len()
+        let scopes = self.scopes.iter();
+        scopes.map(|entry| entry.scope.pending_count()).sum()
     }
-
-    fn note(&mut self, now_us: u64, text: String) {
-        self.notes.push(text.clone());
-        self.log.push(now_us, Event::Note { text });
-    }
-
-    /// Asks the policy, where its evidence is there. Samples are not missed in an interval for
-    /// which the engine itself had switched them off.
-    fn ask_policy(&mut self, now_us: u64, snapshot: &Snapshot, room: &[u64]) -> Proposal {
-        let was_off = self.last_sampling == Sampling::Off;
-        let missing = self.policy.needs().iter().find_map(|&kind| {
-            let why = kind.missing(snapshot)?;
-            (kind != EvidenceKind::PageAccesses || !was_off).then_some((kind, why))
-        });
-        if let Some((kind, why)) = missing {
-            self.refuse(now_us, kind, why);
-            return Proposal {
-                outlook: Outlook::Learning,
-                ..Proposal::default()
-            };
-        }
-        self.last_refusal = None;
-        let page_budget = match self.efficacy.is_open() {
-            true => self.rate.available(&self.config, now_us),
-            false => 0,
-        };
-        let switched_off = self.efficacy.switched_off(now_us);
-        let mut context = Context {
-            now_us,
-            random: &mut self.random,
-            page_budget,
-            room_pages: room,
-            ledger: &self.ledger,
-            sampling: self.last_sampling,
-            switched_off: &switched_off,
-        };
-        let mut proposal = self.policy.decide(snapshot, &mut context);
-        for text in std::mem::take(&mut proposal.notes) {
-            self.note(now_us, text);
-        }
-        proposal
-    }
-
-    /// Says once what is missing.
-    fn refuse(&mut self, now_us: u64, kind: EvidenceKind, why: String) {
-        let event = Event::MissingEvidence {
-            policy: self.policy.name().to_owned(),
-            what: kind.name().to_owned(),
-            why,
-            remedy: kind.remedy().to_owned(),
-        };
-        let text = event.to_string();
-        if self.last_refusal.as_ref() != Some(&text) {
-            self.notes.push(text.clone());
-            self.log.push(now_us, event);
-            self.last_refusal = Some(text);
-        }
-    }
-
-    fn take_outcome(&mut self, now_us: u64, outcome: &MoveOutcome) {
-        let Some(pending) = self.pending.remove(&outcome.request) else {
-            self.note(
-                now_us,
-                format!(
-                    "an outcome came for request #{}, which is not under way",
-                    outcome.request
-                ),
-            );
-            return;
-        };
-        let temporary = is_temporary(&outcome.refused);
-        let mut on_target = outcome.moved.clone();
-        on_target.sort_unstable();
-        let rest_us = if temporary {
-            self.config.refused_us
-        } else {
-            self.config.refused_for_good_us
-        };
-        let mut moved_count = 0;
-        for page in &pending.pages {
-            let at = on_target.partition_point(|&moved| moved < page.page);
-            let last = page.page + page.base_pages();
-            let has_moved = on_target.get(at).is_some_and(|&moved| moved < last);
-            if has_moved {
-                moved_count += page.base_pages();
-                self.ledger.moved(
-                    pending.pid,
-                    page.page,
-                    pending.to,
-                    now_us,
-                    self.config.cooldown_us,
-                );
-                self.account.moved(
-                    pending.mechanism,
-                    page.from,
-                    pending.to,
-                    page.base_pages(),
-                    now_us,
-                );
-            } else {
-                self.ledger
-                    .stayed(pending.pid, page.page, now_us.saturating_add(rest_us));
-            }
-            self.tell_campaign(&pending, *page, has_moved, temporary);
-        }
-        self.account.refused(&outcome.refused);
-        self.account.summary.move_duration_ns += outcome.duration_ns;
-        let event = Event::Moved {
-            request: outcome.request,
-            page_count: moved_count,
-            already_there: outcome.already_there,
-            refused: outcome.refused.clone(),
-            duration_ns: outcome.duration_ns,
-        };
-        self.log.push(now_us, event);
-    }
-
-    fn tell_campaign(
-        &mut self,
-        pending: &Pending,
-        page: PendingPage,
-        moved: bool,
-        temporary: bool,
-    ) {
-        if pending.mechanism == Mechanism::Revert {
-            self.put_back(pending, page, moved, temporary);
-        } else if let (true, Some(campaign)) = (moved, self.efficacy.campaign_mut()) {
-            campaign.page_count += page.base_pages();
-            campaign.moved.push(MovedPage {
-                pid: pending.pid,
-                page: page.page,
-                huge: page.huge,
-                from: page.from,
-            });
-        }
-    }
-
-    /// Base pages on their way to each node position.
-    fn pending_pages(&self, snapshot: &Snapshot) -> Vec<u64> {
-        let mut pages = vec![0; snapshot.nodes.len()];
-        for pending in self.pending.values() {
-            if let Some(to) = snapshot.node_position(pending.to) {
-                pages[to] += pending
-                    .pages
-                    .iter()
-                    .map(|page| page.base_pages())
-                    .sum::<u64>();
-            }
-        }
-        pages
-    }
-
-    /// Processes that have ended take their pages with them.
-    fn forget_processes(&mut self, snapshot: &Snapshot) {
-        let is_alive = |pid: Pid| snapshot.processes.iter().any(|process| process.pid == pid);
-        let has_pending = |pid: Pid| self.pending.values().any(|pending| pending.pid == pid);
-        self.ledger.retain(|pid| is_alive(pid) || has_pending(pid));
-        self.forget_reverts(is_alive);
-    }
-
-    fn take_judgement(&mut self, now_us: u64, snapshot: &Snapshot, judgement: Judgement) {
-        let until_us = self.efficacy.discipline(&self.config, &judgement, now_us);
-        let Judgement {
-            campaign,
-            verdict,
-            grounds,
-            after,
-        } = judgement;
-        let mechanisms: Vec<Mechanism> = campaign.mechanisms.iter().copied().collect();
-        let measured_gain_ns = measured_gain_ns(&campaign.before, &after, snapshot);
-        let event = Event::Judged {
-            campaign: campaign.id,
-            mechanisms: mechanisms.clone(),
-            page_count: campaign.page_count,
-            verdict,
-            grounds,
-            before: campaign.before,
-            after,
-            predicted: campaign.predicted,
-            predicted_gain_ns: campaign.predicted_gain_ns,
-            measured_gain_ns,
-        };
-        self.notes.push(event.to_string());
-        self.log.push(now_us, event);
-        self.account.summary.campaigns.push(CampaignRow {
-            campaign: campaign.id,
-            started_us: campaign.started_us,
-            judged_us: now_us,
-            mechanisms: mechanisms.clone(),
-            page_count: campaign.page_count,
-            reverted_count: 0,
-            verdict,
-            grounds,
-            before: campaign.before,
-            after,
-            predicted: campaign.predicted,
-            predicted_gain_ns: campaign.predicted_gain_ns,
-            measured_gain_ns,
-        });
-        if let Some(until_us) = until_us {
-            let event = Event::SwitchedOff {
-                mechanisms,
-                until_us,
-            };
-            self.notes.push(event.to_string());
-            self.log.push(now_us, event);
-        }
-    }
-}
-
-/// CPU time saved per interval, in ns: by the fall in latency of the accesses made afterwards.
-fn measured_gain_ns(before: &Reading, after: &Reading, snapshot: &Snapshot) -> Option<f64> {
-    let accesses = after.accesses_per_us? * snapshot.interval_us as f64;
-    let most_ns = predict::cpu_time_ns(snapshot);
-    Some(predict::saved_ns(
-        before.latency_ns?,
-        after.latency_ns?,
-        accesses,
-        most_ns,
-    ))
-}
-
-/// May the pages that were left be asked for again soon? An outcome counts refusals without naming
-/// pages, so one temporary refusal speaks for all of them.
-fn is_temporary(refused: &[(Refusal, u64)]) -> bool {
-    refused.iter().any(|(refusal, _)| refusal.is_temporary())
 }

@@ -1,7 +1,9 @@
 //! Properties that hold whatever a policy proposes and whatever the executor answers.
 
 use super::*;
-use crate::policy::ProposedMove;
+use crate::ids::{NodeId, Pid, SpaceId};
+use crate::plan::{Mechanism, Refusal};
+use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
 use crate::snapshot::{
     Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState,
 };
@@ -75,8 +77,13 @@ fn snapshot(now_us: u64, free_pages: &[u64], local: f64) -> Snapshot {
         sample_count: Evidence::measured(1, "test"),
         sample_period: 1,
         samples_lost: 0,
+        own_cpu_us: Evidence::unknown("test"),
         processes: vec![ProcessState {
             pid: PID,
+            space: SpaceId(1),
+            parent: Pid(1),
+            user: 0,
+            group: None,
             name: "puppet".into(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::unknown("test"),
@@ -213,7 +220,7 @@ fn play(script: Script, fates: &[u8], free_pages: &[u64], local: &[f64]) -> Vec<
         waiting: Vec::new(),
         seen_requests: BTreeSet::new(),
     };
-    let mut engine = Engine::new(Box::new(Puppet(script)), config());
+    let mut engine = Engine::of_all(Box::new(Puppet(script)), config());
     let mut fate = fates.iter().cycle();
     let mut plans = Vec::new();
     for step in 0..steps {
@@ -308,7 +315,7 @@ proptest! {
         name in prop_oneof![Just("carrefour"), Just("wrong-node"), Just("none")],
     ) {
         // Time runs as the snapshots say, backwards too; every request is carried out.
-        let mut engine = Engine::new(crate::policy::by_name(name).unwrap(), EngineConfig::default());
+        let mut engine = Engine::of_all(crate::policy::by_name(name).unwrap(), EngineConfig::default());
         let mut outcomes = Vec::new();
         for snapshot in &snapshots {
             let plan = engine.step(snapshot.now_us, snapshot, &outcomes);
@@ -331,6 +338,6 @@ proptest! {
                 });
             }
         }
-        prop_assert!(!engine.summary().to_string().is_empty());
+        prop_assert!(!engine.summary()[0].1.to_string().is_empty());
     }
 }

@@ -1,190 +1,269 @@
-//! Putting a harmful campaign's pages back to where the campaign found them.
+//! Putting pages back: a harmful campaign's to where the campaign found them, and, on leaving, all
+//! to where they were before hither first moved them.
 //!
-//! Reverts keep the capacity and rate budgets but not the cool-down. A page that is busy is tried
-//! again a few times, as is one whose node is full; one that cannot go back is reported, not forgotten.
+//! Both keep the capacity and rate budgets but not the cool-down. A page that is busy is tried
+//! again a few times, as is one whose node is full; one that cannot go back is told, not forgotten.
 
+use super::Turn;
+use super::config::EngineConfig;
 use super::efficacy::{MovedPage, Stage};
-use super::{Engine, Pending, PendingPage};
+use super::ledger::Ledger;
+use super::scope::{Pending, PendingPage, Scope};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
-use crate::plan::{Mechanism, MoveRequest, Reason};
-use crate::snapshot::{Evidence, Snapshot};
+use crate::plan::{Mechanism, MoveRequest, Reason, Refusal};
+use crate::snapshot::Evidence;
 use std::collections::BTreeMap;
 
+/// Pages that wait to go back, each with the attempts made.
+pub(super) type Queue = BTreeMap<(Pid, u64), (MovedPage, u32)>;
+
+/// Pages that an undo looks after at once; the others wait in the ledger. 65,536: twice what the
+/// rate lets move at once.
+const UNDO_AT_ONCE: usize = 65_536;
+
+/// Everything that a scope moved goes back.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Undo {
+    queue: Queue,
+    page_count: u64,
+    left_count: u64,
+    refused: BTreeMap<Refusal, u64>,
+    is_done: bool,
+}
+
 /// Pages that can go back in this step.
+#[derive(Default)]
 struct Due {
-    campaign: u64,
     /// By process, node and number of the request.
     groups: BTreeMap<(Pid, NodeId, usize), Vec<PendingPage>>,
-    /// Base pages in all groups.
-    page_count: u64,
     /// Some page waits for rate or room.
     is_waiting: bool,
 }
 
-impl Engine {
-    /// Requests for pages that wait to go back; ends the stage when none is left.
-    pub(super) fn revert(
-        &mut self,
-        now_us: u64,
-        snapshot: &Snapshot,
-        room: &mut [u64],
-    ) -> Vec<MoveRequest> {
-        let rate_left = self.rate.available(&self.config, now_us);
-        let Some(due) = self.due_reverts(snapshot, room, rate_left) else {
+impl Scope {
+    /// Requests for pages of a harmful campaign; ends the stage when none is left.
+    pub(super) fn revert(&mut self, turn: &mut Turn<'_>) -> Vec<MoveRequest> {
+        let Stage::Reverting(campaign, queue) = &mut self.efficacy.stage else {
             return Vec::new();
         };
-        self.rate.spend(due.page_count);
+        let id = campaign.id;
+        let due = due(queue, &self.ledger, turn);
         if due.groups.is_empty() && self.pending.is_empty() && !due.is_waiting {
-            self.end_revert(now_us);
+            self.end_revert(turn);
             return Vec::new();
         }
+        self.ask_back(turn, id, &format!("campaign {id} was found harmful"), due)
+    }
+
+    fn ask_back(
+        &mut self,
+        turn: &mut Turn<'_>,
+        campaign: u64,
+        because: &str,
+        due: Due,
+    ) -> Vec<MoveRequest> {
         let mut requests = Vec::with_capacity(due.groups.len());
         for ((pid, to, _), pages) in due.groups {
             let reason = Reason {
                 mechanism: Mechanism::Revert,
-                because: format!("campaign {} was found harmful", due.campaign).into(),
+                because: because.to_owned().into(),
             };
             let gain =
                 Evidence::unknown("a revert undoes a loss that was measured, and predicts nothing");
-            requests.push(self.request(now_us, due.campaign, pid, to, pages, reason, gain));
+            requests.push(self.request(turn, campaign, pid, to, pages, reason, gain));
         }
         requests
-    }
-
-    /// Pages that can go back now, grouped to requests; `None` where nothing is being reverted.
-    fn due_reverts(
-        &mut self,
-        snapshot: &Snapshot,
-        room: &mut [u64],
-        mut rate_left: u64,
-    ) -> Option<Due> {
-        let Stage::Reverting(campaign, queue) = &mut self.efficacy.stage else {
-            return None;
-        };
-        let limit = self.config.request_pages.max(1) as u64;
-        let mut due = Due {
-            campaign: campaign.id,
-            groups: BTreeMap::new(),
-            page_count: 0,
-            is_waiting: false,
-        };
-        let mut sizes: BTreeMap<(Pid, NodeId), u64> = BTreeMap::new();
-        for (found, attempts) in queue.values_mut() {
-            let page = PendingPage {
-                page: found.page,
-                huge: found.huge,
-                from: found.from,
-            };
-            let size = page.base_pages();
-            let Some(to) = snapshot.node_position(found.from) else {
-                continue;
-            };
-            let Some(entry) = self.ledger.get(found.pid, found.page) else {
-                continue;
-            };
-            let may_ask = !entry.is_pending && *attempts < self.config.revert_attempts;
-            if !may_ask || entry.home == found.from {
-                continue;
-            }
-            due.is_waiting |= rate_left < size || room[to] < size;
-            if rate_left < size {
-                continue;
-            }
-            *attempts += 1;
-            if room[to] < size {
-                continue;
-            }
-            room[to] -= size;
-            rate_left -= size;
-            due.page_count += size;
-            let used = sizes.entry((found.pid, found.from)).or_default();
-            let chunk = (*used / limit) as usize;
-            *used += size;
-            let now_at = PendingPage {
-                from: entry.home,
-                ..page
-            };
-            due.groups
-                .entry((found.pid, found.from, chunk))
-                .or_default()
-                .push(now_at);
-        }
-        Some(due)
     }
 
     /// One page of a revert came back. A final refusal uses up its attempts.
     pub(super) fn put_back(
         &mut self,
+        config: &EngineConfig,
         pending: &Pending,
         page: PendingPage,
         moved: bool,
         temporary: bool,
     ) {
-        let limit = self.config.revert_attempts;
-        let Stage::Reverting(_, queue) = &mut self.efficacy.stage else {
-            return;
+        let queue = match (&mut self.undo, &mut self.efficacy.stage) {
+            (Some(undo), _) => &mut undo.queue,
+            (None, Stage::Reverting(_, queue)) => queue,
+            (None, _) => return,
         };
         let key = (pending.pid, page.page);
         if let Some((_, attempts)) = queue.get_mut(&key)
             && !moved
             && !temporary
         {
-            *attempts = limit;
+            *attempts = config.revert_attempts;
         }
     }
 
-    /// Pages of processes that have ended need not go back.
-    pub(super) fn forget_reverts(&mut self, is_alive: impl Fn(Pid) -> bool) {
-        if let Stage::Reverting(_, queue) = &mut self.efficacy.stage {
-            queue.retain(|&(pid, _), _| is_alive(pid));
-        }
-    }
-
-    fn end_revert(&mut self, now_us: u64) {
+    fn end_revert(&mut self, turn: &mut Turn<'_>) {
         let Stage::Reverting(campaign, queue) =
             std::mem::replace(&mut self.efficacy.stage, Stage::Moving(None))
         else {
             return;
         };
-        let size = |found: &MovedPage| {
-            PendingPage {
-                page: found.page,
-                huge: found.huge,
-                from: found.from,
+        let (mut page_count, mut left_count) = (0, 0);
+        for (found, _) in queue.values() {
+            let entry = self.ledger.get(found.pid, found.page);
+            match entry.is_none_or(|entry| entry.home == found.from) {
+                true => page_count += found.base_pages(),
+                false => left_count += found.base_pages(),
             }
-            .base_pages()
-        };
-        let is_back = |found: &MovedPage| {
-            self.ledger
-                .get(found.pid, found.page)
-                .is_none_or(|entry| entry.home == found.from)
-        };
-        let page_count = queue
-            .values()
-            .filter(|(found, _)| is_back(found))
-            .map(|(found, _)| size(found))
-            .sum();
-        let left_count = queue
-            .values()
-            .filter(|(found, _)| !is_back(found))
-            .map(|(found, _)| size(found))
-            .sum();
-        if let Some(row) = self
-            .account
-            .summary
-            .campaigns
-            .iter_mut()
-            .find(|row| row.campaign == campaign.id)
-        {
+        }
+        let mut rows = self.account.summary.campaigns.iter_mut();
+        if let Some(row) = rows.find(|row| row.campaign == campaign.id) {
             row.reverted_count = page_count;
         }
-        let event = Event::Reverted {
+        turn.tell(Event::Reverted {
             campaign: campaign.id,
             page_count,
             left_count,
-        };
-        self.notes.push(event.to_string());
-        self.log.push(now_us, event);
+        });
     }
+
+    /// From now on everything goes back and nothing else is moved; a campaign under way is not
+    /// judged any more.
+    pub(super) fn begin_undo(&mut self) {
+        if self.undo.is_none() {
+            self.drop_campaign();
+            self.undo = Some(Undo::default());
+        }
+    }
+
+    /// Is nothing left of an undo, or was none begun?
+    pub(super) fn is_undone(&self) -> bool {
+        self.undo.as_ref().is_none_or(|undo| undo.is_done)
+    }
+
+    /// Requests for displaced pages while an undo is under way; ends it when none is left.
+    pub(super) fn put_all_back(&mut self, turn: &mut Turn<'_>) -> Vec<MoveRequest> {
+        let Some(mut undo) = self.undo.take().filter(|undo| !undo.is_done) else {
+            return Vec::new();
+        };
+        undo.settle(turn.config, &mut self.ledger);
+        undo.refill(&self.ledger);
+        let due = due(&mut undo.queue, &self.ledger, turn);
+        let mut requests = Vec::new();
+        if undo.queue.is_empty() && self.pending.is_empty() {
+            undo.is_done = true;
+            turn.tell(Event::Undone {
+                page_count: undo.page_count,
+                left_count: undo.left_count,
+                refused: undo
+                    .refused
+                    .iter()
+                    .map(|(&why, &count)| (why, count))
+                    .collect(),
+            });
+        } else {
+            requests = self.ask_back(turn, 0, "hither leaves and puts back what it moved", due);
+        }
+        self.undo = Some(undo);
+        requests
+    }
+}
+
+impl Undo {
+    /// Takes out what is back, and gives up what was tried often enough.
+    fn settle(&mut self, config: &EngineConfig, ledger: &mut Ledger) {
+        let mut given_up = Vec::new();
+        self.queue.retain(|_, (found, attempts)| {
+            let Some(entry) = ledger.get(found.pid, found.page) else {
+                return false;
+            };
+            if entry.is_pending {
+                return true;
+            }
+            if entry.home == found.from {
+                self.page_count += found.base_pages();
+                return false;
+            }
+            if *attempts >= config.revert_attempts {
+                self.left_count += found.base_pages();
+                given_up.push((found.pid, found.page));
+                return false;
+            }
+            true
+        });
+        for (pid, page) in given_up {
+            ledger.give_up(pid, page);
+        }
+    }
+
+    /// Takes more displaced pages out of the ledger.
+    fn refill(&mut self, ledger: &Ledger) {
+        if self.queue.len() >= UNDO_AT_ONCE {
+            return;
+        }
+        for (pid, page, entry) in ledger.iter() {
+            if entry.home == entry.origin || entry.is_pending || entry.is_given_up {
+                continue;
+            }
+            let found = MovedPage {
+                pid,
+                space: ledger.space(pid),
+                page,
+                huge: entry.is_huge,
+                from: entry.origin,
+            };
+            self.queue.entry((pid, page)).or_insert((found, 0));
+            if self.queue.len() >= UNDO_AT_ONCE {
+                break;
+            }
+        }
+    }
+
+    /// A page could not go back, for this reason.
+    pub(super) fn refused(&mut self, refused: &[(Refusal, u64)]) {
+        for &(why, count) in refused {
+            *self.refused.entry(why).or_default() += count;
+        }
+    }
+}
+
+/// Pages that can go back now, grouped to requests, by what room and rate allow.
+fn due(queue: &mut Queue, ledger: &Ledger, turn: &mut Turn<'_>) -> Due {
+    let limit = turn.config.request_pages.max(1) as u64;
+    let mut due = Due::default();
+    let mut sizes: BTreeMap<(Pid, NodeId), u64> = BTreeMap::new();
+    for (found, attempts) in queue.values_mut() {
+        let size = found.base_pages();
+        let Some(to) = turn.snapshot.node_position(found.from) else {
+            *attempts = turn.config.revert_attempts;
+            continue;
+        };
+        let Some(entry) = ledger.get(found.pid, found.page) else {
+            continue;
+        };
+        let may_ask = !entry.is_pending && *attempts < turn.config.revert_attempts;
+        if !may_ask || entry.home == found.from {
+            continue;
+        }
+        if turn.pages_left < size {
+            due.is_waiting = true;
+            turn.is_short = true;
+            continue;
+        }
+        *attempts += 1;
+        if turn.room[to] < size {
+            due.is_waiting = true;
+            continue;
+        }
+        turn.room[to] -= size;
+        turn.pages_left -= size;
+        let used = sizes.entry((found.pid, found.from)).or_default();
+        let chunk = (*used / limit) as usize;
+        *used += size;
+        let page = PendingPage {
+            page: found.page,
+            huge: found.huge,
+            from: entry.home,
+        };
+        let key = (found.pid, found.from, chunk);
+        due.groups.entry(key).or_default().push(page);
+    }
+    due
 }

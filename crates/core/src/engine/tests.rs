@@ -2,7 +2,8 @@
 
 use super::world::{Loop, PID, Pattern, Seen, World};
 use super::*;
-use crate::policy;
+use crate::plan::{Mechanism, Refusal};
+use crate::policy::{self, Policy};
 use crate::snapshot::Evidence;
 
 /// 64 MiB, as in the lab's `cluster`.
@@ -58,7 +59,7 @@ fn a_shared_array_is_balanced_in_one_move_per_page() {
         seen[11].imbalance
     );
     assert_no_page_moved_twice(&run.world);
-    let summary = run.engine.summary();
+    let summary = run.summary();
     // Three of four pages have to leave; each is moved by interleaving.
     assert!(
         (0.72..0.78).contains(&(summary.moved_pages as f64 / PAGES as f64)),
@@ -109,7 +110,7 @@ fn partitions_become_local() {
         let end = seen.last().unwrap();
         assert!(end.local > 0.97, "{pattern:?}: {} local", end.local);
         assert_no_page_moved_twice(&run.world);
-        let summary = run.engine.summary();
+        let summary = run.summary();
         assert_eq!(pages_by(&summary, Mechanism::Interleave), 0, "{pattern:?}");
         assert_eq!(summary.campaigns[0].verdict, Verdict::Success);
     }
@@ -131,7 +132,7 @@ fn partitions_become_local_from_interleaved_too() {
 #[test]
 fn an_array_swept_in_turns_is_not_taken_for_partitioned() {
     let (run, seen) = run(World::new(Pattern::Sweeping, PAGES), 40);
-    let summary = run.engine.summary();
+    let summary = run.summary();
     assert!(
         pages_by(&summary, Mechanism::Collocate) < PAGES as u64 / 50,
         "{summary}"
@@ -150,7 +151,7 @@ fn few_samples_take_longer_and_end_in_the_same_place() {
         let mut world = World::new(Pattern::Partitioned, PAGES);
         world.period = period;
         let (run, seen) = run(world, 150);
-        let summary = run.engine.summary();
+        let summary = run.summary();
         assert!(
             seen.last().unwrap().local > 0.9,
             "1 in {period}: {} local",
@@ -163,7 +164,7 @@ fn few_samples_take_longer_and_end_in_the_same_place() {
         let mut world = World::new(Pattern::Shared, PAGES);
         world.period = period;
         let (run, seen) = self::run(world, 150);
-        let summary = run.engine.summary();
+        let summary = run.summary();
         assert!(
             seen.last().unwrap().imbalance < 0.15,
             "1 in {period}: {}",
@@ -185,12 +186,12 @@ fn a_filling_thread_is_not_taken_for_a_user() {
     world.period = 50;
     let mut run = Loop::new(world, carrefour());
     run.run(5);
-    assert_eq!(run.engine.summary().moved_pages, 0);
+    assert_eq!(run.summary().moved_pages, 0);
     run.world.pattern = Pattern::Partitioned;
     run.world.alone = None;
     run.world.period = 400;
     let seen = run.run(40);
-    let summary = run.engine.summary();
+    let summary = run.summary();
     assert_eq!(pages_by(&summary, Mechanism::Interleave), 0, "{summary}");
     assert!(
         seen.last().unwrap().local > 0.97,
@@ -204,7 +205,7 @@ fn a_local_program_is_left_alone_and_costs_nothing() {
     let mut world = World::new(Pattern::Partitioned, PAGES);
     world.place_well();
     let (run, seen) = run(world, 60);
-    assert_eq!(run.engine.summary().moved_pages, 0);
+    assert_eq!(run.summary().moved_pages, 0);
     let end = seen.last().unwrap();
     assert_eq!(
         (end.sampling, end.interval_us),
@@ -241,7 +242,7 @@ fn a_few_pages_moved_on_thin_evidence_are_no_failure_of_the_mechanism() {
     let mut world = World::new(Pattern::Shared, PAGES);
     world.period = 40_000;
     let (run, _) = run(world, 40);
-    let summary = run.engine.summary();
+    let summary = run.summary();
     assert!(summary.moved_pages > 500, "{summary}");
     for row in &summary.campaigns {
         assert_ne!(row.verdict, Verdict::NoEffect, "{summary}");
@@ -257,7 +258,7 @@ fn what_is_predicted_of_a_whole_array_is_what_comes() {
         world.lists_residents = lists_residents;
         world.period = 1000;
         let (run, _) = run(world, 40);
-        let summary = run.engine.summary();
+        let summary = run.summary();
         let row = &summary.campaigns[0];
         let came = row.after.imbalance.unwrap() - row.before.imbalance.unwrap();
         assert!(
@@ -295,7 +296,7 @@ fn the_wrong_node_is_found_harmful_and_every_page_goes_back() {
     let seen = run.run(60);
     let worst = seen.iter().map(|seen| seen.local).fold(1.0, f64::min);
     assert!(worst < 0.5, "the canary did not bite: {worst} local");
-    let summary = run.engine.summary();
+    let summary = run.summary();
     assert_eq!(summary.campaigns[0].verdict, Verdict::Harmful, "{summary}");
     assert_eq!(run.world.homes, homes, "pages are not back where they were");
     assert_eq!(summary.displaced_pages, 0);
@@ -328,7 +329,6 @@ fn a_harmful_mechanism_backs_off_for_longer_each_time() {
     let mut run = Loop::with_config(world, policy::by_name("wrong-node").unwrap(), config);
     run.run(1_200);
     let starts: Vec<u64> = run
-        .engine
         .summary()
         .campaigns
         .iter()
@@ -366,7 +366,7 @@ fn busy_pages_are_tried_again() {
         "{}",
         seen.last().unwrap().imbalance
     );
-    let summary = run.engine.summary();
+    let summary = run.summary();
     assert!(
         summary
             .refused
@@ -378,7 +378,7 @@ fn busy_pages_are_tried_again() {
 #[test]
 fn missing_evidence_is_refused_with_one_sentence() {
     let mut world = World::new(Pattern::Shared, 256);
-    let mut engine = Engine::new(carrefour(), EngineConfig::default());
+    let mut engine = Engine::of_all(carrefour(), EngineConfig::default());
     let mut notes = Vec::new();
     for _ in 0..3 {
         let mut snapshot = world.snapshot(100_000, Sampling::Full);
@@ -399,25 +399,31 @@ fn missing_evidence_is_refused_with_one_sentence() {
 #[test]
 fn a_process_that_ends_is_forgotten() {
     let mut world = World::new(Pattern::Shared, 4096);
-    let mut engine = Engine::new(carrefour(), EngineConfig::default());
+    let mut engine = Engine::of_all(carrefour(), EngineConfig::default());
     let mut outcomes = Vec::new();
     for _ in 0..3 {
         let snapshot = world.snapshot(100_000, Sampling::Full);
         let plan = engine.step(snapshot.now_us, &snapshot, &outcomes);
         outcomes = world.execute(&plan);
     }
-    assert!(engine.ledger().iter().any(|(pid, ..)| pid == PID));
+    assert!(
+        engine
+            .ledger(ScopeId(0))
+            .unwrap()
+            .iter()
+            .any(|(pid, ..)| pid == PID)
+    );
     let mut snapshot = world.snapshot(100_000, Sampling::Full);
     snapshot.processes.clear();
     snapshot.pages.clear();
     engine.step(snapshot.now_us, &snapshot, &outcomes);
-    assert_eq!(engine.ledger().iter().count(), 0);
+    assert_eq!(engine.ledger(ScopeId(0)).unwrap().iter().count(), 0);
 }
 
 #[test]
 fn an_outcome_nobody_waits_for_is_reported() {
     let mut world = World::new(Pattern::Shared, 64);
-    let mut engine = Engine::new(carrefour(), EngineConfig::default());
+    let mut engine = Engine::of_all(carrefour(), EngineConfig::default());
     let snapshot = world.snapshot(100_000, Sampling::Full);
     let stray = MoveOutcome {
         request: 77,
@@ -437,7 +443,7 @@ fn the_policy_none_moves_and_samples_nothing() {
         policy::by_name("none").unwrap(),
     );
     let seen = run.run(40);
-    assert_eq!(run.engine.summary().moved_pages, 0);
+    assert_eq!(run.summary().moved_pages, 0);
     assert!(seen[1..].iter().all(|seen| seen.sampling == Sampling::Off));
     assert_eq!(seen.last().unwrap().interval_us, 800_000);
 }
@@ -445,7 +451,7 @@ fn the_policy_none_moves_and_samples_nothing() {
 #[test]
 fn the_account_adds_up() {
     let (run, _) = run(World::new(Pattern::Shared, PAGES), 40);
-    let summary = run.engine.summary();
+    let summary = run.summary();
     let executed: u32 = run.world.move_counts.values().sum();
     assert_eq!(summary.moved_pages, u64::from(executed));
     assert_eq!(

@@ -2,8 +2,8 @@
 //! [`crate::timing`]. It is a test double: what the engine asks for happens, and changes what the
 //! next snapshot shows.
 
-use super::{Engine, EngineConfig};
-use crate::ids::{NodeId, Pid};
+use super::{Engine, EngineConfig, Summary};
+use crate::ids::{NodeId, Pid, SpaceId};
 use crate::machine::{Capacity, Curve};
 use crate::metrics;
 use crate::plan::{MoveOutcome, Plan, Refusal, Sampling};
@@ -270,8 +270,13 @@ impl World {
             sample_period: period,
             samples_lost: 0,
             pages,
+            own_cpu_us: Evidence::unknown("test"),
             processes: vec![ProcessState {
                 pid: PID,
+                space: SpaceId(1),
+                parent: Pid(1),
+                user: 0,
+                group: None,
                 name: "world".into(),
                 resident_pages: Evidence::measured(self.homes.len() as u64, "the world"),
                 cpu_us: Evidence::unknown("not modelled"),
@@ -393,7 +398,7 @@ impl Loop {
         };
         Self {
             world,
-            engine: Engine::new(policy, config),
+            engine: Engine::of_all(policy, config),
             plan,
             outcomes: Vec::new(),
         }
@@ -412,6 +417,11 @@ impl Loop {
             imbalance: snapshot.metrics.controller_imbalance.get().unwrap(),
             rate: self.world.rate,
         }
+    }
+
+    /// The account of the only scope.
+    pub fn summary(&self) -> Summary {
+        self.engine.summary().swap_remove(0).1
     }
 
     /// Many steps.

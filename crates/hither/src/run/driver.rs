@@ -250,7 +250,7 @@ impl Session {
         Decided {
             tracker: self.watch.tracker().name(),
             backend: self.backend.name(),
-            summary: self.engine.summary(),
+            summary: self.engine.summary().swap_remove(0).1,
             estimate: self.estimate,
             notes: self.notes,
             log_dropped: self.engine.log().dropped_count(),

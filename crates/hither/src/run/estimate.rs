@@ -239,6 +239,7 @@ mod tests {
             sample_period: 10,
             samples_lost: 0,
             processes: Vec::new(),
+            own_cpu_us: Evidence::unknown("test"),
         }
     }
 

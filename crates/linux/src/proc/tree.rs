@@ -47,7 +47,8 @@ pub struct Process {
     pub pagemap: Option<Pagemap>,
     start_ticks: u64,
     cpu_ticks: u64,
-    parent: i32,
+    /// Its parent's number.
+    pub parent: i32,
     /// Of the children that it has waited for.
     children_ticks: u64,
     /// What watched children had used that have ended: it is among `children_ticks` once they are waited

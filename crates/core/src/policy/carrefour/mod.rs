@@ -31,7 +31,7 @@ mod tests;
 pub use config::{Config, Draw};
 
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
-use crate::ids::{NodeId, Pid};
+use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Sampling};
 use crate::snapshot::{HUGE_PAGES, Snapshot};
 use belief::{Circumstances, Class, ProcessBelief, Record};
@@ -49,6 +49,8 @@ pub struct Carrefour {
     config: Config,
     interval: u32,
     processes: BTreeMap<Pid, ProcessBelief>,
+    /// The life of its memory of which something is believed of a process.
+    spaces: BTreeMap<Pid, SpaceId>,
     /// Node ids by position: beliefs hold positions, which mean nothing once this changes.
     nodes: Vec<NodeId>,
     gates: GateKeeper,
@@ -95,6 +97,7 @@ impl Carrefour {
             config,
             interval: 0,
             processes: BTreeMap::new(),
+            spaces: BTreeMap::new(),
             nodes: Vec::new(),
             gates: GateKeeper::default(),
             outlook: Outlook::Learning,
@@ -110,8 +113,15 @@ impl Carrefour {
             self.processes.clear();
             self.nodes = nodes;
         }
-        self.processes
-            .retain(|pid, _| snapshot.processes.iter().any(|process| process.pid == *pid));
+        let processes = snapshot.processes.iter();
+        let spaces = processes
+            .map(|process| (process.pid, process.space))
+            .collect();
+        let known = std::mem::replace(&mut self.spaces, spaces);
+        // Nothing is believed of another life of the same number.
+        self.processes.retain(|pid, _| {
+            self.spaces.contains_key(pid) && self.spaces.get(pid) == known.get(pid)
+        });
         let mut users: BTreeMap<Pid, Vec<f64>> = BTreeMap::new();
         for page in &snapshot.pages {
             let users = users

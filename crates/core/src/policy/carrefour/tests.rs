@@ -72,8 +72,13 @@ impl Scene {
             sample_count: Evidence::measured(1, "test"),
             sample_period: 100,
             samples_lost: 0,
+            own_cpu_us: Evidence::unknown("test"),
             processes: vec![ProcessState {
                 pid: PID,
+                space: SpaceId(1),
+                parent: Pid(1),
+                user: 0,
+                group: None,
                 name: "test".into(),
                 resident_pages: Evidence::unknown("test"),
                 cpu_us: Evidence::unknown("test"),

@@ -2,7 +2,7 @@
 
 use super::*;
 use hither_core::engine::EngineConfig;
-use hither_core::ids::{NodeId, Pid};
+use hither_core::ids::{NodeId, Pid, ScopeId, SpaceId};
 use hither_core::plan::Sampling;
 use hither_core::policy::{self, EvidenceKind};
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
@@ -97,7 +97,7 @@ fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session {
         topology: Topology::read(&Root::new(fixture)).unwrap(),
         tracker: Box::new(FakeTracker(pid, Rc::clone(seen), SampleView::default())),
         backend: Box::new(FakeBackend(Rc::clone(seen))),
-        engine: Engine::new(
+        engine: Engine::of_all(
             policy::by_name("wrong-node").unwrap(),
             EngineConfig::default(),
         ),
@@ -159,7 +159,9 @@ fn nothing_is_moved_once_the_program_has_ended() {
     let mut session = session(child.id() as i32, &seen);
     let request = MoveRequest {
         id: 1,
+        scope: ScopeId(0),
         pid: Pid(1),
+        space: SpaceId(1),
         pages: vec![1, 2, 3],
         to: NodeId(1),
         reason: hither_core::plan::Reason {

@@ -1,0 +1,438 @@
+//! One scope: a policy with its cool-down, efficacy loop, ledger and account.
+//!
+//! ```text
+//! outcomes ─► ledger, campaign          snapshot ─► efficacy loop ─► verdict, reverts
+//!                                       snapshot ─► policy ─► proposal ─► admission ─► plan
+//! ```
+
+use super::attention::{Attention, Situation};
+use super::config::EngineConfig;
+use super::efficacy::{Efficacy, Judgement, MovedPage, Reading, Stage};
+use super::ledger::Ledger;
+use super::revert::Undo;
+use super::summary::{Account, CampaignRow, Summary};
+use super::{Turn, predict};
+use crate::explain::Event;
+use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
+use crate::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
+use crate::policy::random::Random;
+use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
+use crate::snapshot::{HUGE_PAGES, Snapshot};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One page of a request under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingPage {
+    pub page: u64,
+    pub huge: bool,
+    pub from: NodeId,
+}
+
+impl PendingPage {
+    pub fn base_pages(self) -> u64 {
+        if self.huge { HUGE_PAGES } else { 1 }
+    }
+}
+
+/// A request whose outcome is outstanding.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub pid: Pid,
+    pub space: SpaceId,
+    pub to: NodeId,
+    pub mechanism: Mechanism,
+    pub pages: Vec<PendingPage>,
+}
+
+/// A policy with all that is remembered of its scope.
+pub(super) struct Scope {
+    pub id: ScopeId,
+    name: Arc<str>,
+    policy: Box<dyn Policy>,
+    random: Random,
+    pub ledger: Ledger,
+    pub pending: BTreeMap<u64, Pending>,
+    pub efficacy: Efficacy,
+    pub undo: Option<Undo>,
+    attention: Attention,
+    pub account: Account,
+    /// Members that live, and which life of their memory it is.
+    pub lives: BTreeMap<Pid, SpaceId>,
+    /// Base pages whose campaign ended without a verdict.
+    unjudged_pages: u64,
+    last_refusal: Option<String>,
+}
+
+/// What a scope wants after a step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Step {
+    pub requests: Vec<MoveRequest>,
+    pub sampling: Sampling,
+    pub next_interval_us: u64,
+}
+
+/// Requests of higher precedence come first: reverts, then gain per page.
+pub(super) fn precedence(request: &MoveRequest) -> f64 {
+    match request.reason.mechanism {
+        Mechanism::Revert => f64::INFINITY,
+        _ => request.predicted_gain_ns.get().unwrap_or(0.0) / request.pages.len() as f64,
+    }
+}
+
+impl Scope {
+    /// A scope of which nothing is known yet.
+    pub fn new(id: ScopeId, name: &str, policy: Box<dyn Policy>, config: &EngineConfig) -> Self {
+        let mut account = Account::default();
+        policy.name().clone_into(&mut account.summary.policy);
+        Self {
+            id,
+            name: name.into(),
+            random: Random::new(config.seed.wrapping_add(u64::from(id.0))),
+            ledger: Ledger::new(),
+            pending: BTreeMap::new(),
+            efficacy: Efficacy::new(),
+            undo: None,
+            attention: Attention::default(),
+            account,
+            lives: BTreeMap::new(),
+            unjudged_pages: 0,
+            last_refusal: None,
+            policy,
+        }
+    }
+
+    /// Its name in the log.
+    pub fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
+    /// Is this request one of its own that is under way?
+    pub fn waits_for(&self, request: u64) -> bool {
+        self.pending.contains_key(&request)
+    }
+
+    /// Takes in what happened, looks at its members, and says what to do until the next step.
+    pub fn step(&mut self, turn: &mut Turn<'_>, outcomes: &[MoveOutcome]) -> Step {
+        self.account.summary.step_count += 1;
+        self.meet(turn.snapshot);
+        for outcome in outcomes {
+            self.take_outcome(turn, outcome);
+        }
+        let reading = Reading::of(turn.snapshot);
+        let judgement = self.efficacy.advance(
+            turn.config,
+            &reading,
+            !self.pending.is_empty(),
+            !outcomes.is_empty(),
+        );
+        if let Some(judgement) = judgement {
+            self.take_judgement(turn, judgement);
+        }
+        let mut requests = self.revert(turn);
+        requests.extend(self.put_all_back(turn));
+        let proposal = self.ask_policy(turn);
+        let outlook = proposal.outlook;
+        if self.may_move() {
+            turn.is_short |= outlook == Outlook::Working;
+            requests.extend(self.admit(turn, proposal));
+        }
+        self.account.summary.request_count += requests.len() as u64;
+        let pids: Vec<Pid> = self.lives.keys().copied().collect();
+        let situation = Situation {
+            now_us: turn.now_us,
+            outlook,
+            is_busy: !self.efficacy.is_idle() || !self.pending.is_empty() || !self.is_undone(),
+            has_moves: !requests.is_empty(),
+            may_move: self.may_move(),
+            reading,
+            pids: &pids,
+            uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
+        };
+        let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);
+        Step {
+            requests,
+            sampling,
+            next_interval_us,
+        }
+    }
+
+    /// May new moves be asked for?
+    fn may_move(&self) -> bool {
+        self.efficacy.is_open() && self.undo.is_none()
+    }
+
+    /// The account so far.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let open_pages = match &self.efficacy.stage {
+            Stage::Moving(Some(campaign))
+            | Stage::Settling(campaign, _)
+            | Stage::Measuring(campaign, ..) => campaign.page_count,
+            Stage::Moving(None) | Stage::Reverting(..) => 0,
+        };
+        Summary {
+            displaced_pages: self.ledger.displaced_count() as u64,
+            unjudged_pages: self.unjudged_pages + open_pages,
+            ..self.account.summary()
+        }
+    }
+
+    /// Requests whose outcome is outstanding.
+    #[must_use]
+    pub fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Asks the policy, where its evidence is there. Samples are not missed in an interval for
+    /// which the engine itself had switched them off.
+    fn ask_policy(&mut self, turn: &mut Turn<'_>) -> Proposal {
+        if self.undo.is_some() {
+            return Proposal::default();
+        }
+        let snapshot = turn.snapshot;
+        let was_off = turn.sampling == Sampling::Off;
+        let missing = self.policy.needs().iter().find_map(|&kind| {
+            let why = kind.missing(snapshot)?;
+            (kind != EvidenceKind::PageAccesses || !was_off).then_some((kind, why))
+        });
+        if let Some((kind, why)) = missing {
+            self.refuse(turn, kind, why);
+            return Proposal {
+                outlook: Outlook::Learning,
+                ..Proposal::default()
+            };
+        }
+        self.last_refusal = None;
+        let page_budget = match self.may_move() && !turn.is_held {
+            true => turn.pages_left,
+            false => 0,
+        };
+        let switched_off = self.efficacy.switched_off(turn.now_us);
+        let mut context = Context {
+            now_us: turn.now_us,
+            random: &mut self.random,
+            page_budget,
+            room_pages: turn.room,
+            ledger: &self.ledger,
+            sampling: turn.sampling,
+            switched_off: &switched_off,
+        };
+        let mut proposal = self.policy.decide(snapshot, &mut context);
+        for text in std::mem::take(&mut proposal.notes) {
+            turn.note(text);
+        }
+        proposal
+    }
+
+    /// Says once what is missing.
+    fn refuse(&mut self, turn: &mut Turn<'_>, kind: EvidenceKind, why: String) {
+        let event = Event::MissingEvidence {
+            policy: self.policy.name().to_owned(),
+            what: kind.name().to_owned(),
+            why,
+            remedy: kind.remedy().to_owned(),
+        };
+        let text = event.to_string();
+        if self.last_refusal.as_ref() != Some(&text) {
+            turn.tell(event);
+            self.last_refusal = Some(text);
+        }
+    }
+
+    fn take_outcome(&mut self, turn: &mut Turn<'_>, outcome: &MoveOutcome) {
+        let Some(pending) = self.pending.remove(&outcome.request) else {
+            return;
+        };
+        let temporary = is_temporary(&outcome.refused);
+        let mut on_target = outcome.moved.clone();
+        on_target.sort_unstable();
+        let rest_us = if temporary {
+            turn.config.refused_us
+        } else {
+            turn.config.refused_for_good_us
+        };
+        // What happened to a life that is over concerns nobody who lives.
+        let is_alive = self.lives.get(&pending.pid) == Some(&pending.space);
+        let mut moved_count = 0;
+        for page in &pending.pages {
+            let at = on_target.partition_point(|&moved| moved < page.page);
+            let last = page.page + page.base_pages();
+            let has_moved = on_target.get(at).is_some_and(|&moved| moved < last);
+            if has_moved {
+                moved_count += page.base_pages();
+                if is_alive {
+                    self.ledger.moved(
+                        pending.pid,
+                        page.page,
+                        pending.to,
+                        turn.now_us,
+                        turn.config.cooldown_us,
+                    );
+                }
+                self.account.moved(
+                    pending.mechanism,
+                    page.from,
+                    pending.to,
+                    page.base_pages(),
+                    turn.now_us,
+                );
+            } else if is_alive && outcome.refused.is_empty() {
+                // Nothing was refused: what did not move was there.
+                let until_us = turn.now_us.saturating_add(turn.config.refused_us);
+                self.ledger
+                    .was_there(pending.pid, page.page, pending.to, until_us);
+            } else if is_alive {
+                self.ledger
+                    .stayed(pending.pid, page.page, turn.now_us.saturating_add(rest_us));
+            }
+            if is_alive {
+                self.tell_campaign(turn.config, &pending, *page, has_moved, temporary);
+            }
+        }
+        self.account.refused(&outcome.refused);
+        if pending.mechanism == Mechanism::Revert
+            && !temporary
+            && let Some(undo) = &mut self.undo
+        {
+            undo.refused(&outcome.refused);
+        }
+        self.account.summary.move_duration_ns += outcome.duration_ns;
+        let event = Event::Moved {
+            request: outcome.request,
+            page_count: moved_count,
+            already_there: outcome.already_there,
+            refused: outcome.refused.clone(),
+            duration_ns: outcome.duration_ns,
+        };
+        turn.record(event);
+    }
+
+    fn tell_campaign(
+        &mut self,
+        config: &EngineConfig,
+        pending: &Pending,
+        page: PendingPage,
+        moved: bool,
+        temporary: bool,
+    ) {
+        if pending.mechanism == Mechanism::Revert {
+            self.put_back(config, pending, page, moved, temporary);
+        } else if let (true, Some(campaign)) = (moved, self.efficacy.campaign_mut()) {
+            campaign.page_count += page.base_pages();
+            campaign.moved.push(MovedPage {
+                pid: pending.pid,
+                space: pending.space,
+                page: page.page,
+                huge: page.huge,
+                from: page.from,
+            });
+        }
+    }
+
+    /// A campaign under way ends without a verdict.
+    pub fn drop_campaign(&mut self) {
+        let stage = std::mem::replace(&mut self.efficacy.stage, Stage::Moving(None));
+        if let Stage::Moving(Some(campaign))
+        | Stage::Settling(campaign, _)
+        | Stage::Measuring(campaign, ..) = stage
+        {
+            self.unjudged_pages += campaign.page_count;
+        }
+    }
+
+    /// Adds the base pages on their way to each node position.
+    pub fn add_pending(&self, snapshot: &Snapshot, pages: &mut [u64]) {
+        for pending in self.pending.values() {
+            if let Some(to) = snapshot.node_position(pending.to) {
+                let sizes = pending.pages.iter().map(|page| page.base_pages());
+                pages[to] += sizes.sum::<u64>();
+            }
+        }
+    }
+
+    /// Members that have ended, or executed another program, take their pages with them.
+    fn meet(&mut self, snapshot: &Snapshot) {
+        let processes = snapshot.processes.iter();
+        let lives: BTreeMap<Pid, SpaceId> = processes
+            .map(|process| (process.pid, process.space))
+            .collect();
+        let mut old = self.lives.iter();
+        let is_lost = old.any(|(pid, space)| lives.get(pid) != Some(space));
+        self.lives = lives;
+        if !is_lost {
+            return;
+        }
+        let lives = &self.lives;
+        self.ledger
+            .retain(|pid, space| lives.get(&pid) == Some(&space));
+        let is_alive = |page: &MovedPage| lives.get(&page.pid) == Some(&page.space);
+        self.unjudged_pages += self.efficacy.forget(is_alive);
+    }
+
+    fn take_judgement(&mut self, turn: &mut Turn<'_>, judgement: Judgement) {
+        let now_us = turn.now_us;
+        let until_us = self.efficacy.discipline(turn.config, &judgement, now_us);
+        let Judgement {
+            campaign,
+            verdict,
+            grounds,
+            after,
+        } = judgement;
+        let mechanisms: Vec<Mechanism> = campaign.mechanisms.iter().copied().collect();
+        let measured_gain_ns = measured_gain_ns(&campaign.before, &after, turn.snapshot);
+        let event = Event::Judged {
+            campaign: campaign.id,
+            mechanisms: mechanisms.clone(),
+            page_count: campaign.page_count,
+            verdict,
+            grounds,
+            before: campaign.before,
+            after,
+            predicted: campaign.predicted,
+            predicted_gain_ns: campaign.predicted_gain_ns,
+            measured_gain_ns,
+        };
+        turn.tell(event);
+        self.account.summary.campaigns.push(CampaignRow {
+            campaign: campaign.id,
+            started_us: campaign.started_us,
+            judged_us: now_us,
+            mechanisms: mechanisms.clone(),
+            page_count: campaign.page_count,
+            reverted_count: 0,
+            verdict,
+            grounds,
+            before: campaign.before,
+            after,
+            predicted: campaign.predicted,
+            predicted_gain_ns: campaign.predicted_gain_ns,
+            measured_gain_ns,
+        });
+        if let Some(until_us) = until_us {
+            let event = Event::SwitchedOff {
+                mechanisms,
+                until_us,
+            };
+            turn.tell(event);
+        }
+    }
+}
+
+/// CPU time saved per interval, in ns: by the fall in latency of the accesses made afterwards.
+fn measured_gain_ns(before: &Reading, after: &Reading, snapshot: &Snapshot) -> Option<f64> {
+    let accesses = after.accesses_per_us? * snapshot.interval_us as f64;
+    let most_ns = predict::cpu_time_ns(snapshot);
+    Some(predict::saved_ns(
+        before.latency_ns?,
+        after.latency_ns?,
+        accesses,
+        most_ns,
+    ))
+}
+
+/// May the pages that were left be asked for again soon? An outcome counts refusals without naming
+/// pages, so one temporary refusal speaks for all of them.
+fn is_temporary(refused: &[(Refusal, u64)]) -> bool {
+    refused.iter().any(|(refusal, _)| refusal.is_temporary())
+}
