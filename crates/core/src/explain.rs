@@ -158,18 +158,25 @@ fn directed(gain_ns: Option<f64>, falls: &str, rises: &str, none: &str) -> Optio
     })
 }
 
-/// What became of the time that CPUs stall for memory, as predicted and as measured: `stall time per
-/// interval was predicted to fall by 3.2 ms and rose by 0.4 ms`.
+/// A gain with its sign: `+3.2 ms`.
+fn signed(gain_ns: Option<f64>) -> String {
+    let Some(gain_ns) = gain_ns else {
+        return "unknown".to_owned();
+    };
+    match gain_ns / 1e6 {
+        millis if millis.abs() < 0.05 => "none".to_owned(),
+        millis => format!("{millis:+.1} ms"),
+    }
+}
+
+/// What was gained of the time that CPUs stall for memory, as predicted and as measured; a loss is
+/// negative: `gain in stall time per interval: predicted +3.2 ms, measured -0.4 ms`.
 #[must_use]
 pub fn stall_time(predicted_gain_ns: Option<f64>, measured_gain_ns: Option<f64>) -> String {
-    let predicted = directed(predicted_gain_ns, "fall by", "rise by", "stay as it was");
-    let measured = directed(measured_gain_ns, "fell by", "rose by", "stayed as it was");
     format!(
-        "stall time per interval {} and {}",
-        predicted.map_or("was not predicted".to_owned(), |gain| format!(
-            "was predicted to {gain}"
-        )),
-        measured.unwrap_or_else(|| "was not measured".to_owned()),
+        "gain in stall time per interval: predicted {}, measured {}",
+        signed(predicted_gain_ns),
+        signed(measured_gain_ns),
     )
 }
 
@@ -425,23 +432,15 @@ mod tests {
             (
                 Some(4e8),
                 Some(-1.922e8),
-                "was predicted to fall by 400.0 ms and rose by 192.2 ms",
+                "predicted +400.0 ms, measured -192.2 ms",
             ),
-            (
-                Some(-3e6),
-                Some(2e6),
-                "was predicted to rise by 3.0 ms and fell by 2.0 ms",
-            ),
-            (
-                Some(-1.0),
-                Some(-4.9e4),
-                "was predicted to stay as it was and stayed as it was",
-            ),
-            (None, None, "was not predicted and was not measured"),
+            (Some(-3e6), Some(2e6), "predicted -3.0 ms, measured +2.0 ms"),
+            (Some(-1.0), Some(-4.9e4), "predicted none, measured none"),
+            (None, None, "predicted unknown, measured unknown"),
         ] {
             assert_eq!(
                 told(predicted, measured),
-                format!("stall time per interval {expected}")
+                format!("gain in stall time per interval: {expected}")
             );
         }
         let asked = |gain: Evidence<f64>| {
@@ -476,12 +475,13 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_names_its_figure_where_stall_time_went_the_other_way() {
+    fn a_verdict_is_told_with_its_grounds_and_gains() {
         let reading = |imbalance, latency_ns| Reading {
             local_ratio: Some(0.25),
             imbalance: Some(imbalance),
             latency_ns: Some(latency_ns),
             accesses_per_us: Some(40.0),
+            instructions_per_cpu_us: None,
         };
         let event = Event::Judged {
             campaign: 1,
@@ -490,16 +490,16 @@ mod tests {
             verdict: Verdict::Success,
             grounds: Grounds::Imbalance,
             before: reading(1.7, 200.0),
-            after: reading(0.1, 248.0),
+            after: reading(0.1, 148.0),
             predicted: PredictedChange::default(),
             predicted_gain_ns: Some(4e8),
-            measured_gain_ns: Some(-1.922e8),
+            measured_gain_ns: Some(1.922e8),
         };
         assert_eq!(
             event.to_string(),
             "campaign 1 (interleave, 100 pages): success by controller imbalance; local 25 to 25 %, \
-             imbalance 170 to 10 %, latency 200 to 248 ns, 40.0 to 40.0 accesses per us; stall time per \
-             interval was predicted to fall by 400.0 ms and rose by 192.2 ms"
+             imbalance 170 to 10 %, latency 200 to 148 ns, 40.0 to 40.0 accesses per us; gain in stall \
+             time per interval: predicted +400.0 ms, measured +192.2 ms"
         );
     }
 }

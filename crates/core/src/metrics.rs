@@ -75,6 +75,16 @@ pub fn shares(values: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value * scale).collect()
 }
 
+/// How different two distributions of counts are: half the sum of the differences of their shares, 0 for
+/// the same and 1 where they have nothing in common. Positions that one lacks count as zero.
+#[must_use]
+pub fn total_variation(a: &[f64], b: &[f64]) -> f64 {
+    let (a, b) = (shares(a), shares(b));
+    let at = |values: &[f64], position: usize| values.get(position).copied().unwrap_or(0.0);
+    let differences = (0..a.len().max(b.len())).map(|i| (at(&a, i) - at(&b, i)).abs());
+    differences.sum::<f64>() / 2.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +119,9 @@ mod tests {
         assert_eq!(read_share(95, 5), Some(0.95));
         assert_eq!(shares(&[1.0, 3.0]), [0.25, 0.75]);
         assert_eq!(shares(&[0.0, 0.0]), [0.0, 0.0]);
+        // 25 and 75 % against 50 and 50 %: a quarter has gone over.
+        assert_eq!(total_variation(&[1.0, 3.0], &[5.0, 5.0]), 0.25);
+        assert_eq!(total_variation(&[7.0], &[0.0, 2.0]), 1.0);
     }
 
     proptest! {

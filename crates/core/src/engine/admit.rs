@@ -6,7 +6,7 @@
 
 use super::Turn;
 use super::config::EngineConfig;
-use super::efficacy::{Campaign, Reading, Stage};
+use super::efficacy::{Campaign, Stage};
 use super::predict::{self, Prediction};
 use super::scope::{Pending, PendingPage, Scope, precedence};
 use crate::explain::Event;
@@ -127,7 +127,8 @@ impl Scope {
             Campaign {
                 id: turn.numbers.campaign - 1,
                 mechanisms: BTreeSet::new(),
-                before: Reading::of(turn.snapshot),
+                before: self.phases.before(),
+                phase: self.phases.number(),
                 predicted: predict::PredictedChange::default(),
                 predicted_gain_ns: Some(0.0),
                 moved: Vec::new(),

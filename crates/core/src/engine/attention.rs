@@ -8,7 +8,7 @@
 //! next one need more of a change.
 
 use super::config::EngineConfig;
-use super::efficacy::Reading;
+use super::verdict::Reading;
 use crate::ids::Pid;
 use crate::plan::Sampling;
 use crate::policy::Outlook;

@@ -6,197 +6,19 @@
 //! again and a verdict is given. Harm is reverted, page by page, to where the campaign found it.
 //! A mechanism that did not do what was predicted is switched off, for twice as long each time.
 //!
-//! Terms and thresholds: success, harm and the first off-time follow Carrefour's published code;
-//! harm by latency and rate together is this project's (see [`EngineConfig`]).
+//! What a verdict compares is in [`verdict`](super::verdict), which readings may be compared in
+//! [`phase`](super::phase). The first off-time follows Carrefour's published code.
 //!
 //! Properties: one campaign at a time; no move is asked for while one is measured; what was moved
 //! after the notes were taken is in the campaign's list until its verdict.
 
 use super::config::EngineConfig;
 use super::predict::PredictedChange;
+use super::verdict::{Grounds, Reading, Verdict, judge};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::Mechanism;
-use crate::snapshot::{HUGE_PAGES, Snapshot};
-use serde::{Deserialize, Serialize};
+use crate::snapshot::HUGE_PAGES;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The metrics that a verdict compares; `None` where unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Reading {
-    /// Local-access ratio, 0..=1.
-    pub local_ratio: Option<f64>,
-    /// Controller imbalance as a fraction.
-    pub imbalance: Option<f64>,
-    /// Mean latency of demand misses in ns.
-    pub latency_ns: Option<f64>,
-    /// Memory fills per us.
-    pub accesses_per_us: Option<f64>,
-}
-
-impl Reading {
-    /// The metrics of a snapshot; figures that are not finite count as unknown.
-    #[must_use]
-    pub fn of(snapshot: &Snapshot) -> Self {
-        let metrics = &snapshot.metrics;
-        Self {
-            local_ratio: metrics
-                .local_access_ratio
-                .get()
-                .filter(|value| value.is_finite()),
-            imbalance: metrics
-                .controller_imbalance
-                .get()
-                .filter(|value| value.is_finite()),
-            latency_ns: metrics.latency_ns.get().filter(|value| value.is_finite()),
-            accesses_per_us: metrics
-                .memory_accesses_per_us
-                .get()
-                .filter(|value| value.is_finite()),
-        }
-    }
-
-    /// Is there anything to compare?
-    #[must_use]
-    pub fn is_usable(&self) -> bool {
-        self.local_ratio.is_some() || self.imbalance.is_some()
-    }
-
-    /// Mean per metric over the readings that have it.
-    #[must_use]
-    pub fn mean(readings: &[Self]) -> Self {
-        let mean = |figure: fn(&Self) -> Option<f64>| {
-            let known: Vec<f64> = readings.iter().filter_map(figure).collect();
-            (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
-        };
-        Self {
-            local_ratio: mean(|reading| reading.local_ratio),
-            imbalance: mean(|reading| reading.imbalance),
-            latency_ns: mean(|reading| reading.latency_ns),
-            accesses_per_us: mean(|reading| reading.accesses_per_us),
-        }
-    }
-}
-
-/// What a campaign turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It improved what it was to improve.
-    Success,
-    /// It did not do what was predicted; its pages stay, its mechanisms are switched off.
-    NoEffect,
-    /// Too little was moved to be seen; nothing changes.
-    TooSmall,
-    /// It did harm; its pages go back, its mechanisms are switched off.
-    Harmful,
-    /// It could not be measured: the program stopped, or figures are missing.
-    Inconclusive,
-}
-
-impl Verdict {
-    /// The words for a report.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::NoEffect => "no effect",
-            Self::TooSmall => "too small to see",
-            Self::Harmful => "harmful",
-            Self::Inconclusive => "not measurable",
-        }
-    }
-}
-
-/// What a verdict stands on. Time spent waiting is told beside it and does not decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Grounds {
-    /// The local-access ratio.
-    LocalAccesses,
-    /// The controller imbalance.
-    Imbalance,
-    /// Both of them.
-    LocalAccessesAndImbalance,
-    /// Latency and accesses per us, which both became worse.
-    LatencyAndRate,
-    /// The program hardly made accesses afterwards.
-    Idle,
-    /// Neither local accesses nor the imbalance is known.
-    Missing,
-}
-
-impl Grounds {
-    /// A verdict with what it stands on, for a report.
-    #[must_use]
-    pub fn told(self, verdict: Verdict) -> String {
-        let figures = match self {
-            Self::LocalAccesses => "local accesses",
-            Self::Imbalance => "controller imbalance",
-            Self::LocalAccessesAndImbalance => "local accesses and controller imbalance",
-            Self::LatencyAndRate => "latency and accesses per us",
-            Self::Idle => "hardly any access was made afterwards",
-            Self::Missing => "neither local accesses nor controller imbalance is known",
-        };
-        let link = match verdict {
-            Verdict::Success | Verdict::Harmful => " by ",
-            Verdict::NoEffect => " on ",
-            Verdict::TooSmall => " in ",
-            Verdict::Inconclusive => ": ",
-        };
-        format!("{}{link}{figures}", verdict.name())
-    }
-}
-
-/// Compares before and after, and says by which figures. `predicted` tells how much was to be expected.
-#[must_use]
-pub fn judge(
-    config: &EngineConfig,
-    before: &Reading,
-    after: &Reading,
-    predicted: &PredictedChange,
-) -> (Verdict, Grounds) {
-    let change = |before: Option<f64>, after: Option<f64>| Some(after? - before?);
-    let ratio = |before: Option<f64>, after: Option<f64>| match (before?, after?) {
-        (before, after) if before > 0.0 => Some(after / before),
-        _ => None,
-    };
-    let rate = ratio(before.accesses_per_us, after.accesses_per_us);
-    if rate.is_some_and(|rate| rate < config.idle_share) {
-        return (Verdict::Inconclusive, Grounds::Idle);
-    }
-    let local = change(before.local_ratio, after.local_ratio);
-    let imbalance = change(before.imbalance, after.imbalance);
-    let looked_at = match (local, imbalance) {
-        (None, None) => return (Verdict::Inconclusive, Grounds::Missing),
-        (Some(_), Some(_)) => Grounds::LocalAccessesAndImbalance,
-        (Some(_), None) => Grounds::LocalAccesses,
-        (None, Some(_)) => Grounds::Imbalance,
-    };
-    let waits_longer = ratio(before.latency_ns, after.latency_ns)
-        .is_some_and(|ratio| ratio >= 1.0 + config.harm_share);
-    let gets_less = rate.is_some_and(|rate| rate <= 1.0 - config.harm_share);
-    if waits_longer && gets_less {
-        return (Verdict::Harmful, Grounds::LatencyAndRate);
-    }
-    let more_local = local.is_some_and(|change| change >= config.success_local_ratio);
-    let more_even = imbalance.is_some_and(|change| change <= -config.success_imbalance);
-    match (more_local, more_even) {
-        (true, true) => return (Verdict::Success, Grounds::LocalAccessesAndImbalance),
-        (true, false) => return (Verdict::Success, Grounds::LocalAccesses),
-        (false, true) => return (Verdict::Success, Grounds::Imbalance),
-        (false, false) => {}
-    }
-    if local.is_some_and(|change| change <= -config.harm_local_ratio) {
-        return (Verdict::Harmful, Grounds::LocalAccesses);
-    }
-    let should_show = predicted.local_ratio.abs() >= config.success_local_ratio
-        || predicted.imbalance.abs() >= config.success_imbalance;
-    let verdict = match should_show {
-        true => Verdict::NoEffect,
-        false => Verdict::TooSmall,
-    };
-    (verdict, looked_at)
-}
 
 /// A page that a campaign moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +43,9 @@ impl MovedPage {
 pub(super) struct Campaign {
     pub id: u64,
     pub mechanisms: BTreeSet<Mechanism>,
+    /// What it began with, and the phase that this was read in.
     pub before: Reading,
+    pub phase: u32,
     pub predicted: PredictedChange,
     /// Stall time that was predicted to be saved per interval, in ns, where known.
     pub predicted_gain_ns: Option<f64>,
@@ -336,12 +160,13 @@ impl Efficacy {
         }
     }
 
-    /// One interval has passed: `has_pending` outcomes are outstanding, `some_came` with it.
+    /// One interval of a phase has passed: `has_pending` outcomes are outstanding, `some_came` with it.
     /// Returns a judgement when one is due; harm leaves the loop reverting.
     pub fn advance(
         &mut self,
         config: &EngineConfig,
         reading: &Reading,
+        phase: u32,
         has_pending: bool,
         some_came: bool,
     ) -> Option<Judgement> {
@@ -370,7 +195,7 @@ impl Efficacy {
                 if readings.len() as u32 >= config.measure_intervals
                     || waited >= config.patience_intervals
                 {
-                    let judgement = conclude(config, campaign, &readings);
+                    let judgement = conclude(config, campaign, &readings, phase);
                     (after_judgement(&judgement), Some(judgement))
                 } else {
                     (Stage::Measuring(campaign, readings, waited), None)
@@ -412,9 +237,21 @@ impl Efficacy {
     }
 }
 
-fn conclude(config: &EngineConfig, campaign: Campaign, readings: &[Reading]) -> Judgement {
+fn conclude(
+    config: &EngineConfig,
+    campaign: Campaign,
+    readings: &[Reading],
+    phase: u32,
+) -> Judgement {
     let after = Reading::mean(readings);
-    let (verdict, grounds) = judge(config, &campaign.before, &after, &campaign.predicted);
+    let same_phase = campaign.phase == phase;
+    let (verdict, grounds) = judge(
+        config,
+        &campaign.before,
+        &after,
+        &campaign.predicted,
+        same_phase,
+    );
     Judgement {
         campaign,
         verdict,
@@ -432,108 +269,4 @@ fn after_judgement(judgement: &Judgement) -> Stage {
         queue.entry((page.pid, page.page)).or_insert((*page, 0));
     }
     Stage::Reverting(judgement.campaign.clone(), queue)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
-        Reading {
-            local_ratio: Some(local),
-            imbalance: Some(imbalance),
-            latency_ns: Some(latency_ns),
-            accesses_per_us: Some(rate),
-        }
-    }
-
-    #[test]
-    fn verdicts_by_hand() {
-        let config = EngineConfig::default();
-        let big = PredictedChange {
-            local_ratio: 0.0,
-            imbalance: -1.6,
-        };
-        let small = PredictedChange {
-            local_ratio: 0.02,
-            imbalance: -0.05,
-        };
-        // (what, before, after, prediction, verdict); figures as `reading` takes them.
-        let cases = [
-            // Paper, table 1; latency in ns at 2.3 GHz.
-            (
-                "Streamcluster",
-                [0.25, 1.7, 520.0, 40.0],
-                [0.25, 0.08, 207.0, 90.0],
-                big,
-                "success by controller imbalance",
-            ),
-            // 8 points less local, which alone were harm, and imbalance down by 125 points.
-            (
-                "PCA",
-                [0.33, 1.3, 287.0, 50.0],
-                [0.25, 0.05, 202.0, 70.0],
-                big,
-                "success by controller imbalance",
-            ),
-            (
-                "misplaced",
-                [1.0, 0.0, 90.0, 80.0],
-                [0.0, 0.0, 140.0, 60.0],
-                big,
-                "harmful by latency and accesses per us",
-            ),
-            (
-                "6 points",
-                [0.5, 0.1, 100.0, 60.0],
-                [0.44, 0.1, 101.0, 60.0],
-                small,
-                "harmful by local accesses",
-            ),
-            // Balanced, but the program waits 20 % longer and gets 20 % less.
-            (
-                "slower",
-                [0.5, 0.5, 100.0, 60.0],
-                [0.5, 0.1, 120.0, 48.0],
-                big,
-                "harmful by latency and accesses per us",
-            ),
-            (
-                "promised",
-                [0.5, 1.0, 100.0, 60.0],
-                [0.52, 0.95, 100.0, 60.0],
-                big,
-                "no effect on local accesses and controller imbalance",
-            ),
-            (
-                "tiny",
-                [0.5, 1.0, 100.0, 60.0],
-                [0.52, 0.95, 100.0, 60.0],
-                small,
-                "too small to see in local accesses and controller imbalance",
-            ),
-            (
-                "asleep",
-                [1.0, 0.0, 90.0, 80.0],
-                [0.0, 2.0, 90.0, 2.0],
-                big,
-                "not measurable: hardly any access was made afterwards",
-            ),
-            (
-                "both",
-                [0.25, 1.7, 200.0, 40.0],
-                [0.9, 0.1, 100.0, 80.0],
-                big,
-                "success by local accesses and controller imbalance",
-            ),
-        ];
-        for (what, before, after, predicted, expected) in cases {
-            let (verdict, grounds) = judge(&config, &reading(before), &reading(after), &predicted);
-            assert_eq!(grounds.told(verdict), expected, "{what}");
-        }
-        assert_eq!(
-            judge(&config, &Reading::default(), &Reading::default(), &big),
-            (Verdict::Inconclusive, Grounds::Missing)
-        );
-    }
 }

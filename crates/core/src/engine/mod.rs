@@ -20,10 +20,12 @@ mod budget;
 pub mod config;
 mod efficacy;
 pub mod ledger;
+pub mod phase;
 mod predict;
 mod revert;
 mod scope;
 mod summary;
+mod verdict;
 mod view;
 
 #[cfg(test)]
@@ -36,9 +38,9 @@ mod tests;
 mod world;
 
 pub use config::EngineConfig;
-pub use efficacy::{Grounds, Reading, Verdict, judge};
 pub use predict::PredictedChange;
 pub use summary::{CampaignRow, DirectionRow, Summary};
+pub use verdict::{Grounds, Reading, Verdict, judge};
 
 use crate::explain::{Event, Log};
 use crate::ids::ScopeId;

@@ -7,10 +7,12 @@
 
 use super::attention::{Attention, Situation};
 use super::config::EngineConfig;
-use super::efficacy::{Efficacy, Judgement, MovedPage, Reading, Stage};
+use super::efficacy::{Efficacy, Judgement, MovedPage, Stage};
 use super::ledger::Ledger;
+use super::phase::Phases;
 use super::revert::Undo;
 use super::summary::{Account, CampaignRow, Summary};
+use super::verdict::Reading;
 use super::{Turn, predict};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
@@ -54,6 +56,7 @@ pub(super) struct Scope {
     pub ledger: Ledger,
     pub pending: BTreeMap<u64, Pending>,
     pub efficacy: Efficacy,
+    pub phases: Phases,
     pub undo: Option<Undo>,
     attention: Attention,
     pub account: Account,
@@ -92,6 +95,7 @@ impl Scope {
             ledger: Ledger::new(),
             pending: BTreeMap::new(),
             efficacy: Efficacy::new(),
+            phases: Phases::default(),
             undo: None,
             attention: Attention::default(),
             account,
@@ -120,9 +124,14 @@ impl Scope {
             self.take_outcome(turn, outcome);
         }
         let reading = Reading::of(turn.snapshot);
+        self.phases.take(turn.snapshot, reading);
+        if outcomes.iter().any(|outcome| !outcome.moved.is_empty()) {
+            self.phases.disturb();
+        }
         let judgement = self.efficacy.advance(
             turn.config,
             &reading,
+            self.phases.number(),
             !self.pending.is_empty(),
             !outcomes.is_empty(),
         );
@@ -159,7 +168,8 @@ impl Scope {
 
     /// May new moves be asked for?
     fn may_move(&self) -> bool {
-        self.efficacy.is_open() && self.undo.is_none()
+        let may_begin = !self.efficacy.is_idle() || self.phases.is_comparable();
+        self.efficacy.is_open() && may_begin && self.undo.is_none()
     }
 
     /// The account so far.

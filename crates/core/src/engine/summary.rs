@@ -1,7 +1,7 @@
 //! The account at the end: what was moved, why, what was predicted and gained, what was reverted.
 
-use super::efficacy::{Grounds, Reading, Verdict};
 use super::predict::PredictedChange;
+use super::verdict::{Grounds, Reading, Verdict};
 use crate::explain::stall_time;
 use crate::ids::NodeId;
 use crate::plan::{Mechanism, Refusal};

@@ -18,6 +18,7 @@
 //! Properties: needs no parameter for the sampling rate; without evidence every page is
 //! undecided; one pass of an initialising thread is forgotten with its phase.
 
+use crate::metrics;
 use crate::snapshot::HUGE_PAGES;
 use std::collections::BTreeMap;
 
@@ -395,15 +396,10 @@ impl ProcessBelief {
             return self.phase_start > 0;
         }
         let known: f64 = self.users.iter().sum();
-        let distance: f64 = self
-            .users
-            .iter()
-            .zip(users)
-            .map(|(old, new)| (old / known - new / total).abs())
-            .sum();
+        let distance = metrics::total_variation(&self.users, users);
         let first = self.phase_start == 0;
         self.changes *= CHANGE_DECAY;
-        let changed = total >= min_samples && known >= min_samples && distance / 2.0 > change;
+        let changed = total >= min_samples && known >= min_samples && distance > change;
         let takes_turns = self.changes >= TAKING_TURNS;
         self.changes += f64::from(u8::from(changed));
         if first || (changed && !takes_turns) {

@@ -3,6 +3,8 @@
 //! *Paper* is "Challenges of Memory Management on Modern NUMA Systems" (Gaud and others), *code*
 //! the authors' published program, *hither* a decision of this project.
 
+use crate::engine::phase::{MIN_SAMPLES, OTHER_USERS};
+
 /// How the target of an interleaved page is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw {
@@ -61,10 +63,9 @@ pub struct Config {
     pub window_intervals: u32,
     /// A process whose users (share of samples per node) change by more than this between
     /// intervals (total variation, 0..=1) starts a new phase: old observations are dropped.
-    /// Hither: one thread filling all data and then four nodes using it is a change of 0.75;
-    /// the noise of 50 samples over four nodes stays below 0.2.
+    /// The engine's own [`OTHER_USERS`].
     pub phase_change: f64,
-    /// Samples an interval needs to be tested for a change of phase. Hither, see above.
+    /// Samples an interval needs to be tested for a change of phase: the engine's [`MIN_SAMPLES`].
     pub phase_min_samples: u64,
     /// Pages remembered at most, over all processes; the rest is sampled but not remembered.
     /// Hither: 1 M pages are 4 GiB of small pages and cost about 100 MB.
@@ -88,8 +89,8 @@ impl Default for Config {
             draw: Draw::Surplus,
             certainty: 0.8,
             window_intervals: 30,
-            phase_change: 0.4,
-            phase_min_samples: 50,
+            phase_change: OTHER_USERS,
+            phase_min_samples: MIN_SAMPLES as u64,
             max_tracked_pages: 1 << 20,
         }
     }

@@ -1,0 +1,167 @@
+//! Phases of a scope: which readings may be compared.
+//!
+//! Problem: a reading that was taken while a program still set up its data says nothing of what it does
+//! with them afterwards. Mechanism: as long as the memory has about the same users (shares of the samples
+//! per node) it is one phase, with a number; a phase in which the access rate keeps within a factor of
+//! [`OTHER_RATE`](super::verdict::OTHER_RATE) is one *stretch*. The first interval of a stretch may hold
+//! the end of the one before, and is left out. What a campaign began with is the mean of the last readings
+//! of the stretch.
+//!
+//! Properties: what moves change (homes, and with them ratios and latency) is no new phase; a program whose
+//! stretches never last becomes comparable all the same, after [`PATIENCE`] intervals.
+
+use super::verdict::{OTHER_RATE, Reading};
+use crate::metrics;
+use crate::snapshot::Snapshot;
+use std::collections::VecDeque;
+
+/// Readings that are kept of a stretch, and that its mean is taken over.
+const KEPT: usize = 3;
+/// Intervals without a comparable reading after which any is taken.
+const PATIENCE: u32 = 5;
+/// Change of the users (total variation, 0..=1) that begins a phase. One thread that fills all data and
+/// then four nodes that use them are a change of 0.75; the noise of 50 samples over four nodes stays
+/// below 0.2.
+pub const OTHER_USERS: f64 = 0.4;
+/// Samples from which an interval tells of its users.
+pub const MIN_SAMPLES: f64 = 50.0;
+
+/// The state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Phases {
+    number: u32,
+    /// Decayed samples per node position of those who accessed.
+    users: Vec<f64>,
+    /// Of the stretch, without its first; oldest first.
+    readings: VecDeque<Reading>,
+    /// The last reading, whatever it is of.
+    last: Reading,
+    /// Intervals since the last that was comparable.
+    waited: u32,
+}
+
+impl Phases {
+    /// Takes in an interval.
+    pub fn take(&mut self, snapshot: &Snapshot, reading: Reading) {
+        let users = users_of(snapshot);
+        let total: f64 = users.iter().sum();
+        let known: f64 = self.users.iter().sum();
+        let tells = total >= MIN_SAMPLES;
+        let has_other_users = tells
+            && known >= MIN_SAMPLES
+            && metrics::total_variation(&self.users, &users) > OTHER_USERS;
+        let rates = self.last.accesses_per_us.zip(reading.accesses_per_us);
+        let has_other_rate = rates.is_some_and(|(old, new)| {
+            old <= 0.0 || !(1.0 / OTHER_RATE..=OTHER_RATE).contains(&(new / old))
+        });
+        let is_first = self.last == Reading::default();
+        self.last = reading;
+        if has_other_users || known == 0.0 && tells {
+            self.number += u32::from(has_other_users);
+            self.users = users;
+        } else {
+            self.users.resize(users.len(), 0.0);
+            for (sum, new) in self.users.iter_mut().zip(&users) {
+                *sum = *sum * 0.5 + new;
+            }
+        }
+        if has_other_users || has_other_rate || is_first {
+            self.readings.clear();
+            self.waited += 1;
+            return;
+        }
+        self.waited = 0;
+        if self.readings.len() == KEPT {
+            self.readings.pop_front();
+        }
+        self.readings.push_back(reading);
+    }
+
+    /// Changes when the memory gets other users.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Is there a reading that a campaign can begin with?
+    pub fn is_comparable(&self) -> bool {
+        !self.readings.is_empty() || self.waited >= PATIENCE
+    }
+
+    /// What a campaign that starts now begins with.
+    pub fn before(&self) -> Reading {
+        match self.readings.is_empty() {
+            true => self.last,
+            false => Reading::mean(&self.readings),
+        }
+    }
+
+    /// Pages are on their way: what comes is not like what was.
+    pub fn disturb(&mut self) {
+        self.readings.clear();
+    }
+}
+
+fn users_of(snapshot: &Snapshot) -> Vec<f64> {
+    let mut users = vec![0.0; snapshot.nodes.len()];
+    for page in &snapshot.pages {
+        for (position, count) in page.reads.iter().chain(page.writes.iter()) {
+            if let Some(sum) = users.get_mut(position) {
+                *sum += f64::from(count);
+            }
+        }
+    }
+    users
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::world::{Pattern, World};
+    use crate::plan::Sampling;
+
+    fn reading(rate: f64) -> Reading {
+        Reading {
+            local_ratio: Some(0.5),
+            accesses_per_us: Some(rate),
+            ..Reading::default()
+        }
+    }
+
+    #[test]
+    fn the_first_interval_of_a_stretch_is_no_reading_to_begin_with() {
+        let mut world = World::new(Pattern::Partitioned, 4096);
+        let mut phases = Phases::default();
+        let mut take = |world: &mut World, rate| {
+            let snapshot = world.snapshot(100_000, Sampling::Full);
+            phases.take(&snapshot, reading(rate));
+            (phases.number(), phases.is_comparable(), phases.before())
+        };
+        // One thread fills its data, alone.
+        world.alone = Some(0);
+        assert!(!take(&mut world, 10.0).1);
+        assert_eq!(take(&mut world, 10.0), (0, true, reading(10.0)));
+        // All four nodes go to work: a phase, whose first interval does not count.
+        world.alone = None;
+        let (number, is_comparable, _) = take(&mut world, 20.0);
+        assert_eq!((number, is_comparable), (1, false));
+        assert_eq!(take(&mut world, 40.0), (1, true, reading(40.0)));
+        assert_eq!(take(&mut world, 60.0), (1, true, reading(50.0)));
+        // The same users at another rate: the stretch begins anew, the phase goes on.
+        let (number, is_comparable, _) = take(&mut world, 6.0);
+        assert_eq!((number, is_comparable), (1, false));
+    }
+
+    #[test]
+    fn what_never_lasts_is_taken_all_the_same() {
+        let mut world = World::new(Pattern::Shared, 64);
+        let mut phases = Phases::default();
+        let mut comparable = Vec::new();
+        for round in 0..8 {
+            let rate = if round % 2 == 0 { 1.0 } else { 100.0 };
+            phases.take(&world.snapshot(100_000, Sampling::Full), reading(rate));
+            comparable.push(phases.is_comparable());
+        }
+        assert_eq!(comparable[..4], [false; 4]);
+        assert_eq!(comparable[4..], [true; 4]);
+    }
+}

@@ -1,0 +1,280 @@
+//! Verdicts: a scope's own figures before and after a campaign, compared.
+//!
+//! Problem: figures change for other reasons than the moves, and one may become better while another
+//! becomes worse. Rule: a verdict is given only where the figures agree: local accesses and the balance
+//! of the controllers, unless the time that accesses take speaks against them. Where they do not agree,
+//! what the program gets done decides (instructions per CPU time), where it is known. The rest is *not
+//! measurable*: nothing is switched off, nothing put back.
+//!
+//! Thresholds: success and harm follow Carrefour's published code; harm by latency and rate together,
+//! and where figures do not agree, is this project's (see [`EngineConfig`]).
+
+use super::config::EngineConfig;
+use super::predict::PredictedChange;
+use crate::snapshot::Snapshot;
+use serde::{Deserialize, Serialize};
+
+/// The figures that a verdict compares; `None` where unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Local-access ratio, 0..=1.
+    pub local_ratio: Option<f64>,
+    /// Controller imbalance as a fraction.
+    pub imbalance: Option<f64>,
+    /// Mean latency of demand misses in ns.
+    pub latency_ns: Option<f64>,
+    /// Memory fills per us.
+    pub accesses_per_us: Option<f64>,
+    /// Instructions per us of CPU time, in user mode. Threads that spin while they wait execute some too.
+    #[serde(default)]
+    pub instructions_per_cpu_us: Option<f64>,
+}
+
+impl Reading {
+    /// The figures of a scope's view; those that are not finite count as unknown.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let metrics = &snapshot.metrics;
+        let finite = |figure: Option<f64>| figure.filter(|value| value.is_finite());
+        let cpu_us: Option<u64> = snapshot
+            .processes
+            .iter()
+            .map(|process| process.cpu_us.get())
+            .sum();
+        let instructions = metrics.instructions_per_us.get().zip(cpu_us);
+        let instructions_per_cpu_us = instructions
+            .filter(|&(_, cpu_us)| cpu_us > 0)
+            .map(|(per_us, cpu_us)| per_us * snapshot.interval_us as f64 / cpu_us as f64);
+        Self {
+            local_ratio: finite(metrics.local_access_ratio.get()),
+            imbalance: finite(metrics.controller_imbalance.get()),
+            latency_ns: finite(metrics.latency_ns.get()),
+            accesses_per_us: finite(metrics.memory_accesses_per_us.get()),
+            instructions_per_cpu_us: finite(instructions_per_cpu_us),
+        }
+    }
+
+    /// Is there anything to compare?
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.local_ratio.is_some() || self.imbalance.is_some()
+    }
+
+    /// Mean per figure over the readings that have it.
+    #[must_use]
+    pub fn mean<'a>(readings: impl IntoIterator<Item = &'a Self> + Clone) -> Self {
+        let mean = |figure: fn(&Self) -> Option<f64>| {
+            let known: Vec<f64> = readings.clone().into_iter().filter_map(figure).collect();
+            (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+        };
+        Self {
+            local_ratio: mean(|reading| reading.local_ratio),
+            imbalance: mean(|reading| reading.imbalance),
+            latency_ns: mean(|reading| reading.latency_ns),
+            accesses_per_us: mean(|reading| reading.accesses_per_us),
+            instructions_per_cpu_us: mean(|reading| reading.instructions_per_cpu_us),
+        }
+    }
+}
+
+/// What a campaign turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It improved what it was to improve.
+    Success,
+    /// It did not do what was predicted; its pages stay, its mechanisms are switched off.
+    NoEffect,
+    /// Too little was moved to be seen; nothing changes.
+    TooSmall,
+    /// It did harm; its pages go back, its mechanisms are switched off.
+    Harmful,
+    /// It could not be measured: the program stopped or does something else, figures are missing or do
+    /// not agree.
+    Inconclusive,
+}
+
+impl Verdict {
+    /// The words for a report.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::NoEffect => "no effect",
+            Self::TooSmall => "too small to see",
+            Self::Harmful => "harmful",
+            Self::Inconclusive => "not measurable",
+        }
+    }
+}
+
+/// What a verdict stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grounds {
+    /// Instructions that the program executes per CPU time, where the other figures do not agree.
+    Instructions,
+    /// The local-access ratio.
+    LocalAccesses,
+    /// The controller imbalance.
+    Imbalance,
+    /// Both of them.
+    LocalAccessesAndImbalance,
+    /// Latency and accesses per us together.
+    LatencyAndRate,
+    /// The program hardly made accesses afterwards.
+    Idle,
+    /// Other nodes used the memory afterwards.
+    Phase,
+    /// The accesses per us changed threefold.
+    Rate,
+    /// One figure became better and another worse.
+    Mixed,
+    /// Neither local accesses nor the imbalance is known.
+    Missing,
+}
+
+impl Grounds {
+    /// A verdict with what it stands on, for a report.
+    #[must_use]
+    pub fn told(self, verdict: Verdict) -> String {
+        let figures = match self {
+            Self::Instructions => "instructions per CPU time",
+            Self::LocalAccesses => "local accesses",
+            Self::Imbalance => "controller imbalance",
+            Self::LocalAccessesAndImbalance => "local accesses and controller imbalance",
+            Self::LatencyAndRate => "latency and accesses per us",
+            Self::Idle => "hardly any access was made afterwards",
+            Self::Phase => "the program did something else afterwards, its memory had other users",
+            Self::Rate => {
+                "the program did something else afterwards, accesses per us changed threefold"
+            }
+            Self::Mixed => "one figure became better and another worse",
+            Self::Missing => "neither local accesses nor controller imbalance is known",
+        };
+        let link = match verdict {
+            Verdict::Success | Verdict::Harmful => " by ",
+            Verdict::NoEffect => " on ",
+            Verdict::TooSmall => " in ",
+            Verdict::Inconclusive => ": ",
+        };
+        format!("{}{link}{figures}", verdict.name())
+    }
+}
+
+/// Factor by which accesses per us change where the program does something else.
+pub(super) const OTHER_RATE: f64 = 3.0;
+
+/// How a figure changed, measured by thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Better,
+    Same,
+    Worse,
+}
+
+/// After less before, where a gain is positive; `None` where one is unknown.
+fn change(gain: Option<f64>, better: f64, worse: f64) -> Change {
+    match gain {
+        Some(gain) if gain >= better => Change::Better,
+        Some(gain) if gain <= -worse => Change::Worse,
+        _ => Change::Same,
+    }
+}
+
+fn difference(before: Option<f64>, after: Option<f64>) -> Option<f64> {
+    Some(after? - before?)
+}
+
+fn ratio(before: Option<f64>, after: Option<f64>) -> Option<f64> {
+    match (before?, after?) {
+        (before, after) if before > 0.0 => Some(after / before),
+        _ => None,
+    }
+}
+
+/// Compares before and after, and says by which figures. `predicted` tells how much was to be expected,
+/// `same_phase` whether the memory had the same users.
+#[must_use]
+pub fn judge(
+    config: &EngineConfig,
+    before: &Reading,
+    after: &Reading,
+    predicted: &PredictedChange,
+    same_phase: bool,
+) -> (Verdict, Grounds) {
+    let share = config.harm_share;
+    let relative = |figure: fn(&Reading) -> Option<f64>| ratio(figure(before), figure(after));
+    let by_share = |ratio: Option<f64>| change(ratio.map(|ratio| ratio - 1.0), share, share);
+    let by_instructions = |executed: Change| match executed {
+        Change::Better => Some((Verdict::Success, Grounds::Instructions)),
+        Change::Worse => Some((Verdict::Harmful, Grounds::Instructions)),
+        Change::Same => None,
+    };
+    let rate_ratio = relative(|reading| reading.accesses_per_us);
+    if rate_ratio.is_some_and(|ratio| ratio < config.idle_share) {
+        return (Verdict::Inconclusive, Grounds::Idle);
+    }
+    if !same_phase {
+        return (Verdict::Inconclusive, Grounds::Phase);
+    }
+    let local_gain = difference(before.local_ratio, after.local_ratio);
+    let even_gain = difference(before.imbalance, after.imbalance).map(|change| -change);
+    let looked_at = match (local_gain, even_gain) {
+        (None, None) => return (Verdict::Inconclusive, Grounds::Missing),
+        (Some(_), Some(_)) => Grounds::LocalAccessesAndImbalance,
+        (Some(_), None) => Grounds::LocalAccesses,
+        (None, Some(_)) => Grounds::Imbalance,
+    };
+    let local = change(
+        local_gain,
+        config.success_local_ratio,
+        config.harm_local_ratio,
+    );
+    let even = change(
+        even_gain,
+        config.success_imbalance,
+        config.success_imbalance,
+    );
+    let latency = by_share(relative(|reading| reading.latency_ns).map(|ratio| 2.0 - ratio));
+    let rate = by_share(rate_ratio);
+    // Threads that wait by spinning execute much and get nothing done: instructions decide only where
+    // the other figures do not, and not against the time that accesses take.
+    let executed = match by_share(relative(|reading| reading.instructions_per_cpu_us)) {
+        Change::Better if latency == Change::Worse => Change::Same,
+        Change::Worse if latency == Change::Better => Change::Same,
+        executed => executed,
+    };
+    if rate_ratio.is_some_and(|ratio| !(1.0 / OTHER_RATE..=OTHER_RATE).contains(&ratio)) {
+        return by_instructions(executed).unwrap_or((Verdict::Inconclusive, Grounds::Rate));
+    }
+    if (latency, rate) == (Change::Worse, Change::Worse) {
+        return (Verdict::Harmful, Grounds::LatencyAndRate);
+    }
+    let figures = [local, even, latency];
+    if figures.contains(&Change::Better) && figures.contains(&Change::Worse) {
+        return match (latency, rate) {
+            (Change::Better, Change::Better) => (Verdict::Success, Grounds::LatencyAndRate),
+            _ => by_instructions(executed).unwrap_or((Verdict::Inconclusive, Grounds::Mixed)),
+        };
+    }
+    match (local, even) {
+        (Change::Better, Change::Better) => {
+            return (Verdict::Success, Grounds::LocalAccessesAndImbalance);
+        }
+        (Change::Better, _) => return (Verdict::Success, Grounds::LocalAccesses),
+        (_, Change::Better) => return (Verdict::Success, Grounds::Imbalance),
+        (Change::Worse, _) => return (Verdict::Harmful, Grounds::LocalAccesses),
+        (Change::Same, _) => {}
+    }
+    let should_show = predicted.local_ratio.abs() >= config.success_local_ratio
+        || predicted.imbalance.abs() >= config.success_imbalance;
+    let verdict = match should_show {
+        true => Verdict::NoEffect,
+        false => Verdict::TooSmall,
+    };
+    (verdict, looked_at)
+}
+
+#[cfg(test)]
+mod tests;

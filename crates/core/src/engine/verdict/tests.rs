@@ -1,0 +1,235 @@
+//! Verdicts by hand, and what holds for all of them.
+
+use super::*;
+use proptest::prelude::*;
+
+fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
+    Reading {
+        local_ratio: Some(local),
+        imbalance: Some(imbalance),
+        latency_ns: Some(latency_ns),
+        accesses_per_us: Some(rate),
+        instructions_per_cpu_us: None,
+    }
+}
+
+#[test]
+fn verdicts_by_hand() {
+    let config = EngineConfig::default();
+    let big = PredictedChange {
+        local_ratio: 0.0,
+        imbalance: -1.6,
+    };
+    let small = PredictedChange {
+        local_ratio: 0.02,
+        imbalance: -0.05,
+    };
+    // (what, before, after, prediction, verdict); figures as `reading` takes them.
+    let cases = [
+        // Paper, table 1; latency in ns at 2.3 GHz.
+        (
+            "Streamcluster",
+            [0.25, 1.7, 520.0, 40.0],
+            [0.25, 0.08, 207.0, 90.0],
+            big,
+            "success by controller imbalance",
+        ),
+        // 8 points less local, which alone were harm, and imbalance down by 125 points: accesses take
+        // less time and more are made.
+        (
+            "PCA",
+            [0.33, 1.3, 287.0, 50.0],
+            [0.25, 0.05, 202.0, 70.0],
+            big,
+            "success by latency and accesses per us",
+        ),
+        // The same with nothing that tells which of them weighs more.
+        (
+            "less local, more even",
+            [0.33, 1.3, 287.0, 50.0],
+            [0.25, 0.05, 287.0, 50.0],
+            big,
+            "not measurable: one figure became better and another worse",
+        ),
+        (
+            "more local, less even",
+            [0.33, 0.1, 287.0, 50.0],
+            [0.95, 0.9, 280.0, 51.0],
+            big,
+            "not measurable: one figure became better and another worse",
+        ),
+        // The reading before is of another time: balance is better, and accesses wait longer.
+        (
+            "set up",
+            [0.25, 1.7, 200.0, 40.0],
+            [0.25, 0.1, 248.0, 40.0],
+            big,
+            "not measurable: one figure became better and another worse",
+        ),
+        (
+            "three times the accesses",
+            [0.25, 1.7, 200.0, 20.0],
+            [0.90, 0.1, 150.0, 61.0],
+            big,
+            "not measurable: the program did something else afterwards, accesses per us changed threefold",
+        ),
+        (
+            "misplaced",
+            [1.0, 0.0, 90.0, 80.0],
+            [0.0, 0.0, 140.0, 60.0],
+            big,
+            "harmful by latency and accesses per us",
+        ),
+        (
+            "6 points",
+            [0.5, 0.1, 100.0, 60.0],
+            [0.44, 0.1, 101.0, 60.0],
+            small,
+            "harmful by local accesses",
+        ),
+        // Balanced, but the program waits 20 % longer and gets 20 % less.
+        (
+            "slower",
+            [0.5, 0.5, 100.0, 60.0],
+            [0.5, 0.1, 120.0, 48.0],
+            big,
+            "harmful by latency and accesses per us",
+        ),
+        (
+            "promised",
+            [0.5, 1.0, 100.0, 60.0],
+            [0.52, 0.95, 100.0, 60.0],
+            big,
+            "no effect on local accesses and controller imbalance",
+        ),
+        (
+            "tiny",
+            [0.5, 1.0, 100.0, 60.0],
+            [0.52, 0.95, 100.0, 60.0],
+            small,
+            "too small to see in local accesses and controller imbalance",
+        ),
+        (
+            "asleep",
+            [1.0, 0.0, 90.0, 80.0],
+            [0.0, 2.0, 90.0, 2.0],
+            big,
+            "not measurable: hardly any access was made afterwards",
+        ),
+        (
+            "both",
+            [0.25, 1.7, 200.0, 40.0],
+            [0.9, 0.1, 100.0, 80.0],
+            big,
+            "success by local accesses and controller imbalance",
+        ),
+    ];
+    for (what, before, after, predicted, expected) in cases {
+        let (verdict, grounds) =
+            judge(&config, &reading(before), &reading(after), &predicted, true);
+        assert_eq!(grounds.told(verdict), expected, "{what}");
+    }
+    assert_eq!(
+        judge(
+            &config,
+            &Reading::default(),
+            &Reading::default(),
+            &big,
+            true
+        ),
+        (Verdict::Inconclusive, Grounds::Missing)
+    );
+}
+
+#[test]
+fn instructions_decide_where_the_other_figures_do_not_agree() {
+    let config = EngineConfig::default();
+    let told = |before: [f64; 4], after: [f64; 4], executed: [f64; 2], same_phase| {
+        let with = |figures, executed| Reading {
+            instructions_per_cpu_us: Some(executed),
+            ..reading(figures)
+        };
+        let (before, after) = (with(before, executed[0]), with(after, executed[1]));
+        let predicted = PredictedChange::default();
+        let (verdict, grounds) = judge(&config, &before, &after, &predicted, same_phase);
+        grounds.told(verdict)
+    };
+    // Local accesses three times as fast: four times the accesses, and three times the work.
+    let (before, after) = ([0.25, 1.7, 300.0, 20.0], [1.0, 0.0, 90.0, 80.0]);
+    assert_eq!(
+        told(before, after, [300.0, 900.0], true),
+        "success by instructions per CPU time"
+    );
+    assert_eq!(
+        told(after, before, [900.0, 300.0], true),
+        "harmful by instructions per CPU time"
+    );
+    // Somebody else uses the memory: nothing can be said.
+    assert_eq!(
+        told(after, before, [900.0, 300.0], false),
+        "not measurable: the program did something else afterwards, its memory had other users"
+    );
+    // Accesses wait longer, and threads that spin execute more: no success.
+    assert_eq!(
+        told(
+            [0.3, 1.5, 200.0, 40.0],
+            [0.3, 0.1, 260.0, 40.0],
+            [500.0, 900.0],
+            true
+        ),
+        "not measurable: one figure became better and another worse"
+    );
+}
+
+fn any_reading() -> impl Strategy<Value = Reading> {
+    let figure = |range: std::ops::Range<f64>| proptest::option::weighted(0.9, range);
+    let figures = (
+        figure(0.0..1.0),
+        figure(0.0..1.8),
+        figure(50.0..900.0),
+        figure(0.0..200.0),
+        figure(50.0..3000.0),
+    );
+    figures.prop_map(|(local, imbalance, latency_ns, rate, executed)| Reading {
+        local_ratio: local,
+        imbalance,
+        latency_ns,
+        accesses_per_us: rate,
+        instructions_per_cpu_us: executed,
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_verdict_contradicts_its_figures(
+        before in any_reading(),
+        after in any_reading(),
+        same_phase in any::<bool>(),
+    ) {
+        let config = EngineConfig::default();
+        let predicted = PredictedChange { local_ratio: 0.3, imbalance: -0.3 };
+        let (verdict, grounds) = judge(&config, &before, &after, &predicted, same_phase);
+        let latency = ratio(before.latency_ns, after.latency_ns);
+        let waits_longer = latency.is_some_and(|ratio| ratio >= 1.1);
+        let waits_less = latency.is_some_and(|ratio| ratio <= 0.9);
+        let local = difference(before.local_ratio, after.local_ratio).unwrap_or(0.0);
+        match verdict {
+            Verdict::Success => {
+                prop_assert!(same_phase && !waits_longer);
+                let instructions = grounds == Grounds::Instructions;
+                prop_assert!(local > -0.05 || instructions || waits_less, "{before:?} {after:?}");
+            }
+            Verdict::Harmful => {
+                prop_assert!(same_phase && !waits_less);
+                prop_assert!(local < 0.10 || waits_longer || grounds == Grounds::Instructions);
+            }
+            Verdict::NoEffect | Verdict::TooSmall => prop_assert!(local > -0.05 && local < 0.10),
+            Verdict::Inconclusive => {}
+        }
+        // Time turned round, nothing that was a success is one.
+        let (turned, _) = judge(&config, &after, &before, &predicted, same_phase);
+        prop_assert!((verdict, turned) != (Verdict::Success, Verdict::Success));
+        let text = crate::explain::stall_time(Some(1e7), latency.map(|ratio| 1e8 * (1.0 - ratio)));
+        prop_assert_eq!(text.contains("measured -"), latency.is_some_and(|ratio| ratio >= 1.0005));
+    }
+}
