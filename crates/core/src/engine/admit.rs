@@ -7,12 +7,13 @@
 use super::Turn;
 use super::config::EngineConfig;
 use super::efficacy::{Campaign, Stage};
+use super::ledger::Unit;
 use super::predict::{self, Prediction};
 use super::scope::{Pending, PendingPage, Scope, precedence};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason};
-use crate::policy::{Outlook, Proposal, ProposedMove};
+use crate::policy::{Outlook, Proposal, ProposedMove, moving_unit};
 use crate::snapshot::Evidence;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -74,7 +75,7 @@ impl Scope {
     }
 
     fn admissible(
-        &self,
+        &mut self,
         turn: &mut Turn<'_>,
         proposed: &[ProposedMove],
         room: &mut [u64],
@@ -84,6 +85,7 @@ impl Scope {
         }
         let switched_off = self.efficacy.switched_off(turn.now_us);
         let mut pages_left = turn.pages_left;
+        let (mut runs_left, mut unremembered) = (turn.runs_left, 0);
         let mut seen = HashSet::with_capacity(proposed.len());
         let mut moves = Vec::with_capacity(proposed.len());
         for order in proposed {
@@ -91,10 +93,16 @@ impl Scope {
                 continue;
             };
             let pages = order.base_pages();
+            let unit = Unit {
+                pid: order.pid,
+                page: order.page,
+                huge: order.huge,
+            };
             let is_wanted = order.from != order.to
                 && !switched_off.contains(&order.mechanism)
                 && self.lives.contains_key(&order.pid)
-                && self.ledger.may_move(order.pid, order.page, turn.now_us);
+                && moving_unit(order.page, order.huge) == order.page
+                && self.ledger.may_move_unit(unit, turn.now_us);
             if !is_wanted || room[to] < pages {
                 continue;
             }
@@ -105,11 +113,34 @@ impl Scope {
             if !seen.insert((order.pid, order.page)) {
                 continue;
             }
+            let Some(left) = runs_left.checked_sub(self.ledger.cost(unit)) else {
+                unremembered += pages;
+                continue;
+            };
+            runs_left = left;
             room[to] -= pages;
             pages_left -= pages;
-            moves.push(*order);
+            // Where hither put it outweighs what a policy believes of a page that it seldom sees.
+            let from = self.ledger.home(order.pid, order.page);
+            moves.push(ProposedMove {
+                from: from.unwrap_or(order.from),
+                ..*order
+            });
         }
+        self.tell_full(turn, unremembered);
         moves
+    }
+
+    /// Says once that the ledger is full.
+    fn tell_full(&mut self, turn: &mut Turn<'_>, unremembered: u64) {
+        let was_full = std::mem::replace(&mut self.is_full, unremembered > 0);
+        if unremembered > 0 && !was_full {
+            turn.note(format!(
+                "{unremembered} pages are left where they are: what was moved before fills the \
+                 ledger ({} ranges), and a page that is not remembered could not be put back",
+                turn.config.ledger_runs
+            ));
+        }
     }
 
     /// Opens a campaign or adds to the open one; returns its number.
@@ -179,7 +210,7 @@ impl Scope {
         turn.numbers.request += 1;
         let space = self.lives[&pid];
         for page in &pages {
-            self.ledger.ask(pid, space, page.page, page.huge, page.from);
+            self.ledger.ask(page.unit(pid), space, page.from);
         }
         let request = MoveRequest {
             id,

@@ -35,8 +35,8 @@ struct Account {
 pub(super) struct Arbiter {
     pages: RateBudget,
     accounts: Vec<Account>,
-    /// Scope that is asked first among the hungry.
-    first: usize,
+    /// Steps: the hungry take turns at being asked first.
+    step_count: usize,
     /// Scopes of this step that were not asked yet.
     waiting: usize,
     disturbance: Disturbance,
@@ -48,7 +48,7 @@ impl Arbiter {
         Self {
             pages: RateBudget::new(config),
             accounts: Vec::new(),
-            first: 0,
+            step_count: 0,
             waiting: 0,
             disturbance: Disturbance::default(),
         }
@@ -70,15 +70,17 @@ impl Arbiter {
             account.credit += part;
         }
         self.waiting = self.accounts.len();
-        self.first = (self.first + 1) % self.accounts.len().max(1);
+        self.step_count = self.step_count.wrapping_add(1);
         self.disturbance.begin(config, snapshot);
     }
 
     /// The scopes in the order in which they are asked.
     pub fn order(&self) -> Vec<usize> {
-        let count = self.accounts.len();
-        let mut order: Vec<usize> = (0..count).map(|at| (self.first + at) % count).collect();
-        order.sort_by_key(|&at| self.accounts[at].is_hungry);
+        let (mut hungry, mut order): (Vec<usize>, Vec<usize>) =
+            (0..self.accounts.len()).partition(|&at| self.accounts[at].is_hungry);
+        let first = self.step_count % hungry.len().max(1);
+        hungry.rotate_left(first);
+        order.extend(hungry);
         order
     }
 

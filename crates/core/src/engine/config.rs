@@ -71,6 +71,10 @@ pub struct EngineConfig {
     pub off_after_harm_us: u64,
     /// Attempts to put a page back before it is given up, one per step. 10: a second.
     pub revert_attempts: u32,
+    /// Runs of pages that the ledgers of all scopes remember together; beyond it nothing new is
+    /// moved, as it could not be put back. 1 M: 80 MB, and 7 GiB of interleaved pages (some 0.55
+    /// runs a page) or any amount of neighbours that moved alike.
+    pub ledger_runs: usize,
     /// Entries of the log that are kept. 4096.
     pub log_entries: usize,
     /// Sampling while nothing is left to do, or while a policy's gates are shut, for policies that
@@ -111,6 +115,7 @@ impl Default for EngineConfig {
             off_us: 5_000_000,
             off_after_harm_us: 30_000_000,
             revert_attempts: 10,
+            ledger_runs: 1 << 20,
             log_entries: 4096,
             rest_sampling: Sampling::Cheap,
             probe_us: 10_000_000,

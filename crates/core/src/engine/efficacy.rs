@@ -13,6 +13,7 @@
 //! after the notes were taken is in the campaign's list until its verdict.
 
 use super::config::EngineConfig;
+use super::ledger::Unit;
 use super::predict::PredictedChange;
 use super::verdict::{Grounds, Reading, Verdict, judge};
 use crate::ids::{NodeId, Pid, SpaceId};
@@ -32,6 +33,14 @@ pub(super) struct MovedPage {
 }
 
 impl MovedPage {
+    pub fn unit(&self) -> Unit {
+        Unit {
+            pid: self.pid,
+            page: self.page,
+            huge: self.huge,
+        }
+    }
+
     /// Base pages that it is.
     pub fn base_pages(&self) -> u64 {
         if self.huge { HUGE_PAGES } else { 1 }
@@ -131,24 +140,24 @@ impl Efficacy {
         }
     }
 
-    /// Forgets pages of lives that are over. A campaign of which nothing is left ends without a
-    /// verdict; returns how many base pages it had moved.
+    /// Forgets pages of lives that are over; returns how many base pages of these were not judged. A
+    /// campaign of which nothing is left ends without a verdict.
     pub fn forget(&mut self, is_alive: impl Fn(&MovedPage) -> bool) -> u64 {
         if let Stage::Reverting(_, queue) = &mut self.stage {
             queue.retain(|_, (page, _)| is_alive(page));
+            return 0;
         }
         let Some(campaign) = self.campaign_mut() else {
             return 0;
         };
+        let lost = campaign.moved.iter().filter(|page| !is_alive(page));
+        let lost: u64 = lost.map(MovedPage::base_pages).sum();
         campaign.moved.retain(|page| is_alive(page));
-        let moved = campaign.page_count;
-        match &self.stage {
-            Stage::Measuring(campaign, ..) if campaign.moved.is_empty() => {
-                self.stage = Stage::Moving(None);
-                moved
-            }
-            _ => 0,
+        campaign.page_count -= lost;
+        if matches!(&self.stage, Stage::Measuring(campaign, ..) if campaign.moved.is_empty()) {
+            self.stage = Stage::Moving(None);
         }
+        lost
     }
 
     /// Closes an open campaign to new moves and begins to wait for quiet.

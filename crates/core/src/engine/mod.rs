@@ -71,6 +71,8 @@ struct Turn<'a> {
     pages_left: u64,
     /// Some page would have been asked for, had there been more `pages_left`.
     is_short: bool,
+    /// Runs that the ledgers may still add.
+    runs_left: usize,
     /// hither has used up its CPU time: new moves wait, reverts do not.
     is_held: bool,
     /// Base pages for which each node, by position, has room.
@@ -177,10 +179,13 @@ impl Engine {
         let mut room = budget::room_pages(&self.config, snapshot, &pending);
         self.arbiter.begin(&self.config, now_us, snapshot);
         let is_held = self.arbiter.is_exhausted();
+        let runs = self.scopes.iter().map(|entry| entry.scope.run_count());
+        let mut runs_left = self.config.ledger_runs.saturating_sub(runs.sum());
         let mut steps = vec![scope::Step::default(); self.scopes.len()];
         for at in self.arbiter.order() {
             let scope = &mut self.scopes[at].scope;
             let granted = self.arbiter.grant(at);
+            let runs_before = scope.run_count();
             let mut turn = Turn {
                 now_us,
                 snapshot: &views[at],
@@ -188,6 +193,7 @@ impl Engine {
                 sampling: self.last_sampling,
                 pages_left: granted,
                 is_short: false,
+                runs_left,
                 is_held,
                 room: &mut room,
                 numbers: &mut self.numbers,
@@ -197,6 +203,7 @@ impl Engine {
             };
             steps[at] = scope.step(&mut turn, &outcomes[at]);
             let (left, is_short) = (turn.pages_left, turn.is_short);
+            runs_left = (runs_left + runs_before).saturating_sub(scope.run_count());
             self.arbiter.settle(at, granted - left, is_short);
         }
         self.join(steps, notes, is_held)

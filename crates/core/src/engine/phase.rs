@@ -35,7 +35,7 @@ pub(super) struct Phases {
     /// Of the stretch, without its first; oldest first.
     readings: VecDeque<Reading>,
     /// The last reading, whatever it is of.
-    last: Reading,
+    last: Option<Reading>,
     /// Intervals since the last that was comparable.
     waited: u32,
 }
@@ -50,12 +50,12 @@ impl Phases {
         let has_other_users = tells
             && known >= MIN_SAMPLES
             && metrics::total_variation(&self.users, &users) > OTHER_USERS;
-        let rates = self.last.accesses_per_us.zip(reading.accesses_per_us);
+        let last_rate = self.last.and_then(|last| last.accesses_per_us);
+        let rates = last_rate.zip(reading.accesses_per_us);
         let has_other_rate = rates.is_some_and(|(old, new)| {
             old <= 0.0 || !(1.0 / OTHER_RATE..=OTHER_RATE).contains(&(new / old))
         });
-        let is_first = self.last == Reading::default();
-        self.last = reading;
+        let is_first = self.last.replace(reading).is_none();
         if has_other_users || known == 0.0 && tells {
             self.number += u32::from(has_other_users);
             self.users = users;
@@ -90,7 +90,7 @@ impl Phases {
     /// What a campaign that starts now begins with.
     pub fn before(&self) -> Reading {
         match self.readings.is_empty() {
-            true => self.last,
+            true => self.last.unwrap_or_default(),
             false => Reading::mean(&self.readings),
         }
     }

@@ -12,7 +12,7 @@ use super::scope::{Pending, PendingPage, Scope};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason, Refusal};
-use crate::snapshot::Evidence;
+use crate::snapshot::{Evidence, HUGE_PAGES};
 use std::collections::BTreeMap;
 
 /// Pages that wait to go back, each with the attempts made.
@@ -140,9 +140,10 @@ impl Scope {
 
     /// Requests for displaced pages while an undo is under way; ends it when none is left.
     pub(super) fn put_all_back(&mut self, turn: &mut Turn<'_>) -> Vec<MoveRequest> {
-        let Some(mut undo) = self.undo.take().filter(|undo| !undo.is_done) else {
+        if self.is_undone() {
             return Vec::new();
-        };
+        }
+        let mut undo = self.undo.take().unwrap_or_default();
         undo.settle(turn.config, &mut self.ledger);
         undo.refill(&self.ledger);
         let due = due(&mut undo.queue, &self.ledger, turn);
@@ -183,14 +184,12 @@ impl Undo {
             }
             if *attempts >= config.revert_attempts {
                 self.left_count += found.base_pages();
-                given_up.push((found.pid, found.page));
+                given_up.push(found.unit());
                 return false;
             }
             true
         });
-        for (pid, page) in given_up {
-            ledger.give_up(pid, page);
-        }
+        given_up.into_iter().for_each(|unit| ledger.give_up(unit));
     }
 
     /// Takes more displaced pages out of the ledger.
@@ -198,20 +197,26 @@ impl Undo {
         if self.queue.len() >= UNDO_AT_ONCE {
             return;
         }
-        for (pid, page, entry) in ledger.iter() {
-            if entry.home == entry.origin || entry.is_pending || entry.is_given_up {
+        for (pid, pages, entry) in ledger.iter() {
+            let Some(space) = ledger.space(pid) else {
+                continue;
+            };
+            if !entry.is_displaced() || entry.is_pending || entry.is_given_up {
                 continue;
             }
-            let found = MovedPage {
-                pid,
-                space: ledger.space(pid),
-                page,
-                huge: entry.is_huge,
-                from: entry.origin,
-            };
-            self.queue.entry((pid, page)).or_insert((found, 0));
-            if self.queue.len() >= UNDO_AT_ONCE {
-                break;
+            let size = if entry.is_huge { HUGE_PAGES } else { 1 };
+            for page in pages.step_by(size as usize) {
+                let found = MovedPage {
+                    pid,
+                    space,
+                    page,
+                    huge: entry.is_huge,
+                    from: entry.origin,
+                };
+                self.queue.entry((pid, page)).or_insert((found, 0));
+                if self.queue.len() >= UNDO_AT_ONCE {
+                    return;
+                }
             }
         }
     }

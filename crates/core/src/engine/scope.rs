@@ -8,7 +8,7 @@
 use super::attention::{Attention, Situation};
 use super::config::EngineConfig;
 use super::efficacy::{Efficacy, Judgement, MovedPage, Stage};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, RUNS_PER_UNIT, Unit};
 use super::phase::Phases;
 use super::revert::Undo;
 use super::summary::{Account, CampaignRow, Summary};
@@ -34,6 +34,14 @@ pub(super) struct PendingPage {
 impl PendingPage {
     pub fn base_pages(self) -> u64 {
         if self.huge { HUGE_PAGES } else { 1 }
+    }
+
+    pub fn unit(self, pid: Pid) -> Unit {
+        Unit {
+            pid,
+            page: self.page,
+            huge: self.huge,
+        }
     }
 }
 
@@ -65,6 +73,8 @@ pub(super) struct Scope {
     /// Base pages whose campaign ended without a verdict.
     unjudged_pages: u64,
     last_refusal: Option<String>,
+    /// The ledger held no more at the last step.
+    pub is_full: bool,
 }
 
 /// What a scope wants after a step.
@@ -102,6 +112,7 @@ impl Scope {
             lives: BTreeMap::new(),
             unjudged_pages: 0,
             last_refusal: None,
+            is_full: false,
             policy,
         }
     }
@@ -123,6 +134,8 @@ impl Scope {
         for outcome in outcomes {
             self.take_outcome(turn, outcome);
         }
+        self.ledger
+            .compact(turn.now_us, turn.config.ledger_runs / 4);
         let reading = Reading::of(turn.snapshot);
         self.phases.take(turn.snapshot, reading);
         if outcomes.iter().any(|outcome| !outcome.moved.is_empty()) {
@@ -182,7 +195,7 @@ impl Scope {
             Stage::Moving(None) | Stage::Reverting(..) => 0,
         };
         Summary {
-            displaced_pages: self.ledger.displaced_count() as u64,
+            displaced_pages: self.ledger.displaced_count(),
             unjudged_pages: self.unjudged_pages + open_pages,
             ..self.account.summary()
         }
@@ -273,8 +286,7 @@ impl Scope {
                 moved_count += page.base_pages();
                 if is_alive {
                     self.ledger.moved(
-                        pending.pid,
-                        page.page,
+                        page.unit(pending.pid),
                         pending.to,
                         turn.now_us,
                         turn.config.cooldown_us,
@@ -291,13 +303,15 @@ impl Scope {
                 // Nothing was refused: what did not move was there.
                 let until_us = turn.now_us.saturating_add(turn.config.refused_us);
                 self.ledger
-                    .was_there(pending.pid, page.page, pending.to, until_us);
+                    .was_there(page.unit(pending.pid), pending.to, until_us);
             } else if is_alive {
                 self.ledger
-                    .stayed(pending.pid, page.page, turn.now_us.saturating_add(rest_us));
+                    .stayed(page.unit(pending.pid), turn.now_us.saturating_add(rest_us));
             }
             if is_alive {
                 self.tell_campaign(turn.config, &pending, *page, has_moved, temporary);
+            } else if has_moved && pending.mechanism != Mechanism::Revert {
+                self.unjudged_pages += page.base_pages();
             }
         }
         self.account.refused(&outcome.refused);
@@ -349,6 +363,13 @@ impl Scope {
         {
             self.unjudged_pages += campaign.page_count;
         }
+    }
+
+    /// Runs of its ledger, with those that the moves under way may add.
+    pub fn run_count(&self) -> usize {
+        let pending = self.pending.values();
+        let units: usize = pending.map(|pending| pending.pages.len()).sum();
+        self.ledger.run_count() + RUNS_PER_UNIT * units
     }
 
     /// Adds the base pages on their way to each node position.

@@ -67,7 +67,7 @@ pub struct Summary {
     pub moved_pages: u64,
     /// Base pages put back by the efficacy loop.
     pub reverted_pages: u64,
-    /// Pages (moving units) that are not where hither found them.
+    /// Base pages that are not where hither found them.
     pub displaced_pages: u64,
     /// Time that the moves took, in ns.
     pub move_duration_ns: u64,

@@ -14,7 +14,7 @@ use crate::snapshot::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The only process of the world.
+/// The process of a world, unless it is told another.
 pub const PID: Pid = Pid(41);
 /// Its first page.
 pub const FIRST_PAGE: u64 = 0x7_f123_4567;
@@ -41,6 +41,10 @@ pub enum Pattern {
 
 /// The world.
 pub struct World {
+    /// Its only process.
+    pub pid: Pid,
+    /// Which life of its memory.
+    pub space: SpaceId,
     /// Node ids: sparse on purpose.
     pub ids: Vec<NodeId>,
     /// Home position of each page.
@@ -80,6 +84,8 @@ impl World {
     /// Four nodes, `pages` pages all on the first.
     pub fn new(pattern: Pattern, pages: usize) -> Self {
         Self {
+            pid: PID,
+            space: SpaceId(1),
             ids: [0, 1, 4, 9].map(NodeId).to_vec(),
             homes: vec![0; pages],
             pattern,
@@ -272,8 +278,8 @@ impl World {
             pages,
             own_cpu_us: Evidence::unknown("test"),
             processes: vec![ProcessState {
-                pid: PID,
-                space: SpaceId(1),
+                pid: self.pid,
+                space: self.space,
                 parent: Pid(1),
                 user: 0,
                 group: None,
@@ -303,7 +309,7 @@ impl World {
             }
         }
         let stats = |(page, reads): (usize, NodeCounts)| PageStats {
-            pid: PID,
+            pid: self.pid,
             page: FIRST_PAGE + page as u64,
             home: self.ids[self.homes[page]],
             reads,
