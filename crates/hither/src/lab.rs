@@ -5,10 +5,10 @@ use crate::terminal::Terminal;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hither_core::foreign::Foreign;
-use hither_core::policy;
 use hither_core::set::NodeSet;
 use hither_lab::back::Back;
 use hither_lab::compare::{self, Comparison};
+use hither_lab::policies::{self, Choice};
 use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
 use hither_lab::{Error, fetch, guest, report};
@@ -17,8 +17,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Policies that Linux itself brings about.
-const KERNEL_POLICIES: &[&str] = &["first-touch", "interleave", "kernel"];
 /// Most runs of one comparison: the frames count them in 16 bits, a person in hours.
 const MAX_RUNS: usize = 1000;
 
@@ -91,6 +89,9 @@ struct MachineArguments {
     /// Set a variable of the program's environment
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
+    /// What hither may decide by in the guest
+    #[arg(long, value_name = "WHICH", default_value = "device")]
+    evidence: Evidence,
     /// Boot without the plugin: time is the host's, for trying out the lab itself
     #[arg(long, hide = true)]
     no_plugin: bool,
@@ -100,7 +101,7 @@ struct MachineArguments {
 struct RunArguments {
     #[command(flatten)]
     machine: MachineArguments,
-    /// first-touch, interleave, kernel or a policy of hither
+    /// first-touch, interleave, kernel or a policy of hither; `carrefour@software` has its own evidence
     #[arg(long, value_name = "NAME", default_value = "first-touch")]
     policy: String,
     /// Write the measurements to a file, as hither.lab.run/1
@@ -118,7 +119,8 @@ struct RunArguments {
 struct CompareArguments {
     #[command(flatten)]
     machine: MachineArguments,
-    /// Policies: first-touch, interleave, kernel and those of hither
+    /// Policies: first-touch, interleave, kernel and those of hither; `carrefour@software` beside
+    /// `carrefour@device` compares evidence
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
     policies: Vec<String>,
     /// Runs of each policy
@@ -138,6 +140,23 @@ struct CompareArguments {
 /// A limit of host time, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TimeLimit(Option<Duration>);
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Evidence {
+    /// The lab's device: counters and samples of all accesses
+    Device,
+    /// What every Linux has: hither does not see the device
+    Software,
+}
+
+impl From<Evidence> for policies::Evidence {
+    fn from(evidence: Evidence) -> Self {
+        match evidence {
+            Evidence::Device => Self::Device,
+            Evidence::Software => Self::Software,
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Thp {
@@ -182,7 +201,7 @@ fn setup(install: bool, refresh: bool) -> anyhow::Result<ExitCode> {
 
 fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let command = texts(arguments.command)?;
-    check_policy(&arguments.policy)?;
+    Choice::parse(&arguments.policy, arguments.machine.evidence.into())?;
     warn_of_files(&command, &arguments.machine.files);
     let lab = prepare(arguments.machine, arguments.explain)?;
     let (run, setting) = lab.run(&command, &arguments.policy)?;
@@ -272,6 +291,7 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
         } else {
             Some(PluginMode::Model)
         },
+        evidence: arguments.evidence.into(),
         agent: std::env::current_exe().context("asking for the path of hither itself")?,
         hither_arguments: if explain {
             vec!["--explain".into()]
@@ -288,7 +308,7 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
 
 fn check_policies(names: &[String], repeat: usize) -> Result<(), Error> {
     for (index, name) in names.iter().enumerate() {
-        check_policy(name)?;
+        Choice::parse(name, policies::Evidence::default())?;
         if names[..index].contains(name) {
             return Err(Error::bad(
                 format!("--policies names {name} twice"),
@@ -303,21 +323,6 @@ fn check_policies(names: &[String], repeat: usize) -> Result<(), Error> {
         ));
     }
     Ok(())
-}
-
-fn check_policy(name: &str) -> Result<(), Error> {
-    if KERNEL_POLICIES.contains(&name) || policy::TABLE.iter().any(|entry| entry.name == name) {
-        return Ok(());
-    }
-    let known: Vec<&str> = KERNEL_POLICIES
-        .iter()
-        .copied()
-        .chain(policy::TABLE.iter().map(|entry| entry.name))
-        .collect();
-    Err(Error::bad(
-        format!("there is no policy `{name}`"),
-        format!("use one of {}", known.join(", ")),
-    ))
 }
 
 /// An argument that names a file here will find nothing there.

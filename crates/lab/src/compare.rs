@@ -1,7 +1,8 @@
 //! Comparing policies: order of runs, statistics, table and JSON. Pure.
 
 use crate::measure::{self, Figures};
-use crate::protocol::{Launch, RunEnded};
+use crate::policies::Choice;
+use crate::protocol::RunEnded;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -196,7 +197,7 @@ fn base(rows: &[Row]) -> Option<&Row> {
 
 /// Progress from which all runs are compared: see [`measure`].
 fn steady_start(policies: &[String], runs: &[Run]) -> f64 {
-    let of_hither = |run: &&Run| Launch::of_policy(&policies[run.policy]) == Launch::Hither;
+    let of_hither = |run: &&Run| Choice::is_of_hither(&policies[run.policy]);
     let starts = runs
         .iter()
         .filter(of_hither)

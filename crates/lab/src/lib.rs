@@ -17,6 +17,7 @@ pub mod guest;
 pub mod image;
 pub mod measure;
 pub mod os;
+pub mod policies;
 pub mod protocol;
 pub mod qemu;
 pub mod report;

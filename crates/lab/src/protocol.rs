@@ -6,6 +6,7 @@
 //! (`/hither/job.json`), so the guest needs nothing from the host before its first frame.
 
 use crate::measure::Point;
+use crate::policies::{Evidence, Launch};
 use serde::{Deserialize, Serialize};
 
 /// Version of frames and job; both ends are the same binary, a mismatch is a packing bug.
@@ -223,35 +224,10 @@ pub struct RunSpec {
     pub policy: String,
     /// How it is brought about.
     pub launch: Launch,
+    /// What hither may decide by.
+    pub evidence: Evidence,
     /// Put caches, balancing and memory into the same state first (needed between runs).
     pub reset: bool,
-}
-
-/// How a policy is brought about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Launch {
-    /// Kernel balancing off, nothing else.
-    FirstTouch,
-    /// `set_mempolicy(MPOL_INTERLEAVE)` over all nodes before exec, nothing else.
-    Interleave,
-    /// Kernel balancing on (`numa_balancing` = 1).
-    Kernel,
-    /// `hither run --policy NAME -- CMD`.
-    Hither,
-}
-
-impl Launch {
-    /// The way a policy name asks for.
-    #[must_use]
-    pub fn of_policy(name: &str) -> Self {
-        match name {
-            "first-touch" => Self::FirstTouch,
-            "interleave" => Self::Interleave,
-            "kernel" => Self::Kernel,
-            _ => Self::Hither,
-        }
-    }
 }
 
 /// Where a program's standard input comes from.

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::fetch::{self, Qemu};
 use crate::image::{self, AGENT_PATH, Image};
 use crate::os;
-use crate::protocol::{self, Job, Launch, RunSpec, Stdin};
+use crate::policies::{Choice, Evidence};
+use crate::protocol::{self, Job, RunSpec, Stdin};
 use crate::qemu::{self, HugePages, Parts, Plugin, PluginMode};
 use crate::viewer::{self, Show, Viewer};
 use crate::waiting;
@@ -66,6 +67,8 @@ pub struct Options {
     pub plugin: Option<PluginMode>,
     /// The hither binary that becomes the guest's agent; the plugin is looked for beside it.
     pub agent: PathBuf,
+    /// What hither may decide by, where a policy names nothing else.
+    pub evidence: Evidence,
     /// More arguments for `hither run` in the guest.
     pub hither_arguments: Vec<String>,
 }
@@ -158,7 +161,7 @@ impl Lab {
             path: image::find_program(&argv[0])?,
             argv: argv.to_vec(),
         };
-        let spec = spec(policy, false);
+        let spec = spec(policy, self.options.evidence, false)?;
         let show = Show::Stream;
         let viewer = self.boot(
             &program,
@@ -192,8 +195,8 @@ impl Lab {
         let order = crate::compare::order(policies.len(), repeat);
         let specs: Vec<RunSpec> = order
             .iter()
-            .map(|&policy| spec(&policies[policy], true))
-            .collect();
+            .map(|&policy| spec(&policies[policy], self.options.evidence, true))
+            .collect::<Result<_>>()?;
         let names = order
             .iter()
             .map(|&policy| policies[policy].clone())
@@ -241,7 +244,7 @@ impl Lab {
         let names = vec!["shell".into()];
         let viewer = self.boot(
             &program,
-            vec![spec("first-touch", false)],
+            vec![spec("first-touch", self.options.evidence, false)?],
             stdin,
             Viewer::new(show, names, self.options.back.clone()),
         )?;
@@ -453,12 +456,14 @@ impl Lab {
     }
 }
 
-fn spec(policy: &str, reset: bool) -> RunSpec {
-    RunSpec {
-        policy: policy.to_owned(),
-        launch: Launch::of_policy(policy),
+fn spec(policy: &str, evidence: Evidence, reset: bool) -> Result<RunSpec> {
+    let choice = Choice::parse(policy, evidence)?;
+    Ok(RunSpec {
+        policy: choice.policy,
+        launch: choice.launch,
+        evidence: choice.evidence,
         reset,
-    }
+    })
 }
 
 /// Where a child that inherits a file finds it.

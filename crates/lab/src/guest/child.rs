@@ -3,7 +3,8 @@
 use super::wants_input;
 use crate::image::AGENT_PATH;
 use crate::os;
-use crate::protocol::{Job, Launch, MACHINE_PATH, RunSpec, Stdin};
+use crate::policies::Launch;
+use crate::protocol::{Job, MACHINE_PATH, RunSpec, Stdin};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;

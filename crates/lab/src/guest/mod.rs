@@ -12,7 +12,8 @@ mod port;
 mod relay;
 mod system;
 
-use crate::protocol::{self, Hello, Job, Kind, Launch, RunEnded, RunSpec, Stdin};
+use crate::policies::{Evidence, Launch};
+use crate::protocol::{self, Hello, Job, Kind, RunEnded, RunSpec, Stdin};
 use counters::Meter;
 use port::Port;
 use std::fs;
@@ -91,9 +92,10 @@ fn serve(port: &mut Port) -> Result<()> {
         None
     };
     fs::create_dir_all(&job.cwd).map_err(doing(format!("making {}", job.cwd)))?;
+    let mut hidden = system::Hidden::default();
     for (index, spec) in job.runs.iter().enumerate() {
         let index = index as u16;
-        let ended = run(port, &job, index, spec, meter.as_ref())?;
+        let ended = run(port, &job, index, spec, meter.as_ref(), &mut hidden)?;
         port.send_json(Kind::RunEnded, index, &ended)?;
     }
     for (asked, path) in job.back.iter().enumerate() {
@@ -108,11 +110,15 @@ fn run(
     index: u16,
     spec: &RunSpec,
     meter: Option<&Meter>,
+    hidden: &mut system::Hidden,
 ) -> Result<RunEnded> {
     if spec.reset {
         system::reset()?;
     }
     system::set_balancing(spec.launch == Launch::Kernel)?;
+    if meter.is_some() {
+        hidden.set(spec.evidence == Evidence::Software)?;
+    }
     let _ = fs::remove_file(child::REPORT_PATH);
     port.send(Kind::RunStarted, index, b"")?;
     let mut relay = relay::Relay::new(index, job.sample_ms, meter);

@@ -2,10 +2,12 @@
 
 use super::{Result, doing};
 use hither_core::opium;
+use hither_linux::opium::Device;
+use hither_linux::root::Root;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is mounted: source, target, type, options.
 const MOUNTS: &[(&str, &str, &str, &str)] = &[
@@ -70,6 +72,37 @@ fn mount(source: &str, target: &str, kind: &str, options: &str) -> io::Result<()
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+/// The lab's device, hidden from the programs that start now: an empty folder lies over its own. Who has
+/// it open, as the agent has, keeps it.
+#[derive(Debug, Default)]
+pub struct Hidden(Option<PathBuf>);
+
+impl Hidden {
+    /// Hides or shows it.
+    pub fn set(&mut self, hide: bool) -> Result<()> {
+        match (hide, self.0.take()) {
+            (true, None) => {
+                let found = Device::find(&Root::host()).map_err(|error| error.to_string())?;
+                let folder = found.ok_or("the device to hide is not there")?;
+                let folder = fs::canonicalize(&folder).map_err(doing("finding the device"))?;
+                let text = folder.to_str().ok_or("the device has no name")?;
+                mount("tmpfs", text, "tmpfs", "mode=755").map_err(doing("hiding the device"))?;
+                self.0 = Some(folder);
+            }
+            (false, Some(folder)) => {
+                let path = CString::new(folder.into_os_string().into_encoded_bytes());
+                let path = path.map_err(doing("showing the device"))?;
+                // SAFETY: a terminated string that lives through the call.
+                if unsafe { libc::umount(path.as_ptr()) } != 0 {
+                    return Err(doing("showing the device")(io::Error::last_os_error()));
+                }
+            }
+            (_, unchanged) => self.0 = unchanged,
+        }
+        Ok(())
     }
 }
 

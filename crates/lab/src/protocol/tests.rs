@@ -110,6 +110,7 @@ fn job() -> Job {
         runs: vec![RunSpec {
             policy: "kernel".into(),
             launch: Launch::Kernel,
+            evidence: Evidence::Software,
             reset: true,
         }],
         back: vec!["/tmp/out".into()],
@@ -141,13 +142,4 @@ fn a_job_with_a_missing_or_unknown_field_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(missing.contains("argv"), "{missing}");
-}
-
-#[test]
-fn policy_names_choose_the_way_they_are_brought_about() {
-    assert_eq!(Launch::of_policy("first-touch"), Launch::FirstTouch);
-    assert_eq!(Launch::of_policy("interleave"), Launch::Interleave);
-    assert_eq!(Launch::of_policy("kernel"), Launch::Kernel);
-    assert_eq!(Launch::of_policy("carrefour"), Launch::Hither);
-    assert_eq!(Launch::of_policy("none"), Launch::Hither);
 }

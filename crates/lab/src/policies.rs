@@ -1,0 +1,153 @@
+//! What a run of the lab is placed by: a policy of Linux or of hither, on the evidence that it gets.
+//!
+//! `carrefour@software` is carrefour without the lab's device: hither then sees what it would see on any
+//! machine without a PMU. The lab's own measurements come from the device all the same.
+
+use crate::error::{Error, Result};
+use hither_core::policy;
+use serde::{Deserialize, Serialize};
+
+/// How a policy is brought about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Launch {
+    /// Kernel balancing off, nothing else.
+    FirstTouch,
+    /// `set_mempolicy(MPOL_INTERLEAVE)` over all nodes before exec, nothing else.
+    Interleave,
+    /// Kernel balancing on (`numa_balancing` = 1).
+    Kernel,
+    /// `hither run --policy NAME -- CMD`.
+    Hither,
+}
+
+/// What hither may decide by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Evidence {
+    /// The lab's device: counters and samples of all accesses.
+    #[default]
+    Device,
+    /// What every Linux has: the device is hidden from all programs of the guest.
+    Software,
+}
+
+impl Evidence {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Software => "software",
+        }
+    }
+}
+
+/// A policy that Linux itself brings about.
+#[derive(Clone, Copy, Debug)]
+pub struct LinuxPolicy {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does: half a sentence.
+    pub about: &'static str,
+    /// How it is brought about.
+    pub launch: Launch,
+}
+
+/// All of them; those of hither are in [`policy::TABLE`].
+pub const LINUX: &[LinuxPolicy] = &[
+    LinuxPolicy {
+        name: "first-touch",
+        about: "a page stays on the node that touched it first",
+        launch: Launch::FirstTouch,
+    },
+    LinuxPolicy {
+        name: "interleave",
+        about: "pages go to all nodes in turn",
+        launch: Launch::Interleave,
+    },
+    LinuxPolicy {
+        name: "kernel",
+        about: "the kernel's NUMA balancing moves pages",
+        launch: Launch::Kernel,
+    },
+];
+
+/// Which policy on which evidence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Name of the policy.
+    pub policy: String,
+    /// How it is brought about.
+    pub launch: Launch,
+    /// What hither may decide by.
+    pub evidence: Evidence,
+}
+
+impl Choice {
+    /// Is a policy, written as above, one of hither?
+    #[must_use]
+    pub fn is_of_hither(text: &str) -> bool {
+        let name = text.split('@').next();
+        LINUX.iter().all(|entry| Some(entry.name) != name)
+    }
+
+    /// From `POLICY` or `POLICY@EVIDENCE`; `evidence` is for who names none.
+    ///
+    /// # Errors
+    /// There is no such policy, or no such evidence.
+    pub fn parse(text: &str, evidence: Evidence) -> Result<Self> {
+        let (name, own) = match text.split_once('@') {
+            Some((name, own)) => (name, Some(own)),
+            None => (text, None),
+        };
+        let of_linux = LINUX.iter().find(|entry| entry.name == name);
+        if of_linux.is_none() && policy::TABLE.iter().all(|entry| entry.name != name) {
+            let linux = LINUX.iter().map(|entry| entry.name);
+            let known: Vec<&str> = linux
+                .chain(policy::TABLE.iter().map(|entry| entry.name))
+                .collect();
+            return Err(Error::bad(
+                format!("there is no policy `{name}`"),
+                format!("use one of {}", known.join(", ")),
+            ));
+        }
+        let evidence = match own {
+            None => evidence,
+            Some("device") => Evidence::Device,
+            Some("software") => Evidence::Software,
+            Some(other) => {
+                return Err(Error::bad(
+                    format!("there is no evidence `{other}`"),
+                    format!("use {name}@device or {name}@software"),
+                ));
+            }
+        };
+        Ok(Self {
+            policy: name.to_owned(),
+            launch: of_linux.map_or(Launch::Hither, |entry| entry.launch),
+            evidence,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_names_its_evidence_or_gets_that_of_the_run() {
+        let parse = |text| Choice::parse(text, Evidence::Software).unwrap();
+        assert_eq!(parse("carrefour").evidence, Evidence::Software);
+        assert_eq!(parse("carrefour@device").evidence, Evidence::Device);
+        assert_eq!(parse("carrefour@device").policy, "carrefour");
+        assert_eq!(parse("interleave").launch, Launch::Interleave);
+        assert_eq!(parse("wrong-node").launch, Launch::Hither);
+        let refused = |text| {
+            let error = Choice::parse(text, Evidence::Device).unwrap_err();
+            error.to_string()
+        };
+        assert!(refused("carefour").contains("first-touch, interleave, kernel, none, carrefour"));
+        assert!(refused("carrefour@pmu").contains("carrefour@software"));
+    }
+}
