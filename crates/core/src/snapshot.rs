@@ -380,6 +380,25 @@ impl Snapshot {
         self.nodes.iter().map(|node| node.cpu_count).sum()
     }
 
+    /// CPUs that the processes kept busy over the interval: at least one and at most all, and all
+    /// where nobody tells.
+    #[must_use]
+    pub fn busy_cpus(&self) -> f64 {
+        let all = f64::from(self.cpu_count().max(1));
+        let used: Option<Vec<u64>> = self
+            .processes
+            .iter()
+            .map(|process| process.cpu_us.get())
+            .collect();
+        match used {
+            Some(used) if self.interval_us > 0 => {
+                let busy = used.iter().sum::<u64>() as f64 / self.interval_us as f64;
+                busy.clamp(1.0, all)
+            }
+            _ => all,
+        }
+    }
+
     /// Traffic of each node in bytes, by position; `None` where any node's is unknown.
     #[must_use]
     pub fn node_traffic(&self) -> Option<Vec<u64>> {

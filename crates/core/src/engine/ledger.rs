@@ -141,11 +141,11 @@ impl Ledger {
     /// The same of all pages of a unit.
     pub(super) fn may_move_unit(&self, unit: Unit, now_us: u64) -> bool {
         let Range { start, end } = unit.pages();
-        let inside = self.runs.range((unit.pid, start)..(unit.pid, end));
+        let mut inside = self.runs.range((unit.pid, start)..(unit.pid, end));
         self.may_move(unit.pid, start, now_us)
-            && inside
-                .map(|(_, run)| &run.entry)
-                .all(|entry| !entry.is_pending && entry.cooling_until_us <= now_us)
+            && (!unit.huge
+                || inside
+                    .all(|(_, run)| !run.entry.is_pending && run.entry.cooling_until_us <= now_us))
     }
 
     /// Runs of pages of which the same is known, in order of process and page.
@@ -190,6 +190,16 @@ impl Ledger {
     pub(super) fn ask(&mut self, unit: Unit, space: SpaceId, from: NodeId) {
         self.spaces.insert(unit.pid, space);
         let pages = unit.pages();
+        if !unit.huge && self.get(unit.pid, unit.page).is_none() {
+            // Most pages are asked for once, and alone.
+            let mut entry = LedgerEntry::new(from);
+            entry.is_pending = true;
+            let end = pages.end;
+            self.runs
+                .insert((unit.pid, pages.start), Run { end, entry });
+            self.join(unit.pid, &pages);
+            return;
+        }
         self.cut(unit.pid, &pages);
         let inside: Vec<(u64, u64)> = self
             .runs
@@ -302,7 +312,15 @@ impl Ledger {
     /// Changes what is known of a unit's pages.
     fn change(&mut self, unit: Unit, change: impl Fn(&mut LedgerEntry)) {
         let pages = unit.pages();
-        self.cut(unit.pid, &pages);
+        let start = (unit.pid, pages.start);
+        match self.runs.get_mut(&start) {
+            Some(run) if run.end == pages.end => {
+                change(&mut run.entry);
+                self.join(unit.pid, &pages);
+                return;
+            }
+            _ => self.cut(unit.pid, &pages),
+        }
         let inside = self
             .runs
             .range_mut((unit.pid, pages.start)..(unit.pid, pages.end));

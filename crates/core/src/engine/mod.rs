@@ -50,6 +50,7 @@ use crate::snapshot::Snapshot;
 use arbiter::Arbiter;
 use ledger::Ledger;
 use scope::Scope;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Numbers given out over all scopes.
@@ -64,6 +65,8 @@ struct Turn<'a> {
     now_us: u64,
     /// The scope's own processes and pages.
     snapshot: &'a Snapshot,
+    /// Others are watched besides them.
+    is_part: bool,
     config: &'a EngineConfig,
     /// How the interval was sampled.
     sampling: Sampling,
@@ -189,6 +192,7 @@ impl Engine {
             let mut turn = Turn {
                 now_us,
                 snapshot: &views[at],
+                is_part: matches!(views[at], Cow::Owned(_)),
                 config: &self.config,
                 sampling: self.last_sampling,
                 pages_left: granted,

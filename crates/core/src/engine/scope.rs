@@ -13,6 +13,7 @@ use super::phase::Phases;
 use super::revert::Undo;
 use super::summary::{Account, CampaignRow, Summary};
 use super::verdict::Reading;
+use super::view::MIN_SAMPLES;
 use super::{Turn, predict};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
@@ -214,6 +215,11 @@ impl Scope {
             return Proposal::default();
         }
         let snapshot = turn.snapshot;
+        // A part that did next to nothing lacks no evidence: there is nothing to do.
+        let sample_count = snapshot.sample_count.get();
+        if turn.is_part && sample_count.is_some_and(|count| count < MIN_SAMPLES) {
+            return Proposal::default();
+        }
         let was_off = turn.sampling == Sampling::Off;
         let missing = self.policy.needs().iter().find_map(|&kind| {
             let why = kind.missing(snapshot)?;

@@ -1,8 +1,8 @@
 //! What a scope sees: the snapshot, restricted to its own processes and pages.
 //!
-//! A scope of all watched processes sees the snapshot itself. Any other has the machine's nodes with
-//! their memory, and figures of its own: rates and ratios of its samples. What counters tell of the
-//! whole machine is not known of a part.
+//! A scope of all watched processes sees the snapshot itself. Any other sees the machine's nodes with
+//! their free memory and how busy they are, and figures of its own: rates, ratios and traffic of its
+//! samples. What counters tell of the whole machine is not known of a part.
 
 use crate::ids::Pid;
 use crate::metrics;
@@ -10,8 +10,10 @@ use crate::snapshot::{Evidence, GlobalMetrics, PageStats, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Samples from which a ratio of a part is told: its error is then below 7 points.
-const MIN_SAMPLES: u64 = 50;
+/// Samples from which a ratio of a part is told: its standard error is then 11 points at most.
+pub(super) const MIN_SAMPLES: u64 = 20;
+/// Bytes of a fill.
+const LINE_BYTES: f64 = 64.0;
 
 /// The view of each scope, by its members.
 pub(super) fn restrict<'a>(
@@ -65,7 +67,31 @@ fn part(snapshot: &Snapshot, members: &BTreeSet<Pid>, pages: Vec<PageStats>) -> 
         pages,
     };
     part.metrics = metrics_of(&part, total);
+    tell_traffic(&mut part, total);
     part
+}
+
+/// Traffic of each node as far as the part caused it; write-backs are not seen.
+fn tell_traffic(part: &mut Snapshot, total: u64) {
+    let mut traffic = vec![(0, 0); part.nodes.len()];
+    for page in &part.pages {
+        if let Some(home) = part.node_position(page.home) {
+            traffic[home].0 += page.reads.total();
+            traffic[home].1 += page.writes.total();
+        }
+    }
+    let period = f64::from(part.sample_period);
+    let bytes = |samples: u64| match period > 0.0 {
+        true => Evidence::estimated(
+            (samples as f64 * period * LINE_BYTES) as u64,
+            format!("{total} samples of these processes"),
+        ),
+        false => Evidence::unknown("how many accesses a sample stands for is unknown"),
+    };
+    for (node, (reads, writes)) in part.nodes.iter_mut().zip(traffic) {
+        node.read_bytes = bytes(reads);
+        node.write_bytes = bytes(writes);
+    }
 }
 
 /// What the samples of a part say of it.
@@ -102,5 +128,94 @@ fn metrics_of(part: &Snapshot, total: u64) -> GlobalMetrics {
         controller_imbalance: ratio(part.sampled_imbalance()),
         read_share: ratio(metrics::local_access_ratio(reads(), total)),
         ..GlobalMetrics::unknown("what is counted for the whole machine is not known of a part")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{NodeId, SpaceId};
+    use crate::snapshot::{NodeCounts, NodeState, ProcessState};
+
+    fn snapshot() -> Snapshot {
+        let node = |id| NodeState {
+            id: NodeId(id),
+            cpu_count: 4,
+            free_bytes: 1 << 30,
+            total_bytes: 1 << 30,
+            read_bytes: Evidence::measured(1 << 40, "test"),
+            write_bytes: Evidence::measured(1 << 40, "test"),
+            utilisation: Evidence::measured(0.5, "test"),
+        };
+        let process = |pid: i32, cpu_us: u64| ProcessState {
+            pid: Pid(pid),
+            space: SpaceId(pid as u32),
+            parent: Pid(1),
+            user: 0,
+            group: None,
+            name: "test".to_owned(),
+            resident_pages: Evidence::unknown("test"),
+            cpu_us: Evidence::measured(cpu_us, "test"),
+        };
+        // Process 1 is local with 30 samples; process 2 has 10 of 40 samples local.
+        let page = |pid: i32, page: u64, home: u32, counts: &[u32]| PageStats {
+            pid: Pid(pid),
+            page,
+            home: NodeId(home),
+            reads: NodeCounts::from_slice(counts),
+            writes: NodeCounts::new(),
+            huge: false,
+        };
+        let mut metrics = GlobalMetrics::unknown("test");
+        metrics.local_access_ratio = Evidence::measured(0.9, "counters");
+        metrics.latency_ns = Evidence::measured(100.0, "counters");
+        Snapshot {
+            now_us: 100_000,
+            interval_us: 100_000,
+            nodes: vec![node(0), node(4)],
+            distances: vec![vec![10, 20], vec![20, 10]],
+            metrics,
+            pages: vec![
+                page(1, 7, 0, &[30]),
+                page(2, 7, 4, &[20, 5]),
+                page(2, 8, 0, &[5, 10]),
+            ],
+            sample_count: Evidence::measured(70, "test"),
+            sample_period: 1000,
+            samples_lost: 0,
+            processes: vec![process(1, 150_000), process(2, 20_000)],
+            own_cpu_us: Evidence::unknown("test"),
+        }
+    }
+
+    #[test]
+    fn a_part_is_told_by_its_own_samples_alone() {
+        let snapshot = snapshot();
+        let scopes = [[Pid(1)].into(), [Pid(2)].into(), BTreeSet::new()];
+        let views = restrict(&snapshot, &scopes);
+        let local = |at: usize| views[at].metrics.local_access_ratio.get();
+        let traffic = |at: usize| views[at].node_traffic();
+        assert_eq!(
+            (local(0), local(1), local(2)),
+            (Some(1.0), Some(0.25), None)
+        );
+        // 40 samples of 1000 fills in 100,000 us.
+        assert_eq!(views[1].metrics.memory_accesses_per_us.get(), Some(0.4));
+        assert_eq!(traffic(1), Some(vec![15 * 64_000, 25 * 64_000]));
+        assert_eq!(traffic(2), Some(vec![0, 0]));
+        // (15, 25): mean 20, deviation 5.
+        assert_eq!(views[1].metrics.controller_imbalance.get(), Some(0.25));
+        // The machine's latency is no figure of a part.
+        assert_eq!(views[0].metrics.latency_ns.get(), None);
+        assert_eq!(views[1].sample_count.get(), Some(40));
+        assert_eq!((views[0].busy_cpus(), views[1].busy_cpus()), (1.5, 1.0));
+        assert!(views[1].pages.iter().all(|page| page.pid == Pid(2)));
+    }
+
+    #[test]
+    fn all_of_them_see_the_snapshot_itself() {
+        let snapshot = snapshot();
+        let views = restrict(&snapshot, &[[Pid(1), Pid(2)].into(), BTreeSet::new()]);
+        assert!(matches!(views[0], Cow::Borrowed(_)) && matches!(views[1], Cow::Owned(_)));
     }
 }

@@ -22,10 +22,12 @@ pub enum Draw {
 /// The thresholds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Everything is off below this many memory fills per us *and CPU*. Reason: with little
+    /// Everything is off below this many memory fills per us *and busy CPU*. Reason: with little
     /// traffic placement cannot pay for the moves. Paper: 50 per us on 16 CPUs = 3.125; the later
     /// code's 15 per us and node is 3.75 on the same machine. Counted per CPU so that a machine
-    /// scaled to fewer CPUs, or a larger one, keeps the meaning.
+    /// scaled to fewer CPUs, or a larger one, keeps the meaning; per CPU that the processes keep
+    /// busy, so that two threads on a large machine, or one program of many, are judged by what
+    /// they do.
     pub min_accesses_per_us_per_cpu: f64,
     /// Collocation is on below this local-access ratio. Paper: 80 %.
     pub collocate_below_local_ratio: f64,

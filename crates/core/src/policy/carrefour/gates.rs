@@ -80,7 +80,7 @@ impl GateKeeper {
 
 /// Memory fills per us below which everything is off.
 fn min_rate(config: &Config, snapshot: &Snapshot) -> f64 {
-    config.min_accesses_per_us_per_cpu * f64::from(snapshot.cpu_count().max(1))
+    config.min_accesses_per_us_per_cpu * snapshot.busy_cpus()
 }
 
 /// Imbalance over the nodes with CPUs where the traffic of each is known, else over all.
