@@ -14,9 +14,9 @@ use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason};
 use crate::policy::{Outlook, Proposal, ProposedMove, moving_unit};
-use crate::snapshot::Evidence;
+use crate::snapshot::{Evidence, PageStats};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Pages of one request, with the sum of their predicted gains in ns.
 struct Group {
@@ -86,6 +86,15 @@ impl Scope {
         let switched_off = self.efficacy.switched_off(turn.now_us);
         let mut pages_left = turn.pages_left;
         let (mut runs_left, mut unremembered) = (turn.runs_left, 0);
+        let since_us = turn.now_us.saturating_sub(turn.snapshot.interval_us);
+        let seen_at: HashMap<(Pid, u64), NodeId> = match proposed {
+            [] => HashMap::new(),
+            _ => {
+                let pages = turn.snapshot.pages.iter();
+                let unit = |page: &PageStats| (page.pid, moving_unit(page.page, page.huge));
+                pages.map(|page| (unit(page), page.home)).collect()
+            }
+        };
         let mut seen = HashSet::with_capacity(proposed.len());
         let mut moves = Vec::with_capacity(proposed.len());
         for order in proposed {
@@ -98,7 +107,8 @@ impl Scope {
                 page: order.page,
                 huge: order.huge,
             };
-            let is_wanted = order.from != order.to
+            let from = self.where_it_is(&seen_at, since_us, order);
+            let is_wanted = from != order.to
                 && !switched_off.contains(&order.mechanism)
                 && self.lives.contains_key(&order.pid)
                 && moving_unit(order.page, order.huge) == order.page
@@ -120,15 +130,25 @@ impl Scope {
             runs_left = left;
             room[to] -= pages;
             pages_left -= pages;
-            // Where hither put it outweighs what a policy believes of a page that it seldom sees.
-            let from = self.ledger.home(order.pid, order.page);
-            moves.push(ProposedMove {
-                from: from.unwrap_or(order.from),
-                ..*order
-            });
+            moves.push(ProposedMove { from, ..*order });
         }
         self.tell_full(turn, unremembered);
         moves
+    }
+
+    /// Where a page is: as was seen in this interval, or where hither put it, or, where neither is
+    /// known, as the policy believes. It will be put back there.
+    fn where_it_is(
+        &self,
+        seen_at: &HashMap<(Pid, u64), NodeId>,
+        since_us: u64,
+        order: &ProposedMove,
+    ) -> NodeId {
+        let (pid, page) = (order.pid, order.page);
+        match seen_at.get(&(pid, page)) {
+            Some(&seen) => self.ledger.home_given(pid, page, seen, since_us),
+            None => self.ledger.home(pid, page).unwrap_or(order.from),
+        }
     }
 
     /// Says once that the ledger is full.

@@ -227,6 +227,10 @@ impl Ledger {
         self.change(unit, |entry| {
             entry.is_pending = true;
             entry.is_huge = is_huge;
+            // It was refused before, and may since have been moved by others.
+            if entry.move_count == 0 {
+                (entry.origin, entry.home) = (from, from);
+            }
         });
     }
 
@@ -550,7 +554,11 @@ mod tests {
                 for page in unit.pages() {
                     if let Step::Ask(from) = what {
                         let new = LedgerEntry::new(NodeId(from));
-                        model.entry((unit.pid, page)).or_insert(new).is_pending = true;
+                        let entry = model.entry((unit.pid, page)).or_insert(new);
+                        entry.is_pending = true;
+                        if entry.move_count == 0 {
+                            (entry.origin, entry.home) = (NodeId(from), NodeId(from));
+                        }
                     }
                     let Some(entry) = model.get_mut(&(unit.pid, page)) else { continue };
                     match what {

@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NODES: u32 = 3;
 const PAGES: u64 = 60;
-const PID: Pid = Pid(9);
+/// Two scopes, of one process each.
+const PIDS: [Pid; 2] = [Pid(9), Pid(10)];
 
 /// Proposes what it was told, whether sensible or not.
-struct Puppet(Vec<Vec<(u64, u32, u32)>>);
+struct Puppet(Pid, Script);
 
 impl Policy for Puppet {
     fn name(&self) -> &'static str {
@@ -25,13 +26,14 @@ impl Policy for Puppet {
         &[]
     }
     fn decide(&mut self, _: &Snapshot, _: &mut Context<'_>) -> Proposal {
+        let pid = self.0;
         let moves = self
-            .0
+            .1
             .pop()
             .unwrap_or_default()
             .into_iter()
             .map(|(page, from, to)| ProposedMove {
-                pid: PID,
+                pid,
                 page,
                 huge: false,
                 from: NodeId(from),
@@ -46,7 +48,9 @@ impl Policy for Puppet {
     }
 }
 
-fn snapshot(now_us: u64, free_pages: &[u64], local: f64) -> Snapshot {
+type Homes = BTreeMap<(Pid, u64), u32>;
+
+fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snapshot {
     let node = |id: u32| NodeState {
         id: NodeId(id),
         cpu_count: 1,
@@ -56,10 +60,20 @@ fn snapshot(now_us: u64, free_pages: &[u64], local: f64) -> Snapshot {
         write_bytes: Evidence::unknown("test"),
         utilisation: Evidence::unknown("test"),
     };
-    let page = |page: u64| PageStats {
-        pid: PID,
+    let process = |pid: Pid| ProcessState {
+        pid,
+        space: SpaceId(1),
+        parent: Pid(1),
+        user: 0,
+        group: None,
+        name: "puppet".into(),
+        resident_pages: Evidence::unknown("test"),
+        cpu_us: Evidence::unknown("test"),
+    };
+    let page = |(pid, page): (Pid, u64)| PageStats {
+        pid,
         page,
-        home: NodeId((page % 3) as u32),
+        home: NodeId(home_of(homes, pid, page)),
         reads: NodeCounts::from_slice(&[1, 2, 3]),
         writes: NodeCounts::new(),
         huge: false,
@@ -73,21 +87,16 @@ fn snapshot(now_us: u64, free_pages: &[u64], local: f64) -> Snapshot {
             local_access_ratio: Evidence::measured(local, "test"),
             ..GlobalMetrics::unknown("test")
         },
-        pages: (0..PAGES).map(page).collect(),
+        pages: PIDS
+            .iter()
+            .flat_map(|&pid| (0..PAGES).map(move |page| (pid, page)))
+            .map(page)
+            .collect(),
         sample_count: Evidence::measured(1, "test"),
         sample_period: 1,
         samples_lost: 0,
         own_cpu_us: Evidence::unknown("test"),
-        processes: vec![ProcessState {
-            pid: PID,
-            space: SpaceId(1),
-            parent: Pid(1),
-            user: 0,
-            group: None,
-            name: "puppet".into(),
-            resident_pages: Evidence::unknown("test"),
-            cpu_us: Evidence::unknown("test"),
-        }],
+        processes: PIDS.map(process).to_vec(),
     }
 }
 
@@ -103,6 +112,12 @@ fn config() -> EngineConfig {
     }
 }
 
+/// Where a page is: dealt round robin until it moves.
+fn home_of(homes: &Homes, pid: Pid, page: u64) -> u32 {
+    let dealt = (page % u64::from(NODES)) as u32;
+    homes.get(&(pid, page)).copied().unwrap_or(dealt)
+}
+
 type Script = Vec<Vec<(u64, u32, u32)>>;
 
 fn script() -> impl Strategy<Value = Script> {
@@ -114,10 +129,11 @@ fn script() -> impl Strategy<Value = Script> {
 struct Executor {
     config: EngineConfig,
     free: Vec<u64>,
-    homes: BTreeMap<u64, u32>,
-    moved_at: BTreeMap<u64, u64>,
-    /// Target and pages by request.
-    under_way: BTreeMap<u64, (u32, Vec<u64>)>,
+    homes: Homes,
+    moved_at: BTreeMap<(Pid, u64), u64>,
+    /// Process, target and pages by request.
+    under_way: BTreeMap<u64, (Pid, u32, Vec<u64>)>,
+    asked_pages: u64,
     /// Outcomes with the step in which they are due.
     waiting: Vec<(usize, MoveOutcome)>,
     seen_requests: BTreeSet<u64>,
@@ -130,25 +146,27 @@ impl Executor {
         self.waiting = later;
         for (_, outcome) in &due {
             let asked = self.under_way.remove(&outcome.request);
-            let (to, _) = asked.expect("an outcome answers a request");
+            let (pid, to, _) = asked.expect("an outcome answers a request");
             // Memory is taken when the move is done, not when it is asked for.
             for &page in &outcome.moved {
-                let from = self.homes.insert(page, to).unwrap_or((page % 3) as u32);
+                let from = home_of(&self.homes, pid, page);
+                self.homes.insert((pid, page), to);
                 self.free[from as usize] += 1;
                 self.free[to as usize] -= 1;
             }
+            let moved = outcome.moved.iter();
             self.moved_at
-                .extend(outcome.moved.iter().map(|&page| (page, now_us)));
+                .extend(moved.map(|&page| ((pid, page), now_us)));
         }
         due.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
-    fn check(&self, plan: &Plan, now_us: u64) {
+    fn check(&mut self, plan: &Plan, now_us: u64) {
         let mut arriving = [0; NODES as usize];
-        let mut busy: BTreeSet<u64> = BTreeSet::new();
-        for (to, pages) in self.under_way.values() {
+        let mut busy: BTreeSet<(Pid, u64)> = BTreeSet::new();
+        for (pid, to, pages) in self.under_way.values() {
             arriving[*to as usize] += pages.len() as u64;
-            busy.extend(pages);
+            busy.extend(pages.iter().map(|&page| (*pid, page)));
         }
         let promised = arriving;
         for request in &plan.requests {
@@ -165,9 +183,11 @@ impl Executor {
             );
             arriving[request.to.0 as usize] += pages.len() as u64;
             let is_revert = request.reason.mechanism == Mechanism::Revert;
+            assert_eq!(request.pid, PIDS[request.scope.0 as usize]);
             for page in pages {
-                assert!(busy.insert(*page), "page {page} is under way twice");
-                let moved_at = self.moved_at.get(page).filter(|_| !is_revert);
+                let key = (request.pid, *page);
+                assert!(busy.insert(key), "page {page} is under way twice");
+                let moved_at = self.moved_at.get(&key).filter(|_| !is_revert);
                 let rested = moved_at.is_none_or(|at| now_us >= at + self.config.cooldown_us);
                 assert!(rested, "page {page} moved again while cooling down");
             }
@@ -176,6 +196,12 @@ impl Executor {
         assert!(
             plan.page_count() as u64 <= burst_pages,
             "rate budget exceeded"
+        );
+        self.asked_pages += plan.page_count() as u64;
+        let flowed_in = self.config.rate_bytes_per_s as f64 * (now_us - 100_000) as f64 / 1e6;
+        assert!(
+            self.asked_pages as f64 <= burst_pages as f64 + flowed_in / PAGE_BYTES as f64,
+            "rate exceeded over {now_us} us"
         );
         for (node, &pages) in arriving.iter().enumerate() {
             assert!(
@@ -193,8 +219,8 @@ impl Executor {
             _ => (request.pages.clone(), Vec::new()),
         };
         self.seen_requests.insert(request.id);
-        self.under_way
-            .insert(request.id, (request.to.0, request.pages.clone()));
+        let under_way = (request.pid, request.to.0, request.pages.clone());
+        self.under_way.insert(request.id, under_way);
         let outcome = MoveOutcome {
             request: request.id,
             moved,
@@ -207,57 +233,95 @@ impl Executor {
     }
 }
 
-/// Runs a script; `fates` decide per request whether it moves, and when its outcome comes.
-/// Checks every plan as it is made and returns all of them.
-fn play(script: Script, fates: &[u8], free_pages: &[u64], local: &[f64]) -> Vec<Plan> {
-    let steps = script.len() + 40;
+/// Runs two scripts, of a scope each, and then undoes everything; `fates` decide per request whether
+/// it moves, and when its outcome comes. Checks every plan as it is made and returns all of them.
+fn play(scripts: [Script; 2], fates: &[u8], free_pages: &[u64], local: &[f64]) -> Vec<Plan> {
+    let steps = scripts[0].len() + scripts[1].len();
     let mut executor = Executor {
         config: config(),
         free: free_pages.to_vec(),
-        homes: BTreeMap::new(),
+        homes: Homes::new(),
         moved_at: BTreeMap::new(),
         under_way: BTreeMap::new(),
+        asked_pages: 0,
         waiting: Vec::new(),
         seen_requests: BTreeSet::new(),
     };
-    let mut engine = Engine::of_all(Box::new(Puppet(script)), config());
+    let mut engine = Engine::new(config());
+    for (pid, script) in PIDS.into_iter().zip(scripts) {
+        engine.add_scope(ScopeSpec {
+            name: pid.to_string(),
+            selector: Selector::Tree(pid),
+            policy: Box::new(Puppet(pid, script)),
+        });
+    }
     let mut fate = fates.iter().cycle();
     let mut plans = Vec::new();
-    for step in 0..steps {
+    let mut step = 0;
+    while step < steps + 40 || !engine.is_undone() {
+        assert!(step < steps + 200, "the undo does not end");
+        if step == steps {
+            engine.begin_undo_all();
+        }
         let now_us = (step as u64 + 1) * 100_000;
         let outcomes = executor.due(step, now_us);
-        let snapshot = snapshot(now_us, &executor.free, local[step % local.len()]);
+        let snapshot = snapshot(
+            now_us,
+            &executor.free,
+            &executor.homes,
+            local[step % local.len()],
+        );
         let plan = engine.step(now_us, &snapshot, &outcomes);
         executor.check(&plan, now_us);
         for request in &plan.requests {
             executor.execute(request, *fate.next().expect("fates are never empty"), step);
         }
         plans.push(plan);
+        step += 1;
     }
+    check_undone(&engine, &executor);
     plans
 }
 
+/// Every page is back, or its scope says that it is not.
+fn check_undone(engine: &Engine, executor: &Executor) {
+    let away = |pid: Pid| {
+        let homes = executor.homes.iter();
+        homes.filter(move |&(&(of, page), &home)| of == pid && home != (page % 3) as u32)
+    };
+    for (scope, (_, summary)) in engine.scopes().zip(engine.summary()) {
+        let pid = PIDS[scope.0 as usize];
+        assert_eq!(summary.displaced_pages, away(pid).count() as u64);
+        let ledger = engine.ledger(scope).expect("the scope is there");
+        for (&(pid, page), &home) in away(pid) {
+            let entry = ledger.get(pid, page).expect("a page away is known");
+            assert_eq!((entry.origin.0, entry.home.0), ((page % 3) as u32, home));
+            assert!(entry.is_given_up);
+        }
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn budgets_and_cool_down_hold_whatever_happens(
-        script in script(),
+        scripts in [script(), script()],
         fates in proptest::collection::vec(any::<u8>(), 1..20),
         free in proptest::collection::vec(0u64..40, 3),
         local in proptest::collection::vec(0.0f64..1.0, 1..6),
     ) {
-        play(script, &fates, &free, &local);
+        play(scripts, &fates, &free, &local);
     }
 
     #[test]
     fn the_same_input_gives_the_same_plans(
-        script in script(),
+        scripts in [script(), script()],
         fates in proptest::collection::vec(any::<u8>(), 1..20),
         local in proptest::collection::vec(0.0f64..1.0, 1..6),
     ) {
-        let once = play(script.clone(), &fates, &[30, 30, 30], &local);
-        let again = play(script, &fates, &[30, 30, 30], &local);
+        let once = play(scripts.clone(), &fates, &[30, 30, 30], &local);
+        let again = play(scripts, &fates, &[30, 30, 30], &local);
         prop_assert_eq!(once, again);
     }
 }
@@ -292,7 +356,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
     let figures = (figure(), figure(), figure(), figure());
     (0usize..4, pages, figures, 0u64..3_000_000, 0u32..9).prop_map(
         |(nodes, pages, figures, now_us, period)| {
-            let mut snapshot = snapshot(now_us, &[10, 1000, 0], 0.5);
+            let mut snapshot = snapshot(now_us, &[10, 1000, 0], &Homes::new(), 0.5);
             snapshot.nodes.truncate(nodes);
             snapshot.pages = pages;
             snapshot.sample_period = period;
