@@ -39,6 +39,28 @@ impl Mechanism {
     }
 }
 
+/// A figure of a scope that a mechanism is to improve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Objective {
+    /// The local-access ratio rises.
+    LocalAccesses,
+    /// Controllers carry more even loads.
+    Balance,
+}
+
+impl Mechanism {
+    /// What it is to improve: it succeeds by one of these, or by what the program gets done.
+    #[must_use]
+    pub fn objectives(self) -> &'static [Objective] {
+        match self {
+            // Pages that leave an overloaded node for their users relieve it.
+            Self::Replicate | Self::Collocate => &[Objective::LocalAccesses, Objective::Balance],
+            Self::Interleave => &[Objective::Balance],
+            Self::Misplace | Self::Revert => &[],
+        }
+    }
+}
+
 impl fmt::Display for Mechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

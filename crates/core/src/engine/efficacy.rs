@@ -254,11 +254,14 @@ fn conclude(
 ) -> Judgement {
     let after = Reading::mean(readings);
     let same_phase = campaign.phase == phase;
+    let mechanisms = campaign.mechanisms.iter();
+    let objectives = mechanisms.flat_map(|mechanism| mechanism.objectives());
     let (verdict, grounds) = judge(
         config,
         &campaign.before,
         &after,
         &campaign.predicted,
+        &objectives.copied().collect(),
         same_phase,
     );
     Judgement {

@@ -11,8 +11,10 @@
 
 use super::config::EngineConfig;
 use super::predict::PredictedChange;
+use crate::plan::Objective;
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The figures that a verdict compares; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -193,14 +195,16 @@ fn ratio(before: Option<f64>, after: Option<f64>) -> Option<f64> {
     }
 }
 
-/// Compares before and after, and says by which figures. `predicted` tells how much was to be expected,
-/// `same_phase` whether the memory had the same users.
+/// Compares before and after, and says by which figures. `objectives` are those of the mechanisms that
+/// were used, `predicted` tells how much was to be expected, `same_phase` whether the memory had the same
+/// users.
 #[must_use]
 pub fn judge(
     config: &EngineConfig,
     before: &Reading,
     after: &Reading,
     predicted: &PredictedChange,
+    objectives: &BTreeSet<Objective>,
     same_phase: bool,
 ) -> (Verdict, Grounds) {
     let share = config.harm_share;
@@ -258,14 +262,18 @@ pub fn judge(
             _ => by_instructions(executed).unwrap_or((Verdict::Inconclusive, Grounds::Mixed)),
         };
     }
-    match (local, even) {
-        (Change::Better, Change::Better) => {
-            return (Verdict::Success, Grounds::LocalAccessesAndImbalance);
-        }
-        (Change::Better, _) => return (Verdict::Success, Grounds::LocalAccesses),
-        (_, Change::Better) => return (Verdict::Success, Grounds::Imbalance),
-        (Change::Worse, _) => return (Verdict::Harmful, Grounds::LocalAccesses),
-        (Change::Same, _) => {}
+    let is_won = |figure, objective| figure == Change::Better && objectives.contains(&objective);
+    match (
+        is_won(local, Objective::LocalAccesses),
+        is_won(even, Objective::Balance),
+    ) {
+        (true, true) => return (Verdict::Success, Grounds::LocalAccessesAndImbalance),
+        (true, false) => return (Verdict::Success, Grounds::LocalAccesses),
+        (false, true) => return (Verdict::Success, Grounds::Imbalance),
+        (false, false) => {}
+    }
+    if local == Change::Worse {
+        return (Verdict::Harmful, Grounds::LocalAccesses);
     }
     let should_show = predicted.local_ratio.abs() >= config.success_local_ratio
         || predicted.imbalance.abs() >= config.success_imbalance;

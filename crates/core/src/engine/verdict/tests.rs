@@ -1,6 +1,7 @@
 //! Verdicts by hand, and what holds for all of them.
 
 use super::*;
+use crate::plan::Mechanism;
 use proptest::prelude::*;
 
 fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
@@ -11,6 +12,45 @@ fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
         accesses_per_us: Some(rate),
         instructions_per_cpu_us: None,
     }
+}
+
+fn any_aim() -> BTreeSet<Objective> {
+    [Objective::LocalAccesses, Objective::Balance].into()
+}
+
+#[test]
+fn a_mechanism_succeeds_by_its_own_measure() {
+    let config = EngineConfig::default();
+    let predicted = PredictedChange {
+        local_ratio: 0.3,
+        imbalance: 0.0,
+    };
+    let told = |before, after, mechanism: Mechanism| {
+        let objectives = mechanism.objectives().iter().copied().collect();
+        let (before, after) = (reading(before), reading(after));
+        let (verdict, grounds) = judge(&config, &before, &after, &predicted, &objectives, true);
+        grounds.told(verdict)
+    };
+    let (remote, local) = ([0.3, 0.1, 100.0, 60.0], [0.9, 0.1, 100.0, 60.0]);
+    let none = "no effect on local accesses and controller imbalance";
+    for (mechanism, expected) in [
+        (Mechanism::Collocate, "success by local accesses"),
+        // Spreading pages makes none local: that was not its doing.
+        (Mechanism::Interleave, none),
+        (Mechanism::Misplace, none),
+    ] {
+        assert_eq!(told(remote, local, mechanism), expected, "{mechanism}");
+    }
+    let (uneven, even) = ([0.3, 1.5, 100.0, 60.0], [0.3, 0.1, 100.0, 60.0]);
+    let won = "success by controller imbalance";
+    assert_eq!(told(uneven, even, Mechanism::Interleave), won);
+    assert_eq!(told(uneven, even, Mechanism::Misplace), none);
+    // What the program gets done counts whatever was meant.
+    let (slow, fast) = ([0.5, 1.5, 200.0, 40.0], [0.4, 0.1, 100.0, 80.0]);
+    assert_eq!(
+        told(slow, fast, Mechanism::Misplace),
+        "success by latency and accesses per us"
+    );
 }
 
 #[test]
@@ -125,8 +165,14 @@ fn verdicts_by_hand() {
         ),
     ];
     for (what, before, after, predicted, expected) in cases {
-        let (verdict, grounds) =
-            judge(&config, &reading(before), &reading(after), &predicted, true);
+        let (verdict, grounds) = judge(
+            &config,
+            &reading(before),
+            &reading(after),
+            &predicted,
+            &any_aim(),
+            true,
+        );
         assert_eq!(grounds.told(verdict), expected, "{what}");
     }
     assert_eq!(
@@ -135,6 +181,7 @@ fn verdicts_by_hand() {
             &Reading::default(),
             &Reading::default(),
             &big,
+            &any_aim(),
             true
         ),
         (Verdict::Inconclusive, Grounds::Missing)
@@ -151,7 +198,8 @@ fn instructions_decide_where_the_other_figures_do_not_agree() {
         };
         let (before, after) = (with(before, executed[0]), with(after, executed[1]));
         let predicted = PredictedChange::default();
-        let (verdict, grounds) = judge(&config, &before, &after, &predicted, same_phase);
+        let (verdict, grounds) =
+            judge(&config, &before, &after, &predicted, &any_aim(), same_phase);
         grounds.told(verdict)
     };
     // Local accesses three times as fast: four times the accesses, and three times the work.
@@ -208,7 +256,7 @@ proptest! {
     ) {
         let config = EngineConfig::default();
         let predicted = PredictedChange { local_ratio: 0.3, imbalance: -0.3 };
-        let (verdict, grounds) = judge(&config, &before, &after, &predicted, same_phase);
+        let (verdict, grounds) = judge(&config, &before, &after, &predicted, &any_aim(), same_phase);
         let latency = ratio(before.latency_ns, after.latency_ns);
         let waits_longer = latency.is_some_and(|ratio| ratio >= 1.1);
         let waits_less = latency.is_some_and(|ratio| ratio <= 0.9);
@@ -227,7 +275,7 @@ proptest! {
             Verdict::Inconclusive => {}
         }
         // Time turned round, nothing that was a success is one.
-        let (turned, _) = judge(&config, &after, &before, &predicted, same_phase);
+        let (turned, _) = judge(&config, &after, &before, &predicted, &any_aim(), same_phase);
         prop_assert!((verdict, turned) != (Verdict::Success, Verdict::Success));
         let text = crate::explain::stall_time(Some(1e7), latency.map(|ratio| 1e8 * (1.0 - ratio)));
         prop_assert_eq!(text.contains("measured -"), latency.is_some_and(|ratio| ratio >= 1.0005));
