@@ -77,6 +77,12 @@ impl<T> Evidence<T> {
         }
     }
 
+    /// Was it counted or timed, not derived?
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        matches!(self, Self::Measured { .. })
+    }
+
     /// Is there a figure?
     #[must_use]
     pub fn is_known(&self) -> bool {
@@ -295,6 +301,9 @@ pub struct GlobalMetrics {
     pub flops_per_us: Evidence<f64>,
     /// Instructions per cycle of busy CPUs.
     pub ipc: Evidence<f64>,
+    /// Share of the CPU time used that neither the watched processes nor hither used: where it is
+    /// large, what was counted for the whole machine is not theirs.
+    pub others_share: Evidence<f64>,
 }
 
 impl GlobalMetrics {
@@ -314,6 +323,7 @@ impl GlobalMetrics {
             instructions_per_us: none(),
             flops_per_us: none(),
             ipc: none(),
+            others_share: none(),
         }
     }
 }

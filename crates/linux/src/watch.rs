@@ -4,6 +4,7 @@
 
 use crate::error::Result;
 use crate::parse;
+use crate::proc::others::Others;
 use crate::proc::tree::{Scope, Tree};
 use crate::root::Root;
 use crate::sys;
@@ -20,6 +21,7 @@ const FREE_US: u64 = 500_000;
 
 /// Builds snapshots.
 pub struct Watch {
+    root: Root,
     tree: Tree,
     tracker: Box<dyn Tracker>,
     snapshot: Snapshot,
@@ -27,6 +29,7 @@ pub struct Watch {
     free_read_us: Option<u64>,
     /// CPU time of this process at the end of the last interval.
     own_cpu_ns: u64,
+    others: Others,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -74,12 +77,14 @@ impl Watch {
             })
             .collect();
         Self {
+            root: root.clone(),
             tree: Tree::new(root.clone(), scope),
             tracker,
             snapshot: empty_snapshot(topology),
             meminfo,
             free_read_us: None,
             own_cpu_ns: sys::own_cpu_ns(),
+            others: Others::default(),
         }
     }
 
@@ -129,6 +134,12 @@ impl Watch {
         let own_us = own_cpu_ns.saturating_sub(self.own_cpu_ns) / 1000;
         snapshot.own_cpu_us = Evidence::measured(own_us, "CLOCK_PROCESS_CPUTIME_ID");
         self.own_cpu_ns = own_cpu_ns;
+        // Estimates are made of samples of the watched; nobody else is in them.
+        if snapshot.metrics.memory_accesses_per_us.is_measured() {
+            let known_us = self.tree.cpu_us() + own_us;
+            let others_share = self.others.take(&self.root, now_us, known_us);
+            snapshot.metrics.others_share = others_share;
+        }
         let processes = self.tree.processes();
         snapshot.processes.resize_with(processes.len(), unnamed);
         for (state, process) in snapshot.processes.iter_mut().zip(processes) {

@@ -52,6 +52,7 @@ use ledger::Ledger;
 use scope::Scope;
 use std::borrow::Cow;
 use std::sync::Arc;
+use view::Company;
 
 /// Numbers given out over all scopes.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +66,7 @@ struct Turn<'a> {
     now_us: u64,
     /// The scope's own processes and pages.
     snapshot: &'a Snapshot,
-    /// Others are watched besides them.
+    /// Others run besides them.
     is_part: bool,
     config: &'a EngineConfig,
     /// How the interval was sampled.
@@ -117,6 +118,7 @@ pub struct Engine {
     config: EngineConfig,
     scopes: Vec<Entry>,
     roster: Roster,
+    company: Company,
     arbiter: Arbiter,
     numbers: Numbers,
     log: Log,
@@ -130,6 +132,7 @@ impl Engine {
         Self {
             scopes: Vec::new(),
             roster: Roster::default(),
+            company: Company::default(),
             arbiter: Arbiter::new(&config),
             numbers: Numbers {
                 request: 1,
@@ -174,7 +177,8 @@ impl Engine {
         let outcomes = self.sort_outcomes(now_us, outcomes, &mut notes);
         let selectors: Vec<&Selector> = self.scopes.iter().map(|entry| &entry.selector).collect();
         let members = self.roster.assign(&selectors, &snapshot.processes);
-        let views = view::restrict(snapshot, &members);
+        self.company.take(snapshot);
+        let views = view::restrict(snapshot, &members, self.company);
         let mut pending = vec![0; snapshot.nodes.len()];
         for entry in &self.scopes {
             entry.scope.add_pending(snapshot, &mut pending);

@@ -1,6 +1,7 @@
 //! What a scope sees: the snapshot, restricted to its own processes and pages.
 //!
-//! A scope of all watched processes sees the snapshot itself. Any other sees the machine's nodes with
+//! A scope of all watched processes sees the snapshot itself, as long as nobody else does much on the
+//! machine; otherwise what was counted for the whole machine is left out. Any other scope sees the machine's nodes with
 //! their free memory and how busy they are, and figures of its own: rates, ratios and traffic of its
 //! samples. What counters tell of the whole machine is not known of a part.
 
@@ -15,10 +16,37 @@ pub(super) const MIN_SAMPLES: u64 = 20;
 /// Bytes of a fill.
 const LINE_BYTES: f64 = 64.0;
 
+/// Share of the CPU time used by others above which counters of the machine are not the watched
+/// processes' own: they would differ by as much.
+const OTHERS_COME: f64 = 0.25;
+/// The same for counting again: below the 10 % that harm is.
+const OTHERS_GO: f64 = 0.08;
+
+/// Are the watched processes all that runs?
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Company {
+    has_others: bool,
+}
+
+impl Company {
+    /// Takes in an interval; where nobody tells, it stays as it was.
+    pub fn take(&mut self, snapshot: &Snapshot) {
+        let limit = if self.has_others {
+            OTHERS_GO
+        } else {
+            OTHERS_COME
+        };
+        if let Some(share) = snapshot.metrics.others_share.get() {
+            self.has_others = share > limit;
+        }
+    }
+}
+
 /// The view of each scope, by its members.
 pub(super) fn restrict<'a>(
     snapshot: &'a Snapshot,
     members: &[BTreeSet<Pid>],
+    company: Company,
 ) -> Vec<Cow<'a, Snapshot>> {
     let is_whole = |members: &BTreeSet<Pid>| members.len() == snapshot.processes.len();
     let owners: BTreeMap<Pid, usize> = members
@@ -38,10 +66,13 @@ pub(super) fn restrict<'a>(
     members
         .iter()
         .zip(pages)
-        .map(|(members, pages)| match is_whole(members) {
-            true => Cow::Borrowed(snapshot),
-            false => Cow::Owned(part(snapshot, members, pages)),
-        })
+        .map(
+            |(members, pages)| match (is_whole(members), company.has_others) {
+                (true, false) => Cow::Borrowed(snapshot),
+                (true, true) => Cow::Owned(without_others(snapshot, members)),
+                (false, _) => Cow::Owned(part(snapshot, members, pages)),
+            },
+        )
         .collect()
 }
 
@@ -69,6 +100,31 @@ fn part(snapshot: &Snapshot, members: &BTreeSet<Pid>, pages: Vec<PageStats>) -> 
     part.metrics = metrics_of(&part, total);
     tell_traffic(&mut part, total);
     part
+}
+
+/// All watched processes, on a machine on which others run: estimates that trackers made of their
+/// samples stand, counts of the whole machine do not.
+fn without_others(snapshot: &Snapshot, members: &BTreeSet<Pid>) -> Snapshot {
+    let mut own = part(snapshot, members, snapshot.pages.clone());
+    let told = &snapshot.metrics;
+    let keep = |own: &mut Evidence<f64>, told: &Evidence<f64>| {
+        if told.is_known() && !told.is_measured() {
+            own.clone_from(told);
+        }
+    };
+    let metrics = &mut own.metrics;
+    keep(
+        &mut metrics.memory_accesses_per_us,
+        &told.memory_accesses_per_us,
+    );
+    keep(&mut metrics.local_access_ratio, &told.local_access_ratio);
+    keep(&mut metrics.latency_ns, &told.latency_ns);
+    keep(
+        &mut metrics.controller_imbalance,
+        &told.controller_imbalance,
+    );
+    keep(&mut metrics.read_share, &told.read_share);
+    own
 }
 
 /// Traffic of each node as far as the part caused it; write-backs are not seen.
@@ -192,7 +248,7 @@ mod tests {
     fn a_part_is_told_by_its_own_samples_alone() {
         let snapshot = snapshot();
         let scopes = [[Pid(1)].into(), [Pid(2)].into(), BTreeSet::new()];
-        let views = restrict(&snapshot, &scopes);
+        let views = restrict(&snapshot, &scopes, Company::default());
         let local = |at: usize| views[at].metrics.local_access_ratio.get();
         let traffic = |at: usize| views[at].node_traffic();
         assert_eq!(
@@ -214,8 +270,30 @@ mod tests {
 
     #[test]
     fn all_of_them_see_the_snapshot_itself() {
-        let snapshot = snapshot();
-        let views = restrict(&snapshot, &[[Pid(1), Pid(2)].into(), BTreeSet::new()]);
-        assert!(matches!(views[0], Cow::Borrowed(_)) && matches!(views[1], Cow::Owned(_)));
+        let mut snapshot = snapshot();
+        let scopes = [[Pid(1), Pid(2)].into(), BTreeSet::new()];
+        let mut company = Company::default();
+        let mut local = |snapshot: &Snapshot| {
+            company.take(snapshot);
+            let views = restrict(snapshot, &scopes, company);
+            assert!(matches!(views[1], Cow::Owned(_)));
+            let metrics = &views[0].metrics;
+            (metrics.local_access_ratio.get(), metrics.latency_ns.get())
+        };
+        assert_eq!(local(&snapshot), (Some(0.9), Some(100.0)));
+        // A neighbour that nobody watches comes: its accesses are in the counters.
+        for (others, expected) in [
+            (0.2, (Some(0.9), Some(100.0))),
+            (0.3, (Some(40.0 / 70.0), None)),
+            (0.2, (Some(40.0 / 70.0), None)),
+            (0.05, (Some(0.9), Some(100.0))),
+        ] {
+            snapshot.metrics.others_share = Evidence::measured(others, "test");
+            assert_eq!(local(&snapshot), expected, "{others}");
+        }
+        // What was estimated of samples has no others in it.
+        snapshot.metrics.latency_ns = Evidence::estimated(120.0, "samples");
+        snapshot.metrics.others_share = Evidence::measured(0.5, "test");
+        assert_eq!(local(&snapshot), (Some(40.0 / 70.0), Some(120.0)));
     }
 }

@@ -4,6 +4,7 @@ pub mod allowed;
 pub mod cpu_times;
 pub mod maps;
 pub mod numa_maps;
+pub mod others;
 pub mod pagemap;
 pub mod schedstat;
 pub mod soft_dirty;

@@ -315,6 +315,7 @@ impl OpiumTracker {
                 "the interval is empty",
             ),
             ipc: known(ipc, "the clock of the CPUs is unknown: give --machine FILE"),
+            others_share: Evidence::unknown("set by whoever watches"),
         }
     }
 
