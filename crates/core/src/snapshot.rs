@@ -221,6 +221,10 @@ pub struct PageStats {
     pub page: u64,
     /// Node whose memory holds it at the end of the interval.
     pub home: NodeId,
+    /// Node whose memory held it when it was accessed, where somebody else has moved it since: the
+    /// kernel's NUMA balancing does, in the fault that tells of the access.
+    #[serde(default)]
+    pub was: Option<NodeId>,
     /// Sampled user-mode reads per accessing node position, demand and prefetch.
     pub reads: NodeCounts,
     /// Sampled user-mode writes per accessing node position.
@@ -240,6 +244,12 @@ impl PageStats {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.reads.total() + self.writes.total()
+    }
+
+    /// Node whose memory served the accesses.
+    #[must_use]
+    pub fn served_by(&self) -> NodeId {
+        self.was.unwrap_or(self.home)
     }
 }
 
@@ -421,7 +431,7 @@ impl Snapshot {
         let (mut local, mut all) = (0, 0);
         for page in &self.pages {
             all += page.total();
-            if let Some(home) = self.node_position(page.home) {
+            if let Some(home) = self.node_position(page.served_by()) {
                 local += page.accesses(home);
             }
         }
@@ -433,7 +443,7 @@ impl Snapshot {
     pub fn sampled_imbalance(&self) -> Option<f64> {
         let mut per_node = vec![0.0; self.nodes.len()];
         for page in &self.pages {
-            if let Some(home) = self.node_position(page.home) {
+            if let Some(home) = self.node_position(page.served_by()) {
                 per_node[home] += page.total() as f64;
             }
         }

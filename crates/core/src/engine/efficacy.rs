@@ -101,6 +101,8 @@ struct Discipline {
 pub(super) struct Efficacy {
     pub stage: Stage,
     disciplines: BTreeMap<Mechanism, Discipline>,
+    /// Mechanisms whose last verdict was a success.
+    pub proven: Vec<Mechanism>,
 }
 
 impl Efficacy {
@@ -108,6 +110,7 @@ impl Efficacy {
         Self {
             stage: Stage::Moving(None),
             disciplines: BTreeMap::new(),
+            proven: Vec::new(),
         }
     }
 
@@ -128,6 +131,16 @@ impl Efficacy {
             .filter(|(_, discipline)| discipline.off_until_us > now_us)
             .map(|(&mechanism, _)| mechanism)
             .collect()
+    }
+
+    /// Base pages that the campaign under way has moved so far.
+    pub fn campaign_pages(&self) -> u64 {
+        match &self.stage {
+            Stage::Moving(Some(campaign))
+            | Stage::Settling(campaign, _)
+            | Stage::Measuring(campaign, ..) => campaign.page_count,
+            Stage::Moving(None) | Stage::Reverting(..) => 0,
+        }
     }
 
     /// The campaign under way, in whatever stage.
@@ -223,6 +236,19 @@ impl Efficacy {
         judgement: &Judgement,
         now_us: u64,
     ) -> Option<u64> {
+        let mechanisms = &judgement.campaign.mechanisms;
+        match judgement.verdict {
+            Verdict::Success => {
+                let fresh = mechanisms.iter().filter(|of| !self.proven.contains(of));
+                let fresh: Vec<Mechanism> = fresh.copied().collect();
+                self.proven.extend(fresh);
+            }
+            Verdict::NoEffect | Verdict::Harmful => {
+                self.proven
+                    .retain(|mechanism| !mechanisms.contains(mechanism));
+            }
+            Verdict::TooSmall | Verdict::Inconclusive => {}
+        }
         let base_us = match judgement.verdict {
             Verdict::NoEffect => config.off_us,
             Verdict::Harmful => config.off_after_harm_us,

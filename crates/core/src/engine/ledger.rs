@@ -260,6 +260,19 @@ impl Ledger {
         });
     }
 
+    /// Somebody else has moved it while hither watched, from where it `was`. Where hither asked for that
+    /// watching it is as good as its own move: it can be put back.
+    pub(super) fn found(&mut self, unit: Unit, space: SpaceId, was: NodeId, at: NodeId) {
+        let is_new = self.get(unit.pid, unit.page).is_none();
+        if is_new {
+            self.ask(unit, space, was);
+        }
+        self.change(unit, |entry| {
+            entry.is_pending &= !is_new;
+            entry.home = at;
+        });
+    }
+
     /// It did not move, and shall not be asked for before `until_us`.
     pub(super) fn stayed(&mut self, unit: Unit, until_us: u64) {
         self.change(unit, |entry| {

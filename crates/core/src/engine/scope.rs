@@ -19,7 +19,7 @@ use crate::explain::Event;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
 use crate::policy::random::Random;
-use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
+use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, moving_unit};
 use crate::snapshot::{HUGE_PAGES, Snapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -132,6 +132,7 @@ impl Scope {
     pub fn step(&mut self, turn: &mut Turn<'_>, outcomes: &[MoveOutcome]) -> Step {
         self.account.summary.step_count += 1;
         self.meet(turn.snapshot);
+        self.follow(turn);
         for outcome in outcomes {
             self.take_outcome(turn, outcome);
         }
@@ -189,12 +190,7 @@ impl Scope {
     /// The account so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let open_pages = match &self.efficacy.stage {
-            Stage::Moving(Some(campaign))
-            | Stage::Settling(campaign, _)
-            | Stage::Measuring(campaign, ..) => campaign.page_count,
-            Stage::Moving(None) | Stage::Reverting(..) => 0,
-        };
+        let open_pages = self.efficacy.campaign_pages();
         Summary {
             displaced_pages: self.ledger.displaced_count(),
             unjudged_pages: self.unjudged_pages + open_pages,
@@ -238,6 +234,9 @@ impl Scope {
             false => 0,
         };
         let switched_off = self.efficacy.switched_off(turn.now_us);
+        let pending = self.pending.values().flat_map(|pending| &pending.pages);
+        let pending: u64 = pending.map(|page| page.base_pages()).sum();
+        let unjudged_pages = pending + self.efficacy.campaign_pages();
         let mut context = Context {
             now_us: turn.now_us,
             random: &mut self.random,
@@ -246,6 +245,8 @@ impl Scope {
             ledger: &self.ledger,
             sampling: turn.sampling,
             switched_off: &switched_off,
+            proven: &self.efficacy.proven,
+            unjudged_pages,
         };
         let mut proposal = self.policy.decide(snapshot, &mut context);
         for text in std::mem::take(&mut proposal.notes) {
@@ -385,6 +386,27 @@ impl Scope {
                 let sizes = pending.pages.iter().map(|page| page.base_pages());
                 pages[to] += sizes.sum::<u64>();
             }
+        }
+    }
+
+    /// Pages that the kernel moved because hither watches are put down, so that they can go back.
+    fn follow(&mut self, turn: &mut Turn<'_>) {
+        for page in &turn.snapshot.pages {
+            let (Some(was), Some(&space)) = (page.was, self.lives.get(&page.pid)) else {
+                continue;
+            };
+            let unit = Unit {
+                pid: page.pid,
+                page: moving_unit(page.page, page.huge),
+                huge: page.huge,
+            };
+            let cost = self.ledger.cost(unit);
+            if cost > turn.runs_left {
+                break;
+            }
+            turn.runs_left -= cost;
+            self.ledger.found(unit, space, was, page.home);
+            self.account.summary.kernel_pages += if page.huge { HUGE_PAGES } else { 1 };
         }
     }
 

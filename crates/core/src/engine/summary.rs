@@ -67,6 +67,9 @@ pub struct Summary {
     pub moved_pages: u64,
     /// Base pages put back by the efficacy loop.
     pub reverted_pages: u64,
+    /// Base pages that the kernel's NUMA balancing moved while hither had it on to watch.
+    #[serde(default)]
+    pub kernel_pages: u64,
     /// Base pages that are not where hither found them.
     pub displaced_pages: u64,
     /// Time that the moves took, in ns.
@@ -146,6 +149,13 @@ impl fmt::Display for Summary {
             self.move_duration_ns as f64 / 1e6,
             self.reverted_pages,
         )?;
+        if self.kernel_pages > 0 {
+            writeln!(
+                f,
+                "  the kernel moved {} pages to their users in the faults that hither watches by",
+                self.kernel_pages
+            )?;
+        }
         for row in &self.directions {
             writeln!(
                 f,

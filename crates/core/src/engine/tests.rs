@@ -382,7 +382,7 @@ fn missing_evidence_is_refused_with_one_sentence() {
     let mut notes = Vec::new();
     for _ in 0..3 {
         let mut snapshot = world.snapshot(100_000, Sampling::Full);
-        snapshot.metrics.local_access_ratio = Evidence::unknown("this CPU has no counter for it");
+        snapshot.sample_count = Evidence::unknown("nothing samples here");
         let plan = engine.step(snapshot.now_us, &snapshot, &[]);
         assert!(plan.requests.is_empty());
         notes.extend(plan.notes);
@@ -390,10 +390,48 @@ fn missing_evidence_is_refused_with_one_sentence() {
     assert_eq!(
         notes,
         [
-            "policy carrefour needs the local-access ratio, which is unknown: this CPU has no counter for it; \
-          run in the lab (`hither lab run`), or on a machine whose memory counters are readable"
+            "policy carrefour needs samples of pages with the node that used them, which is unknown: nothing \
+          samples here; run in the lab (`hither lab run`), or with a tracker that samples accesses; \
+          `hither topo --doctor` lists them"
         ]
     );
+}
+
+#[test]
+fn where_the_rate_is_unknown_a_part_is_tried_first() {
+    for (pattern, helps) in [(Pattern::Partitioned, true), (Pattern::Partitioned, false)] {
+        let mut world = World::new(pattern, PAGES);
+        world.lists_residents = true;
+        let mut engine = Engine::of_all(carrefour(), EngineConfig::default());
+        let (mut outcomes, mut moved) = (Vec::new(), Vec::new());
+        for _ in 0..40 {
+            let mut snapshot = world.snapshot(100_000, Sampling::Full);
+            let metrics = &mut snapshot.metrics;
+            metrics.memory_accesses_per_us = Evidence::unknown("hint faults tell no rate");
+            metrics.latency_ns = Evidence::unknown("hint faults tell no latency");
+            snapshot.sample_period = 0;
+            snapshot.processes[0].cpu_us = Evidence::measured(800_000, "the world");
+            if !helps {
+                // Whatever moves, accesses stay as remote as they were.
+                metrics.local_access_ratio = Evidence::measured(0.25, "the world");
+                metrics.controller_imbalance = Evidence::measured(0.0, "the world");
+            }
+            let plan = engine.step(snapshot.now_us, &snapshot, &outcomes);
+            outcomes = world.execute(&plan);
+            moved.push(outcomes.iter().map(|outcome| outcome.moved.len()).sum());
+        }
+        let (_, summary) = engine.summary().remove(0);
+        let trial: usize = moved.iter().take(6).sum();
+        assert!(
+            (1..=PAGES / 4).contains(&trial),
+            "{trial} in the trial: {moved:?}"
+        );
+        let all: usize = moved.iter().sum();
+        match helps {
+            true => assert!(all > PAGES * 7 / 10, "{all} moved: {summary}"),
+            false => assert!(all <= PAGES / 4, "{all} moved: {summary}"),
+        }
+    }
 }
 
 #[test]

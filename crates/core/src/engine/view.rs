@@ -218,6 +218,7 @@ mod tests {
             pid: Pid(pid),
             page,
             home: NodeId(home),
+            was: None,
             reads: NodeCounts::from_slice(counts),
             writes: NodeCounts::new(),
             huge: false,

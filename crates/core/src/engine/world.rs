@@ -312,6 +312,7 @@ impl World {
             pid: self.pid,
             page: FIRST_PAGE + page as u64,
             home: self.ids[self.homes[page]],
+            was: None,
             reads,
             writes: NodeCounts::new(),
             huge: false,

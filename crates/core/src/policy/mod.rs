@@ -51,6 +51,10 @@ pub struct Context<'a> {
     pub sampling: Sampling,
     /// Mechanisms that the efficacy loop has switched off for now.
     pub switched_off: &'a [Mechanism],
+    /// Mechanisms whose last verdict was a success.
+    pub proven: &'a [Mechanism],
+    /// Base pages of the campaign under way, moved or asked for.
+    pub unjudged_pages: u64,
 }
 
 impl Context<'_> {

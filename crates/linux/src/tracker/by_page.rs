@@ -72,6 +72,7 @@ impl ByPage {
                 pid: Pid(own[0].0),
                 page: own[0].1,
                 home: NOWHERE,
+                was: None,
                 reads,
                 writes,
                 huge: false,

@@ -22,7 +22,9 @@
 //! is left in place, and that is not scanned unless the policy says so: a program that hither
 //! starts itself can be bound with `MPOL_F_NUMA_BALANCING` ([`crate::sys::place_child`]);
 //! then it is sampled, and pages move only among the nodes that it is bound to. Foreign processes
-//! cannot be given such a policy. A page's home is where it is after such a move.
+//! cannot be given such a policy. So that it is told where accesses went, the last place of each page is
+//! remembered, from its first touch, or from a look at all memory when watching begins, on: a page that
+//! the kernel moved has both, where it was and where it is.
 
 mod balancing;
 
@@ -44,7 +46,8 @@ use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::set::{CpuSet, NodeSet};
 use hither_core::snapshot::{Evidence, GlobalMetrics, HUGE_PAGES, Snapshot};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -56,6 +59,11 @@ const CHEAP_RATE: u64 = 4_000;
 /// Pages known to have been in memory, at most (32 MiB): beyond it all are forgotten, and each
 /// loses a sample.
 const MOST_KNOWN: usize = 1 << 20;
+/// Pages that are looked for when watching begins, at most (1 GiB): where others are is known from their
+/// second fault on.
+const MOST_LOOKED_AT: usize = 1 << 18;
+/// Hint faults of an interval from which its ratios are told: their standard error is 7 points at most.
+const MIN_FAULTS: u64 = 50;
 /// Time between two looks at memory in use and at the kernel's counts.
 const PACE_NS: u64 = 1_000_000_000;
 /// User addresses end here, in pages; a scan that goes further is refused whole.
@@ -193,6 +201,7 @@ impl HintFaultTracker {
         let balancing = Balancing::begin(&self.root, &self.journals, &mut self.notes)?;
         sampler.switch(true)?;
         self.known = Known::of(tree.processes());
+        self.look_around(tree);
         if !std::mem::replace(&mut self.moves_told, true) {
             self.notes.push(KERNEL_MOVES.to_owned());
         }
@@ -263,11 +272,61 @@ impl HintFaultTracker {
         self.totals.hint_faults += hint_faults;
         self.totals.first_touches += self.touched.len() as u64;
         self.by_page.finish(tree, &mut snapshot.pages);
+        for page in &mut snapshot.pages {
+            if let Some(&owner) = watched.get(&page.pid.0) {
+                page.was = self.known.note(owner, page.page, page.huge, page.home);
+            }
+        }
+        self.place_touched(tree, &watched);
         self.know_huge(tree);
         for sample in self.samples.iter_mut().filter(|s| s.home.is_none()) {
             sample.home = home_of(&snapshot.pages, sample.pid.0, sample.address >> 12);
         }
         hint_faults
+    }
+
+    /// Where all memory of the watched is that was there before, as far as that much can be remembered.
+    fn look_around(&mut self, tree: &Tree) {
+        let mut left = MOST_LOOKED_AT;
+        for process in tree.processes() {
+            for range in self
+                .known
+                .start
+                .get(&process.incarnation)
+                .into_iter()
+                .flatten()
+            {
+                for page in range.clone().take(left) {
+                    self.by_page.add(process.pid, page, 0, false);
+                    left -= 1;
+                }
+            }
+        }
+        let mut pages = Vec::new();
+        self.by_page.finish(tree, &mut pages);
+        for page in &pages {
+            let process = tree.processes().iter().find(|p| p.pid == page.pid.0);
+            if let Some(process) = process {
+                self.known
+                    .note(process.incarnation, page.page, page.huge, page.home);
+            }
+        }
+    }
+
+    /// Where the pages are that were touched first in this interval.
+    fn place_touched(&mut self, tree: &Tree, watched: &HashMap<i32, u32>) {
+        let pids: HashMap<u32, i32> = watched.iter().map(|(&pid, &owner)| (owner, pid)).collect();
+        for (page, owner) in &self.touched {
+            if let Some(&pid) = pids.get(owner) {
+                self.by_page.add(pid, *page, 0, false);
+            }
+        }
+        let mut pages = Vec::new();
+        self.by_page.finish(tree, &mut pages);
+        for page in &pages {
+            let owner = watched[&page.pid.0];
+            self.known.note(owner, page.page, page.huge, page.home);
+        }
     }
 
     /// A huge page faults at any address: all of it is known where a first touch made one.
@@ -354,7 +413,11 @@ impl Tracker for HintFaultTracker {
     }
 
     fn gives(&self) -> &'static [EvidenceKind] {
-        &[EvidenceKind::PageAccesses]
+        &[
+            EvidenceKind::PageAccesses,
+            EvidenceKind::LocalAccessRatio,
+            EvidenceKind::ControllerImbalance,
+        ]
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {
@@ -384,6 +447,7 @@ impl Tracker for HintFaultTracker {
         snapshot.samples_lost = self.read_faults();
         let hint_faults = self.count(tree, snapshot);
         snapshot.sample_count = Evidence::measured(hint_faults, BASIS);
+        tell_ratios(snapshot, hint_faults);
         self.pace(tree)
     }
 
@@ -414,11 +478,27 @@ impl Tracker for HintFaultTracker {
     }
 }
 
+/// Ratios of the samples: each page counts once a scan, however often it is used.
+fn tell_ratios(snapshot: &mut Snapshot, hint_faults: u64) {
+    if hint_faults < MIN_FAULTS {
+        return;
+    }
+    let basis =
+        format!("{hint_faults} hint faults, by where pages were before the kernel moved them");
+    if let Some(local) = snapshot.sampled_local_access_ratio() {
+        snapshot.metrics.local_access_ratio = Evidence::estimated(local, basis.clone());
+    }
+    if let Some(imbalance) = snapshot.sampled_imbalance() {
+        snapshot.metrics.controller_imbalance = Evidence::estimated(imbalance, basis);
+    }
+}
+
 /// Pages that have been in memory, by incarnation of their process.
 #[derive(Debug, Default)]
 struct Known {
-    /// Pages; of a huge one its number among huge pages, with the top bit set.
-    pages: HashSet<(u32, u64)>,
+    /// Pages with their last place, where it was looked for; of a huge one its number among huge pages,
+    /// with the top bit set.
+    pages: HashMap<(u32, u64), Option<NodeId>>,
     /// What was there when watching began, ascending.
     start: HashMap<u32, Vec<Range<u64>>>,
 }
@@ -451,25 +531,50 @@ impl Known {
             let next = ranges.partition_point(|range| range.end <= page);
             ranges.get(next).is_some_and(|range| range.contains(&page))
         });
-        if at_start || self.pages.contains(&(owner, (page / HUGE_PAGES) | HUGE)) {
+        if at_start
+            || self
+                .pages
+                .contains_key(&(owner, (page / HUGE_PAGES) | HUGE))
+        {
             return true;
         }
         if self.pages.len() >= MOST_KNOWN {
             self.pages.clear();
         }
-        !self.pages.insert((owner, page))
+        match self.pages.entry((owner, page)) {
+            Entry::Occupied(_) => true,
+            Entry::Vacant(free) => {
+                free.insert(None);
+                false
+            }
+        }
+    }
+
+    /// Notes where a page is; returns where it was, where that is known and another place.
+    fn note(&mut self, owner: u32, page: u64, huge: bool, home: NodeId) -> Option<NodeId> {
+        let key = match huge {
+            true => (page / HUGE_PAGES) | HUGE,
+            false => page,
+        };
+        if self.pages.len() >= MOST_KNOWN && !self.pages.contains_key(&(owner, key)) {
+            return None;
+        }
+        let was = self.pages.insert((owner, key), Some(home)).flatten();
+        was.filter(|&was| was != home)
     }
 
     /// A page turned out to be part of a huge page: the others of it are there, too.
     fn add_huge(&mut self, owner: u32, page: u64) {
-        self.pages.insert((owner, (page / HUGE_PAGES) | HUGE));
+        self.pages
+            .entry((owner, (page / HUGE_PAGES) | HUGE))
+            .or_default();
     }
 
     /// Forgets the dead.
     fn keep(&mut self, lives: impl Fn(u32) -> bool) {
         self.start.retain(|&owner, _| lives(owner));
         let mut last = (0, true);
-        self.pages.retain(|&(owner, _)| {
+        self.pages.retain(|&(owner, _), _| {
             if owner != last.0 {
                 last = (owner, lives(owner));
             }

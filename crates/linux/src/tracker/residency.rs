@@ -149,6 +149,7 @@ fn add_homes(pid: i32, found: &[(u64, bool)], pages: &mut Vec<PageStats>) {
                         pid: Pid(pid),
                         page,
                         home,
+                        was: None,
                         reads,
                         writes,
                         huge,

@@ -29,6 +29,15 @@ pub struct Config {
     /// busy, so that two threads on a large machine, or one program of many, are judged by what
     /// they do.
     pub min_accesses_per_us_per_cpu: f64,
+    /// Where the rate of accesses is unknown: everything is off while the programs use fewer CPUs than
+    /// this. Hither: below a tenth of one CPU nothing that placement gains can pay for looking.
+    pub min_busy_cpus: f64,
+    /// The part of the pages that a mechanism may move before it was found to help, where the rate of
+    /// accesses is unknown. Hither: a quarter of the pages changes local accesses by 10 points, which is
+    /// a success, wherever 40 % of them are on the wrong node.
+    pub trial_share: f64,
+    /// Pages that a trial may move at least. Hither: 8 MiB cost some 50 ms at the rates that moves have.
+    pub trial_pages: u64,
     /// Collocation is on below this local-access ratio. Paper: 80 %.
     pub collocate_below_local_ratio: f64,
     /// Collocation, once on, stays on up to this local-access ratio. Hither: with 80 % reached
@@ -78,6 +87,9 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             min_accesses_per_us_per_cpu: 50.0 / 16.0,
+            min_busy_cpus: 0.1,
+            trial_share: 0.25,
+            trial_pages: 2048,
             collocate_below_local_ratio: 0.80,
             collocate_until_local_ratio: 0.99,
             interleave_above_imbalance: 0.35,

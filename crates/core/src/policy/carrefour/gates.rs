@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 pub(super) struct Gates {
     /// There is enough traffic for placement to matter.
     pub enough_traffic: bool,
+    /// How much traffic there is, nobody knows: a mechanism moves a part of the pages first, and goes on
+    /// where that is found to have helped.
+    pub is_trial: bool,
     /// Shared pages may be spread.
     pub interleave: bool,
     /// Private pages may move to their user.
@@ -28,27 +31,33 @@ pub(super) struct GateKeeper {
 }
 
 impl GateKeeper {
-    /// Reads the gates off the global metrics. Called only where those are known.
+    /// Reads the gates off the metrics. Where the rate of accesses is unknown, programs that compute count
+    /// as enough traffic, and a trial decides ([`Gates::is_trial`]). An interval that tells nothing of
+    /// local accesses, or of the balance, leaves that gate as it was.
     pub fn read(&mut self, config: &Config, snapshot: &Snapshot, context: &Context<'_>) -> Gates {
         let metrics = &snapshot.metrics;
-        let rate = metrics.memory_accesses_per_us.get().unwrap_or(0.0);
-        let enough_traffic = rate >= min_rate(config, snapshot);
-        let imbalance = controller_imbalance(snapshot).unwrap_or(0.0);
+        let rate = metrics.memory_accesses_per_us.get();
+        let enough_traffic = match rate {
+            Some(rate) => rate >= min_rate(config, snapshot),
+            None => snapshot.busy_cpus() >= config.min_busy_cpus,
+        };
         let limit = if self.is_interleaving {
             config.interleave_until_imbalance
         } else {
             config.interleave_above_imbalance
         };
-        self.is_interleaving = enough_traffic && imbalance > limit;
-        let local = metrics.local_access_ratio.get().unwrap_or(1.0);
+        let is_uneven = controller_imbalance(snapshot).map(|imbalance| imbalance > limit);
+        self.is_interleaving = enough_traffic && is_uneven.unwrap_or(self.is_interleaving);
         let limit = if self.is_collocating {
             config.collocate_until_local_ratio
         } else {
             config.collocate_below_local_ratio
         };
-        self.is_collocating = enough_traffic && local < limit;
+        let is_remote = metrics.local_access_ratio.get().map(|local| local < limit);
+        self.is_collocating = enough_traffic && is_remote.unwrap_or(self.is_collocating);
         Gates {
             enough_traffic,
+            is_trial: rate.is_none(),
             interleave: self.is_interleaving && context.allows(Mechanism::Interleave),
             collocate: self.is_collocating && context.allows(Mechanism::Collocate),
         }
@@ -59,19 +68,30 @@ impl GateKeeper {
         if self.told.replace(gates) == Some(gates) {
             return None;
         }
-        let rate = snapshot.metrics.memory_accesses_per_us.get().unwrap_or(0.0);
-        let needed = min_rate(config, snapshot);
+        let rate = snapshot.metrics.memory_accesses_per_us.get();
         if !gates.enough_traffic {
-            return Some(format!(
-                "carrefour: off, {rate:.1} memory accesses per us are below {needed:.1}; placement cannot pay"
-            ));
+            return Some(match rate {
+                Some(rate) => format!(
+                    "carrefour: off, {rate:.1} memory accesses per us are below {:.1}; placement cannot pay",
+                    min_rate(config, snapshot)
+                ),
+                None => format!(
+                    "carrefour: off, the programs use {:.2} CPUs; placement cannot pay",
+                    snapshot.busy_cpus()
+                ),
+            });
         }
+        let traffic = match rate {
+            Some(rate) => format!("{rate:.1} memory accesses per us"),
+            None => "how many accesses there are is unknown, so a part of the pages is tried first"
+                .to_owned(),
+        };
         let imbalance = percent(controller_imbalance(snapshot));
         let local = percent(snapshot.metrics.local_access_ratio.get());
         let word = |on| if on { "on" } else { "off" };
         Some(format!(
             "carrefour: interleaving {} (controller imbalance {imbalance}), collocation {} \
-             (local accesses {local}), {rate:.1} memory accesses per us",
+             (local accesses {local}), {traffic}",
             word(gates.interleave),
             word(gates.collocate),
         ))

@@ -336,6 +336,25 @@ impl Carrefour {
         }
     }
 
+    /// Were all mechanisms whose gates are open found to help?
+    fn is_proven(&self, gates: Gates, context: &Context<'_>) -> bool {
+        let is_proven = |mechanism| context.proven.contains(&mechanism);
+        (!gates.interleave || is_proven(Mechanism::Interleave))
+            && (!gates.collocate || is_proven(Mechanism::Collocate))
+    }
+
+    /// Base pages that a trial may still move.
+    fn trial_left(&self, snapshot: &Snapshot, context: &Context<'_>) -> u64 {
+        let resident = snapshot.processes.iter();
+        let resident: u64 = resident
+            .filter_map(|process| process.resident_pages.get())
+            .sum();
+        let share = (resident as f64 * self.config.trial_share) as u64;
+        share
+            .max(self.config.trial_pages)
+            .saturating_sub(context.unjudged_pages)
+    }
+
     /// How much is left to do after `orders` pages were ordered.
     fn judge_outlook(&self, survey: &Survey, orders: usize) -> Outlook {
         if orders >= self.config.few_orders {
@@ -374,6 +393,10 @@ impl Carrefour {
             self.config.max_pages_cheap
         };
         let budget = context.page_budget.min(period_pages);
+        let budget = match gates.is_trial && !self.is_proven(gates, context) {
+            true => budget.min(self.trial_left(snapshot, context)),
+            false => budget,
+        };
         let mut collocated: Vec<&Candidate> = if gates.collocate {
             survey.private.iter().collect()
         } else {
@@ -439,12 +462,8 @@ impl Policy for Carrefour {
     }
 
     fn needs(&self) -> &[EvidenceKind] {
-        &[
-            EvidenceKind::MemoryAccesses,
-            EvidenceKind::LocalAccessRatio,
-            EvidenceKind::ControllerImbalance,
-            EvidenceKind::PageAccesses,
-        ]
+        // Rates and ratios are used where they are told, and tried for where they are not (`gates`).
+        &[EvidenceKind::PageAccesses]
     }
 
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {

@@ -53,6 +53,7 @@ impl Scene {
             pid: PID,
             page,
             home: NodeId(10 * home as u32),
+            was: None,
             reads: NodeCounts::from_slice(&reads),
             writes: NodeCounts::new(),
             huge: self.huge,
@@ -96,6 +97,8 @@ impl Scene {
             ledger: &ledger,
             sampling: self.sampling,
             switched_off: &self.switched_off,
+            proven: &[],
+            unjudged_pages: 0,
         };
         policy.decide(&self.snapshot(pages), &mut context)
     }

@@ -43,6 +43,7 @@ impl Tracker for FakeTracker {
             pid: Pid(self.0),
             page,
             home: NodeId(0),
+            was: None,
             reads: NodeCounts::from_slice(&[10]),
             writes: NodeCounts::new(),
             huge: false,
