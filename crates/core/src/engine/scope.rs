@@ -161,7 +161,8 @@ impl Scope {
             requests.extend(self.admit(turn, proposal));
         }
         self.account.summary.request_count += requests.len() as u64;
-        let pids: Vec<Pid> = self.lives.keys().copied().collect();
+        let mut spaces: Vec<SpaceId> = self.lives.values().copied().collect();
+        spaces.sort_unstable();
         let situation = Situation {
             now_us: turn.now_us,
             outlook,
@@ -169,7 +170,7 @@ impl Scope {
             has_moves: !requests.is_empty(),
             may_move: self.may_move(),
             reading,
-            pids: &pids,
+            spaces: &spaces,
             uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
         };
         let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);
@@ -431,7 +432,7 @@ impl Scope {
             measured_gain_ns,
         };
         turn.tell(event);
-        self.account.summary.campaigns.push(CampaignRow {
+        let row = CampaignRow {
             campaign: campaign.id,
             started_us: campaign.started_us,
             judged_us: now_us,
@@ -445,7 +446,8 @@ impl Scope {
             predicted: campaign.predicted,
             predicted_gain_ns: campaign.predicted_gain_ns,
             measured_gain_ns,
-        });
+        };
+        self.account.judged(row, turn.config.campaign_rows);
         if let Some(until_us) = until_us {
             let event = Event::SwitchedOff {
                 mechanisms,
