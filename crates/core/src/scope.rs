@@ -205,6 +205,7 @@ mod tests {
             parent: Pid(parent),
             user: 1000 + pid as u32 % 2,
             group: Some(format!("/work/{}", pid / 100)),
+            allowed_nodes: None,
             name: name.to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::unknown("test"),

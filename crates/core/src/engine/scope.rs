@@ -239,11 +239,20 @@ impl Scope {
             false => 0,
         };
         let switched_off = self.efficacy.switched_off(turn.now_us);
+        // Where no member may have memory there is no room.
+        let nodes = snapshot.nodes.iter().zip(turn.room.iter());
+        let is_allowed = |node| {
+            let mut processes = snapshot.processes.iter();
+            processes.any(|process| process.may_use(node))
+        };
+        let room: Vec<u64> = nodes
+            .map(|(node, &room)| if is_allowed(node.id) { room } else { 0 })
+            .collect();
         let mut context = Context {
             now_us: turn.now_us,
             random: &mut self.random,
             page_budget,
-            room_pages: turn.room,
+            room_pages: &room,
             ledger: &self.ledger,
             sampling: turn.sampling,
             switched_off: &switched_off,

@@ -209,6 +209,7 @@ mod tests {
             parent: Pid(1),
             user: 0,
             group: None,
+            allowed_nodes: None,
             name: "test".to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::measured(cpu_us, "test"),
