@@ -186,7 +186,7 @@ impl Scope {
                 id: turn.numbers.campaign - 1,
                 mechanisms: BTreeSet::new(),
                 before: self.phases.before(),
-                phase: self.phases.number(),
+                phase: self.phases.phase(),
                 predicted: predict::PredictedChange::default(),
                 predicted_gain_ns: Some(0.0),
                 moved: Vec::new(),

@@ -126,7 +126,7 @@ impl Attention {
             self.sleeps_until_us = situation.now_us.saturating_add(rest_us);
             self.wake();
             return (
-                if is_shut {
+                if is_shut || !situation.uses_samples {
                     situation.rest(config)
                 } else {
                     Sampling::Full

@@ -138,14 +138,14 @@ impl Scope {
         self.ledger
             .compact(turn.now_us, turn.config.ledger_runs / 4);
         let reading = Reading::of(turn.snapshot);
-        self.phases.take(turn.snapshot, reading);
+        self.phases.take(turn.snapshot, reading, turn.is_part);
         if outcomes.iter().any(|outcome| !outcome.moved.is_empty()) {
             self.phases.disturb();
         }
         let judgement = self.efficacy.advance(
             turn.config,
             &reading,
-            self.phases.number(),
+            self.phases.phase(),
             !self.pending.is_empty(),
             !outcomes.is_empty(),
         );

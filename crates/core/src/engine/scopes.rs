@@ -237,6 +237,30 @@ fn the_canary_goes_back_while_its_neighbour_keeps_its_gain() {
 }
 
 #[test]
+fn whatever_the_neighbour_does_a_scope_is_judged_alike() {
+    let told = |neighbour: World, turns: bool| {
+        let worlds = vec![
+            (misplaced(Pattern::Shared), deal()),
+            (neighbour, policy("none")),
+        ];
+        let mut street = Street::new(worlds, EngineConfig::default());
+        for step in 0..30 {
+            if turns {
+                // Now one node of it runs alone, now all.
+                street.worlds[1].alone = (step % 2 == 0).then_some(3);
+                street.worlds[1].rotation = step;
+            }
+            street.step();
+        }
+        street.summary(0).campaigns
+    };
+    let calm = told(well_placed(Pattern::Partitioned), false);
+    assert!(!calm.is_empty());
+    assert_eq!(told(misplaced(Pattern::Shared), true)[0], calm[0]);
+    assert_eq!(told(misplaced(Pattern::Striped), true)[0], calm[0]);
+}
+
+#[test]
 fn a_scope_asks_for_its_own_pages_alone() {
     let worlds = vec![
         (misplaced(Pattern::Shared), deal()),
