@@ -32,16 +32,35 @@ impl Selector {
     /// Does it name this process itself, whatever its parents are?
     #[must_use]
     pub fn names(&self, process: &ProcessState) -> bool {
+        self.names_but(process, &BTreeSet::new())
+    }
+
+    /// The same, where these numbers belong to others by now than those that were chosen by number.
+    fn names_but(&self, process: &ProcessState, spent: &BTreeSet<Pid>) -> bool {
         match self {
             Self::All => true,
-            Self::Tree(pid) => process.pid == *pid,
+            Self::Tree(pid) => process.pid == *pid && !spent.contains(pid),
             Self::Cgroup(path) => process
                 .group
                 .as_ref()
                 .is_some_and(|group| is_within(group, path)),
             Self::Name(pattern) => fits(pattern, &process.name),
             Self::User(user) => process.user == *user,
-            Self::Any(selectors) => selectors.iter().any(|selector| selector.names(process)),
+            Self::Any(selectors) => {
+                let mut selectors = selectors.iter();
+                selectors.any(|selector| selector.names_but(process, spent))
+            }
+        }
+    }
+}
+
+impl Selector {
+    /// The processes that it names by number.
+    fn roots(&self) -> Vec<Pid> {
+        match self {
+            Self::Tree(pid) => vec![*pid],
+            Self::Any(selectors) => selectors.iter().flat_map(Self::roots).collect(),
+            Self::All | Self::Cgroup(_) | Self::Name(_) | Self::User(_) => Vec::new(),
         }
     }
 }
@@ -133,6 +152,8 @@ pub struct ScopeSpec {
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     places: BTreeMap<Pid, Place>,
+    /// Numbers of members that have ended: whoever has one of them now was not chosen by it.
+    spent: BTreeSet<Pid>,
 }
 
 /// Where a process belongs, and by what it is known again.
@@ -157,6 +178,18 @@ impl Roster {
         let is_known = |process: &ProcessState, place: &Place| {
             place.space == process.space || place.parent == process.parent
         };
+        let now: BTreeMap<Pid, &ProcessState> = processes
+            .iter()
+            .map(|process| (process.pid, process))
+            .collect();
+        let ended = self.places.iter().filter(|&(pid, place)| {
+            let process = now.get(pid);
+            process.is_none_or(|process| !is_known(process, place))
+        });
+        let ended = ended.map(|(&pid, _)| pid);
+        let roots = selectors.iter().flat_map(|selector| selector.roots());
+        let roots: BTreeSet<Pid> = roots.collect();
+        self.spent.extend(ended.filter(|pid| roots.contains(pid)));
         let kept: Vec<(Pid, usize)> = processes
             .iter()
             .filter_map(|process| {
@@ -167,7 +200,9 @@ impl Roster {
         let mut taken: BTreeMap<Pid, usize> = kept.iter().copied().collect();
         for (scope, selector) in selectors.iter().enumerate() {
             let kept = kept.iter().filter(|&&(_, of)| of == scope);
-            let named = processes.iter().filter(|process| selector.names(process));
+            let named = processes
+                .iter()
+                .filter(|process| selector.names_but(process, &self.spent));
             let first = kept
                 .map(|&(pid, _)| pid)
                 .chain(named.map(|process| process.pid));
@@ -205,6 +240,7 @@ mod tests {
             parent: Pid(parent),
             user: 1000 + pid as u32 % 2,
             group: Some(format!("/work/{}", pid / 100)),
+            allowed_nodes: None,
             name: name.to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::unknown("test"),
@@ -293,6 +329,14 @@ mod tests {
             of(roster.assign(&selectors, &processes)),
             [vec![101], vec![200, 201]]
         );
+        // The shell's number is used again: nobody chose that one.
+        processes.push(process(100, 1, "stranger"));
+        processes[3].space = SpaceId(902);
+        assert_eq!(
+            of(roster.assign(&selectors, &processes)),
+            [vec![101], vec![200, 201]]
+        );
+        processes.pop();
         // The number 101 is used again, by somebody else's child.
         processes[0] = process(101, 7, "stranger");
         processes[0].space = SpaceId(901);

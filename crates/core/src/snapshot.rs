@@ -351,6 +351,8 @@ pub struct ProcessState {
     pub user: u32,
     /// Path of its control group, as in `/proc/PID/cgroup`, where known.
     pub group: Option<String>,
+    /// Nodes that it may have memory on (its cpuset's); `None` where these are all, or unknown.
+    pub allowed_nodes: Option<Vec<NodeId>>,
     /// Its command name, for people.
     pub name: String,
     /// Base pages resident, where known.
@@ -385,6 +387,16 @@ pub struct Snapshot {
     pub processes: Vec<ProcessState>,
     /// CPU time that hither itself used in the interval, its movers included, in us.
     pub own_cpu_us: Evidence<u64>,
+}
+
+impl ProcessState {
+    /// May it have memory on this node, as far as is known?
+    #[must_use]
+    pub fn may_use(&self, node: NodeId) -> bool {
+        self.allowed_nodes
+            .as_ref()
+            .is_none_or(|allowed| allowed.contains(&node))
+    }
 }
 
 impl Snapshot {

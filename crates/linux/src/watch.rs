@@ -11,7 +11,8 @@ use crate::sys;
 use crate::topology::Topology;
 use crate::tracker::Tracker;
 use crate::tracker::view::SampleView;
-use hither_core::ids::{Pid, SpaceId};
+use hither_core::ids::{NodeId, Pid, SpaceId};
+use hither_core::set::NodeSet;
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState, ProcessState, Snapshot};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -149,6 +150,7 @@ impl Watch {
             state.pid = Pid(process.pid);
             state.space = SpaceId(process.incarnation);
             state.parent = Pid(process.parent);
+            state.allowed_nodes = allowed(&snapshot.nodes, process.allowed_nodes.as_ref());
             state.resident_pages = Evidence::measured(process.resident_pages, "/proc/PID/stat");
             state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");
         }
@@ -168,6 +170,17 @@ impl Watch {
     }
 }
 
+/// The nodes that a process may use; `None` where these are all.
+fn allowed(nodes: &[NodeState], set: Option<&NodeSet>) -> Option<Vec<NodeId>> {
+    let set = set?;
+    let allowed: Vec<NodeId> = nodes
+        .iter()
+        .map(|node| node.id)
+        .filter(|&node| set.contains(node))
+        .collect();
+    (allowed.len() < nodes.len()).then_some(allowed)
+}
+
 fn unnamed() -> ProcessState {
     let none = || Evidence::unknown("not read yet");
     ProcessState {
@@ -176,6 +189,7 @@ fn unnamed() -> ProcessState {
         parent: Pid(0),
         user: 0,
         group: None,
+        allowed_nodes: None,
         name: String::new(),
         resident_pages: none(),
         cpu_us: none(),
@@ -196,6 +210,22 @@ fn read_free_kb(file: &File, node: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cpuset_that_holds_all_nodes_limits_nothing() {
+        let root = Root::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../fixtures/machines/four-node-hmat"
+        ));
+        let nodes = empty_snapshot(&Topology::read(&root).unwrap()).nodes;
+        let set = |ids: &[u32]| ids.iter().map(|&id| NodeId(id)).collect::<NodeSet>();
+        let first = nodes[0].id.0;
+        assert_eq!(allowed(&nodes, None), None);
+        let all: Vec<u32> = (0..64).collect();
+        assert_eq!(allowed(&nodes, Some(&set(&all))), None);
+        let one = Some(vec![NodeId(first)]);
+        assert_eq!(allowed(&nodes, Some(&set(&[first, 63]))), one);
+    }
     use crate::tracker::residency::ResidencyTracker;
 
     #[test]

@@ -14,7 +14,7 @@ use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason};
 use crate::policy::{Outlook, Proposal, ProposedMove, moving_unit};
-use crate::snapshot::{Evidence, PageStats};
+use crate::snapshot::{Evidence, PageStats, ProcessState};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -95,6 +95,11 @@ impl Scope {
                 pages.map(|page| (unit(page), page.home)).collect()
             }
         };
+        let processes = turn.snapshot.processes.iter();
+        let narrow: HashMap<Pid, &ProcessState> = processes
+            .filter(|process| process.allowed_nodes.is_some())
+            .map(|process| (process.pid, process))
+            .collect();
         let mut seen = HashSet::with_capacity(proposed.len());
         let mut moves = Vec::with_capacity(proposed.len());
         for order in proposed {
@@ -108,7 +113,9 @@ impl Scope {
                 huge: order.huge,
             };
             let from = self.where_it_is(&seen_at, since_us, order);
+            let narrow = narrow.get(&order.pid);
             let is_wanted = from != order.to
+                && narrow.is_none_or(|process| process.may_use(order.to))
                 && !switched_off.contains(&order.mechanism)
                 && self.lives.contains_key(&order.pid)
                 && moving_unit(order.page, order.huge) == order.page
@@ -179,7 +186,7 @@ impl Scope {
                 id: turn.numbers.campaign - 1,
                 mechanisms: BTreeSet::new(),
                 before: self.phases.before(),
-                phase: self.phases.number(),
+                phase: self.phases.phase(),
                 predicted: predict::PredictedChange::default(),
                 predicted_gain_ns: Some(0.0),
                 moved: Vec::new(),

@@ -3,13 +3,15 @@
 //! While a policy works or learns: full sampling, short intervals. While a campaign is measured:
 //! short intervals, and as many samples as its policy has use for. When it has nothing to do, or
 //! its gates are shut: as little sampling as [`EngineConfig::rest_sampling`] says, at growing
-//! intervals. Asleep, the global metrics (which cost a few reads) are compared with those at
+//! intervals. Asleep, the scope's figures (which cost a few reads) are compared with those at
 //! falling asleep; a change, or a new process, wakes it. A wake-up that led to no move makes the
-//! next one need more of a change.
+//! next one need more of a change, or, for new processes and figures that become known, more time:
+//! where processes come and go all the time, each is new. A policy that only learns is not waited
+//! for without end.
 
 use super::config::EngineConfig;
 use super::verdict::Reading;
-use crate::ids::Pid;
+use crate::ids::SpaceId;
 use crate::plan::Sampling;
 use crate::policy::Outlook;
 
@@ -30,17 +32,24 @@ const WAKE_RATE: f64 = 0.5;
 const FRUITLESS_FACTOR: f64 = 1.5;
 /// Fruitless wake-ups that count.
 const MAX_FRUITLESS: i32 = 5;
+/// Steps for which a policy may learn without moving anything: 5 s at the short interval, more than
+/// the longest memory of a policy.
+const LEARNING_STEPS: u32 = 50;
 
 /// The state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attention {
     idle_steps: u32,
     is_shut: bool,
-    /// What the world looked like at falling asleep.
-    asleep: Option<(Reading, Vec<Pid>)>,
+    /// What the world looked like at falling asleep: figures, and the lives of memory, ascending.
+    asleep: Option<(Reading, Vec<SpaceId>)>,
     fruitless: i32,
     moved_since_waking: bool,
     probed_us: u64,
+    /// Steps in which the policy learned, since it woke up or moved something.
+    learning_steps: u32,
+    /// New processes wake it from this time on.
+    sleeps_until_us: u64,
 }
 
 /// What the engine knows when it decides how closely to watch.
@@ -55,7 +64,8 @@ pub(super) struct Situation<'a> {
     /// The next step may ask for moves; not while a campaign is measured.
     pub may_move: bool,
     pub reading: Reading,
-    pub pids: &'a [Pid],
+    /// The lives of memory that are watched, ascending.
+    pub spaces: &'a [SpaceId],
     /// Does the policy use samples?
     pub uses_samples: bool,
 }
@@ -77,10 +87,18 @@ impl Attention {
         if situation.has_moves {
             self.fruitless = 0;
             self.moved_since_waking = true;
+            self.learning_steps = 0;
         }
         let is_shut = situation.outlook == Outlook::Shut;
         let opened = std::mem::replace(&mut self.is_shut, is_shut) && !is_shut;
-        let has_work = matches!(situation.outlook, Outlook::Working | Outlook::Learning);
+        let has_work = match situation.outlook {
+            Outlook::Working => true,
+            Outlook::Learning => {
+                self.learning_steps = self.learning_steps.saturating_add(1);
+                self.learning_steps <= LEARNING_STEPS
+            }
+            Outlook::Shut | Outlook::Done => false,
+        };
         // Without samples a policy cannot see work: its word counts only where it had some.
         let is_blind = self.asleep.is_some();
         if situation.is_busy || situation.has_moves || opened || (has_work && !is_blind) {
@@ -94,8 +112,8 @@ impl Attention {
             };
             return (sampling, config.interval_us);
         }
-        if let Some((then, pids)) = &self.asleep
-            && (pids != situation.pids || (!is_shut && self.has_changed(then, &situation.reading)))
+        if let Some((then, spaces)) = &self.asleep
+            && self.is_to_wake(then, spaces, situation)
         {
             self.fruitless = if self.moved_since_waking {
                 0
@@ -103,9 +121,12 @@ impl Attention {
                 (self.fruitless + 1).min(MAX_FRUITLESS)
             };
             self.moved_since_waking = false;
+            self.learning_steps = 0;
+            let rest_us = config.max_interval_us << self.fruitless;
+            self.sleeps_until_us = situation.now_us.saturating_add(rest_us);
             self.wake();
             return (
-                if is_shut {
+                if is_shut || !situation.uses_samples {
                     situation.rest(config)
                 } else {
                     Sampling::Full
@@ -133,7 +154,7 @@ impl Attention {
             return Sampling::Cheap;
         }
         if self.asleep.is_none() {
-            self.asleep = Some((situation.reading, situation.pids.to_vec()));
+            self.asleep = Some((situation.reading, situation.spaces.to_vec()));
             self.probed_us = situation.now_us;
         }
         if situation.now_us.saturating_sub(self.probed_us) >= config.probe_us {
@@ -153,6 +174,16 @@ impl Attention {
             .interval_us
             .saturating_mul(1 << doublings.min(20))
             .min(longest_us)
+    }
+
+    fn is_to_wake(&self, then: &Reading, spaces: &[SpaceId], situation: &Situation<'_>) -> bool {
+        let now = &situation.reading;
+        if !self.is_shut && self.has_changed(then, now) {
+            return true;
+        }
+        let is_new = |space: &SpaceId| spaces.binary_search(space).is_err();
+        situation.now_us >= self.sleeps_until_us
+            && (situation.spaces.iter().any(is_new) || (!then.is_usable() && now.is_usable()))
     }
 
     fn has_changed(&self, then: &Reading, now: &Reading) -> bool {
@@ -189,7 +220,7 @@ mod tests {
             has_moves: false,
             may_move: true,
             reading,
-            pids: &[Pid(1)],
+            spaces: &[SpaceId(1)],
             uses_samples: true,
         };
         let config = EngineConfig {
@@ -211,7 +242,7 @@ mod tests {
                     has_moves: false,
                     may_move: true,
                     reading: Reading::default(),
-                    pids: &[Pid(1)],
+                    spaces: &[SpaceId(1)],
                     uses_samples,
                 };
                 let (sampling, _) = attention.next(&EngineConfig::default(), &situation);
@@ -272,5 +303,56 @@ mod tests {
             step(&mut attention, 8_000_000, Outlook::Done, 0.5),
             (Sampling::Full, 100_000)
         );
+    }
+
+    #[test]
+    fn processes_that_come_and_go_wake_it_ever_more_seldom() {
+        let config = EngineConfig::default();
+        let mut attention = Attention::default();
+        let mut full_us = 0;
+        let mut now_us = 0;
+        let mut life = 0;
+        while now_us < 120_000_000 {
+            life += 1;
+            // Ever new processes, of which nothing is ever learned.
+            let situation = Situation {
+                now_us,
+                outlook: Outlook::Learning,
+                is_busy: false,
+                has_moves: false,
+                may_move: true,
+                reading: Reading::default(),
+                spaces: &[SpaceId(life)],
+                uses_samples: true,
+            };
+            let (sampling, interval_us) = attention.next(&config, &situation);
+            now_us += interval_us;
+            if sampling == Sampling::Full {
+                full_us += interval_us;
+            }
+        }
+        // At first for 5 s, and then for an interval and 5 s at each of the wake-ups, which come
+        // after 1, 2, 4, 8, 16 and 32 s.
+        assert!((5_000_000..45_000_000).contains(&full_us), "{full_us}");
+        // Somebody who comes after a rest is looked at at once.
+        let newcomer = |now_us, spaces: &[SpaceId], attention: &mut Attention| {
+            let situation = Situation {
+                now_us,
+                outlook: Outlook::Done,
+                is_busy: false,
+                has_moves: false,
+                may_move: true,
+                reading: Reading::default(),
+                spaces,
+                uses_samples: true,
+            };
+            attention.next(&config, &situation).0
+        };
+        for _ in 0..100 {
+            now_us += 1_000_000;
+            newcomer(now_us, &[SpaceId(life)], &mut attention);
+        }
+        let both = [SpaceId(life), SpaceId(life + 1)];
+        assert_eq!(newcomer(now_us, &both, &mut attention), Sampling::Full);
     }
 }

@@ -23,11 +23,11 @@ pub struct EngineConfig {
     pub rate_bytes_per_s: u64,
     /// Bytes that may be moved at once after a rest. 128 MiB: Carrefour's 30,000 pages a period.
     pub burst_bytes: u64,
-    /// CPU time that hither itself may use, as a share of the machine's: 1 %. Beyond it new moves
-    /// wait and sampling is sparse.
+    /// CPU time that hither itself may use, its movers included, as a share of the machine's: 2 %,
+    /// half of the harm that a program may come to. Beyond it new moves wait and sampling is sparse.
     pub disturbance_share: f64,
-    /// That share may be saved up for so long, in us: 30 s, so that what a program's start needs
-    /// can be used at once (2.4 s on 8 CPUs; a page costs 5 to 25 us).
+    /// That share may be saved up for so long, in us: 30 s, so that what the start of a program needs
+    /// can be used at once. 4.8 s on 8 CPUs, in which an old machine (22 us a page) moves 850 MB.
     pub disturbance_span_us: u64,
     /// Base pages per request at most. 2048: 8 MiB keep the executor's answer within tens of ms.
     pub request_pages: usize,
@@ -75,6 +75,8 @@ pub struct EngineConfig {
     /// moved, as it could not be put back. 1 M: 80 MB, and 7 GiB of interleaved pages (some 0.55
     /// runs a page) or any amount of neighbours that moved alike.
     pub ledger_runs: usize,
+    /// Campaigns whose account is kept, the last ones. 1024: half an hour of the shortest.
+    pub campaign_rows: usize,
     /// Entries of the log that are kept. 4096.
     pub log_entries: usize,
     /// Sampling while nothing is left to do, or while a policy's gates are shut, for policies that
@@ -96,7 +98,7 @@ impl Default for EngineConfig {
             reserve_bytes: 8 << 20,
             rate_bytes_per_s: 1_000_000_000,
             burst_bytes: 128 << 20,
-            disturbance_share: 0.01,
+            disturbance_share: 0.02,
             disturbance_span_us: 30_000_000,
             request_pages: 2048,
             cooldown_us: 2_000_000,
@@ -116,6 +118,7 @@ impl Default for EngineConfig {
             off_after_harm_us: 30_000_000,
             revert_attempts: 10,
             ledger_runs: 1 << 20,
+            campaign_rows: 1024,
             log_entries: 4096,
             rest_sampling: Sampling::Cheap,
             probe_us: 10_000_000,

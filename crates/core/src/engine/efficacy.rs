@@ -14,6 +14,7 @@
 
 use super::config::EngineConfig;
 use super::ledger::Unit;
+use super::phase::Phase;
 use super::predict::PredictedChange;
 use super::verdict::{Grounds, Reading, Verdict, judge};
 use crate::ids::{NodeId, Pid, SpaceId};
@@ -54,7 +55,7 @@ pub(super) struct Campaign {
     pub mechanisms: BTreeSet<Mechanism>,
     /// What it began with, and the phase that this was read in.
     pub before: Reading,
-    pub phase: u32,
+    pub phase: Phase,
     pub predicted: PredictedChange,
     /// Stall time that was predicted to be saved per interval, in ns, where known.
     pub predicted_gain_ns: Option<f64>,
@@ -188,7 +189,7 @@ impl Efficacy {
         &mut self,
         config: &EngineConfig,
         reading: &Reading,
-        phase: u32,
+        phase: Phase,
         has_pending: bool,
         some_came: bool,
     ) -> Option<Judgement> {
@@ -276,10 +277,18 @@ fn conclude(
     config: &EngineConfig,
     campaign: Campaign,
     readings: &[Reading],
-    phase: u32,
+    phase: Phase,
 ) -> Judgement {
     let after = Reading::mean(readings);
-    let same_phase = campaign.phase == phase;
+    if campaign.phase.is_part != phase.is_part {
+        return Judgement {
+            campaign,
+            verdict: Verdict::Inconclusive,
+            grounds: Grounds::Company,
+            after,
+        };
+    }
+    let same_phase = campaign.phase.number == phase.number;
     let mechanisms = campaign.mechanisms.iter();
     let objectives = mechanisms.flat_map(|mechanism| mechanism.objectives());
     let (verdict, grounds) = judge(

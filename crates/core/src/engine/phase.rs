@@ -26,10 +26,19 @@ pub const OTHER_USERS: f64 = 0.4;
 /// Samples from which an interval tells of its users.
 pub const MIN_SAMPLES: f64 = 50.0;
 
+/// What readings are of: those of two may not be compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Phase {
+    /// Changes when the memory gets other users.
+    pub number: u32,
+    /// Others run besides: figures are those of the scope's samples, not the machine's counters.
+    pub is_part: bool,
+}
+
 /// The state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Phases {
-    number: u32,
+    phase: Phase,
     /// Decayed samples per node position of those who accessed.
     users: Vec<f64>,
     /// Of the stretch, without its first; oldest first.
@@ -42,7 +51,10 @@ pub(super) struct Phases {
 
 impl Phases {
     /// Takes in an interval.
-    pub fn take(&mut self, snapshot: &Snapshot, reading: Reading) {
+    pub fn take(&mut self, snapshot: &Snapshot, reading: Reading, is_part: bool) {
+        if std::mem::replace(&mut self.phase.is_part, is_part) != is_part {
+            self.last = None;
+        }
         let users = users_of(snapshot);
         let total: f64 = users.iter().sum();
         let known: f64 = self.users.iter().sum();
@@ -57,7 +69,7 @@ impl Phases {
         });
         let is_first = self.last.replace(reading).is_none();
         if has_other_users || known == 0.0 && tells {
-            self.number += u32::from(has_other_users);
+            self.phase.number += u32::from(has_other_users);
             self.users = users;
         } else {
             self.users.resize(users.len(), 0.0);
@@ -77,9 +89,9 @@ impl Phases {
         self.readings.push_back(reading);
     }
 
-    /// Changes when the memory gets other users.
-    pub fn number(&self) -> u32 {
-        self.number
+    /// What the last reading was of.
+    pub fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// Is there a reading that a campaign can begin with?
@@ -133,8 +145,12 @@ mod tests {
         let mut phases = Phases::default();
         let mut take = |world: &mut World, rate| {
             let snapshot = world.snapshot(100_000, Sampling::Full);
-            phases.take(&snapshot, reading(rate));
-            (phases.number(), phases.is_comparable(), phases.before())
+            phases.take(&snapshot, reading(rate), false);
+            (
+                phases.phase().number,
+                phases.is_comparable(),
+                phases.before(),
+            )
         };
         // One thread fills its data, alone.
         world.alone = Some(0);
@@ -152,13 +168,28 @@ mod tests {
     }
 
     #[test]
+    fn counters_and_samples_are_not_compared() {
+        let mut world = World::new(Pattern::Shared, 64);
+        let mut phases = Phases::default();
+        let mut told = Vec::new();
+        for is_part in [false, false, true, true] {
+            let snapshot = world.snapshot(100_000, Sampling::Full);
+            phases.take(&snapshot, reading(50.0), is_part);
+            told.push((phases.phase().is_part, phases.is_comparable()));
+        }
+        let expected = [(false, false), (false, true), (true, false), (true, true)];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
     fn what_never_lasts_is_taken_all_the_same() {
         let mut world = World::new(Pattern::Shared, 64);
         let mut phases = Phases::default();
         let mut comparable = Vec::new();
         for round in 0..8 {
             let rate = if round % 2 == 0 { 1.0 } else { 100.0 };
-            phases.take(&world.snapshot(100_000, Sampling::Full), reading(rate));
+            let snapshot = world.snapshot(100_000, Sampling::Full);
+            phases.take(&snapshot, reading(rate), false);
             comparable.push(phases.is_comparable());
         }
         assert_eq!(comparable[..4], [false; 4]);

@@ -66,6 +66,7 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         parent: Pid(1),
         user: 0,
         group: None,
+        allowed_nodes: None,
         name: "puppet".into(),
         resident_pages: Evidence::unknown("test"),
         cpu_us: Evidence::unknown("test"),

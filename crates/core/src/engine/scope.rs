@@ -139,14 +139,14 @@ impl Scope {
         self.ledger
             .compact(turn.now_us, turn.config.ledger_runs / 4);
         let reading = Reading::of(turn.snapshot);
-        self.phases.take(turn.snapshot, reading);
+        self.phases.take(turn.snapshot, reading, turn.is_part);
         if outcomes.iter().any(|outcome| !outcome.moved.is_empty()) {
             self.phases.disturb();
         }
         let judgement = self.efficacy.advance(
             turn.config,
             &reading,
-            self.phases.number(),
+            self.phases.phase(),
             !self.pending.is_empty(),
             !outcomes.is_empty(),
         );
@@ -162,7 +162,8 @@ impl Scope {
             requests.extend(self.admit(turn, proposal));
         }
         self.account.summary.request_count += requests.len() as u64;
-        let pids: Vec<Pid> = self.lives.keys().copied().collect();
+        let mut spaces: Vec<SpaceId> = self.lives.values().copied().collect();
+        spaces.sort_unstable();
         let situation = Situation {
             now_us: turn.now_us,
             outlook,
@@ -170,7 +171,7 @@ impl Scope {
             has_moves: !requests.is_empty(),
             may_move: self.may_move(),
             reading,
-            pids: &pids,
+            spaces: &spaces,
             uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
         };
         let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);
@@ -237,11 +238,20 @@ impl Scope {
         let pending = self.pending.values().flat_map(|pending| &pending.pages);
         let pending: u64 = pending.map(|page| page.base_pages()).sum();
         let unjudged_pages = pending + self.efficacy.campaign_pages();
+        // Where no member may have memory there is no room.
+        let nodes = snapshot.nodes.iter().zip(turn.room.iter());
+        let is_allowed = |node| {
+            let mut processes = snapshot.processes.iter();
+            processes.any(|process| process.may_use(node))
+        };
+        let room: Vec<u64> = nodes
+            .map(|(node, &room)| if is_allowed(node.id) { room } else { 0 })
+            .collect();
         let mut context = Context {
             now_us: turn.now_us,
             random: &mut self.random,
             page_budget,
-            room_pages: turn.room,
+            room_pages: &room,
             ledger: &self.ledger,
             sampling: turn.sampling,
             switched_off: &switched_off,
@@ -453,7 +463,7 @@ impl Scope {
             measured_gain_ns,
         };
         turn.tell(event);
-        self.account.summary.campaigns.push(CampaignRow {
+        let row = CampaignRow {
             campaign: campaign.id,
             started_us: campaign.started_us,
             judged_us: now_us,
@@ -467,7 +477,8 @@ impl Scope {
             predicted: campaign.predicted,
             predicted_gain_ns: campaign.predicted_gain_ns,
             measured_gain_ns,
-        });
+        };
+        self.account.judged(row, turn.config.campaign_rows);
         if let Some(until_us) = until_us {
             let event = Event::SwitchedOff {
                 mechanisms,

@@ -80,8 +80,13 @@ pub struct Summary {
     pub directions: Vec<DirectionRow>,
     /// Pages that were not moved, by reason.
     pub refused: Vec<(Refusal, u64)>,
-    /// Campaigns that were judged, in time.
+    /// Campaigns that were judged, in time: the last [`EngineConfig::campaign_rows`].
+    ///
+    /// [`EngineConfig::campaign_rows`]: super::EngineConfig::campaign_rows
     pub campaigns: Vec<CampaignRow>,
+    /// Campaigns that made room for later ones.
+    #[serde(default)]
+    pub campaigns_dropped: u64,
     /// Base pages moved that were not judged yet.
     pub unjudged_pages: u64,
 }
@@ -109,6 +114,16 @@ impl Account {
         if mechanism == Mechanism::Revert {
             self.summary.reverted_pages += page_count;
         }
+    }
+
+    /// A campaign was judged; the oldest of more than `limit` makes room.
+    pub fn judged(&mut self, row: CampaignRow, limit: usize) {
+        let rows = &mut self.summary.campaigns;
+        if rows.len() >= limit.max(1) {
+            rows.remove(0);
+            self.summary.campaigns_dropped += 1;
+        }
+        rows.push(row);
     }
 
     pub fn refused(&mut self, refused: &[(Refusal, u64)]) {
@@ -165,6 +180,9 @@ impl fmt::Display for Summary {
         }
         for (refusal, count) in &self.refused {
             writeln!(f, "  not moved: {count} pages, {refusal}")?;
+        }
+        if self.campaigns_dropped > 0 {
+            writeln!(f, "  {} campaigns before these", self.campaigns_dropped)?;
         }
         for row in &self.campaigns {
             let names: Vec<&str> = row

@@ -2,6 +2,7 @@
 
 use super::world::{Loop, PID, Pattern, Seen, World};
 use super::*;
+use crate::ids::NodeId;
 use crate::plan::{Mechanism, Refusal};
 use crate::policy::{self, Policy};
 use crate::snapshot::Evidence;
@@ -354,6 +355,16 @@ fn a_full_node_gets_nothing() {
     let spread = run.world.spread();
     assert_eq!(spread[2], 0.0);
     assert!((0.28..0.40).contains(&spread[3]), "{spread:?}");
+}
+
+#[test]
+fn a_process_gets_memory_only_where_it_may_have_some() {
+    let mut world = World::new(Pattern::Shared, PAGES);
+    world.allowed = Some(vec![NodeId(0), NodeId(4)]);
+    let (run, _) = run(world, 20);
+    let spread = run.world.spread();
+    assert_eq!((spread[1], spread[3]), (0.0, 0.0));
+    assert!((0.45..0.55).contains(&spread[2]), "{spread:?}");
 }
 
 #[test]

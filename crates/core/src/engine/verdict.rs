@@ -128,6 +128,8 @@ pub enum Grounds {
     Idle,
     /// Other nodes used the memory afterwards.
     Phase,
+    /// Others began to run beside the program, or ended: the figures are not of the same processes.
+    Company,
     /// The accesses per us changed threefold.
     Rate,
     /// One figure became better and another worse.
@@ -148,6 +150,7 @@ impl Grounds {
             Self::LatencyAndRate => "latency and accesses per us",
             Self::Idle => "hardly any access was made afterwards",
             Self::Phase => "the program did something else afterwards, its memory had other users",
+            Self::Company => "others came to run beside the program, or left",
             Self::Rate => {
                 "the program did something else afterwards, accesses per us changed threefold"
             }

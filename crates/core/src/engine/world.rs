@@ -65,6 +65,8 @@ pub struct World {
     pub rate: f64,
     /// Nodes with no memory left beyond what they hold.
     pub full: Vec<usize>,
+    /// Nodes that the process may use, where not all.
+    pub allowed: Option<Vec<NodeId>>,
     /// Owners are rotated by this many nodes.
     pub rotation: usize,
     interval_count: usize,
@@ -96,6 +98,7 @@ impl World {
             move_counts: BTreeMap::new(),
             rate: 0.0,
             full: Vec::new(),
+            allowed: None,
             rotation: 0,
             interval_count: 0,
             random: Random::new(99),
@@ -283,6 +286,7 @@ impl World {
                 parent: Pid(1),
                 user: 0,
                 group: None,
+                allowed_nodes: self.allowed.clone(),
                 name: "world".into(),
                 resident_pages: Evidence::measured(self.homes.len() as u64, "the world"),
                 cpu_us: Evidence::unknown("not modelled"),

@@ -8,6 +8,7 @@
 //! A process that executes another program gets a new *incarnation*: what was known about its
 //! addresses is void. So does a number that the kernel used again.
 
+use super::allowed;
 use super::pagemap::Pagemap;
 use super::stat::{self, TICKS_PER_SECOND};
 use crate::error::Result;
@@ -16,6 +17,7 @@ use crate::parse;
 use crate::partition::cgroup;
 use crate::root::Root;
 use crate::sys;
+use hither_core::set::NodeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -43,6 +45,8 @@ pub struct Process {
     pub resident_pages: u64,
     /// CPU time used since the last refresh, in us; of one that is new, since it started.
     pub cpu_us: u64,
+    /// Nodes of its cpuset when it was first looked at, where the kernel tells.
+    pub allowed_nodes: Option<NodeSet>,
     /// Its page map; `None` where it is not ours to read.
     pub pagemap: Option<Pagemap>,
     start_ticks: u64,
@@ -376,8 +380,10 @@ impl Tree {
             false => 0,
         };
         let incarnation = self.take_incarnation();
+        let status = super::read(&self.root, pid, "status", allowed::parse);
         self.processes.push(Process {
             pid,
+            allowed_nodes: status.ok().and_then(|allowed| allowed.nodes),
             name: stat.name,
             incarnation,
             mapped_bytes: stat.mapped_bytes,

@@ -80,6 +80,7 @@ impl Scene {
                 parent: Pid(1),
                 user: 0,
                 group: None,
+                allowed_nodes: None,
                 name: "test".into(),
                 resident_pages: Evidence::unknown("test"),
                 cpu_us: Evidence::unknown("test"),
