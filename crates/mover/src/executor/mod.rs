@@ -8,13 +8,13 @@
 pub mod cut;
 pub mod queue;
 
-pub use queue::{Limits, Next, Part, Queue, Slice, Task};
+pub use queue::{Limits, Next, Part, Queue, Slice, Task, Ticket};
 
 use crate::backend::{Backend, Outcome};
 use crate::clock::Clock;
 use crate::service::bind;
 use crate::sync::lock;
-use hither_core::ids::{CpuId, Pid};
+use hither_core::ids::CpuId;
 use hither_core::plan::Refusal;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -159,7 +159,7 @@ impl Executor {
     }
 
     /// As [`Queue::cancel`].
-    pub fn cancel(&self, is_meant: impl FnMut(u64, Pid) -> bool) {
+    pub fn cancel(&self, is_meant: impl FnMut(Ticket) -> bool) {
         self.state().queue.cancel(is_meant);
         self.shared.ends.notify_all();
     }
@@ -197,7 +197,7 @@ impl Executor {
 
     fn end(&mut self) {
         let mut state = self.state();
-        state.queue.cancel(|_, _| true);
+        state.queue.cancel(|_| true);
         state.is_closing = true;
         drop(state);
         self.shared.work.notify_all();

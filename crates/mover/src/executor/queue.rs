@@ -20,8 +20,8 @@
 use super::cut::{self, Cutter};
 use crate::backend::{Action, Job, Outcome, Pages, Race};
 use crate::rate::TokenBucket;
-use hither_core::ids::{NodeId, Pid};
-use hither_core::plan::Refusal;
+use hither_core::ids::{NodeId, Pid, SpaceId};
+use hither_core::plan::{MoveRequest, Refusal};
 use hither_core::snapshot::{HUGE_PAGES, PAGE_BYTES};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -70,10 +70,37 @@ pub struct Task {
     pub id: u64,
     /// Whose pages.
     pub pid: Pid,
+    /// Which life of that process's memory, where the caller tells them apart.
+    pub space: SpaceId,
     /// Ascending runs.
     pub pages: Vec<Range<u64>>,
     /// Where to, at least one.
     pub to: Vec<NodeId>,
+}
+
+impl Task {
+    /// What the engine asks for.
+    #[must_use]
+    pub fn of_request(request: &MoveRequest) -> Self {
+        Self {
+            id: request.id,
+            pid: request.pid,
+            space: request.space,
+            pages: cut::runs(request.pages.iter().copied()),
+            to: vec![request.to],
+        }
+    }
+}
+
+/// What a task is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// [`Task::id`].
+    pub id: u64,
+    /// [`Task::pid`].
+    pub pid: Pid,
+    /// [`Task::space`].
+    pub space: SpaceId,
 }
 
 /// Pages of one task within a slice.
@@ -147,7 +174,7 @@ pub enum Next {
 /// A task that has not finished.
 #[derive(Debug)]
 struct Entry {
-    pid: Pid,
+    ticket: Ticket,
     to: Vec<NodeId>,
     left: Cutter,
     /// What a full node refused, with the node to try now.
@@ -230,7 +257,11 @@ impl Queue {
         });
         lane.tasks.push_back(task.id);
         let entry = Entry {
-            pid: task.pid,
+            ticket: Ticket {
+                id: task.id,
+                pid: task.pid,
+                space: task.space,
+            },
             to: task.to,
             left,
             again: VecDeque::new(),
@@ -366,7 +397,7 @@ impl Queue {
             lane.used_ns += if took_ns > 0 { took_ns } else { pages * 250 };
         }
         if is_gone {
-            self.cancel(|_, pid| pid == slice.pid);
+            self.cancel(|ticket| ticket.pid == slice.pid);
         }
         self.close_lane(slice.pid);
     }
@@ -382,7 +413,7 @@ impl Queue {
             let cutter = Cutter::new(cut::runs(full));
             let was_waiting = entry.waiting() > 0;
             entry.again.push_back((cutter, part.turn + 1));
-            let lane = self.lanes.get_mut(&entry.pid).expect("has a slice");
+            let lane = self.lanes.get_mut(&entry.ticket.pid).expect("has a slice");
             // A task whose last pages these were has left its lane.
             if !was_waiting && !lane.tasks.contains(&part.task) {
                 lane.tasks.push_front(part.task);
@@ -408,17 +439,13 @@ impl Queue {
         }
     }
 
-    /// What waits of the tasks that `is_meant` names (by number and process) is refused as not
+    /// What waits of the tasks that `is_meant` names is refused as not
     /// tried, or for want of memory where a full node refused it. What is on its way finishes.
-    pub fn cancel(&mut self, mut is_meant: impl FnMut(u64, Pid) -> bool) {
-        let all = self.entries.iter();
-        let meant: Vec<u64> = all
-            .filter(|(id, entry)| is_meant(**id, entry.pid))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in meant {
+    pub fn cancel(&mut self, mut is_meant: impl FnMut(Ticket) -> bool) {
+        let tickets = self.entries.values().map(|entry| entry.ticket);
+        let meant: Vec<Ticket> = tickets.filter(|ticket| is_meant(*ticket)).collect();
+        for Ticket { id, pid, .. } in meant {
             let entry = self.entries.get_mut(&id).expect("it was just seen");
-            let pid = entry.pid;
             let full: u64 = entry.again.iter().map(|(cutter, _)| cutter.left()).sum();
             let left = entry.left.left();
             entry.left = Cutter::default();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::{Action, Job, OutcomeBuilder, Unavailable};
-use hither_core::ids::NodeId;
+use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::snapshot::PAGE_BYTES;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +69,7 @@ fn task(id: u64, pid: i32, pages: Range<u64>, to: &[u32]) -> Task {
     Task {
         id,
         pid: Pid(pid),
+        space: SpaceId(0),
         pages: vec![pages],
         to: to.iter().copied().map(NodeId).collect(),
     }
@@ -320,10 +321,10 @@ proptest! {
                 Deed::End(_) => {}
                 Deed::Pass(ns) => now_ns += ns,
                 Deed::Cancel(pid) => {
-                    queue.cancel(|id, of| {
-                        let is_meant = of == Pid(pid);
+                    queue.cancel(|ticket| {
+                        let is_meant = ticket.pid == Pid(pid);
                         if is_meant {
-                            cancelled.insert(id);
+                            cancelled.insert(ticket.id);
                         }
                         is_meant
                     });
@@ -457,7 +458,7 @@ fn who_rests_takes_nothing_and_closing_leaves_nothing_behind() {
 fn a_cancelled_task_ends_and_the_others_go_on() {
     let (executor, _) = executor(1, 0);
     executor.submit([task(1, 1, 0..512_000, &[1]), task(2, 2, 0..1024, &[1])]);
-    executor.cancel(|_, pid| pid == Pid(1));
+    executor.cancel(|ticket| ticket.pid == Pid(1));
     assert!(executor.wait(LONG));
     let done: BTreeMap<u64, Outcome> = executor.collect().into_iter().collect();
     assert_eq!(done[&1].page_count(), 512_000);
