@@ -186,6 +186,8 @@ pub struct Outcome {
     /// Pages left where they were, by reason. A page of a huge page that moved whole counts as
     /// moved.
     pub refused: Vec<(Refusal, u64)>,
+    /// Those of them that the target had no memory for, ascending, where the backend can tell.
+    pub without_room: Vec<u64>,
     /// Bytes copied.
     pub bytes: u64,
     /// Time the move took, in ns.
@@ -208,6 +210,36 @@ impl Outcome {
     pub fn page_count(&self) -> u64 {
         let refused: u64 = self.refused.iter().map(|&(_, count)| count).sum();
         self.moved.len() as u64 + self.already_there + refused
+    }
+
+    /// Takes pages back that were counted as refused: somebody else accounts for them.
+    pub(crate) fn retract(&mut self, refusal: Refusal, count: u64) {
+        for (reason, refused) in &mut self.refused {
+            if *reason == refusal {
+                *refused -= count;
+            }
+        }
+        self.refused.retain(|&(_, count)| count > 0);
+    }
+
+    /// Adds another's: of two jobs, what became of both.
+    pub fn add(&mut self, other: Self) {
+        self.moved.extend(other.moved);
+        self.already_there += other.already_there;
+        for (refusal, count) in other.refused.into_iter().filter(|&(_, count)| count > 0) {
+            match self.refused.iter_mut().find(|(known, _)| *known == refusal) {
+                Some((_, sum)) => *sum += count,
+                None => self.refused.push((refusal, count)),
+            }
+        }
+        self.without_room.extend(other.without_room);
+        self.bytes += other.bytes;
+        self.duration_ns += other.duration_ns;
+        self.stall_ns += other.stall_ns;
+        self.huge_kept += other.huge_kept;
+        self.huge_split += other.huge_split;
+        self.raced = self.raced.or(other.raced);
+        self.backend = other.backend.or(self.backend);
     }
 
     /// As the engine takes it.
@@ -265,6 +297,14 @@ impl OutcomeBuilder {
         self.refused_many(refusal, 1);
     }
 
+    /// This page stays where it is.
+    pub fn refused_page(&mut self, page: u64, refusal: Refusal) {
+        self.refused(refusal);
+        if refusal == Refusal::NoMemory {
+            self.outcome.without_room.push(page);
+        }
+    }
+
     /// Several pages stay where they are.
     pub fn refused_many(&mut self, refusal: Refusal, count: u64) {
         if count == 0 {
@@ -311,6 +351,7 @@ impl OutcomeBuilder {
             "a backend lost count of its pages"
         );
         self.outcome.moved.sort_unstable();
+        self.outcome.without_room.sort_unstable();
         self.outcome
             .refused
             .sort_unstable_by_key(|&(refusal, _)| refusal);

@@ -18,13 +18,18 @@ const NS_PER_S: i128 = 1_000_000_000;
 impl TokenBucket {
     /// A full bucket. A rate of 0 is taken as 1.
     pub fn new(bytes_per_s: u64, now_ns: u64) -> Self {
-        let mut bucket = Self {
+        let mut bucket = Self::empty(bytes_per_s, now_ns);
+        bucket.tokens = bucket.most();
+        bucket
+    }
+
+    /// One that has nothing, and no debt: the first batch goes, the second waits for it.
+    pub fn empty(bytes_per_s: u64, now_ns: u64) -> Self {
+        Self {
             bytes_per_s: bytes_per_s.max(1),
             tokens: 0,
             filled_ns: now_ns,
-        };
-        bucket.tokens = bucket.most();
-        bucket
+        }
     }
 
     fn most(&self) -> i128 {
@@ -44,6 +49,11 @@ impl TokenBucket {
         let rate = i128::from(self.bytes_per_s);
         let delay_ns = (-self.tokens + rate - 1) / rate;
         Some(u64::try_from(delay_ns).unwrap_or(u64::MAX))
+    }
+
+    /// Returns bytes that were taken and not used.
+    pub fn give_back(&mut self, bytes: u64) {
+        self.tokens = (self.tokens + i128::from(bytes) * NS_PER_S).min(self.most());
     }
 }
 

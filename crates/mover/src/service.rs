@@ -623,7 +623,7 @@ fn own_pid() -> i32 {
 
 /// Binds the calling thread to the CPUs.
 #[cfg(not(any(loom, shuttle, miri)))]
-fn bind(cpus: &[CpuId]) -> io::Result<()> {
+pub(crate) fn bind(cpus: &[CpuId]) -> io::Result<()> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     if cpus.is_empty() {
         return Ok(());
@@ -644,6 +644,6 @@ fn bind(cpus: &[CpuId]) -> io::Result<()> {
 }
 
 #[cfg(any(loom, shuttle, miri))]
-fn bind(_: &[CpuId]) -> io::Result<()> {
+pub(crate) fn bind(_: &[CpuId]) -> io::Result<()> {
     Ok(())
 }

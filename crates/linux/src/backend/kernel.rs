@@ -130,7 +130,7 @@ impl KernelBackend {
                     builder.figures().bytes += 4096;
                 }
                 Verdict::AlreadyThere => builder.already_there(),
-                Verdict::Refused(refusal) => builder.refused(refusal),
+                Verdict::Refused(refusal) => builder.refused_page(item.page, refusal),
             }
         };
         let mut left = match self.query_unless_surveyed(pid, chunk) {
