@@ -32,16 +32,23 @@ impl Selector {
     /// Does it name this process itself, whatever its parents are?
     #[must_use]
     pub fn names(&self, process: &ProcessState) -> bool {
+        self.names_but(process, &BTreeSet::new())
+    }
+
+    /// The same, where these numbers of trees' roots are other processes' by now.
+    fn names_but(&self, process: &ProcessState, ended: &BTreeSet<Pid>) -> bool {
         match self {
             Self::All => true,
-            Self::Tree(pid) => process.pid == *pid,
+            Self::Tree(pid) => process.pid == *pid && !ended.contains(pid),
             Self::Cgroup(path) => process
                 .group
                 .as_ref()
                 .is_some_and(|group| is_within(group, path)),
             Self::Name(pattern) => fits(pattern, &process.name),
             Self::User(user) => process.user == *user,
-            Self::Any(selectors) => selectors.iter().any(|selector| selector.names(process)),
+            Self::Any(selectors) => selectors
+                .iter()
+                .any(|selector| selector.names_but(process, ended)),
         }
     }
 }
@@ -133,6 +140,8 @@ pub struct ScopeSpec {
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     places: BTreeMap<Pid, Place>,
+    /// Roots of trees that have ended: their numbers name nobody any more.
+    ended: BTreeSet<Pid>,
 }
 
 /// Where a process belongs, and by what it is known again.
@@ -164,10 +173,12 @@ impl Roster {
                 is_known(process, place).then_some((process.pid, place.scope))
             })
             .collect();
+        self.note_ended(selectors, &kept);
         let mut taken: BTreeMap<Pid, usize> = kept.iter().copied().collect();
         for (scope, selector) in selectors.iter().enumerate() {
             let kept = kept.iter().filter(|&&(_, of)| of == scope);
-            let named = processes.iter().filter(|process| selector.names(process));
+            let named = processes.iter();
+            let named = named.filter(|process| selector.names_but(process, &self.ended));
             let first = kept
                 .map(|&(pid, _)| pid)
                 .chain(named.map(|process| process.pid));
@@ -190,6 +201,23 @@ impl Roster {
             self.places.insert(process.pid, place);
         }
         members
+    }
+
+    /// Roots that were known and are not `kept` have ended.
+    fn note_ended(&mut self, selectors: &[&Selector], kept: &[(Pid, usize)]) {
+        let mut waiting = selectors.to_vec();
+        while let Some(selector) = waiting.pop() {
+            match selector {
+                Selector::Any(selectors) => waiting.extend(selectors),
+                Selector::Tree(pid) => {
+                    let is_kept = kept.iter().any(|(kept, _)| kept == pid);
+                    if self.places.contains_key(pid) && !is_kept {
+                        self.ended.insert(*pid);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 }
 
@@ -293,9 +321,11 @@ mod tests {
             of(roster.assign(&selectors, &processes)),
             [vec![101], vec![200, 201]]
         );
-        // The number 101 is used again, by somebody else's child.
+        // The numbers 101 and 100 are used again, by somebody else's children.
         processes[0] = process(101, 7, "stranger");
         processes[0].space = SpaceId(901);
+        processes.push(process(100, 7, "stranger"));
+        processes[3].space = SpaceId(902);
         assert_eq!(
             of(roster.assign(&selectors, &processes)),
             [vec![], vec![200, 201]]
