@@ -35,6 +35,8 @@ struct Account {
 pub(super) struct Arbiter {
     pages: RateBudget,
     accounts: Vec<Account>,
+    /// Pages asked for in the step.
+    used: u64,
     /// Steps: the hungry take turns at being asked first.
     step_count: usize,
     /// Scopes of this step that were not asked yet.
@@ -48,6 +50,7 @@ impl Arbiter {
         Self {
             pages: RateBudget::new(config),
             accounts: Vec::new(),
+            used: 0,
             step_count: 0,
             waiting: 0,
             disturbance: Disturbance::default(),
@@ -62,6 +65,13 @@ impl Arbiter {
     /// A step begins.
     pub fn begin(&mut self, config: &EngineConfig, now_us: u64, snapshot: &Snapshot) {
         let flowed_in = self.pages.fill(config, now_us);
+        if self.used == 0 {
+            // Nobody could use what was its own: parts too small for a huge page. They are nobody's.
+            for account in &mut self.accounts {
+                account.credit = 0.0;
+            }
+        }
+        self.used = 0;
         let hungry = self.accounts.iter().filter(|account| account.is_hungry);
         let hungry = hungry.count();
         let nobodys = usize::from(hungry < self.accounts.len());
@@ -97,6 +107,7 @@ impl Arbiter {
     /// It used so many, and would have used more where `is_short`.
     pub fn settle(&mut self, at: usize, used: u64, is_short: bool) {
         self.pages.spend(used);
+        self.used += used;
         self.waiting = self.waiting.saturating_sub(1);
         let account = &mut self.accounts[at];
         account.is_hungry = is_short;
@@ -219,6 +230,16 @@ mod tests {
         units[9] = 512;
         let used = play(&[1 << 20; 10], &units, 1_000);
         let fair = 100_000.0;
+        for used in &used {
+            assert!((*used as f64 / fair - 1.0).abs() < 0.1, "{used}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_move_however_many_share_the_bucket() {
+        // Equal parts of what may gather are 416 pages: no huge page.
+        let used = play(&[1 << 20; 12], &[512; 12], 1_000);
+        let fair = 1_000_000.0 / 12.0;
         for used in &used {
             assert!((*used as f64 / fair - 1.0).abs() < 0.1, "{used}");
         }

@@ -233,7 +233,8 @@ impl Undo {
 fn due(queue: &mut Queue, ledger: &Ledger, turn: &mut Turn<'_>) -> Due {
     let limit = turn.config.request_pages.max(1) as u64;
     let mut due = Due::default();
-    let mut sizes: BTreeMap<(Pid, NodeId), u64> = BTreeMap::new();
+    // The request that is being filled, by its number, and the base pages in it.
+    let mut open: BTreeMap<(Pid, NodeId), (usize, u64)> = BTreeMap::new();
     for (found, attempts) in queue.values_mut() {
         let size = found.base_pages();
         let Some(to) = turn.snapshot.node_position(found.from) else {
@@ -259,15 +260,17 @@ fn due(queue: &mut Queue, ledger: &Ledger, turn: &mut Turn<'_>) -> Due {
         }
         turn.room[to] -= size;
         turn.pages_left -= size;
-        let used = sizes.entry((found.pid, found.from)).or_default();
-        let chunk = (*used / limit) as usize;
+        let (chunk, used) = open.entry((found.pid, found.from)).or_default();
+        if *used > 0 && *used + size > limit {
+            (*chunk, *used) = (*chunk + 1, 0);
+        }
         *used += size;
         let page = PendingPage {
             page: found.page,
             huge: found.huge,
             from: entry.home,
         };
-        let key = (found.pid, found.from, chunk);
+        let key = (found.pid, found.from, *chunk);
         due.groups.entry(key).or_default().push(page);
     }
     due

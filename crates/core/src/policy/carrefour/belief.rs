@@ -63,8 +63,10 @@ struct Seen {
 pub(super) struct Record {
     /// Page number within the block.
     pub index: u16,
-    /// Position of the node that holds it.
+    /// Position of the node that holds it, or that it was given.
     pub home: u16,
+    /// Position of the node that held it when it was last seen.
+    pub seen_on: u16,
     /// A 2 MiB huge page.
     pub huge: bool,
     /// Interval in which its place was last decided, 0 never.
@@ -166,6 +168,7 @@ impl Record {
         Self {
             index,
             home: 0,
+            seen_on: 0,
             huge: false,
             decided: 0,
             samples: 0,

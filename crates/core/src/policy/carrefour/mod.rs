@@ -63,6 +63,8 @@ struct Candidate {
     pid: Pid,
     page: u64,
     huge: bool,
+    /// Where it was last seen: what it was given since may not have come true.
+    from: usize,
     home: usize,
     /// Where to, for a private page; for a shared page it is yet to be drawn.
     to: usize,
@@ -157,6 +159,7 @@ impl Carrefour {
                 return;
             };
             record.home = unit.home as u16;
+            record.seen_on = record.home;
             if usable.get(&unit.pid) == Some(&true) && !unit.samples.is_empty() {
                 process.observe(now, firsts[&unit.pid], block, index, unit.samples);
             }
@@ -229,6 +232,7 @@ impl Carrefour {
             pid,
             page: block * HUGE_PAGES + u64::from(record.index),
             huge: record.huge,
+            from: usize::from(record.seen_on),
             home,
             to: home,
             samples,
@@ -417,7 +421,7 @@ impl Carrefour {
             pid: page.pid,
             page: page.page,
             huge: page.huge,
-            from: snapshot.nodes[page.home].id,
+            from: snapshot.nodes[page.from].id,
             to: snapshot.nodes[page.to].id,
             mechanism,
         };

@@ -1,0 +1,106 @@
+//! Bytes a second, room, disturbance.
+
+use super::{Findings, Look, Rule, Rules};
+use crate::world::World;
+use hither_core::engine::EngineConfig;
+use hither_core::ids::NodeId;
+use hither_core::plan::{Mechanism, MoveRequest, Sampling};
+use hither_core::snapshot::PAGE_BYTES;
+use std::collections::BTreeMap;
+
+/// Own accounts of what may be used.
+#[derive(Debug)]
+pub(super) struct Budgets {
+    /// Pages that may be asked for.
+    pages: f64,
+    /// CPU time that may be used, in us.
+    cpu_us: Option<f64>,
+    at_us: Option<u64>,
+}
+
+/// Base pages of a request, where its process lives.
+fn base_pages(world: &World, request: &MoveRequest) -> u64 {
+    let process = world.alive(request.pid, request.space);
+    let size = process.map_or(1, |process| process.kind.unit_pages());
+    request.pages.len() as u64 * size
+}
+
+impl Budgets {
+    pub fn new(config: &EngineConfig) -> Self {
+        Self {
+            pages: config.burst_bytes as f64 / PAGE_BYTES as f64,
+            cpu_us: None,
+            at_us: None,
+        }
+    }
+
+    pub fn turn(&mut self, rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+        let is_held = self.pass(&rules.config, look);
+        let requests = look.submitted.iter();
+        let asked: u64 = requests
+            .map(|request| base_pages(look.world, request))
+            .sum();
+        self.pages -= asked as f64;
+        // A page for roundings of either account.
+        if self.pages < -1.0 {
+            let text = format!(
+                "{asked} pages were asked for, {:.0} more than may be moved",
+                -self.pages
+            );
+            findings.add(Rule::Rate, text);
+            self.pages = 0.0;
+        }
+        check_room(rules, look, findings);
+        let mut requests = look.submitted.iter();
+        let has_new = requests.any(|request| request.reason.mechanism != Mechanism::Revert);
+        if is_held && (has_new || look.sampling == Sampling::Full) {
+            let text = "something new was begun with CPU time that is used up".to_owned();
+            findings.add(Rule::Disturbance, text);
+        }
+    }
+
+    /// Lets the time since the last turn flow in; says whether CPU time is used up.
+    fn pass(&mut self, config: &EngineConfig, look: &Look<'_>) -> bool {
+        let now_us = look.world.now_us();
+        let since_us = (now_us - self.at_us.replace(now_us).unwrap_or(now_us)) as f64;
+        let full = config.burst_bytes as f64 / PAGE_BYTES as f64;
+        let per_us = config.rate_bytes_per_s as f64 / PAGE_BYTES as f64 / 1e6;
+        self.pages = (self.pages + since_us * per_us).min(full);
+        let cpus: u32 = look.world.nodes.iter().map(|node| node.cpu_count).sum();
+        let per_us = f64::from(cpus) * config.disturbance_share;
+        let full = per_us * config.disturbance_span_us as f64;
+        let left = self.cpu_us.unwrap_or(full) + per_us * look.snapshot.interval_us as f64;
+        let used = look.snapshot.own_cpu_us.get().unwrap_or(0) as f64;
+        let left = left.min(full) - used;
+        self.cpu_us = Some(left);
+        left < -1.0
+    }
+}
+
+/// `Look::world` is after the turn: what was asked for is on its way there already.
+fn check_room(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+    let arriving = look.world.hands.arriving(look.world);
+    let mut asked: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for request in look.submitted {
+        *asked.entry(request.to).or_default() += base_pages(look.world, request);
+    }
+    for (to, asked) in asked {
+        let Some(position) = look.world.position(to) else {
+            findings.add(Rule::Request, format!("{to} does not exist"));
+            continue;
+        };
+        let node = &look.world.nodes[position];
+        let share = (node.total_pages as f64 * rules.config.reserve_share) as u64;
+        let reserve = share.max(rules.config.reserve_bytes / PAGE_BYTES);
+        let arriving = arriving.get(&to).copied().unwrap_or(0);
+        // A page for roundings.
+        if arriving + reserve > node.free_pages + 1 {
+            let text = format!(
+                "{arriving} pages are on their way to {to}, {asked} of them new, which has {} free \
+                 and keeps {reserve}",
+                node.free_pages
+            );
+            findings.add(Rule::Room, text);
+        }
+    }
+}

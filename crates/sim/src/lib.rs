@@ -1,0 +1,32 @@
+//! hither-sim: the engine over simulated machines, programs and faults, with checkers that stand apart.
+//!
+//! ```text
+//!            seed ─► scenario: machine, programs, scopes, policies, faults
+//!   World: time, traffic, trackers, movers ◄──► engine, turn after turn ◄── Simulation
+//!            └───────────────► Checks: budgets, pages, campaigns ─► violations
+//! ```
+//!
+//! Everything comes from one seed, in one thread, with a clock that only the simulation turns: the
+//! same seed finds the same fault again. First things go wrong ([`Faults`]): pages are busy, moves are late,
+//! samples are lost, processes fork, execute and end. Then they stop, and what is left must become
+//! quiet; then everything is put back. What must hold meanwhile is in [`check::Rule`].
+#![forbid(unsafe_code)]
+
+mod chance;
+pub mod check;
+mod churn;
+mod faults;
+mod hands;
+mod observe;
+pub mod policies;
+mod process;
+pub mod scenario;
+mod simulation;
+mod world;
+
+pub use faults::Faults;
+pub use hands::{Hands, Moved};
+pub use observe::{Sight, Tracker};
+pub use process::{Kind, Page, Pattern, Phase, Process};
+pub use simulation::{Simulation, Tamper};
+pub use world::{INIT, NO_PROGRAM, Node, STRANGER, World};

@@ -1,0 +1,302 @@
+//! From a seed to a machine with programs, scopes, policies and faults.
+
+use crate::chance::{below, between, happens, pick};
+use crate::check::{Rules, Violation};
+use crate::faults::Faults;
+use crate::hands::Hands;
+use crate::observe::{Sight, Tracker};
+use crate::policies::Restless;
+use crate::process::{Kind, Pattern, Phase};
+use crate::simulation::Simulation;
+use crate::world::{INIT, Node, World};
+use hither_core::engine::{Engine, EngineConfig};
+use hither_core::flow::Memory;
+use hither_core::ids::{NodeId, Pid};
+use hither_core::machine::Curve;
+use hither_core::policy::random::Random;
+use hither_core::policy::{Policy, by_name};
+use hither_core::scope::{ScopeSpec, Selector};
+use hither_core::snapshot::PAGE_BYTES;
+
+/// Time in which things go wrong, in us.
+const FAULTY_US: u64 = 6_000_000;
+
+/// A simulation that has not begun.
+pub struct Scenario {
+    /// It.
+    pub simulation: Simulation,
+    /// Do its policies ever have nothing to do?
+    pub becomes_quiet: bool,
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let config = config(&mut random);
+        Self::with_budgets(seed, &mut random, &config, &config.clone())
+    }
+
+    /// The same, with an engine that believes in budgets `factor` times as large as the machine's.
+    #[must_use]
+    pub fn with_overrun(seed: u64, factor: u64) -> Self {
+        let mut random = Random::new(seed);
+        let config = config(&mut random);
+        let believed = EngineConfig {
+            rate_bytes_per_s: config.rate_bytes_per_s * factor,
+            burst_bytes: config.burst_bytes * factor,
+            ..config.clone()
+        };
+        Self::with_budgets(seed, &mut random, &config, &believed)
+    }
+
+    fn with_budgets(
+        seed: u64,
+        random: &mut Random,
+        config: &EngineConfig,
+        believed: &EngineConfig,
+    ) -> Self {
+        let mut world = machine(seed, random);
+        let is_for_all = happens(random, 0.25);
+        let scope_count = match is_for_all {
+            true => 1,
+            false => between(random, 1, 4) as usize,
+        };
+        let program_count = between(random, scope_count as u64, 5) as usize;
+        // The first programs are one of each scope; of the others some belong to none.
+        let scopes: Vec<Option<usize>> = (0..program_count)
+            .map(|program| match program < scope_count {
+                true => Some(program),
+                false if happens(random, 0.3) => None,
+                false => Some(below(random, scope_count)),
+            })
+            .collect();
+        let roots: Vec<Pid> = scopes
+            .iter()
+            .enumerate()
+            .map(|(program, &scope)| start(&mut world, random, program, scope))
+            .collect();
+        let mut engine = Engine::new(believed.clone());
+        let mut becomes_quiet = true;
+        for scope in 0..scope_count {
+            let policy = policy(random);
+            becomes_quiet &= policy.name() != Restless.name();
+            engine.add_scope(ScopeSpec {
+                name: match is_for_all {
+                    true => String::new(),
+                    false => format!("s{scope}"),
+                },
+                selector: match is_for_all {
+                    true => Selector::All,
+                    false => selector(random, scope, &scopes, &roots),
+                },
+                policy,
+            });
+        }
+        let rules = Rules {
+            config: config.clone(),
+            scopes,
+            is_for_all,
+        };
+        Self {
+            simulation: Simulation::new(world, engine, rules),
+            becomes_quiet,
+        }
+    }
+
+    /// Faults, calm, undo; returns what was found.
+    #[must_use]
+    pub fn play(self) -> Vec<Violation> {
+        let mut simulation = self.simulation;
+        simulation.run(FAULTY_US);
+        simulation.calm(self.becomes_quiet);
+        simulation.undo();
+        simulation.end(true)
+    }
+}
+
+/// Budgets that are felt on machines and in times as small as these.
+fn config(random: &mut Random) -> EngineConfig {
+    EngineConfig {
+        seed: random.next_u64(),
+        reserve_bytes: between(random, 4, 600) * PAGE_BYTES,
+        rate_bytes_per_s: between(random, 3_000, 60_000) * PAGE_BYTES,
+        burst_bytes: between(random, 600, 6_000) * PAGE_BYTES,
+        request_pages: between(random, 16, 2048) as usize,
+        cooldown_us: between(random, 300_000, 3_000_000),
+        // On some machines what was saved up is soon used.
+        disturbance_span_us: pick(random, &[500_000, 3_000_000, 30_000_000]),
+        ..EngineConfig::default()
+    }
+}
+
+/// Two to four nodes with CPUs, sometimes a slower one without.
+fn machine(seed: u64, random: &mut Random) -> World {
+    let with_cpus = between(random, 2, 5) as usize;
+    let count = with_cpus + usize::from(happens(random, 0.3));
+    let ids = [0, 1, 4, 9, 12];
+    let total_pages = between(random, 30_000, 60_000);
+    let node = |at: usize| Node {
+        id: NodeId(ids[at]),
+        cpu_count: if at < with_cpus { 4 } else { 0 },
+        total_pages,
+        free_pages: total_pages,
+    };
+    let mut nodes: Vec<Node> = (0..count).map(node).collect();
+    if happens(random, 0.3) {
+        // Others hold nearly all of one.
+        nodes[below(random, count)].free_pages = between(random, 700, 3_000);
+    }
+    let hops = |a: usize, b: usize| ((a ^ b) as u32).count_ones();
+    let extra = |home: usize| if home < with_cpus { 0 } else { 1 };
+    let distances = (0..count).map(|a| {
+        let row = (0..count).map(|b| match a == b {
+            true => 10,
+            false => 10 + 3 * hops(a, b) + 10 * extra(b),
+        });
+        row.collect()
+    });
+    let idle_ns = (0..count).map(|a| {
+        let row =
+            (0..count).map(|b| 87.0 + 26.0 * f64::from(hops(a, b)) + 80.0 * f64::from(extra(b)));
+        row.collect()
+    });
+    let memory = Memory {
+        idle_ns: idle_ns.collect(),
+        capacity_gbs: (0..count)
+            .map(|home| if home < with_cpus { 3.07 } else { 1.5 })
+            .collect(),
+        curve: Curve {
+            a_ns: 20.0,
+            b_ns: 8.0,
+            n: 2.0,
+        },
+    };
+    let mut world = World::new(seed, nodes, distances.collect(), memory);
+    world.faults = faults(random);
+    world.tracker = Tracker {
+        sight: pick(
+            random,
+            &[
+                Sight::Counters,
+                Sight::Counters,
+                Sight::Samples,
+                Sight::HintFaults,
+            ],
+        ),
+        period: between(random, 5_000, 20_000) as u32,
+        is_steady: false,
+    };
+    world.hands = Hands::new(random.next_u64(), 5.0 + 25.0 * random.unit());
+    world
+}
+
+/// Each kind of fault in some of the scenarios, none in some.
+fn faults(random: &mut Random) -> Faults {
+    let mut at_times = |probability: f64, most: f64| match happens(random, probability) {
+        true => random.unit() * most,
+        false => 0.0,
+    };
+    Faults {
+        busy: at_times(0.5, 0.5),
+        late_us: at_times(0.5, 1_500_000.0) as u64,
+        loses: at_times(0.3, 0.9),
+        blind: at_times(0.2, 0.3),
+        events_per_s: at_times(0.6, 8.0),
+        most_processes: 12,
+    }
+}
+
+/// Starts a program: a root and some children.
+fn start(world: &mut World, random: &mut Random, program: usize, scope: Option<usize>) -> Pid {
+    let whose = scope.map_or("free".to_owned(), |scope| format!("s{scope}"));
+    let nodes = world.nodes.clone();
+    let mut threads: Vec<u32> = nodes.iter().map(|_| 0).collect();
+    let users = nodes.iter().filter(|node| node.cpu_count > 0).count();
+    for _ in 0..between(random, 1, 5) {
+        threads[below(random, users)] += 1;
+    }
+    let huge = happens(random, 0.2);
+    let kind = Kind {
+        program,
+        user: 1000 + scope.unwrap_or(99) as u32,
+        group: format!("/sim/{whose}/p{program}"),
+        name: format!("{whose}-p{program}"),
+        threads,
+        phases: phases(random),
+        units: match huge {
+            true => between(random, 2, 10) as usize,
+            false => between(random, 30, 300) as usize,
+        },
+        huge,
+        pinned: if happens(random, 0.3) {
+            0.2 * random.unit()
+        } else {
+            0.0
+        },
+    };
+    let root = world.spawn(kind.clone(), INIT);
+    for _ in 0..below(random, 3) {
+        world.spawn(kind.clone(), root);
+    }
+    root
+}
+
+/// Perhaps set-up, then one thing, then perhaps another.
+fn phases(random: &mut Random) -> Vec<Phase> {
+    let patterns = [
+        Pattern::Shared,
+        Pattern::Partitioned,
+        Pattern::Partitioned,
+        Pattern::Striped,
+        Pattern::Sweeping,
+        Pattern::Idle,
+    ];
+    let mut phases = Vec::new();
+    if happens(random, 0.5) {
+        phases.push(Phase {
+            pattern: Pattern::Filling,
+            length_us: between(random, 200_000, 1_500_000),
+        });
+    }
+    for _ in 0..between(random, 1, 4) {
+        phases.push(Phase {
+            pattern: pick(random, &patterns),
+            length_us: between(random, 500_000, 4_000_000),
+        });
+    }
+    phases
+}
+
+fn policy(random: &mut Random) -> Box<dyn Policy> {
+    let name = pick(
+        random,
+        &["carrefour", "carrefour", "wrong-node", "restless", "none"],
+    );
+    match name {
+        "restless" => Box::new(Restless),
+        name => by_name(name).unwrap_or_else(|error| panic!("{error}")),
+    }
+}
+
+/// One of the ways to name the programs of a scope.
+fn selector(
+    random: &mut Random,
+    scope: usize,
+    scopes: &[Option<usize>],
+    roots: &[Pid],
+) -> Selector {
+    let group = Selector::Cgroup(format!("/sim/s{scope}"));
+    let name = Selector::Name(format!("s{scope}-*"));
+    let programs = scopes.iter().zip(roots);
+    let own = programs.filter(|(of, _)| **of == Some(scope));
+    let trees = own.map(|(_, &root)| Selector::Tree(root)).collect();
+    match below(random, 5) {
+        0 => group,
+        1 => name,
+        2 => Selector::User(1000 + scope as u32),
+        3 => Selector::Any(trees),
+        _ => Selector::Any(vec![name, group]),
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the simulation, and of the engine by it.
+
+mod seeds;
