@@ -189,6 +189,7 @@ impl World {
                 pid,
                 page: process.page_number(unit),
                 home: self.nodes[process.pages[unit].home].id,
+                was: None,
                 reads,
                 writes: NodeCounts::new(),
                 huge: process.kind.huge,
@@ -248,6 +249,7 @@ impl World {
             parent: process.parent,
             user: process.kind.user,
             group: Some(process.kind.group.clone()),
+            allowed_nodes: None,
             name: process.kind.name.clone(),
             resident_pages: Evidence::measured(
                 process.pages.len() as u64 * process.kind.unit_pages(),
