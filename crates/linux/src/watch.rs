@@ -12,6 +12,8 @@ use crate::topology::Topology;
 use crate::tracker::Tracker;
 use crate::tracker::view::SampleView;
 use hither_core::ids::{Pid, SpaceId};
+use hither_core::observation::Observer;
+use hither_core::plan::Sampling;
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState, ProcessState, Snapshot};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -165,6 +167,20 @@ impl Watch {
         let mut notes = self.tree.take_notes();
         notes.extend(self.tracker.take_notes());
         notes
+    }
+}
+
+impl Observer for Watch {
+    fn observe(&mut self, now_us: u64) -> std::result::Result<&Snapshot, String> {
+        Watch::observe(self, now_us).map_err(|error| error.to_string())
+    }
+
+    fn set_sampling(&mut self, sampling: Sampling) {
+        self.tracker.set_sampling(sampling);
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        Watch::take_notes(self)
     }
 }
 

@@ -1,16 +1,22 @@
 //! The loop with a tracker and a backend that are told what to see and do.
 
 use super::*;
+use crate::Inline;
 use hither_core::engine::EngineConfig;
-use hither_core::ids::{NodeId, Pid, ScopeId, SpaceId};
+use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Sampling;
 use hither_core::policy::{self, EvidenceKind};
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
 use hither_linux::proc::tree::Tree;
+use hither_linux::root::Root;
+use hither_linux::sys::PidFd;
+use hither_linux::topology::Topology;
+use hither_linux::tracker::Tracker;
 use hither_linux::tracker::view::SampleView;
-use hither_mover::{Outcome, OutcomeBuilder, Unavailable};
+use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 use std::cell::RefCell;
 use std::path::Path;
+use std::process::Command;
 use std::rc::Rc;
 
 /// What the fakes saw, for the test to look at.
@@ -71,7 +77,7 @@ impl Backend for FakeBackend {
     fn name(&self) -> &'static str {
         "fake"
     }
-    fn probe(&self) -> Result<(), Unavailable> {
+    fn probe(&self) -> std::result::Result<(), Unavailable> {
         Ok(())
     }
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
@@ -90,31 +96,35 @@ impl Backend for FakeBackend {
     }
 }
 
-fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session {
+fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session<'static, Inline<'static>> {
     let fixture =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines/four-node-hmat");
-    let setup = Setup {
-        root: Root::host(),
-        topology: Topology::read(&Root::new(fixture)).unwrap(),
-        tracker: Box::new(FakeTracker(pid, Rc::clone(seen), SampleView::default())),
-        backend: Box::new(FakeBackend(Rc::clone(seen))),
-        engine: Engine::of_all(
-            policy::by_name("wrong-node").unwrap(),
-            EngineConfig::default(),
-        ),
-        interval_us: 100_000,
-    };
-    Session::new(setup, sys::monotonic_ns(), false, false)
+    let topology = Topology::read(&Root::new(fixture)).unwrap();
+    let tracker = FakeTracker(pid, Rc::clone(seen), SampleView::default());
+    let watch = Watch::new(
+        &Root::host(),
+        &topology,
+        std::process::id() as i32,
+        Box::new(tracker),
+    );
+    let engine = Engine::of_all(
+        policy::by_name("wrong-node").unwrap(),
+        EngineConfig::default(),
+    );
+    let handle = PidFd::open(pid).unwrap();
+    let executor = Inline::new(Box::new(FakeBackend(Rc::clone(seen))), move || {
+        handle.has_ended()
+    });
+    Session::new(watch, engine, executor, 100_000, Box::new(|_| {}))
 }
 
 #[test]
 fn what_is_seen_is_decided_moved_and_accounted_for() {
-    let mut child = process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = child.id() as i32;
-    let handle = PidFd::open(pid).unwrap();
     let seen = Rc::new(RefCell::new(Seen::default()));
     let mut session = session(pid, &seen);
-    let sleep_us = session.step(&handle);
+    let sleep_us = session.turn(1000);
     assert!(
         (LEAST_SLEEP_US..=1_000_000).contains(&sleep_us),
         "{sleep_us}"
@@ -133,45 +143,26 @@ fn what_is_seen_is_decided_moved_and_accounted_for() {
             .iter()
             .all(|&(owner, _, to)| owner == Pid(pid) && to == NodeId(3))
     );
-    assert_eq!(
-        session
-            .outcomes
-            .iter()
-            .map(|outcome| outcome.moved.len())
-            .sum::<usize>(),
-        20
-    );
     child.kill().unwrap();
     child.wait().unwrap();
-    let decided = session.finish();
-    assert_eq!(decided.summary.moved_pages, 20);
-    assert_eq!(decided.summary.directions[0].to, NodeId(3));
-    assert_eq!((decided.tracker, decided.backend), ("fake", "fake"));
+    let decided = session.finish(100_000);
+    assert_eq!(decided.sums.moved_pages, 20);
+    assert_eq!(decided.scopes[0].1.moved_pages, 20);
+    assert_eq!(decided.scopes[0].1.directions[0].to, NodeId(3));
+    assert_eq!(decided.tracker, "fake");
     assert!(decided.estimate.sampled().local_access_ratio == Some(1.0) && !decided.log.is_empty());
     assert!(seen.borrow().stopped && !seen.borrow().sampling.is_empty());
 }
 
 #[test]
 fn nothing_is_moved_once_the_program_has_ended() {
-    let mut child = process::Command::new("true").spawn().unwrap();
-    let handle = PidFd::open(child.id() as i32).unwrap();
-    child.wait().unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let seen = Rc::new(RefCell::new(Seen::default()));
     let mut session = session(child.id() as i32, &seen);
-    let request = MoveRequest {
-        id: 1,
-        scope: ScopeId(0),
-        pid: Pid(1),
-        space: SpaceId(1),
-        pages: vec![1, 2, 3],
-        to: NodeId(1),
-        reason: hither_core::plan::Reason {
-            mechanism: hither_core::plan::Mechanism::Collocate,
-            because: "test".into(),
-        },
-        predicted_gain_ns: Evidence::unknown("test"),
-    };
-    let outcomes = session.execute(&[request], &handle);
-    assert_eq!(outcomes[0].refused, [(Refusal::Dropped, 3)]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    session.turn(1000);
     assert!(seen.borrow().moved.is_empty());
+    let decided = session.finish(100_000);
+    assert_eq!(decided.sums.refused_pages, 20);
 }
