@@ -121,3 +121,78 @@ fn job(request: &MoveRequest) -> Job<'_> {
         race: Race::Block,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::ids::{NodeId, Pid, ScopeId, SpaceId};
+    use hither_core::plan::{Mechanism, Reason};
+    use hither_core::snapshot::Evidence;
+    use hither_mover::{Outcome, OutcomeBuilder, Unavailable};
+
+    /// Moves everything, in its own account only.
+    struct Willing;
+
+    impl Backend for Willing {
+        fn name(&self) -> &'static str {
+            "willing"
+        }
+
+        fn probe(&self) -> Result<(), Unavailable> {
+            Ok(())
+        }
+
+        fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
+            let one = |job: &Job<'_>| {
+                let mut builder = OutcomeBuilder::new(job);
+                let Action::Migrate { pages, .. } = &job.action else {
+                    panic!("the engine only migrates");
+                };
+                pages.iter().for_each(|page| builder.moved(page));
+                builder.finish()
+            };
+            jobs.iter().map(one).collect()
+        }
+    }
+
+    fn request(id: u64, pages: u64) -> MoveRequest {
+        MoveRequest {
+            id,
+            scope: ScopeId(0),
+            pid: Pid(1),
+            space: SpaceId(1),
+            pages: (0..pages).collect(),
+            to: NodeId(1),
+            reason: Reason {
+                mechanism: Mechanism::Collocate,
+                because: "test".into(),
+            },
+            predicted_gain_ns: Evidence::unknown("test"),
+        }
+    }
+
+    fn told(outcomes: &[MoveOutcome]) -> Vec<(u64, usize, u64)> {
+        let one = |outcome: &MoveOutcome| {
+            let refused = outcome.refused.iter().map(|(_, count)| count).sum();
+            (outcome.request, outcome.moved.len(), refused)
+        };
+        outcomes.iter().map(one).collect()
+    }
+
+    #[test]
+    fn every_request_has_one_outcome_whether_it_is_moved_dropped_or_only_looked_at() {
+        let requests = || vec![request(1, 20_000), request(2, 3), request(3, 20_000)];
+        let mut inline = Inline::new(Box::new(Willing), || false);
+        inline.submit(0, requests());
+        let all = [(1, 20_000, 0), (2, 3, 0), (3, 20_000, 0)];
+        assert_eq!(told(&inline.collect(0)), all);
+        assert!(inline.close(0).is_empty());
+        let mut late = Inline::new(Box::new(Willing), || true);
+        late.submit(0, requests());
+        let none = [(1, 0, 20_000), (2, 0, 3), (3, 0, 20_000)];
+        assert_eq!(told(&late.close(0)), none);
+        let mut dry = Dry::default();
+        dry.submit(0, requests());
+        assert_eq!(told(&dry.collect(0)), none);
+    }
+}

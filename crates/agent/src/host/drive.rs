@@ -1,10 +1,12 @@
 //! The agent as a client of the loop: for a program that was started, and for those that run.
 //!
-//! [`Session`] takes the turns, and puts pages back on leaving where that is asked for. What is to
-//! be told goes into a sink while it happens, and into [`Decided`] at the end.
+//! A driver makes a [`Watch`] of who is watched, an engine with the scopes that are judged, and an
+//! executor ([`Dry`](crate::Dry): decide and move nothing); [`run`] gives the [`Session`] its turns
+//! beside whatever else has any; [`undo`] puts pages back on leaving; [`Session::finish`] ends it.
+//! What is to be told goes into a sink while it happens, and into [`Decided`] at the end.
 
 use super::estimate::Estimate;
-use super::supervisor::{Client, End, Supervisor};
+use super::supervisor::{Beat, Client, End, Supervisor};
 use super::{Error, Result};
 use crate::{Agent, Execute, LEAST_SLEEP_US, Turn};
 use hither_core::engine::{Engine, Summary};
@@ -171,6 +173,12 @@ impl<'a, E: Execute> Session<'a, E> {
         }
     }
 
+    /// Is everything put back, and nothing on its way?
+    fn is_undone(&self) -> bool {
+        let engine = self.agent.engine();
+        engine.is_undone() && engine.pending_count() == 0
+    }
+
     /// Have all processes ended that were to be watched?
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -224,6 +232,25 @@ pub fn run<E: Execute>(
     let mut clients = vec![own];
     clients.extend(others);
     supervisor.run(&mut clients)
+}
+
+/// Puts back what was moved of living processes, by normal turns, until that is done or a signal
+/// comes. Says whether it is done; the account of each scope says what could not be put back.
+///
+/// # Errors
+/// What the loop says.
+pub fn undo<E: Execute>(supervisor: &Supervisor, session: &mut Session<'_, E>) -> Result<bool> {
+    session.agent.engine_mut().begin_undo_all();
+    let mut turn = |_: &Beat| {
+        let now_us = supervisor.now_us();
+        let next_us = session.turn(now_us);
+        Ok(match session.is_undone() {
+            true => None,
+            false => Some(next_us.min(session.interval_us)),
+        })
+    };
+    supervisor.run::<Error>(&mut [Client::new(0, &mut turn)])?;
+    Ok(session.is_undone())
 }
 
 #[cfg(test)]

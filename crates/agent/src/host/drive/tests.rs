@@ -27,7 +27,7 @@ struct Seen {
     stopped: bool,
 }
 
-/// Sees 20 pages of one process on node0, used by node0.
+/// Sees 20 pages of one process, which lie on node0 until they are moved, used by node0.
 struct FakeTracker(i32, Rc<RefCell<Seen>>, SampleView);
 
 impl Tracker for FakeTracker {
@@ -45,10 +45,16 @@ impl Tracker for FakeTracker {
         snapshot.metrics.memory_accesses_per_us = Evidence::measured(100.0, "fake");
         snapshot.sample_count = Evidence::measured(200, "fake");
         snapshot.sample_period = 100;
+        let seen = self.1.borrow();
+        let home = |page| {
+            let mut moves = seen.moved.iter().rev();
+            let last = moves.find(|(_, moved, _)| *moved == page);
+            last.map_or(NodeId(0), |&(_, _, to)| to)
+        };
         let page = |page| PageStats {
             pid: Pid(self.0),
             page,
-            home: NodeId(0),
+            home: home(page),
             was: None,
             reads: NodeCounts::from_slice(&[10]),
             writes: NodeCounts::new(),
@@ -118,17 +124,29 @@ fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session<'static, Inline<'stati
     Session::new(watch, engine, executor, 100_000, Box::new(|_| {}))
 }
 
+/// Takes turns until something moves; returns the time.
+fn turns_until_moved(session: &mut Session<'_, Inline<'_>>, seen: &Rc<RefCell<Seen>>) -> u64 {
+    let mut now_us = 0;
+    // What a move brings is judged by readings before it: a few are taken first.
+    while seen.borrow().moved.is_empty() {
+        now_us += 100_000;
+        assert!(now_us < 3_000_000, "nothing moves");
+        let sleep_us = session.turn(now_us);
+        assert!(
+            (LEAST_SLEEP_US..=1_000_000).contains(&sleep_us),
+            "{sleep_us}"
+        );
+    }
+    now_us
+}
+
 #[test]
 fn what_is_seen_is_decided_moved_and_accounted_for() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = child.id() as i32;
     let seen = Rc::new(RefCell::new(Seen::default()));
     let mut session = session(pid, &seen);
-    let sleep_us = session.turn(1000);
-    assert!(
-        (LEAST_SLEEP_US..=1_000_000).contains(&sleep_us),
-        "{sleep_us}"
-    );
+    let now_us = turns_until_moved(&mut session, &seen);
     let pages: Vec<u64> = seen
         .borrow()
         .moved
@@ -145,7 +163,7 @@ fn what_is_seen_is_decided_moved_and_accounted_for() {
     );
     child.kill().unwrap();
     child.wait().unwrap();
-    let decided = session.finish(100_000);
+    let decided = session.finish(now_us + 100_000);
     assert_eq!(decided.sums.moved_pages, 20);
     assert_eq!(decided.scopes[0].1.moved_pages, 20);
     assert_eq!(decided.scopes[0].1.directions[0].to, NodeId(3));
@@ -155,14 +173,48 @@ fn what_is_seen_is_decided_moved_and_accounted_for() {
 }
 
 #[test]
-fn nothing_is_moved_once_the_program_has_ended() {
+fn on_leaving_every_page_goes_back_to_where_it_was() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let seen = Rc::new(RefCell::new(Seen::default()));
     let mut session = session(child.id() as i32, &seen);
+    session.interval_us = LEAST_SLEEP_US;
+    turns_until_moved(&mut session, &seen);
+    let supervisor = Supervisor::alone(&[]).unwrap();
+    assert!(undo(&supervisor, &mut session).unwrap());
+    let mut back: Vec<(u64, NodeId)> = seen
+        .borrow()
+        .moved
+        .iter()
+        .skip(20)
+        .map(|&(_, page, to)| (page, to))
+        .collect();
+    back.sort_unstable();
+    let home: Vec<(u64, NodeId)> = (100..120).map(|page| (page, NodeId(0))).collect();
+    assert_eq!(back, home);
+    let decided = session.finish(supervisor.now_us());
+    assert_eq!(decided.scopes[0].1.displaced_pages, 0);
     child.kill().unwrap();
     child.wait().unwrap();
-    session.turn(1000);
-    assert!(seen.borrow().moved.is_empty());
-    let decided = session.finish(100_000);
-    assert_eq!(decided.sums.refused_pages, 20);
+}
+
+#[test]
+fn the_loop_ends_at_its_limit_and_tells_of_each_second() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let told = RefCell::new(Vec::new());
+    let mut session = session(child.id() as i32, &seen);
+    session.sink = Box::new(|told_now| {
+        if let Told::Second(second) = told_now {
+            told.borrow_mut().push((second.now_us, second.since));
+        }
+    });
+    let supervisor = Supervisor::alone(&[]).unwrap();
+    let end = run(&supervisor, &mut session, Some(1_300_000), Vec::new()).unwrap();
+    assert_eq!(end, End::Done);
+    assert!((1_300_000..10_000_000).contains(&supervisor.now_us()));
+    let (at_us, since) = told.borrow()[0];
+    assert!(at_us >= REPORT_US && since.turn_count > 0 && since.sample_count > 0);
+    drop(session);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
