@@ -4,7 +4,25 @@
 //! what it was summed from. Times are ns of CLOCK_MONOTONIC, addresses are virtual.
 
 use crate::ids::{CpuId, NodeId, Pid};
+use crate::plan::Sampling;
+use crate::snapshot::Snapshot;
 use std::ops::Range;
+
+/// What tells of a machine, real or simulated, as the loop asks it. A bound, not an object: one
+/// loop has one of them.
+pub trait Observer {
+    /// Ends an interval, and tells what is known of it.
+    ///
+    /// # Errors
+    /// Why this interval cannot be told of, in half a sentence; the next may.
+    fn observe(&mut self, now_us: u64) -> Result<&Snapshot, String>;
+
+    /// How densely to sample from now on.
+    fn set_sampling(&mut self, sampling: Sampling);
+
+    /// Sentences for a person that came up since the last call.
+    fn take_notes(&mut self) -> Vec<String>;
+}
 
 /// What an access did, as far as the tracker can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,6 @@
 //! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
 
 mod bench;
-mod beside;
 mod draw;
 mod generate;
 mod import;
@@ -18,7 +17,6 @@ mod record;
 mod report;
 mod run;
 mod sites;
-mod spread;
 mod terminal;
 mod top;
 mod topo;

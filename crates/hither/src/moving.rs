@@ -439,7 +439,7 @@ impl Surroundings for Here {
         }
         // Without a timer there is no rate to keep: going on is better than never waking.
         if let (Some(signals), Ok(())) = (&self.signals, self.timer.arm(sleep_us)) {
-            let _ = Waiter::new(&self.timer, signals, &self.process).wait();
+            let _ = Waiter::new(&self.timer, signals, Some(&self.process), None).wait();
         }
         self.stop()
     }

@@ -2,11 +2,7 @@
 
 pub mod allocations;
 pub mod choose;
-mod overhead;
-mod places;
-pub mod session;
 
-use crate::beside::{Beside, End};
 use crate::print;
 use crate::run::parse_interval;
 use crate::trackers;
@@ -14,6 +10,8 @@ use crate::units;
 use crate::watchable;
 use allocations::Allocations;
 use anyhow::{Context, bail, ensure};
+use hither_agent::host::Supervisor;
+use hither_agent::host::record::{self, Session, Setup, ended};
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::Scope;
@@ -103,82 +101,57 @@ impl Command {
         let meta = self.meta(&root, &topology, &tracker);
         let folder = folder(self.output.as_deref())?;
         let writer = Writer::create(folder.clone(), meta)?;
-        let pid = match (self.command.is_empty(), &self.pid[..]) {
-            (false, _) => None,
-            (true, &[pid]) => Some(pid),
-            // Several have no one end: hither waits for itself, and stops when all have ended; a
-            // group may always get new ones, so that somebody has to stop it.
-            (true, _) => Some(std::process::id() as i32),
+        let beside = match (self.command.is_empty(), &self.pid[..]) {
+            (false, _) => Beside::Command(&self.command),
+            (true, &[pid]) => Beside::Process(pid),
+            // Several have no one end: recording stops when all have ended; a group may always get
+            // new ones, so that somebody has to stop it.
+            (true, _) => Beside::Nobody,
         };
-        let (beside, allocations, mut writer) = begin(pid, &self.command, self.sites, writer)?;
+        let (supervisor, allocations, mut writer) = begin(&beside, self.sites, writer)?;
         let mut notes = tracker.notes.clone();
-        let mut session = session::Session::new(session::Setup {
+        let mut session = Session::new(Setup {
             root: &root,
             topology: &topology,
             scope,
             tracker: tracker.tracker,
-            start_ns: beside.start_ns(),
+            start_ns: supervisor.start_ns(),
             interval_us: self.interval,
             overhead: self.overhead / 100.0,
         });
         let limit_ns = self
             .seconds
             .map(|seconds| seconds.saturating_mul(1_000_000_000));
-        let now_ns = || sys::monotonic_ns().saturating_sub(beside.start_ns());
-        let mut length_ns = 0;
-        // How writing ended, once it has: at the limit, or where the disk is full. The program must
-        // not suffer from that: it is waited for.
-        let mut written = None;
-        let end = beside.run(Some(self.interval), |_| {
-            if written.is_some() {
-                return None;
-            }
-            length_ns = now_ns();
-            if limit_ns.is_some_and(|limit| length_ns >= limit) || session.is_over() {
-                let finished = session.finish(&mut writer);
-                // A command runs on for who knows how long.
-                let mut ended = ended(End::Stopped, length_ns, notes.clone());
-                ended.watched_cpu_us = Some(session.watched_us());
-                writer.meta_mut().ended = Some(ended);
-                written = Some(finished.and_then(|()| writer.flush()));
-                return None;
-            }
-            if let Some(allocations) = &allocations {
-                allocations.turn(now_ns(), &root, &session.pids());
-            }
-            match session.turn(&mut writer) {
-                Ok(sleep_us) => Some(sleep_us),
-                Err(error) => {
-                    written = Some(Err(error));
-                    None
+        let recorded = record::run(
+            &supervisor,
+            &mut session,
+            &mut writer,
+            limit_ns,
+            &notes,
+            |now_ns, pids| {
+                if let Some(allocations) = &allocations {
+                    allocations.turn(now_ns, &root, pids);
                 }
-            }
-        })?;
-        // The kernel's own account of a command that was watched to its end, with all that ran too
-        // shortly to be seen.
-        let children = written.is_none().then(sys::children_usage);
-        let watched_us = children.map_or(0, |children| children.user_us + children.system_us);
-        let written = written.unwrap_or_else(|| {
-            length_ns = now_ns();
-            session.finish(&mut writer)
-        });
+            },
+        )?;
         notes.extend(session.take_notes());
         if let Some(allocations) = &allocations {
-            match allocations.write(&mut writer, beside.start_ns()) {
+            match allocations.write(&mut writer, supervisor.start_ns()) {
                 Ok(told) => notes.extend(told),
                 Err(error) => notes.push(format!("allocation sites are missing: {error:#}")),
             }
         }
-        let mut ended = ended(end, length_ns, notes);
-        ended.watched_cpu_us = Some(session.watched_us().max(watched_us));
+        let mut ended = ended(recorded.end, recorded.length_ns, notes);
+        ended.watched_cpu_us = Some(recorded.watched_us);
         let status = ended.status;
         writer.meta_mut().ended = Some(ended.clone());
         let finished = writer.finish().map_err(anyhow::Error::new);
-        if let Some(error) = written.map_err(anyhow::Error::new).and(finished).err() {
+        let written = recorded.written.map_err(anyhow::Error::new);
+        if let Some(error) = written.and(finished).err() {
             print::error(&error.context("the recording is not whole"));
             return Ok(ExitCode::from(status.filter(|&s| s != 0).unwrap_or(1)));
         }
-        print::err_report(&session.account(folder.path(), &ended));
+        print::err_report(&account(&session, folder.path(), &ended));
         Ok(ExitCode::from(status.unwrap_or(0)))
     }
 
@@ -221,36 +194,72 @@ impl Command {
     }
 }
 
-/// Begins to wait for a process that runs, or starts the command, with its allocations recorded from
-/// a size on where that is asked for. What cannot begin leaves no recording.
+/// Whose end ends the watching.
+pub enum Beside<'a> {
+    /// A command that is started.
+    Command(&'a [OsString]),
+    /// A process that runs.
+    Process(i32),
+    /// Nobody's.
+    Nobody,
+}
+
+/// Begins to wait, or starts the command, with its allocations recorded from a size on where that is
+/// asked for. What cannot begin leaves no recording.
 pub fn begin(
-    pid: Option<i32>,
-    command: &[OsString],
+    beside: &Beside<'_>,
     sites: Option<u64>,
     writer: Writer,
-) -> anyhow::Result<(Beside, Option<Allocations>, Writer)> {
+) -> anyhow::Result<(Supervisor, Option<Allocations>, Writer)> {
     let new =
         |threshold_bytes| Allocations::new(writer.folder(), threshold_bytes).context("--sites");
     let begun = sites.map(new).transpose().and_then(|allocations| {
-        let beside = match pid {
-            Some(pid) => Beside::attach(pid),
-            None => Beside::start(command, false, |command| match &allocations {
-                Some(allocations) => allocations.attach(command),
-                None => Ok(()),
-            }),
+        let supervisor = match *beside {
+            Beside::Process(pid) => Supervisor::attach(pid).map_err(anyhow::Error::new),
+            Beside::Nobody => Supervisor::alone(&[]).map_err(anyhow::Error::new),
+            Beside::Command(words) => {
+                Supervisor::start(words, false, |command| match &allocations {
+                    Some(allocations) => allocations.attach(command),
+                    None => Ok(()),
+                })
+            }
         };
-        if let (Err(_), Some(allocations)) = (&beside, &allocations) {
+        if let (Err(_), Some(allocations)) = (&supervisor, &allocations) {
             allocations.abandon();
         }
-        Ok((beside?, allocations))
+        Ok((supervisor?, allocations))
     });
     match begun {
-        Ok((beside, allocations)) => Ok((beside, allocations, writer)),
+        Ok((supervisor, allocations)) => Ok((supervisor, allocations, writer)),
         Err(error) => {
             writer.abandon();
             Err(error)
         }
     }
+}
+
+/// What a person is told at the end.
+fn account(session: &Session, folder: &Path, ended: &Ended) -> String {
+    let totals = session.totals();
+    let mut text = format!(
+        "recorded {} in {}: {} samples, {} regions, by {}\n",
+        units::time(ended.length_ns as f64),
+        folder.shown(),
+        totals.samples,
+        totals.regions,
+        session.tracker(),
+    );
+    if totals.lost > 0 {
+        text += &format!("{} samples were lost, as buffers were full\n", totals.lost);
+    }
+    if let Some(cost) = cost(ended.own_cpu_us(), ended.watched_cpu_us) {
+        text += &format!("recording cost {cost}\n");
+    }
+    for note in &ended.notes {
+        text += &format!("{}\n", note.shown());
+    }
+    text += &format!("see `hither report {}`\n", folder.shown());
+    text
 }
 
 /// What a recording cost, for a person, where it is known: of the CPU time of what was watched, too.
@@ -266,26 +275,6 @@ pub fn cost(own_us: Option<u64>, watched_us: Option<u64>) -> Option<String> {
             100.0 * own_us as f64 / watched as f64
         ),
     })
-}
-
-/// The end of a recording that ends now. Who knows the CPU time of what was watched adds it.
-pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
-    let (status, signal) = match end {
-        End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
-        End::Ended(ended) => (Some(ended.status()), None),
-        End::Gone | End::Stopped => (None, None),
-    };
-    let usage = sys::own_usage();
-    Ended {
-        length_ns,
-        status,
-        signal,
-        own_user_us: Some(usage.user_us),
-        own_system_us: Some(usage.system_us),
-        watched_cpu_us: None,
-        own_peak_kb: Some(usage.peak_resident_kb),
-        notes,
-    }
 }
 
 /// The description of a recording that begins now.

@@ -2,8 +2,6 @@
 //! memory.
 
 mod choose;
-mod driver;
-mod estimate;
 mod numactl;
 mod place;
 mod places;
@@ -11,12 +9,14 @@ mod redirect;
 mod report;
 mod show;
 mod start;
+mod supervise;
 mod weigh;
 
 use crate::output::{can_write, is_standard_output, write};
-use crate::{beside, print, units};
+use crate::{print, units};
 use anyhow::{Context, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use hither_agent::host::cannot_start;
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse};
@@ -115,7 +115,7 @@ impl Command {
             );
             can_write("--json", path)?;
         }
-        let finished = driver::run(
+        let finished = supervise::run(
             setup,
             placement,
             &self.command,
@@ -161,7 +161,7 @@ impl Command {
         }
         let mut command = std::process::Command::new(&self.command[0]);
         let error = command.args(&self.command[1..]).exec();
-        Err(beside::cannot_start(&self.command[0], error))
+        Err(cannot_start(&self.command[0], error).into())
     }
 
     /// `--show`, `--hardware`, `--shm`, `--file`.
@@ -196,7 +196,7 @@ impl Command {
     }
 
     /// Everything that can be wrong is found before the program starts.
-    fn prepare(&self, machine: Option<&Machine>) -> anyhow::Result<Option<driver::Setup>> {
+    fn prepare(&self, machine: Option<&Machine>) -> anyhow::Result<Option<supervise::Setup>> {
         let policy = policy::by_name(self.policy())?;
         if self.policy() == "none" {
             return Ok(None);
@@ -211,7 +211,7 @@ impl Command {
             max_interval_us: EngineConfig::default().max_interval_us.max(self.interval),
             ..EngineConfig::default()
         };
-        Ok(Some(driver::Setup {
+        Ok(Some(supervise::Setup {
             root,
             topology,
             tracker,

@@ -12,6 +12,8 @@ use crate::topology::Topology;
 use crate::tracker::Tracker;
 use crate::tracker::view::SampleView;
 use hither_core::ids::{NodeId, Pid, SpaceId};
+use hither_core::observation::Observer;
+use hither_core::plan::Sampling;
 use hither_core::set::NodeSet;
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState, ProcessState, Snapshot};
 use std::fs::File;
@@ -179,6 +181,20 @@ fn allowed(nodes: &[NodeState], set: Option<&NodeSet>) -> Option<Vec<NodeId>> {
         .filter(|&node| set.contains(node))
         .collect();
     (allowed.len() < nodes.len()).then_some(allowed)
+}
+
+impl Observer for Watch {
+    fn observe(&mut self, now_us: u64) -> std::result::Result<&Snapshot, String> {
+        Watch::observe(self, now_us).map_err(|error| error.to_string())
+    }
+
+    fn set_sampling(&mut self, sampling: Sampling) {
+        self.tracker.set_sampling(sampling);
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        Watch::take_notes(self)
+    }
 }
 
 fn unnamed() -> ProcessState {

@@ -1,10 +1,11 @@
 //! The report at the end of a run, for a person and as `hither.run/1` (`docs/cli.md`).
 
 use super::Command;
-use super::driver::{Decided, Finished};
-use super::estimate::Figures;
 use super::place::Placed;
+use super::supervise::Finished;
 use crate::print;
+use hither_agent::host::drive::Decided;
+use hither_agent::host::estimate::Figures;
 use hither_core::foreign::Foreign;
 use hither_core::machine::Machine;
 use hither_linux::sys::Ended;
@@ -65,7 +66,7 @@ impl<'a> Report<'a> {
         match &finished.decided {
             None if finished.placed.is_some() => {}
             None => text.push_str("policy none: nothing was watched, nothing was moved\n"),
-            Some(decided) => text.push_str(&decided_text(decided)),
+            Some((decided, backend)) => text.push_str(&decided_text(decided, backend)),
         }
         let usage = &finished.usage;
         text.push_str(&format!(
@@ -110,16 +111,18 @@ impl<'a> Report<'a> {
             "decided": Value::Null,
             "placed": finished.placed.as_ref().map(Placed::json),
         });
-        if let Some(decided) = &finished.decided {
-            document["decided"] = decided_json(decided);
+        if let Some((decided, backend)) = &finished.decided {
+            document["decided"] = decided_json(decided, backend);
         }
         print::json(document)
     }
 }
 
-fn decided_text(decided: &Decided) -> String {
-    let mut text = format!("tracker {}, backend {}\n", decided.tracker, decided.backend);
-    text.push_str(&decided.summary.to_string());
+fn decided_text(decided: &Decided, backend: &str) -> String {
+    let mut text = format!("tracker {}, backend {backend}\n", decided.tracker);
+    for (_, summary) in &decided.scopes {
+        text.push_str(&summary.to_string());
+    }
     text.push_str(&figures_text(
         "before the first move",
         &decided.estimate.before(),
@@ -140,11 +143,9 @@ fn decided_text(decided: &Decided) -> String {
     for note in decided.notes.iter().take(MOST_NOTES) {
         text.push_str(&format!("note: {}\n", note.shown()));
     }
-    if decided.notes.len() > MOST_NOTES {
-        text.push_str(&format!(
-            "note: and {} more\n",
-            decided.notes.len() - MOST_NOTES
-        ));
+    let more = decided.notes.len().saturating_sub(MOST_NOTES) as u64 + decided.more_notes;
+    if more > 0 {
+        text.push_str(&format!("note: and {more} more\n"));
     }
     text
 }
@@ -172,11 +173,11 @@ fn percent(figure: Option<f64>) -> String {
     )
 }
 
-fn decided_json(decided: &Decided) -> Value {
+fn decided_json(decided: &Decided, backend: &str) -> Value {
     json!({
         "tracker": decided.tracker,
-        "backend": decided.backend,
-        "summary": decided.summary,
+        "backend": backend,
+        "summary": decided.scopes.first().map(|(_, summary)| summary),
         "whole": decided.estimate.whole(),
         "before": decided.estimate.before(),
         "after": decided.estimate.after(),

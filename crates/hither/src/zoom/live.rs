@@ -6,8 +6,9 @@ use super::{Command, show};
 use crate::record;
 use crate::record::allocations::{Allocations, Rows};
 use crate::record::choose;
-use crate::record::session::{Session, Setup};
 use anyhow::Context;
+use hither_agent::host::record::{Session, Setup, ended};
+use hither_agent::host::{Client, Error};
 use hither_linux::counting::{Counting, PAGE_SHIFT};
 use hither_linux::proc::maps;
 use hither_linux::proc::pagemap::{self, Pagemap};
@@ -128,14 +129,17 @@ pub fn run(
     );
     let place = Place::new(command.output.as_deref())?;
     let writer = Writer::create(place.folder.clone(), meta)?;
-    let (beside, allocations, mut writer) =
-        record::begin(pid, &command.command, command.sites, writer)?;
+    let beside = match pid {
+        Some(pid) => record::Beside::Process(pid),
+        None => record::Beside::Command(&command.command),
+    };
+    let (supervisor, allocations, mut writer) = record::begin(&beside, command.sites, writer)?;
     let mut session = Session::new(Setup {
         root: &root,
         topology: &topology,
         scope,
         tracker: tracker.tracker,
-        start_ns: beside.start_ns(),
+        start_ns: supervisor.start_ns(),
         interval_us: INTERVAL_US,
         overhead: command.overhead / 100.0,
     });
@@ -147,7 +151,7 @@ pub fn run(
         folder: &place.folder,
         allocations: allocations.as_ref(),
         named: None,
-        start_ns: beside.start_ns(),
+        start_ns: supervisor.start_ns(),
         steps: Steps::new(wanted),
         step: match asked {
             Some(_) => Step::Page,
@@ -165,13 +169,10 @@ pub fn run(
         zoom.count(None);
     }
     let mut failed = None;
-    let now_ns = || sys::monotonic_ns().saturating_sub(beside.start_ns());
+    let now_ns = || sys::monotonic_ns().saturating_sub(supervisor.start_ns());
     // Getting ready takes time too, in which nothing is seen.
     zoom.until_ns = now_ns() + length_ns;
-    let end = beside.run(Some(INTERVAL_US), |_| {
-        if zoom.step == Step::Done || failed.is_some() {
-            return None;
-        }
+    let end = supervisor.run(&mut [Client::<Error>::new(INTERVAL_US, |_| {
         let turned = (|| -> anyhow::Result<u64> {
             let sleep_us = session.turn(&mut writer)?;
             if let Some(allocations) = &allocations {
@@ -183,15 +184,16 @@ pub fn run(
             }
             Ok(sleep_us)
         })();
-        match turned {
+        Ok(match turned {
             Ok(_) if zoom.step == Step::Done => None,
             Ok(sleep_us) => Some(sleep_us),
+            // The program must not suffer from it: it is waited for.
             Err(error) => {
                 failed = Some(error);
                 None
             }
-        }
-    })?;
+        })
+    })])?;
     if let Some(error) = failed {
         return Err(error);
     }
@@ -216,10 +218,10 @@ pub fn run(
     }
     zoom.steps.notes.extend(session.take_notes());
     if let Some(allocations) = &allocations {
-        let told = allocations.write(&mut writer, beside.start_ns())?;
+        let told = allocations.write(&mut writer, supervisor.start_ns())?;
         zoom.steps.notes.extend(told);
     }
-    let ended = record::ended(end, length_ns, zoom.steps.notes.clone());
+    let ended = ended(end, length_ns, zoom.steps.notes.clone());
     let status = ended.status;
     writer.meta_mut().ended = Some(ended);
     writer.finish()?;

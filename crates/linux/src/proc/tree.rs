@@ -148,6 +148,14 @@ impl Tree {
         &self.scope
     }
 
+    /// Have all processes ended that were to be watched? Not asked of descendants, whose base is
+    /// waited for, and of a group, which may get new ones.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(&self.scope, Scope::Processes(pids) if pids.is_empty())
+            && self.processes.is_empty()
+    }
+
     /// The processes alive at the last refresh.
     #[must_use]
     pub fn processes(&self) -> &[Process] {

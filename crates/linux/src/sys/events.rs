@@ -118,44 +118,6 @@ impl Signals {
     }
 }
 
-/// Why a wait for input or signals ended; several may be true, or none: the time is over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InputWake {
-    /// There is input, or its end.
-    pub input: bool,
-    /// Whoever writes the input is gone.
-    pub hung_up: bool,
-    /// A signal arrived.
-    pub signal: bool,
-}
-
-impl Signals {
-    /// Sleeps until there is input or a signal, `timeout_us` at most.
-    pub fn wait_with(&self, input: BorrowedFd<'_>, timeout_us: u64) -> io::Result<InputWake> {
-        let entry = |fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let mut entries = [entry(input.as_raw_fd()), entry(self.fd.as_raw_fd())];
-        let timeout = libc::timespec {
-            tv_sec: (timeout_us / 1_000_000) as libc::time_t,
-            tv_nsec: (timeout_us % 1_000_000 * 1000) as libc::c_long,
-        };
-        // SAFETY: two valid entries and a valid time; the mask of signals stays as it is.
-        let woken = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &timeout, std::ptr::null()) };
-        match check(woken.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
-            Err(_) => Ok(InputWake::default()),
-            Ok(_) => Ok(InputWake {
-                input: entries[0].revents != 0,
-                hung_up: entries[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
-                signal: entries[1].revents != 0,
-            }),
-        }
-    }
-}
-
 /// Suspends this process as Ctrl-Z does, with its whole process group where asked for, until
 /// somebody lets it go on; at once where nobody could (an orphaned process group). `SIGTSTP` may be
 /// blocked.
@@ -203,23 +165,34 @@ pub struct Wake {
     pub signal: bool,
     /// The process ended.
     pub ended: bool,
+    /// There is input, or its end.
+    pub input: bool,
+    /// Whoever writes the input is gone.
+    pub hung_up: bool,
 }
 
-/// Waits for a timer, signals and the end of one process.
+/// Waits for a timer and signals, and for the end of one process and input, where there are such.
 pub struct Waiter<'a> {
     timer: &'a Timer,
     signals: &'a Signals,
-    process: &'a PidFd,
+    process: Option<&'a PidFd>,
+    input: Option<BorrowedFd<'a>>,
 }
 
 impl<'a> Waiter<'a> {
-    /// For these three.
+    /// For these.
     #[must_use]
-    pub fn new(timer: &'a Timer, signals: &'a Signals, process: &'a PidFd) -> Self {
+    pub fn new(
+        timer: &'a Timer,
+        signals: &'a Signals,
+        process: Option<&'a PidFd>,
+        input: Option<BorrowedFd<'a>>,
+    ) -> Self {
         Self {
             timer,
             signals,
             process,
+            input,
         }
     }
 
@@ -233,17 +206,21 @@ impl<'a> Waiter<'a> {
         let mut entries = [
             entry(self.timer.0.as_raw_fd()),
             entry(self.signals.fd.as_raw_fd()),
-            entry(self.process.descriptor()),
+            // The kernel passes over negative numbers.
+            entry(self.process.map_or(-1, PidFd::descriptor)),
+            entry(self.input.map_or(-1, |input| input.as_raw_fd())),
         ];
         loop {
-            // SAFETY: three valid entries; waits without limit.
-            match check(unsafe { libc::poll(entries.as_mut_ptr(), 3, -1) }.into()) {
+            // SAFETY: four valid entries; waits without limit.
+            match check(unsafe { libc::poll(entries.as_mut_ptr(), 4, -1) }.into()) {
                 Ok(_) => break,
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 Err(error) => return Err(error),
             }
         }
-        let [timer, signal, ended] = entries.map(|entry| entry.revents != 0);
+        let gone = libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+        let hung_up = entries[3].revents & gone != 0;
+        let [timer, signal, ended, input] = entries.map(|entry| entry.revents != 0);
         if timer {
             self.timer.clear();
         }
@@ -251,6 +228,8 @@ impl<'a> Waiter<'a> {
             timer,
             signal,
             ended,
+            input,
+            hung_up,
         })
     }
 }
@@ -267,8 +246,19 @@ mod tests {
         use std::os::fd::AsFd;
         let (reader, mut writer) = io::pipe().unwrap();
         let signals = Signals::new(&[libc::SIGWINCH]).unwrap();
-        let wait = |timeout_us| signals.wait_with(reader.as_fd(), timeout_us).unwrap();
-        assert_eq!(wait(1000), InputWake::default());
+        let timer = Timer::new().unwrap();
+        let waiter = Waiter::new(&timer, &signals, None, Some(reader.as_fd()));
+        let wait = |timeout_us| {
+            timer.arm(timeout_us).unwrap();
+            waiter.wait().unwrap()
+        };
+        assert_eq!(
+            wait(1000),
+            Wake {
+                timer: true,
+                ..Wake::default()
+            }
+        );
         writer.write_all(b"q").unwrap();
         assert!(wait(60_000_000).input && !wait(60_000_000).hung_up);
         drop(writer);
@@ -287,7 +277,7 @@ mod tests {
         let timer = Timer::new().unwrap();
         let signals = Signals::new(&[libc::SIGUSR2]).unwrap();
         timer.arm(1000).unwrap();
-        let waiter = Waiter::new(&timer, &signals, &process);
+        let waiter = Waiter::new(&timer, &signals, Some(&process), None);
         assert_eq!(
             waiter.wait().unwrap(),
             Wake {

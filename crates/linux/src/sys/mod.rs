@@ -23,7 +23,7 @@ mod thread;
 mod userfault;
 
 pub use area::{Area, discard, fill, is_resident};
-pub use events::{Arrived, InputWake, Signals, Timer, Waiter, Wake, stop_here};
+pub use events::{Arrived, Signals, Timer, Waiter, Wake, stop_here};
 pub use map::{SharedMap, memory_file};
 pub use mappings::{Mapping, query_mapping};
 pub use memory::{

@@ -9,7 +9,7 @@
 //! little is lent. Address spaces that come later are looked at sooner for their mappings alone, which
 //! is cheap.
 
-use crate::spread::Spread;
+use crate::host::spread::Spread;
 use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::{self, Tree};
 use hither_linux::proc::{maps, numa_maps};

@@ -1,9 +1,8 @@
 //! The turns of a recording: observe, write down, hold the cost.
 
-use super::overhead::Overhead;
 use super::places::Places;
-use crate::units;
-use hither_core::foreign::Foreign;
+use crate::Overhead;
+use crate::host::Result;
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
 use hither_core::snapshot::Snapshot;
@@ -13,10 +12,8 @@ use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::watch::empty_snapshot;
-use hither_recording::meta::Ended;
+use hither_recording::Writer;
 use hither_recording::rows::{Interval, Node, Region, Sample};
-use hither_recording::{Result, Writer};
-use std::path::Path;
 
 /// What a session begins with.
 pub struct Setup<'a> {
@@ -53,14 +50,19 @@ pub struct Session {
     notes: Vec<String>,
 }
 
-/// What a person is told at the end.
+/// What a recording came to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Totals {
-    samples: u64,
-    regions: u64,
-    lost: u64,
-    watched_us: u64,
-    failures: u64,
+pub struct Totals {
+    /// Samples that were written down.
+    pub samples: u64,
+    /// Regions that were.
+    pub regions: u64,
+    /// Samples that were lost, as buffers were full.
+    pub lost: u64,
+    /// CPU time of what was watched, as far as looks at times saw it, in us.
+    pub watched_us: u64,
+    /// Intervals that could not be observed.
+    pub failures: u64,
 }
 
 impl Session {
@@ -95,8 +97,7 @@ impl Session {
     /// for, and of a group, which may get new ones.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        matches!(self.tree.scope(), Scope::Processes(pids) if pids.is_empty())
-            && self.tree.processes().is_empty()
+        self.tree.is_over()
     }
 
     /// Processes that are watched.
@@ -209,11 +210,14 @@ impl Session {
 
     /// The last interval, and what is known only now. The tracker puts back what it changed, also
     /// where writing fails.
+    ///
+    /// # Errors
+    /// The recording cannot be written.
     pub fn finish(&mut self, writer: &mut Writer) -> Result<()> {
         let turned = self.turn(writer);
         self.tracker.stop();
         turned?;
-        writer.add(self.places.take_processes())
+        Ok(writer.add(self.places.take_processes())?)
     }
 
     /// Sentences of the trackers, for the recording.
@@ -224,34 +228,21 @@ impl Session {
         notes
     }
 
-    /// CPU time of what was watched, as far as looks at times saw it, in us.
+    /// What it came to so far.
     #[must_use]
-    pub fn watched_us(&self) -> u64 {
-        self.totals.watched_us
+    pub fn totals(&self) -> Totals {
+        self.totals
     }
 
-    /// What a person is told at the end.
+    /// Name of the tracker.
     #[must_use]
-    pub fn account(&self, folder: &Path, ended: &Ended) -> String {
-        let totals = &self.totals;
-        let mut text = format!(
-            "recorded {} in {}: {} samples, {} regions, by {}\n",
-            units::time(ended.length_ns as f64),
-            folder.shown(),
-            totals.samples,
-            totals.regions,
-            self.tracker.name(),
-        );
-        if totals.lost > 0 {
-            text += &format!("{} samples were lost, as buffers were full\n", totals.lost);
-        }
-        if let Some(cost) = super::cost(ended.own_cpu_us(), ended.watched_cpu_us) {
-            text += &format!("recording cost {cost}\n");
-        }
-        for note in &ended.notes {
-            text += &format!("{}\n", note.shown());
-        }
-        text += &format!("see `hither report {}`\n", folder.shown());
-        text
+    pub fn tracker(&self) -> &'static str {
+        self.tracker.name()
+    }
+
+    /// Time between two turns, as it was asked for.
+    #[must_use]
+    pub fn interval_us(&self) -> u64 {
+        self.interval_us
     }
 }

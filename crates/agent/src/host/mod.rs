@@ -1,0 +1,11 @@
+//! The loop on a real machine.
+
+pub mod drive;
+mod error;
+pub mod estimate;
+pub mod record;
+pub mod spread;
+mod supervisor;
+
+pub use error::{Error, Result};
+pub use supervisor::{Beat, Client, End, Input, Supervisor, cannot_start};

@@ -1,0 +1,128 @@
+//! The program with what works beside it.
+
+use super::place::{Attendant, Placed, Placement};
+use crate::print;
+use hither_agent::host::drive::{self, Decided, Session, Told};
+use hither_agent::host::{Beat, Client, End, Supervisor};
+use hither_agent::{Inline, LEAST_SLEEP_US};
+use hither_core::engine::Engine;
+use hither_core::explain::Entry;
+use hither_linux::root::Root;
+use hither_linux::sys::{self, Ended, Usage};
+use hither_linux::topology::Topology;
+use hither_linux::tracker::Tracker;
+use hither_linux::watch::Watch;
+use hither_mover::Backend;
+use std::cell::RefCell;
+use std::ffi::OsString;
+
+/// What a run with a policy needs.
+pub struct Setup {
+    /// Where `/proc` and `/sys` are.
+    pub root: Root,
+    /// The machine.
+    pub topology: Topology,
+    /// Tells how memory is used.
+    pub tracker: Box<dyn Tracker>,
+    /// Moves pages.
+    pub backend: Box<dyn Backend>,
+    /// Decides.
+    pub engine: Engine,
+    /// Time between decisions in us.
+    pub interval_us: u64,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Finished {
+    /// How the program ended.
+    pub ended: Ended,
+    /// How long it ran, in us.
+    pub run_us: u64,
+    /// What hither itself used, from its start.
+    pub usage: Usage,
+    /// What was decided and done, and by which backend; `None` where nothing was to be.
+    pub decided: Option<(Decided, &'static str)>,
+    /// Where it was placed, and what came of that; `None` where nobody asked.
+    pub placed: Option<Placed>,
+}
+
+/// Runs the program to its end.
+pub fn run(
+    setup: Option<Setup>,
+    placement: Option<Placement>,
+    words: &[OsString],
+    explain: bool,
+    keep_log: bool,
+) -> anyhow::Result<Finished> {
+    let supervisor = Supervisor::start(words, placement.is_some(), |command| {
+        let placement = placement.as_ref();
+        placement.map_or(Ok(()), |placement| placement.attach(command))
+    })?;
+    let kept = RefCell::new(Vec::new());
+    let mut attendant = placement.map(|placement| Attendant::new(&Root::host(), placement));
+    let mut others: Vec<Client<'_>> = Vec::new();
+    others.extend(attendant.as_mut().map(|attendant| {
+        let turn = |_: &Beat| Ok(Some(attendant.turn()));
+        Client::new(LEAST_SLEEP_US, turn)
+    }));
+    let (end, decided) = match setup {
+        None => {
+            let end = supervisor.run(&mut others)?;
+            drop(others);
+            (end, None)
+        }
+        Some(setup) => {
+            let backend = setup.backend.name();
+            let mut session = session(setup, &supervisor, explain, keep_log.then_some(&kept));
+            let end = drive::run(&supervisor, &mut session, None, others)?;
+            (end, Some((session.finish(supervisor.now_us()), backend)))
+        }
+    };
+    let run_us = supervisor.now_us();
+    let ended = match end {
+        End::Ended(ended) => ended,
+        End::Gone | End::Signal(_) | End::Done => Ended::Exited(0),
+    };
+    let decided = decided.map(|(mut decided, backend)| {
+        decided.log.extend(kept.take());
+        (decided, backend)
+    });
+    Ok(Finished {
+        ended,
+        run_us,
+        usage: sys::own_usage(),
+        decided,
+        placed: attendant.map(Attendant::finish),
+    })
+}
+
+/// The agent beside the program; with `explain` its log is printed as it goes, and kept where
+/// somebody wants it.
+fn session<'a>(
+    setup: Setup,
+    supervisor: &'a Supervisor,
+    explain: bool,
+    kept: Option<&'a RefCell<Vec<Entry>>>,
+) -> Session<'a, Inline<'a>> {
+    let base = std::process::id() as i32;
+    let watch = Watch::new(&setup.root, &setup.topology, base, setup.tracker);
+    let executor = Inline::new(setup.backend, || {
+        let process = supervisor.process();
+        process.is_some_and(|process| process.has_ended())
+    });
+    let sink = move |told: Told<'_>| {
+        if let Told::Entry(entry) = told {
+            print::err_lines(&format!("{entry}\n"));
+            if let Some(kept) = kept {
+                kept.borrow_mut().push(entry);
+            }
+        }
+    };
+    let interval_us = setup.interval_us;
+    let mut session = Session::new(watch, setup.engine, executor, interval_us, Box::new(sink));
+    if explain {
+        session.follow_log();
+    }
+    session
+}
