@@ -7,6 +7,7 @@ use hither_agent::host::{Beat, Client, End, Supervisor};
 use hither_agent::{Inline, LEAST_SLEEP_US};
 use hither_core::engine::Engine;
 use hither_core::explain::Entry;
+use hither_core::plan::Sampling;
 use hither_linux::root::Root;
 use hither_linux::sys::{self, Ended, Usage};
 use hither_linux::topology::Topology;
@@ -49,12 +50,16 @@ pub struct Finished {
 
 /// Runs the program to its end.
 pub fn run(
-    setup: Option<Setup>,
+    mut setup: Option<Setup>,
     placement: Option<Placement>,
     words: &[OsString],
     explain: bool,
     keep_log: bool,
 ) -> anyhow::Result<Finished> {
+    // Before the program: how soon it is gone over for hint faults is decided when it begins.
+    if let Some(setup) = &mut setup {
+        setup.tracker.set_sampling(Sampling::Full);
+    }
     let supervisor = Supervisor::start(words, placement.is_some(), |command| {
         let placement = placement.as_ref();
         placement.map_or(Ok(()), |placement| placement.attach(command))

@@ -35,6 +35,7 @@ use super::by_page::{ByPage, home_of};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::perf::sampler::{EventSpec, Sampler};
+use crate::proc::stat::TICKS_PER_SECOND;
 use crate::proc::tree::{Process, Tree};
 use crate::restore;
 use crate::root::Root;
@@ -105,6 +106,10 @@ struct Running {
     sampler: Sampler,
     balancing: Balancing,
     before: BalancingCounters,
+    /// When it began, in clock ticks since boot.
+    began_ticks: u64,
+    /// Was it looked what those have in memory that ran before?
+    has_met: bool,
 }
 
 /// What was seen since the tracker was opened.
@@ -196,12 +201,12 @@ impl HintFaultTracker {
         self.totals
     }
 
-    fn start(&mut self, tree: &Tree) -> Result<()> {
+    /// What starts after this is seen from its first touches on, and gone over soon: how soon is decided
+    /// when a process executes its program.
+    fn start(&mut self) -> Result<()> {
         let sampler = Sampler::open(&self.root, &EventSpec::page_faults(), &self.cpus)?;
         let balancing = Balancing::begin(&self.root, &self.journals, &mut self.notes)?;
         sampler.switch(true)?;
-        self.known = Known::of(tree.processes());
-        self.look_around(tree);
         if !std::mem::replace(&mut self.moves_told, true) {
             self.notes.push(KERNEL_MOVES.to_owned());
         }
@@ -209,6 +214,8 @@ impl HintFaultTracker {
             sampler,
             balancing,
             before: BalancingCounters::read(&self.root).unwrap_or_default(),
+            began_ticks: sys::boottime_ns() / (1_000_000_000 / TICKS_PER_SECOND),
+            has_met: false,
         });
         Ok(())
     }
@@ -283,6 +290,19 @@ impl HintFaultTracker {
             sample.home = home_of(&snapshot.pages, sample.pid.0, sample.address >> 12);
         }
         hint_faults
+    }
+
+    /// What those have in memory that ran before it began.
+    fn meet(&mut self, tree: &Tree) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        if !std::mem::replace(&mut running.has_met, true) {
+            let began = running.began_ticks;
+            let older = tree.processes().iter();
+            self.known = Known::of(older.filter(|process| process.start_ticks() < began));
+            self.look_around(tree);
+        }
     }
 
     /// Where all memory of the watched is that was there before, as far as that much can be remembered.
@@ -425,8 +445,11 @@ impl Tracker for HintFaultTracker {
             self.paced_ns = 0;
         }
         self.sampling = sampling;
-        if sampling == Sampling::Off {
-            self.stop();
+        match sampling {
+            Sampling::Off => self.stop(),
+            // What is wrong is told when somebody looks.
+            _ if self.running.is_none() => drop(self.start()),
+            _ => {}
         }
     }
 
@@ -440,10 +463,9 @@ impl Tracker for HintFaultTracker {
             return Ok(());
         }
         if self.running.is_none() {
-            snapshot.sample_count = Evidence::unknown("sampling has just begun");
-            self.start(tree)?;
-            return self.pace(tree);
+            self.start()?;
         }
+        self.meet(tree);
         snapshot.samples_lost = self.read_faults();
         let hint_faults = self.count(tree, snapshot);
         snapshot.sample_count = Evidence::measured(hint_faults, BASIS);
@@ -508,7 +530,7 @@ const HUGE: u64 = 1 << 63;
 impl Known {
     /// What these processes have in memory now. A kernel that does not tell (before 6.7) costs
     /// each page its first sample.
-    fn of(processes: &[Process]) -> Self {
+    fn of<'a>(processes: impl Iterator<Item = &'a Process>) -> Self {
         let mut known = Self::default();
         for process in processes {
             let Some(map) = &process.pagemap else {

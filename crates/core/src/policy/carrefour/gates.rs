@@ -16,6 +16,8 @@ pub(super) struct Gates {
     /// How much traffic there is, nobody knows: a mechanism moves a part of the pages first, and goes on
     /// where that is found to have helped.
     pub is_trial: bool,
+    /// Do the figures say which gates are open? They say nothing before the first samples.
+    pub is_known: bool,
     /// Shared pages may be spread.
     pub interleave: bool,
     /// Private pages may move to their user.
@@ -27,6 +29,8 @@ pub(super) struct Gates {
 pub(super) struct GateKeeper {
     is_interleaving: bool,
     is_collocating: bool,
+    /// The local-access ratio was known once.
+    has_read: bool,
     told: Option<Gates>,
 }
 
@@ -46,6 +50,7 @@ impl GateKeeper {
         } else {
             config.interleave_above_imbalance
         };
+        self.has_read |= metrics.local_access_ratio.is_known();
         let is_uneven = controller_imbalance(snapshot).map(|imbalance| imbalance > limit);
         self.is_interleaving = enough_traffic && is_uneven.unwrap_or(self.is_interleaving);
         let limit = if self.is_collocating {
@@ -58,6 +63,7 @@ impl GateKeeper {
         Gates {
             enough_traffic,
             is_trial: rate.is_none(),
+            is_known: !enough_traffic || self.has_read,
             interleave: self.is_interleaving && context.allows(Mechanism::Interleave),
             collocate: self.is_collocating && context.allows(Mechanism::Collocate),
         }
@@ -65,7 +71,7 @@ impl GateKeeper {
 
     /// A sentence when the gates have changed.
     pub fn note(&mut self, config: &Config, gates: Gates, snapshot: &Snapshot) -> Option<String> {
-        if self.told.replace(gates) == Some(gates) {
+        if !gates.is_known || self.told.replace(gates) == Some(gates) {
             return None;
         }
         let rate = snapshot.metrics.memory_accesses_per_us.get();

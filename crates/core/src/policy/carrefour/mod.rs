@@ -476,7 +476,10 @@ impl Policy for Carrefour {
         let note = self.gates.note(&self.config, gates, snapshot);
         let mut proposal = if !gates.interleave && !gates.collocate {
             Proposal {
-                outlook: Outlook::Shut,
+                outlook: match gates.is_known {
+                    true => Outlook::Shut,
+                    false => Outlook::Learning,
+                },
                 ..Proposal::default()
             }
         } else if context.page_budget == 0 {
