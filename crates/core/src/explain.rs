@@ -107,7 +107,7 @@ pub enum Event {
         page_count: u64,
         /// Base pages that could not be put back.
         left_count: u64,
-        /// Why not: refusals of the last attempts, by reason.
+        /// Why not, at the last attempt: pages by reason, `left_count` together.
         refused: Vec<(Refusal, u64)>,
     },
 }
@@ -252,10 +252,9 @@ impl fmt::Display for Event {
             } => {
                 write!(f, "undone: {page_count} pages were put back")?;
                 if *left_count > 0 {
-                    write!(f, ", {left_count} could not be")?;
-                }
-                for (refusal, count) in refused {
-                    write!(f, ", {count} {refusal}")?;
+                    let reasons = refused.iter().map(|(why, count)| format!("{count} {why}"));
+                    let reasons: Vec<String> = reasons.collect();
+                    write!(f, ", {left_count} could not be ({})", reasons.join(", "))?;
                 }
                 Ok(())
             }

@@ -16,6 +16,7 @@ use super::config::EngineConfig;
 use super::ledger::Unit;
 use super::phase::Phase;
 use super::predict::PredictedChange;
+use super::revert::{Attempts, Queue};
 use super::verdict::{Grounds, Reading, Verdict, judge};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::Mechanism;
@@ -78,7 +79,7 @@ pub(super) enum Stage {
     /// Measuring: readings so far, intervals waited.
     Measuring(Campaign, Vec<Reading>, u32),
     /// Putting pages back: each page with the attempts made.
-    Reverting(Campaign, BTreeMap<(Pid, u64), (MovedPage, u32)>),
+    Reverting(Campaign, Queue),
 }
 
 /// A verdict with what it rests on.
@@ -311,9 +312,10 @@ fn after_judgement(judgement: &Judgement) -> Stage {
     if judgement.verdict != Verdict::Harmful {
         return Stage::Moving(None);
     }
-    let mut queue = BTreeMap::new();
+    let mut queue = Queue::new();
     for page in &judgement.campaign.moved {
-        queue.entry((page.pid, page.page)).or_insert((*page, 0));
+        let waiting = (*page, Attempts::default());
+        queue.entry((page.pid, page.page)).or_insert(waiting);
     }
     Stage::Reverting(judgement.campaign.clone(), queue)
 }

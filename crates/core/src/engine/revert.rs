@@ -8,7 +8,7 @@ use super::Turn;
 use super::config::EngineConfig;
 use super::efficacy::{MovedPage, Stage};
 use super::ledger::Ledger;
-use super::scope::{Pending, PendingPage, Scope};
+use super::scope::{Pending, PendingPage, Scope, is_temporary};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason, Refusal};
@@ -16,7 +16,15 @@ use crate::snapshot::{Evidence, HUGE_PAGES};
 use std::collections::BTreeMap;
 
 /// Pages that wait to go back, each with the attempts made.
-pub(super) type Queue = BTreeMap<(Pid, u64), (MovedPage, u32)>;
+pub(super) type Queue = BTreeMap<(Pid, u64), (MovedPage, Attempts)>;
+
+/// What was tried to put a page back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Attempts {
+    count: u32,
+    /// Why the last one failed, where it did.
+    why: Option<Refusal>,
+}
 
 /// Pages that an undo looks after at once; the others wait in the ledger. 65,536: twice what the
 /// rate lets move at once.
@@ -76,14 +84,13 @@ impl Scope {
         requests
     }
 
-    /// One page of a revert came back. A final refusal uses up its attempts.
+    /// One page could not go back just now. A final refusal uses up its attempts.
     pub(super) fn put_back(
         &mut self,
         config: &EngineConfig,
         pending: &Pending,
         page: PendingPage,
-        moved: bool,
-        temporary: bool,
+        refused: &[(Refusal, u64)],
     ) {
         let queue = match (&mut self.undo, &mut self.efficacy.stage) {
             (Some(undo), _) => &mut undo.queue,
@@ -91,11 +98,11 @@ impl Scope {
             (None, _) => return,
         };
         let key = (pending.pid, page.page);
-        if let Some((_, attempts)) = queue.get_mut(&key)
-            && !moved
-            && !temporary
-        {
-            *attempts = config.revert_attempts;
+        if let Some((_, attempts)) = queue.get_mut(&key) {
+            attempts.why = refused.first().map(|&(why, _)| why);
+            if !is_temporary(refused) {
+                attempts.count = config.revert_attempts;
+            }
         }
     }
 
@@ -182,8 +189,10 @@ impl Undo {
                 self.page_count += found.base_pages();
                 return false;
             }
-            if *attempts >= config.revert_attempts {
+            if attempts.count >= config.revert_attempts {
                 self.left_count += found.base_pages();
+                let why = attempts.why.unwrap_or(Refusal::TargetForbidden);
+                *self.refused.entry(why).or_default() += found.base_pages();
                 given_up.push(found.unit());
                 return false;
             }
@@ -213,18 +222,13 @@ impl Undo {
                     huge: entry.is_huge,
                     from: entry.origin,
                 };
-                self.queue.entry((pid, page)).or_insert((found, 0));
+                self.queue
+                    .entry((pid, page))
+                    .or_insert((found, Attempts::default()));
                 if self.queue.len() >= UNDO_AT_ONCE {
                     return;
                 }
             }
-        }
-    }
-
-    /// A page could not go back, for this reason.
-    pub(super) fn refused(&mut self, refused: &[(Refusal, u64)]) {
-        for &(why, count) in refused {
-            *self.refused.entry(why).or_default() += count;
         }
     }
 }
@@ -238,13 +242,14 @@ fn due(queue: &mut Queue, ledger: &Ledger, turn: &mut Turn<'_>) -> Due {
     for (found, attempts) in queue.values_mut() {
         let size = found.base_pages();
         let Some(to) = turn.snapshot.node_position(found.from) else {
-            *attempts = turn.config.revert_attempts;
+            // The node is gone.
+            attempts.count = turn.config.revert_attempts;
             continue;
         };
         let Some(entry) = ledger.get(found.pid, found.page) else {
             continue;
         };
-        let may_ask = !entry.is_pending && *attempts < turn.config.revert_attempts;
+        let may_ask = !entry.is_pending && attempts.count < turn.config.revert_attempts;
         if !may_ask || entry.home == found.from {
             continue;
         }
@@ -253,8 +258,9 @@ fn due(queue: &mut Queue, ledger: &Ledger, turn: &mut Turn<'_>) -> Due {
             turn.is_short = true;
             continue;
         }
-        *attempts += 1;
+        attempts.count += 1;
         if turn.room[to] < size {
+            attempts.why = Some(Refusal::NoMemory);
             due.is_waiting = true;
             continue;
         }

@@ -326,18 +326,12 @@ impl Scope {
                     .stayed(page.unit(pending.pid), turn.now_us.saturating_add(rest_us));
             }
             if is_alive {
-                self.tell_campaign(turn.config, &pending, *page, has_moved, temporary);
+                self.tell_campaign(turn.config, &pending, *page, has_moved, &outcome.refused);
             } else if has_moved && pending.mechanism != Mechanism::Revert {
                 self.unjudged_pages += page.base_pages();
             }
         }
         self.account.refused(&outcome.refused);
-        if pending.mechanism == Mechanism::Revert
-            && !temporary
-            && let Some(undo) = &mut self.undo
-        {
-            undo.refused(&outcome.refused);
-        }
         self.account.summary.move_duration_ns += outcome.duration_ns;
         let event = Event::Moved {
             request: outcome.request,
@@ -355,10 +349,12 @@ impl Scope {
         pending: &Pending,
         page: PendingPage,
         moved: bool,
-        temporary: bool,
+        refused: &[(Refusal, u64)],
     ) {
         if pending.mechanism == Mechanism::Revert {
-            self.put_back(config, pending, page, moved, temporary);
+            if !moved && !refused.is_empty() {
+                self.put_back(config, pending, page, refused);
+            }
         } else if let (true, Some(campaign)) = (moved, self.efficacy.campaign_mut()) {
             campaign.page_count += page.base_pages();
             campaign.moved.push(MovedPage {
@@ -503,6 +499,6 @@ fn measured_gain_ns(before: &Reading, after: &Reading, snapshot: &Snapshot) -> O
 
 /// May the pages that were left be asked for again soon? An outcome counts refusals without naming
 /// pages, so one temporary refusal speaks for all of them.
-fn is_temporary(refused: &[(Refusal, u64)]) -> bool {
+pub(super) fn is_temporary(refused: &[(Refusal, u64)]) -> bool {
     refused.iter().any(|(refusal, _)| refusal.is_temporary())
 }
