@@ -58,6 +58,8 @@ pub struct Kind {
     pub name: String,
     /// Threads on each node, by position.
     pub threads: Vec<u32>,
+    /// Position of the node on which its memory lies at first; `None`: that of its first thread.
+    pub lies_on: Option<usize>,
     /// What it does, in order.
     pub phases: Vec<Phase>,
     /// Moving units that it will have.

@@ -20,6 +20,8 @@ use hither_core::snapshot::PAGE_BYTES;
 
 /// Time in which things go wrong, in us.
 const FAULTY_US: u64 = 6_000_000;
+/// Base pages of a node.
+const NODE_PAGES: u64 = 40_000;
 
 /// A simulation that has not begun.
 pub struct Scenario {
@@ -33,21 +35,17 @@ impl Scenario {
     /// The scenario of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed);
-        let config = config(&mut random);
-        Self::with_budgets(seed, &mut random, &config, &config.clone())
+        Self::with_belief(seed, |_| {})
     }
 
-    /// The same, with an engine that believes in budgets `factor` times as large as the machine's.
+    /// The same, with an engine that believes in other settings than the checkers: how a budget that
+    /// is not kept is planted.
     #[must_use]
-    pub fn with_overrun(seed: u64, factor: u64) -> Self {
+    pub fn with_belief(seed: u64, believe: impl Fn(&mut EngineConfig)) -> Self {
         let mut random = Random::new(seed);
         let config = config(&mut random);
-        let believed = EngineConfig {
-            rate_bytes_per_s: config.rate_bytes_per_s * factor,
-            burst_bytes: config.burst_bytes * factor,
-            ..config.clone()
-        };
+        let mut believed = config.clone();
+        believe(&mut believed);
         Self::with_budgets(seed, &mut random, &config, &believed)
     }
 
@@ -57,7 +55,7 @@ impl Scenario {
         config: &EngineConfig,
         believed: &EngineConfig,
     ) -> Self {
-        let mut world = machine(seed, random);
+        let mut world = faulty_machine(seed, random);
         let is_for_all = happens(random, 0.25);
         let scope_count = match is_for_all {
             true => 1,
@@ -121,51 +119,41 @@ fn config(random: &mut Random) -> EngineConfig {
     EngineConfig {
         seed: random.next_u64(),
         reserve_bytes: between(random, 4, 600) * PAGE_BYTES,
-        rate_bytes_per_s: between(random, 3_000, 60_000) * PAGE_BYTES,
-        burst_bytes: between(random, 600, 6_000) * PAGE_BYTES,
+        rate_bytes_per_s: between(random, 2_000, 20_000) * PAGE_BYTES,
+        burst_bytes: between(random, 600, 3_000) * PAGE_BYTES,
         request_pages: between(random, 16, 2048) as usize,
         cooldown_us: between(random, 300_000, 3_000_000),
-        // On some machines what was saved up is soon used.
-        disturbance_span_us: pick(random, &[500_000, 3_000_000, 30_000_000]),
+        // On some machines what may be used of CPU time is soon used.
+        disturbance_share: pick(random, &[0.001, 0.01]),
+        disturbance_span_us: pick(random, &[100_000, 500_000, 30_000_000]),
         ..EngineConfig::default()
     }
 }
 
-/// Two to four nodes with CPUs, sometimes a slower one without.
-fn machine(seed: u64, random: &mut Random) -> World {
-    let with_cpus = between(random, 2, 5) as usize;
-    let count = with_cpus + usize::from(happens(random, 0.3));
-    let ids = [0, 1, 4, 9, 12];
-    let total_pages = between(random, 30_000, 60_000);
+/// A machine on which nothing goes wrong: so many nodes of four CPUs, and so many slower ones without.
+#[must_use]
+pub fn machine(seed: u64, with_cpus: usize, without: usize) -> World {
+    let count = with_cpus + without;
+    let has_cpus = |at: usize| at < with_cpus;
     let node = |at: usize| Node {
-        id: NodeId(ids[at]),
-        cpu_count: if at < with_cpus { 4 } else { 0 },
-        total_pages,
-        free_pages: total_pages,
+        // Sparse, as the kernel's numbers may be.
+        id: NodeId((at * at) as u32),
+        cpu_count: if has_cpus(at) { 4 } else { 0 },
+        total_pages: NODE_PAGES,
+        free_pages: NODE_PAGES,
     };
-    let mut nodes: Vec<Node> = (0..count).map(node).collect();
-    if happens(random, 0.3) {
-        // Others hold nearly all of one.
-        nodes[below(random, count)].free_pages = between(random, 700, 3_000);
-    }
-    let hops = |a: usize, b: usize| ((a ^ b) as u32).count_ones();
-    let extra = |home: usize| if home < with_cpus { 0 } else { 1 };
-    let distances = (0..count).map(|a| {
-        let row = (0..count).map(|b| match a == b {
-            true => 10,
-            false => 10 + 3 * hops(a, b) + 10 * extra(b),
-        });
-        row.collect()
-    });
-    let idle_ns = (0..count).map(|a| {
-        let row =
-            (0..count).map(|b| 87.0 + 26.0 * f64::from(hops(a, b)) + 80.0 * f64::from(extra(b)));
-        row.collect()
-    });
+    let hops = |a: usize, b: usize| (a ^ b).count_ones();
+    let distance = |a: usize, b: usize| match a == b {
+        true => 10,
+        false => 10 + 3 * hops(a, b) + if has_cpus(b) { 0 } else { 10 },
+    };
+    let idle_ns = |a: usize, b: usize| {
+        87.0 + 26.0 * f64::from(hops(a, b)) + if has_cpus(b) { 0.0 } else { 80.0 }
+    };
     let memory = Memory {
-        idle_ns: idle_ns.collect(),
+        idle_ns: table(count, idle_ns),
         capacity_gbs: (0..count)
-            .map(|home| if home < with_cpus { 3.07 } else { 1.5 })
+            .map(|home| if has_cpus(home) { 3.07 } else { 1.5 })
             .collect(),
         curve: Curve {
             a_ns: 20.0,
@@ -173,22 +161,39 @@ fn machine(seed: u64, random: &mut Random) -> World {
             n: 2.0,
         },
     };
-    let mut world = World::new(seed, nodes, distances.collect(), memory);
+    let nodes = (0..count).map(node).collect();
+    World::new(seed, nodes, table(count, distance), memory)
+}
+
+fn table<T>(count: usize, of: impl Fn(usize, usize) -> T) -> Vec<Vec<T>> {
+    let row = |a: usize| (0..count).map(|b| of(a, b)).collect();
+    (0..count).map(row).collect()
+}
+
+/// Two to four nodes with CPUs, sometimes a slower one without, and things that go wrong.
+fn faulty_machine(seed: u64, random: &mut Random) -> World {
+    let with_cpus = between(random, 2, 5) as usize;
+    let without = usize::from(happens(random, 0.3));
+    let mut world = machine(seed, with_cpus, without);
+    if happens(random, 0.3) {
+        // Others hold nearly all of one.
+        let node = below(random, with_cpus + without);
+        world.nodes[node].free_pages = between(random, 700, 3_000);
+    }
     world.faults = faults(random);
+    let sights = [
+        Sight::Counters,
+        Sight::Counters,
+        Sight::Samples,
+        Sight::HintFaults,
+    ];
     world.tracker = Tracker {
-        sight: pick(
-            random,
-            &[
-                Sight::Counters,
-                Sight::Counters,
-                Sight::Samples,
-                Sight::HintFaults,
-            ],
-        ),
+        sight: pick(random, &sights),
         period: between(random, 5_000, 20_000) as u32,
         is_steady: false,
     };
-    world.hands = Hands::new(random.next_u64(), 5.0 + 25.0 * random.unit());
+    let slice_pages = between(random, 16, 4096);
+    world.hands = Hands::new(random.next_u64(), 5.0 + 25.0 * random.unit(), slice_pages);
     world
 }
 
@@ -224,6 +229,7 @@ fn start(world: &mut World, random: &mut Random, program: usize, scope: Option<u
         group: format!("/sim/{whose}/p{program}"),
         name: format!("{whose}-p{program}"),
         threads,
+        lies_on: None,
         phases: phases(random),
         units: match huge {
             true => between(random, 2, 10) as usize,

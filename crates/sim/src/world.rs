@@ -143,6 +143,7 @@ impl World {
     /// first thread, or the nearest with room.
     fn fill(&mut self, process: &mut Process, units: usize) {
         let first = process.kind.users().first().copied().unwrap_or(0);
+        let first = process.kind.lies_on.unwrap_or(first);
         let size = process.kind.unit_pages();
         while process.pages.len() < units {
             let fitting = (0..self.nodes.len()).filter(|&node| self.nodes[node].free_pages >= size);
@@ -178,6 +179,7 @@ impl World {
             self.nodes[page.home].free_pages += process.kind.unit_pages();
         }
         self.interval.forget(process.pid);
+        self.hands.forget(process.space);
     }
 
     /// Lets a process execute another program: its memory is another.

@@ -1,3 +1,6 @@
-//! Tests of the simulation, and of the engine by it.
+//! Tests of the engine by the simulation, and of the checkers by planted faults.
 
+mod apart;
+mod planted;
 mod seeds;
+mod street;

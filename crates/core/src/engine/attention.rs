@@ -59,6 +59,8 @@ pub(super) struct Situation<'a> {
     pub outlook: Outlook,
     /// A campaign is open or being measured or reverted.
     pub is_busy: bool,
+    /// A campaign is being measured.
+    pub is_measured: bool,
     /// This step asked for moves.
     pub has_moves: bool,
     /// The next step may ask for moves; not while a campaign is measured.
@@ -103,7 +105,11 @@ impl Attention {
         let is_blind = self.asleep.is_some();
         if situation.is_busy || situation.has_moves || opened || (has_work && !is_blind) {
             self.wake();
+            let lacks_figures =
+                situation.is_measured && situation.uses_samples && !situation.reading.is_usable();
             let sampling = match situation.outlook {
+                // Figures of one scope of several are those of its samples: too few tell nothing.
+                _ if lacks_figures => Sampling::Full,
                 Outlook::Shut => situation.rest(config),
                 Outlook::Done if !opened => Sampling::Cheap,
                 // What was left to do is decided afresh when the verdict is there.
@@ -217,6 +223,7 @@ mod tests {
             now_us,
             outlook,
             is_busy: false,
+            is_measured: false,
             has_moves: false,
             may_move: true,
             reading,
@@ -239,6 +246,7 @@ mod tests {
                     now_us: turn * 100_000,
                     outlook: Outlook::Shut,
                     is_busy: false,
+                    is_measured: false,
                     has_moves: false,
                     may_move: true,
                     reading: Reading::default(),
@@ -248,6 +256,32 @@ mod tests {
                 let (sampling, _) = attention.next(&EngineConfig::default(), &situation);
                 assert_eq!(sampling, expected);
             }
+        }
+    }
+
+    #[test]
+    fn what_is_measured_without_figures_is_sampled_fully() {
+        let figures = Reading {
+            local_ratio: Some(0.5),
+            ..Reading::default()
+        };
+        for (reading, expected) in [
+            (Reading::default(), Sampling::Full),
+            (figures, Sampling::Cheap),
+        ] {
+            let situation = Situation {
+                now_us: 0,
+                outlook: Outlook::Working,
+                is_busy: true,
+                is_measured: true,
+                has_moves: false,
+                may_move: false,
+                reading,
+                spaces: &[SpaceId(1)],
+                uses_samples: true,
+            };
+            let next = Attention::default().next(&EngineConfig::default(), &situation);
+            assert_eq!(next, (expected, 100_000));
         }
     }
 
@@ -319,6 +353,7 @@ mod tests {
                 now_us,
                 outlook: Outlook::Learning,
                 is_busy: false,
+                is_measured: false,
                 has_moves: false,
                 may_move: true,
                 reading: Reading::default(),
@@ -340,6 +375,7 @@ mod tests {
                 now_us,
                 outlook: Outlook::Done,
                 is_busy: false,
+                is_measured: false,
                 has_moves: false,
                 may_move: true,
                 reading: Reading::default(),

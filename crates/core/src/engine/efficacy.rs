@@ -126,6 +126,11 @@ impl Efficacy {
         matches!(self.stage, Stage::Moving(None))
     }
 
+    /// Do readings count for a verdict from now on?
+    pub fn is_measuring(&self) -> bool {
+        matches!(self.stage, Stage::Measuring(..))
+    }
+
     /// Mechanisms that are switched off now.
     pub fn switched_off(&self, now_us: u64) -> Vec<Mechanism> {
         let disciplines = self.disciplines.iter();

@@ -168,6 +168,7 @@ impl Scope {
             now_us: turn.now_us,
             outlook,
             is_busy: !self.efficacy.is_idle() || !self.pending.is_empty() || !self.is_undone(),
+            is_measured: self.efficacy.is_measuring(),
             has_moves: !requests.is_empty(),
             may_move: self.may_move(),
             reading,

@@ -1,10 +1,12 @@
-//! A tiny closed-loop world for tests: nodes, threads, pages with homes, and the latency model of
-//! [`crate::timing`]. It is a test double: what the engine asks for happens, and changes what the
-//! next snapshot shows.
+//! A tiny closed-loop world for unit tests: one process, nodes, threads, pages with homes, and the traffic
+//! model of [`crate::flow`]. It is a test double: what the engine asks for happens, and changes what the
+//! next snapshot shows. Many processes, faults and lateness are `crates/sim`'s, which unit tests of this
+//! crate cannot link.
 
 use super::{Engine, EngineConfig, Summary};
+use crate::flow::{self, Demand, LINE_BYTES, Memory};
 use crate::ids::{NodeId, Pid, SpaceId};
-use crate::machine::{Capacity, Curve};
+use crate::machine::Curve;
 use crate::metrics;
 use crate::plan::{MoveOutcome, Plan, Refusal, Sampling};
 use crate::policy::Policy;
@@ -24,7 +26,6 @@ const CPUS: u32 = 2;
 const MLP: f64 = 1.5;
 /// Time between misses when memory takes none.
 const COMPUTE_NS: f64 = 20.0;
-const LINE_BYTES: f64 = 64.0;
 
 /// Who uses which pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,56 +156,37 @@ impl World {
 
     fn flow(&self) -> Flow {
         let nodes = self.nodes();
-        let curve = Curve {
-            a_ns: 20.0,
-            b_ns: 8.0,
-            n: 2.0,
+        let idle_ns = |user: usize| {
+            let homes = 0..nodes;
+            homes.map(move |home| 87.0 + 26.0 * f64::from(Self::hops(user, home)))
         };
-        let capacity = Capacity {
-            points: vec![(1.0, 3.07)],
-        }
-        .at(1.0);
-        let shares: Vec<Vec<f64>> = (0..nodes).map(|user| self.shares_of(user)).collect();
-        let mut queue = vec![0.0; nodes];
-        let mut flow = Flow {
-            rates: vec![vec![0.0; nodes]; nodes],
-            latency_ns: 0.0,
-            utilisation: vec![0.0; nodes],
+        let memory = Memory {
+            idle_ns: (0..nodes).map(|user| idle_ns(user).collect()).collect(),
+            capacity_gbs: vec![3.07; nodes],
+            curve: Curve {
+                a_ns: 20.0,
+                b_ns: 8.0,
+                n: 2.0,
+            },
         };
-        for _ in 0..400 {
-            let mut traffic = vec![0.0; nodes];
-            let (mut sum, mut weight) = (0.0, 0.0);
-            for (user, share) in shares.iter().enumerate() {
-                let cost =
-                    |home: usize| 87.0 + 26.0 * f64::from(Self::hops(user, home)) + queue[home];
-                let latency: f64 = (0..nodes).map(|home| share[home] * cost(home)).sum();
-                let runs = self.alone.is_none_or(|alone| alone == user);
-                let rate = if runs {
-                    f64::from(CPUS) / (COMPUTE_NS + latency / MLP)
-                } else {
-                    0.0
-                };
-                sum += rate * latency;
-                weight += rate;
-                for home in 0..nodes {
-                    flow.rates[user][home] = rate * share[home];
-                    traffic[home] += rate * share[home] * LINE_BYTES;
-                }
-            }
-            flow.latency_ns = sum / weight;
-            for home in 0..nodes {
-                let rho = traffic[home] / capacity;
-                flow.utilisation[home] = rho.min(1.0);
-                // Above capacity the queue grows until the demand fits.
-                let target = if rho > 1.0 {
-                    queue[home] * rho + 10.0
-                } else {
-                    curve.queueing_ns(rho).max(queue[home] * 0.9)
-                };
-                queue[home] = 0.8 * queue[home] + 0.2 * target;
-            }
+        let runs = |user: usize| self.alone.is_none_or(|alone| alone == user);
+        let demand = |user: usize| Demand {
+            from: user,
+            cpus: if runs(user) { f64::from(CPUS) } else { 0.0 },
+            shares: self.shares_of(user),
+            compute_ns: COMPUTE_NS,
+            overlap: MLP,
+        };
+        let demands: Vec<Demand> = (0..nodes).map(demand).collect();
+        let settled = flow::settle(&memory, &demands, &mut vec![0.0; nodes], 400);
+        let rates = demands.iter().zip(&settled.rates);
+        Flow {
+            rates: rates
+                .map(|(demand, rate)| demand.shares.iter().map(|share| rate * share).collect())
+                .collect(),
+            latency_ns: settled.latency_ns().unwrap_or(0.0),
+            utilisation: settled.utilisation,
         }
-        flow
     }
 
     fn shares_of(&self, user: usize) -> Vec<f64> {

@@ -218,7 +218,9 @@ impl Own {
         let mut homes = vec![0.0; snapshot.nodes.len()];
         let (mut local, mut all) = (0, 0);
         for page in pages {
-            let home = snapshot.nodes.iter().position(|node| node.id == page.home);
+            let served_by = page.was.unwrap_or(page.home);
+            let mut nodes = snapshot.nodes.iter();
+            let home = nodes.position(|node| node.id == served_by);
             all += page.total();
             if let Some(home) = home {
                 homes[home] += page.total() as f64;

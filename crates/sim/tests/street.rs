@@ -1,0 +1,74 @@
+//! Machines made by hand: a scope for each program.
+
+use hither_core::engine::{Engine, EngineConfig, Summary};
+use hither_core::ids::Pid;
+use hither_core::policy::Policy;
+use hither_core::scope::{ScopeSpec, Selector};
+use hither_sim::check::Rules;
+use hither_sim::{INIT, Kind, Pattern, Phase, Simulation, World};
+
+/// A process of program `program` with threads on these nodes, by position.
+pub fn kind(program: usize, pattern: Pattern, threads: &[u32]) -> Kind {
+    Kind {
+        program,
+        user: 1000,
+        group: format!("/sim/s{program}"),
+        name: format!("s{program}"),
+        threads: threads.to_vec(),
+        lies_on: None,
+        phases: vec![Phase {
+            pattern,
+            length_us: 0,
+        }],
+        units: 100,
+        huge: false,
+        pinned: 0.0,
+    }
+}
+
+/// The same, with its memory on another node.
+pub fn lying_on(node: usize, kind: Kind) -> Kind {
+    Kind {
+        lies_on: Some(node),
+        ..kind
+    }
+}
+
+/// Programs `0..` in a scope each, under these policies.
+pub fn street(
+    mut world: World,
+    programs: Vec<(Kind, Box<dyn Policy>)>,
+    config: EngineConfig,
+) -> Simulation {
+    let mut engine = Engine::new(config.clone());
+    let scopes = (0..programs.len()).map(Some).collect();
+    for (at, (kind, policy)) in programs.into_iter().enumerate() {
+        engine.add_scope(ScopeSpec {
+            name: format!("s{at}"),
+            selector: Selector::Cgroup(kind.group.clone()),
+            policy,
+        });
+        world.spawn(kind, INIT);
+    }
+    let rules = Rules {
+        config,
+        scopes,
+        is_for_all: false,
+    };
+    Simulation::new(world, engine, rules)
+}
+
+/// The account of a scope.
+pub fn summary(simulation: &Simulation, scope: usize) -> Summary {
+    simulation.engine.summary().swap_remove(scope).1
+}
+
+/// How many of a process's pages lie on each node, by position.
+pub fn spread(simulation: &Simulation, pid: Pid) -> Vec<u32> {
+    let process = &simulation.world.processes[&pid];
+    let mut spread = vec![0; simulation.world.nodes.len()];
+    for page in &process.pages {
+        spread[page.home] += 1;
+    }
+    spread
+}
