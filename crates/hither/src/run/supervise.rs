@@ -1,7 +1,8 @@
 //! The program with what works beside it.
 
-use super::place::{Attendant, Placed, Placement};
+use super::place::{Placed, Placement};
 use crate::print;
+use hither_agent::host::attendant::Attendant;
 use hither_agent::host::drive::{self, Decided, Session, Told};
 use hither_agent::host::{Beat, Client, End, Supervisor};
 use hither_agent::{Inline, LEAST_SLEEP_US};
@@ -60,10 +61,22 @@ pub fn run(
         placement.map_or(Ok(()), |placement| placement.attach(command))
     })?;
     let kept = RefCell::new(Vec::new());
-    let mut attendant = placement.map(|placement| Attendant::new(&Root::host(), placement));
+    let root = Root::host();
+    let mut placement = placement;
+    let (mut attendant, weighing) = match placement.as_mut() {
+        Some(placement) => {
+            let (attendant, weighing) = placement.beside(&root);
+            (Some(attendant), weighing)
+        }
+        None => (None, None),
+    };
     let mut others: Vec<Client<'_>> = Vec::new();
     others.extend(attendant.as_mut().map(|attendant| {
         let turn = |_: &Beat| Ok(Some(attendant.turn()));
+        Client::new(LEAST_SLEEP_US, turn)
+    }));
+    others.extend(weighing.map(|weighing| {
+        let turn = |_: &Beat| Ok(weighing.turn(&root));
         Client::new(LEAST_SLEEP_US, turn)
     }));
     let (end, decided) = match setup {
@@ -88,12 +101,14 @@ pub fn run(
         decided.log.extend(kept.take());
         (decided, backend)
     });
+    let attended = attendant.map(Attendant::finish).unwrap_or_default();
+    let placed = placement.map(|placement| placement.finish(attended));
     Ok(Finished {
         ended,
         run_us,
         usage: sys::own_usage(),
         decided,
-        placed: attendant.map(Attendant::finish),
+        placed,
     })
 }
 
