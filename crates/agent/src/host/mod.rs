@@ -7,6 +7,7 @@ pub mod estimate;
 pub mod record;
 pub mod spread;
 mod supervisor;
+pub mod top;
 pub mod weights;
 
 pub use error::{Error, Result};
