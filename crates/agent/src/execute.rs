@@ -1,15 +1,16 @@
 //! How moves that were asked for are carried out.
 
 use hither_core::plan::{MoveOutcome, MoveRequest, Refusal};
-use hither_mover::{Action, Backend, Job, Pages, Race};
-
-/// Pages of a slice: one call of the backend.
-const SLICE_PAGES: usize = 16_384;
+use hither_mover::executor::{Executor, Factory, Limits, Queue, Step, Task};
+use hither_mover::{Backend, Outcome};
+use std::io;
+use std::time::Duration;
 
 /// Carries out moves. Every request gets one outcome, from this or any later call.
 pub trait Execute {
-    /// Takes requests, in the order of their value.
-    fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>);
+    /// Takes requests, in the order of their value; returns what became of those that it does not
+    /// take.
+    fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome>;
 
     /// What became of requests since the last call.
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome>;
@@ -19,8 +20,8 @@ pub trait Execute {
 }
 
 impl<E: Execute + ?Sized> Execute for Box<E> {
-    fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>) {
-        (**self).submit(now_us, requests);
+    fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        (**self).submit(now_us, requests)
     }
 
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
@@ -34,91 +35,115 @@ impl<E: Execute + ?Sized> Execute for Box<E> {
 
 /// Moves nothing and says so: for who wants to know what would be decided.
 #[derive(Debug, Default)]
-pub struct Dry(Vec<MoveOutcome>);
+pub struct Dry;
 
 impl Execute for Dry {
-    fn submit(&mut self, _: u64, requests: Vec<MoveRequest>) {
-        self.0.extend(requests.iter().map(dropped));
+    fn submit(&mut self, _: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        let pages = |request: &MoveRequest| request.pages.len() as u64;
+        let all = requests.iter();
+        all.map(|request| not_tried(request.id, pages(request)))
+            .collect()
     }
 
     fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {
-        std::mem::take(&mut self.0)
+        Vec::new()
+    }
+
+    fn close(&mut self, _: u64) -> Vec<MoveOutcome> {
+        Vec::new()
+    }
+}
+
+/// Movers with threads of their own: deciding goes on while pages move.
+#[derive(Debug)]
+pub struct Movers(Executor);
+
+/// What is on its way when a program or the watching ends takes no longer: one call of a backend.
+const LAST_SLICE: Duration = Duration::from_secs(60);
+
+impl Movers {
+    /// So many, each with a backend of its own.
+    ///
+    /// # Errors
+    /// No thread is to be had.
+    pub fn start(limits: Limits, movers: usize, factory: Factory) -> io::Result<Self> {
+        Executor::start(limits, movers, factory).map(Self)
+    }
+}
+
+impl Execute for Movers {
+    fn submit(&mut self, _: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        let tasks = requests.iter().map(Task::of_request);
+        self.0.submit(tasks).iter().map(full).collect()
+    }
+
+    fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {
+        self.0.collect().into_iter().map(told).collect()
     }
 
     fn close(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        self.0.cancel(|_| true);
+        self.0.wait(LAST_SLICE);
         self.collect(now_us)
     }
 }
 
-/// Moves at once, in the thread that asks.
-pub struct Inline<'a> {
-    backend: Box<dyn Backend>,
-    /// Is it too late for more?
-    is_over: Box<dyn Fn() -> bool + 'a>,
-    outcomes: Vec<MoveOutcome>,
+/// The same queue in the thread of the loop, which moves when outcomes are asked for: for machines
+/// that are simulated, where time and order must be the seed's alone.
+pub struct Stepped<B> {
+    queue: Queue,
+    backend: B,
 }
 
-impl<'a> Inline<'a> {
-    /// By this backend, until `is_over` says that nobody needs it any more.
-    pub fn new(backend: Box<dyn Backend>, is_over: impl Fn() -> bool + 'a) -> Self {
+impl<B: Backend> Stepped<B> {
+    /// By this backend.
+    pub fn new(limits: Limits, backend: B) -> Self {
         Self {
+            queue: Queue::new(limits, 0),
             backend,
-            is_over: Box::new(is_over),
-            outcomes: Vec::new(),
         }
     }
 }
 
-impl Execute for Inline<'_> {
-    /// In slices; what is left when it is over is dropped.
-    fn submit(&mut self, _: u64, requests: Vec<MoveRequest>) {
-        let mut rest = &requests[..];
-        while !rest.is_empty() && !(self.is_over)() {
-            let mut pages = 0;
-            let fits = rest.iter().take_while(|request| {
-                let first = pages == 0;
-                pages += request.pages.len();
-                first || pages <= SLICE_PAGES
-            });
-            let (slice, after) = rest.split_at(fits.count());
-            let jobs: Vec<Job<'_>> = slice.iter().map(job).collect();
-            let done = self.backend.execute(&jobs).into_iter().zip(slice);
-            let outcomes = done.map(|(outcome, request)| outcome.of_request(request.id));
-            self.outcomes.extend(outcomes);
-            rest = after;
-        }
-        self.outcomes.extend(rest.iter().map(dropped));
+impl<B: Backend> Execute for Stepped<B> {
+    fn submit(&mut self, _: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        let tasks = requests.iter().map(Task::of_request);
+        let left: Vec<Task> = tasks
+            .filter_map(|task| self.queue.submit(task).err())
+            .collect();
+        left.iter().map(full).collect()
     }
 
-    fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {
-        std::mem::take(&mut self.outcomes)
+    fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        let backend = &mut self.backend;
+        while self.queue.step(backend, now_us * 1000, &mut |_, _| {}) == Step::Done {}
+        self.queue.take_finished().into_iter().map(told).collect()
     }
 
     fn close(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        self.queue.cancel(|_| true);
         self.collect(now_us)
     }
 }
 
-/// Not tried.
-fn dropped(request: &MoveRequest) -> MoveOutcome {
+/// What became of a task, as the engine takes it.
+fn told((id, outcome): (u64, Outcome)) -> MoveOutcome {
+    outcome.of_request(id)
+}
+
+/// The queue had no room for it.
+fn full(task: &Task) -> MoveOutcome {
+    let pages = task.pages.iter().map(|run| run.end - run.start).sum();
+    not_tried(task.id, pages)
+}
+
+fn not_tried(request: u64, pages: u64) -> MoveOutcome {
     MoveOutcome {
-        request: request.id,
+        request,
         moved: Vec::new(),
         already_there: 0,
-        refused: vec![(Refusal::Dropped, request.pages.len() as u64)],
+        refused: vec![(Refusal::Dropped, pages)],
         duration_ns: 0,
-    }
-}
-
-/// What the engine asks for, as a backend takes it.
-fn job(request: &MoveRequest) -> Job<'_> {
-    Job {
-        pid: request.pid,
-        action: Action::Migrate {
-            pages: Pages::Listed(&request.pages),
-            to: request.to,
-        },
-        race: Race::Block,
     }
 }
 
@@ -128,7 +153,7 @@ mod tests {
     use hither_core::ids::{NodeId, Pid, ScopeId, SpaceId};
     use hither_core::plan::{Mechanism, Reason};
     use hither_core::snapshot::Evidence;
-    use hither_mover::{Outcome, OutcomeBuilder, Unavailable};
+    use hither_mover::{Action, Job, OutcomeBuilder, Unavailable};
 
     /// Moves everything, in its own account only.
     struct Willing;
@@ -171,7 +196,8 @@ mod tests {
         }
     }
 
-    fn told(outcomes: &[MoveOutcome]) -> Vec<(u64, usize, u64)> {
+    fn sums(mut outcomes: Vec<MoveOutcome>) -> Vec<(u64, usize, u64)> {
+        outcomes.sort_by_key(|outcome| outcome.request);
         let one = |outcome: &MoveOutcome| {
             let refused = outcome.refused.iter().map(|(_, count)| count).sum();
             (outcome.request, outcome.moved.len(), refused)
@@ -179,20 +205,39 @@ mod tests {
         outcomes.iter().map(one).collect()
     }
 
+    const ALL: [(u64, usize, u64); 3] = [(1, 20_000, 0), (2, 3, 0), (3, 20_000, 0)];
+    const NONE: [(u64, usize, u64); 3] = [(1, 0, 20_000), (2, 0, 3), (3, 0, 20_000)];
+
+    fn requests() -> Vec<MoveRequest> {
+        vec![request(1, 20_000), request(2, 3), request(3, 20_000)]
+    }
+
     #[test]
-    fn every_request_has_one_outcome_whether_it_is_moved_dropped_or_only_looked_at() {
-        let requests = || vec![request(1, 20_000), request(2, 3), request(3, 20_000)];
-        let mut inline = Inline::new(Box::new(Willing), || false);
-        inline.submit(0, requests());
-        let all = [(1, 20_000, 0), (2, 3, 0), (3, 20_000, 0)];
-        assert_eq!(told(&inline.collect(0)), all);
-        assert!(inline.close(0).is_empty());
-        let mut late = Inline::new(Box::new(Willing), || true);
-        late.submit(0, requests());
-        let none = [(1, 0, 20_000), (2, 0, 3), (3, 0, 20_000)];
-        assert_eq!(told(&late.close(0)), none);
-        let mut dry = Dry::default();
-        dry.submit(0, requests());
-        assert_eq!(told(&dry.collect(0)), none);
+    fn every_request_has_one_outcome_whoever_moves() {
+        let mut stepped = Stepped::new(Limits::default(), Willing);
+        assert!(stepped.submit(0, requests()).is_empty());
+        assert_eq!(sums(stepped.collect(0)), ALL);
+        assert!(stepped.close(0).is_empty());
+        let mut movers =
+            Movers::start(Limits::default(), 2, Box::new(|_| Box::new(Willing))).unwrap();
+        assert!(movers.submit(0, requests()).is_empty());
+        assert!(movers.0.wait(LAST_SLICE));
+        assert_eq!(sums(movers.collect(0)), ALL);
+        assert!(movers.close(0).is_empty());
+        assert_eq!(sums(Dry.submit(0, requests())), NONE);
+    }
+
+    #[test]
+    fn what_waits_when_it_is_over_is_not_tried_and_what_finds_no_room_neither() {
+        let mut stepped = Stepped::new(Limits::default(), Willing);
+        stepped.submit(0, requests());
+        assert_eq!(sums(stepped.close(0)), NONE);
+        let limits = Limits {
+            tasks: 2,
+            ..Limits::default()
+        };
+        let mut narrow = Stepped::new(limits, Willing);
+        assert_eq!(sums(narrow.submit(0, requests())), NONE[2..]);
+        assert_eq!(sums(narrow.collect(0)), ALL[..2]);
     }
 }

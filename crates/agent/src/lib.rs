@@ -20,5 +20,5 @@ pub mod host;
 mod overhead;
 
 pub use agent::{Agent, LEAST_SLEEP_US, Turn};
-pub use execute::{Dry, Execute, Inline};
+pub use execute::{Dry, Execute, Movers, Stepped};
 pub use overhead::Overhead;

@@ -1,33 +1,24 @@
 //! `hither top`: processes by where their memory is and where they run, live or once.
 
 mod ages;
-mod device;
 pub mod figures;
 mod help;
 mod live;
-mod machine;
-mod model;
 mod once;
-mod process;
-mod reading;
 mod render;
-mod residency;
-mod rotation;
-mod sampler;
 mod screen;
-mod session;
 mod text;
 mod view;
 
 use crate::terminal::Terminal;
+use crate::trackers::{self, Here};
 use crate::{print, units, watchable};
-use ages::Ageing;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use hither_agent::host::top::{Ageing, Session, machine, model, process};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use model::SortKey;
-use session::Session;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -80,8 +71,18 @@ impl Command {
         }
         let topology = Topology::read(&root).context("reading the machine")?;
         let ages = self.ages.map(|every_us| Ageing::open(&root, every_us));
-        let ages = ages.transpose()?;
-        let mut session = Session::open(&root, &topology, self.interval, self.sort, self.pid, ages);
+        let ages = ages
+            .transpose()
+            .map_err(|error| anyhow!("--ages: {error}"))?;
+        let open = || {
+            trackers::sampling(&Here {
+                root: &root,
+                topology: &topology,
+                ghz: None,
+            })
+        };
+        let (every_us, sort, pid) = (self.interval, self.sort, self.pid);
+        let mut session = Session::open(&root, &topology, every_us, sort, pid, ages, open);
         let is_live = io::stdin().is_terminal() && io::stdout().is_terminal();
         if is_live && !self.once && !self.json {
             if let Some(pid) = self.pid {
@@ -131,5 +132,11 @@ fn parse_ages(text: &str) -> Result<u64, String> {
     }
 }
 
+#[cfg(test)]
+use hither_agent::host::top::reading;
+
+#[cfg(test)]
+#[path = "../../agent/src/host/top/examples.rs"]
+mod examples;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@ use crate::files::Source;
 use std::path::Path;
 
 /// Crates whose texts a person reads.
-const SHOWN: [&str; 4] = [
+const SHOWN: [&str; 5] = [
+    "crates/agent/src",
     "crates/hither/src",
     "crates/lab/src",
     "crates/linux/src",

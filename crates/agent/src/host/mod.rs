@@ -1,11 +1,14 @@
 //! The loop on a real machine.
 
+pub mod attendant;
 pub mod drive;
 mod error;
 pub mod estimate;
 pub mod record;
 pub mod spread;
 mod supervisor;
+pub mod top;
+pub mod weights;
 
 pub use error::{Error, Result};
 pub use supervisor::{Beat, Client, End, Input, Supervisor, cannot_start};

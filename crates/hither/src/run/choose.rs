@@ -8,6 +8,7 @@ use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_mover::Backend;
+use hither_mover::executor::Factory;
 
 /// Trackers that policies may decide by, the best first.
 const TRACKERS: &[Entry] = &[
@@ -61,17 +62,32 @@ pub fn tracker(
     )
 }
 
+/// A backend that was chosen.
+pub struct Chosen {
+    /// Its name.
+    pub name: &'static str,
+    /// Makes one for each mover.
+    pub factory: Factory,
+}
+
+/// The backends there are, the best first.
+const BACKENDS: [fn() -> Box<dyn Backend + Send>; 1] = [|| Box::new(KernelBackend::new())];
+
 /// The first backend that works here.
 ///
 /// # Errors
 /// Where none does, with the reason of each.
-pub fn backend() -> anyhow::Result<Box<dyn Backend>> {
-    let backends: [Box<dyn Backend>; 1] = [Box::new(KernelBackend::new())];
+pub fn backend() -> anyhow::Result<Chosen> {
     let mut reasons = Vec::new();
-    for backend in backends {
+    for make in BACKENDS {
+        let backend = make();
+        let name = backend.name();
         match backend.probe() {
-            Ok(()) => return Ok(backend),
-            Err(why) => reasons.push(format!("backend {}: {why}", backend.name())),
+            Ok(()) => {
+                let factory = Box::new(move |_| make());
+                return Ok(Chosen { name, factory });
+            }
+            Err(why) => reasons.push(format!("backend {name}: {why}")),
         }
     }
     bail!("nothing can move pages here\n  {}", reasons.join("\n  "))

@@ -7,27 +7,18 @@ use super::{numactl, start};
 use crate::print::DASH;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use hither_agent::host::attendant::{Attendant, Attended, Look};
 use hither_core::bind::rules::WrittenRule;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode, ThreadPolicy};
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::size::parse_bytes;
 use hither_linux::bind::threads::Keeper;
-use hither_linux::bind::whereabouts::{self, Whereabouts};
+use hither_linux::bind::whereabouts::Whereabouts;
 use hither_linux::bind::{self, Binding, Granted};
-use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
-use hither_linux::sys;
 use hither_linux::topology::Topology;
 use std::ffi::OsStr;
 use std::rc::Rc;
-
-/// Time to the first look at a program, in us; each next look is twice as far, up to the last.
-const FIRST_LOOK_US: u64 = 50_000;
-const LAST_LOOK_US: u64 = 10_000_000;
-/// Of the time between looks one in so many parts is spent looking, at most.
-const LOOK_SHARE: u64 = 100;
-/// Time between two searches for new threads, in us.
-const THREADS_US: u64 = 10_000;
 
 /// hither's own words for placement.
 #[derive(Debug, clap::Args)]
@@ -241,128 +232,42 @@ impl Options {
 pub struct Placed {
     pub granted: Granted,
     pub threads: ThreadPolicy,
-    /// The look with most pages; `None` where the program was gone before the first.
-    pub seen: Option<Whereabouts>,
-    pub look_count: u64,
+    /// What was seen of it while it ran.
+    pub attended: Attended,
     /// What became of weights.
     weighed: Option<Weighed>,
-    /// Most threads that were kept on CPUs at once, and those that could not be.
-    pub kept_count: usize,
-    pub refused_count: usize,
     /// What the shim did; `None` where nobody needed it.
     pub redirected: Option<Redirected>,
 }
 
-/// Looks after a placed program while it runs.
-#[derive(Debug)]
-pub struct Attendant {
-    root: Root,
-    tree: Tree,
-    granted: Granted,
-    threads: ThreadPolicy,
-    keeper: Option<Keeper>,
-    weighing: Option<Weighing>,
-    /// When the weights are looked after next; never where there are none.
-    weighing_us: u64,
-    redirect: Option<Redirect>,
-    start_ns: u64,
-    next_look_us: u64,
-    seen: Option<Whereabouts>,
-    look_count: u64,
-}
-
-impl Attendant {
-    /// Of the descendants of this process.
-    #[must_use]
-    pub fn new(root: &Root, placement: Placement) -> Self {
-        let Placement {
-            granted,
-            order,
-            threads,
-            weighing,
-            redirect,
-            ..
-        } = placement;
+impl Placement {
+    /// What works beside the program: who looks after it, and who looks after its weights.
+    pub fn beside(&mut self, root: &Root) -> (Attendant<'_>, Option<&mut Weighing>) {
+        let redirect = self.redirect.as_mut();
         let keeper = redirect
             .as_ref()
-            .filter(|_| !order.is_empty())
-            .map(|redirect| Keeper::new(order, Rc::clone(&redirect.board), redirect.has_shim()));
-        // Without a policy to look for there is nothing to be seen.
-        let next_look_us = match granted.policy {
-            Ok(_) => FIRST_LOOK_US,
-            Err(_) => u64::MAX,
-        };
-        Self {
-            root: root.clone(),
-            tree: Tree::new(root.clone(), std::process::id() as i32),
-            granted,
-            threads,
-            keeper,
-            redirect,
-            weighing_us: weighing.as_ref().map_or(u64::MAX, |_| 0),
-            weighing,
-            start_ns: sys::monotonic_ns(),
-            next_look_us,
-            seen: None,
-            look_count: 0,
-        }
+            .filter(|_| !self.order.is_empty())
+            .map(|redirect| {
+                let board = Rc::clone(&redirect.board);
+                Keeper::new(self.order.clone(), board, redirect.has_shim())
+            });
+        let look = redirect.map(|redirect| -> Look<'_> {
+            let root = root.clone();
+            Box::new(move |now_us, pids| redirect.turn(now_us, &root, pids))
+        });
+        let policy = self.granted.policy.as_ref().ok().cloned();
+        let attendant = Attendant::new(root, policy, keeper, look);
+        (attendant, self.weighing.as_mut())
     }
 
-    /// Places new threads, and looks at pages if it is time. Returns the time to sleep in us.
-    pub fn turn(&mut self) -> u64 {
-        let now_us = (sys::monotonic_ns() - self.start_ns) / 1000;
-        // A tree that cannot be read now is read at the next turn.
-        let _ = self.tree.refresh(now_us);
-        let pids: Vec<i32> = self
-            .tree
-            .processes()
-            .iter()
-            .map(|process| process.pid)
-            .collect();
-        if let Some(keeper) = &mut self.keeper {
-            keeper.turn(&self.root, pids.iter().copied());
-        }
-        let shim_us = match &mut self.redirect {
-            Some(redirect) => redirect.turn(now_us, &self.root, &pids),
-            None => u64::MAX,
-        };
-        if let (Ok(policy), true) = (&self.granted.policy, now_us >= self.next_look_us) {
-            let seen = whereabouts::look(&self.root, pids, policy);
-            let most = self.seen.as_ref().map_or(0, Whereabouts::page_count);
-            if seen.page_count() >= most {
-                self.seen = Some(seen);
-            }
-            self.look_count += 1;
-            let then_us = (sys::monotonic_ns() - self.start_ns) / 1000;
-            let pause_us = now_us
-                .min(LAST_LOOK_US)
-                .max(LOOK_SHARE * (then_us - now_us));
-            self.next_look_us = then_us + pause_us;
-        }
-        if now_us >= self.weighing_us {
-            let pause_us = (self.weighing.as_mut()).and_then(|weighing| weighing.turn(&self.root));
-            self.weighing_us = pause_us.map_or(u64::MAX, |pause_us| now_us + pause_us);
-        }
-        match self.keeper {
-            Some(_) => THREADS_US,
-            None => {
-                let next_us = self.next_look_us.min(self.weighing_us).min(shim_us);
-                next_us.saturating_sub(now_us).max(1000)
-            }
-        }
-    }
-
-    /// What was seen.
+    /// What came of it.
     #[must_use]
-    pub fn finish(self) -> Placed {
+    pub fn finish(self, attended: Attended) -> Placed {
         Placed {
             granted: self.granted,
             threads: self.threads,
-            seen: self.seen,
-            look_count: self.look_count,
+            attended,
             weighed: self.weighing.map(Weighing::finish),
-            kept_count: self.keeper.as_ref().map_or(0, Keeper::most_count),
-            refused_count: self.keeper.as_ref().map_or(0, Keeper::refused_count),
             redirected: self.redirect.map(Redirect::finish),
         }
     }
@@ -378,10 +283,13 @@ impl Placed {
             Ok(policy) => format!("{policy}\n"),
             Err(why) => format!("{DASH}\nmemory: {why}\n"),
         };
-        if self.kept_count > 0 {
-            text += &format!("threads: {} pinned to a CPU each at most", self.kept_count);
-            if self.refused_count > 0 {
-                text += &format!(", {} could not be", self.refused_count);
+        if self.attended.kept_count > 0 {
+            text += &format!(
+                "threads: {} pinned to a CPU each at most",
+                self.attended.kept_count
+            );
+            if self.attended.refused_count > 0 {
+                text += &format!(", {} could not be", self.attended.refused_count);
             }
             text.push('\n');
         }
@@ -391,7 +299,7 @@ impl Placed {
         if let Some(redirected) = &self.redirected {
             text += &redirected.text();
         }
-        let (policy, seen) = match (policy, &self.seen) {
+        let (policy, seen) = match (policy, &self.attended.seen) {
             (Ok(policy), Some(seen)) => (policy, seen),
             (Ok(_), None) => return text + "memory: it ended before anybody could look\n",
             (Err(_), _) => return text,
@@ -420,7 +328,7 @@ impl Placed {
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         let policy = self.granted.policy.as_ref().ok();
-        let seen = self.seen.as_ref().map(|seen| {
+        let seen = self.attended.seen.as_ref().map(|seen| {
             let nodes: Vec<_> = seen
                 .pages
                 .iter()
@@ -438,10 +346,10 @@ impl Placed {
             "cpus": self.granted.cpus.to_string(),
             "memory": policy.map(ToString::to_string),
             "threads": self.threads.to_string(),
-            "kept_threads": self.kept_count,
-            "refused_threads": self.refused_count,
+            "kept_threads": self.attended.kept_count,
+            "refused_threads": self.attended.refused_count,
             "shim": self.redirected.as_ref().map(Redirected::json),
-            "look_count": self.look_count,
+            "look_count": self.attended.look_count,
             "seen": seen,
             "weights": self.weighed.as_ref().map(|weighed| &weighed.json),
         })
@@ -511,11 +419,8 @@ mod tests {
                 policy: Err("get_mempolicy: does not tell the policy".to_owned()),
             },
             threads: ThreadPolicy::Float,
-            seen: None,
-            look_count: 0,
+            attended: Attended::default(),
             weighed: None,
-            kept_count: 0,
-            refused_count: 0,
             redirected: None,
         };
         assert_eq!(

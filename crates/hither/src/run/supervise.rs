@@ -1,10 +1,13 @@
 //! The program with what works beside it.
 
-use super::place::{Attendant, Placed, Placement};
+use super::choose;
+use super::place::{Placed, Placement};
 use crate::print;
+use anyhow::Context;
+use hither_agent::host::attendant::Attendant;
 use hither_agent::host::drive::{self, Decided, Session, Told};
 use hither_agent::host::{Beat, Client, End, Supervisor};
-use hither_agent::{Inline, LEAST_SLEEP_US};
+use hither_agent::{LEAST_SLEEP_US, Movers};
 use hither_core::engine::Engine;
 use hither_core::explain::Entry;
 use hither_core::plan::Sampling;
@@ -13,9 +16,12 @@ use hither_linux::sys::{self, Ended, Usage};
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::watch::Watch;
-use hither_mover::Backend;
+use hither_mover::executor::Limits;
 use std::cell::RefCell;
 use std::ffi::OsString;
+
+/// Threads that move pages.
+const MOVERS: usize = 1;
 
 /// What a run with a policy needs.
 pub struct Setup {
@@ -26,7 +32,7 @@ pub struct Setup {
     /// Tells how memory is used.
     pub tracker: Box<dyn Tracker>,
     /// Moves pages.
-    pub backend: Box<dyn Backend>,
+    pub backend: choose::Chosen,
     /// Decides.
     pub engine: Engine,
     /// Time between decisions in us.
@@ -65,10 +71,22 @@ pub fn run(
         placement.map_or(Ok(()), |placement| placement.attach(command))
     })?;
     let kept = RefCell::new(Vec::new());
-    let mut attendant = placement.map(|placement| Attendant::new(&Root::host(), placement));
+    let root = Root::host();
+    let mut placement = placement;
+    let (mut attendant, weighing) = match placement.as_mut() {
+        Some(placement) => {
+            let (attendant, weighing) = placement.beside(&root);
+            (Some(attendant), weighing)
+        }
+        None => (None, None),
+    };
     let mut others: Vec<Client<'_>> = Vec::new();
     others.extend(attendant.as_mut().map(|attendant| {
         let turn = |_: &Beat| Ok(Some(attendant.turn()));
+        Client::new(LEAST_SLEEP_US, turn)
+    }));
+    others.extend(weighing.map(|weighing| {
+        let turn = |_: &Beat| Ok(weighing.turn(&root));
         Client::new(LEAST_SLEEP_US, turn)
     }));
     let (end, decided) = match setup {
@@ -78,8 +96,8 @@ pub fn run(
             (end, None)
         }
         Some(setup) => {
-            let backend = setup.backend.name();
-            let mut session = session(setup, &supervisor, explain, keep_log.then_some(&kept));
+            let backend = setup.backend.name;
+            let mut session = session(setup, explain, keep_log.then_some(&kept))?;
             let end = drive::run(&supervisor, &mut session, None, others)?;
             (end, Some((session.finish(supervisor.now_us()), backend)))
         }
@@ -93,12 +111,14 @@ pub fn run(
         decided.log.extend(kept.take());
         (decided, backend)
     });
+    let attended = attendant.map(Attendant::finish).unwrap_or_default();
+    let placed = placement.map(|placement| placement.finish(attended));
     Ok(Finished {
         ended,
         run_us,
         usage: sys::own_usage(),
         decided,
-        placed: attendant.map(Attendant::finish),
+        placed,
     })
 }
 
@@ -106,16 +126,13 @@ pub fn run(
 /// somebody wants it.
 fn session<'a>(
     setup: Setup,
-    supervisor: &'a Supervisor,
     explain: bool,
     kept: Option<&'a RefCell<Vec<Entry>>>,
-) -> Session<'a, Inline<'a>> {
+) -> anyhow::Result<Session<'a, Movers>> {
     let base = std::process::id() as i32;
     let watch = Watch::new(&setup.root, &setup.topology, base, setup.tracker);
-    let executor = Inline::new(setup.backend, || {
-        let process = supervisor.process();
-        process.is_some_and(|process| process.has_ended())
-    });
+    let movers = Movers::start(Limits::default(), MOVERS, setup.backend.factory);
+    let executor = movers.context("starting what moves pages")?;
     let sink = move |told: Told<'_>| {
         if let Told::Entry(entry) = told {
             print::err_lines(&format!("{entry}\n"));
@@ -129,5 +146,5 @@ fn session<'a>(
     if explain {
         session.follow_log();
     }
-    session
+    Ok(session)
 }

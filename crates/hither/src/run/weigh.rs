@@ -7,27 +7,21 @@
 
 use crate::trackers::{self, Here};
 use anyhow::{Context, anyhow};
-use hither_core::bind::demand::{Demand, Reach};
+use hither_agent::host::weights::{Guard, Guarded, Guarding};
 use hither_core::bind::{KernelPolicy, Mode, Weights};
 use hither_core::ids::NodeId;
-use hither_core::plan::Sampling;
 use hither_core::rset::Resources;
 use hither_core::set::{CpuSet, NodeSet};
 use hither_linux::backend::kernel::KernelBackend;
-use hither_linux::bind::spread::Spread;
 use hither_linux::bind::weights::{Measured, Table};
 use hither_linux::restore;
 use hither_linux::root::Root;
-use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::watch::Watch;
 use hither_mover::Backend;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::process;
-
-/// Time between two looks at what the program uses, in us.
-const LOOK_US: u64 = 50_000;
 
 /// Where weights come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +58,7 @@ pub struct Weighing {
     policy: KernelPolicy,
     weights: Option<Weights>,
     measured: Option<Measured>,
-    vigil: Option<Vigil>,
+    guard: Option<Guard>,
     /// Sentences for a person, before the program starts.
     pub told: Vec<String>,
     notes: Vec<String>,
@@ -100,7 +94,7 @@ impl Weighing {
             policy: wanted.policy.clone(),
             weights: None,
             measured: None,
-            vigil: None,
+            guard: None,
             told: Vec::new(),
             notes: Vec::new(),
         };
@@ -131,8 +125,7 @@ impl Weighing {
                     return Ok(Some(weighing));
                 }
                 if measured.near_gbs > 0.0 && wanted.may_move {
-                    let opened = Vigil::open(root, topology, measured.near_gbs);
-                    weighing.vigil = opened
+                    weighing.guard = guard(root, topology, wanted.policy, &measured)
                         .map_err(|why| {
                             weighing.told.push(format!(
                                 "weights: whether the program needs them is not watched: {why}"
@@ -173,65 +166,17 @@ impl Weighing {
     /// Looks whether the weights pay, and moves pages if not. Returns the time to sleep in us;
     /// `None` where there is nothing to look at.
     pub fn turn(&mut self, root: &Root) -> Option<u64> {
-        let (vigil, table) = (self.vigil.as_mut()?, self.table.as_ref()?);
-        let (measured, weights) = (self.measured.as_ref()?, self.weights.as_ref()?);
-        if let Some(sleep_us) = vigil.go_on() {
-            return Some(sleep_us);
-        }
-        match vigil.look() {
-            Err(error) => {
-                self.notes
-                    .push(format!("weights: not watched any more: {error}"));
-                self.vigil = None;
-                return None;
-            }
-            Ok(None) => {}
-            Ok(Some(used_gbs)) => {
-                let near = list(&measured.near);
-                let (wanted, pattern, reach) = match vigil.demand.reach() {
-                    Reach::Near => (
-                        weights.leaning_on(&measured.near),
-                        weights.only(&measured.near),
-                        format!("{near} alone"),
-                    ),
-                    Reach::All => (weights.clone(), weights.clone(), "all nodes".to_owned()),
-                };
-                if let Err(error) = table.set(&wanted) {
-                    self.notes
-                        .push(format!("weights: cannot be changed: {error}"));
-                }
-                self.notes.push(format!(
-                    "weights: pages go to {reach}, as the program uses {used_gbs:.1} GB/s where \
-                     {near} gives {:.1}",
-                    measured.near_gbs
-                ));
-                let pids = vigil
-                    .watch
-                    .tree()
-                    .processes()
-                    .iter()
-                    .map(|process| process.pid);
-                vigil.spread = Some(Spread::new(root, pids, &self.policy, pattern));
-                vigil.changes += 1;
-            }
-        }
-        Some(LOOK_US)
+        let (guard, table) = (self.guard.as_mut()?, self.table.as_ref()?);
+        guard.turn(root, table)
     }
 
     /// Puts the system's weights back, and says what came of them.
     #[must_use]
     pub fn finish(mut self) -> Weighed {
-        if let Some(vigil) = &mut self.vigil {
-            vigil.watch.tracker().stop();
-            vigil.count();
-            if vigil.changes > 0 {
-                self.notes.push(format!(
-                    "weights: {} pages of 4 KiB moved, {} could not be",
-                    vigil.moved, vigil.refused
-                ));
-            }
-        }
-        let json = self.json();
+        let guarded = self.guard.take().map(Guard::finish);
+        let json = self.json(guarded.as_ref());
+        self.notes
+            .extend(guarded.into_iter().flat_map(|guarded| guarded.notes));
         if let Some(Err(error)) = self.table.take().map(Table::put_back) {
             let text = format!("weights: the system's are not put back: {error}");
             self.notes.push(text);
@@ -242,7 +187,7 @@ impl Weighing {
         }
     }
 
-    fn json(&self) -> serde_json::Value {
+    fn json(&self, guarded: Option<&Guarded>) -> serde_json::Value {
         let weights = self.weights.iter().flat_map(Weights::iter);
         let weights = weights.map(|(node, weight)| json!({"node": node, "weight": weight}));
         let measured = self.measured.as_ref().map(|measured| {
@@ -256,12 +201,12 @@ impl Weighing {
                 "refused": !measured.pays(),
             })
         });
-        let watched = self.vigil.as_ref().map(|vigil| {
+        let watched = guarded.map(|guarded| {
             json!({
-                "reach": vigil.demand.reach().to_string(),
-                "changes": vigil.changes,
-                "moved_pages": vigil.moved,
-                "refused_pages": vigil.refused,
+                "reach": guarded.reach.to_string(),
+                "changes": guarded.changes,
+                "moved_pages": guarded.moved_pages,
+                "refused_pages": guarded.refused_pages,
             })
         });
         json!({
@@ -281,90 +226,30 @@ pub struct Weighed {
     pub json: serde_json::Value,
 }
 
-/// A look at a running program, again and again.
-struct Vigil {
-    watch: Watch,
-    demand: Demand,
-    backend: KernelBackend,
-    spread: Option<Spread>,
-    start_ns: u64,
-    moved: u64,
-    refused: u64,
-    changes: u32,
-}
-
-impl Vigil {
-    fn open(root: &Root, topology: &Topology, near_gbs: f64) -> Result<Self, String> {
-        let here = Here {
-            root,
-            topology,
-            ghz: None,
-        };
-        // The only one yet that counts the traffic of nodes.
-        let mut tracker = (trackers::OPIUM.open)(&here)?;
-        tracker.set_sampling(Sampling::Off);
-        let backend = KernelBackend::new();
-        backend.probe().map_err(|why| why.to_string())?;
-        Ok(Self {
-            watch: Watch::new(root, topology, process::id() as i32, tracker),
-            demand: Demand::new(near_gbs),
-            backend,
-            spread: None,
-            start_ns: sys::monotonic_ns(),
-            moved: 0,
-            refused: 0,
-            changes: 0,
-        })
-    }
-
-    fn now_us(&self) -> u64 {
-        (sys::monotonic_ns() - self.start_ns) / 1000
-    }
-
-    /// A step of the move in hand, if there is one: half of the time is left to the program.
-    fn go_on(&mut self) -> Option<u64> {
-        let spread = self.spread.as_mut()?;
-        let begun_ns = sys::monotonic_ns();
-        let is_more = spread.step(&mut self.backend);
-        if !is_more {
-            self.count();
-            // What was used while pages moved says nothing.
-            let _ = self.watch.observe(self.now_us());
-            return Some(LOOK_US);
-        }
-        Some(((sys::monotonic_ns() - begun_ns) / 1000).max(1000))
-    }
-
-    /// Takes the counts of the move in hand over.
-    fn count(&mut self) {
-        if let Some(spread) = self.spread.take() {
-            let (moved, refused) = spread.counts();
-            self.moved += moved;
-            self.refused += refused;
-        }
-    }
-
-    /// What is used, in GB/s, if pages should be elsewhere from now on.
-    fn look(&mut self) -> hither_linux::error::Result<Option<f64>> {
-        let snapshot = self.watch.observe(self.now_us())?;
-        let Some(traffic) = snapshot.node_traffic() else {
-            return Ok(None);
-        };
-        let us = snapshot.interval_us.max(1) as f64;
-        let used_gbs = traffic.iter().sum::<u64>() as f64 / us / 1000.0;
-        let cpu_us = snapshot.processes.iter();
-        let cpu_us: u64 = cpu_us.filter_map(|process| process.cpu_us.get()).sum();
-        let is_time = self.demand.look(used_gbs, cpu_us as f64 / us);
-        Ok(is_time.then_some(used_gbs))
-    }
-}
-
-impl std::fmt::Debug for Vigil {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Vigil")
-            .field("demand", &self.demand)
-            .finish_non_exhaustive()
-    }
+/// Looks after the weights; where it cannot, says why.
+fn guard(
+    root: &Root,
+    topology: &Topology,
+    policy: &KernelPolicy,
+    measured: &Measured,
+) -> Result<Guard, String> {
+    let here = Here {
+        root,
+        topology,
+        ghz: None,
+    };
+    // The only one yet that counts the traffic of nodes.
+    let tracker = (trackers::OPIUM.open)(&here)?;
+    let backend = KernelBackend::new();
+    backend.probe().map_err(|why| why.to_string())?;
+    let watch = Watch::new(root, topology, process::id() as i32, tracker);
+    let guarding = Guarding {
+        near: measured.near.clone(),
+        near_gbs: measured.near_gbs,
+        weights: measured.weights.clone(),
+        policy: policy.clone(),
+    };
+    Ok(Guard::new(watch, Box::new(backend), guarding))
 }
 
 fn of_firmware(resources: &Resources, nodes: &NodeSet) -> Result<Weights, String> {
@@ -399,11 +284,6 @@ fn sentence(measured: &Measured) -> String {
         alone.join(", "),
         measured.together
     )
-}
-
-fn list(nodes: &NodeSet) -> String {
-    let names: Vec<String> = nodes.iter().map(|node| node.to_string()).collect();
-    names.join(", ")
 }
 
 #[cfg(test)]

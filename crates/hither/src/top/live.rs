@@ -2,10 +2,10 @@
 
 use super::render;
 use super::screen::Screen;
-use super::session::Session;
 use super::view::{Action, View};
 use crate::terminal::Terminal;
 use anyhow::Context;
+use hither_agent::host::top::Session;
 use hither_agent::host::{Client, End, Supervisor};
 use hither_linux::sys;
 use ratatui::crossterm::event::{self, Event};

@@ -167,9 +167,9 @@ pub fn unknowns(model: &Model) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::terminal::Terminal;
+    use crate::top::examples::{machine_reading, model_of};
     use crate::top::once;
     use crate::top::reading::{Accesses, Samples};
-    use crate::top::tests::{machine_reading, model_of};
     use hither_core::snapshot::Evidence;
     use hither_linux::counters::lru_gen::Ages;
 

@@ -219,7 +219,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::tests::{model_of, task};
+    use crate::top::examples::{model_of, task};
 
     fn press(view: &mut View, model: &mut Model, code: KeyCode) -> Action {
         let action = view.key(code.into(), model);

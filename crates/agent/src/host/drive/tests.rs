@@ -1,7 +1,7 @@
 //! The loop with a tracker and a backend that are told what to see and do.
 
 use super::*;
-use crate::Inline;
+use crate::Stepped;
 use hither_core::engine::EngineConfig;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Sampling;
@@ -9,10 +9,10 @@ use hither_core::policy::{self, EvidenceKind};
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
 use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
-use hither_linux::sys::PidFd;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::tracker::view::SampleView;
+use hither_mover::executor::Limits;
 use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 use std::cell::RefCell;
 use std::fs;
@@ -123,7 +123,7 @@ fn with_all_nodes(pid: i32) -> PathBuf {
     folder
 }
 
-fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session<'static, Inline<'static>> {
+fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session<'static, Stepped<FakeBackend>> {
     let fixture =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines/four-node-hmat");
     let topology = Topology::read(&Root::new(fixture)).unwrap();
@@ -138,15 +138,15 @@ fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session<'static, Inline<'stati
         policy::by_name("wrong-node").unwrap(),
         EngineConfig::default(),
     );
-    let handle = PidFd::open(pid).unwrap();
-    let executor = Inline::new(Box::new(FakeBackend(Rc::clone(seen))), move || {
-        handle.has_ended()
-    });
+    let executor = Stepped::new(Limits::default(), FakeBackend(Rc::clone(seen)));
     Session::new(watch, engine, executor, 100_000, Box::new(|_| {}))
 }
 
 /// Takes turns until something moves; returns the time.
-fn turns_until_moved(session: &mut Session<'_, Inline<'_>>, seen: &Rc<RefCell<Seen>>) -> u64 {
+fn turns_until_moved(
+    session: &mut Session<'_, Stepped<FakeBackend>>,
+    seen: &Rc<RefCell<Seen>>,
+) -> u64 {
     let mut now_us = 0;
     // What a move brings is judged by readings before it: a few are taken first.
     while seen.borrow().moved.is_empty() {

@@ -1,9 +1,9 @@
 //! Screens as text, as a person sees them.
 
 use super::*;
+use crate::top::examples::{about, machine_reading, model_of, task};
 use crate::top::model::SortKey;
 use crate::top::reading::{Accesses, MappingReading, Samples};
-use crate::top::tests::{about, machine_reading, model_of, task};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;

@@ -1,6 +1,7 @@
 //! One interval after the other: the sampler reads what the model asks for, within its allowance.
 
-use super::ages::Ageing;
+use super::ageing::Ageing;
+use super::device::Opened;
 use super::model::{About, Model, SortKey};
 use super::rotation::{self, Allowance};
 use super::sampler::{Sampler, now_us};
@@ -41,9 +42,10 @@ impl Session {
         sort: Option<SortKey>,
         only: Option<i32>,
         ages: Option<Ageing>,
+        open: impl FnOnce() -> Opened,
     ) -> Self {
         let mut about = About::new(topology, interval_us);
-        let sampler = Sampler::open(root, topology, only, ages, &mut about);
+        let sampler = Sampler::open(root, topology, only, ages, open, &mut about);
         let usual = match about.tracker.is_known() {
             true => SortKey::Local,
             false => SortKey::Cpu,
@@ -226,7 +228,8 @@ mod tests {
     fn session(only: Option<i32>) -> Session {
         let root = Root::host();
         let topology = Topology::read(&root).unwrap();
-        Session::open(&root, &topology, 1_000_000, None, only, None)
+        let none = || Err("none".to_owned());
+        Session::open(&root, &topology, 1_000_000, None, only, None, none)
     }
 
     #[test]

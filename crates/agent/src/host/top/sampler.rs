@@ -1,8 +1,8 @@
 //! Reads what the model asks for: the thin edge to `/proc`, `/sys` and the lab's device. A process
 //! that ends while it is read is gone, and no failure.
 
-use super::ages::Ageing;
-use super::device::{Counters, Sampling, told};
+use super::ageing::Ageing;
+use super::device::{Counters, Opened, Sampling, told};
 use super::model::About;
 use super::reading::{MachineReading, MappingReading, Samples};
 use super::residency;
@@ -49,6 +49,7 @@ impl Sampler {
         topology: &Topology,
         only: Option<i32>,
         ages: Option<Ageing>,
+        open: impl FnOnce() -> Opened,
         about: &mut About,
     ) -> Self {
         let counters = Counters::open(root, topology);
@@ -56,7 +57,7 @@ impl Sampler {
         about.own_only = user != 0;
         let opened = counters.as_ref().ok();
         about.link_names = opened.map_or_else(Vec::new, Counters::link_names);
-        let (tracker, sampling) = match Sampling::begin(root, topology, opened, now_us()) {
+        let (tracker, sampling) = match Sampling::begin(root, topology, opened, open, now_us()) {
             Ok((name, sampling)) => (Evidence::measured(name, name), Some(sampling)),
             Err(why) => (Evidence::unknown(why), None),
         };

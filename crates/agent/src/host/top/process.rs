@@ -261,8 +261,8 @@ fn cpus(ticks: u64, elapsed_us: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::examples::task;
     use super::*;
-    use crate::top::tests::task;
 
     const SECOND: u64 = 1_000_000;
 

@@ -2,7 +2,7 @@
 //! processes up to 1 GiB; for larger ones, `move_pages(2)` is asked about some thousand addresses
 //! spread evenly over what is mapped.
 
-use hither_agent::host::spread::Spread;
+use crate::host::spread::Spread;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
 use hither_linux::Error;

@@ -334,8 +334,8 @@ fn pressure(
 
 #[cfg(test)]
 mod tests {
+    use super::super::examples::machine_reading as reading;
     use super::*;
-    use crate::top::tests::machine_reading as reading;
 
     #[test]
     fn nothing_is_known_of_the_first_reading_but_free_memory() {

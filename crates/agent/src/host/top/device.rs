@@ -2,13 +2,13 @@
 //! samples where nobody else samples.
 
 use super::reading::{Accesses, OpiumReading, Requests, Samples};
-use crate::trackers::{self, Here};
 use hither_core::machine::parse;
 use hither_core::observation::Observations;
 use hither_core::snapshot::Evidence;
 use hither_linux::opium::{Device, VcpuCounters};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
+use hither_linux::tracker::Tracker;
 use hither_linux::watch::Watch;
 use std::collections::BTreeMap;
 
@@ -100,6 +100,9 @@ fn requests(counters: &VcpuCounters, own: usize, nodes: usize) -> Requests {
     }
 }
 
+/// A tracker that samples accesses and changes nothing of what it watches, or why there is none.
+pub type Opened = Result<Box<dyn Tracker>, String>;
+
 /// Sampled accesses by process.
 pub struct Sampling {
     watch: Watch,
@@ -115,6 +118,7 @@ impl Sampling {
         root: &Root,
         topology: &Topology,
         counters: Option<&Counters>,
+        open: impl FnOnce() -> Opened,
         at_us: u64,
     ) -> Result<(&'static str, Self), String> {
         if counters.is_some_and(Counters::is_sampling) {
@@ -124,11 +128,7 @@ impl Sampling {
                     .to_owned(),
             );
         }
-        let mut tracker = trackers::sampling(&Here {
-            root,
-            topology,
-            ghz: None,
-        })?;
+        let mut tracker = open()?;
         tracker.keep_observations(true);
         let name = tracker.name();
         let mut watch = Watch::new(root, topology, FIRST_PROCESS, tracker);
@@ -266,7 +266,13 @@ mod tests {
         let (_folder, root, topology, memory) = machine();
         put(&memory, layout::control::SAMPLE_PERIOD, 500);
         let counters = Counters::open(&root, &topology).unwrap();
-        let refused = Sampling::begin(&root, &topology, Some(&counters), 0);
+        let refused = Sampling::begin(
+            &root,
+            &topology,
+            Some(&counters),
+            || Err("none".to_owned()),
+            0,
+        );
         let why = refused.err().unwrap();
         assert!(why.contains("somebody reads the Opium samples"), "{why}");
         let device = Device::open(&root).unwrap();

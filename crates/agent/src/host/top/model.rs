@@ -430,8 +430,8 @@ impl Ord for Descending {
 
 #[cfg(test)]
 mod tests {
+    use super::super::examples::{about, model_of, task};
     use super::*;
-    use crate::top::tests::{about, model_of, task};
 
     const SECOND: u64 = 1_000_000;
 
