@@ -56,7 +56,7 @@ pub fn run(
         Ok(match session.turn(writer) {
             Ok(sleep_us) => Some(sleep_us),
             Err(error) => {
-                written = Some(Err(error.into()));
+                written = Some(Err(error));
                 None
             }
         })
