@@ -3,6 +3,7 @@
 //! Exit statuses: those of the program that was run; 0; 1 where the work could not be finished;
 //! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
 
+mod attach;
 mod bench;
 mod draw;
 mod generate;
@@ -55,6 +56,7 @@ enum Command {
     Topo(topo::Command),
     /// Run a program and move its memory where it is used
     Run(Box<run::Command>),
+    Attach(attach::Command),
     Move(moving::Command),
     Bench(bench::Command),
     Probe(probe::Command),
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Command::Move(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Probe(command) => command.run(),
+        Command::Attach(command) => command.run(),
         Command::Record(command) => command.run(),
         Command::Report(command) => command.run(),
         Command::Top(command) => command.run(),

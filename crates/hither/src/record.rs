@@ -9,7 +9,7 @@ use crate::trackers;
 use crate::units;
 use crate::watchable;
 use allocations::Allocations;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use hither_agent::host::Supervisor;
 use hither_agent::host::record::{self, Session, Setup, ended};
 use hither_core::foreign::Foreign;
@@ -28,8 +28,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Name of a recording that was given none.
 pub const DEFAULT_NAME: &str = "hither-recording";
-/// Where control groups are.
-const CGROUPS: &str = "sys/fs/cgroup";
 
 /// Record how a program uses memory
 ///
@@ -157,15 +155,8 @@ impl Command {
 
     fn scope(&self, root: &Root) -> anyhow::Result<Scope> {
         if let Some(group) = &self.cgroup {
-            let inner = group.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
-            let folder = format!("{CGROUPS}/{inner}");
-            ensure!(
-                !inner.split('/').any(|part| part == "..")
-                    && root.has(&format!("{folder}/cgroup.procs")),
-                "--cgroup {group}: there is no such control group; give its path below {}, as \
-                 `systemd-cgls` shows it",
-                root.path(CGROUPS).shown()
-            );
+            let folder =
+                watchable::cgroup(root, group).with_context(|| format!("--cgroup {group}"))?;
             return Ok(Scope::Cgroup(folder));
         }
         for &pid in &self.pid {

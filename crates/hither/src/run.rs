@@ -1,12 +1,12 @@
 //! `hither run`: a program placed on CPUs and memory, and beside the control loop that moves its
 //! memory.
 
-mod choose;
+pub mod choose;
 mod numactl;
 mod place;
 mod places;
 mod redirect;
-mod report;
+pub mod report;
 mod show;
 mod start;
 mod supervise;

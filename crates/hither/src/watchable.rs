@@ -38,3 +38,25 @@ pub fn check(root: &Root, pid: i32) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Where control groups are, from the root on.
+pub const CGROUPS: &str = "sys/fs/cgroup";
+
+/// The folder of a control group that somebody names by its path below `/sys/fs/cgroup`, from the root on.
+///
+/// # Errors
+/// There is none.
+pub fn cgroup(root: &Root, group: &str) -> anyhow::Result<String> {
+    let inner = group.trim_start_matches("/sys/fs/cgroup").trim_matches('/');
+    let folder = match inner {
+        "" => CGROUPS.to_owned(),
+        inner => format!("{CGROUPS}/{inner}"),
+    };
+    if inner.split('/').any(|part| part == "..") || !root.has(&format!("{folder}/cgroup.procs")) {
+        bail!(
+            "there is no such control group; give its path below {}, as `systemd-cgls` shows it",
+            root.path(CGROUPS).shown()
+        );
+    }
+    Ok(folder)
+}

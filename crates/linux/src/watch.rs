@@ -152,6 +152,10 @@ impl Watch {
             state.pid = Pid(process.pid);
             state.space = SpaceId(process.incarnation);
             state.parent = Pid(process.parent);
+            state.user = process.user;
+            if state.group != process.group {
+                state.group.clone_from(&process.group);
+            }
             state.allowed_nodes = allowed(&snapshot.nodes, process.allowed_nodes.as_ref());
             state.resident_pages = Evidence::measured(process.resident_pages, "/proc/PID/stat");
             state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");

@@ -8,7 +8,7 @@ use hither_agent::host::drive::Decided;
 use hither_agent::host::estimate::Figures;
 use hither_core::foreign::Foreign;
 use hither_core::machine::Machine;
-use hither_linux::sys::Ended;
+use hither_linux::sys::{Ended, Usage};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -41,12 +41,6 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Share of one CPU that hither itself used.
-    fn own_share(&self) -> f64 {
-        let usage = &self.finished.usage;
-        (usage.user_us + usage.system_us) as f64 / (self.elapsed.as_micros().max(1) as f64)
-    }
-
     /// For a person.
     #[must_use]
     pub fn text(&self) -> String {
@@ -68,14 +62,7 @@ impl<'a> Report<'a> {
             None => text.push_str("policy none: nothing was watched, nothing was moved\n"),
             Some((decided, backend)) => text.push_str(&decided_text(decided, backend)),
         }
-        let usage = &finished.usage;
-        text.push_str(&format!(
-            "own cost: {:.3} s of CPU time ({:.2} % of one CPU), {:.1} MiB of memory at most\n",
-            (usage.user_us + usage.system_us) as f64 / 1e6,
-            100.0 * self.own_share(),
-            usage.peak_resident_kb as f64 / 1024.0,
-        ));
-        text
+        text + &own_cost(&finished.usage, self.elapsed)
     }
 
     /// The same as a document, indented, with a final newline.
@@ -92,7 +79,6 @@ impl<'a> Report<'a> {
             Ended::Exited(_) => None,
             Ended::Killed(signal) => Some(signal),
         };
-        let usage = &finished.usage;
         let mut document = json!({
             "schema": "hither.run/1",
             "command": words,
@@ -102,12 +88,7 @@ impl<'a> Report<'a> {
             "seconds": finished.run_us as f64 / 1e6,
             "status": finished.ended.status(),
             "signal": signal,
-            "own": {
-                "user_us": usage.user_us,
-                "system_us": usage.system_us,
-                "cpu_share": self.own_share(),
-                "peak_resident_kb": usage.peak_resident_kb,
-            },
+            "own": own_json(&finished.usage, self.elapsed),
             "decided": Value::Null,
             "placed": finished.placed.as_ref().map(Placed::json),
         });
@@ -118,9 +99,38 @@ impl<'a> Report<'a> {
     }
 }
 
-fn decided_text(decided: &Decided, backend: &str) -> String {
+/// Share of one CPU that hither itself used.
+fn own_share(usage: &Usage, elapsed: Duration) -> f64 {
+    (usage.user_us + usage.system_us) as f64 / (elapsed.as_micros().max(1) as f64)
+}
+
+/// What hither itself used, for a person.
+pub fn own_cost(usage: &Usage, elapsed: Duration) -> String {
+    format!(
+        "own cost: {:.3} s of CPU time ({:.2} % of one CPU), {:.1} MiB of memory at most\n",
+        (usage.user_us + usage.system_us) as f64 / 1e6,
+        100.0 * own_share(usage, elapsed),
+        usage.peak_resident_kb as f64 / 1024.0,
+    )
+}
+
+/// The same as data.
+pub fn own_json(usage: &Usage, elapsed: Duration) -> Value {
+    json!({
+        "user_us": usage.user_us,
+        "system_us": usage.system_us,
+        "cpu_share": own_share(usage, elapsed),
+        "peak_resident_kb": usage.peak_resident_kb,
+    })
+}
+
+/// What was decided and done, for a person.
+pub fn decided_text(decided: &Decided, backend: &str) -> String {
     let mut text = format!("tracker {}, backend {backend}\n", decided.tracker);
-    for (_, summary) in &decided.scopes {
+    for (name, summary) in &decided.scopes {
+        if decided.scopes.len() > 1 {
+            text.push_str(&format!("{}: ", name.shown()));
+        }
         text.push_str(&summary.to_string());
     }
     text.push_str(&figures_text(
@@ -173,7 +183,8 @@ fn percent(figure: Option<f64>) -> String {
     )
 }
 
-fn decided_json(decided: &Decided, backend: &str) -> Value {
+/// The same as data, but for scopes after the first.
+pub fn decided_json(decided: &Decided, backend: &str) -> Value {
     json!({
         "tracker": decided.tracker,
         "backend": backend,

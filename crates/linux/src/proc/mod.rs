@@ -1,6 +1,7 @@
 //! What `/proc` tells of processes and CPUs.
 
 pub mod allowed;
+mod census;
 pub mod cpu_times;
 pub mod maps;
 pub mod numa_maps;

@@ -25,6 +25,9 @@ pub struct Stat {
     pub mapped_bytes: u64,
     /// Base pages resident.
     pub resident_pages: u64,
+    /// Where its stack begins: another place after each exec, as addresses are drawn anew. 0 where the
+    /// kernel does not tell this process.
+    pub stack_start: u64,
 }
 
 /// It is a thread of the kernel.
@@ -63,7 +66,7 @@ pub fn parse(text: &str) -> Parsed<Stat> {
         .split_once('(')
         .ok_or_else(|| fail("has no name in brackets"))?;
     // Field numbers of proc(5); the state is field 3.
-    let fields: Vec<&str> = rest.split_whitespace().take(22).collect();
+    let fields: Vec<&str> = rest.split_whitespace().take(26).collect();
     let number = |field: usize| -> Parsed<i64> {
         let text = fields.get(field - 3).copied().unwrap_or("");
         text.parse()
@@ -83,6 +86,7 @@ pub fn parse(text: &str) -> Parsed<Stat> {
         start_ticks: unsigned(22)?,
         mapped_bytes: unsigned(23)?,
         resident_pages: unsigned(24)?,
+        stack_start: unsigned(28).unwrap_or(0),
     })
 }
 

@@ -9,8 +9,10 @@
 //! addresses is void. So does a number that the kernel used again.
 
 use super::allowed;
+use super::census::Census;
 use super::pagemap::Pagemap;
 use super::stat::{self, TICKS_PER_SECOND};
+use crate::counters::pressure;
 use crate::error::Result;
 use crate::filter;
 use crate::parse;
@@ -18,8 +20,9 @@ use crate::partition::cgroup;
 use crate::root::Root;
 use crate::sys;
 use hither_core::set::NodeSet;
+use std::collections::HashSet;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Processes watched at most; beyond it the newest are left alone, with a note.
 pub const MAX_PROCESSES: usize = 1024;
@@ -29,6 +32,8 @@ pub const FIRST_INCARNATION: u32 = 16;
 const MAX_REFUSED: usize = 3;
 /// Longest time between two looks without a sign of change, in us.
 const LOOK_US: u64 = 1_000_000;
+/// Shortest time between two searches of all processes, in us.
+const SEARCH_US: u64 = 300_000;
 
 /// A watched process.
 #[derive(Debug)]
@@ -53,6 +58,12 @@ pub struct Process {
     cpu_ticks: u64,
     /// Its parent's number.
     pub parent: i32,
+    /// Its effective user when it was first looked at.
+    pub user: u32,
+    /// Its control group then, as in `/proc/PID/cgroup`, where there is one tree of them.
+    pub group: Option<String>,
+    /// Another one after each exec.
+    stack_start: u64,
     /// Of the children that it has waited for.
     children_ticks: u64,
     /// What watched children had used that have ended: it is among `children_ticks` once they are waited
@@ -89,6 +100,41 @@ pub enum Scope {
     /// The processes of a control group and of those below it: its folder from the root on, such
     /// as `sys/fs/cgroup/system.slice`.
     Cgroup(String),
+    /// Processes whose command name fits a pattern of `*` and `?`, and their descendants.
+    Named(String),
+    /// The processes of a user.
+    OfUser(u32),
+    /// Whoever one of these takes.
+    Any(Vec<Scope>),
+}
+
+impl Scope {
+    /// Must all processes of the machine be looked at to find who belongs to it?
+    fn is_searched(&self) -> bool {
+        match self {
+            Self::Named(_) | Self::OfUser(_) => true,
+            Self::Any(scopes) => scopes.iter().any(Self::is_searched),
+            Self::Descendants(_) | Self::Processes(_) | Self::Cgroup(_) => false,
+        }
+    }
+
+    /// Are these all that can ever belong to it, and have they ended?
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Processes(pids) => pids.is_empty(),
+            Self::Any(scopes) => scopes.iter().all(Self::has_ended),
+            _ => false,
+        }
+    }
+
+    /// Forgets numbers that were chosen and for which `keep` is false.
+    fn retain(&mut self, keep: &impl Fn(i32) -> bool) {
+        match self {
+            Self::Processes(pids) => pids.retain(|&pid| keep(pid)),
+            Self::Any(scopes) => scopes.iter_mut().for_each(|scope| scope.retain(keep)),
+            _ => {}
+        }
+    }
 }
 
 /// Most often hither watches what it started itself.
@@ -114,6 +160,8 @@ pub struct Tree {
     began_ticks: u64,
     /// Processes that may not be examined.
     refused: usize,
+    /// Processes of the machine, where they must be searched.
+    others: Census,
     /// Were there more than are watched? Told once.
     is_full: bool,
     notes: Vec<String>,
@@ -142,6 +190,7 @@ impl Tree {
             ended_us: 0,
             began_ticks,
             refused: 0,
+            others: Census::default(),
             is_full: false,
             notes: Vec::new(),
             text: Vec::new(),
@@ -158,8 +207,7 @@ impl Tree {
     /// waited for, and of a group, which may get new ones.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        matches!(&self.scope, Scope::Processes(pids) if pids.is_empty())
-            && self.processes.is_empty()
+        self.scope.has_ended() && self.processes.is_empty()
     }
 
     /// The processes alive at the last refresh.
@@ -200,7 +248,10 @@ impl Tree {
     pub fn refresh(&mut self, now_us: u64) -> Result<()> {
         self.refresh_known();
         let newest = self.newest_process();
-        if newest != Some(self.last_new) || now_us.saturating_sub(self.looked_us) >= LOOK_US {
+        let waited_us = now_us.saturating_sub(self.looked_us);
+        let is_new = newest != Some(self.last_new);
+        let may_search = !self.scope.is_searched() || waited_us >= SEARCH_US || now_us < SEARCH_US;
+        if waited_us >= LOOK_US || is_new && may_search {
             self.last_new = newest.unwrap_or(u64::MAX);
             self.looked_us = now_us;
             self.look()?;
@@ -260,8 +311,9 @@ impl Tree {
             process.mapped_bytes = stat.mapped_bytes;
             process.resident_pages = stat.resident_pages;
             waited.push(stat.children_ticks);
-            if process.name != stat.name {
+            if process.name != stat.name || process.stack_start != stat.stack_start {
                 process.name = stat.name;
+                process.stack_start = stat.stack_start;
                 renamed.push(process.pid);
             }
             true
@@ -275,9 +327,7 @@ impl Tree {
             self.ended_us += us(process.take_children(children_ticks));
         }
         // Its number may soon be somebody else's.
-        if let Scope::Processes(pids) = &mut self.scope {
-            pids.retain(|pid| !ended.contains(pid));
-        }
+        self.scope.retain(&|pid| !ended.contains(&pid));
         for pid in renamed {
             self.renew(pid);
         }
@@ -285,21 +335,28 @@ impl Tree {
 
     /// Walks the tree and adds what is new.
     fn look(&mut self) -> Result<()> {
-        let mut seen = Vec::new();
-        let mut waiting = match self.scope.clone() {
-            Scope::Descendants(base) => {
-                seen.push(base);
-                self.children(base)?
-            }
-            Scope::Processes(pids) => pids,
-            Scope::Cgroup(folder) => cgroup::processes(&self.root, &folder),
-        };
-        while let Some(pid) = waiting.pop() {
-            if seen.contains(&pid) {
+        let mut seen = HashSet::new();
+        if self.scope.is_searched() {
+            self.others.search(&self.root);
+        }
+        let scope = self.scope.clone();
+        let (mut walked, mut waiting) = (Vec::new(), Vec::new());
+        self.begin_look(&scope, &mut seen, &mut walked, &mut waiting)?;
+        let is_searched = scope.is_searched();
+        // Of whom children are looked for one by one: what was searched, or lists all, has them.
+        while let Some((pid, is_walked)) = walked
+            .pop()
+            .map(|pid| (pid, true))
+            .or_else(|| waiting.pop().map(|pid| (pid, false)))
+        {
+            if !seen.insert(pid) {
                 continue;
             }
-            seen.push(pid);
-            waiting.extend(self.children(pid)?);
+            if is_searched {
+                waiting.extend(self.others.children(pid));
+            } else if is_walked {
+                walked.extend(self.children(pid)?);
+            }
             if self.processes.len() >= MAX_PROCESSES {
                 if !std::mem::replace(&mut self.is_full, true) {
                     self.notes.push(format!(
@@ -312,8 +369,33 @@ impl Tree {
         }
         // Those that had ended before they were first looked at.
         let known = &self.processes;
-        if let Scope::Processes(pids) = &mut self.scope {
-            pids.retain(|pid| known.iter().any(|process| process.pid == *pid));
+        self.scope
+            .retain(&|pid| known.iter().any(|process| process.pid == pid));
+        Ok(())
+    }
+
+    /// Whom the scope names: those whose children must be looked for, and those whose are listed beside.
+    fn begin_look(
+        &self,
+        scope: &Scope,
+        seen: &mut HashSet<i32>,
+        walked: &mut Vec<i32>,
+        listed: &mut Vec<i32>,
+    ) -> Result<()> {
+        match scope {
+            Scope::Descendants(base) => {
+                seen.insert(*base);
+                walked.extend(self.children(*base)?);
+            }
+            Scope::Processes(pids) => walked.extend(pids),
+            Scope::Cgroup(folder) => listed.extend(cgroup::processes(&self.root, folder)),
+            Scope::Named(pattern) => listed.extend(self.others.named(pattern)),
+            Scope::OfUser(user) => listed.extend(self.others.of_user(*user)),
+            Scope::Any(scopes) => {
+                for scope in scopes {
+                    self.begin_look(scope, seen, walked, listed)?;
+                }
+            }
         }
         Ok(())
     }
@@ -407,6 +489,9 @@ impl Tree {
             start_ticks: stat.start_ticks,
             cpu_ticks: stat.cpu_ticks,
             parent: stat.parent,
+            user: file.metadata().map_or(u32::MAX, |about| about.uid()),
+            group: pressure::group_of(&self.root, pid),
+            stack_start: stat.stack_start,
             children_ticks: stat.children_ticks,
             counted_ticks: 0,
             stat: file,

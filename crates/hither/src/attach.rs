@@ -1,0 +1,214 @@
+//! `hither attach`: drives programs that run already, their new children and threads included.
+
+mod select;
+mod show;
+
+use crate::output::{can_write, is_standard_output, write};
+use crate::run::{self, choose};
+use crate::{print, signal_status, trackers, units};
+use anyhow::{Context, ensure};
+use hither_agent::host::drive::{self, Session, Told};
+use hither_agent::host::{End, Supervisor};
+use hither_agent::{Dry, Execute, Movers};
+use hither_core::engine::{Engine, EngineConfig};
+use hither_core::plan::Sampling;
+use hither_core::policy;
+use hither_core::scope::ScopeSpec;
+use hither_linux::proc::tree::Scope;
+use hither_linux::root::Root;
+use hither_linux::sys;
+use hither_linux::topology::Topology;
+use hither_linux::tracker::Tracker;
+use hither_linux::watch::Watch;
+use hither_mover::executor::Limits;
+use select::Chosen;
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// What decides unless somebody says otherwise.
+const DEFAULT_POLICY: &str = "carrefour";
+
+/// Move the memory of running programs where it is used
+///
+/// Each of --pid, --cgroup, --name and --user is a scope: it is judged by its own figures. Ctrl-C ends
+/// the watching, not the programs.
+#[derive(Debug, clap::Args)]
+#[command(infer_long_args = true)]
+pub struct Command {
+    /// These processes and their children, judged together
+    #[arg(short, long, value_name = "PID,..")]
+    pid: Vec<String>,
+    /// The processes of a control group and of those below it, by its path below /sys/fs/cgroup
+    #[arg(long, value_name = "PATH")]
+    cgroup: Vec<String>,
+    /// Processes by command name, as `postgres*`, and their children
+    #[arg(long, value_name = "GLOB")]
+    name: Vec<String>,
+    /// The processes of a user, by name or number
+    #[arg(long, value_name = "NAME")]
+    user: Vec<String>,
+    /// What decides: NAME for all scopes, or SCOPE=NAME for the one that was chosen by that word
+    #[arg(long, value_name = "[SCOPE=]NAME")]
+    policy: Vec<String>,
+    /// Detach after this time, as 10s or 2m [default: when all have ended, or at Ctrl-C]
+    #[arg(long = "for", value_name = "TIME", value_parser = units::parse_time_us)]
+    limit: Option<u64>,
+    /// Time between decisions: 10ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = run::parse_interval)]
+    interval: u64,
+    /// Decide and move nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Put pages back where they were on leaving
+    #[arg(long)]
+    undo: bool,
+    /// Print every decision as it is made
+    #[arg(long)]
+    explain: bool,
+    /// Write the report to a file, or to standard output (hither.attach/1)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Command {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Nobody is chosen, or somebody who may not be; missing evidence; nothing that moves pages.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let start = Instant::now();
+        let root = Root::host();
+        let chosen = select::choose(&self, &root)?;
+        if let Some(path) = &self.json
+            && !is_standard_output(path)
+        {
+            can_write("--json", path)?;
+        }
+        let topology = Topology::read(&root).context("reading the machine")?;
+        let (tracker, why) = self.tracker(&chosen, &root, &topology)?;
+        let engine = self.engine(&chosen)?;
+        let scope = Scope::Any(chosen.iter().map(|chosen| chosen.watched.clone()).collect());
+        let supervisor = Supervisor::alone(&[])?;
+        let watch = Watch::new(&root, &topology, scope, tracker);
+        let (executor, backend): (Box<dyn Execute>, _) = match self.dry_run {
+            true => (Box::new(Dry::default()), "none, it is a dry run"),
+            false => {
+                let backend = choose::backend()?;
+                let movers = Movers::start(Limits::default(), 1, backend.factory);
+                (
+                    Box::new(movers.context("starting what moves pages")?),
+                    backend.name,
+                )
+            }
+        };
+        let kept = RefCell::new(Vec::new());
+        let sink = |told: Told<'_>| match told {
+            Told::Entry(entry) => {
+                print::err_lines(&format!("{entry}\n"));
+                kept.borrow_mut().push(entry);
+            }
+            Told::Second(second) => print::err_lines(&show::second(&second)),
+        };
+        let mut session = Session::new(watch, engine, executor, self.interval, Box::new(sink));
+        if self.explain {
+            session.follow_log();
+        }
+        for reason in &why {
+            print::err_lines(reason);
+        }
+        let end = drive::run(&supervisor, &mut session, self.limit, Vec::new())?;
+        let undone = match self.undo {
+            true => Some(drive::undo(&supervisor, &mut session)?),
+            false => None,
+        };
+        let mut decided = session.finish(supervisor.now_us());
+        decided.log.extend(kept.take());
+        decided.notes.extend(why);
+        let report = show::Report {
+            chosen: &chosen,
+            decided: &decided,
+            backend,
+            is_dry: self.dry_run,
+            undone,
+            watched_us: supervisor.now_us(),
+            usage: sys::own_usage(),
+            elapsed: start.elapsed(),
+        };
+        match &self.json {
+            Some(path) if is_standard_output(path) => print::out(&report.json())?,
+            Some(path) => {
+                print::err_report(&report.text());
+                write("--json", path, &report.json())?;
+            }
+            None => print::err_report(&report.text()),
+        }
+        Ok(match end {
+            End::Signal(signal) if signal != sys::SIGINT => ExitCode::from(signal_status(signal)),
+            _ => ExitCode::SUCCESS,
+        })
+    }
+
+    fn engine(&self, chosen: &[Chosen]) -> anyhow::Result<Engine> {
+        let mut engine = Engine::new(EngineConfig {
+            interval_us: self.interval,
+            max_interval_us: EngineConfig::default().max_interval_us.max(self.interval),
+            ..EngineConfig::default()
+        });
+        for chosen in chosen {
+            engine.add_scope(ScopeSpec {
+                name: chosen.name.clone(),
+                selector: chosen.selector.clone(),
+                policy: policy::by_name(&chosen.policy)?,
+            });
+        }
+        Ok(engine)
+    }
+
+    /// The tracker for all policies, and sentences about what is missing. Who only looks on gets what
+    /// there is.
+    fn tracker(
+        &self,
+        chosen: &[Chosen],
+        root: &Root,
+        topology: &Topology,
+    ) -> anyhow::Result<(Box<dyn Tracker>, Vec<String>)> {
+        let mut policies = Vec::new();
+        for chosen in chosen {
+            policies.push(policy::by_name(&chosen.policy)?);
+        }
+        // Whose needs are most is served; the others have their share of it.
+        policies.sort_by_key(|policy| std::cmp::Reverse(policy.needs().len()));
+        let first = policies.first().context("there is no scope")?;
+        match choose::tracker(&**first, root, topology, None) {
+            Ok(mut tracker) => {
+                tracker.set_sampling(Sampling::Full);
+                Ok((tracker, Vec::new()))
+            }
+            Err(why) if self.dry_run => {
+                let here = trackers::Here {
+                    root,
+                    topology,
+                    ghz: None,
+                };
+                let opened = (trackers::RESIDENCY.open)(&here);
+                let tracker = opened.map_err(|why| anyhow::anyhow!(why))?;
+                let note =
+                    format!("{why:#}\nonly where pages are is told, and nothing is decided\n");
+                Ok((tracker, vec![note]))
+            }
+            Err(why) => Err(why),
+        }
+    }
+}
+
+/// Is anybody named?
+fn check_any(command: &Command) -> anyhow::Result<()> {
+    let count = command.pid.len() + command.cgroup.len() + command.name.len() + command.user.len();
+    ensure!(
+        count > 0,
+        "nobody is chosen; give --pid, --cgroup, --name or --user"
+    );
+    Ok(())
+}

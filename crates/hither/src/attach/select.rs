@@ -1,0 +1,233 @@
+//! Who is meant: from words of the command line to scopes.
+
+use super::{Command, DEFAULT_POLICY, check_any};
+use crate::watchable;
+use anyhow::{Context, bail, ensure};
+use hither_core::foreign::Foreign;
+use hither_core::ids::Pid;
+use hither_core::policy;
+use hither_core::scope::Selector;
+use hither_linux::counters::pressure;
+use hither_linux::proc::tree::Scope;
+use hither_linux::root::Root;
+use hither_linux::sys;
+
+/// A scope that was asked for.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The word that it was chosen by, which names it.
+    pub name: String,
+    /// Who belongs to it, for the engine.
+    pub selector: Selector,
+    /// The same for who looks at processes.
+    pub watched: Scope,
+    /// What decides for it.
+    pub policy: String,
+}
+
+/// All scopes, in the order of their kinds: the first that takes a process has it.
+///
+/// # Errors
+/// What is wrong with a word, where, and how to mend it.
+pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
+    check_any(command)?;
+    let mut chosen = Vec::new();
+    for word in &command.pid {
+        chosen.push(pids(word, root).with_context(|| format!("--pid {}", word.shown()))?);
+    }
+    for word in &command.cgroup {
+        chosen.push(cgroup(word, root)?);
+    }
+    for word in &command.name {
+        ensure!(
+            !word.is_empty(),
+            "--name is empty; give a command name, as `postgres*`"
+        );
+        chosen.push(of(
+            word,
+            Selector::Name(word.clone()),
+            Scope::Named(word.clone()),
+        ));
+    }
+    for word in &command.user {
+        let user = user(word, root).with_context(|| format!("--user {}", word.shown()))?;
+        chosen.push(of(word, Selector::User(user), Scope::OfUser(user)));
+    }
+    for (at, one) in chosen.iter().enumerate() {
+        let is_twice = chosen[..at].iter().any(|other| other.name == one.name);
+        ensure!(
+            !is_twice,
+            "`{}` is chosen twice; name each once",
+            one.name.shown()
+        );
+    }
+    for word in &command.policy {
+        let (scope, name) = match word.rsplit_once('=') {
+            Some((scope, name)) => (Some(scope), name),
+            None => (None, word.as_str()),
+        };
+        policy::by_name(name).with_context(|| format!("--policy {}", word.shown()))?;
+        let mut any = false;
+        for one in chosen
+            .iter_mut()
+            .filter(|one| scope.is_none_or(|scope| scope == one.name))
+        {
+            one.policy = name.to_owned();
+            any = true;
+        }
+        ensure!(
+            any,
+            "--policy {}: nothing was chosen by the word `{}`; give --pid, --cgroup, --name or --user so",
+            word.shown(),
+            scope.unwrap_or_default().shown()
+        );
+    }
+    Ok(chosen)
+}
+
+fn of(name: &str, selector: Selector, watched: Scope) -> Chosen {
+    Chosen {
+        name: name.to_owned(),
+        selector,
+        watched,
+        policy: DEFAULT_POLICY.to_owned(),
+    }
+}
+
+/// `12` or `12,34`.
+fn pids(word: &str, root: &Root) -> anyhow::Result<Chosen> {
+    let mut pids = Vec::new();
+    for part in word.split(',') {
+        let Ok(pid) = part.trim().parse::<i32>() else {
+            bail!(
+                "`{}` is no number of a process; give numbers, as 12 or 12,34",
+                part.shown()
+            );
+        };
+        ensure!(
+            pid != std::process::id() as i32,
+            "{pid} is this process itself; give another's number"
+        );
+        watchable::check(root, pid).with_context(|| format!("{pid}"))?;
+        pids.push(pid);
+    }
+    let trees = pids.iter().map(|&pid| Selector::Tree(Pid(pid))).collect();
+    Ok(of(word, Selector::Any(trees), Scope::Processes(pids)))
+}
+
+fn cgroup(word: &str, root: &Root) -> anyhow::Result<Chosen> {
+    let folder =
+        watchable::cgroup(root, word).with_context(|| format!("--cgroup {}", word.shown()))?;
+    // What processes say of their group is seen from the root of this process's own view.
+    let inner = folder.trim_start_matches(watchable::CGROUPS);
+    let path = match inner {
+        "" => "/".to_owned(),
+        inner => inner.to_owned(),
+    };
+    let own = pressure::group_of(root, std::process::id() as i32);
+    ensure!(
+        own.is_none_or(|own| !own.starts_with("/..")),
+        "--cgroup {}: this is a container's view of control groups, in which processes of others cannot be \
+         told by their group; run hither on the host",
+        word.shown()
+    );
+    Ok(of(word, Selector::Cgroup(path), Scope::Cgroup(folder)))
+}
+
+/// A user's number, by name or number.
+fn user(word: &str, root: &Root) -> anyhow::Result<u32> {
+    let number = match word.parse::<u32>() {
+        Ok(number) => number,
+        Err(_) => {
+            let text = root.text("etc/passwd")?;
+            let line = text
+                .lines()
+                .find(|line| line.split(':').next() == Some(word));
+            let number = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
+            number.context(
+                "there is no such user in /etc/passwd; give a number (`id -u NAME`), which works for all",
+            )?
+        }
+    };
+    let own = sys::effective_uid();
+    ensure!(
+        own == 0 || own == number,
+        "processes of other users are not yours; run hither as root, or as that user"
+    );
+    Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        command: Command,
+    }
+
+    fn chosen(words: &[&str]) -> Result<Vec<Chosen>, String> {
+        let line = Line::try_parse_from(std::iter::once(&"attach").chain(words)).unwrap();
+        choose(&line.command, &Root::host()).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn each_option_is_a_scope_with_its_policy() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = child.id().to_string();
+        let words = [
+            "-p",
+            &pid,
+            "--name",
+            "sh*",
+            "--policy",
+            "none",
+            "--policy",
+            "sh*=wrong-node",
+        ];
+        let scopes = chosen(&words).unwrap();
+        let told: Vec<_> = scopes
+            .iter()
+            .map(|one| (one.name.as_str(), one.policy.as_str()))
+            .collect();
+        assert_eq!(told, [(pid.as_str(), "none"), ("sh*", "wrong-node")]);
+        assert_eq!(scopes[1].selector, Selector::Name("sh*".to_owned()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn refusals_say_what_and_how_to_mend_it() {
+        for (words, expected) in [
+            (&[][..], "nobody is chosen; give --pid"),
+            (&["-p", "x"][..], "--pid x: `x` is no number of a process"),
+            (&["-p", "2147483647"][..], "there is no such process"),
+            (
+                &["--cgroup", "no/such"][..],
+                "there is no such control group",
+            ),
+            (&["--cgroup", "../x"][..], "there is no such control group"),
+            (
+                &["--user", "nobody-here"][..],
+                "there is no such user in /etc/passwd",
+            ),
+            (&["--name", "a", "--name", "a"][..], "`a` is chosen twice"),
+            (
+                &["--name", "a", "--policy", "carefour"][..],
+                "there is no policy `carefour`",
+            ),
+            (
+                &["--name", "a", "--policy", "b=none"][..],
+                "nothing was chosen by the word `b`",
+            ),
+        ] {
+            let error = chosen(words).unwrap_err();
+            assert!(error.contains(expected), "{words:?}: {error}");
+        }
+    }
+}
