@@ -9,6 +9,7 @@
 
 pub mod barnes;
 pub mod cg;
+pub mod churn;
 pub mod cli;
 pub mod cluster;
 pub mod csr;
@@ -29,7 +30,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 12] = [
+pub const PROGRAMS: [&cli::Program; 13] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -42,4 +43,5 @@ pub const PROGRAMS: [&cli::Program; 12] = [
     &water::PROGRAM,
     &fmm::PROGRAM,
     &barnes::PROGRAM,
+    &churn::PROGRAM,
 ];

@@ -116,7 +116,7 @@ impl Command {
             session.follow_log();
         }
         for reason in &why {
-            print::err_lines(reason);
+            print::err_lines(&format!("{reason}\n"));
         }
         let end = drive::run(&supervisor, &mut session, self.limit, Vec::new())?;
         let undone = match self.undo {
@@ -125,11 +125,11 @@ impl Command {
         };
         let mut decided = session.finish(supervisor.now_us());
         decided.log.extend(kept.take());
-        decided.notes.extend(why);
         let report = show::Report {
             chosen: &chosen,
             decided: &decided,
             backend,
+            missing: &why,
             is_dry: self.dry_run,
             undone,
             watched_us: supervisor.now_us(),

@@ -225,8 +225,9 @@ impl Scope {
         });
         if let Some((kind, why)) = missing {
             self.refuse(turn, kind, why);
+            // It need not be looked for every time.
             return Proposal {
-                outlook: Outlook::Learning,
+                outlook: Outlook::Done,
                 ..Proposal::default()
             };
         }

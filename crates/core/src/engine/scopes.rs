@@ -466,7 +466,7 @@ fn an_undo_of_one_scope_leaves_the_other_its_gain_and_tells_what_stays() {
     let left = street.summary(0).displaced_pages;
     assert!(left > 0);
     let told = format!(
-        "s0: undone: 0 pages were put back, {left} could not be, {left} no memory on the target"
+        "s0: undone: 0 pages were put back, {left} could not be ({left} no memory on the target)"
     );
     assert!(
         street.notes.iter().any(|note| note.starts_with(&told)),

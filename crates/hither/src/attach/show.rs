@@ -51,6 +51,8 @@ pub struct Report<'a> {
     pub decided: &'a Decided,
     /// Who moved pages.
     pub backend: &'a str,
+    /// What is missing for deciding, told at the start.
+    pub missing: &'a [String],
     /// Was nothing to be moved?
     pub is_dry: bool,
     /// Was all put back? `None` where that was not asked for.
@@ -102,6 +104,7 @@ impl Report<'_> {
             "seconds": self.watched_us as f64 / 1e6,
             "dry_run": self.is_dry,
             "undone": self.undone,
+            "missing": self.missing,
             "scopes": scopes,
             "own": report::own_json(&self.usage, self.elapsed),
             "decided": report::decided_json(self.decided, self.backend),
