@@ -5,7 +5,6 @@ mod live;
 mod page;
 mod show;
 mod show_page;
-mod steps;
 
 use crate::moving::select::Asked;
 use crate::output::{can_write, write};
@@ -14,6 +13,7 @@ use crate::report;
 use crate::terminal::Terminal;
 use crate::watchable;
 use anyhow::{Context, bail, ensure};
+use hither_agent::host::zoom::steps::{self, Steps};
 use hither_core::foreign::Foreign;
 use hither_linux::root::Root;
 use hither_recording::Recording;
@@ -21,7 +21,6 @@ use hither_recording::analysis::{Data, page as pages};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use steps::{Steps, Wanted};
 
 /// Go from the whole program down to what is worth changing
 ///
@@ -118,7 +117,6 @@ impl Command {
             watchable::check(&Root::host(), pid).with_context(|| format!("process {pid}"))?;
         }
         let wanted = Wanted {
-            area: self.area.clone(),
             top: self.top,
             again: self.what.as_ref().map(|what| what.shown().to_string()),
             about: match pid {
@@ -133,7 +131,7 @@ impl Command {
                 false => Terminal::of_errors(),
             },
         };
-        let (steps, status) = match (&self.what, pid) {
+        let (steps, page, status) = match (&self.what, pid) {
             (Some(folder), None) => {
                 ensure!(
                     self.output.is_none(),
@@ -143,13 +141,13 @@ impl Command {
                     self.tracker.is_none(),
                     "--tracker: a recording was made by the tracker it was made by; leave --tracker out"
                 );
-                let steps = self.on_recording(folder, wanted)?;
-                (steps, ExitCode::SUCCESS)
+                let (steps, page) = self.on_recording(folder, wanted)?;
+                (steps, page, ExitCode::SUCCESS)
             }
-            (_, pid) => live::run(&self, pid, wanted)?,
+            (_, pid) => live::run(&self, pid, &wanted)?,
         };
         if let Some(path) = &self.json {
-            let document = match &steps.page {
+            let document = match &page {
                 Some(page) => show_page::json(page, &steps.notes),
                 None => show::json(&steps),
             };
@@ -161,32 +159,44 @@ impl Command {
         Ok(status)
     }
 
-    fn on_recording(&self, folder: &Path, mut wanted: Wanted) -> anyhow::Result<Steps> {
+    /// What the steps themselves are told.
+    fn wanted(&self) -> steps::Wanted {
+        steps::Wanted {
+            area: self.area.clone(),
+            top: self.top,
+        }
+    }
+
+    fn on_recording(
+        &self,
+        folder: &Path,
+        mut wanted: Wanted,
+    ) -> anyhow::Result<(Steps, Option<page::PageLook>)> {
         let data = Data::read(&Recording::open(folder)?);
         wanted.about = report::about(folder, &data.meta);
-        let mut steps = Steps::new(wanted);
+        let mut steps = Steps::new(self.wanted());
         if let Some(asked) = &self.page {
             let (pid, mappings) = page::process_of(&data, asked)?;
             let look = pages::look(&data, pid, page::bytes(asked), None);
             steps.notes.extend(data.notes.iter().cloned());
             let told = page::PageLook::new(&data, asked, mappings, look, page::Beside::default());
-            self.tell_page(&mut steps, told)?;
-            return Ok(steps);
+            let page = self.tell_page(&mut steps, told, &wanted)?;
+            return Ok((steps, Some(page)));
         }
         steps.look_at_areas(&data)?;
-        self.tell(&show::areas(&steps, &data))?;
+        self.tell(&show::areas(&steps, &data, &wanted))?;
         if self.steps > 1 && !steps.open_areas().is_empty() {
             steps.look_at_pages(&data, None);
-            self.tell(&show::pages(&steps))?;
+            self.tell(&show::pages(&steps, &wanted))?;
         }
         if self.steps > 2 && !steps.contested_areas().is_empty() {
             steps.look_at_lines(&data, None);
-            self.tell(&show::lines(&steps))?;
+            self.tell(&show::lines(&steps, &wanted))?;
         }
         steps.notes.extend(data.notes.iter().cloned());
         steps.conclude(&data);
         self.tell(&show::conclusions(&steps))?;
-        Ok(steps)
+        Ok((steps, None))
     }
 
     /// Shows and keeps what was seen of a page.
@@ -194,13 +204,13 @@ impl Command {
         &self,
         steps: &mut Steps,
         (page, notes): (page::PageLook, Vec<String>),
-    ) -> anyhow::Result<()> {
+        wanted: &Wanted,
+    ) -> anyhow::Result<page::PageLook> {
         steps.notes.extend(notes);
-        self.tell(&show_page::tables(&page, &steps.wanted))?;
-        let width = steps.wanted.terminal.width;
+        self.tell(&show_page::tables(&page, wanted))?;
+        let width = wanted.terminal.width;
         self.tell(&show_page::conclusion(&page, &steps.notes, width))?;
-        steps.page = Some(page);
-        Ok(())
+        Ok(page)
     }
 
     /// Shows a table, where tables are wanted: a command's output stays its own.
@@ -215,6 +225,18 @@ impl Command {
         }
         Ok(())
     }
+}
+
+/// How it is shown.
+pub struct Wanted {
+    /// Rows of a table at most.
+    pub top: usize,
+    /// What can be looked at again: a process or a recording, as it was given.
+    pub again: Option<String>,
+    /// What it is, for headings.
+    pub about: String,
+    /// What is printed on.
+    pub terminal: Terminal,
 }
 
 /// `1`, `0.5`, `2s`.

@@ -9,6 +9,7 @@ pub mod spread;
 mod supervisor;
 pub mod top;
 pub mod weights;
+pub mod zoom;
 
 pub use error::{Error, Result};
 pub use supervisor::{Beat, Client, End, Input, Supervisor, cannot_start};

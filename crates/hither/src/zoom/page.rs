@@ -1,9 +1,9 @@
 //! `--page`: which page is meant, whether it is the program's own, and what was seen of it.
 
 use super::code::{self, SourceLine};
-use super::steps::LineCounts;
 use crate::moving::select::{self, Asked, KERNELS_OWN, USER_END_PAGE};
 use anyhow::{bail, ensure};
+use hither_agent::host::zoom::steps::LineCounts;
 use hither_core::foreign::Foreign;
 use hither_linux::counters::task;
 use hither_linux::root::Root;

@@ -1,9 +1,10 @@
 //! The steps as text, and as hither.zoom/1 (docs/cli.md).
 
-use super::steps::{PagesOf, Steps};
+use super::Wanted;
 use crate::print::{DASH, Table, or_none};
 use crate::terminal::Terminal;
 use crate::{print, units};
+use hither_agent::host::zoom::steps::{PagesOf, Steps};
 use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::Kind;
@@ -54,10 +55,10 @@ pub fn heads(words: &[&str]) -> Vec<String> {
 }
 
 /// Step 1.
-pub fn areas(steps: &Steps, data: &Data) -> String {
+pub fn areas(steps: &Steps, data: &Data, wanted: &Wanted) -> String {
     let mut text = format!(
         "zoom of {}\nstep 1: areas, from {} samples\n",
-        steps.wanted.about, steps.sample_count
+        wanted.about, steps.sample_count
     );
     if steps.areas.list.is_empty() {
         return text + "  no access was sampled: look longer, or see `hither topo --doctor`\n";
@@ -82,7 +83,7 @@ pub fn areas(steps: &Steps, data: &Data) -> String {
             choice.next.name().to_owned(),
         ]);
     }
-    text += &table(&heads(&words), &rows, steps.wanted.terminal);
+    text += &table(&heads(&words), &rows, wanted.terminal);
     for ((area, _), choice) in shown(steps) {
         if !choice.why.is_empty() {
             text += &format!("  {}: {}\n", area.name.shown(), choice.why.shown());
@@ -117,7 +118,7 @@ fn shown(steps: &Steps) -> impl Iterator<Item = Shown<'_>> {
 }
 
 /// Step 2.
-pub fn pages(steps: &Steps) -> String {
+pub fn pages(steps: &Steps, wanted: &Wanted) -> String {
     let mut text = String::new();
     for of in &steps.pages {
         let source = if of.is_counted {
@@ -138,7 +139,7 @@ pub fn pages(steps: &Steps) -> String {
         let rows: Vec<Vec<String>> = of
             .pages
             .iter()
-            .take(steps.wanted.top)
+            .take(wanted.top)
             .map(|page| {
                 let node = |position: usize| format!("node{}", steps.nodes[position]);
                 let owner = page.owner().filter(|owner| owner.1 >= 0.8);
@@ -156,7 +157,7 @@ pub fn pages(steps: &Steps) -> String {
                 row
             })
             .collect();
-        text += &table(&names, &rows, steps.wanted.terminal);
+        text += &table(&names, &rows, wanted.terminal);
         text += &format!(
             "  {}: {}: {}\n",
             of.choice.next.name(),
@@ -168,7 +169,7 @@ pub fn pages(steps: &Steps) -> String {
 }
 
 /// Step 3.
-pub fn lines(steps: &Steps) -> String {
+pub fn lines(steps: &Steps, wanted: &Wanted) -> String {
     let mut text = String::new();
     for of in &steps.lines {
         text += &format!("step 3: lines of {}\n", of.name.shown());
@@ -180,7 +181,7 @@ pub fn lines(steps: &Steps) -> String {
         by_node(&mut names, &steps.nodes, "HITM node");
         names.extend(heads(&["users: offsets", "remedy"]));
         let mut rows = Vec::new();
-        for (line, counted, choice) in of.lines.iter().take(steps.wanted.top) {
+        for (line, counted, choice) in of.lines.iter().take(wanted.top) {
             let mut row = vec![
                 format!("{:x}", line.address),
                 or_none(
@@ -198,12 +199,12 @@ pub fn lines(steps: &Steps) -> String {
             row.push(advice(choice));
             rows.push(row);
         }
-        text += &table(&names, &rows, steps.wanted.terminal);
+        text += &table(&names, &rows, wanted.terminal);
         if let Some((line, _, choice)) = of.lines.first() {
             text += &format!("  {:x}: {}\n", line.address, choice.why);
-            if let Some(what) = &steps.wanted.again {
+            if let Some(what) = &wanted.again {
                 let closer = format!("hither zoom {what} --page {:x}", line.address);
-                text += &print::command("  closer: ", &closer, steps.wanted.terminal.width);
+                text += &print::command("  closer: ", &closer, wanted.terminal.width);
             }
         }
     }

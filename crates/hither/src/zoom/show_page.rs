@@ -1,8 +1,8 @@
 //! The look at a page as text, and as hither.zoom-page/1 (docs/cli.md).
 
+use super::Wanted;
 use super::page::PageLook;
 use super::show::{advice, choice_json, count, heads, kind, percent, table, users};
-use super::steps::Wanted;
 use crate::print::or_none;
 use crate::terminal::Terminal;
 use crate::{print, units};

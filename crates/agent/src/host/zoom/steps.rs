@@ -1,9 +1,7 @@
 //! The steps with their rows and choices: made by the analyses of `hither_recording`, kept for
 //! tables and JSON alike.
 
-use super::page::PageLook;
-use crate::terminal::Terminal;
-use anyhow::ensure;
+use crate::host::{Error, Result};
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
 use hither_recording::analysis::Data;
@@ -19,17 +17,12 @@ use std::collections::HashMap;
 const COUNTED_PAGES: usize = 8;
 
 /// What a person asked for.
+#[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// A part of the name of the one area to follow.
     pub area: Option<String>,
-    /// Rows of a table at most.
+    /// Names that a refusal lists at most.
     pub top: usize,
-    /// What can be looked at again: a process or a recording, as it was given.
-    pub again: Option<String>,
-    /// What it is, for headings.
-    pub about: String,
-    /// What is printed on.
-    pub terminal: Terminal,
 }
 
 /// What is counted of lines: transfers for each node position, by process and address.
@@ -81,24 +74,31 @@ pub struct Conclusion {
 
 /// All steps so far.
 pub struct Steps {
+    /// What was asked for.
     pub wanted: Wanted,
     /// The kernel's numbers of nodes.
     pub nodes: Vec<u32>,
     /// Samples behind step 1.
     pub sample_count: usize,
+    /// Step 1: the areas.
     pub areas: Areas,
+    /// How each of them is used.
     pub judged: Vec<Judged>,
+    /// What is done next about each.
     pub choices: Vec<Choice>,
+    /// Step 2.
     pub pages: Vec<PagesOf>,
+    /// Step 3.
     pub lines: Vec<LinesOf>,
+    /// What it comes to.
     pub conclusions: Vec<Conclusion>,
-    /// Instead of all these, where one page was asked for.
-    pub page: Option<PageLook>,
+    /// Sentences for a person.
     pub notes: Vec<String>,
 }
 
 impl Steps {
     /// None yet.
+    #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self {
             wanted,
@@ -110,7 +110,6 @@ impl Steps {
             pages: Vec::new(),
             lines: Vec::new(),
             conclusions: Vec::new(),
-            page: None,
             notes: Vec::new(),
         }
     }
@@ -119,7 +118,7 @@ impl Steps {
     ///
     /// # Errors
     /// The area that was asked for is not there.
-    pub fn look_at_areas(&mut self, data: &Data) -> anyhow::Result<()> {
+    pub fn look_at_areas(&mut self, data: &Data) -> Result<()> {
         self.nodes.clone_from(&data.nodes);
         self.sample_count = data.accesses.len();
         self.areas = areas::areas(data);
@@ -137,14 +136,13 @@ impl Steps {
                 .collect()
         };
         let Some(found) = found else {
-            ensure!(
-                !list.is_empty(),
-                "--area {part}: no access was seen; look longer"
-            );
-            anyhow::bail!(
-                "--area {part}: no area that was accessed has that in its name; there are {}",
-                names().join(", ")
-            );
+            return Err(Error::Refused(match list.is_empty() {
+                true => format!("--area {part}: no access was seen; look longer"),
+                false => format!(
+                    "--area {part}: no area that was accessed has that in its name; there are {}",
+                    names().join(", ")
+                ),
+            }));
         };
         for (index, choice) in self.choices.iter_mut().enumerate() {
             choice.next = match index == found {
