@@ -413,4 +413,36 @@ mod tests {
         assert_eq!(find(&root, &[GROUP.to_owned()], NodeId(0)).unwrap(), []);
         child.wait().unwrap();
     }
+
+    #[test]
+    fn a_pass_ends_where_it_is_stopped_and_passes_over_who_is_somebody_else() {
+        let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        let (_folder, root) = group(&[child.id()]);
+        let wait_ms = std::time::Duration::from_millis(1);
+        let mut found = Vec::new();
+        while found.is_empty() {
+            std::thread::sleep(wait_ms);
+            found = find(&root, &[GROUP.to_owned()], NodeId(0)).unwrap();
+        }
+        // All are where they shall go: nothing moves, and nothing is refused.
+        let mut evacuation = Evacuation::new(&root, Some(1 << 40));
+        let mut asked = 0;
+        let mut go_on = |_: &Tally, _| {
+            asked += 1;
+            true
+        };
+        assert!(evacuation.pass(&found, &[NodeId(0)], &mut go_on));
+        assert!(asked > 0);
+        assert!(!evacuation.pass(&found, &[NodeId(0)], &mut |_, _| false));
+        found[0].start_ticks += 1;
+        assert!(evacuation.pass(&found, &[NodeId(0)], &mut |_, _| panic!("nobody is left")));
+        let tally = Tally {
+            passes: 3,
+            duration_ns: evacuation.tally.duration_ns,
+            ..Tally::default()
+        };
+        assert_eq!(evacuation.tally, tally);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
