@@ -76,7 +76,10 @@ impl<O: Observer, E: Execute> Agent<O, E> {
         self.outcomes.extend(self.executor.collect(now_us));
         let mut turn = Turn::default();
         let plan = match self.observer.observe(now_us) {
-            Ok(snapshot) => self.engine.step(now_us, snapshot, &self.outcomes),
+            Ok(snapshot) => {
+                self.executor.keep(&snapshot.processes);
+                self.engine.step(now_us, snapshot, &self.outcomes)
+            }
             Err(error) => {
                 self.failures += 1;
                 if self.failures == 1 {

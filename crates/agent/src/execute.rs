@@ -1,8 +1,10 @@
 //! How moves that were asked for are carried out.
 
 use hither_core::plan::{MoveOutcome, MoveRequest, Refusal};
-use hither_mover::executor::{Executor, Factory, Limits, Queue, Step, Task};
+use hither_core::snapshot::ProcessState;
+use hither_mover::executor::{Executor, Factory, Limits, Queue, Step, Task, Ticket};
 use hither_mover::{Backend, Outcome};
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -11,6 +13,11 @@ pub trait Execute {
     /// Takes requests, in the order of their value; returns what became of those that it does not
     /// take.
     fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome>;
+
+    /// Drops what waits of processes, or of lives of their memory, that are not among these.
+    fn keep(&mut self, living: &[ProcessState]) {
+        let _ = living;
+    }
 
     /// What became of requests since the last call.
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome>;
@@ -22,6 +29,10 @@ pub trait Execute {
 impl<E: Execute + ?Sized> Execute for Box<E> {
     fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
         (**self).submit(now_us, requests)
+    }
+
+    fn keep(&mut self, living: &[ProcessState]) {
+        (**self).keep(living);
     }
 
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
@@ -77,6 +88,10 @@ impl Execute for Movers {
         self.0.submit(tasks).iter().map(full).collect()
     }
 
+    fn keep(&mut self, living: &[ProcessState]) {
+        self.0.cancel(gone(living));
+    }
+
     fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {
         self.0.collect().into_iter().map(told).collect()
     }
@@ -114,6 +129,10 @@ impl<B: Backend> Execute for Stepped<B> {
         left.iter().map(full).collect()
     }
 
+    fn keep(&mut self, living: &[ProcessState]) {
+        self.queue.cancel(gone(living));
+    }
+
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
         let backend = &mut self.backend;
         while self.queue.step(backend, now_us * 1000, &mut |_, _| {}) == Step::Done {}
@@ -124,6 +143,13 @@ impl<B: Backend> Execute for Stepped<B> {
         self.queue.cancel(|_| true);
         self.collect(now_us)
     }
+}
+
+/// Is a task of none of these?
+fn gone(living: &[ProcessState]) -> impl Fn(Ticket) -> bool {
+    let lives = living.iter().map(|process| (process.pid, process.space));
+    let lives: BTreeSet<_> = lives.collect();
+    move |ticket| !lives.contains(&(ticket.pid, ticket.space))
 }
 
 /// What became of a task, as the engine takes it.
@@ -239,5 +265,31 @@ mod tests {
         let mut narrow = Stepped::new(limits, Willing);
         assert_eq!(sums(narrow.submit(0, requests())), NONE[2..]);
         assert_eq!(sums(narrow.collect(0)), ALL[..2]);
+    }
+
+    #[test]
+    fn what_waits_of_another_life_is_dropped() {
+        let mut movers =
+            Movers::start(Limits::default(), 0, Box::new(|_| Box::new(Willing))).unwrap();
+        let old = MoveRequest {
+            space: SpaceId(2),
+            ..request(2, 7)
+        };
+        assert!(movers.submit(0, vec![request(1, 5), old]).is_empty());
+        let process = ProcessState {
+            pid: Pid(1),
+            space: SpaceId(1),
+            parent: Pid(0),
+            user: 0,
+            group: None,
+            allowed_nodes: None,
+            name: "test".to_owned(),
+            resident_pages: Evidence::unknown("test"),
+            cpu_us: Evidence::unknown("test"),
+        };
+        movers.keep(&[process]);
+        assert_eq!(sums(movers.collect(0)), [(2, 0, 7)]);
+        movers.keep(&[]);
+        assert_eq!(sums(movers.collect(0)), [(1, 0, 5)]);
     }
 }

@@ -3,10 +3,8 @@
 use super::target::Room;
 use hither_core::ids::NodeId;
 use hither_core::set::NodeSet;
+use hither_core::snapshot::HUGE_PAGES;
 use std::ops::Range;
-
-/// Pages of a huge page.
-pub const HUGE_PAGES: u64 = 512;
 
 /// What is asked for of every page.
 #[derive(Clone, Debug, PartialEq, Eq)]

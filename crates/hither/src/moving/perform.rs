@@ -1,30 +1,29 @@
-//! Moves what was selected, batch by batch, and accounts for every page.
+//! Moves what was selected, and accounts for every page.
 //!
-//! A batch is one call of the backend. It ends at a boundary of 2 MiB wherever it can, because the
-//! kernel moves a huge page whole: cut in two, its second part would count as there already.
-//! Between batches a person may interrupt, the process may have ended, and a rate limit sleeps.
+//! The executor's queue cuts batches, keeps the rate and fills nodes; here is what goes into it, a
+//! chunk at a time, and what its outcomes come to. Between batches a person may interrupt, the process
+//! may have ended, and a rate limit sleeps.
 //!
 //! A tier of several nodes is filled in the order of its nodes: each takes what it has free memory
 //! for, the next one the rest. Pages on any node of the tier are there already. Otherwise each page
 //! has a node of its own ([`Aim`]), and a batch goes to several.
 
-use super::aim::{Aim, HUGE_PAGES};
-use super::target::Room;
-use hither_core::ids::{NodeId, Pid};
+use super::aim::Aim;
+use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::plan::Refusal;
 use hither_core::set::NodeSet;
 use hither_linux::sys::Mapping;
-use hither_mover::{Action, Backend, Job, Outcome, Pages, Race};
+pub use hither_mover::executor::cut::count;
+use hither_mover::executor::cut::{self, Cutter};
+use hither_mover::executor::queue::MOST_SLICE_PAGES;
+use hither_mover::executor::{Limits, Queue, Step, Task};
+use hither_mover::{Backend, Outcome};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
-/// Most pages per batch: what the backend `kernel` does in one call.
-const BATCH_PAGES: u64 = 16_384;
 /// Most runs of pages whose old place is remembered: pages that lay in turns have one each.
 const MOST_ORIGINS: usize = 4 << 20;
-/// Batches per second that a rate limit aims at.
-const BATCHES_PER_SECOND: u64 = 10;
 
 /// Ascending runs of pages.
 pub type Runs = Vec<Range<u64>>;
@@ -191,25 +190,25 @@ pub fn perform(
     backend: &mut dyn Backend,
     around: &mut dyn Surroundings,
 ) -> (Vec<Account>, Option<Stop>) {
-    let rooms: &[Room] = match aim {
-        Aim::Fill(rooms) => rooms,
-        _ => &[],
-    };
+    let mut queue = Queue::new(Limits::with_rate(rate), around.elapsed_us() * 1000);
+    if let Aim::Fill(rooms) = aim {
+        for room in rooms {
+            queue.set_room(room.node, room.free_pages);
+        }
+    }
     let mut run = Run {
         pid,
         aim,
-        rooms,
-        room: 0,
-        free: rooms.first().map_or(0, |room| room.free_pages),
-        most: batch_pages(rate),
+        queue,
+        next_id: 0,
+        total: pieces.iter().map(|piece| count(&piece.to_move)).sum(),
+        cut: 0,
+        moved: 0,
         backend,
+        // Listing the pages took its time: somebody may have had enough already.
+        stop: around.pause(0),
         around,
-        stop: None,
     };
-    // Listing the pages took its time: somebody may have had enough already.
-    run.stop = run.around.pause(0);
-    let total: u64 = pieces.iter().map(|piece| count(&piece.to_move)).sum();
-    let (mut tried, mut moved) = (0, 0);
     let mut accounts = Vec::with_capacity(pieces.len());
     for piece in pieces {
         let mut account = Account {
@@ -217,30 +216,17 @@ pub fn perform(
             origins: piece.origins.clone(),
             ..Account::default()
         };
-        let mut cutter = Cutter::new(&piece.to_move);
-        while run.stop.is_none() {
-            let batch = cutter.next(run.limit());
-            if batch.is_empty() {
-                break;
-            }
-            tried += batch.len() as u64;
-            let before = account.moved;
-            match rooms {
-                [] => run.batch_by_page(piece, &batch, &mut account),
-                _ => run.batch(batch, &mut account),
-            }
-            moved += account.moved - before;
-            run.around.progress(tried, total, moved * 4096);
-            let due_us = rate.map_or(0, |rate| {
-                (u128::from(moved) * 4096 * 1_000_000 / u128::from(rate)) as u64
-            });
-            let sleep_us = due_us.saturating_sub(run.around.elapsed_us());
-            if run.stop.is_none() {
-                run.stop = run.around.pause(sleep_us);
-            }
+        let mut cutter = Cutter::new(piece.to_move.clone());
+        while run.stop.is_none() && cutter.left() > 0 {
+            run.chunk(piece, cutter.next(MOST_SLICE_PAGES), &mut account);
         }
         account.not_tried += cutter.left();
         accounts.push(account);
+    }
+    // The rate is a mean over all of the move.
+    let debt_ns = run.queue.debt_ns(run.now_ns());
+    if run.stop.is_none() && debt_ns > 0 {
+        run.stop = run.around.pause(debt_ns.div_ceil(1000));
     }
     (accounts, run.stop)
 }
@@ -325,10 +311,10 @@ fn each_status(
     around: &mut dyn Surroundings,
     mut each: impl FnMut(u64, i32),
 ) -> io::Result<()> {
+    let mut left = runs.iter().cloned().flatten();
     let mut status = Vec::new();
-    let mut cutter = Cutter::new(runs);
     loop {
-        let pages = cutter.next(BATCH_PAGES);
+        let pages: Vec<u64> = left.by_ref().take(MOST_SLICE_PAGES as usize).collect();
         if pages.is_empty() {
             return Ok(());
         }
@@ -342,211 +328,107 @@ fn each_status(
     }
 }
 
-/// Pages in runs.
-#[must_use]
-pub fn count(runs: &[Range<u64>]) -> u64 {
-    runs.iter().map(|run| run.end - run.start).sum()
-}
-
-/// Small enough that a rate limit does not come in bursts, and at least one huge page.
-fn batch_pages(rate: Option<u64>) -> u64 {
-    let most = rate.map_or(BATCH_PAGES, |rate| rate / 4096 / BATCHES_PER_SECOND);
-    most.clamp(HUGE_PAGES, BATCH_PAGES)
-}
-
 struct Run<'a> {
     pid: Pid,
     aim: &'a Aim,
-    /// Those of [`Aim::Fill`].
-    rooms: &'a [Room],
-    /// Index of the node being filled.
-    room: usize,
-    /// Pages that it still has room for.
-    free: u64,
-    most: u64,
+    queue: Queue,
+    next_id: u64,
+    /// Pages to be moved in all, those that went into the queue, and those that moved.
+    total: u64,
+    cut: u64,
+    moved: u64,
     backend: &'a mut dyn Backend,
     around: &'a mut dyn Surroundings,
     stop: Option<Stop>,
 }
 
 impl Run<'_> {
-    /// Pages of the next batch. The last node is not limited by its free memory: the kernel may
-    /// reclaim some, and says where it cannot.
-    fn limit(&mut self) -> u64 {
-        while self.free < HUGE_PAGES && self.next_room() {}
-        match self.is_last_room() {
-            true => self.most,
-            false => self.most.min(self.free / HUGE_PAGES * HUGE_PAGES),
+    fn now_ns(&self) -> u64 {
+        self.around.elapsed_us() * 1000
+    }
+
+    /// Moves pages of a piece.
+    fn chunk(&mut self, piece: &Piece, pages: Vec<Range<u64>>, account: &mut Account) {
+        self.cut += count(&pages);
+        match self.aim {
+            Aim::Fill(rooms) => {
+                let to = rooms.iter().map(|room| room.node).collect();
+                self.submit(pages, to);
+            }
+            _ => self.submit_by_page(piece, pages, account),
         }
-    }
-
-    fn is_last_room(&self) -> bool {
-        self.room + 1 >= self.rooms.len()
-    }
-
-    fn next_room(&mut self) -> bool {
-        if self.is_last_room() {
-            return false;
-        }
-        self.room += 1;
-        self.free = self.rooms[self.room].free_pages;
-        true
-    }
-
-    /// Moves one batch, and tries again on the next node what a full one refused.
-    fn batch(&mut self, mut pages: Vec<u64>, account: &mut Account) {
         loop {
-            let outcome = self.attempt(&pages);
-            account.count_moved(&outcome.moved, self.rooms[self.room].node);
-            account.already_there += outcome.already_there;
-            account.duration_ns += outcome.duration_ns;
-            self.free = self.free.saturating_sub(outcome.moved.len() as u64);
-            let refused = |reason| {
-                outcome
-                    .refused
-                    .iter()
-                    .any(|&(refusal, _)| refusal == reason)
+            let now_ns = self.now_ns();
+            let (mut is_gone, moved_before) = (false, account.moved);
+            let step = self
+                .queue
+                .step(self.backend, now_ns, &mut |slice, outcomes| {
+                    for (part, outcome) in slice.parts.iter().zip(outcomes) {
+                        account.count_moved(&outcome.moved, part.to);
+                        account.already_there += outcome.already_there;
+                        account.duration_ns += outcome.duration_ns;
+                        let mut refused = outcome.refused.iter();
+                        is_gone |= refused.any(|&(why, _)| why == Refusal::ProcessGone);
+                    }
+                });
+            let sleep_us = match step {
+                Step::Done => 0,
+                Step::Wait(wait_ns) => wait_ns.div_ceil(1000),
+                Step::Idle => break,
             };
-            if refused(Refusal::ProcessGone) {
-                self.stop = Some(Stop::Gone);
+            self.moved += account.moved - moved_before;
+            if step == Step::Done {
+                let tried = self.cut - self.queue.page_count();
+                self.around.progress(tried, self.total, self.moved * 4096);
             }
-            let again = refused(Refusal::NoMemory) && self.stop.is_none() && self.next_room();
-            if again {
-                // Those that arrived since they were listed have been counted.
-                let left = self.elsewhere(&pages, &outcome);
-                if !left.is_empty() {
-                    pages = left;
-                    continue;
-                }
+            self.stop = match is_gone {
+                true => Some(Stop::Gone),
+                false => self.around.pause(sleep_us),
+            };
+            if self.stop.is_some() {
+                self.queue.cancel(|_| true);
             }
-            for &(refusal, count) in &outcome.refused {
-                *account.refused.entry(refusal).or_default() += count;
-            }
-            return;
+        }
+        for (_, outcome) in self.queue.take_finished() {
+            count_refused(account, &outcome);
         }
     }
 
-    /// Moves one batch of which each page has a node of its own.
-    fn batch_by_page(&mut self, piece: &Piece, pages: &[u64], account: &mut Account) {
+    fn submit(&mut self, pages: Vec<Range<u64>>, to: Vec<NodeId>) {
+        self.next_id += 1;
+        let task = Task {
+            id: self.next_id,
+            pid: self.pid,
+            space: SpaceId(0),
+            pages,
+            to,
+        };
+        let submitted = self.queue.submit(task);
+        submitted.expect("a chunk has fewer tasks than the queue takes");
+    }
+
+    /// Each page has a node of its own.
+    fn submit_by_page(&mut self, piece: &Piece, pages: Vec<Range<u64>>, account: &mut Account) {
         let mut sorted: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
-        for &page in pages {
+        for page in pages.into_iter().flatten() {
             match self.aim.node_of(page, contains(&piece.huge, page)) {
                 Some(node) => sorted.entry(node).or_default().push(page),
                 // Nobody has a place for it: it stays.
                 None => *account.refused.entry(Refusal::NotSupported).or_default() += 1,
             }
         }
-        let job = |(node, pages)| Job {
-            pid: self.pid,
-            action: Action::Migrate {
-                pages: Pages::Listed(pages),
-                to: node,
-            },
-            race: Race::Block,
-        };
-        let pairs: Vec<(NodeId, &[u64])> = sorted.iter().map(|(&n, p)| (n, &p[..])).collect();
-        let jobs: Vec<Job<'_>> = pairs.iter().copied().map(job).collect();
-        for (outcome, (node, _)) in self.backend.execute(&jobs).into_iter().zip(pairs) {
-            account.count_moved(&outcome.moved, node);
-            account.already_there += outcome.already_there;
-            account.duration_ns += outcome.duration_ns;
-            for &(refusal, count) in &outcome.refused {
-                *account.refused.entry(refusal).or_default() += count;
-                if refusal == Refusal::ProcessGone {
-                    self.stop = Some(Stop::Gone);
-                }
-            }
-        }
-    }
-
-    fn attempt(&mut self, pages: &[u64]) -> Outcome {
-        let job = Job {
-            pid: self.pid,
-            action: Action::Migrate {
-                pages: Pages::Listed(pages),
-                to: self.rooms[self.room].node,
-            },
-            race: Race::Block,
-        };
-        self.backend.execute(&[job]).swap_remove(0)
-    }
-
-    /// The pages of a batch that are on no node of the target, without those that it moved;
-    /// none where nobody can tell, or where the numbers do not add up any more.
-    fn elsewhere(&mut self, pages: &[u64], outcome: &Outcome) -> Vec<u64> {
-        let mut status = vec![i32::MIN; pages.len()];
-        if self.around.locate(pages, &mut status).is_err() {
-            return Vec::new();
-        }
-        let left: Vec<u64> = pages
-            .iter()
-            .zip(&status)
-            .filter(|&(page, &status)| {
-                !self.aim.is_met(*page, false, status) && outcome.moved.binary_search(page).is_err()
-            })
-            .map(|(&page, _)| page)
-            .collect();
-        let refused: u64 = outcome.refused.iter().map(|&(_, count)| count).sum();
-        // Pages counted as refused must be counted exactly once more: by the next attempt.
-        if left.len() as u64 == refused {
-            left
-        } else {
-            Vec::new()
+        for (node, pages) in sorted {
+            self.submit(cut::runs(pages), vec![node]);
         }
     }
 }
 
-/// Cuts runs of pages into batches.
-struct Cutter<'a> {
-    runs: &'a [Range<u64>],
-    /// First page of the first run that is left.
-    at: u64,
-}
-
-impl<'a> Cutter<'a> {
-    fn new(runs: &'a [Range<u64>]) -> Self {
-        Self {
-            runs,
-            at: runs.first().map_or(0, |run| run.start),
+fn count_refused(account: &mut Account, outcome: &Outcome) {
+    for &(refusal, count) in &outcome.refused {
+        match refusal {
+            Refusal::Dropped => account.not_tried += count,
+            _ => *account.refused.entry(refusal).or_default() += count,
         }
-    }
-
-    /// At most `limit` pages, ending between huge pages where `limit` allows it.
-    fn next(&mut self, limit: u64) -> Vec<u64> {
-        let mut batch = Vec::new();
-        while let Some(run) = self.runs.first() {
-            let room = limit - batch.len() as u64;
-            let mut end = run.end.min(self.at + room);
-            if end < run.end {
-                let boundary = end / HUGE_PAGES * HUGE_PAGES;
-                // Where the batch has other pages already, or the run reaches over a boundary.
-                if boundary > self.at || (boundary == self.at && !batch.is_empty()) {
-                    end = boundary;
-                }
-            }
-            if end == self.at {
-                break;
-            }
-            batch.extend(self.at..end);
-            self.at = end;
-            if end < run.end {
-                break;
-            }
-            self.runs = &self.runs[1..];
-            self.at = self.runs.first().map_or(0, |run| run.start);
-        }
-        batch
-    }
-
-    fn left(&self) -> u64 {
-        let first = self.runs.first().map_or(0, |run| run.end - self.at);
-        first
-            + self
-                .runs
-                .iter()
-                .skip(1)
-                .map(|run| run.end - run.start)
-                .sum::<u64>()
     }
 }
 

@@ -8,9 +8,11 @@ use crate::proc::{maps, numa_maps};
 use crate::root::Root;
 use crate::sys::{PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::bind::{KernelPolicy, Weights};
-use hither_core::ids::{NodeId, Pid};
+use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::snapshot::HUGE_PAGES;
-use hither_mover::{Action, Backend, Job, Pages, Race};
+use hither_mover::Backend;
+use hither_mover::executor::cut::{self, Cutter};
+use hither_mover::executor::{Limits, Queue, Step, Task};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
 
@@ -23,7 +25,9 @@ pub struct Spread {
     root: Root,
     weights: Weights,
     /// Ranges of pages that are still to be done.
-    left: VecDeque<(i32, Range<u64>)>,
+    left: VecDeque<(i32, Cutter)>,
+    queue: Queue,
+    next_id: u64,
     moved: u64,
     refused: u64,
 }
@@ -50,7 +54,7 @@ impl Spread {
             let starts: HashSet<u64> = ours.map(|found| found.start).collect();
             for mapping in maps::read(root, pid).unwrap_or_default() {
                 if mapping.is_private_anonymous() && starts.contains(&mapping.range.start) {
-                    left.push_back((pid, mapping.pages()));
+                    left.push_back((pid, Cutter::new(vec![mapping.pages()])));
                 }
             }
         }
@@ -58,6 +62,8 @@ impl Spread {
             root: root.clone(),
             weights,
             left,
+            queue: Queue::new(Limits::default(), 0),
+            next_id: 0,
             moved: 0,
             refused: 0,
         }
@@ -65,32 +71,42 @@ impl Spread {
 
     /// Moves a part; tells whether there is more to do.
     pub fn step(&mut self, backend: &mut dyn Backend) -> bool {
-        let Some((pid, mut range)) = self.left.pop_front() else {
-            return false;
-        };
-        let end = range.end.min(range.start + SLICE_PAGES);
-        let slice = range.start..end;
-        range.start = end;
-        if !range.is_empty() {
-            self.left.push_front((pid, range));
+        let mut has_moved = false;
+        while !has_moved && (self.queue.task_count() > 0 || self.look()) {
+            // Without a rate nothing waits, and no clock is asked.
+            has_moved = self.queue.step(backend, 0, &mut |_, _| {}) == Step::Done;
         }
-        let pages = self.sorted(pid, slice);
-        let jobs: Vec<Job<'_>> = pages
-            .iter()
-            .map(|(node, pages)| Job {
-                pid: Pid(pid),
-                action: Action::Migrate {
-                    pages: Pages::Listed(pages),
-                    to: *node,
-                },
-                race: Race::Block,
-            })
-            .collect();
-        for outcome in backend.execute(&jobs) {
+        for (_, outcome) in self.queue.take_finished() {
             self.moved += outcome.moved.len() as u64;
             self.refused += outcome.refused.iter().map(|(_, count)| count).sum::<u64>();
         }
-        !self.left.is_empty()
+        self.queue.task_count() > 0 || !self.left.is_empty()
+    }
+
+    /// Asks for the next pages to be moved; false: there are none.
+    fn look(&mut self) -> bool {
+        let Some((pid, ranges)) = self.left.front_mut() else {
+            return false;
+        };
+        let (pid, slice) = (*pid, ranges.next(SLICE_PAGES));
+        if ranges.left() == 0 {
+            self.left.pop_front();
+        }
+        let runs = slice.into_iter();
+        let sorted: Vec<_> = runs.flat_map(|pages| self.sorted(pid, pages)).collect();
+        for (node, pages) in sorted {
+            self.next_id += 1;
+            let task = Task {
+                id: self.next_id,
+                pid: Pid(pid),
+                space: SpaceId(0),
+                pages: cut::runs(pages),
+                to: vec![node],
+            };
+            let submitted = self.queue.submit(task);
+            submitted.expect("the queue takes a task for each node");
+        }
+        true
     }
 
     /// Pages moved so far, and pages that could not be, of 4 KiB.

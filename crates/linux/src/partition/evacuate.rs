@@ -12,17 +12,17 @@ use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::{maps, numa_maps, stat};
 use crate::root::Root;
 use crate::sys;
-use hither_core::ids::{NodeId, Pid};
+use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::plan::Refusal;
-use hither_mover::rate::TokenBucket;
-use hither_mover::{Action, Backend, Job, Pages, Race};
+use hither_mover::executor::cut;
+use hither_mover::executor::{Limits, Queue, Step, Task};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
 /// Most pages per call of the backend: 8 MiB, so that who asks to stop need not wait long.
-const BATCH_PAGES: usize = 2048;
+const BATCH_PAGES: u64 = 2048;
 /// Pages whose nodes are asked for in one call.
 const ASKED_PAGES: usize = 4096;
 /// Looks at most at a process that changes its address space under them, and the time in between.
@@ -216,11 +216,20 @@ pub struct Tally {
 pub struct Evacuation {
     root: Root,
     backend: KernelBackend,
-    bucket: Option<TokenBucket>,
+    queue: Queue,
     /// What was moved, for the way back.
     pub gone: Vec<(i32, u64, Vec<u64>)>,
     /// What was done.
     pub tally: Tally,
+}
+
+/// Why pages of a process are not tried any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// Somebody wants to stop.
+    Stopped,
+    /// Its number may be somebody else's by now.
+    Gone,
 }
 
 impl Evacuation {
@@ -230,7 +239,7 @@ impl Evacuation {
         Self {
             root: root.clone(),
             backend: KernelBackend::with_shared_pages(),
-            bucket: rate.map(|rate| TokenBucket::new(rate, sys::monotonic_ns())),
+            queue: queue(rate),
             gone: Vec::new(),
             tally: Tally::default(),
         }
@@ -250,97 +259,105 @@ impl Evacuation {
         for process in found {
             let mut pages: Vec<u64> = [&process.anonymous[..], &process.others[..]].concat();
             pages.sort_unstable();
-            let mut moved = Vec::new();
-            let mut is_whole = true;
-            for batch in pages.chunks(BATCH_PAGES) {
-                // Its number may be somebody else's by now.
-                if start_ticks(&self.root, process.pid) != Some(process.start_ticks) {
-                    break;
-                }
-                if !self.wait(go_on) {
-                    is_whole = false;
-                    break;
-                }
-                let gone = self.batch(process.pid, batch, targets);
-                // Charged afterwards: what several processes map moves once.
-                if let Some(bucket) = &mut self.bucket {
-                    bucket.take(gone.len() as u64 * 4096, sys::monotonic_ns());
-                }
-                moved.extend(gone);
-            }
+            let (pid, start_ticks) = (process.pid, process.start_ticks);
+            let (moved, cut) = self.process(pid, start_ticks, pages, targets, go_on);
             if !moved.is_empty() {
-                self.gone.push((process.pid, process.start_ticks, moved));
+                self.gone.push((pid, start_ticks, moved));
             }
-            if !is_whole {
+            if cut == Some(Cut::Stopped) {
                 return false;
             }
         }
         true
     }
 
-    /// Waits until the rate allows it; false: somebody wants to stop.
-    fn wait(&mut self, go_on: &mut dyn FnMut(&Tally, u64) -> bool) -> bool {
-        loop {
-            let wait_ns = match &mut self.bucket {
-                Some(bucket) => bucket.take(0, sys::monotonic_ns()),
-                None => None,
-            };
-            if !go_on(&self.tally, wait_ns.unwrap_or(0)) {
-                return false;
-            }
-            if wait_ns.is_none() {
-                return true;
-            }
-        }
-    }
-
-    fn batch(&mut self, pid: i32, pages: &[u64], targets: &[NodeId]) -> Vec<u64> {
-        let Some(to) = self.roomiest(targets, pages.len() as u64) else {
-            return Vec::new();
+    /// Moves pages of one process, batch by batch. Returns those that moved.
+    fn process(
+        &mut self,
+        pid: i32,
+        start: u64,
+        pages: Vec<u64>,
+        targets: &[NodeId],
+        go_on: &mut dyn FnMut(&Tally, u64) -> bool,
+    ) -> (Vec<u64>, Option<Cut>) {
+        let Some(roomiest) = self.refresh(targets) else {
+            return (Vec::new(), None);
         };
-        let job = Job {
+        // Where none has room, the one that has most is asked all the same.
+        let to = [targets, &[roomiest]].concat();
+        let task = Task {
+            id: 0,
             pid: Pid(pid),
-            action: Action::Migrate {
-                pages: Pages::Listed(pages),
-                to,
-            },
-            race: Race::Block,
+            space: SpaceId(0),
+            pages: cut::runs(pages),
+            to,
         };
-        let outcome = self.backend.execute(&[job]).remove(0);
-        self.tally.moved += outcome.moved.len() as u64;
-        self.tally.duration_ns += outcome.duration_ns;
-        for (refusal, count) in outcome.refused {
-            *self.tally.refused.entry(refusal).or_default() += count;
+        self.queue.submit(task).expect("it is the only one");
+        let (mut cut, mut wait_ns) = (None, 0);
+        while self.queue.task_count() > 0 {
+            if start_ticks(&self.root, pid) != Some(start) {
+                cut = Some(Cut::Gone);
+            } else if !go_on(&self.tally, wait_ns) {
+                cut = Some(Cut::Stopped);
+            }
+            if cut.is_some() {
+                self.queue.cancel(|_| true);
+                break;
+            }
+            self.refresh(targets);
+            let (tally, now_ns) = (&mut self.tally, sys::monotonic_ns());
+            let step = self
+                .queue
+                .step(&mut self.backend, now_ns, &mut |_, outcomes| {
+                    for outcome in outcomes {
+                        tally.moved += outcome.moved.len() as u64;
+                        tally.duration_ns += outcome.duration_ns;
+                    }
+                });
+            wait_ns = match step {
+                Step::Wait(wait_ns) => wait_ns,
+                Step::Done | Step::Idle => 0,
+            };
         }
-        outcome.moved
-    }
-
-    /// The first with room, or the one that has most.
-    fn roomiest(&self, targets: &[NodeId], pages: u64) -> Option<NodeId> {
-        let free = |node: NodeId| memory(&self.root, node).free_kb / 4;
-        let mut by_room = targets.iter().map(|&node| (free(node), node));
-        let roomy = by_room
-            .clone()
-            .find(|(free, _)| *free >= pages + MARGIN_PAGES);
-        let first_of_most = |best: (u64, NodeId), next: (u64, NodeId)| {
-            if next.0 > best.0 { next } else { best }
-        };
-        let most = by_room
-            .next()
-            .map(|first| by_room.fold(first, first_of_most));
-        roomy.or(most).map(|(_, node)| node)
-    }
-
-    /// Moves what left the node back to it, as far as it is there still.
-    pub fn back(&mut self, node: NodeId) {
-        for (pid, start, pages) in std::mem::take(&mut self.gone) {
-            for batch in pages.chunks(BATCH_PAGES) {
-                if start_ticks(&self.root, pid) == Some(start) {
-                    self.batch(pid, batch, &[node]);
-                }
+        let mut moved = Vec::new();
+        for (_, outcome) in self.queue.take_finished() {
+            moved.extend(outcome.moved);
+            let tried = outcome.refused.into_iter();
+            for (refusal, count) in tried.filter(|&(why, _)| why != Refusal::Dropped) {
+                *self.tally.refused.entry(refusal).or_default() += count;
             }
         }
+        (moved, cut)
     }
+
+    /// Looks how much room there is; returns the node that has most.
+    fn refresh(&mut self, targets: &[NodeId]) -> Option<NodeId> {
+        let mut most: Option<(u64, NodeId)> = None;
+        for &node in targets {
+            let free = memory(&self.root, node).free_kb / 4;
+            self.queue.set_room(node, free.saturating_sub(MARGIN_PAGES));
+            if most.is_none_or(|(known, _)| free > known) {
+                most = Some((free, node));
+            }
+        }
+        most.map(|(_, node)| node)
+    }
+
+    /// Moves what left the node back to it, as far as it is there still, at full speed.
+    pub fn back(&mut self, node: NodeId) {
+        self.queue = queue(None);
+        for (pid, start, pages) in std::mem::take(&mut self.gone) {
+            let _ = self.process(pid, start, pages, &[node], &mut |_, _| true);
+        }
+    }
+}
+
+fn queue(rate: Option<u64>) -> Queue {
+    let limits = Limits {
+        slice_pages: BATCH_PAGES,
+        ..Limits::with_rate(rate)
+    };
+    Queue::new(limits, sys::monotonic_ns())
 }
 
 /// What a node's memory is used for; nothing where it is gone.
@@ -394,6 +411,38 @@ mod tests {
             find(&root, &[GROUP.to_owned()], NodeId(0)).unwrap();
         }
         assert_eq!(find(&root, &[GROUP.to_owned()], NodeId(0)).unwrap(), []);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_pass_ends_where_it_is_stopped_and_passes_over_who_is_somebody_else() {
+        let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        let (_folder, root) = group(&[child.id()]);
+        let wait_ms = std::time::Duration::from_millis(1);
+        let mut found = Vec::new();
+        while found.is_empty() {
+            std::thread::sleep(wait_ms);
+            found = find(&root, &[GROUP.to_owned()], NodeId(0)).unwrap();
+        }
+        // All are where they shall go: nothing moves, and nothing is refused.
+        let mut evacuation = Evacuation::new(&root, Some(1 << 40));
+        let mut asked = 0;
+        let mut go_on = |_: &Tally, _| {
+            asked += 1;
+            true
+        };
+        assert!(evacuation.pass(&found, &[NodeId(0)], &mut go_on));
+        assert!(asked > 0);
+        assert!(!evacuation.pass(&found, &[NodeId(0)], &mut |_, _| false));
+        found[0].start_ticks += 1;
+        assert!(evacuation.pass(&found, &[NodeId(0)], &mut |_, _| panic!("nobody is left")));
+        let tally = Tally {
+            passes: 3,
+            duration_ns: evacuation.tally.duration_ns,
+            ..Tally::default()
+        };
+        assert_eq!(evacuation.tally, tally);
+        child.kill().unwrap();
         child.wait().unwrap();
     }
 }
