@@ -45,7 +45,7 @@ impl<E: Execute + ?Sized> Execute for Box<E> {
 }
 
 /// Moves nothing and says so: for who wants to know what would be decided.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Dry;
 
 impl Execute for Dry {

@@ -93,7 +93,7 @@ impl Command {
         let supervisor = Supervisor::alone(&[])?;
         let watch = Watch::new(&root, &topology, scope, tracker);
         let (executor, backend): (Box<dyn Execute>, _) = match self.dry_run {
-            true => (Box::new(Dry::default()), "none, it is a dry run"),
+            true => (Box::new(Dry), "none, it is a dry run"),
             false => {
                 let backend = choose::backend()?;
                 let movers = Movers::start(Limits::default(), 1, backend.factory);
