@@ -89,15 +89,15 @@ pub fn settle(memory: &Memory, demands: &[Demand], queues_ns: &mut [f64], rounds
                 flow.traffic[home] += flow.rates[at] * demand.shares[home] * LINE_BYTES;
             }
         }
-        for home in 0..nodes {
+        for (home, waiting_ns) in queues_ns.iter_mut().enumerate() {
             let load = flow.traffic[home] / memory.capacity_gbs[home];
             flow.utilisation[home] = load.min(1.0);
-            let queue_ns = queues_ns[home];
+            let queue_ns = *waiting_ns;
             let target = match load > 1.0 {
                 true => queue_ns * load + 10.0,
                 false => memory.curve.queueing_ns(load).max(queue_ns * 0.9),
             };
-            queues_ns[home] = (1.0 - STEP) * queue_ns + STEP * target;
+            *waiting_ns = (1.0 - STEP) * queue_ns + STEP * target;
         }
     }
     flow

@@ -137,10 +137,10 @@ impl Command {
             elapsed: start.elapsed(),
         };
         match &self.json {
-            Some(path) if is_standard_output(path) => print::out(&report.json())?,
+            Some(path) if is_standard_output(path) => print::out(&print::json(report.json()))?,
             Some(path) => {
                 print::err_report(&report.text());
-                write("--json", path, &report.json())?;
+                write("--json", path, &print::json(report.json()))?;
             }
             None => print::err_report(&report.text()),
         }
@@ -194,9 +194,10 @@ impl Command {
                 };
                 let opened = (trackers::RESIDENCY.open)(&here);
                 let tracker = opened.map_err(|why| anyhow::anyhow!(why))?;
-                let note =
-                    format!("{why:#}\nonly where pages are is told, and nothing is decided\n");
-                Ok((tracker, vec![note]))
+                let mut notes: Vec<String> =
+                    format!("{why:#}").lines().map(str::to_owned).collect();
+                notes.push("only where pages are is told, and nothing is decided".to_owned());
+                Ok((tracker, notes))
             }
             Err(why) => Err(why),
         }

@@ -85,9 +85,9 @@ impl Report<'_> {
         text + &report::own_cost(&self.usage, self.elapsed)
     }
 
-    /// The same as a document, indented, with a final newline.
+    /// The same as data.
     #[must_use]
-    pub fn json(&self) -> String {
+    pub fn json(&self) -> Value {
         let scopes = self.chosen.iter().zip(&self.decided.scopes);
         let scopes: Vec<Value> = scopes
             .map(|(chosen, (_, summary))| {
@@ -99,7 +99,7 @@ impl Report<'_> {
                 })
             })
             .collect();
-        print::json(json!({
+        json!({
             "schema": "hither.attach/1",
             "seconds": self.watched_us as f64 / 1e6,
             "dry_run": self.is_dry,
@@ -108,6 +108,6 @@ impl Report<'_> {
             "scopes": scopes,
             "own": report::own_json(&self.usage, self.elapsed),
             "decided": report::decided_json(self.decided, self.backend),
-        }))
+        })
     }
 }
