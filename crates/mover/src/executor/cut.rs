@@ -92,6 +92,10 @@ pub fn runs(pages: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "a cut is a list of runs, of one here and there"
+)]
 mod tests {
     use super::*;
 

@@ -145,8 +145,10 @@ fn the_process_that_used_least_time_is_next() {
     );
     queue.submit(task(1, 1, 0..51_200, &[1])).unwrap();
     queue.submit(task(2, 2, 0..30_720, &[1])).unwrap();
-    let mut world = World::default();
-    world.ns_per_page = BTreeMap::from([(Pid(1), 100_000), (Pid(2), 1000)]);
+    let mut world = World {
+        ns_per_page: BTreeMap::from([(Pid(1), 100_000), (Pid(2), 1000)]),
+        ..World::default()
+    };
     let mut order = Vec::new();
     for _ in 0..62 {
         queue.step(&mut world, 0, &mut |slice, _| order.push(slice.pid.0));

@@ -10,6 +10,9 @@ use hither_core::plan::Mechanism;
 use hither_core::snapshot::{PageStats, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A figure of a campaign: its name, what was told, and where the scope's own truth is.
+type Figure<'a> = (&'a str, Option<f64>, fn(&Own) -> &[f64]);
+
 /// Allowed difference of figures that are summed up in another order.
 const SLACK: f64 = 1e-6;
 
@@ -156,7 +159,7 @@ impl Campaigns {
         let (earlier, later): (Vec<&Own>, Vec<&Own>) =
             own.iter().partition(|own| own.at_us <= started_us);
         for (when, reading, own) in [("before", before, earlier), ("after", after, later)] {
-            let figures: [(&str, Option<f64>, fn(&Own) -> &[f64]); 3] = [
+            let figures: [Figure<'_>; 3] = [
                 ("local ratio", reading.local_ratio, |own| &own.local_ratio),
                 ("imbalance", reading.imbalance, |own| &own.imbalance),
                 ("rate", reading.accesses_per_us, |own| &own.accesses_per_us),
