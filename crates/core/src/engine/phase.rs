@@ -5,7 +5,7 @@
 //! per node) it is one phase, with a number; a phase in which the access rate keeps within a factor of
 //! [`OTHER_RATE`](super::verdict::OTHER_RATE) is one *stretch*. The first interval of a stretch may hold
 //! the end of the one before, and is left out. What a campaign began with is the mean of the last readings
-//! of the stretch.
+//! of the stretch that are alike.
 //!
 //! Properties: what moves change (homes, and with them ratios and latency) is no new phase; a program whose
 //! stretches never last becomes comparable all the same, after [`PATIENCE`] intervals.
@@ -17,6 +17,9 @@ use std::collections::VecDeque;
 
 /// Readings that are kept of a stretch, and that its mean is taken over.
 const KEPT: usize = 3;
+/// Share by which the access rates of readings that are averaged may differ from the last: a program that
+/// is getting going has not yet the latency that it will have.
+const ALIKE: f64 = 0.25;
 /// Intervals without a comparable reading after which any is taken.
 const PATIENCE: u32 = 5;
 /// Change of the users (total variation, 0..=1) that begins a phase. One thread that fills all data and
@@ -103,7 +106,15 @@ impl Phases {
     pub fn before(&self) -> Reading {
         match self.readings.is_empty() {
             true => self.last.unwrap_or_default(),
-            false => Reading::mean(&self.readings),
+            false => {
+                let last = self.readings.back().and_then(|last| last.accesses_per_us);
+                let is_alike = |reading: &&Reading| match (last, reading.accesses_per_us) {
+                    (Some(last), Some(rate)) => (rate - last).abs() <= ALIKE * last,
+                    _ => true,
+                };
+                let alike = self.readings.iter().rev().take_while(is_alike);
+                Reading::mean(alike)
+            }
         }
     }
 
@@ -161,9 +172,11 @@ mod tests {
         let (number, is_comparable, _) = take(&mut world, 20.0);
         assert_eq!((number, is_comparable), (1, false));
         assert_eq!(take(&mut world, 40.0), (1, true, reading(40.0)));
-        assert_eq!(take(&mut world, 60.0), (1, true, reading(50.0)));
+        assert_eq!(take(&mut world, 48.0), (1, true, reading(44.0)));
+        // It is still getting going: what it does now counts.
+        assert_eq!(take(&mut world, 96.0), (1, true, reading(96.0)));
         // The same users at another rate: the stretch begins anew, the phase goes on.
-        let (number, is_comparable, _) = take(&mut world, 6.0);
+        let (number, is_comparable, _) = take(&mut world, 9.0);
         assert_eq!((number, is_comparable), (1, false));
     }
 

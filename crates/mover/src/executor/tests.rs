@@ -355,7 +355,7 @@ proptest! {
                     bytes += more;
                     let ns = u128::from(until_ns - from_ns);
                     let allowed = u128::from(rate) * ns / 1_000_000_000
-                        + u128::from(rate) / 10 + u128::from(slice_bytes) + 1;
+                        + u128::from(rate) / 10 + u128::from(slice_bytes) + 4096;
                     prop_assert!(u128::from(bytes) <= allowed, "{} of {}", bytes, allowed);
                 }
             }

@@ -393,7 +393,7 @@ fn an_interval_gives_metrics_traffic_and_pages() {
     assert_eq!(metrics.ipc.get(), Some(1.0));
     assert_eq!(metrics.link_use.get(), Some(0.05));
     // All traffic on one of two nodes.
-    assert!((metrics.controller_imbalance.get().unwrap() - 2f64.sqrt()).abs() < 1e-12);
+    assert!((metrics.controller_imbalance.get().unwrap() - 1.0).abs() < 1e-12);
     assert_eq!(snapshot.nodes[0].utilisation.get(), Some(0.25));
     assert_eq!(snapshot.nodes[0].traffic_bytes(), Some(8000));
     assert_eq!(
