@@ -7,6 +7,8 @@ pub struct Faults {
     pub busy: f64,
     /// Time for which a request may lie before it is begun, at most, in us.
     pub late_us: u64,
+    /// Time for which the mover is kept off its CPU, for each that it works.
+    pub slow: f64,
     /// Probability that a sample is lost.
     pub loses: f64,
     /// Probability that an interval cannot be observed at all.

@@ -24,6 +24,17 @@ pub struct Moved {
     pub from: usize,
 }
 
+/// What happened since the agent's last turn, for the checkers.
+#[derive(Clone, Debug, Default)]
+pub struct Journal {
+    /// What it asked for.
+    pub submitted: Vec<MoveRequest>,
+    /// What it was told of earlier requests.
+    pub collected: Vec<MoveOutcome>,
+    /// What moved.
+    pub moved: Vec<Moved>,
+}
+
 /// A request that was not answered.
 #[derive(Clone, Debug)]
 struct Open {
@@ -47,7 +58,7 @@ pub struct Hands {
     open: BTreeMap<u64, Open>,
     free_at_us: f64,
     done: Vec<MoveOutcome>,
-    moved: Vec<Moved>,
+    journal: Journal,
 }
 
 impl Default for Hands {
@@ -73,7 +84,7 @@ impl Hands {
             open: BTreeMap::new(),
             free_at_us: 0.0,
             done: Vec::new(),
-            moved: Vec::new(),
+            journal: Journal::default(),
         }
     }
 
@@ -85,12 +96,13 @@ impl Hands {
         for outcome in &self.done {
             self.open.remove(&outcome.request);
         }
+        self.journal.collected.extend_from_slice(&self.done);
         std::mem::take(&mut self.done)
     }
 
-    /// Pages that were moved since the last call.
-    pub fn take_moved(&mut self) -> Vec<Moved> {
-        std::mem::take(&mut self.moved)
+    /// What happened since the last call.
+    pub fn take_journal(&mut self) -> Journal {
+        std::mem::take(&mut self.journal)
     }
 
     /// A life is over: nothing of it is moved any more.
@@ -130,6 +142,7 @@ impl World {
     pub fn submit(&mut self, requests: Vec<MoveRequest>) {
         let late_us = self.faults.late_us;
         let hands = &mut self.hands;
+        hands.journal.submitted.extend_from_slice(&requests);
         for request in requests {
             let open = Open {
                 pid: request.pid,
@@ -182,7 +195,7 @@ impl World {
             });
             let (took_us, moved) = (mover.took_us, mover.moved);
             for (page, (pid, space, from)) in moved {
-                hands.moved.push(Moved {
+                hands.journal.moved.push(Moved {
                     request: owners[&page],
                     pid,
                     space,
@@ -190,7 +203,7 @@ impl World {
                     from,
                 });
             }
-            hands.free_at_us += took_us;
+            hands.free_at_us += took_us * (1.0 + self.faults.slow);
             self.interval.own_cpu_us(took_us);
             if step != Step::Done {
                 break;

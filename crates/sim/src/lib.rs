@@ -1,8 +1,8 @@
-//! hither-sim: the engine over simulated machines, programs and faults, with checkers that stand apart.
+//! hither-sim: the agent's loop and its engine over simulated machines, programs and faults, with checkers that stand apart.
 //!
 //! ```text
 //!            seed ─► scenario: machine, programs, scopes, policies, faults
-//!   World: time, traffic, trackers, movers ◄──► engine, turn after turn ◄── Simulation
+//!   World: time, traffic, trackers, movers ◄──► agent, turn after turn ◄── Simulation
 //!            └───────────────► Checks: budgets, pages, campaigns ─► violations
 //! ```
 //!
@@ -25,7 +25,7 @@ mod simulation;
 mod world;
 
 pub use faults::Faults;
-pub use hands::{Hands, Moved};
+pub use hands::{Hands, Journal, Moved};
 pub use observe::{Sight, Tracker};
 pub use process::{Kind, Page, Pattern, Phase, Process};
 pub use simulation::{Simulation, Tamper};

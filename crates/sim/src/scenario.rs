@@ -9,7 +9,7 @@ use crate::policies::Restless;
 use crate::process::{Kind, Pattern, Phase};
 use crate::simulation::Simulation;
 use crate::world::{INIT, Node, World};
-use hither_core::engine::{Engine, EngineConfig};
+use hither_core::engine::{Engine, EngineConfig, Summary};
 use hither_core::flow::Memory;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::machine::Curve;
@@ -106,11 +106,18 @@ impl Scenario {
     /// Faults, calm, undo; returns what was found.
     #[must_use]
     pub fn play(self) -> Vec<Violation> {
+        self.play_and_tell().0
+    }
+
+    /// The same, with the account of each scope.
+    #[must_use]
+    pub fn play_and_tell(self) -> (Vec<Violation>, Vec<Summary>) {
         let mut simulation = self.simulation;
         simulation.run(FAULTY_US);
         simulation.calm(self.becomes_quiet);
         simulation.undo();
-        simulation.end(true)
+        let summaries = simulation.summaries();
+        (simulation.end(true), summaries)
     }
 }
 
@@ -206,6 +213,7 @@ fn faults(random: &mut Random) -> Faults {
     Faults {
         busy: at_times(0.5, 0.5),
         late_us: at_times(0.5, 1_500_000.0) as u64,
+        slow: at_times(0.3, 50.0),
         loses: at_times(0.3, 0.9),
         blind: at_times(0.2, 0.3),
         events_per_s: at_times(0.6, 8.0),

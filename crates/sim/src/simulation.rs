@@ -1,34 +1,84 @@
-//! Machine, engine and checkers, turn after turn.
+//! Machine, agent and checkers, turn after turn.
 
 use crate::check::{Checks, Look, Rule, Rules, Violation};
 use crate::world::World;
-use hither_core::engine::Engine;
-use hither_core::plan::MoveOutcome;
+use hither_agent::{Agent, Execute};
+use hither_core::engine::{Engine, Summary};
+use hither_core::observation::Observer;
+use hither_core::plan::{MoveOutcome, MoveRequest, Sampling};
 use hither_core::snapshot::Snapshot;
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::VecDeque;
+use std::rc::Rc;
 
-/// Changes a snapshot before the engine sees it: how a broken tracker is planted.
+/// Changes a snapshot before the agent sees it: how a broken tracker is planted.
 pub type Tamper = fn(&mut Snapshot);
 
-/// Time without a move after which it counts as quiet, in us.
+/// It is quiet when in so much time, in us,
 const QUIET_US: u64 = 2_000_000;
+/// no more pages than these were asked for: single ones are corrected for ever, as samples come in.
+const QUIET_PAGES: u64 = 32;
 /// Time in which it must become quiet, or an undo end, in us.
 const PATIENCE_US: u64 = 60_000_000;
 
-/// A machine under an engine, with who checks both.
+/// What the agent observes.
+struct Eyes {
+    world: Rc<RefCell<World>>,
+    tamper: Option<Tamper>,
+    /// As it was.
+    truth: Option<Snapshot>,
+    /// As it was shown, where that is not the same.
+    tampered: Option<Snapshot>,
+}
+
+impl Observer for Eyes {
+    fn observe(&mut self, _: u64) -> Result<&Snapshot, String> {
+        let seen = self.world.borrow_mut().observe();
+        let truth = self.truth.insert(seen.ok_or("nothing was to be seen")?);
+        let Some(tamper) = self.tamper else {
+            return Ok(truth);
+        };
+        let tampered = self.tampered.insert(truth.clone());
+        tamper(tampered);
+        Ok(tampered)
+    }
+
+    fn set_sampling(&mut self, sampling: Sampling) {
+        self.world.borrow_mut().sampling = sampling;
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// What carries out what the agent asks for.
+struct Movers(Rc<RefCell<World>>);
+
+impl Execute for Movers {
+    fn submit(&mut self, _: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        self.0.borrow_mut().submit(requests);
+        Vec::new()
+    }
+
+    fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {
+        self.0.borrow_mut().hands.collect()
+    }
+
+    /// A simulation never closes: it ends with nothing under way.
+    fn close(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        self.collect(now_us)
+    }
+}
+
+/// A machine under an agent, with who checks both.
 pub struct Simulation {
-    /// The machine.
-    pub world: World,
-    /// Who decides.
-    pub engine: Engine,
-    /// What was found.
-    pub checks: Checks,
-    /// Planted.
-    pub tamper: Option<Tamper>,
-    outcomes: Vec<MoveOutcome>,
+    world: Rc<RefCell<World>>,
+    agent: Agent<Eyes, Movers>,
+    checks: Checks,
     next_us: u64,
-    interval_us: u64,
-    /// When pages were last asked for.
-    asked_us: u64,
+    /// Pages that were asked for, with the time.
+    asked: VecDeque<(u64, u64)>,
 }
 
 impl Simulation {
@@ -36,75 +86,94 @@ impl Simulation {
     #[must_use]
     pub fn new(world: World, engine: Engine, rules: Rules) -> Self {
         let interval_us = rules.config.interval_us;
-        Self {
-            asked_us: world.now_us(),
-            world,
-            engine,
-            checks: Checks::new(rules),
+        let world = Rc::new(RefCell::new(world));
+        let eyes = Eyes {
+            world: Rc::clone(&world),
             tamper: None,
-            outcomes: Vec::new(),
+            truth: None,
+            tampered: None,
+        };
+        let movers = Movers(Rc::clone(&world));
+        Self {
+            world,
+            agent: Agent::new(eyes, engine, movers, interval_us),
+            checks: Checks::new(rules),
             next_us: interval_us,
-            interval_us,
+            asked: VecDeque::new(),
         }
+    }
+
+    /// The machine.
+    #[must_use]
+    pub fn world(&self) -> Ref<'_, World> {
+        self.world.borrow()
+    }
+
+    /// The machine, for whoever changes it between two turns.
+    #[must_use]
+    pub fn world_mut(&self) -> RefMut<'_, World> {
+        self.world.borrow_mut()
+    }
+
+    /// From now on the agent is shown snapshots that were changed in this way.
+    pub fn tamper(&mut self, tamper: Tamper) {
+        self.agent.observer_mut().tamper = Some(tamper);
+    }
+
+    /// The account of each scope.
+    #[must_use]
+    pub fn summaries(&self) -> Vec<Summary> {
+        let all = self.agent.engine().summary();
+        all.into_iter().map(|(_, summary)| summary).collect()
     }
 
     /// Time passes until the next turn is due, which is then taken.
     pub fn turn(&mut self) {
-        self.world.advance(self.next_us);
-        self.outcomes.extend(self.world.hands.collect());
-        self.next_us = self.interval_us;
-        let Some(snapshot) = self.world.observe() else {
+        let now_us = self.world.borrow_mut().advance(self.next_us);
+        let turn = self.agent.turn(now_us);
+        self.next_us = turn.next_us;
+        if !turn.is_observed {
+            return;
+        }
+        self.asked.push_back((now_us, turn.asked_pages));
+        let log: Vec<_> = self.agent.drain_log().collect();
+        let journal = self.world.borrow_mut().hands.take_journal();
+        let world = self.world.borrow();
+        let Some(snapshot) = &self.agent.observer().truth else {
             return;
         };
-        let plan = match self.tamper {
-            None => self.step(&snapshot),
-            Some(tamper) => {
-                let mut tampered = snapshot.clone();
-                tamper(&mut tampered);
-                self.step(&tampered)
-            }
-        };
-        self.next_us = plan.next_interval_us;
-        self.world.set_sampling(plan.sampling);
-        if !plan.requests.is_empty() {
-            self.asked_us = self.world.now_us();
-        }
-        let moved = self.world.hands.take_moved();
-        self.world.submit(plan.requests.clone());
-        let log: Vec<_> = self.engine.log_mut().drain().collect();
         self.checks.turn(&Look {
-            world: &self.world,
-            engine: &self.engine,
-            snapshot: &snapshot,
-            sampling: plan.sampling,
-            submitted: &plan.requests,
-            collected: &self.outcomes,
-            moved: &moved,
+            world: &world,
+            engine: self.agent.engine(),
+            snapshot,
+            sampling: world.sampling,
+            submitted: &journal.submitted,
+            collected: &journal.collected,
+            moved: &journal.moved,
             log: &log,
         });
-        self.outcomes.clear();
     }
 
-    fn step(&mut self, snapshot: &Snapshot) -> hither_core::plan::Plan {
-        let now_us = self.world.now_us();
-        self.engine.step(now_us, snapshot, &self.outcomes)
+    fn now_us(&self) -> u64 {
+        self.world.borrow().now_us()
     }
 
     /// Turns until so much time has passed.
     pub fn run(&mut self, length_us: u64) {
-        let end_us = self.world.now_us() + length_us;
-        while self.world.now_us() < end_us {
+        let end_us = self.now_us() + length_us;
+        while self.now_us() < end_us {
             self.turn();
         }
     }
 
     /// Turns until `is_so`; else one thing more is found.
-    fn await_that(&mut self, rule: Rule, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let end_us = self.world.now_us() + PATIENCE_US;
+    fn await_that(&mut self, rule: Rule, what: &str, is_so: impl Fn(&mut Self) -> bool) {
+        let end_us = self.now_us() + PATIENCE_US;
         while !is_so(self) {
-            if self.world.now_us() >= end_us {
+            let now_us = self.now_us();
+            if now_us >= end_us {
                 let text = format!("{what} did not come within {} s", PATIENCE_US / 1_000_000);
-                self.checks.add(rule, self.world.now_us(), text);
+                self.checks.add(rule, now_us, text);
                 return;
             }
             self.turn();
@@ -113,28 +182,37 @@ impl Simulation {
 
     /// Nothing goes wrong any more; it shall become quiet, if its policies ever do.
     pub fn calm(&mut self, becomes_quiet: bool) {
-        self.world.calm();
-        let is_answered = |simulation: &Self| simulation.engine.pending_count() == 0;
+        self.world.borrow_mut().calm();
+        self.asked.clear();
+        let begin_us = self.now_us();
         if becomes_quiet {
             self.await_that(Rule::Quiet, "quiet", |simulation| {
-                let since_us = simulation.world.now_us() - simulation.asked_us;
-                is_answered(simulation) && since_us >= QUIET_US
+                let now_us = simulation.now_us();
+                let asked = &mut simulation.asked;
+                while asked.front().is_some_and(|(at, _)| at + QUIET_US <= now_us) {
+                    asked.pop_front();
+                }
+                let pages: u64 = asked.iter().map(|(_, pages)| pages).sum();
+                now_us >= begin_us + QUIET_US && pages <= QUIET_PAGES
             });
         }
     }
 
     /// Everything goes back.
     pub fn undo(&mut self) {
-        self.engine.begin_undo_all();
+        self.agent.engine_mut().begin_undo_all();
         self.checks.begin_undo();
         self.await_that(Rule::Undo, "the end of the undo", |simulation| {
-            simulation.engine.is_undone() && simulation.engine.pending_count() == 0
+            let engine = simulation.agent.engine();
+            engine.is_undone() && engine.pending_count() == 0
         });
     }
 
     /// What was found, all in all.
+    #[must_use]
     pub fn end(mut self, is_undone: bool) -> Vec<Violation> {
-        self.checks.end(&self.world, &self.engine, is_undone);
+        let engine = self.agent.engine();
+        self.checks.end(&self.world.borrow(), engine, is_undone);
         self.checks.violations().to_vec()
     }
 }

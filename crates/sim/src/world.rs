@@ -199,13 +199,14 @@ impl World {
         }
     }
 
-    /// Lets time pass.
-    pub fn advance(&mut self, interval_us: u64) {
+    /// Lets time pass; returns the time then, in us.
+    pub fn advance(&mut self, interval_us: u64) -> u64 {
         self.now_us += interval_us;
         self.churn(interval_us);
         self.set_up(interval_us);
         self.run(interval_us);
         self.work(interval_us);
+        self.now_us
     }
 
     /// Processes in a filling phase take the memory that they have come to.
@@ -286,10 +287,5 @@ impl World {
             }
         }
         self.interval.pass(interval_us, &flow);
-    }
-
-    /// How densely the trackers sample from now on.
-    pub fn set_sampling(&mut self, sampling: Sampling) {
-        self.sampling = sampling;
     }
 }

@@ -44,7 +44,7 @@ fn the_same_mechanism_helps_one_and_harms_the_other() {
     assert_eq!((b.displaced_pages, b.reverted_pages), (0, 100));
     // What is switched off for `b` still helps who joins `a`.
     let late = lying_on(1, kind(0, Pattern::Shared, &[2, 0]));
-    let late = simulation.world.spawn(late, INIT);
+    let late = simulation.world_mut().spawn(late, INIT);
     simulation.run(4_000_000);
     assert_eq!(spread(&simulation, late), [100, 0]);
     assert_eq!(spread(&simulation, B), [0, 100]);
@@ -65,12 +65,14 @@ fn the_canary_goes_back_while_its_neighbour_keeps_its_gain() {
     assert_eq!(spread(&simulation, B), [0, 100, 0, 0]);
     assert!(verdicts(&simulation, 0).contains(&Verdict::Success));
     assert!(!verdicts(&simulation, 0).contains(&Verdict::Harmful));
-    let gained = &simulation.world.processes[&A];
+    let world = simulation.world();
+    let gained = &world.processes[&A];
     let users = 4;
     let at_home = gained.pages.iter().enumerate();
     let at_home = at_home.filter(|(unit, page)| page.home == unit * users / gained.pages.len());
     let share = at_home.count() as f64 / gained.pages.len() as f64;
     assert!(share > 0.95, "{share} of the pages are where they are used");
+    drop(world);
     assert_sound(simulation);
 }
 

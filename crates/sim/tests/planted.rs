@@ -39,7 +39,7 @@ fn a_budget_of_bytes_that_is_overrun_is_found() {
 fn a_node_that_is_filled_beyond_its_reserve_is_found() {
     let finders = finders(Rule::Room, &[], |seed| {
         let mut scenario = Scenario::new(seed);
-        scenario.simulation.tamper = Some(|snapshot| {
+        scenario.simulation.tamper(|snapshot| {
             for node in &mut snapshot.nodes {
                 node.free_bytes = node.total_bytes;
             }
@@ -62,8 +62,8 @@ fn a_budget_of_cpu_time_that_is_overrun_is_found() {
 fn a_revert_that_is_lost_is_found() {
     // What says that it went back and did not is not back after an undo, either, nor known to be away.
     let finders = finders(Rule::Revert, &[Rule::Undo, Rule::Ledger], |seed| {
-        let mut scenario = Scenario::new(seed);
-        scenario.simulation.world.hands.loses_reverts = true;
+        let scenario = Scenario::new(seed);
+        scenario.simulation.world_mut().hands.loses_reverts = true;
         scenario.play()
     });
     assert!(finders.len() >= 5, "found by seeds {finders:?} alone");
@@ -91,7 +91,7 @@ fn swap_figures(snapshot: &mut Snapshot) {
 #[test]
 fn a_verdict_by_a_neighbours_figures_is_found() {
     let mut simulation = helped_and_harmed();
-    simulation.tamper = Some(swap_figures);
+    simulation.tamper(swap_figures);
     simulation.run(4_000_000);
     let found = simulation.end(false);
     assert!(
@@ -102,7 +102,7 @@ fn a_verdict_by_a_neighbours_figures_is_found() {
     );
     let finders = finders(Rule::Verdict, &[], |seed| {
         let mut scenario = Scenario::new(seed);
-        scenario.simulation.tamper = Some(swap_figures);
+        scenario.simulation.tamper(swap_figures);
         scenario.play()
     });
     assert!(finders.len() >= 2, "found by seeds {finders:?} alone");

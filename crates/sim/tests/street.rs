@@ -60,13 +60,14 @@ pub fn street(
 
 /// The account of a scope.
 pub fn summary(simulation: &Simulation, scope: usize) -> Summary {
-    simulation.engine.summary().swap_remove(scope).1
+    simulation.summaries().swap_remove(scope)
 }
 
 /// How many of a process's pages lie on each node, by position.
 pub fn spread(simulation: &Simulation, pid: Pid) -> Vec<u32> {
-    let process = &simulation.world.processes[&pid];
-    let mut spread = vec![0; simulation.world.nodes.len()];
+    let world = simulation.world();
+    let process = &world.processes[&pid];
+    let mut spread = vec![0; world.nodes.len()];
     for page in &process.pages {
         spread[page.home] += 1;
     }
