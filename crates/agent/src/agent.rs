@@ -128,6 +128,11 @@ impl<O: Observer, E: Execute> Agent<O, E> {
         &mut self.engine
     }
 
+    /// Who acts.
+    pub fn executor_mut(&mut self) -> &mut E {
+        &mut self.executor
+    }
+
     /// Who observes.
     #[must_use]
     pub fn observer(&self) -> &O {

@@ -1,5 +1,6 @@
 //! How moves that were asked for are carried out.
 
+use hither_core::ids::CpuId;
 use hither_core::plan::{MoveOutcome, MoveRequest, Refusal};
 use hither_core::snapshot::ProcessState;
 use hither_mover::executor::{Executor, Factory, Limits, Queue, Step, Task, Ticket};
@@ -19,6 +20,11 @@ pub trait Execute {
         let _ = living;
     }
 
+    /// Says how many movers work from now on, and on which CPUs each.
+    fn place(&mut self, movers: Vec<Vec<CpuId>>) {
+        let _ = movers;
+    }
+
     /// What became of requests since the last call.
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome>;
 
@@ -33,6 +39,10 @@ impl<E: Execute + ?Sized> Execute for Box<E> {
 
     fn keep(&mut self, living: &[ProcessState]) {
         (**self).keep(living);
+    }
+
+    fn place(&mut self, movers: Vec<Vec<CpuId>>) {
+        (**self).place(movers);
     }
 
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
@@ -90,6 +100,10 @@ impl Execute for Movers {
 
     fn keep(&mut self, living: &[ProcessState]) {
         self.0.cancel(gone(living));
+    }
+
+    fn place(&mut self, movers: Vec<Vec<CpuId>>) {
+        self.0.place(movers);
     }
 
     fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {

@@ -8,7 +8,7 @@ use crate::run::{self, choose};
 use crate::{print, signal_status, trackers, units};
 use anyhow::{Context, ensure};
 use hither_agent::host::drive::{self, Session, Told};
-use hither_agent::host::{End, Supervisor};
+use hither_agent::host::{End, MOST_MOVERS, Supervisor};
 use hither_agent::{Dry, Execute, Movers};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::plan::Sampling;
@@ -96,7 +96,7 @@ impl Command {
             true => (Box::new(Dry), "none, it is a dry run"),
             false => {
                 let backend = choose::backend()?;
-                let movers = Movers::start(Limits::default(), 1, backend.factory);
+                let movers = Movers::start(Limits::default(), MOST_MOVERS, backend.factory);
                 (
                     Box::new(movers.context("starting what moves pages")?),
                     backend.name,

@@ -102,6 +102,12 @@ impl Watch {
         self.tracker.view()
     }
 
+    /// Where `/proc` and `/sys` are.
+    #[must_use]
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
     /// The watched processes.
     #[must_use]
     pub fn tree(&self) -> &Tree {

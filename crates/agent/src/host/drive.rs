@@ -6,6 +6,7 @@
 //! What is to be told goes into a sink while it happens, and into [`Decided`] at the end.
 
 use super::estimate::Estimate;
+use super::seats::Seats;
 use super::supervisor::{Beat, Client, End, Supervisor};
 use super::{Error, Result};
 use crate::{Agent, Execute, LEAST_SLEEP_US, Turn};
@@ -93,6 +94,7 @@ pub struct Decided {
 /// The agent over real processes.
 pub struct Session<'a, E> {
     agent: Agent<Watch, E>,
+    seats: Seats,
     estimate: Estimate,
     sink: Sink<'a>,
     interval_us: u64,
@@ -115,6 +117,7 @@ impl<'a, E: Execute> Session<'a, E> {
     ) -> Self {
         let nodes = watch.snapshot().nodes.len();
         Self {
+            seats: Seats::new(watch.root()),
             agent: Agent::new(watch, engine, executor, interval_us),
             estimate: Estimate::new(nodes),
             sink,
@@ -137,6 +140,9 @@ impl<'a, E: Execute> Session<'a, E> {
     /// One turn; returns the time to sleep in us.
     pub fn turn(&mut self, now_us: u64) -> u64 {
         let turn = self.agent.turn(now_us);
+        // Afterwards, so that processes that were just found are looked at.
+        let movers = self.seats.turn(now_us, self.agent.observer());
+        self.agent.executor_mut().place(movers);
         self.account(now_us, &turn);
         turn.next_us
     }

@@ -5,6 +5,7 @@ pub mod drive;
 mod error;
 pub mod estimate;
 pub mod record;
+mod seats;
 pub mod spread;
 mod supervisor;
 pub mod top;
@@ -12,4 +13,5 @@ pub mod weights;
 pub mod zoom;
 
 pub use error::{Error, Result};
+pub use seats::MOST_MOVERS;
 pub use supervisor::{Beat, Client, End, Input, Supervisor, cannot_start};

@@ -6,7 +6,7 @@ use crate::print;
 use anyhow::Context;
 use hither_agent::host::attendant::Attendant;
 use hither_agent::host::drive::{self, Decided, Session, Told};
-use hither_agent::host::{Beat, Client, End, Supervisor};
+use hither_agent::host::{Beat, Client, End, MOST_MOVERS, Supervisor};
 use hither_agent::{LEAST_SLEEP_US, Movers};
 use hither_core::engine::Engine;
 use hither_core::explain::Entry;
@@ -19,9 +19,6 @@ use hither_linux::watch::Watch;
 use hither_mover::executor::Limits;
 use std::cell::RefCell;
 use std::ffi::OsString;
-
-/// Threads that move pages.
-const MOVERS: usize = 1;
 
 /// What a run with a policy needs.
 pub struct Setup {
@@ -131,7 +128,7 @@ fn session<'a>(
 ) -> anyhow::Result<Session<'a, Movers>> {
     let base = std::process::id() as i32;
     let watch = Watch::new(&setup.root, &setup.topology, base, setup.tracker);
-    let movers = Movers::start(Limits::default(), MOVERS, setup.backend.factory);
+    let movers = Movers::start(Limits::default(), MOST_MOVERS, setup.backend.factory);
     let executor = movers.context("starting what moves pages")?;
     let sink = move |told: Told<'_>| {
         if let Told::Entry(entry) = told {

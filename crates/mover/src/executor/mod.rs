@@ -7,6 +7,7 @@
 
 pub mod cut;
 pub mod queue;
+pub mod staff;
 
 pub use queue::{Limits, Next, Part, Queue, Slice, Task, Ticket};
 
