@@ -258,6 +258,8 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// Whatever is asked, in whatever order slices end: every page of every task is accounted for
     /// once; nothing is handed out twice at a time, nor after its task was cancelled; the rate holds
     /// over every window; all ends.
@@ -277,11 +279,12 @@ proptest! {
         };
         let (mut now_ns, mut id) = (0u64, 0);
         let mut asked: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut flying: Vec<(Slice, u64)> = Vec::new();
+        let mut flying: Vec<(Slice, u64, u64, u64)> = Vec::new();
         let mut cancelled: BTreeSet<u64> = BTreeSet::new();
         let mut done: BTreeMap<u64, Outcome> = BTreeMap::new();
-        // When how many bytes were handed out that moved.
-        let mut passed: Vec<(u64, u64)> = Vec::new();
+        // In the order of handing out: when, how many bytes moved of it, and slices on their way then.
+        let mut passed: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
+        let mut handed_out = 0;
         let finish = Deed::End(0);
         // Afterwards everything is let go to its end.
         let rest = std::iter::repeat_with(|| [Deed::Pass(1 << 40), Deed::Begin, finish.clone()]);
@@ -300,24 +303,26 @@ proptest! {
                         let ids = slice.parts.iter().map(|part| part.task);
                         prop_assert!(ids.clone().all(|id| !cancelled.contains(&id)));
                         prop_assert!(ids.clone().all(|id| !done.contains_key(&id)));
-                        for (other, _) in flying.iter().filter(|(f, _)| f.pid == slice.pid) {
+                        for (other, ..) in flying.iter().filter(|(f, ..)| f.pid == slice.pid) {
                             for part in &slice.parts {
                                 let same = other.parts.iter().filter(|p| p.task == part.task);
                                 let pages: BTreeSet<u64> = same.flat_map(|p| p.pages.clone()).collect();
                                 prop_assert!(part.pages.iter().all(|p| !pages.contains(p)));
                             }
                         }
-                        flying.push((slice, now_ns));
+                        let before = flying.len() as u64;
+                        handed_out += 1;
+                        flying.push((slice, handed_out, now_ns, before));
                     }
                     Next::Wait(wait_ns) => prop_assert!(wait_ns > 0 && rate.is_some()),
                     Next::Busy => prop_assert!(!flying.is_empty()),
                     Next::Idle => prop_assert!(flying.is_empty()),
                 },
                 Deed::End(which) if !flying.is_empty() => {
-                    let (slice, begun_ns) = flying.remove(which % flying.len());
+                    let (slice, number, begun_ns, before) = flying.remove(which % flying.len());
                     let outcomes = world.execute(&slice.jobs());
                     let moved: usize = outcomes.iter().map(|o| o.moved.len()).sum();
-                    passed.push((begun_ns, moved as u64 * PAGE_BYTES));
+                    passed.insert(number, (begun_ns, moved as u64 * PAGE_BYTES, before));
                     queue.done(slice, outcomes);
                 }
                 Deed::End(_) => {}
@@ -348,16 +353,16 @@ proptest! {
         prop_assert_eq!(done.len(), asked.len(), "all tasks end");
         prop_assert_eq!(queue.page_count(), 0);
         if let Some(rate) = rate {
-            passed.sort_unstable();
-            for (at, &(from_ns, _)) in passed.iter().enumerate().step_by(7) {
+            let passed: Vec<_> = passed.into_values().collect();
+            for (at, &(from_ns, _, before)) in passed.iter().enumerate().step_by(7) {
                 let mut bytes = 0;
-                for &(until_ns, more) in &passed[at..] {
+                for &(until_ns, more, _) in &passed[at..] {
                     bytes += more;
                     let ns = u128::from(until_ns - from_ns);
-                    // The bucket's content, a batch beyond it, and what a batch from before the
-                    // window gave back within it, as its pages had stayed.
+                    // The bucket's content, a slice beyond it, and what slices from before the
+                    // window gave back within it, as their pages had stayed.
                     let allowed = u128::from(rate) * ns / 1_000_000_000
-                        + u128::from(rate) / 10 + 2 * u128::from(slice_bytes) + 1;
+                        + u128::from(rate) / 10 + u128::from(slice_bytes) * u128::from(before + 1) + 1;
                     prop_assert!(u128::from(bytes) <= allowed, "{} of {}", bytes, allowed);
                 }
             }
