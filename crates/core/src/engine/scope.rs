@@ -157,7 +157,9 @@ impl Scope {
         requests.extend(self.put_all_back(turn));
         let proposal = self.ask_policy(turn);
         let outlook = proposal.outlook;
-        if self.may_move() {
+        // What is on its way is not seen in the figures yet: whoever decided by them again would move
+        // what was to stay.
+        if self.may_move() && self.pending.is_empty() {
             turn.is_short |= outlook == Outlook::Working;
             requests.extend(self.admit(turn, proposal));
         }
@@ -232,7 +234,7 @@ impl Scope {
             };
         }
         self.last_refusal = None;
-        let page_budget = match self.may_move() && !turn.is_held {
+        let page_budget = match self.may_move() && self.pending.is_empty() && !turn.is_held {
             true => turn.pages_left,
             false => 0,
         };
