@@ -22,6 +22,12 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Base pages of a 2 MiB huge page.
 pub const HUGE_PAGES: u64 = 512;
 
+/// Base pages that move together: those of a huge page, or one.
+#[must_use]
+pub fn base_pages(huge: bool) -> u64 {
+    if huge { HUGE_PAGES } else { 1 }
+}
+
 /// A figure and what it rests on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -244,6 +250,15 @@ impl PageStats {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.reads.total() + self.writes.total()
+    }
+
+    /// Adds its samples to those of each accessing node, by position.
+    pub fn add_users(&self, users: &mut [f64]) {
+        for (position, count) in self.reads.iter().chain(self.writes.iter()) {
+            if let Some(sum) = users.get_mut(position) {
+                *sum += f64::from(count);
+            }
+        }
     }
 
     /// Node whose memory served the accesses.

@@ -151,11 +151,7 @@ impl Command {
     }
 
     fn engine(&self, chosen: &[Chosen]) -> anyhow::Result<Engine> {
-        let mut engine = Engine::new(EngineConfig {
-            interval_us: self.interval,
-            max_interval_us: EngineConfig::default().max_interval_us.max(self.interval),
-            ..EngineConfig::default()
-        });
+        let mut engine = Engine::new(EngineConfig::at_interval(self.interval));
         for chosen in chosen {
             engine.add_scope(ScopeSpec {
                 name: chosen.name.clone(),

@@ -206,11 +206,7 @@ impl Command {
         let ghz = machine.map(|machine| machine.cpu.ghz);
         let tracker = choose::tracker(&*policy, &root, &topology, ghz)?;
         let backend = choose::backend()?;
-        let config = EngineConfig {
-            interval_us: self.interval,
-            max_interval_us: EngineConfig::default().max_interval_us.max(self.interval),
-            ..EngineConfig::default()
-        };
+        let config = EngineConfig::at_interval(self.interval);
         Ok(Some(supervise::Setup {
             root,
             topology,

@@ -88,6 +88,19 @@ pub struct EngineConfig {
     pub probe_us: u64,
 }
 
+impl EngineConfig {
+    /// The default with this time between steps, in us; at rest it is no shorter.
+    #[must_use]
+    pub fn at_interval(interval_us: u64) -> Self {
+        let default = Self::default();
+        Self {
+            interval_us,
+            max_interval_us: default.max_interval_us.max(interval_us),
+            ..default
+        }
+    }
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {

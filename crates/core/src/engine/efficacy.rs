@@ -20,7 +20,7 @@ use super::revert::{Attempts, Queue};
 use super::verdict::{Grounds, Reading, Verdict, judge};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::Mechanism;
-use crate::snapshot::HUGE_PAGES;
+use crate::snapshot::base_pages;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A page that a campaign moved.
@@ -45,7 +45,7 @@ impl MovedPage {
 
     /// Base pages that it is.
     pub fn base_pages(&self) -> u64 {
-        if self.huge { HUGE_PAGES } else { 1 }
+        base_pages(self.huge)
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) struct Efficacy {
     pub stage: Stage,
     disciplines: BTreeMap<Mechanism, Discipline>,
     /// Mechanisms whose last verdict was a success.
-    pub proven: Vec<Mechanism>,
+    pub proven: BTreeSet<Mechanism>,
 }
 
 impl Efficacy {
@@ -112,7 +112,7 @@ impl Efficacy {
         Self {
             stage: Stage::Moving(None),
             disciplines: BTreeMap::new(),
-            proven: Vec::new(),
+            proven: BTreeSet::new(),
         }
     }
 
@@ -243,25 +243,13 @@ impl Efficacy {
         judgement: &Judgement,
         now_us: u64,
     ) -> Option<u64> {
-        let mechanisms = &judgement.campaign.mechanisms;
-        match judgement.verdict {
-            Verdict::Success => {
-                let fresh = mechanisms.iter().filter(|of| !self.proven.contains(of));
-                let fresh: Vec<Mechanism> = fresh.copied().collect();
-                self.proven.extend(fresh);
-            }
-            Verdict::NoEffect | Verdict::Harmful => {
-                self.proven
-                    .retain(|mechanism| !mechanisms.contains(mechanism));
-            }
-            Verdict::TooSmall | Verdict::Inconclusive => {}
-        }
         let base_us = match judgement.verdict {
             Verdict::NoEffect => config.off_us,
             Verdict::Harmful => config.off_after_harm_us,
             Verdict::Success => {
                 for mechanism in &judgement.campaign.mechanisms {
                     self.disciplines.remove(mechanism);
+                    self.proven.insert(*mechanism);
                 }
                 return None;
             }
@@ -269,6 +257,7 @@ impl Efficacy {
         };
         let mut latest_us = 0;
         for &mechanism in &judgement.campaign.mechanisms {
+            self.proven.remove(&mechanism);
             let discipline = self.disciplines.entry(mechanism).or_default();
             let off_us = base_us.saturating_mul(1 << discipline.failures.min(10));
             discipline.failures += 1;

@@ -10,7 +10,7 @@
 //! Properties: runs do not overlap, and neighbours differ; a run of huge pages holds whole ones.
 
 use crate::ids::{NodeId, Pid, SpaceId};
-use crate::snapshot::HUGE_PAGES;
+use crate::snapshot::{HUGE_PAGES, base_pages};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ pub(super) struct Unit {
 
 impl Unit {
     fn pages(self) -> Range<u64> {
-        let count = if self.huge { HUGE_PAGES } else { 1 };
+        let count = base_pages(self.huge);
         self.page..self.page.saturating_add(count)
     }
 }

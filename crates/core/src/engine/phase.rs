@@ -127,11 +127,7 @@ impl Phases {
 fn users_of(snapshot: &Snapshot) -> Vec<f64> {
     let mut users = vec![0.0; snapshot.nodes.len()];
     for page in &snapshot.pages {
-        for (position, count) in page.reads.iter().chain(page.writes.iter()) {
-            if let Some(sum) = users.get_mut(position) {
-                *sum += f64::from(count);
-            }
-        }
+        page.add_users(&mut users);
     }
     users
 }

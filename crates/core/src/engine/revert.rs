@@ -12,7 +12,7 @@ use super::scope::{Pending, PendingPage, Scope, is_temporary};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason, Refusal};
-use crate::snapshot::{Evidence, HUGE_PAGES};
+use crate::snapshot::{Evidence, base_pages};
 use std::collections::BTreeMap;
 
 /// Pages that wait to go back, each with the attempts made.
@@ -213,7 +213,7 @@ impl Undo {
             if !entry.is_displaced() || entry.is_pending || entry.is_given_up {
                 continue;
             }
-            let size = if entry.is_huge { HUGE_PAGES } else { 1 };
+            let size = base_pages(entry.is_huge);
             for page in pages.step_by(size as usize) {
                 let found = MovedPage {
                     pid,

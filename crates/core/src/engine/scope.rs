@@ -20,7 +20,7 @@ use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
 use crate::policy::random::Random;
 use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, moving_unit};
-use crate::snapshot::{HUGE_PAGES, Snapshot};
+use crate::snapshot::{Snapshot, base_pages};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) struct PendingPage {
 
 impl PendingPage {
     pub fn base_pages(self) -> u64 {
-        if self.huge { HUGE_PAGES } else { 1 }
+        base_pages(self.huge)
     }
 
     pub fn unit(self, pid: Pid) -> Unit {
@@ -157,9 +157,7 @@ impl Scope {
         requests.extend(self.put_all_back(turn));
         let proposal = self.ask_policy(turn);
         let outlook = proposal.outlook;
-        // What is on its way is not seen in the figures yet: whoever decided by them again would move
-        // what was to stay.
-        if self.may_move() && self.pending.is_empty() {
+        if self.may_ask() {
             turn.is_short |= outlook == Outlook::Working;
             requests.extend(self.admit(turn, proposal));
         }
@@ -189,6 +187,12 @@ impl Scope {
     fn may_move(&self) -> bool {
         let may_begin = !self.efficacy.is_idle() || self.phases.is_comparable();
         self.efficacy.is_open() && may_begin && self.undo.is_none()
+    }
+
+    /// May they be in this step? What is on its way is not seen in the figures yet: whoever decided by
+    /// them again would move what was to stay.
+    fn may_ask(&self) -> bool {
+        self.may_move() && self.pending.is_empty()
     }
 
     /// The account so far.
@@ -234,14 +238,11 @@ impl Scope {
             };
         }
         self.last_refusal = None;
-        let page_budget = match self.may_move() && self.pending.is_empty() && !turn.is_held {
+        let page_budget = match self.may_ask() && !turn.is_held {
             true => turn.pages_left,
             false => 0,
         };
         let switched_off = self.efficacy.switched_off(turn.now_us);
-        let pending = self.pending.values().flat_map(|pending| &pending.pages);
-        let pending: u64 = pending.map(|page| page.base_pages()).sum();
-        let unjudged_pages = pending + self.efficacy.campaign_pages();
         // Where no member may have memory there is no room.
         let nodes = snapshot.nodes.iter().zip(turn.room.iter());
         let is_allowed = |node| {
@@ -260,7 +261,7 @@ impl Scope {
             sampling: turn.sampling,
             switched_off: &switched_off,
             proven: &self.efficacy.proven,
-            unjudged_pages,
+            unjudged_pages: self.efficacy.campaign_pages(),
         };
         let mut proposal = self.policy.decide(snapshot, &mut context);
         for text in std::mem::take(&mut proposal.notes) {
@@ -416,7 +417,7 @@ impl Scope {
             }
             turn.runs_left -= cost;
             self.ledger.found(unit, space, was, page.home);
-            self.account.summary.kernel_pages += if page.huge { HUGE_PAGES } else { 1 };
+            self.account.summary.kernel_pages += base_pages(page.huge);
         }
     }
 

@@ -17,10 +17,10 @@ pub use evidence::EvidenceKind;
 use crate::engine::ledger::Ledger;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, Sampling};
-use crate::snapshot::{HUGE_PAGES, Snapshot};
+use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
 use random::Random;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A rule that proposes moves.
 pub trait Policy {
@@ -52,8 +52,8 @@ pub struct Context<'a> {
     /// Mechanisms that the efficacy loop has switched off for now.
     pub switched_off: &'a [Mechanism],
     /// Mechanisms whose last verdict was a success.
-    pub proven: &'a [Mechanism],
-    /// Base pages of the campaign under way, moved or asked for.
+    pub proven: &'a BTreeSet<Mechanism>,
+    /// Base pages that the campaign under way has moved.
     pub unjudged_pages: u64,
 }
 
@@ -92,7 +92,7 @@ impl ProposedMove {
     /// Base pages that it moves.
     #[must_use]
     pub fn base_pages(&self) -> u64 {
-        if self.huge { HUGE_PAGES } else { 1 }
+        base_pages(self.huge)
     }
 }
 

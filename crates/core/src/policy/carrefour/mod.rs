@@ -33,7 +33,7 @@ pub use config::{Config, Draw};
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Sampling};
-use crate::snapshot::{HUGE_PAGES, Snapshot};
+use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
 use belief::{Circumstances, Class, ProcessBelief, Record};
 use gates::{GateKeeper, Gates};
 use spread::Spread;
@@ -129,11 +129,7 @@ impl Carrefour {
             let users = users
                 .entry(page.pid)
                 .or_insert_with(|| vec![0.0; snapshot.nodes.len()]);
-            for (position, count) in page.reads.iter().chain(page.writes.iter()) {
-                if let Some(sum) = users.get_mut(position) {
-                    *sum += f64::from(count);
-                }
-            }
+            page.add_users(users);
         }
         let mut usable: BTreeMap<Pid, bool> = BTreeMap::new();
         for (pid, users) in users {
@@ -519,10 +515,6 @@ fn traffic_after(survey: &Survey, collocated: &[&Candidate], snapshot: &Snapshot
         }
     }
     traffic
-}
-
-fn base_pages(huge: bool) -> u64 {
-    if huge { HUGE_PAGES } else { 1 }
 }
 
 /// Keeps the pages of most weight whose `cost` sums up to at most `budget`, in order of address.

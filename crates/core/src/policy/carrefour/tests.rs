@@ -4,6 +4,7 @@ use super::*;
 use crate::engine::ledger::Ledger;
 use crate::policy::random::Random;
 use crate::snapshot::{Evidence, GlobalMetrics, NodeCounts, NodeState, PageStats, ProcessState};
+use std::collections::BTreeSet;
 
 const PID: Pid = Pid(5);
 
@@ -98,7 +99,7 @@ impl Scene {
             ledger: &ledger,
             sampling: self.sampling,
             switched_off: &self.switched_off,
-            proven: &[],
+            proven: &BTreeSet::new(),
             unjudged_pages: 0,
         };
         policy.decide(&self.snapshot(pages), &mut context)
