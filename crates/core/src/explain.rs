@@ -345,15 +345,20 @@ impl Log {
 
     /// Appends; the oldest entry makes room.
     pub fn push(&mut self, at_us: u64, scope: &str, event: Event) {
-        if self.entries.len() == self.capacity {
-            self.entries.pop_front();
-            self.dropped_count += 1;
-        }
-        self.entries.push_back(Entry {
+        self.keep(Entry {
             at_us,
             scope: scope.to_owned(),
             event,
         });
+    }
+
+    /// The same of an entry that was taken out of a log.
+    pub fn keep(&mut self, entry: Entry) {
+        if self.entries.len() == self.capacity {
+            self.entries.pop_front();
+            self.dropped_count += 1;
+        }
+        self.entries.push_back(entry);
     }
 
     /// Entries, oldest first.

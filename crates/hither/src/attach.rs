@@ -8,9 +8,10 @@ use crate::run::{self, choose};
 use crate::{print, signal_status, trackers, units};
 use anyhow::{Context, ensure};
 use hither_agent::host::drive::{self, Session, Told};
-use hither_agent::host::{End, MOST_MOVERS, Supervisor};
-use hither_agent::{Dry, Execute, Movers};
+use hither_agent::host::{End, Supervisor};
+use hither_agent::{Dry, Execute};
 use hither_core::engine::{Engine, EngineConfig};
+use hither_core::foreign::Foreign;
 use hither_core::plan::Sampling;
 use hither_core::policy;
 use hither_core::scope::ScopeSpec;
@@ -20,9 +21,7 @@ use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::watch::Watch;
-use hither_mover::executor::Limits;
 use select::Chosen;
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -52,7 +51,8 @@ pub struct Command {
     /// What decides: NAME for all scopes, or SCOPE=NAME for the one that was chosen by that word
     #[arg(long, value_name = "[SCOPE=]NAME")]
     policy: Vec<String>,
-    /// Detach after this time, as 10s or 2m [default: when all have ended, or at Ctrl-C]
+    /// Detach after this time, as 10s or 2m [default: at Ctrl-C, or when those that --pid names and
+    /// their children have ended and nobody else is chosen]
     #[arg(long = "for", value_name = "TIME", value_parser = units::parse_time_us)]
     limit: Option<u64>,
     /// Time between decisions: 10ms to 10s
@@ -79,6 +79,7 @@ impl Command {
     /// Nobody is chosen, or somebody who may not be; missing evidence; nothing that moves pages.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let start = Instant::now();
+        sys::keep_freed_memory();
         let root = Root::host();
         let chosen = select::choose(&self, &root)?;
         if let Some(path) = &self.json
@@ -96,20 +97,24 @@ impl Command {
             true => (Box::new(Dry), "none, it is a dry run"),
             false => {
                 let backend = choose::backend()?;
-                let movers = Movers::start(Limits::default(), MOST_MOVERS, backend.factory);
-                (
-                    Box::new(movers.context("starting what moves pages")?),
-                    backend.name,
-                )
+                let name = backend.name;
+                (Box::new(backend.movers()?), name)
             }
         };
-        let kept = RefCell::new(Vec::new());
+        let mut is_first = true;
         let sink = |told: Told<'_>| match told {
-            Told::Entry(entry) => {
-                print::err_lines(&format!("{entry}\n"));
-                kept.borrow_mut().push(entry);
+            Told::Entry(entry) => print::err_lines(&format!("{entry}\n")),
+            Told::Second(second) => {
+                if std::mem::take(&mut is_first) {
+                    for name in show::empty(&chosen, second.engine) {
+                        let name = name.shown();
+                        print::err_lines(&format!(
+                            "{name}: no process yet; those that come are taken\n"
+                        ));
+                    }
+                }
+                print::err_lines(&show::second(&second));
             }
-            Told::Second(second) => print::err_lines(&show::second(&second)),
         };
         let mut session = Session::new(watch, engine, executor, self.interval, Box::new(sink));
         if self.explain {
@@ -123,8 +128,7 @@ impl Command {
             true => Some(drive::undo(&supervisor, &mut session)?),
             false => None,
         };
-        let mut decided = session.finish(supervisor.now_us());
-        decided.log.extend(kept.take());
+        let decided = session.finish(supervisor.now_us());
         let report = show::Report {
             chosen: &chosen,
             decided: &decided,

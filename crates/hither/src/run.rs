@@ -115,13 +115,7 @@ impl Command {
             );
             can_write("--json", path)?;
         }
-        let finished = supervise::run(
-            setup,
-            placement,
-            &self.command,
-            self.explain,
-            self.json.is_some(),
-        )?;
+        let finished = supervise::run(setup, placement, &self.command, self.explain)?;
         let report = report::Report::new(&self, machine.as_ref(), &finished, start.elapsed());
         print::err_report(&report.text());
         let status = finished.ended.status();

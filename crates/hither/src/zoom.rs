@@ -195,7 +195,7 @@ impl Command {
         }
         steps.notes.extend(data.notes.iter().cloned());
         steps.conclude(&data);
-        self.tell(&show::conclusions(&steps))?;
+        self.tell(&show::conclusions(&steps, &wanted))?;
         Ok((steps, None))
     }
 

@@ -296,17 +296,6 @@ fn wait_for_line(child: &mut Child) {
         .unwrap();
 }
 
-fn kill(pid: u32, signal: &str) {
-    assert!(
-        // The shell's own: Debian's smallest installation has no `kill` program.
-        Command::new("sh")
-            .args(["-c", &format!("kill {signal} {pid}")])
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
 #[test]
 fn signals_reach_the_program() {
     for (signal, script, status) in [
@@ -339,7 +328,7 @@ fn signals_reach_the_program() {
             .unwrap();
         wait_for_line(&mut child);
         let sent = Instant::now();
-        kill(child.id(), signal);
+        crate::common::signal(child.id(), signal);
         assert_eq!(child.wait().unwrap().code(), Some(status), "{signal}");
         assert!(sent.elapsed() < Duration::from_secs(20));
     }
@@ -372,7 +361,7 @@ fn orphans_are_adopted_and_hither_ends_with_the_program() {
         start.elapsed() < Duration::from_secs(20),
         "it waited for the orphan"
     );
-    kill(text(&shown.stdout).trim().parse().unwrap(), "-KILL");
+    crate::common::signal(text(&shown.stdout).trim().parse().unwrap(), "-KILL");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! All tests of the command line as one program, since each program more has to be linked.
 
+mod attach;
 mod cli;
 mod common;
 mod foreign;

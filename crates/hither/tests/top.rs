@@ -1,7 +1,7 @@
 //! `hither top` as a person and a program use it: the table, its twin in JSON, and the live view in
 //! a terminal of its own (util-linux's script(1) and an interactive bash).
 
-use crate::common::{hither, output, refused, text};
+use crate::common::{Sleeper, await_true, copy, hither, output, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -12,73 +12,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A process that sleeps, under a name of its own; ended with the value.
-struct Sleeper {
-    child: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Sleeper {
-    fn new(name: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join(name);
-        copy("/bin/sleep", &program);
-        let mut command = Command::new(program);
-        let child = command.arg("120").spawn().unwrap();
-        let own = Self {
-            child,
-            _folder: folder,
-        };
-        own.await_name(name);
-        own
-    }
-
-    /// Between fork and exec it has the name of its parent.
-    fn await_name(&self, name: &str) {
-        let file = format!("/proc/{}/comm", self.pid());
-        await_true("the process has its name", || {
-            fs::read_to_string(&file).is_ok_and(|found| found.trim() == name)
-        });
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    fn end(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// By another process: a child that some other test forks meanwhile would hold the copy open for
-/// writing, and it could not be executed.
-fn copy(from: &str, to: &Path) {
-    assert!(
-        Command::new("cp")
-            .arg(from)
-            .arg(to)
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
-fn await_true(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "never: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn document(arguments: &[&str]) -> Value {
     let shown = output(arguments);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
@@ -87,7 +20,7 @@ fn document(arguments: &[&str]) -> Value {
 
 #[test]
 fn the_table_shows_processes_and_what_is_not_told() {
-    let sleeper = Sleeper::new("top-sleeper-a");
+    let sleeper = Sleeper::named("top-sleeper-a");
     // A pipe as output: it behaves as with --once without being asked.
     let shown = output(&["top", "--interval", "100ms", "--sort", "pid"]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
@@ -111,7 +44,7 @@ fn the_table_shows_processes_and_what_is_not_told() {
 
 #[test]
 fn json_has_the_documented_fields() {
-    let sleeper = Sleeper::new("top-sleeper-b");
+    let sleeper = Sleeper::named("top-sleeper-b");
     let pid = sleeper.pid();
     let document = document(&["top", "--json", "--interval", "100ms", "--pid", &pid]);
     assert_eq!(document["schema"], "hither.top/1");
@@ -190,7 +123,7 @@ fn processes_that_come_and_go_meanwhile_are_no_failure() {
     // The one that is looked at ends: exit status 1 and a sentence. On a busy machine it may end
     // before the first look, or after the second: then they are farther apart the next time.
     let told = [500, 2000, 8000].into_iter().find_map(|after_ms| {
-        let mut sleeper = Sleeper::new("top-sleeper-c");
+        let mut sleeper = Sleeper::named("top-sleeper-c");
         let (interval, pid) = (format!("{}ms", 4 * after_ms), sleeper.pid());
         let top = hither(&["top", "--json", "--interval", &interval, "--pid", &pid])
             .stdout(Stdio::piped())
@@ -348,7 +281,7 @@ impl Drop for Shell {
 fn the_live_view_survives_its_processes_and_gives_the_terminal_back() {
     let program = env!("CARGO_BIN_EXE_hither");
     let mut shell = Shell::start();
-    let mut sleeper = Sleeper::new("top-sleeper-d");
+    let mut sleeper = Sleeper::named("top-sleeper-d");
     let pid = sleeper.pid();
     // Drilled down to its threads, then its mappings.
     shell.keys(&format!(

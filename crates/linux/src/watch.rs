@@ -158,11 +158,12 @@ impl Watch {
             state.pid = Pid(process.pid);
             state.space = SpaceId(process.incarnation);
             state.parent = Pid(process.parent);
-            state.user = process.user;
-            if state.group != process.group {
-                state.group.clone_from(&process.group);
+            let belonging = &process.belonging;
+            state.user = belonging.user;
+            if state.group != belonging.group {
+                state.group.clone_from(&belonging.group);
             }
-            state.allowed_nodes = allowed(&snapshot.nodes, process.allowed_nodes.as_ref());
+            state.allowed_nodes = allowed(&snapshot.nodes, belonging.allowed_nodes.as_ref());
             state.resident_pages = Evidence::measured(process.resident_pages, "/proc/PID/stat");
             state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");
         }

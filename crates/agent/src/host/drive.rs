@@ -10,8 +10,8 @@ use super::seats::Seats;
 use super::supervisor::{Beat, Client, End, Supervisor};
 use super::{Error, Result};
 use crate::{Agent, Execute, LEAST_SLEEP_US, Turn};
-use hither_core::engine::{Engine, Summary};
-use hither_core::explain::Entry;
+use hither_core::engine::{Engine, EngineConfig, Summary};
+use hither_core::explain::{Entry, Log};
 use hither_core::snapshot::Snapshot;
 use hither_linux::watch::Watch;
 
@@ -23,7 +23,7 @@ const REPORT_US: u64 = 1_000_000;
 /// What the loop tells while it goes on.
 pub enum Told<'a> {
     /// An entry of the engine's log, where [`Session::follow_log`] asked for them.
-    Entry(Entry),
+    Entry(&'a Entry),
     /// A second has passed.
     Second(Second<'a>),
 }
@@ -99,6 +99,8 @@ pub struct Session<'a, E> {
     sink: Sink<'a>,
     interval_us: u64,
     is_followed: bool,
+    /// Entries that were told, the last of them.
+    followed: Log,
     all: Sums,
     since: Sums,
     report_us: u64,
@@ -123,6 +125,7 @@ impl<'a, E: Execute> Session<'a, E> {
             sink,
             interval_us,
             is_followed: false,
+            followed: Log::new(EngineConfig::default().log_entries),
             all: Sums::default(),
             since: Sums::default(),
             report_us: REPORT_US,
@@ -131,8 +134,7 @@ impl<'a, E: Execute> Session<'a, E> {
         }
     }
 
-    /// Has entries of the log told as they come; they are kept for the end otherwise, as many as the
-    /// engine keeps.
+    /// Has entries of the log told as they come.
     pub fn follow_log(&mut self) {
         self.is_followed = true;
     }
@@ -164,7 +166,8 @@ impl<'a, E: Execute> Session<'a, E> {
         }
         if self.is_followed {
             for entry in self.agent.drain_log() {
-                (self.sink)(Told::Entry(entry));
+                (self.sink)(Told::Entry(&entry));
+                self.followed.keep(entry);
             }
         }
         if now_us >= self.report_us {
@@ -198,12 +201,13 @@ impl<'a, E: Execute> Session<'a, E> {
         let watch = self.agent.observer_mut();
         watch.tracker().stop();
         let tracker = watch.tracker().name();
-        let log = self.agent.drain_log().collect();
+        let mut log: Vec<Entry> = self.followed.drain().collect();
+        log.extend(self.agent.drain_log());
         let engine = self.agent.engine();
         Decided {
             tracker,
             scopes: engine.summary(),
-            log_dropped: engine.log().dropped_count(),
+            log_dropped: engine.log().dropped_count() + self.followed.dropped_count(),
             log,
             estimate: self.estimate,
             sums: self.all,

@@ -70,6 +70,8 @@ pub(super) struct Situation<'a> {
     pub spaces: &'a [SpaceId],
     /// Does the policy use samples?
     pub uses_samples: bool,
+    /// Figures come at the ends of rounds alone.
+    pub by_rounds: bool,
 }
 
 impl Situation<'_> {
@@ -143,7 +145,7 @@ impl Attention {
         self.idle_steps = self.idle_steps.saturating_add(1);
         (
             self.idle_sampling(config, situation),
-            self.interval_us(config),
+            self.interval_us(config, situation),
         )
     }
 
@@ -170,9 +172,10 @@ impl Attention {
         situation.rest(config)
     }
 
-    fn interval_us(&self, config: &EngineConfig) -> u64 {
+    fn interval_us(&self, config: &EngineConfig, situation: &Situation<'_>) -> u64 {
         let doublings = match self.idle_steps {
-            steps if self.is_shut => steps / STRETCH_STEPS,
+            // A gate that opens is seen soon, where each interval tells of it.
+            steps if self.is_shut && !situation.by_rounds => steps / STRETCH_STEPS,
             steps => steps.saturating_sub(CHEAP_STEPS),
         };
         let longest_us = config.max_interval_us.max(config.interval_us);
@@ -229,6 +232,7 @@ mod tests {
             reading,
             spaces: &[SpaceId(1)],
             uses_samples: true,
+            by_rounds: false,
         };
         let config = EngineConfig {
             rest_sampling: Sampling::Off,
@@ -252,6 +256,7 @@ mod tests {
                     reading: Reading::default(),
                     spaces: &[SpaceId(1)],
                     uses_samples,
+                    by_rounds: false,
                 };
                 let (sampling, _) = attention.next(&EngineConfig::default(), &situation);
                 assert_eq!(sampling, expected);
@@ -279,6 +284,7 @@ mod tests {
                 reading,
                 spaces: &[SpaceId(1)],
                 uses_samples: true,
+                by_rounds: false,
             };
             let next = Attention::default().next(&EngineConfig::default(), &situation);
             assert_eq!(next, (expected, 100_000));
@@ -359,6 +365,7 @@ mod tests {
                 reading: Reading::default(),
                 spaces: &[SpaceId(life)],
                 uses_samples: true,
+                by_rounds: false,
             };
             let (sampling, interval_us) = attention.next(&config, &situation);
             now_us += interval_us;
@@ -381,6 +388,7 @@ mod tests {
                 reading: Reading::default(),
                 spaces,
                 uses_samples: true,
+                by_rounds: false,
             };
             attention.next(&config, &situation).0
         };

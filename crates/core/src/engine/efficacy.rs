@@ -34,6 +34,10 @@ pub(super) struct MovedPage {
     pub from: NodeId,
 }
 
+/// Times that a round may take as long as what is measured in intervals: 12 s at the short interval, more
+/// than the longest round.
+const ROUND_PATIENCE: u32 = 6;
+
 impl MovedPage {
     pub fn unit(&self) -> Unit {
         Unit {
@@ -189,11 +193,13 @@ impl Efficacy {
         }
     }
 
-    /// One interval of a phase has passed: `has_pending` outcomes are outstanding, `some_came` with it.
+    /// One interval of a phase has passed; where figures come `by_rounds`, one is enough, and may be long
+    /// in coming. `has_pending` outcomes are outstanding, `some_came` with it.
     /// Returns a judgement when one is due; harm leaves the loop reverting.
     pub fn advance(
         &mut self,
         config: &EngineConfig,
+        by_rounds: bool,
         reading: &Reading,
         phase: Phase,
         has_pending: bool,
@@ -221,9 +227,11 @@ impl Efficacy {
                     readings.push(*reading);
                 }
                 let waited = waited + 1;
-                if readings.len() as u32 >= config.measure_intervals
-                    || waited >= config.patience_intervals
-                {
+                let (wanted, patience) = match by_rounds {
+                    true => (1, config.patience_intervals * ROUND_PATIENCE),
+                    false => (config.measure_intervals, config.patience_intervals),
+                };
+                if readings.len() as u32 >= wanted || waited >= patience {
                     let judgement = conclude(config, campaign, &readings, phase);
                     (after_judgement(&judgement), Some(judgement))
                 } else {

@@ -23,6 +23,7 @@ pub mod ledger;
 pub mod phase;
 mod predict;
 mod revert;
+mod round;
 mod scope;
 mod summary;
 mod verdict;
@@ -111,6 +112,8 @@ impl Turn<'_> {
 struct Entry {
     selector: Selector,
     scope: Scope,
+    /// Processes that belonged to it in the last step.
+    member_count: usize,
 }
 
 /// All scopes, and what they share.
@@ -163,6 +166,7 @@ impl Engine {
         self.scopes.push(Entry {
             selector: spec.selector,
             scope: Scope::new(id, &spec.name, spec.policy, &self.config),
+            member_count: 0,
         });
         self.arbiter.add_scope();
         id
@@ -177,8 +181,14 @@ impl Engine {
         let outcomes = self.sort_outcomes(now_us, outcomes, &mut notes);
         let selectors: Vec<&Selector> = self.scopes.iter().map(|entry| &entry.selector).collect();
         let members = self.roster.assign(&selectors, &snapshot.processes);
+        for (entry, members) in self.scopes.iter_mut().zip(&members) {
+            entry.member_count = members.len();
+        }
         self.company.take(snapshot);
-        let views = view::restrict(snapshot, &members, self.company);
+        let mut views = view::restrict(snapshot, &members, self.company);
+        for (entry, view) in self.scopes.iter_mut().zip(&mut views) {
+            entry.scope.go_round(view);
+        }
         let mut pending = vec![0; snapshot.nodes.len()];
         for entry in &self.scopes {
             entry.scope.add_pending(snapshot, &mut pending);
@@ -319,6 +329,11 @@ impl Engine {
     pub fn summary(&self) -> Vec<(String, Summary)> {
         let one = |entry: &Entry| (entry.scope.name().to_string(), entry.scope.summary());
         self.scopes.iter().map(one).collect()
+    }
+
+    /// Processes that belonged to each scope in the last step, in the order in which they were added.
+    pub fn member_counts(&self) -> impl Iterator<Item = usize> + '_ {
+        self.scopes.iter().map(|entry| entry.member_count)
     }
 
     /// Requests whose outcome is outstanding.

@@ -55,10 +55,18 @@ pub(super) struct Phases {
 impl Phases {
     /// Takes in an interval.
     pub fn take(&mut self, snapshot: &Snapshot, reading: Reading, is_part: bool) {
+        self.take_users(users_of(snapshot), reading, is_part, false);
+    }
+
+    /// Takes in a round: it is long, so that the first of a stretch is as good as any.
+    pub fn take_round(&mut self, users: Vec<f64>, reading: Reading, is_part: bool) {
+        self.take_users(users, reading, is_part, true);
+    }
+
+    fn take_users(&mut self, users: Vec<f64>, reading: Reading, is_part: bool, is_round: bool) {
         if std::mem::replace(&mut self.phase.is_part, is_part) != is_part {
             self.last = None;
         }
-        let users = users_of(snapshot);
         let total: f64 = users.iter().sum();
         let known: f64 = self.users.iter().sum();
         let tells = total >= MIN_SAMPLES;
@@ -70,7 +78,7 @@ impl Phases {
         let has_other_rate = rates.is_some_and(|(old, new)| {
             old <= 0.0 || !(1.0 / OTHER_RATE..=OTHER_RATE).contains(&(new / old))
         });
-        let is_first = self.last.replace(reading).is_none();
+        let is_first = self.last.replace(reading).is_none() && !is_round;
         if has_other_users || known == 0.0 && tells {
             self.phase.number += u32::from(has_other_users);
             self.users = users;

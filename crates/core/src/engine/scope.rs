@@ -11,6 +11,7 @@ use super::efficacy::{Efficacy, Judgement, MovedPage, Stage};
 use super::ledger::{Ledger, RUNS_PER_UNIT, Unit};
 use super::phase::Phases;
 use super::revert::Undo;
+use super::round::Round;
 use super::summary::{Account, CampaignRow, Summary};
 use super::verdict::Reading;
 use super::view::MIN_SAMPLES;
@@ -21,6 +22,7 @@ use crate::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
 use crate::policy::random::Random;
 use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, moving_unit};
 use crate::snapshot::{Snapshot, base_pages};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -68,6 +70,8 @@ pub(super) struct Scope {
     pub phases: Phases,
     pub undo: Option<Undo>,
     attention: Attention,
+    round: Round,
+    seen: Seen,
     pub account: Account,
     /// Members that live, and which life of their memory it is.
     pub lives: BTreeMap<Pid, SpaceId>,
@@ -76,6 +80,17 @@ pub(super) struct Scope {
     last_refusal: Option<String>,
     /// The ledger held no more at the last step.
     pub is_full: bool,
+}
+
+/// What the samples of an interval are.
+#[derive(Clone, Debug, PartialEq)]
+enum Seen {
+    /// A sample of all accesses.
+    Interval,
+    /// Of memory that is gone over part after part, and not all of it yet.
+    Part,
+    /// The end of a round, with the node positions of those who used the memory.
+    Round(Vec<f64>),
 }
 
 /// What a scope wants after a step.
@@ -109,6 +124,8 @@ impl Scope {
             phases: Phases::default(),
             undo: None,
             attention: Attention::default(),
+            round: Round::default(),
+            seen: Seen::Interval,
             account,
             lives: BTreeMap::new(),
             unjudged_pages: 0,
@@ -128,6 +145,21 @@ impl Scope {
         self.pending.contains_key(&request)
     }
 
+    /// Takes in the samples of an interval where these tell of memory part after part: its figures are
+    /// known at the end of a round.
+    pub fn go_round(&mut self, view: &mut Cow<'_, Snapshot>) {
+        self.seen = match Round::applies(view) {
+            false => Seen::Interval,
+            true => match self.round.take(view) {
+                None => Seen::Part,
+                Some(figures) => {
+                    figures.tell(view.to_mut());
+                    Seen::Round(figures.users)
+                }
+            },
+        };
+    }
+
     /// Takes in what happened, looks at its members, and says what to do until the next step.
     pub fn step(&mut self, turn: &mut Turn<'_>, outcomes: &[MoveOutcome]) -> Step {
         self.account.summary.step_count += 1;
@@ -139,17 +171,27 @@ impl Scope {
         self.ledger
             .compact(turn.now_us, turn.config.ledger_runs / 4);
         let reading = Reading::of(turn.snapshot);
-        self.phases.take(turn.snapshot, reading, turn.is_part);
+        let by_rounds = self.seen != Seen::Interval;
+        match std::mem::replace(&mut self.seen, Seen::Part) {
+            Seen::Interval => self.phases.take(turn.snapshot, reading, turn.is_part),
+            Seen::Part => {}
+            Seen::Round(users) => self.phases.take_round(users, reading, turn.is_part),
+        }
         if outcomes.iter().any(|outcome| !outcome.moved.is_empty()) {
             self.phases.disturb();
         }
+        let was_measuring = self.efficacy.is_measuring();
         let judgement = self.efficacy.advance(
             turn.config,
+            by_rounds,
             &reading,
             self.phases.phase(),
             !self.pending.is_empty(),
             !outcomes.is_empty(),
         );
+        if self.efficacy.is_measuring() && !was_measuring {
+            self.round.restart();
+        }
         if let Some(judgement) = judgement {
             self.take_judgement(turn, judgement);
         }
@@ -173,6 +215,7 @@ impl Scope {
             may_move: self.may_move(),
             reading,
             spaces: &spaces,
+            by_rounds,
             uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
         };
         let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);

@@ -157,6 +157,9 @@ fn tell_traffic(part: &mut Snapshot, total: u64) {
 fn metrics_of(part: &Snapshot, total: u64) -> GlobalMetrics {
     let basis = || format!("{total} samples of these processes");
     let ratio = |value: Option<f64>| match value {
+        _ if part.sample_period == 0 => {
+            Evidence::unknown("samples go over memory part after part: told at the end of a round")
+        }
         Some(value) if total >= MIN_SAMPLES => Evidence::estimated(value, basis()),
         _ => Evidence::unknown(format!(
             "{total} samples of these processes are too few, {MIN_SAMPLES} are needed"

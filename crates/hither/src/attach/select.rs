@@ -8,6 +8,7 @@ use hither_core::ids::Pid;
 use hither_core::policy;
 use hither_core::scope::Selector;
 use hither_linux::counters::pressure;
+use hither_linux::partition::cgroup;
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
 use hither_linux::sys;
@@ -36,7 +37,7 @@ pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
         chosen.push(pids(word, root).with_context(|| format!("--pid {}", word.shown()))?);
     }
     for word in &command.cgroup {
-        chosen.push(cgroup(word, root)?);
+        chosen.push(group(word, root)?);
     }
     for word in &command.name {
         ensure!(
@@ -115,9 +116,11 @@ fn pids(word: &str, root: &Root) -> anyhow::Result<Chosen> {
     Ok(of(word, Selector::Any(trees), Scope::Processes(pids)))
 }
 
-fn cgroup(word: &str, root: &Root) -> anyhow::Result<Chosen> {
-    let folder =
-        watchable::cgroup(root, word).with_context(|| format!("--cgroup {}", word.shown()))?;
+fn group(word: &str, root: &Root) -> anyhow::Result<Chosen> {
+    let of_word = || format!("--cgroup {}", word.shown());
+    // Older trees are listed as well, but processes do not tell their groups by one path there.
+    cgroup::controllers(root).with_context(of_word)?;
+    let folder = watchable::cgroup(root, word).with_context(of_word)?;
     // What processes say of their group is seen from the root of this process's own view.
     let inner = folder.trim_start_matches(watchable::CGROUPS);
     let path = match inner {

@@ -4,32 +4,31 @@ use super::select::Chosen;
 use crate::print;
 use crate::run::report;
 use hither_agent::host::drive::{Decided, Second};
-use hither_core::engine::{Summary, Verdict};
+use hither_core::engine::{Engine, Summary, Verdict};
 use hither_core::foreign::Foreign;
 use hither_linux::sys::Usage;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Verdicts of a kind over all scopes.
-fn verdicts<'a>(summaries: impl Iterator<Item = &'a Summary>, verdict: Verdict) -> usize {
-    let campaigns = summaries.flat_map(|summary| &summary.campaigns);
+/// Campaigns that ended so.
+fn verdicts(summary: &Summary, verdict: Verdict) -> usize {
+    let campaigns = summary.campaigns.iter();
     campaigns.filter(|row| row.verdict == verdict).count()
 }
 
-/// What was seen, done and gained in a second.
+/// What was seen, done and gained in a second; of several scopes, a line of each besides.
 pub fn second(second: &Second<'_>) -> String {
-    let summaries: Vec<Summary> = second
-        .engine
-        .summary()
-        .into_iter()
-        .map(|(_, one)| one)
-        .collect();
+    let scopes = second.engine.summary();
+    let all = |verdict| -> usize {
+        let counts = scopes.iter().map(|(_, summary)| verdicts(summary, verdict));
+        counts.sum()
+    };
     let local = second.snapshot.metrics.local_access_ratio.get();
     let local = local.or_else(|| second.snapshot.sampled_local_access_ratio());
     let local = local.map_or(print::DASH.to_owned(), |local| {
         format!("{:.0} %", 100.0 * local)
     });
-    format!(
+    let mut text = format!(
         "{:7.1} s  {} processes, {} samples, local {local}; {} pages asked, {} moved, {} refused; \
          helped {}, harmed {}\n",
         second.now_us as f64 / 1e6,
@@ -38,9 +37,29 @@ pub fn second(second: &Second<'_>) -> String {
         second.since.asked_pages,
         second.since.moved_pages,
         second.since.refused_pages,
-        verdicts(summaries.iter(), Verdict::Success),
-        verdicts(summaries.iter(), Verdict::Harmful),
-    )
+        all(Verdict::Success),
+        all(Verdict::Harmful),
+    );
+    if scopes.len() > 1 {
+        for ((name, summary), members) in scopes.iter().zip(second.engine.member_counts()) {
+            text += &format!(
+                "           {}: {members} processes; since the start {} pages moved, {} back; helped {}, harmed {}\n",
+                name.shown(),
+                summary.moved_pages,
+                summary.reverted_pages,
+                verdicts(summary, Verdict::Success),
+                verdicts(summary, Verdict::Harmful),
+            );
+        }
+    }
+    text
+}
+
+/// The scopes to which no process belongs.
+pub fn empty<'a>(chosen: &'a [Chosen], engine: &Engine) -> Vec<&'a str> {
+    let counts = chosen.iter().zip(engine.member_counts());
+    let empty = counts.filter(|&(_, members)| members == 0);
+    empty.map(|(chosen, _)| chosen.name.as_str()).collect()
 }
 
 /// Everything that is reported.

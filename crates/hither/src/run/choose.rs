@@ -1,14 +1,16 @@
 //! Which tracker and which backend: the tables, and what to say where none fits.
 
 use crate::trackers::{self, Entry, Here};
-use anyhow::bail;
+use anyhow::{Context, bail};
+use hither_agent::Movers;
+use hither_agent::host::MOST_MOVERS;
 use hither_core::policy::{EvidenceKind, Policy};
 use hither_linux::backend::kernel::KernelBackend;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_mover::Backend;
-use hither_mover::executor::Factory;
+use hither_mover::executor::{Factory, Limits};
 
 /// Trackers that policies may decide by, the best first.
 const TRACKERS: &[Entry] = &[
@@ -67,7 +69,18 @@ pub struct Chosen {
     /// Its name.
     pub name: &'static str,
     /// Makes one for each mover.
-    pub factory: Factory,
+    factory: Factory,
+}
+
+impl Chosen {
+    /// Threads that move pages by it.
+    ///
+    /// # Errors
+    /// They cannot be started.
+    pub fn movers(self) -> anyhow::Result<Movers> {
+        let movers = Movers::start(Limits::default(), MOST_MOVERS, self.factory);
+        movers.context("starting what moves pages")
+    }
 }
 
 /// The backends there are, the best first.

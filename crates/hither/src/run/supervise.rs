@@ -3,21 +3,17 @@
 use super::choose;
 use super::place::{Placed, Placement};
 use crate::print;
-use anyhow::Context;
 use hither_agent::host::attendant::Attendant;
 use hither_agent::host::drive::{self, Decided, Session, Told};
-use hither_agent::host::{Beat, Client, End, MOST_MOVERS, Supervisor};
+use hither_agent::host::{Beat, Client, End, Supervisor};
 use hither_agent::{LEAST_SLEEP_US, Movers};
 use hither_core::engine::Engine;
-use hither_core::explain::Entry;
 use hither_core::plan::Sampling;
 use hither_linux::root::Root;
 use hither_linux::sys::{self, Ended, Usage};
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::watch::Watch;
-use hither_mover::executor::Limits;
-use std::cell::RefCell;
 use std::ffi::OsString;
 
 /// What a run with a policy needs.
@@ -57,17 +53,16 @@ pub fn run(
     placement: Option<Placement>,
     words: &[OsString],
     explain: bool,
-    keep_log: bool,
 ) -> anyhow::Result<Finished> {
     // Before the program: how soon it is gone over for hint faults is decided when it begins.
     if let Some(setup) = &mut setup {
+        sys::keep_freed_memory();
         setup.tracker.set_sampling(Sampling::Full);
     }
     let supervisor = Supervisor::start(words, placement.is_some(), |command| {
         let placement = placement.as_ref();
         placement.map_or(Ok(()), |placement| placement.attach(command))
     })?;
-    let kept = RefCell::new(Vec::new());
     let root = Root::host();
     let mut placement = placement;
     let (mut attendant, weighing) = match placement.as_mut() {
@@ -94,7 +89,7 @@ pub fn run(
         }
         Some(setup) => {
             let backend = setup.backend.name;
-            let mut session = session(setup, explain, keep_log.then_some(&kept))?;
+            let mut session = session(setup, explain)?;
             let end = drive::run(&supervisor, &mut session, None, others)?;
             (end, Some((session.finish(supervisor.now_us()), backend)))
         }
@@ -104,10 +99,6 @@ pub fn run(
         End::Ended(ended) => ended,
         End::Gone | End::Signal(_) | End::Done => Ended::Exited(0),
     };
-    let decided = decided.map(|(mut decided, backend)| {
-        decided.log.extend(kept.take());
-        (decided, backend)
-    });
     let attended = attendant.map(Attendant::finish).unwrap_or_default();
     let placed = placement.map(|placement| placement.finish(attended));
     Ok(Finished {
@@ -119,23 +110,14 @@ pub fn run(
     })
 }
 
-/// The agent beside the program; with `explain` its log is printed as it goes, and kept where
-/// somebody wants it.
-fn session<'a>(
-    setup: Setup,
-    explain: bool,
-    kept: Option<&'a RefCell<Vec<Entry>>>,
-) -> anyhow::Result<Session<'a, Movers>> {
+/// The agent beside the program; with `explain` its log is printed as it goes.
+fn session(setup: Setup, explain: bool) -> anyhow::Result<Session<'static, Movers>> {
     let base = std::process::id() as i32;
     let watch = Watch::new(&setup.root, &setup.topology, base, setup.tracker);
-    let movers = Movers::start(Limits::default(), MOST_MOVERS, setup.backend.factory);
-    let executor = movers.context("starting what moves pages")?;
-    let sink = move |told: Told<'_>| {
+    let executor = setup.backend.movers()?;
+    let sink = |told: Told<'_>| {
         if let Told::Entry(entry) = told {
             print::err_lines(&format!("{entry}\n"));
-            if let Some(kept) = kept {
-                kept.borrow_mut().push(entry);
-            }
         }
     };
     let interval_us = setup.interval_us;

@@ -93,6 +93,7 @@ pub fn run(
         overhead: command.overhead / 100.0,
     });
     let mut steps = Steps::new(command.wanted());
+    steps.process = pid;
     steps.notes.extend(tracker.notes);
     // What the shim told of the first step: the steps below look at its areas, and reading debugging
     // data takes time in which the program runs on.
@@ -129,7 +130,7 @@ pub fn run(
             Told::Areas(steps, data) => command.tell(&show::areas(steps, data, wanted)),
             Told::Pages(steps) => command.tell(&show::pages(steps, wanted)),
             Told::Lines(steps) => command.tell(&show::lines(steps, wanted)),
-            Told::Conclusions(steps) => command.tell(&show::conclusions(steps)),
+            Told::Conclusions(steps) => command.tell(&show::conclusions(steps, wanted)),
             Told::Page(steps, counts) => {
                 if let (Some(range), Some((pid, mappings))) = (&command.page, asked.take()) {
                     let look = look_at_page(&root, pid, mappings, range, counts);

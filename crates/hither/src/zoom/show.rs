@@ -221,7 +221,7 @@ pub fn users(line: &Line) -> String {
 }
 
 /// What it comes to.
-pub fn conclusions(steps: &Steps) -> String {
+pub fn conclusions(steps: &Steps, wanted: &Wanted) -> String {
     let mut text = "what would help\n".to_owned();
     for conclusion in &steps.conclusions {
         let short = conclusion.advice.map_or("open", |advice| advice.name());
@@ -237,10 +237,19 @@ pub fn conclusions(steps: &Steps) -> String {
     } else if steps.conclusions.is_empty() {
         text += "  nothing: memory is where it is used, as far as was seen\n";
     }
+    if let Some(command) = next_command(steps) {
+        text += &print::command("  do it: ", &command, wanted.terminal.width);
+    }
     for note in &steps.notes {
         text += &format!("  note: {}\n", note.shown());
     }
     text
+}
+
+/// Moves all memory of the process that would be better elsewhere, while it runs.
+fn next_command(steps: &Steps) -> Option<String> {
+    let pid = steps.process.filter(|_| steps.is_movable())?;
+    Some(format!("hither attach --pid {pid}"))
 }
 
 /// hither.zoom/1.
@@ -301,6 +310,7 @@ pub fn json(steps: &Steps) -> String {
         "pages": steps.pages.iter().map(|of| pages_json(of, steps)).collect::<Vec<_>>(),
         "lines": lines.collect::<Vec<_>>(),
         "conclusions": conclusions.collect::<Vec<_>>(),
+        "next": next_command(steps),
         "notes": steps.notes,
     });
     print::json(document)

@@ -5,9 +5,9 @@ pub mod filter;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `hither` with the shim that was built with this test.
 pub fn hither(arguments: &[&str]) -> Command {
@@ -51,15 +51,10 @@ pub fn without_rights(folder: &tempfile::TempDir) -> Command {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         return Command::new(env!("CARGO_BIN_EXE_hither"));
     }
-    // The build folder may be closed to others. Copied by another process: a child of a test beside
-    // this one could hold the file open for writing, and then it cannot be run.
+    // The build folder may be closed to others.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("hither");
-    let copied = Command::new("cp")
-        .arg(env!("CARGO_BIN_EXE_hither"))
-        .arg(&program)
-        .status();
-    assert!(copied.unwrap().success());
+    copy(env!("CARGO_BIN_EXE_hither"), &program);
     let mut command = Command::new(&program);
     command.uid(NOBODY);
     command
@@ -84,27 +79,83 @@ pub fn refused_to_others(pid: &str, words: impl Fn(&str) -> Vec<String>) {
 }
 
 /// A program that only sleeps; ended when dropped.
-pub struct Sleeper(pub Child);
+pub struct Sleeper {
+    child: Child,
+    _folder: Option<tempfile::TempDir>,
+}
 
 impl Sleeper {
-    /// Waits until it is itself, and not the copy of this test that will become it.
     pub fn start() -> Self {
-        let sleeper = Self(Command::new("sleep").arg("60").spawn().unwrap());
-        let comm = format!("/proc/{}/comm", sleeper.0.id());
-        while fs::read_to_string(&comm).unwrap() != "sleep\n" {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        Self::of(Command::new("sleep"), None, "sleep")
+    }
+
+    /// Under a command name of its own, at most 15 characters.
+    pub fn named(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(name);
+        copy("/bin/sleep", &program);
+        Self::of(Command::new(program), Some(folder), name)
+    }
+
+    /// Waits until it is itself, and not the copy of this test that will become it.
+    fn of(mut command: Command, folder: Option<tempfile::TempDir>, name: &str) -> Self {
+        let sleeper = Self {
+            child: command.arg("120").spawn().unwrap(),
+            _folder: folder,
+        };
+        let comm = format!("/proc/{}/comm", sleeper.pid());
+        await_true("the process has its name", || {
+            fs::read_to_string(&comm).is_ok_and(|found| found.trim() == name)
+        });
         sleeper
     }
 
     pub fn pid(&self) -> String {
-        self.0.id().to_string()
+        self.child.id().to_string()
+    }
+
+    pub fn end(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
+}
+
+/// By another process: a child of a test beside this one could hold the file open for writing, and
+/// then it cannot be run.
+pub fn copy(from: &str, to: &Path) {
+    assert!(
+        Command::new("cp")
+            .arg(from)
+            .arg(to)
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+pub fn await_true(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a signal, as `-INT`.
+pub fn signal(pid: u32, signal: &str) {
+    assert!(
+        // The shell's own: Debian's smallest installation has no `kill` program.
+        Command::new("sh")
+            .args(["-c", &format!("kill {signal} {pid}")])
+            .status()
+            .unwrap()
+            .success()
+    );
 }

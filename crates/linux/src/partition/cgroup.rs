@@ -23,22 +23,30 @@ pub fn folder(name: &str) -> String {
     format!("{TREE}/{PREFIX}{name}")
 }
 
+/// What the unified tree has to give, as `cpuset cpu io memory`.
+///
+/// # Errors
+/// The unified tree is not there.
+pub fn controllers(root: &Root) -> Result<String> {
+    root.text_if_any(&format!("{TREE}/cgroup.controllers"))?
+        .ok_or_else(|| {
+            Error::new(
+                root.path(TREE),
+                "is not the unified tree of control groups",
+                "mount cgroup2 there, or boot with systemd.unified_cgroup_hierarchy=1",
+            )
+        })
+}
+
 /// Can there be partitions here?
 ///
 /// # Errors
 /// The unified tree is not there, or has no CPUs and memory to give.
 pub fn check(root: &Root) -> Result<()> {
-    let path = format!("{TREE}/cgroup.controllers");
-    let Some(text) = root.text_if_any(&path)? else {
-        return Err(Error::new(
-            root.path(TREE),
-            "is not the unified tree of control groups",
-            "mount cgroup2 there, or boot with systemd.unified_cgroup_hierarchy=1",
-        ));
-    };
+    let text = controllers(root)?;
     if !text.split_whitespace().any(|word| word == "cpuset") {
         return Err(Error::new(
-            root.path(&path),
+            root.path(TREE).join("cgroup.controllers"),
             "has no `cpuset`",
             "the kernel needs CONFIG_CPUSETS, and no cgroup v1 tree may have taken it; in a \
              container run hither outside",

@@ -35,6 +35,29 @@ const LOOK_US: u64 = 1_000_000;
 /// Shortest time between two searches of all processes, in us.
 const SEARCH_US: u64 = 300_000;
 
+/// To whom a process belongs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Belonging {
+    /// Nodes of its cpuset, where the kernel tells.
+    pub allowed_nodes: Option<NodeSet>,
+    /// Its effective user; [`u32::MAX`] where it is gone.
+    pub user: u32,
+    /// Its control group, as in `/proc/PID/cgroup`, where there is one tree of them.
+    pub group: Option<String>,
+}
+
+impl Belonging {
+    fn read(root: &Root, pid: i32) -> Self {
+        let status = super::read(root, pid, "status", allowed::parse);
+        let about = std::fs::metadata(root.path(&format!("proc/{pid}")));
+        Self {
+            allowed_nodes: status.ok().and_then(|allowed| allowed.nodes),
+            user: about.map_or(u32::MAX, |about| about.uid()),
+            group: pressure::group_of(root, pid),
+        }
+    }
+}
+
 /// A watched process.
 #[derive(Debug)]
 pub struct Process {
@@ -50,18 +73,14 @@ pub struct Process {
     pub resident_pages: u64,
     /// CPU time used since the last refresh, in us; of one that is new, since it started.
     pub cpu_us: u64,
-    /// Nodes of its cpuset when it was first looked at, where the kernel tells.
-    pub allowed_nodes: Option<NodeSet>,
+    /// To whom it belongs and where it may have memory, as of its start or last exec.
+    pub belonging: Belonging,
     /// Its page map; `None` where it is not ours to read.
     pub pagemap: Option<Pagemap>,
     start_ticks: u64,
     cpu_ticks: u64,
     /// Its parent's number.
     pub parent: i32,
-    /// Its effective user when it was first looked at.
-    pub user: u32,
-    /// Its control group then, as in `/proc/PID/cgroup`, where there is one tree of them.
-    pub group: Option<String>,
     /// Another one after each exec.
     stack_start: u64,
     /// Of the children that it has waited for.
@@ -266,6 +285,9 @@ impl Tree {
         };
         let mut process = self.processes.remove(index);
         process.pagemap = Pagemap::open(&self.root, pid).ok();
+        // A program may run as another user than who executed it; who starts services moves itself into
+        // the group of what it executes next.
+        process.belonging = Belonging::read(&self.root, pid);
         process.incarnation = self.take_incarnation();
         self.processes.push(process);
     }
@@ -335,32 +357,30 @@ impl Tree {
 
     /// Walks the tree and adds what is new.
     fn look(&mut self) -> Result<()> {
-        let mut seen = HashSet::new();
-        if self.scope.is_searched() {
+        let is_searched = self.scope.is_searched();
+        if is_searched {
             self.others.search(&self.root);
         }
         let scope = self.scope.clone();
-        let (mut walked, mut waiting) = (Vec::new(), Vec::new());
-        self.begin_look(&scope, &mut seen, &mut walked, &mut waiting)?;
-        let is_searched = scope.is_searched();
-        // Of whom children are looked for one by one: what was searched, or lists all, has them.
-        while let Some((pid, is_walked)) = walked
-            .pop()
-            .map(|pid| (pid, true))
-            .or_else(|| waiting.pop().map(|pid| (pid, false)))
-        {
+        let mut seen = HashSet::new();
+        let mut waiting = Vec::new();
+        self.begin_look(&scope, &mut seen, &mut waiting)?;
+        while let Some((pid, is_walked)) = waiting.pop() {
             if !seen.insert(pid) {
                 continue;
             }
+            // Of whom children are looked for one by one: what was searched, or lists all, has them.
             if is_searched {
-                waiting.extend(self.others.children(pid));
+                let children = self.others.children(pid);
+                waiting.extend(children.map(|child| (child, false)));
             } else if is_walked {
-                walked.extend(self.children(pid)?);
+                let children = self.children(pid)?.into_iter();
+                waiting.extend(children.map(|child| (child, true)));
             }
             if self.processes.len() >= MAX_PROCESSES {
                 if !std::mem::replace(&mut self.is_full, true) {
                     self.notes.push(format!(
-                        "more than {MAX_PROCESSES} processes: the newest are left alone"
+                        "more than {MAX_PROCESSES} processes: the others are left alone"
                     ));
                 }
                 break;
@@ -374,26 +394,47 @@ impl Tree {
         Ok(())
     }
 
-    /// Whom the scope names: those whose children must be looked for, and those whose are listed beside.
+    /// Whom the scope names, and whether their children must be looked for. This process is meant only
+    /// where its number is given: who watches others and counts itself would never see them idle.
     fn begin_look(
         &self,
         scope: &Scope,
         seen: &mut HashSet<i32>,
-        walked: &mut Vec<i32>,
-        listed: &mut Vec<i32>,
+        waiting: &mut Vec<(i32, bool)>,
     ) -> Result<()> {
+        let own = std::process::id() as i32;
+        let walked = |pid: i32| (pid, true);
+        let listed = |pid: i32| (pid, false);
         match scope {
             Scope::Descendants(base) => {
                 seen.insert(*base);
-                walked.extend(self.children(*base)?);
+                waiting.extend(self.children(*base)?.into_iter().map(walked));
             }
-            Scope::Processes(pids) => walked.extend(pids),
-            Scope::Cgroup(folder) => listed.extend(cgroup::processes(&self.root, folder)),
-            Scope::Named(pattern) => listed.extend(self.others.named(pattern)),
-            Scope::OfUser(user) => listed.extend(self.others.of_user(*user)),
+            Scope::Processes(pids) => {
+                waiting.extend(pids.iter().copied().map(walked));
+                if !pids.contains(&own) {
+                    seen.insert(own);
+                }
+            }
+            Scope::Cgroup(folder) => {
+                seen.insert(own);
+                waiting.extend(
+                    cgroup::processes(&self.root, folder)
+                        .into_iter()
+                        .map(listed),
+                );
+            }
+            Scope::Named(pattern) => {
+                seen.insert(own);
+                waiting.extend(self.others.named(pattern).into_iter().map(listed));
+            }
+            Scope::OfUser(user) => {
+                seen.insert(own);
+                waiting.extend(self.others.of_user(*user).into_iter().map(listed));
+            }
             Scope::Any(scopes) => {
                 for scope in scopes {
-                    self.begin_look(scope, seen, walked, listed)?;
+                    self.begin_look(scope, seen, waiting)?;
                 }
             }
         }
@@ -476,10 +517,9 @@ impl Tree {
             false => 0,
         };
         let incarnation = self.take_incarnation();
-        let status = super::read(&self.root, pid, "status", allowed::parse);
         self.processes.push(Process {
             pid,
-            allowed_nodes: status.ok().and_then(|allowed| allowed.nodes),
+            belonging: Belonging::read(&self.root, pid),
             name: stat.name,
             incarnation,
             mapped_bytes: stat.mapped_bytes,
@@ -489,8 +529,6 @@ impl Tree {
             start_ticks: stat.start_ticks,
             cpu_ticks: stat.cpu_ticks,
             parent: stat.parent,
-            user: file.metadata().map_or(u32::MAX, |about| about.uid()),
-            group: pressure::group_of(&self.root, pid),
             stack_start: stat.stack_start,
             children_ticks: stat.children_ticks,
             counted_ticks: 0,
@@ -666,6 +704,48 @@ mod tests {
             .signal(libc::SIGKILL)
             .unwrap();
         outer.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_executes_itself_is_a_new_incarnation() {
+        // The shell of the same name, with the same arguments, parent and number.
+        let mut shell = Command::new("sh")
+            .args([
+                "-c",
+                "read line; exec sh -c \"$0\" \"$0\"",
+                "read line; read line",
+            ])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = shell.id() as i32;
+        let mut tree = Tree::new(Root::host(), Scope::Processes(vec![pid]));
+        until(&mut tree, |tree| {
+            tree.processes()
+                .first()
+                .is_some_and(|process| process.name == "sh")
+        });
+        let before = tree.processes()[0].incarnation;
+        std::io::Write::write_all(shell.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        until(&mut tree, |tree| tree.processes()[0].incarnation != before);
+        assert_eq!(tree.processes()[0].name, "sh");
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn who_watches_is_not_among_the_watched() {
+        let own = std::process::id() as i32;
+        let name = stat::read(&Root::host(), own).unwrap().name;
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let of_name = Scope::Named(name);
+        let of_user = Scope::OfUser(sys::effective_uid());
+        let mut tree = Tree::new(Root::host(), Scope::Any(vec![of_name, of_user]));
+        let is_child = |process: &Process| process.pid == child.id() as i32;
+        until(&mut tree, |tree| tree.processes().iter().any(is_child));
+        assert!(tree.processes().iter().all(|process| process.pid != own));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

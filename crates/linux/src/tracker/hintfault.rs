@@ -27,6 +27,9 @@
 //! the kernel moved has both, where it was and where it is.
 
 mod balancing;
+mod known;
+
+use known::Known;
 
 pub use balancing::{Balancing, BalancingCounters, parse_counters};
 
@@ -36,20 +39,18 @@ use crate::error::{Error, Result};
 use crate::parse;
 use crate::perf::sampler::{EventSpec, Sampler};
 use crate::proc::stat::TICKS_PER_SECOND;
-use crate::proc::tree::{Process, Tree};
+use crate::proc::tree::Tree;
 use crate::restore;
 use crate::root::Root;
-use crate::sys::{self, PAGE_IS_PRESENT};
+use crate::sys;
 use crate::topology::Topology;
 use hither_core::ids::{CpuId, NodeId, Pid};
 use hither_core::observation::{AccessKind, Observations, SampledAccess};
 use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::set::{CpuSet, NodeSet};
-use hither_core::snapshot::{Evidence, GlobalMetrics, HUGE_PAGES, Snapshot};
+use hither_core::snapshot::{Evidence, GlobalMetrics, PageStats, Snapshot};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::ops::Range;
 use std::path::PathBuf;
 
 /// Watched pages gone over per second at full sampling. In the lab a hint fault takes 2.1 us of
@@ -57,20 +58,14 @@ use std::path::PathBuf;
 const FULL_RATE: u64 = 40_000;
 /// At cheap sampling: under 1 % of one CPU.
 const CHEAP_RATE: u64 = 4_000;
-/// Pages known to have been in memory, at most (32 MiB): beyond it all are forgotten, and each
-/// loses a sample.
-const MOST_KNOWN: usize = 1 << 20;
 /// Pages that are looked for when watching begins, at most (1 GiB): where others are is known from their
 /// second fault on.
 const MOST_LOOKED_AT: usize = 1 << 18;
-/// Hint faults of an interval from which its ratios are told: their standard error is 7 points at most.
-const MIN_FAULTS: u64 = 50;
 /// Time between two looks at memory in use and at the kernel's counts.
 const PACE_NS: u64 = 1_000_000_000;
-/// User addresses end here, in pages; a scan that goes further is refused whole.
-const USER_END_PAGE: u64 = ((1 << 47) >> 12) - 1;
 const BASIS: &str = "NUMA hint faults, sampled as page faults";
-const NO_RATES: &str = "the tracker `hintfault` sees one access per page and scan, not how many";
+const NO_RATES: &str = "the tracker `hintfault` sees one access per page and scan, not how many; ratios \
+                        are told by rounds of the scan";
 const KERNEL_MOVES: &str = "hintfault: NUMA balancing is on while hither watches: the kernel moves \
                             pages of any process to the node that touched them, unless they are \
                             bound";
@@ -90,6 +85,8 @@ pub struct HintFaultTracker {
     /// The tree's, when the dead were forgotten last.
     generation: u32,
     faults: Vec<Fault>,
+    /// Pages whose place was looked for besides.
+    places: Vec<PageStats>,
     /// First touches of the interval: page, and incarnation of the process.
     touched: Vec<(u64, u32)>,
     paced_ns: u64,
@@ -162,6 +159,7 @@ impl HintFaultTracker {
             known: Known::default(),
             generation: 0,
             faults: Vec::new(),
+            places: Vec::new(),
             touched: Vec::new(),
             paced_ns: 0,
             keep: false,
@@ -220,8 +218,8 @@ impl HintFaultTracker {
         Ok(())
     }
 
-    /// Takes the faults of the interval out of the rings, ascending by time; returns how many
-    /// were lost.
+    /// Takes the faults of the interval out of the rings, ascending by process, page and time; returns
+    /// how many were lost.
     fn read_faults(&mut self) -> u64 {
         self.faults.clear();
         let Some(running) = &mut self.running else {
@@ -241,7 +239,8 @@ impl HintFaultTracker {
             };
             faults.extend(fault());
         });
-        faults.sort_unstable_by_key(|fault| fault.time_ns);
+        // Neighbours together, each page in time: what is known of them is found by blocks.
+        faults.sort_unstable_by_key(|fault| (fault.pid, fault.address >> 12, fault.time_ns));
         self.totals.lost += reading.lost;
         reading.lost
     }
@@ -249,43 +248,51 @@ impl HintFaultTracker {
     /// Sorts the faults into hint faults and first touches; returns how many hint faults there
     /// were.
     fn count(&mut self, tree: &Tree, snapshot: &mut Snapshot) -> u64 {
-        let processes = tree.processes().iter();
-        let watched: HashMap<i32, u32> = processes.map(|p| (p.pid, p.incarnation)).collect();
+        let watched = lives(tree);
         if std::mem::replace(&mut self.generation, tree.generation()) != tree.generation() {
             self.known
                 .keep(|owner| tree.by_incarnation(owner).is_some());
         }
         let mut hint_faults = 0;
         self.touched.clear();
-        for fault in &self.faults {
-            let Some(&owner) = watched.get(&fault.pid) else {
-                self.totals.foreign += 1;
+        for own in self.faults.chunk_by(|a, b| a.pid == b.pid) {
+            let pid = own[0].pid;
+            let Some(&owner) = watched.get(&pid) else {
+                self.totals.foreign += own.len() as u64;
                 continue;
             };
-            let Some(&Some((position, from))) = self.nodes.get(fault.cpu as usize) else {
-                continue;
-            };
-            let page = fault.address >> 12;
-            if !self.known.was_there(owner, page) {
-                self.touched.push((page, owner));
-                continue;
-            }
-            hint_faults += 1;
-            self.by_page.add(fault.pid, page, position, false);
-            if self.keep {
-                self.samples.push(sampled(fault, from));
-            }
+            let pages = own.iter().map(|fault| fault.address >> 12);
+            let mut faults = own.iter();
+            self.known.touch(owner, pages, |page, was_there| {
+                let Some(fault) = faults.next() else {
+                    return;
+                };
+                let Some(&Some((position, from))) = self.nodes.get(fault.cpu as usize) else {
+                    return;
+                };
+                if !was_there {
+                    self.touched.push((page, owner));
+                    return;
+                }
+                hint_faults += 1;
+                self.by_page.add(pid, page, position, false);
+                if self.keep {
+                    self.samples.push(sampled(fault, from));
+                }
+            });
         }
         self.totals.hint_faults += hint_faults;
         self.totals.first_touches += self.touched.len() as u64;
         self.by_page.finish(tree, &mut snapshot.pages);
-        for page in &mut snapshot.pages {
-            if let Some(&owner) = watched.get(&page.pid.0) {
-                page.was = self.known.note(owner, page.page, page.huge, page.home);
+        note(&mut self.known, &watched, &mut snapshot.pages);
+        for &(page, owner) in &self.touched {
+            if let Some(process) = tree.by_incarnation(owner) {
+                self.by_page.add(process.pid, page, 0, false);
             }
         }
-        self.place_touched(tree, &watched);
+        self.note_places(tree, &watched);
         self.know_huge(tree);
+        self.samples.sort_unstable_by_key(|sample| sample.time_ns);
         for sample in self.samples.iter_mut().filter(|s| s.home.is_none()) {
             sample.home = home_of(&snapshot.pages, sample.pid.0, sample.address >> 12);
         }
@@ -309,44 +316,20 @@ impl HintFaultTracker {
     fn look_around(&mut self, tree: &Tree) {
         let mut left = MOST_LOOKED_AT;
         for process in tree.processes() {
-            for range in self
-                .known
-                .start
-                .get(&process.incarnation)
-                .into_iter()
-                .flatten()
-            {
+            for range in self.known.at_start(process.incarnation) {
                 for page in range.clone().take(left) {
                     self.by_page.add(process.pid, page, 0, false);
                     left -= 1;
                 }
             }
         }
-        let mut pages = Vec::new();
-        self.by_page.finish(tree, &mut pages);
-        for page in &pages {
-            let process = tree.processes().iter().find(|p| p.pid == page.pid.0);
-            if let Some(process) = process {
-                self.known
-                    .note(process.incarnation, page.page, page.huge, page.home);
-            }
-        }
+        self.note_places(tree, &lives(tree));
     }
 
-    /// Where the pages are that were touched first in this interval.
-    fn place_touched(&mut self, tree: &Tree, watched: &HashMap<i32, u32>) {
-        let pids: HashMap<u32, i32> = watched.iter().map(|(&pid, &owner)| (owner, pid)).collect();
-        for (page, owner) in &self.touched {
-            if let Some(&pid) = pids.get(owner) {
-                self.by_page.add(pid, *page, 0, false);
-            }
-        }
-        let mut pages = Vec::new();
-        self.by_page.finish(tree, &mut pages);
-        for page in &pages {
-            let owner = watched[&page.pid.0];
-            self.known.note(owner, page.page, page.huge, page.home);
-        }
+    /// Notes where the pages are that were added to `by_page`.
+    fn note_places(&mut self, tree: &Tree, watched: &HashMap<i32, u32>) {
+        self.by_page.finish(tree, &mut self.places);
+        note(&mut self.known, watched, &mut self.places);
     }
 
     /// A huge page faults at any address: all of it is known where a first touch made one.
@@ -410,6 +393,23 @@ impl HintFaultTracker {
     }
 }
 
+/// Incarnation of each watched process, by its number.
+fn lives(tree: &Tree) -> HashMap<i32, u32> {
+    let processes = tree.processes().iter();
+    processes
+        .map(|process| (process.pid, process.incarnation))
+        .collect()
+}
+
+/// Notes where pages, ascending by process, are and were.
+fn note(known: &mut Known, lives: &HashMap<i32, u32>, pages: &mut [PageStats]) {
+    for own in pages.chunk_by_mut(|a, b| a.pid == b.pid) {
+        if let Some(&owner) = lives.get(&own[0].pid.0) {
+            known.note(owner, own);
+        }
+    }
+}
+
 fn sampled(fault: &Fault, from: NodeId) -> SampledAccess {
     SampledAccess {
         time_ns: fault.time_ns,
@@ -469,7 +469,6 @@ impl Tracker for HintFaultTracker {
         snapshot.samples_lost = self.read_faults();
         let hint_faults = self.count(tree, snapshot);
         snapshot.sample_count = Evidence::measured(hint_faults, BASIS);
-        tell_ratios(snapshot, hint_faults);
         self.pace(tree)
     }
 
@@ -500,135 +499,9 @@ impl Tracker for HintFaultTracker {
     }
 }
 
-/// Ratios of the samples: each page counts once a scan, however often it is used.
-fn tell_ratios(snapshot: &mut Snapshot, hint_faults: u64) {
-    if hint_faults < MIN_FAULTS {
-        return;
-    }
-    let basis =
-        format!("{hint_faults} hint faults, by where pages were before the kernel moved them");
-    if let Some(local) = snapshot.sampled_local_access_ratio() {
-        snapshot.metrics.local_access_ratio = Evidence::estimated(local, basis.clone());
-    }
-    if let Some(imbalance) = snapshot.sampled_imbalance() {
-        snapshot.metrics.controller_imbalance = Evidence::estimated(imbalance, basis);
-    }
-}
-
-/// Pages that have been in memory, by incarnation of their process.
-#[derive(Debug, Default)]
-struct Known {
-    /// Pages with their last place, where it was looked for; of a huge one its number among huge pages,
-    /// with the top bit set.
-    pages: HashMap<(u32, u64), Option<NodeId>>,
-    /// What was there when watching began, ascending.
-    start: HashMap<u32, Vec<Range<u64>>>,
-}
-
-const HUGE: u64 = 1 << 63;
-
-impl Known {
-    /// What these processes have in memory now. A kernel that does not tell (before 6.7) costs
-    /// each page its first sample.
-    fn of<'a>(processes: impl Iterator<Item = &'a Process>) -> Self {
-        let mut known = Self::default();
-        for process in processes {
-            let Some(map) = &process.pagemap else {
-                continue;
-            };
-            let mut ranges = Vec::new();
-            let scanned = map.scan(0..USER_END_PAGE, PAGE_IS_PRESENT, |range| {
-                ranges.push(range)
-            });
-            if scanned.is_ok() {
-                known.start.insert(process.incarnation, ranges);
-            }
-        }
-        known
-    }
-
-    /// Was the page in memory before this fault? It is afterwards.
-    fn was_there(&mut self, owner: u32, page: u64) -> bool {
-        let at_start = self.start.get(&owner).is_some_and(|ranges| {
-            let next = ranges.partition_point(|range| range.end <= page);
-            ranges.get(next).is_some_and(|range| range.contains(&page))
-        });
-        if at_start
-            || self
-                .pages
-                .contains_key(&(owner, (page / HUGE_PAGES) | HUGE))
-        {
-            return true;
-        }
-        if self.pages.len() >= MOST_KNOWN {
-            self.pages.clear();
-        }
-        match self.pages.entry((owner, page)) {
-            Entry::Occupied(_) => true,
-            Entry::Vacant(free) => {
-                free.insert(None);
-                false
-            }
-        }
-    }
-
-    /// Notes where a page is; returns where it was, where that is known and another place.
-    fn note(&mut self, owner: u32, page: u64, huge: bool, home: NodeId) -> Option<NodeId> {
-        let key = match huge {
-            true => (page / HUGE_PAGES) | HUGE,
-            false => page,
-        };
-        if self.pages.len() >= MOST_KNOWN && !self.pages.contains_key(&(owner, key)) {
-            return None;
-        }
-        let was = self.pages.insert((owner, key), Some(home)).flatten();
-        was.filter(|&was| was != home)
-    }
-
-    /// A page turned out to be part of a huge page: the others of it are there, too.
-    fn add_huge(&mut self, owner: u32, page: u64) {
-        self.pages
-            .entry((owner, (page / HUGE_PAGES) | HUGE))
-            .or_default();
-    }
-
-    /// Forgets the dead.
-    fn keep(&mut self, lives: impl Fn(u32) -> bool) {
-        self.start.retain(|&owner, _| lives(owner));
-        let mut last = (0, true);
-        self.pages.retain(|&(owner, _), _| {
-            if owner != last.0 {
-                last = (owner, lives(owner));
-            }
-            last.1
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_fault_of_a_new_page_is_its_first_touch() {
-        let mut known = Known::default();
-        known.start.insert(20, vec![5..7, 100..200]);
-        let there: Vec<bool> = [4, 5, 6, 7, 7, 150, 200, 200, 99]
-            .map(|page| known.was_there(20, page))
-            .into();
-        assert_eq!(
-            there,
-            [false, true, true, false, true, true, false, true, false]
-        );
-        // Another process's pages, and the same number after it executed something else.
-        assert!(!known.was_there(21, 5) && known.was_there(21, 5));
-        // A huge page is there as a whole.
-        assert!(!known.was_there(21, 1024));
-        known.add_huge(21, 1024);
-        assert!(known.was_there(21, 1535) && !known.was_there(21, 1536));
-        known.keep(|owner| owner == 21);
-        assert!(known.was_there(21, 1025) && !known.was_there(20, 5));
-    }
 
     #[test]
     fn a_machine_without_hint_faults_is_told_so() {

@@ -172,8 +172,12 @@ impl Executor {
         if state.places != places {
             state.places = places;
             state.places_count += 1;
+            // Who rests takes its place when there is work.
+            let has_work = state.queue.task_count() > 0;
             drop(state);
-            self.shared.work.notify_all();
+            if has_work {
+                self.shared.work.notify_all();
+            }
         }
     }
 

@@ -406,7 +406,7 @@ fn command(data: &Data, area: &Area, remedy: Remedy) -> String {
             format!("hither move --pid {} --to {to}{range}", area.pid)
         }
         (_, false) => format!("hither run --policy carrefour -- {program}"),
-        (_, true) => "hither run --policy carrefour -- CMD".to_owned(),
+        (_, true) => format!("hither attach --pid {}", area.pid),
     }
 }
 
@@ -662,6 +662,13 @@ mod tests {
         // Of a process that was there already.
         shared.meta.command.clear();
         assert_eq!(judged(&shared).next, "hither move --pid 7 --to all");
+        // No one node is right for all of it.
+        let mut divided = data.clone();
+        divided.meta.command.clear();
+        divided.accesses = (0..8192_u64)
+            .map(|turn| write(turn, 4096 * (turn % 64), u16::from(turn % 64 >= 32), 0))
+            .collect();
+        assert_eq!(judged(&divided).next, "hither attach --pid 7");
         let mut falsely = data.clone();
         falsely.accesses = (0..64)
             .map(|turn| write(turn, 8 * (turn % 2), (turn % 2) as u16, 0))

@@ -7,7 +7,7 @@ use hither_core::explain::{Entry, Event};
 use hither_core::ids::Pid;
 use hither_core::metrics;
 use hither_core::plan::Mechanism;
-use hither_core::snapshot::{PageStats, Snapshot};
+use hither_core::snapshot::{PageStats, Snapshot, base_pages};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A figure of a campaign: its name, what was told, and where the scope's own truth is.
@@ -15,12 +15,16 @@ type Figure<'a> = (&'a str, Option<f64>, fn(&Own) -> &[f64]);
 
 /// Allowed difference of figures that are summed up in another order.
 const SLACK: f64 = 1e-6;
+/// The same of figures of rounds, in which a page counts once that several intervals tell of.
+const SLACK_OF_ROUNDS: f64 = 0.1;
 
 /// What a scope's own pages said in an interval: each figure in the ways in which it can be had,
 /// from samples, or counted where the scope is all that runs.
 #[derive(Clone, Debug)]
 struct Own {
     at_us: u64,
+    /// Samples tell of memory part after part.
+    is_by_parts: bool,
     local_ratio: Vec<f64>,
     imbalance: Vec<f64>,
     accesses_per_us: Vec<f64>,
@@ -141,7 +145,8 @@ impl Campaigns {
         }
     }
 
-    /// A mean of some of the scope's readings lies between the least and the greatest of them.
+    /// A mean of some of the scope's readings lies between the least and the greatest of them. Parts that
+    /// are each on other nodes are even together, so that of an imbalance only the greatest is a bound then.
     fn check_verdict(
         &self,
         scope: &str,
@@ -159,6 +164,7 @@ impl Campaigns {
         let (earlier, later): (Vec<&Own>, Vec<&Own>) =
             own.iter().partition(|own| own.at_us <= started_us);
         for (when, reading, own) in [("before", before, earlier), ("after", after, later)] {
+            let is_by_parts = own.iter().any(|own| own.is_by_parts);
             let figures: [Figure<'_>; 3] = [
                 ("local ratio", reading.local_ratio, |own| &own.local_ratio),
                 ("imbalance", reading.imbalance, |own| &own.imbalance),
@@ -166,9 +172,15 @@ impl Campaigns {
             ];
             for (what, figure, of) in figures {
                 let values = own.iter().flat_map(|own| of(own)).copied();
-                let low = values.clone().fold(f64::INFINITY, f64::min);
+                let low = match what == "imbalance" && is_by_parts {
+                    true => 0.0,
+                    false => values.clone().fold(f64::INFINITY, f64::min),
+                };
                 let high = values.fold(f64::NEG_INFINITY, f64::max);
-                let slack = SLACK * (1.0 + high.abs());
+                let slack = match is_by_parts {
+                    true => SLACK_OF_ROUNDS,
+                    false => SLACK,
+                } * (1.0 + high.abs());
                 let fits = |figure: f64| (low - slack..=high + slack).contains(&figure);
                 if let Some(figure) = figure.filter(|&figure| !fits(figure)) {
                     let text = format!(
@@ -219,21 +231,29 @@ fn scope_number(name: &str) -> Option<usize> {
 impl Own {
     fn of(snapshot: &Snapshot, pages: &[&PageStats]) -> Self {
         let mut homes = vec![0.0; snapshot.nodes.len()];
-        let (mut local, mut all) = (0, 0);
+        let is_by_parts = snapshot.sample_period == 0;
+        let (mut local, mut all) = (0.0, 0.0);
         for page in pages {
+            // Part after part, a sample stands for the page, of whatever size.
+            let weight = match is_by_parts {
+                true => base_pages(page.huge) as f64 / page.total().max(1) as f64,
+                false => 1.0,
+            };
+            let total = weight * page.total() as f64;
             let served_by = page.was.unwrap_or(page.home);
             let mut nodes = snapshot.nodes.iter();
             let home = nodes.position(|node| node.id == served_by);
-            all += page.total();
+            all += total;
             if let Some(home) = home {
-                homes[home] += page.total() as f64;
-                local += page.accesses(home);
+                homes[home] += total;
+                local += weight * page.accesses(home) as f64;
             }
         }
-        let rate = all as f64 * f64::from(snapshot.sample_period);
-        let ratio = (all > 0).then(|| local as f64 / all as f64);
+        let rate = all * f64::from(snapshot.sample_period);
+        let ratio = (all > 0.0).then(|| local / all);
         Self {
             at_us: snapshot.now_us,
+            is_by_parts,
             local_ratio: ratio.into_iter().collect(),
             imbalance: metrics::imbalance(&homes).into_iter().collect(),
             accesses_per_us: vec![rate / snapshot.interval_us.max(1) as f64],

@@ -76,6 +76,8 @@ pub struct Conclusion {
 pub struct Steps {
     /// What was asked for.
     pub wanted: Wanted,
+    /// The running process that is looked at, where it is one.
+    pub process: Option<i32>,
     /// The kernel's numbers of nodes.
     pub nodes: Vec<u32>,
     /// Samples behind step 1.
@@ -97,11 +99,28 @@ pub struct Steps {
 }
 
 impl Steps {
+    /// Would moving memory of the process help?
+    #[must_use]
+    pub fn is_movable(&self) -> bool {
+        let mut advices = self
+            .conclusions
+            .iter()
+            .filter_map(|conclusion| conclusion.advice);
+        self.process.is_some()
+            && advices.any(|advice| {
+                matches!(
+                    advice,
+                    Advice::Place(Remedy::MoveTo(_) | Remedy::MakeLocal | Remedy::Interleave)
+                )
+            })
+    }
+
     /// None yet.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self {
             wanted,
+            process: None,
             nodes: Vec::new(),
             sample_count: 0,
             areas: Areas::default(),

@@ -1,0 +1,90 @@
+#!/bin/sh
+# What scripts/attach.sh runs within the laboratory, with the programs and hither in the path.
+# usage: attach-guest.sh gains REPEATS NAME:COMMAND...
+#        attach-guest.sh two ROUNDS ITERATIONS TIME
+#        attach-guest.sh churn SECONDS PROCESSES KB READINGS
+set -u
+said=/tmp/said
+
+# One program alone, under the kernel's balancing, started by hither, and attached to. The seconds are
+# those that the program tells of its work.
+one() {
+  variant=$1
+  shift
+  echo "== $variant $*" >> $said
+  case $variant in
+    first-touch) "$@" ;;
+    kernel)
+      echo 1 > /proc/sys/kernel/numa_balancing
+      "$@"
+      echo 0 > /proc/sys/kernel/numa_balancing
+      ;;
+    run) hither run --policy carrefour -- "$@" 2>> $said ;;
+    attach)
+      "$@" &
+      hither attach -p $! 2>> $said
+      wait $!
+      ;;
+  esac
+}
+
+gains() {
+  repeats=$1
+  shift
+  for entry in "$@"; do
+    for round in $(seq "$repeats"); do
+      for variant in first-touch kernel run attach; do
+        seconds=$(one $variant ${entry#*:} | sed -n 's/^seconds: //p')
+        echo "${entry%%:*} $variant ${seconds:-failed}"
+      done
+    done
+  done
+  grep -E '^==|campaign|own cost|moved in|refused' $said >&2
+}
+
+# Anonymous pages of a process by node.
+nodes_of() {
+  awk '/anon=/ { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, p, "="); n[p[1]] += p[2] } }
+    END { for (k in n) printf " %s %d", k, n[k]; print "" }' "/proc/$1/numa_maps" 2> /dev/null
+}
+
+# The points of cluster are on node 0 and its threads on nodes 0 and 2, so that carrefour helps it; stream,
+# on nodes 1 and 3, has its memory at hand, so that wrong-node harms it.
+two() {
+  taskset 33 cluster partitioned --threads 4 --rounds "$1" > /tmp/cluster.txt &
+  taskset cc stream read --threads 4 --local --mb 16 --iterations "$2" > /tmp/stream.txt &
+  hither attach --name cluster --name stream --policy stream=wrong-node --for "$3" 2>&1
+  echo "attach: exit status $?"
+  for program in cluster stream; do
+    pid=$(pgrep -x $program) && echo "$program: anonymous pages:$(nodes_of "$pid")"
+  done
+  pkill -x 'cluster|stream'
+  wait
+  cat /tmp/cluster.txt /tmp/stream.txt
+}
+
+# All processes run on node 0, and memory is not short: their pages were made there. After --undo none may
+# be elsewhere; a process that loses a word of its table ends with a status that churn tells.
+churn() {
+  taskset 3 churn --seconds $(($1 + 15)) --processes "$2" --kb "$3" --readings "$4" > /tmp/churn.txt &
+  churn=$!
+  sleep 3
+  hither attach --name churn --policy wrong-node --undo --for "$1s" --json /tmp/report.json 2> $said
+  echo "attach: exit status $?"
+  tail -n 25 $said
+  lives=0 home=0 away=0
+  for pid in $(pgrep -x churn); do
+    set -- $(nodes_of "$pid")
+    [ $# -gt 0 ] && lives=$((lives + 1))
+    while [ $# -gt 1 ]; do
+      case $1 in N0) home=$((home + $2)) ;; *) away=$((away + $2)) ;; esac
+      shift 2
+    done
+  done
+  echo "after undo: $lives processes alive, $home anonymous pages on node 0, $away elsewhere"
+  wait $churn
+  echo "churn: exit status $?"
+  cat /tmp/churn.txt
+}
+
+"$@"
