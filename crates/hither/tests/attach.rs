@@ -19,17 +19,20 @@ fn report(arguments: &[&str]) -> (Value, String) {
 
 #[test]
 fn each_scope_has_its_processes_its_line_and_its_account() {
-    let (first, second) = (Sleeper::named("attach-a"), Sleeper::named("attach-b"));
+    let (first, second) = (
+        Sleeper::named("attach-pair-a"),
+        Sleeper::named("attach-pair-b"),
+    );
     let pid = second.pid();
     let (report, told) = report(&[
         "-p",
         &pid,
         "--name",
-        "attach-?",
+        "attach-pair-?",
         "--name",
         "attach-none",
         "--policy",
-        "attach-?=none",
+        "attach-pair-?=none",
         "--for",
         "1500ms",
     ]);
@@ -42,7 +45,7 @@ fn each_scope_has_its_processes_its_line_and_its_account() {
     let scopes = report["scopes"].as_array().unwrap();
     let named = |at: usize| (scopes[at]["name"].as_str(), scopes[at]["policy"].as_str());
     assert_eq!(named(0), (Some(&*pid), Some("carrefour")));
-    assert_eq!(named(1), (Some("attach-?"), Some("none")));
+    assert_eq!(named(1), (Some("attach-pair-?"), Some("none")));
     for scope in scopes {
         assert_eq!(scope["summary"]["moved_pages"], 0);
         assert!(
@@ -54,13 +57,13 @@ fn each_scope_has_its_processes_its_line_and_its_account() {
     for line in [
         "  2 processes, ",
         &format!(" {pid}: 1 processes; "),
-        " attach-?: 1 processes; ",
+        " attach-pair-?: 1 processes; ",
         "attach-none: no process yet; those that come are taken",
         "a dry run: what was decided was not done",
     ] {
         assert!(told.contains(line), "`{line}` is not in {told}");
     }
-    assert!(!told.contains("attach-?: no process yet"), "{told}");
+    assert!(!told.contains("attach-pair-?: no process yet"), "{told}");
     drop(first);
 }
 

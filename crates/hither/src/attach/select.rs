@@ -118,9 +118,9 @@ fn pids(word: &str, root: &Root) -> anyhow::Result<Chosen> {
 
 fn group(word: &str, root: &Root) -> anyhow::Result<Chosen> {
     let of_word = || format!("--cgroup {}", word.shown());
+    let folder = watchable::cgroup(root, word).with_context(of_word)?;
     // Older trees are listed as well, but processes do not tell their groups by one path there.
     cgroup::controllers(root).with_context(of_word)?;
-    let folder = watchable::cgroup(root, word).with_context(of_word)?;
     // What processes say of their group is seen from the root of this process's own view.
     let inner = folder.trim_start_matches(watchable::CGROUPS);
     let path = match inner {
