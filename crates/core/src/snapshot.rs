@@ -252,11 +252,11 @@ impl PageStats {
         self.reads.total() + self.writes.total()
     }
 
-    /// Adds its samples to those of each accessing node, by position.
-    pub fn add_users(&self, users: &mut [f64]) {
+    /// Adds its samples, each counting for so much, to those of each accessing node, by position.
+    pub fn add_users(&self, users: &mut [f64], weight: f64) {
         for (position, count) in self.reads.iter().chain(self.writes.iter()) {
             if let Some(sum) = users.get_mut(position) {
-                *sum += f64::from(count);
+                *sum += weight * f64::from(count);
             }
         }
     }

@@ -9,12 +9,19 @@ use std::process::Stdio;
 
 /// A dry run's report and what a person saw.
 fn report(arguments: &[&str]) -> (Value, String) {
-    let mut words = vec!["attach", "--dry-run", "--json", "-"];
-    words.extend(arguments);
-    let output = hither(&words).output().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let output = hither(&["attach", "--dry-run", "--json"])
+        .arg(&file)
+        .args(arguments)
+        .output()
+        .unwrap();
     let told = text(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {told}");
-    (serde_json::from_slice(&output.stdout).unwrap(), told)
+    assert!(output.status.success(), "{arguments:?}: {told}");
+    (
+        serde_json::from_slice(&fs::read(&file).unwrap()).unwrap(),
+        told,
+    )
 }
 
 #[test]

@@ -23,6 +23,10 @@ use crate::plan::Mechanism;
 use crate::snapshot::base_pages;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Times that a round may take as long as what is measured in intervals: 12 s at the short interval, more
+/// than the longest round.
+const ROUND_PATIENCE: u32 = 6;
+
 /// A page that a campaign moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MovedPage {
@@ -33,10 +37,6 @@ pub(super) struct MovedPage {
     /// Where the campaign found it.
     pub from: NodeId,
 }
-
-/// Times that a round may take as long as what is measured in intervals: 12 s at the short interval, more
-/// than the longest round.
-const ROUND_PATIENCE: u32 = 6;
 
 impl MovedPage {
     pub fn unit(&self) -> Unit {

@@ -135,7 +135,7 @@ impl Phases {
 fn users_of(snapshot: &Snapshot) -> Vec<f64> {
     let mut users = vec![0.0; snapshot.nodes.len()];
     for page in &snapshot.pages {
-        page.add_users(&mut users);
+        page.add_users(&mut users, 1.0);
     }
     users
 }

@@ -83,11 +83,7 @@ impl Round {
             let size = base_pages(page.huge) as f64;
             self.homes[home] += size;
             self.local += size * page.accesses(home) as f64 / total as f64;
-            for (position, count) in page.reads.iter().chain(page.writes.iter()) {
-                if let Some(sum) = self.users.get_mut(position) {
-                    *sum += size * f64::from(count) / total as f64;
-                }
-            }
+            page.add_users(&mut self.users, size / total as f64);
         }
         let residents = snapshot.processes.iter();
         let resident: u64 = residents

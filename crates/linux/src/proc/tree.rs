@@ -146,6 +146,15 @@ impl Scope {
         }
     }
 
+    /// Is this process chosen by its number?
+    fn has_number(&self, pid: i32) -> bool {
+        match self {
+            Self::Processes(pids) => pids.contains(&pid),
+            Self::Any(scopes) => scopes.iter().any(|scope| scope.has_number(pid)),
+            _ => false,
+        }
+    }
+
     /// Forgets numbers that were chosen and for which `keep` is false.
     fn retain(&mut self, keep: &impl Fn(i32) -> bool) {
         match self {
@@ -362,8 +371,12 @@ impl Tree {
             self.others.search(&self.root);
         }
         let scope = self.scope.clone();
-        let mut seen = HashSet::new();
-        let mut waiting = Vec::new();
+        let (mut seen, mut waiting) = (HashSet::new(), Vec::new());
+        // Who watches others and counted itself would never see them idle.
+        let own = std::process::id() as i32;
+        if !scope.has_number(own) {
+            seen.insert(own);
+        }
         self.begin_look(&scope, &mut seen, &mut waiting)?;
         while let Some((pid, is_walked)) = waiting.pop() {
             if !seen.insert(pid) {
@@ -394,15 +407,13 @@ impl Tree {
         Ok(())
     }
 
-    /// Whom the scope names, and whether their children must be looked for. This process is meant only
-    /// where its number is given: who watches others and counts itself would never see them idle.
+    /// Whom the scope names, and whether their children must be looked for.
     fn begin_look(
         &self,
         scope: &Scope,
         seen: &mut HashSet<i32>,
         waiting: &mut Vec<(i32, bool)>,
     ) -> Result<()> {
-        let own = std::process::id() as i32;
         let walked = |pid: i32| (pid, true);
         let listed = |pid: i32| (pid, false);
         match scope {
@@ -410,26 +421,15 @@ impl Tree {
                 seen.insert(*base);
                 waiting.extend(self.children(*base)?.into_iter().map(walked));
             }
-            Scope::Processes(pids) => {
-                waiting.extend(pids.iter().copied().map(walked));
-                if !pids.contains(&own) {
-                    seen.insert(own);
-                }
-            }
+            Scope::Processes(pids) => waiting.extend(pids.iter().copied().map(walked)),
             Scope::Cgroup(folder) => {
-                seen.insert(own);
-                waiting.extend(
-                    cgroup::processes(&self.root, folder)
-                        .into_iter()
-                        .map(listed),
-                );
+                let members = cgroup::processes(&self.root, folder);
+                waiting.extend(members.into_iter().map(listed));
             }
             Scope::Named(pattern) => {
-                seen.insert(own);
                 waiting.extend(self.others.named(pattern).into_iter().map(listed));
             }
             Scope::OfUser(user) => {
-                seen.insert(own);
                 waiting.extend(self.others.of_user(*user).into_iter().map(listed));
             }
             Scope::Any(scopes) => {

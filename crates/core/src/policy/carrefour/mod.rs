@@ -129,7 +129,7 @@ impl Carrefour {
             let users = users
                 .entry(page.pid)
                 .or_insert_with(|| vec![0.0; snapshot.nodes.len()]);
-            page.add_users(users);
+            page.add_users(users, 1.0);
         }
         let mut usable: BTreeMap<Pid, bool> = BTreeMap::new();
         for (pid, users) in users {
