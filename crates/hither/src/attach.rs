@@ -4,11 +4,10 @@ mod select;
 mod show;
 
 use crate::output::{can_write, is_standard_output, write};
-use crate::run::{self, choose};
-use crate::{print, signal_status, trackers, units};
-use anyhow::{Context, ensure};
+use crate::{print, run, signal_status, units};
+use anyhow::{Context, anyhow, ensure};
 use hither_agent::host::drive::{self, Session, Told};
-use hither_agent::host::{End, Supervisor};
+use hither_agent::host::{End, Hands, Supervisor};
 use hither_agent::{Dry, Execute};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::Foreign;
@@ -20,6 +19,7 @@ use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
+use hither_linux::tracker::table::{self, Here};
 use hither_linux::watch::Watch;
 use select::Chosen;
 use std::path::PathBuf;
@@ -96,9 +96,9 @@ impl Command {
         let (executor, backend): (Box<dyn Execute>, _) = match self.dry_run {
             true => (Box::new(Dry), "none, it is a dry run"),
             false => {
-                let backend = choose::backend()?;
-                let name = backend.name;
-                (Box::new(backend.movers()?), name)
+                let hands = Hands::find()?;
+                let name = hands.name;
+                (Box::new(hands.movers()?), name)
             }
         };
         let mut is_first = true;
@@ -181,25 +181,23 @@ impl Command {
         // Whose needs are most is served; the others have their share of it.
         policies.sort_by_key(|policy| std::cmp::Reverse(policy.needs().len()));
         let first = policies.first().context("there is no scope")?;
-        match choose::tracker(&**first, root, topology, None) {
+        let here = Here {
+            root,
+            topology,
+            ghz: None,
+        };
+        match table::to_decide(&**first, &here) {
             Ok(mut tracker) => {
                 tracker.set_sampling(Sampling::Full);
                 Ok((tracker, Vec::new()))
             }
             Err(why) if self.dry_run => {
-                let here = trackers::Here {
-                    root,
-                    topology,
-                    ghz: None,
-                };
-                let opened = (trackers::RESIDENCY.open)(&here);
-                let tracker = opened.map_err(|why| anyhow::anyhow!(why))?;
-                let mut notes: Vec<String> =
-                    format!("{why:#}").lines().map(str::to_owned).collect();
+                let tracker = (table::RESIDENCY.open)(&here).map_err(|why| anyhow!(why))?;
+                let mut notes: Vec<String> = why.to_string().lines().map(str::to_owned).collect();
                 notes.push("only where pages are is told, and nothing is decided".to_owned());
                 Ok((tracker, notes))
             }
-            Err(why) => Err(why),
+            Err(why) => Err(why.into()),
         }
     }
 }

@@ -21,7 +21,6 @@ mod sites;
 mod terminal;
 mod top;
 mod topo;
-mod trackers;
 mod units;
 mod watchable;
 mod zoom;

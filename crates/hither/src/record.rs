@@ -5,7 +5,6 @@ pub mod choose;
 
 use crate::print;
 use crate::run::parse_interval;
-use crate::trackers;
 use crate::units;
 use crate::watchable;
 use allocations::Allocations;
@@ -19,6 +18,7 @@ use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::{Topology, sysfs_cpu};
 use hither_linux::tracker::frames::FrameNodes;
+use hither_linux::tracker::table;
 use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
 use hither_recording::{Folder, Writer};
 use std::ffi::OsString;
@@ -278,7 +278,7 @@ pub fn meta(
     interval_us: u64,
 ) -> Meta {
     // Only what has physical addresses needs to know whose they are.
-    let frames = match tracker.meta.name == trackers::DAMON_PHYSICAL.name {
+    let frames = match tracker.meta.name == table::DAMON_PHYSICAL.name {
         true => FrameNodes::read(root),
         false => FrameNodes::default(),
     };

@@ -1,7 +1,6 @@
 //! `hither run`: a program placed on CPUs and memory, and beside the control loop that moves its
 //! memory.
 
-pub mod choose;
 mod numactl;
 mod place;
 mod places;
@@ -16,7 +15,7 @@ use crate::output::{can_write, is_standard_output, write};
 use crate::{print, units};
 use anyhow::{Context, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use hither_agent::host::cannot_start;
+use hither_agent::host::{Hands, cannot_start};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse};
@@ -26,6 +25,7 @@ use hither_linux::parts;
 use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
+use hither_linux::tracker::table::{self, Here};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -198,14 +198,19 @@ impl Command {
         let root = Root::host();
         let topology = Topology::read(&root).context("reading the machine")?;
         let ghz = machine.map(|machine| machine.cpu.ghz);
-        let tracker = choose::tracker(&*policy, &root, &topology, ghz)?;
-        let backend = choose::backend()?;
+        let here = Here {
+            root: &root,
+            topology: &topology,
+            ghz,
+        };
+        let tracker = table::to_decide(&*policy, &here)?;
+        let hands = Hands::find()?;
         let config = EngineConfig::at_interval(self.interval);
         Ok(Some(supervise::Setup {
             root,
             topology,
             tracker,
-            backend,
+            hands,
             engine: Engine::of_all(policy, config),
             interval_us: self.interval,
         }))

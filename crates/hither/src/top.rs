@@ -11,13 +11,13 @@ mod text;
 mod view;
 
 use crate::terminal::Terminal;
-use crate::trackers::{self, Here};
 use crate::{print, units, watchable};
 use anyhow::{Context, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hither_agent::host::top::{Ageing, Session, machine, model, process};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
+use hither_linux::tracker::table::{self, Here};
 use model::SortKey;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ impl Command {
             .transpose()
             .map_err(|error| anyhow!("--ages: {error}"))?;
         let open = || {
-            trackers::sampling(&Here {
+            table::to_look(&Here {
                 root: &root,
                 topology: &topology,
                 ghz: None,

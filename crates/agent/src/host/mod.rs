@@ -4,14 +4,16 @@ pub mod attendant;
 pub mod drive;
 mod error;
 pub mod estimate;
+mod hands;
 pub mod record;
 mod seats;
 pub mod spread;
 mod supervisor;
 pub mod top;
+pub mod weighing;
 pub mod weights;
 pub mod zoom;
 
 pub use error::{Error, Result};
-pub use seats::MOST_MOVERS;
+pub use hands::Hands;
 pub use supervisor::{Beat, Client, End, Input, Supervisor, cannot_start};

@@ -2,12 +2,12 @@
 //! program starts and looked at while it runs.
 
 use super::redirect::{Redirect, Redirected};
-use super::weigh::{self, Weighed, Weighing};
-use super::{numactl, start};
+use super::{numactl, start, weigh};
 use crate::print::DASH;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hither_agent::host::attendant::{Attendant, Attended, Look};
+use hither_agent::host::weighing::{self, Weighed, Weighing};
 use hither_core::bind::rules::WrittenRule;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode, ThreadPolicy};
 use hither_core::rset::{ResourceSet, Resources};
@@ -46,7 +46,7 @@ pub struct Options {
     memory: Option<MemoryPolicy>,
     /// Of --memory weighted: kernel (as they are), hmat, measured, or one for each node as in 3:1
     #[arg(long, value_name = "WEIGHTS", value_parser = weigh::parse)]
-    weights: Option<weigh::Source>,
+    weights: Option<weighing::Source>,
     /// Which CPUs threads get: float, fill, round-robin[:package|:node|:domain|:core]
     #[arg(long, value_name = "POLICY", value_parser = parse_threads)]
     threads: Option<ThreadPolicy>,
@@ -156,13 +156,14 @@ impl Options {
         let weighing = match (&self.weights, &binding.policy) {
             (None, _) => None,
             (Some(source), Some(policy)) if policy.mode == Mode::WeightedInterleave => {
-                let wanted = weigh::Wanted {
+                let wanted = weighing::Wanted {
                     source,
                     cpus: (binding.cpus.clone()).unwrap_or_else(|| resources.usable().cpus),
                     policy,
                     may_move,
                 };
-                Weighing::begin(&wanted, root, topology, resources)?
+                Weighing::begin(&wanted, root, topology, resources)
+                    .with_context(|| format!("--weights {source}"))?
             }
             _ => bail!("--weights says how --memory weighted takes turns; give that, too"),
         };
@@ -351,7 +352,7 @@ impl Placed {
             "shim": self.redirected.as_ref().map(Redirected::json),
             "look_count": self.attended.look_count,
             "seen": seen,
-            "weights": self.weighed.as_ref().map(|weighed| &weighed.json),
+            "weights": self.weighed.as_ref().map(weigh::json),
         })
     }
 }

@@ -1,11 +1,10 @@
 //! The program with what works beside it.
 
-use super::choose;
 use super::place::{Placed, Placement};
 use crate::print;
 use hither_agent::host::attendant::Attendant;
 use hither_agent::host::drive::{self, Decided, Session, Told};
-use hither_agent::host::{Beat, Client, End, Supervisor};
+use hither_agent::host::{Beat, Client, End, Hands, Supervisor};
 use hither_agent::{LEAST_SLEEP_US, Movers};
 use hither_core::engine::Engine;
 use hither_core::plan::Sampling;
@@ -25,7 +24,7 @@ pub struct Setup {
     /// Tells how memory is used.
     pub tracker: Box<dyn Tracker>,
     /// Moves pages.
-    pub backend: choose::Chosen,
+    pub hands: Hands,
     /// Decides.
     pub engine: Engine,
     /// Time between decisions in us.
@@ -88,7 +87,7 @@ pub fn run(
             (end, None)
         }
         Some(setup) => {
-            let backend = setup.backend.name;
+            let backend = setup.hands.name;
             let mut session = session(setup, explain)?;
             let end = drive::run(&supervisor, &mut session, None, others)?;
             (end, Some((session.finish(supervisor.now_us()), backend)))
@@ -114,7 +113,7 @@ pub fn run(
 fn session(setup: Setup, explain: bool) -> anyhow::Result<Session<'static, Movers>> {
     let base = std::process::id() as i32;
     let watch = Watch::new(&setup.root, &setup.topology, base, setup.tracker);
-    let executor = setup.backend.movers()?;
+    let executor = setup.hands.movers()?;
     let sink = |told: Told<'_>| {
         if let Told::Entry(entry) = told {
             print::err_lines(&format!("{entry}\n"));

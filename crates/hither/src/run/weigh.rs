@@ -1,40 +1,8 @@
-//! `--weights`: what each node gets in turn, and whether that pays.
-//!
-//! Measured weights are taken back where they do not pay: before the program starts, if all nodes
-//! together give no more than the near ones; while it runs, if it uses so little bandwidth that the
-//! near nodes' shorter latency is worth more. Then its pages move near, and to all nodes again if
-//! it comes to need them.
+//! `--weights`: as words, and what came of them.
 
-use crate::trackers::{self, Here};
-use anyhow::{Context, anyhow};
-use hither_agent::host::weights::{Guard, Guarded, Guarding};
-use hither_core::bind::{KernelPolicy, Mode, Weights};
-use hither_core::ids::NodeId;
-use hither_core::rset::Resources;
-use hither_core::set::{CpuSet, NodeSet};
-use hither_linux::backend::kernel::KernelBackend;
-use hither_linux::bind::weights::{Measured, Table};
-use hither_linux::restore;
-use hither_linux::root::Root;
-use hither_linux::topology::Topology;
-use hither_linux::watch::Watch;
-use hither_mover::Backend;
+use hither_agent::host::weighing::{Source, Weighed};
+use hither_core::bind::Weights;
 use serde_json::json;
-use std::collections::BTreeMap;
-use std::process;
-
-/// Where weights come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// As the kernel has them.
-    Kernel,
-    /// Bandwidths that firmware tells.
-    Hmat,
-    /// Bandwidths measured now.
-    Measured,
-    /// What the user says.
-    Given(String),
-}
 
 /// `kernel`, `hmat`, `measured`, `3:1`.
 pub fn parse(text: &str) -> Result<Source, String> {
@@ -51,239 +19,34 @@ pub fn parse(text: &str) -> Result<Source, String> {
     }
 }
 
-/// Weights in force.
-#[derive(Debug)]
-pub struct Weighing {
-    table: Option<Table>,
-    policy: KernelPolicy,
-    weights: Option<Weights>,
-    measured: Option<Measured>,
-    guard: Option<Guard>,
-    /// Sentences for a person, before the program starts.
-    pub told: Vec<String>,
-    notes: Vec<String>,
-}
-
-/// What weights are worked out for.
-pub struct Wanted<'a> {
-    /// Where they come from.
-    pub source: &'a Source,
-    /// What the program runs on.
-    pub cpus: CpuSet,
-    /// Weighted interleave over some nodes.
-    pub policy: &'a KernelPolicy,
-    /// Is nobody else to move the program's pages?
-    pub may_move: bool,
-}
-
-impl Weighing {
-    /// Sets the system's weights, unless the kernel's own are meant. Where measuring says that they
-    /// do not pay, nothing is set, and [`Self::policy`] is another than was asked for.
-    ///
-    /// # Errors
-    /// Weights that do not fit the nodes, bandwidths that nobody knows, no right to set weights.
-    pub fn begin(
-        wanted: &Wanted<'_>,
-        root: &Root,
-        topology: &Topology,
-        resources: &Resources,
-    ) -> anyhow::Result<Option<Self>> {
-        let nodes = wanted.policy.nodes.intersection(&resources.usable().nodes);
-        let mut weighing = Self {
-            table: None,
-            policy: wanted.policy.clone(),
-            weights: None,
-            measured: None,
-            guard: None,
-            told: Vec::new(),
-            notes: Vec::new(),
-        };
-        let weights = match wanted.source {
-            Source::Kernel => return Ok(None),
-            Source::Given(text) => Some(Weights::parse(text, &nodes)),
-            Source::Hmat => Some(of_firmware(resources, &nodes)),
-            Source::Measured => None,
-        };
-        let weights = weights
-            .transpose()
-            .map_err(|why| anyhow!("--weights: {why}"))?;
-        let folder = restore::runtime_folder()?;
-        let (table, note) = Table::take(root, &folder, &nodes).context("--weights")?;
-        weighing.told.extend(note);
-        match weights {
-            Some(weights) => {
-                table.set(&weights).context("--weights")?;
-                weighing.told.push(format!("weights: {weights}"));
-                weighing.weights = Some(weights);
-            }
-            None => {
-                let measured = Measured::take(topology, &wanted.cpus, &nodes, &table);
-                let measured = measured.context("--weights measured")?;
-                weighing.told.push(sentence(&measured));
-                if !measured.pays() {
-                    weighing.refuse(table, measured)?;
-                    return Ok(Some(weighing));
-                }
-                if measured.near_gbs > 0.0 && wanted.may_move {
-                    weighing.guard = guard(root, topology, wanted.policy, &measured)
-                        .map_err(|why| {
-                            weighing.told.push(format!(
-                                "weights: whether the program needs them is not watched: {why}"
-                            ));
-                        })
-                        .ok();
-                }
-                weighing.weights = Some(measured.weights.clone());
-                weighing.measured = Some(measured);
-            }
-        }
-        weighing.table = Some(table);
-        Ok(Some(weighing))
-    }
-
-    /// The near nodes are better: they are preferred, and the others take what has no room there.
-    fn refuse(&mut self, table: Table, measured: Measured) -> anyhow::Result<()> {
-        table.put_back().context("--weights")?;
-        let mode = match measured.near.len() {
-            1 => Mode::Preferred,
-            _ => Mode::PreferredMany,
-        };
-        self.policy = KernelPolicy::new(mode, measured.near.clone());
-        self.told.push(format!(
-            "weights: refused, as they would win nothing; memory {} instead",
-            self.policy
-        ));
-        self.measured = Some(measured);
-        Ok(())
-    }
-
-    /// The policy for the program.
-    #[must_use]
-    pub fn policy(&self) -> &KernelPolicy {
-        &self.policy
-    }
-
-    /// Looks whether the weights pay, and moves pages if not. Returns the time to sleep in us;
-    /// `None` where there is nothing to look at.
-    pub fn turn(&mut self, root: &Root) -> Option<u64> {
-        let (guard, table) = (self.guard.as_mut()?, self.table.as_ref()?);
-        guard.turn(root, table)
-    }
-
-    /// Puts the system's weights back, and says what came of them.
-    #[must_use]
-    pub fn finish(mut self) -> Weighed {
-        let guarded = self.guard.take().map(Guard::finish);
-        let json = self.json(guarded.as_ref());
-        self.notes
-            .extend(guarded.into_iter().flat_map(|guarded| guarded.notes));
-        if let Some(Err(error)) = self.table.take().map(Table::put_back) {
-            let text = format!("weights: the system's are not put back: {error}");
-            self.notes.push(text);
-        }
-        Weighed {
-            notes: self.notes,
-            json,
-        }
-    }
-
-    fn json(&self, guarded: Option<&Guarded>) -> serde_json::Value {
-        let weights = self.weights.iter().flat_map(Weights::iter);
-        let weights = weights.map(|(node, weight)| json!({"node": node, "weight": weight}));
-        let measured = self.measured.as_ref().map(|measured| {
-            let alone = measured.alone.iter();
-            let alone = alone.map(|(node, gbs)| json!({"node": node, "read_gbs": gbs}));
-            json!({
-                "alone": alone.collect::<Vec<_>>(),
-                "together_gbs": measured.together,
-                "near": measured.near.to_string(),
-                "near_gbs": measured.near_gbs,
-                "refused": !measured.pays(),
-            })
-        });
-        let watched = guarded.map(|guarded| {
-            json!({
-                "reach": guarded.reach.to_string(),
-                "changes": guarded.changes,
-                "moved_pages": guarded.moved_pages,
-                "refused_pages": guarded.refused_pages,
-            })
-        });
+/// `placed.weights` of hither.run/1.
+pub fn json(weighed: &Weighed) -> serde_json::Value {
+    let weights = weighed.weights.iter().flat_map(Weights::iter);
+    let weights = weights.map(|(node, weight)| json!({"node": node, "weight": weight}));
+    let measured = weighed.measured.as_ref().map(|measured| {
+        let alone = measured.alone.iter();
+        let alone = alone.map(|(node, gbs)| json!({"node": node, "read_gbs": gbs}));
         json!({
-            "set": weights.collect::<Vec<_>>(),
-            "measured": measured,
-            "watched": watched,
+            "alone": alone.collect::<Vec<_>>(),
+            "together_gbs": measured.together,
+            "near": measured.near.to_string(),
+            "near_gbs": measured.near_gbs,
+            "refused": !measured.pays(),
         })
-    }
-}
-
-/// What became of weights.
-#[derive(Debug)]
-pub struct Weighed {
-    /// Sentences for a person.
-    pub notes: Vec<String>,
-    /// `placed.weights` of hither.run/1.
-    pub json: serde_json::Value,
-}
-
-/// Looks after the weights; where it cannot, says why.
-fn guard(
-    root: &Root,
-    topology: &Topology,
-    policy: &KernelPolicy,
-    measured: &Measured,
-) -> Result<Guard, String> {
-    let here = Here {
-        root,
-        topology,
-        ghz: None,
-    };
-    // The only one yet that counts the traffic of nodes.
-    let tracker = (trackers::OPIUM.open)(&here)?;
-    let backend = KernelBackend::new();
-    backend.probe().map_err(|why| why.to_string())?;
-    let watch = Watch::new(root, topology, process::id() as i32, tracker);
-    let guarding = Guarding {
-        near: measured.near.clone(),
-        near_gbs: measured.near_gbs,
-        weights: measured.weights.clone(),
-        policy: policy.clone(),
-    };
-    Ok(Guard::new(watch, Box::new(backend), guarding))
-}
-
-fn of_firmware(resources: &Resources, nodes: &NodeSet) -> Result<Weights, String> {
-    let meant = resources
-        .nodes
-        .iter()
-        .filter(|node| nodes.contains(node.id));
-    let bandwidths = meant.map(|node| {
-        let mbs = node
-            .read_bandwidth_mbs
-            .filter(|mbs| *mbs > 0)
-            .ok_or_else(|| {
-                format!(
-                    "firmware tells no bandwidth of {} (HMAT); take measured, or say them",
-                    node.id
-                )
-            })?;
-        Ok((node.id, mbs as f64))
     });
-    let bandwidths: Result<BTreeMap<NodeId, f64>, String> = bandwidths.collect();
-    Ok(Weights::of_bandwidths(&bandwidths?))
-}
-
-fn sentence(measured: &Measured) -> String {
-    let alone = measured.alone.iter();
-    let alone: Vec<String> = alone
-        .map(|(node, gbs)| format!("{node} {gbs:.1}"))
-        .collect();
-    format!(
-        "weights: {}, as these CPUs read {} GB/s alone and {:.1} GB/s together",
-        measured.weights,
-        alone.join(", "),
-        measured.together
-    )
+    let watched = weighed.guarded.as_ref().map(|guarded| {
+        json!({
+            "reach": guarded.reach.to_string(),
+            "changes": guarded.changes,
+            "moved_pages": guarded.moved_pages,
+            "refused_pages": guarded.refused_pages,
+        })
+    });
+    json!({
+        "set": weights.collect::<Vec<_>>(),
+        "measured": measured,
+        "watched": watched,
+    })
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::root::Root;
 use crate::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::snapshot::{NodeCounts, PageStats};
+use std::ops::Range;
 
 /// Pages per query.
 const QUERY_PAGES: usize = 4096;
@@ -99,6 +100,60 @@ impl ByPage {
         pages.retain(|page| page.home != NOWHERE);
     }
 
+    /// The node of each page of these ranges, ascending, that is in memory: of many pages, in bulk.
+    pub fn places(&mut self, pid: i32, map: &Pagemap, ranges: &[Range<u64>]) -> Vec<(u64, NodeId)> {
+        let mut found = Vec::new();
+        let mut last = None;
+        for span in spans(ranges) {
+            self.entries.clear();
+            self.entries.resize((span.end - span.start) as usize, 0);
+            let read = map.read(span.start, &mut self.entries, &mut self.bytes);
+            self.entries.truncate(read.unwrap_or(0));
+            let before = found.len();
+            for (page, &entry) in (span.start..).zip(&self.entries) {
+                let Some(frame) = pagemap::frame(entry) else {
+                    continue;
+                };
+                let is_same = matches!(&last, Some((around, _)) if Range::contains(around, &frame));
+                if !is_same {
+                    last = self.frames.around(frame);
+                }
+                found.extend(last.as_ref().map(|&(_, node)| (page, node)));
+            }
+            if found.len() == before {
+                self.query_places(pid, span, &mut found);
+            }
+        }
+        found
+    }
+
+    /// The same where the kernel tells no frames.
+    fn query_places(&mut self, pid: i32, pages: Range<u64>, found: &mut Vec<(u64, NodeId)>) {
+        for chunk in self
+            .entries
+            .chunks(QUERY_PAGES)
+            .zip(pages.clone().step_by(QUERY_PAGES))
+        {
+            let (entries, first) = chunk;
+            let present = (first..)
+                .zip(entries)
+                .filter(|&(_, &entry)| pagemap::is_present(entry));
+            self.addresses.clear();
+            self.addresses.extend(present.map(|(page, _)| page << 12));
+            self.status.clear();
+            self.status.resize(self.addresses.len(), -1);
+            if self.addresses.is_empty()
+                || sys::query_pages(pid, &self.addresses, &mut self.status).is_err()
+            {
+                continue;
+            }
+            let answers = self.addresses.iter().zip(&self.status);
+            found.extend(answers.filter_map(|(address, &status)| {
+                Some((address >> 12, NodeId(u32::try_from(status).ok()?)))
+            }));
+        }
+    }
+
     /// Homes from the frames of the page map.
     fn read_homes(&mut self, map: &Pagemap, pages: &mut [PageStats]) {
         if self.frames.is_empty() {
@@ -162,6 +217,28 @@ impl ByPage {
     }
 }
 
+/// Reads of a page map that cover these ranges, ascending.
+fn spans(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut spans: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let mut first = range.start;
+        while first < range.end {
+            match spans.last_mut() {
+                Some(last) if first - last.end <= READ_GAP && first - last.start < READ_PAGES => {
+                    last.end = range.end.min(last.start + READ_PAGES);
+                    first = last.end;
+                }
+                _ => {
+                    let end = range.end.min(first + READ_PAGES);
+                    spans.push(first..end);
+                    first = end;
+                }
+            }
+        }
+    }
+    spans
+}
+
 /// The home of a page among [`ByPage::finish`]'s.
 pub(super) fn home_of(pages: &[PageStats], pid: i32, page: u64) -> Option<NodeId> {
     let found = pages.binary_search_by_key(&(Pid(pid), page), |stats| (stats.pid, stats.page));
@@ -203,6 +280,25 @@ mod tests {
     }
 
     #[test]
+    fn ranges_are_read_in_spans_that_end() {
+        let far = 3 * READ_PAGES;
+        assert_eq!(
+            spans(&[
+                5..6,
+                8..10,
+                9 + READ_GAP..12 + READ_GAP,
+                far..far + READ_PAGES + 7
+            ]),
+            [
+                5..12 + READ_GAP,
+                far..far + READ_PAGES,
+                far + READ_PAGES..far + READ_PAGES + 7
+            ]
+        );
+        assert_eq!(spans(&[]), []);
+    }
+
+    #[test]
     fn both_ways_find_the_same_homes() {
         let mut child = Command::new("sleep")
             .arg("60")
@@ -240,6 +336,16 @@ mod tests {
         // Pages of the kernel itself (vdso) have a frame, and no answer of move_pages.
         let read = homes(ByPage::new(&Root::host()));
         assert!(queried.iter().all(|stats| read.contains(stats)));
+        let process = tree.processes().iter().find(|p| p.pid == pid);
+        let map = process
+            .and_then(|process| process.pagemap.as_ref())
+            .unwrap();
+        let ranges: Vec<_> = found.iter().map(|&page| page..page + 1).collect();
+        for mut by_page in [ByPage::default(), ByPage::new(&Root::host())] {
+            let places = by_page.places(pid, map, &ranges);
+            let is_told = |stats: &PageStats| places.contains(&(stats.page, stats.home));
+            assert!(queried.iter().all(is_told), "{places:?}");
+        }
         child.kill().unwrap();
         child.wait().unwrap();
     }

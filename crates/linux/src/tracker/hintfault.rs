@@ -38,7 +38,6 @@ use super::by_page::{ByPage, home_of};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::perf::sampler::{EventSpec, Sampler};
-use crate::proc::stat::TICKS_PER_SECOND;
 use crate::proc::tree::Tree;
 use crate::restore;
 use crate::root::Root;
@@ -60,7 +59,7 @@ const FULL_RATE: u64 = 40_000;
 const CHEAP_RATE: u64 = 4_000;
 /// Pages that are looked for when watching begins, at most (1 GiB): where others are is known from their
 /// second fault on.
-const MOST_LOOKED_AT: usize = 1 << 18;
+const MOST_LOOKED_AT: u64 = 1 << 18;
 /// Time between two looks at memory in use and at the kernel's counts.
 const PACE_NS: u64 = 1_000_000_000;
 const BASIS: &str = "NUMA hint faults, sampled as page faults";
@@ -103,9 +102,9 @@ struct Running {
     sampler: Sampler,
     balancing: Balancing,
     before: BalancingCounters,
-    /// When it began, in clock ticks since boot.
-    began_ticks: u64,
-    /// Was it looked what those have in memory that ran before?
+    /// Of the watched, and of others, when they were looked at last.
+    pages: (u64, u64),
+    /// Are faults told, and was it looked before what programs have in memory?
     has_met: bool,
 }
 
@@ -199,12 +198,11 @@ impl HintFaultTracker {
         self.totals
     }
 
-    /// What starts after this is seen from its first touches on, and gone over soon: how soon is decided
-    /// when a process executes its program.
+    /// What starts after this is gone over soon: how soon is decided when a process executes its program.
+    /// Faults are told from [`Self::meet`] on.
     fn start(&mut self) -> Result<()> {
         let sampler = Sampler::open(&self.root, &EventSpec::page_faults(), &self.cpus)?;
         let balancing = Balancing::begin(&self.root, &self.journals, &mut self.notes)?;
-        sampler.switch(true)?;
         if !std::mem::replace(&mut self.moves_told, true) {
             self.notes.push(KERNEL_MOVES.to_owned());
         }
@@ -212,7 +210,7 @@ impl HintFaultTracker {
             sampler,
             balancing,
             before: BalancingCounters::read(&self.root).unwrap_or_default(),
-            began_ticks: sys::boottime_ns() / (1_000_000_000 / TICKS_PER_SECOND),
+            pages: (0, 0),
             has_met: false,
         });
         Ok(())
@@ -299,16 +297,20 @@ impl HintFaultTracker {
         hint_faults
     }
 
-    /// What those have in memory that ran before it began.
-    fn meet(&mut self, tree: &Tree) {
-        let Some(running) = &mut self.running else {
-            return;
-        };
-        if !std::mem::replace(&mut running.has_met, true) {
-            let began = running.began_ticks;
-            let older = tree.processes().iter();
-            self.known = Known::of(older.filter(|process| process.start_ticks() < began));
-            self.look_around(tree);
+    /// Looks what programs have in memory, and has faults told from then on: a page that is filled before
+    /// costs a fraction of its first touch told.
+    fn meet(&mut self, tree: &Tree) -> Result<()> {
+        if self.running.as_ref().is_none_or(|running| running.has_met) {
+            return Ok(());
+        }
+        self.known = Known::of(tree.processes().iter());
+        self.look_around(tree);
+        match &mut self.running {
+            Some(running) => {
+                running.has_met = true;
+                running.sampler.switch(true)
+            }
+            None => Ok(()),
         }
     }
 
@@ -316,14 +318,18 @@ impl HintFaultTracker {
     fn look_around(&mut self, tree: &Tree) {
         let mut left = MOST_LOOKED_AT;
         for process in tree.processes() {
-            for range in self.known.at_start(process.incarnation) {
-                for page in range.clone().take(left) {
-                    self.by_page.add(process.pid, page, 0, false);
-                    left -= 1;
-                }
+            let Some(map) = &process.pagemap else {
+                continue;
+            };
+            let owner = process.incarnation;
+            let mut ranges = self.known.at_start(owner).to_vec();
+            for range in &mut ranges {
+                range.end = range.end.min(range.start + left);
+                left -= range.end - range.start;
             }
+            let places = self.by_page.places(process.pid, map, &ranges);
+            self.known.place(owner, places.into_iter());
         }
-        self.note_places(tree, &lives(tree));
     }
 
     /// Notes where the pages are that were added to `by_page`.
@@ -367,15 +373,29 @@ impl HintFaultTracker {
         let pages = tree.processes().iter().map(|p| p.resident_pages).sum();
         let memory = self.root.parse("proc/meminfo", parse::proc_meminfo)?;
         let used = memory.total_kb.saturating_sub(memory.free_kb) / 4;
+        running.pages = (pages, used.saturating_sub(pages));
+        self.add_kernel_counts();
+        self.set_pace()
+    }
+
+    /// For the sampling that is wanted, and the memory that was seen last.
+    fn set_pace(&mut self) -> Result<()> {
         let rate = match self.sampling {
             Sampling::Full => FULL_RATE,
             Sampling::Cheap | Sampling::Off => CHEAP_RATE,
         };
-        let balancing = &mut running.balancing;
-        balancing.pace(pages, used.saturating_sub(pages), rate)?;
-        self.totals.period_ms = balancing.period_ms();
-        self.add_kernel_counts();
-        Ok(())
+        match &mut self.running {
+            Some(Running {
+                balancing,
+                pages: (watched @ 1.., others),
+                ..
+            }) => {
+                balancing.pace(*watched, *others, rate)?;
+                self.totals.period_ms = balancing.period_ms();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add_kernel_counts(&mut self) {
@@ -441,10 +461,10 @@ impl Tracker for HintFaultTracker {
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {
-        if self.sampling != sampling {
-            self.paced_ns = 0;
+        if std::mem::replace(&mut self.sampling, sampling) != sampling {
+            // The kernel follows after another time over all memory.
+            drop(self.set_pace());
         }
-        self.sampling = sampling;
         match sampling {
             Sampling::Off => self.stop(),
             // What is wrong is told when somebody looks.
@@ -465,7 +485,7 @@ impl Tracker for HintFaultTracker {
         if self.running.is_none() {
             self.start()?;
         }
-        self.meet(tree);
+        self.meet(tree)?;
         snapshot.samples_lost = self.read_faults();
         let hint_faults = self.count(tree, snapshot);
         snapshot.sample_count = Evidence::measured(hint_faults, BASIS);

@@ -6,9 +6,11 @@ pub mod damon;
 pub mod frames;
 pub mod hintfault;
 mod listing;
+mod none;
 pub mod opium;
 pub mod perf;
 pub mod residency;
+pub mod table;
 pub mod view;
 pub mod written;
 

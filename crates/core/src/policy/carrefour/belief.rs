@@ -105,6 +105,9 @@ struct Pairs {
 
 impl Pairs {
     fn age(&mut self, now: u32) {
+        if self.at == now {
+            return;
+        }
         let factor = PAIR_DECAY.powi(i32::try_from(now - self.at).unwrap_or(i32::MAX));
         self.agree *= factor;
         self.differ *= factor;
@@ -182,6 +185,9 @@ impl Record {
 
     /// Decayed samples as of `now`.
     pub fn weight(&self, now: u32) -> f64 {
+        if self.weight == 0.0 {
+            return 0.0;
+        }
         f64::from(self.weight)
             * f64::from(WEIGHT_DECAY).powi((now - self.at).try_into().unwrap_or(i32::MAX))
     }
@@ -215,18 +221,17 @@ impl Record {
         self.samples = total;
         self.at = now;
         let last = self.seen_since(first).next_back().map(|seen| seen.interval);
-        let before: Vec<u16> = self
-            .seen_since(first)
-            .filter(|seen| Some(seen.interval) == last)
-            .map(|seen| seen.node)
-            .collect();
+        let before = || {
+            self.seen_since(first)
+                .filter(|seen| Some(seen.interval) == last)
+        };
         let (mut agree, mut differ) = (0.0, 0.0);
-        if !before.is_empty() && !samples.is_empty() {
+        if last.is_some() && !samples.is_empty() {
             let common = samples
                 .iter()
-                .filter(|(node, _)| before.contains(&(*node as u16)))
+                .filter(|(node, _)| before().any(|seen| seen.node == *node as u16))
                 .count();
-            let matching = common as f64 / (before.len() * samples.len()) as f64;
+            let matching = common as f64 / (before().count() * samples.len()) as f64;
             agree += matching;
             differ += 1.0 - matching;
         }

@@ -56,8 +56,14 @@ impl Known {
             let scanned = map.scan(0..USER_END_PAGE, PAGE_IS_PRESENT, |range| {
                 ranges.push(range)
             });
-            if scanned.is_ok() {
-                known.start.insert(process.incarnation, ranges);
+            if scanned.is_err() {
+                continue;
+            }
+            known.start.insert(process.incarnation, ranges);
+            for huge in map.huge(0..USER_END_PAGE).unwrap_or_default() {
+                for page in huge.step_by(PAGES).take(MOST_BLOCKS) {
+                    known.add_huge(process.incarnation, page);
+                }
             }
         }
         known
@@ -111,6 +117,23 @@ impl Known {
                 let was = std::mem::replace(place, new);
                 let has_moved = was != NOWHERE && was != new;
                 page.was = has_moved.then_some(NodeId(u32::from(was)));
+            }
+        }
+    }
+
+    /// Notes where the pages of one process, ascending, are that were looked for when watching began; of a
+    /// huge page all are the same.
+    pub fn place(&mut self, owner: u32, pages: impl Iterator<Item = (u64, NodeId)>) {
+        let mut pages = pages.peekable();
+        while let Some(&(first, _)) = pages.peek() {
+            let number = at(first).0;
+            if self.blocks.len() >= MOST_BLOCKS && !self.blocks.contains_key(&(owner, number)) {
+                return;
+            }
+            let block = self.blocks.entry((owner, number)).or_default();
+            while let Some((page, node)) = pages.next_if(|&(page, _)| at(page).0 == number) {
+                let index = if block.is_huge { 0 } else { at(page).1 };
+                block.places[index] = u16::try_from(node.0).unwrap_or(NOWHERE);
             }
         }
     }

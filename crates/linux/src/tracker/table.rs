@@ -1,0 +1,262 @@
+//! The trackers there are: what each tells, what it is good for, how it is opened. Who wants one
+//! takes the first that serves, in the order of [`TABLE`].
+
+use super::Tracker;
+use super::damon::{Addresses, DamonTracker, Setting};
+use super::hintfault::HintFaultTracker;
+use super::none::NoAccesses;
+use super::opium::OpiumTracker;
+use super::perf::PerfTracker;
+use super::residency::ResidencyTracker;
+use super::written::WrittenTracker;
+use crate::root::Root;
+use crate::topology::Topology;
+use hither_core::policy::{EvidenceKind, Policy};
+
+/// What kdamonds may use of the machine's CPU time.
+const DAMON_BUDGET: f64 = 0.01;
+/// What looking for written pages may use of one CPU, faults of the programs included, before
+/// somebody gives it another share.
+const WRITTEN_BUDGET: f64 = 0.01;
+
+/// What a tracker is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct Here<'a> {
+    /// Where `/proc` and `/sys` are.
+    pub root: &'a Root,
+    /// The machine.
+    pub topology: &'a Topology,
+    /// Clock of the CPUs, where it is known.
+    pub ghz: Option<f64>,
+}
+
+/// Does a tracker make recordings?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Records {
+    /// The first of these that works.
+    Unasked,
+    /// Where it is named: physical memory is everybody's, hint faults have the kernel move pages of
+    /// programs that hither did not bind, and of written pages reads are missing, while somebody
+    /// else may use the process's soft-dirty bits.
+    Asked,
+    /// Not at all.
+    Never,
+}
+
+/// A tracker.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it tells.
+    pub about: &'static str,
+    /// May policies decide by it?
+    pub decides: bool,
+    /// Does it make recordings?
+    pub records: Records,
+    /// Does it sample accesses and change nothing of what it watches? So that it serves who only looks.
+    pub only_looks: bool,
+    /// Opens it, or says why not and what would help.
+    pub open: fn(&Here<'_>) -> Opened,
+}
+
+/// A tracker, or why there is none and what would help.
+pub type Opened = Result<Box<dyn Tracker>, String>;
+
+/// The lab's device: the only one that counts the traffic of nodes.
+pub const OPIUM: Entry = Entry {
+    name: "opium",
+    about: "memory fills sampled by the lab's device, with address, CPU, node and latency",
+    decides: true,
+    records: Records::Unasked,
+    only_looks: true,
+    open: |here| opened(OpiumTracker::open(here.root, here.topology, here.ghz)),
+};
+
+/// Access bits of the machine's memory.
+pub const DAMON_PHYSICAL: Entry = Entry {
+    name: "damon-physical",
+    about: "access bits of all physical memory by DAMON: which memory is hot, not whose it is",
+    decides: false,
+    records: Records::Asked,
+    only_looks: false,
+    open: |here| damon(here, Addresses::Physical),
+};
+
+/// Where pages are: works everywhere, and for policies that need no accesses.
+pub const RESIDENCY: Entry = Entry {
+    name: "residency",
+    about: "where pages are, not who uses them",
+    decides: true,
+    records: Records::Never,
+    only_looks: false,
+    open: |here| Ok(Box::new(ResidencyTracker::new(here.root.clone()))),
+};
+
+/// All of them, the best first.
+pub const TABLE: &[Entry] = &[
+    OPIUM,
+    Entry {
+        name: "perf",
+        about: "memory accesses sampled by the PMU, with address, CPU, data source and latency",
+        decides: true,
+        records: Records::Unasked,
+        only_looks: true,
+        open: |here| opened(PerfTracker::open(here.root, here.topology, here.ghz)),
+    },
+    Entry {
+        name: "damon",
+        about: "access bits of page tables by DAMON: what is hot, not who uses it from where",
+        decides: false,
+        records: Records::Unasked,
+        only_looks: false,
+        open: |here| damon(here, Addresses::Virtual),
+    },
+    // Works everywhere: what follows records where it is asked for.
+    Entry {
+        name: "none",
+        about: "no accesses: processes, their mappings and where their pages are",
+        decides: false,
+        records: Records::Unasked,
+        only_looks: false,
+        open: |_| Ok(Box::new(NoAccesses)),
+    },
+    DAMON_PHYSICAL,
+    Entry {
+        name: "hintfault",
+        about: "NUMA hint faults: which CPU touches which page, once per page and scan; the kernel also \
+                moves pages meanwhile",
+        decides: true,
+        records: Records::Asked,
+        only_looks: false,
+        open: |here| opened(HintFaultTracker::open(here.root, here.topology)),
+    },
+    Entry {
+        name: "written",
+        about: "soft-dirty bits of page tables: which pages are written, exactly, and no reads; costs \
+                the program a fault for each page that it writes after a look",
+        decides: false,
+        records: Records::Asked,
+        only_looks: false,
+        open: |here| opened(WrittenTracker::open(here.root, WRITTEN_BUDGET)),
+    },
+    RESIDENCY,
+];
+
+fn damon(here: &Here<'_>, addresses: Addresses) -> Opened {
+    opened(DamonTracker::open(
+        here.root,
+        addresses,
+        Setting::ADAPTIVE,
+        DAMON_BUDGET,
+    ))
+}
+
+fn opened<T: Tracker + 'static>(opened: crate::Result<T>) -> Opened {
+    match opened {
+        Ok(tracker) => Ok(Box::new(tracker)),
+        Err(error) => Err(format!("{}; {}", error.reason, error.remedy)),
+    }
+}
+
+/// No tracker gives what a policy needs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "policy {policy} needs {needs}, and no tracker can give that here\n  {}\n  to mend it: {}",
+    reasons.join("\n  "),
+    EvidenceKind::PageAccesses.remedy()
+)]
+pub struct NoEvidence {
+    policy: &'static str,
+    needs: String,
+    /// Of each tracker, why not.
+    reasons: Vec<String>,
+}
+
+/// The first tracker that gives all that the policy needs.
+///
+/// # Errors
+/// Where none does: what is missing, why each tracker cannot give it, and how to get it.
+pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker>, NoEvidence> {
+    // Distances come with the topology, whatever the tracker.
+    let needs = policy.needs().iter();
+    let needs: Vec<EvidenceKind> = needs
+        .copied()
+        .filter(|&kind| kind != EvidenceKind::Distances)
+        .collect();
+    let mut reasons = Vec::new();
+    for entry in TABLE.iter().filter(|entry| entry.decides) {
+        let why = match (entry.open)(here) {
+            Err(why) => why,
+            Ok(tracker) => match needs.iter().find(|kind| !tracker.gives().contains(kind)) {
+                None => return Ok(tracker),
+                Some(kind) => format!("it does not tell {}", kind.name()),
+            },
+        };
+        reasons.push(format!("tracker {}: {why}", entry.name));
+    }
+    let needs: Vec<&str> = needs.iter().map(|kind| kind.name()).collect();
+    Err(NoEvidence {
+        policy: policy.name(),
+        needs: needs.join(", "),
+        reasons,
+    })
+}
+
+/// The tracker of a name that makes recordings, or the first that does so unasked and works here, and
+/// why better ones were not taken.
+///
+/// # Errors
+/// Why the one that was asked for does not work here, and what would help.
+pub fn to_record(
+    name: Option<&str>,
+    here: &Here<'_>,
+) -> Result<(&'static Entry, Box<dyn Tracker>, Vec<String>), String> {
+    let mut notes = Vec::new();
+    let meant = |entry: &&Entry| match name {
+        Some(name) => name == entry.name && entry.records != Records::Never,
+        None => entry.records == Records::Unasked,
+    };
+    for entry in TABLE.iter().filter(meant) {
+        match (entry.open)(here) {
+            Ok(tracker) => return Ok((entry, tracker, notes)),
+            Err(why) => notes.push(format!("tracker {} does not work here: {why}", entry.name)),
+        }
+    }
+    Err(notes.join("\n  "))
+}
+
+/// A tracker that samples accesses and changes nothing of what it watches.
+///
+/// # Errors
+/// Why none can, in a sentence.
+pub fn to_look(here: &Here<'_>) -> Opened {
+    let mut reasons = Vec::new();
+    for entry in TABLE.iter().filter(|entry| entry.only_looks) {
+        match (entry.open)(here) {
+            Ok(tracker) if tracker.gives().contains(&EvidenceKind::PageAccesses) => {
+                return Ok(tracker);
+            }
+            Ok(_) => {}
+            Err(why) => reasons.push(format!("tracker {}: {why}", entry.name)),
+        }
+    }
+    Err(reasons.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_and_one_tracker_records_everywhere() {
+        let mut names: Vec<&str> = TABLE.iter().map(|entry| entry.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TABLE.len());
+        let unasked = TABLE
+            .iter()
+            .rfind(|entry| entry.records == Records::Unasked);
+        assert_eq!(unasked.unwrap().name, "none");
+    }
+}
