@@ -1,6 +1,6 @@
 #!/bin/sh
 # What scripts/attach.sh runs within the laboratory, with the programs and hither in the path.
-# usage: attach-guest.sh gains REPEATS NAME:COMMAND...
+# usage: attach-guest.sh gains REPEATS NAME:VARIANT,..:COMMAND...
 #        attach-guest.sh two ROUNDS ITERATIONS TIME
 #        attach-guest.sh churn SECONDS PROCESSES KB READINGS
 set -u
@@ -32,10 +32,11 @@ gains() {
   repeats=$1
   shift
   for entry in "$@"; do
+    name=${entry%%:*} command=${entry##*:} variants=${entry#*:}
     for round in $(seq "$repeats"); do
-      for variant in first-touch kernel run attach; do
-        seconds=$(one $variant ${entry#*:} | sed -n 's/^seconds: //p')
-        echo "${entry%%:*} $variant ${seconds:-failed}"
+      for variant in $(echo "${variants%:*}" | tr , ' '); do
+        seconds=$(one $variant $command | sed -n 's/^seconds: //p')
+        echo "$name $variant ${seconds:-failed}"
       done
     done
   done

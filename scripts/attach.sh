@@ -15,7 +15,8 @@ case $part in
   gains)
     printf '%s, evidence %s: seconds of work, median of %s (least to most)\n' "$machine" "$evidence" "$repeats"
     "${lab[@]}" gains "$repeats" \
-      'partitioned:cluster partitioned --rounds 120' 'local:cluster local --rounds 300' 'cg:cg --products 60' \
+      'partitioned:first-touch,kernel,run,attach:cluster partitioned --rounds 120' \
+      'local:first-touch,run,attach:cluster local --rounds 600' 'cg:first-touch,run,attach:cg --products 400' \
       | tee /dev/stderr | awk '
       { key = $1 " " $2; if (!(key in count)) order[++keys] = key; value[key, ++count[key]] = $3 }
       function median(key,   n, i, j, t) {

@@ -13,7 +13,7 @@ use super::phase::Phases;
 use super::revert::Undo;
 use super::round::Round;
 use super::summary::{Account, CampaignRow, Summary};
-use super::verdict::Reading;
+use super::verdict::{Grounds, Reading};
 use super::view::MIN_SAMPLES;
 use super::{Turn, predict};
 use crate::explain::Event;
@@ -493,7 +493,7 @@ impl Scope {
             after,
         } = judgement;
         let mechanisms: Vec<Mechanism> = campaign.mechanisms.iter().copied().collect();
-        let measured_gain_ns = measured_gain_ns(&campaign.before, &after, turn.snapshot);
+        let measured_gain_ns = measured_gain_ns(grounds, &campaign.before, &after, turn.snapshot);
         let event = Event::Judged {
             campaign: campaign.id,
             mechanisms: mechanisms.clone(),
@@ -533,8 +533,23 @@ impl Scope {
     }
 }
 
-/// CPU time saved per interval, in ns: by the fall in latency of the accesses made afterwards.
-fn measured_gain_ns(before: &Reading, after: &Reading, snapshot: &Snapshot) -> Option<f64> {
+/// CPU time saved per interval, in ns: by what the verdict stands on, instructions or the fall in latency
+/// of the accesses made afterwards.
+fn measured_gain_ns(
+    grounds: Grounds,
+    before: &Reading,
+    after: &Reading,
+    snapshot: &Snapshot,
+) -> Option<f64> {
+    if grounds == Grounds::Instructions {
+        let (before, after) = (
+            before.instructions_per_cpu_us?,
+            after.instructions_per_cpu_us?,
+        );
+        let own = snapshot.processes.iter();
+        let used_us: u64 = own.filter_map(|process| process.cpu_us.get()).sum();
+        return (used_us > 0).then(|| used_us as f64 * 1000.0 * (after / before - 1.0));
+    }
     let accesses = after.accesses_per_us? * snapshot.interval_us as f64;
     let most_ns = predict::cpu_time_ns(snapshot);
     Some(predict::saved_ns(

@@ -218,6 +218,10 @@ pub fn judge(
         Change::Worse => Some((Verdict::Harmful, Grounds::Instructions)),
         Change::Same => None,
     };
+    // The gain that is told follows from the latency: no verdict may contradict its sign.
+    let latency_ratio = relative(|reading| reading.latency_ns);
+    let is_slower = latency_ratio.is_some_and(|ratio| ratio > 1.0);
+    let is_faster = latency_ratio.is_some_and(|ratio| ratio < 1.0);
     let rate_ratio = relative(|reading| reading.accesses_per_us);
     if rate_ratio.is_some_and(|ratio| ratio < config.idle_share) {
         return (Verdict::Inconclusive, Grounds::Idle);
@@ -243,7 +247,7 @@ pub fn judge(
         config.success_imbalance,
         config.success_imbalance,
     );
-    let latency = by_share(relative(|reading| reading.latency_ns).map(|ratio| 2.0 - ratio));
+    let latency = by_share(latency_ratio.map(|ratio| 2.0 - ratio));
     let rate = by_share(rate_ratio);
     // Threads that wait by spinning execute much and get nothing done: instructions decide only where
     // the other figures do not, and not against the time that accesses take.
@@ -266,17 +270,22 @@ pub fn judge(
         };
     }
     let is_won = |figure, objective| figure == Change::Better && objectives.contains(&objective);
-    match (
+    let won = match (
         is_won(local, Objective::LocalAccesses),
         is_won(even, Objective::Balance),
     ) {
-        (true, true) => return (Verdict::Success, Grounds::LocalAccessesAndImbalance),
-        (true, false) => return (Verdict::Success, Grounds::LocalAccesses),
-        (false, true) => return (Verdict::Success, Grounds::Imbalance),
-        (false, false) => {}
-    }
-    if local == Change::Worse {
-        return (Verdict::Harmful, Grounds::LocalAccesses);
+        (true, true) => Some(Grounds::LocalAccessesAndImbalance),
+        (true, false) => Some(Grounds::LocalAccesses),
+        (false, true) => Some(Grounds::Imbalance),
+        (false, false) => None,
+    };
+    let mixed = by_instructions(executed).unwrap_or((Verdict::Inconclusive, Grounds::Mixed));
+    match won {
+        Some(_) if is_slower => return mixed,
+        Some(grounds) => return (Verdict::Success, grounds),
+        None if local != Change::Worse => {}
+        None if is_faster => return mixed,
+        None => return (Verdict::Harmful, Grounds::LocalAccesses),
     }
     let should_show = predicted.local_ratio.abs() >= config.success_local_ratio
         || predicted.imbalance.abs() >= config.success_imbalance;

@@ -55,8 +55,8 @@ use std::path::PathBuf;
 /// Watched pages gone over per second at full sampling. In the lab a hint fault takes 2.1 us of
 /// the program's time and 2.2 us of this tracker's: 8 % of one CPU each. On hardware: not measured.
 const FULL_RATE: u64 = 40_000;
-/// At cheap sampling: under 1 % of one CPU.
-const CHEAP_RATE: u64 = 4_000;
+/// At cheap sampling: under 0.3 % of one CPU.
+const CHEAP_RATE: u64 = 1_000;
 /// Pages that are looked for when watching begins, at most (1 GiB): where others are is known from their
 /// second fault on.
 const MOST_LOOKED_AT: u64 = 1 << 18;

@@ -265,10 +265,14 @@ proptest! {
             Verdict::Success => {
                 prop_assert!(same_phase && !waits_longer);
                 let instructions = grounds == Grounds::Instructions;
+                // The gain that is told is that of the instructions, or of the latency.
+                prop_assert!(instructions || latency.is_none_or(|ratio| ratio <= 1.0));
                 prop_assert!(local > -0.05 || instructions || waits_less, "{before:?} {after:?}");
             }
             Verdict::Harmful => {
                 prop_assert!(same_phase && !waits_less);
+                let instructions = grounds == Grounds::Instructions;
+                prop_assert!(instructions || latency.is_none_or(|ratio| ratio >= 1.0));
                 prop_assert!(local < 0.10 || waits_longer || grounds == Grounds::Instructions);
             }
             Verdict::NoEffect | Verdict::TooSmall => prop_assert!(local > -0.05 && local < 0.10),
