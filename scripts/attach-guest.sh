@@ -49,19 +49,27 @@ nodes_of() {
     END { for (k in n) printf " %s %d", k, n[k]; print "" }' "/proc/$1/numa_maps" 2> /dev/null
 }
 
+# Numbers of the processes of a name.
+pids_of() {
+  for comm in $(grep -sxl "$1" /proc/[0-9]*/comm); do
+    basename "$(dirname "$comm")"
+  done
+}
+
 # The points of cluster are on node 0 and its threads on nodes 0 and 2, so that carrefour helps it; stream,
 # on nodes 1 and 3, has its memory at hand, so that wrong-node harms it.
 two() {
-  taskset 33 cluster partitioned --threads 4 --rounds "$1" > /tmp/cluster.txt &
-  taskset cc stream read --threads 4 --local --mb 16 --iterations "$2" > /tmp/stream.txt &
+  taskset 33 cluster partitioned --threads 4 --rounds "$1" > /dev/null &
+  taskset cc stream read --threads 4 --local --mb 16 --iterations "$2" > /dev/null &
   hither attach --name cluster --name stream --policy stream=wrong-node --for "$3" 2>&1
   echo "attach: exit status $?"
   for program in cluster stream; do
-    pid=$(pgrep -x $program) && echo "$program: anonymous pages:$(nodes_of "$pid")"
+    for pid in $(pids_of $program); do
+      echo "$program: anonymous pages:$(nodes_of "$pid")"
+      kill "$pid"
+    done
   done
-  pkill -x 'cluster|stream'
   wait
-  cat /tmp/cluster.txt /tmp/stream.txt
 }
 
 # All processes run on node 0, and memory is not short: their pages were made there. After --undo none may
@@ -74,7 +82,7 @@ churn() {
   echo "attach: exit status $?"
   tail -n 25 $said
   lives=0 home=0 away=0
-  for pid in $(pgrep -x churn); do
+  for pid in $(pids_of churn); do
     set -- $(nodes_of "$pid")
     [ $# -gt 0 ] && lives=$((lives + 1))
     while [ $# -gt 1 ]; do

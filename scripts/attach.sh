@@ -33,6 +33,6 @@ case $part in
         }
       }'
     ;;
-  two) "${lab[@]}" two 2000 4000 8s ;;
+  two) "${lab[@]}" two 2000 4000 6s ;;
   churn) "${lab[@]}" churn 60 200 64 100 ;;
 esac

@@ -69,6 +69,12 @@ damon:two-phase:2; do IFS=: read -r tracker pattern phases <<< \$watch; settings
 [ \$tracker = opium ] || { settings='adaptive thesis'; load=rest=5; }; \
 for setting in \$settings; do words=\"tracker=\$tracker setting=\$setting pattern=\$pattern phases=\$phases \$load\"; \
 echo \$words; $hot \$words; done; done"
+  "attach|hither attach and hither run by software evidence alone, as on a machine without a PMU: seconds of work; and two programs at once, one helped and one harmed|\
+set -o pipefail; for machine in opteron8385 skylake8160; do \
+scripts/attach.sh gains machines/\$machine.toml software 1 2> /dev/null; done; \
+scripts/attach.sh two machines/opteron8385.toml device 2> /dev/null"
+  "attach-churn|hither attach to 200 processes of one name that fork, execute and exit all the time, with real moves and --undo, in the laboratory|\
+set -o pipefail; scripts/attach.sh churn machines/opteron8385.toml software 2> /dev/null"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\
 scripts/record-cost.sh $MACHINE 4 12"
   "shim|real programs whose memory and threads the preload shim places, beside the same programs alone|scripts/shim.sh"

@@ -6,6 +6,7 @@ mod edges;
 mod machines;
 mod printing;
 mod sources;
+mod verdicts;
 
 use crate::files::{self, Source};
 use anyhow::Result;
@@ -42,7 +43,8 @@ impl fmt::Display for Finding {
 /// Applies every rule and prints what it finds.
 pub fn run(root: &Path) -> Result<()> {
     let sources = files::all(root)?;
-    let findings = findings(&sources);
+    let mut findings = findings(&sources);
+    findings.extend(verdicts::check(root)?);
     for finding in &findings {
         println!("{finding}");
     }

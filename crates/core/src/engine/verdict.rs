@@ -256,13 +256,31 @@ pub fn judge(
         Change::Worse if latency == Change::Better => Change::Same,
         executed => executed,
     };
+    // What a mechanism is not meant for is no gain of it, that could make up for a loss.
+    let meant = |figure, objective| match figure {
+        Change::Better if !objectives.contains(&objective) => Change::Same,
+        figure => figure,
+    };
+    let figures = [
+        meant(local, Objective::LocalAccesses),
+        meant(even, Objective::Balance),
+        latency,
+    ];
     if rate_ratio.is_some_and(|ratio| !(1.0 / OTHER_RATE..=OTHER_RATE).contains(&ratio)) {
-        return by_instructions(executed).unwrap_or((Verdict::Inconclusive, Grounds::Rate));
+        // Pages that may have slowed their program so far down go back.
+        let is_harm = rate == Change::Worse
+            && local == Change::Worse
+            && !figures.contains(&Change::Better)
+            && !is_faster;
+        let otherwise = match is_harm {
+            true => (Verdict::Harmful, Grounds::LocalAccesses),
+            false => (Verdict::Inconclusive, Grounds::Rate),
+        };
+        return by_instructions(executed).unwrap_or(otherwise);
     }
     if (latency, rate) == (Change::Worse, Change::Worse) {
         return (Verdict::Harmful, Grounds::LatencyAndRate);
     }
-    let figures = [local, even, latency];
     if figures.contains(&Change::Better) && figures.contains(&Change::Worse) {
         return match (latency, rate) {
             (Change::Better, Change::Better) => (Verdict::Success, Grounds::LatencyAndRate),

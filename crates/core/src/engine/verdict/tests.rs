@@ -45,6 +45,13 @@ fn a_mechanism_succeeds_by_its_own_measure() {
     let won = "success by controller imbalance";
     assert_eq!(told(uneven, even, Mechanism::Interleave), won);
     assert_eq!(told(uneven, even, Mechanism::Misplace), none);
+    // Nor does a balance that nobody meant make up for local accesses that are lost: of memory on two nodes
+    // of four, spread over all. The program may be slowed down by much.
+    for rate in [60.0, 10.0] {
+        let (near, far) = ([1.0, 1.0, 100.0, 60.0], [0.5, 0.0, 100.0, rate]);
+        let harm = "harmful by local accesses";
+        assert_eq!(told(near, far, Mechanism::Misplace), harm, "{rate}");
+    }
     // What the program gets done counts whatever was meant.
     let (slow, fast) = ([0.5, 1.5, 200.0, 40.0], [0.4, 0.1, 100.0, 80.0]);
     assert_eq!(
