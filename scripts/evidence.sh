@@ -83,6 +83,8 @@ HITHER_MACHINES=uniform,ibm-two-node,skylake8160,ibm-ccnuma,opteron8385,knl7250,
 $boots binding:: numactl:: 2> /dev/null | grep -e nodes -e lines | sed 's/^[.]//'"
   "ccnuma|the IBM ccNUMA paper's measurements on its machine files: memory here and elsewhere, and programs whose arrays are placed from outside, in the laboratory|\
 set -o pipefail; json=\$(mktemp); HITHER_LONG=1 HITHER_JSON=\$json $boots ccnuma:: 2> /dev/null | grep -e '^|' -e '^ibm'; chmod 644 \$json; mv \$json docs/evidence/ccnuma.jsonl"
+  "samples|local accesses and imbalance as hither's samples tell them, beside the device's exact counters, in the laboratory|\
+set -o pipefail; HITHER_LONG=1 $boots policies::samples 2> /dev/null | grep -e 'exact '"
   "partitions|nodes that move between three partitions of an emulated machine of eight, under load and with faults: what was met, and what was wrong|\
 set -o pipefail; HITHER_MOVES=$MOVES $boots partition:: 2> /dev/null | grep -e ': [0-9]' | \
 grep -v -e '^after' -e '^hither'"
