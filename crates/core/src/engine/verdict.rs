@@ -250,10 +250,11 @@ pub fn judge(
     let latency = by_share(latency_ratio.map(|ratio| 2.0 - ratio));
     let rate = by_share(rate_ratio);
     // Threads that wait by spinning execute much and get nothing done: instructions decide only where
-    // the other figures do not, and not against the time that accesses take.
+    // the other figures do not, and against the time that accesses take only with their number: a reading
+    // of the latency may be of accesses that a program made while it was getting going.
     let executed = match by_share(relative(|reading| reading.instructions_per_cpu_us)) {
-        Change::Better if latency == Change::Worse => Change::Same,
-        Change::Worse if latency == Change::Better => Change::Same,
+        Change::Better if latency == Change::Worse && rate != Change::Better => Change::Same,
+        Change::Worse if latency == Change::Better && rate != Change::Worse => Change::Same,
         executed => executed,
     };
     // What a mechanism is not meant for is no gain of it, that could make up for a loss.
