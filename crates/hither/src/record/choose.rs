@@ -39,13 +39,13 @@ pub fn tracker(name: Option<&str>, root: &Root, topology: &Topology) -> anyhow::
         ghz: None,
     };
     match (table::to_record(name, &here), name) {
-        (Ok((entry, tracker, notes)), _) => Ok(Chosen {
-            tracker,
+        (Ok(found), _) => Ok(Chosen {
+            tracker: found.tracker,
             meta: MetaTracker {
-                name: entry.name.to_owned(),
-                about: entry.about.to_owned(),
+                name: found.entry.name.to_owned(),
+                about: found.entry.about.to_owned(),
             },
-            notes,
+            notes: found.notes,
         }),
         (Err(why), Some(_)) => bail!("--tracker: {why}"),
         (Err(why), None) => Err(anyhow!("no tracker works here\n  {why}")),

@@ -203,15 +203,21 @@ pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker
     })
 }
 
-/// The tracker of a name that makes recordings, or the first that does so unasked and works here, and
-/// why better ones were not taken.
+/// A tracker that makes recordings.
+pub struct Recorder {
+    /// Its line of the table.
+    pub entry: &'static Entry,
+    /// Open.
+    pub tracker: Box<dyn Tracker>,
+    /// Why better ones were not taken.
+    pub notes: Vec<String>,
+}
+
+/// The tracker of a name that makes recordings, or the first that does so unasked and works here.
 ///
 /// # Errors
 /// Why the one that was asked for does not work here, and what would help.
-pub fn to_record(
-    name: Option<&str>,
-    here: &Here<'_>,
-) -> Result<(&'static Entry, Box<dyn Tracker>, Vec<String>), String> {
+pub fn to_record(name: Option<&str>, here: &Here<'_>) -> Result<Recorder, String> {
     let mut notes = Vec::new();
     let meant = |entry: &&Entry| match name {
         Some(name) => name == entry.name && entry.records != Records::Never,
@@ -219,7 +225,13 @@ pub fn to_record(
     };
     for entry in TABLE.iter().filter(meant) {
         match (entry.open)(here) {
-            Ok(tracker) => return Ok((entry, tracker, notes)),
+            Ok(tracker) => {
+                return Ok(Recorder {
+                    entry,
+                    tracker,
+                    notes,
+                });
+            }
             Err(why) => notes.push(format!("tracker {} does not work here: {why}", entry.name)),
         }
     }
