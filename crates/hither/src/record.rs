@@ -18,8 +18,8 @@ use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::{Topology, sysfs_cpu};
 use hither_linux::tracker::frames::FrameNodes;
-use hither_linux::tracker::table;
-use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
+use hither_linux::tracker::table::{self, Recorder};
+use hither_recording::meta::{Ended, Meta, MetaNode, MetaTracker, SCHEMA};
 use hither_recording::{Folder, Writer};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -168,7 +168,7 @@ impl Command {
         })
     }
 
-    fn meta(&self, root: &Root, topology: &Topology, tracker: &choose::Chosen) -> Meta {
+    fn meta(&self, root: &Root, topology: &Topology, tracker: &Recorder) -> Meta {
         let watched = match (&self.cgroup, &self.pid[..]) {
             (Some(group), _) => format!("control group {group}"),
             (None, []) => "the command and its descendants".to_owned(),
@@ -272,13 +272,13 @@ pub fn cost(own_us: Option<u64>, watched_us: Option<u64>) -> Option<String> {
 pub fn meta(
     root: &Root,
     topology: &Topology,
-    tracker: &choose::Chosen,
+    tracker: &Recorder,
     command: &[OsString],
     watched: String,
     interval_us: u64,
 ) -> Meta {
     // Only what has physical addresses needs to know whose they are.
-    let frames = match tracker.meta.name == table::DAMON_PHYSICAL.name {
+    let frames = match tracker.entry.name == table::DAMON_PHYSICAL.name {
         true => FrameNodes::read(root),
         false => FrameNodes::default(),
     };
@@ -308,7 +308,10 @@ pub fn meta(
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
         watched,
-        trackers: vec![tracker.meta.clone()],
+        trackers: vec![MetaTracker {
+            name: tracker.entry.name.to_owned(),
+            about: tracker.entry.about.to_owned(),
+        }],
         interval_us,
         ended: None,
     }

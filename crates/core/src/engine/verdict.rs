@@ -288,11 +288,8 @@ pub fn judge(
             _ => by_instructions(executed).unwrap_or((Verdict::Inconclusive, Grounds::Mixed)),
         };
     }
-    let is_won = |figure, objective| figure == Change::Better && objectives.contains(&objective);
-    let won = match (
-        is_won(local, Objective::LocalAccesses),
-        is_won(even, Objective::Balance),
-    ) {
+    let [local_meant, even_meant, _] = figures.map(|figure| figure == Change::Better);
+    let won = match (local_meant, even_meant) {
         (true, true) => Some(Grounds::LocalAccessesAndImbalance),
         (true, false) => Some(Grounds::LocalAccesses),
         (false, true) => Some(Grounds::Imbalance),

@@ -1,22 +1,10 @@
 //! Which tracker records, and what it is said to tell.
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
-use hither_linux::tracker::Tracker;
-use hither_linux::tracker::table::{self, Here, Records};
-use hither_recording::meta::MetaTracker;
-
-/// A tracker that was chosen.
-pub struct Chosen {
-    /// Open.
-    pub tracker: Box<dyn Tracker>,
-    /// For the recording.
-    pub meta: MetaTracker,
-    /// Why better ones were not taken.
-    pub notes: Vec<String>,
-}
+use hither_linux::tracker::table::{self, Here, Recorder, Records};
 
 /// For the help and for refusals.
 pub fn names() -> PossibleValuesParser {
@@ -32,22 +20,14 @@ pub fn names() -> PossibleValuesParser {
 ///
 /// # Errors
 /// The one that was asked for does not work here: why, and what would help.
-pub fn tracker(name: Option<&str>, root: &Root, topology: &Topology) -> anyhow::Result<Chosen> {
+pub fn tracker(name: Option<&str>, root: &Root, topology: &Topology) -> anyhow::Result<Recorder> {
     let here = Here {
         root,
         topology,
         ghz: None,
     };
-    match (table::to_record(name, &here), name) {
-        (Ok(found), _) => Ok(Chosen {
-            tracker: found.tracker,
-            meta: MetaTracker {
-                name: found.entry.name.to_owned(),
-                about: found.entry.about.to_owned(),
-            },
-            notes: found.notes,
-        }),
-        (Err(why), Some(_)) => bail!("--tracker: {why}"),
-        (Err(why), None) => Err(anyhow!("no tracker works here\n  {why}")),
-    }
+    table::to_record(name, &here).map_err(|why| match name {
+        Some(_) => anyhow!("--tracker: {why}"),
+        None => anyhow!("no tracker works here\n  {why}"),
+    })
 }

@@ -92,12 +92,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// When it started, in clock ticks since boot.
-    #[must_use]
-    pub fn start_ticks(&self) -> u64 {
-        self.start_ticks
-    }
-
     /// Takes over what its children used that it has waited for since; returns what of that was not seen
     /// while they lived.
     fn take_children(&mut self, children_ticks: u64) -> u64 {

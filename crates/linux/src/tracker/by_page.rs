@@ -129,22 +129,14 @@ impl ByPage {
 
     /// The same where the kernel tells no frames.
     fn query_places(&mut self, pid: i32, pages: Range<u64>, found: &mut Vec<(u64, NodeId)>) {
-        for chunk in self
-            .entries
-            .chunks(QUERY_PAGES)
-            .zip(pages.clone().step_by(QUERY_PAGES))
-        {
-            let (entries, first) = chunk;
+        for first in pages.clone().step_by(QUERY_PAGES) {
+            let from = (first - pages.start) as usize;
             let present = (first..)
-                .zip(entries)
+                .zip(self.entries.iter().skip(from).take(QUERY_PAGES))
                 .filter(|&(_, &entry)| pagemap::is_present(entry));
             self.addresses.clear();
             self.addresses.extend(present.map(|(page, _)| page << 12));
-            self.status.clear();
-            self.status.resize(self.addresses.len(), -1);
-            if self.addresses.is_empty()
-                || sys::query_pages(pid, &self.addresses, &mut self.status).is_err()
-            {
+            if !self.query(pid) {
                 continue;
             }
             let answers = self.addresses.iter().zip(&self.status);
@@ -180,11 +172,7 @@ impl ByPage {
         self.addresses.clear();
         let nowhere = pages.iter().filter(|stats| stats.home == NOWHERE);
         self.addresses.extend(nowhere.map(|stats| stats.page << 12));
-        self.status.clear();
-        self.status.resize(self.addresses.len(), -1);
-        if self.addresses.is_empty()
-            || sys::query_pages(pid, &self.addresses, &mut self.status).is_err()
-        {
+        if !self.query(pid) {
             return;
         }
         let nowhere = pages.iter_mut().filter(|stats| stats.home == NOWHERE);
@@ -193,6 +181,14 @@ impl ByPage {
                 stats.home = NodeId(node);
             }
         }
+    }
+
+    /// Asks for the status of the pages at `addresses`. Says whether there was an answer.
+    fn query(&mut self, pid: i32) -> bool {
+        self.status.clear();
+        self.status.resize(self.addresses.len(), -1);
+        !self.addresses.is_empty()
+            && sys::query_pages(pid, &self.addresses, &mut self.status).is_ok()
     }
 
     /// Which of these pages, ascending, are parts of huge pages: `each` gets what stands beside

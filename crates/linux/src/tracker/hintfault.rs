@@ -206,6 +206,7 @@ impl HintFaultTracker {
         if !std::mem::replace(&mut self.moves_told, true) {
             self.notes.push(KERNEL_MOVES.to_owned());
         }
+        self.paced_ns = 0;
         self.running = Some(Running {
             sampler,
             balancing,
@@ -305,13 +306,11 @@ impl HintFaultTracker {
         }
         self.known = Known::of(tree.processes().iter());
         self.look_around(tree);
-        match &mut self.running {
-            Some(running) => {
-                running.has_met = true;
-                running.sampler.switch(true)
-            }
-            None => Ok(()),
+        if let Some(running) = &mut self.running {
+            running.sampler.switch(true)?;
+            running.has_met = true;
         }
+        Ok(())
     }
 
     /// Where all memory of the watched is that was there before, as far as that much can be remembered.
@@ -461,14 +460,13 @@ impl Tracker for HintFaultTracker {
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {
-        if std::mem::replace(&mut self.sampling, sampling) != sampling {
-            // The kernel follows after another time over all memory.
-            drop(self.set_pace());
-        }
+        let has_changed = std::mem::replace(&mut self.sampling, sampling) != sampling;
         match sampling {
             Sampling::Off => self.stop(),
             // What is wrong is told when somebody looks.
             _ if self.running.is_none() => drop(self.start()),
+            // The kernel follows after another time over all memory.
+            _ if has_changed => drop(self.set_pace()),
             _ => {}
         }
     }

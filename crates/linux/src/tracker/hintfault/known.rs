@@ -218,5 +218,16 @@ mod tests {
         assert_eq!(noted([page(3, 0), page(600, 1)]), [None, None]);
         assert_eq!(noted([page(3, 2), page(600, 1)]), [Some(NodeId(0)), None]);
         assert_eq!(noted([page(3, 2), page(601, 1)]), [None, None]);
+        // A look when watching begins counts, too: of a huge page all is in one place.
+        let mut known = Known::default();
+        known.add_huge(9, 512);
+        known.place(
+            9,
+            [(3, NodeId(0)), (512, NodeId(0)), (700, NodeId(0))].into_iter(),
+        );
+        let mut pages = [page(3, 2), page(512, 1)];
+        pages[1].huge = true;
+        known.note(9, &mut pages);
+        assert_eq!(pages.map(|page| page.was), [Some(NodeId(0)); 2]);
     }
 }
