@@ -8,11 +8,13 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Watches a load of its own, then records one that runs; then asks for ages beside an idle one.
+/// Watches a load of its own, then records one that runs; then asks for ages beside an idle one. The
+/// load that runs rests for long, since it changes its mappings in each pass: the kernel's look for
+/// ages skips the rest of a process that does so meanwhile.
 const SCRIPT: &str = "
 $0 watch mb=64 hot=8 seconds=2 && echo watched
 loads() {
-    $0 load mb=64 hot=8 > /tmp/busy & busy=$!
+    $0 load mb=64 hot=8 rest=100 > /tmp/busy & busy=$!
     $0 load mb=48 hot=1 rest=900000 > /tmp/idle & idle=$!
     until test -s /tmp/busy && test -s /tmp/idle; do sleep 0.1; done
 }

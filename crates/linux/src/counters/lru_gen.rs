@@ -6,7 +6,9 @@
 //! generation began before the page was last seen used, so that its age is a bound: used within that
 //! time. What is older may have been used since the last look, which the kernel takes only when it
 //! is short of memory: sums over young generations are a lower bound, and close to the truth
-//! just after a look.
+//! just after a look. A look waits for nobody: it goes through a process by some 16 MiB of pages in
+//! use at a time, and skips the rest of it where the process maps, unmaps or protects memory just
+//! between two (Linux, `walk_mm` in mm/vmscan.c).
 //!
 //! [`age`] has the kernel look and begin a new generation (`+`); pages that it finds used go to the
 //! one that was the youngest until then, and the two oldest become one. That is what the kernel
