@@ -104,8 +104,9 @@ const GAINING: [&str; 2] = [
 ];
 static GAINS: LazyLock<Comparison> = LazyLock::new(|| Comparison::of(SIDE_BY_SIDE, &GAINING));
 
-/// The same where nothing is, and first touch is the best: interleaved they are a quarter slower.
-const LOCAL: [&str; 2] = ["cluster local --rounds 240", "cg --products 100"];
+/// The same where nothing is, and first touch is the best: interleaved it is a quarter slower. The
+/// evidence `cg` has another, whose second of guest time takes a minute and a half.
+const LOCAL: [&str; 1] = ["cluster local --rounds 240"];
 static LOCALS: LazyLock<Comparison> =
     LazyLock::new(|| Comparison::of("first-touch,carrefour", &LOCAL));
 
@@ -135,21 +136,19 @@ fn pages_come_to_those_who_use_them() {
     assert!(gains.steady(partitioned, "carrefour", "interleave") > 0.98);
 }
 
-/// The long runs allow 4 %; what hither costs at its start weighs more in these of 1 and 2 s.
+/// The long runs allow 4 %; what hither costs at its start weighs more in this one of a second.
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn where_nothing_is_to_be_gained_little_is_lost() {
     let local = &*LOCALS;
-    for (nth, least) in [0.93, 0.90].iter().enumerate() {
-        assert!(local.figure("first-touch", nth, "local_access_ratio") > 0.85);
-        let gain = local.whole(nth, "carrefour", "first-touch");
-        assert!(gain > *least, "{}", local.0);
-    }
+    assert!(local.figure("first-touch", 0, "local_access_ratio") > 0.85);
+    let gain = local.whole(0, "carrefour", "first-touch");
+    assert!(gain > 0.93, "{}", local.0);
 }
 
 /// hither must be believed where no exact counters are: its samples say the same as they do, while
 /// pages move too. Runs are as long as it takes for the samples' own noise to stay far below 3
-/// points; four of them are those of the comparisons above. The evidence `samples` has two more, which
+/// points; three of them are those of the comparisons above. The evidence `samples` has two more, which
 /// take two minutes (`HITHER_LONG=1`).
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
@@ -162,12 +161,10 @@ fn samples_agree_with_exact_counts() {
     let own = commands.iter().enumerate();
     let own = own.map(|(nth, command)| (*command, comparison.run("carrefour", nth)));
     let earlier = [
-        (&GAINS, GAINING, 0),
-        (&GAINS, GAINING, 1),
-        (&LOCALS, LOCAL, 0),
-        (&LOCALS, LOCAL, 1),
+        (GAINING[0], GAINS.run("carrefour", 0)),
+        (GAINING[1], GAINS.run("carrefour", 1)),
+        (LOCAL[0], LOCALS.run("carrefour", 0)),
     ];
-    let earlier = earlier.map(|(of, commands, nth)| (commands[nth], of.run("carrefour", nth)));
     let mut apart = Vec::new();
     for (command, run) in own.chain(earlier) {
         for figure in ["local_access_ratio", "controller_imbalance"] {
