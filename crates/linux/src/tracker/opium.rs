@@ -15,7 +15,6 @@ mod rate;
 mod spaces;
 
 pub use counted::FrameCounts;
-pub use pmu::{TOLD, Told};
 
 use super::Tracker;
 use super::aggregate::{Access, Aggregator};
@@ -38,7 +37,7 @@ use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, Snapshot};
 use kept::Kept;
-use pmu::{MOST_PER_CPU, Sampled};
+use pmu::{MOST_PER_CPU, Pmu, restrict};
 use rate::{
     Allowance, FIRST_CHEAP_PERIOD, FIRST_PERIOD, LEAST_PERIOD, PRICE_WINDOW, affordable_in_time,
     is_worth_a_change, not_too_soon, period_for,
@@ -83,8 +82,8 @@ pub struct OpiumTracker {
     wants_pages: bool,
     /// Where the nodes of frames are read, once pages are filled in.
     frames_at: Option<Root>,
-    /// What was sampled in this interval, where only what a PMU tells may be told.
-    pmu: Option<Sampled>,
+    /// Where only that may be told which a PMU tells.
+    pmu: Option<Pmu>,
 }
 
 /// Last readings.
@@ -153,7 +152,7 @@ impl OpiumTracker {
             counted: None,
             wants_pages: true,
             frames_at: Some(root.clone()),
-            pmu: device.is_pmu_only().then(Sampled::default),
+            pmu: (device.is_pmu_only()).then(|| Pmu::new(topology, device.node_ids())),
             device,
         };
         tracker.start();
@@ -238,9 +237,9 @@ impl OpiumTracker {
             let state = &mut snapshot.nodes[self.positions[position]];
             state.read_bytes = Evidence::measured(read, COUNTERS);
             state.write_bytes = Evidence::measured(written, COUNTERS);
-            state.utilisation = match self.pmu {
+            state.utilisation = match &self.pmu {
                 None => Evidence::measured(mean_share(integral, interval_us), COUNTERS),
-                Some(_) => Evidence::unknown("a PMU does not tell what controllers can carry"),
+                Some(pmu) => pmu.utilisation(position, read + written, interval_us),
             };
         }
         (traffic, all_read)
@@ -386,6 +385,7 @@ impl OpiumTracker {
         let in_instructions = self.allowance.as_ref().map(Allowance::rate);
         let of_a_pmu = self
             .pmu
+            .as_ref()
             .map(|_| MOST_PER_CPU * self.device.vcpu_count() as f64);
         let limits = [in_instructions, of_a_pmu].into_iter().flatten();
         limits.fold(in_time, f64::min)
@@ -443,13 +443,13 @@ impl OpiumTracker {
 }
 
 /// Is it a sample that a PMU would not take? Otherwise its latency is summed up, where that is asked.
-fn is_untold(pmu: &mut Option<Sampled>, sample: &Sample) -> bool {
-    let Some(sampled) = pmu else {
+fn is_untold(pmu: &mut Option<Pmu>, sample: &Sample) -> bool {
+    let Some(pmu) = pmu else {
         return false;
     };
     let is_load = sample.flags & ring::WRITE == 0;
     if is_load && sample.flags & ring::TRANSFER == 0 {
-        sampled.add(sample.latency_ns);
+        pmu.sampled.add(sample.latency_ns);
     }
     !is_load
 }
@@ -520,9 +520,10 @@ impl Tracker for OpiumTracker {
             true => self.read_samples(tree, snapshot),
             false => self.read_kept(tree, snapshot),
         };
-        if let Some(sampled) = self.pmu.as_mut().map(std::mem::take) {
+        if let Some(pmu) = &mut self.pmu {
+            let sampled = std::mem::take(&mut pmu.sampled);
             let lines = read_bytes / u64::from(self.device.line_bytes());
-            pmu::restrict(&mut snapshot.metrics, &sums, sampled, lines, interval_us);
+            restrict(&mut snapshot.metrics, &sums, sampled, lines, interval_us);
         }
         self.adapt(&sums, drained, cost_ns);
         if self.aggregator.scan_refused() && !self.scan_told {

@@ -1,58 +1,66 @@
 //! The device's figures as far as a processor's PMU tells them, at a PMU's rates: the lab's evidence
-//! `pmu`. [`TOLD`] says which event of hardware each figure stands for.
+//! `pmu`. docs/lab.md says which event of hardware each figure stands for, and what stays better than on
+//! hardware.
 //!
 //! What a PMU does not tell is left out: accesses by stores and by streams are not sampled, the kernel's
-//! neither, nobody knows the use of controllers and links as a share of what they can do, and latency is
-//! that of sampled loads. What stays better than hardware: a sample costs what reading it takes, while a
-//! PMU writes it by microcode (some 200 to 1,000 cycles) and interrupts by the buffer; and no sample
-//! is attributed to the instruction after its own.
+//! neither; latency is that of sampled loads; of what links can carry nothing is known, of what
+//! controllers can only the firmware's rating.
 
 use super::figures::Sums;
+use crate::topology::Topology;
+use hither_core::ids::NodeId;
 use hither_core::metrics;
 use hither_core::snapshot::{Evidence, GlobalMetrics};
 
 /// Samples per second and CPU, at most: as the tracker `perf` asks for.
 pub(super) const MOST_PER_CPU: f64 = crate::tracker::perf::MOST_PER_CPU as f64;
 
-/// A figure, and the events that tell it on real processors: Intel from Skylake-SP on, AMD from Zen 2 on.
-pub struct Told {
-    /// The figure, as in `GlobalMetrics` or of a sample.
-    pub figure: &'static str,
-    /// Intel's event (perfmon's names).
-    pub intel: &'static str,
-    /// AMD's (names of the kernel's tables in tools/perf/pmu-events/arch/x86/amdzen*).
-    pub amd: &'static str,
-}
-
-/// All that is told.
-pub const TOLD: &[Told] = &[
-    Told {
-        figure: "memory_accesses_per_us, controller_imbalance",
-        intel: "UNC_M_CAS_COUNT.RD and .WR of each memory controller, 64 bytes each",
-        amd: "dram_channel_data_controller_* (Zen 2, 3), umc_cas_cmd.rd and .wr (Zen 4 on)",
-    },
-    Told {
-        figure: "local_access_ratio, l3_mpki",
-        intel: "MEM_LOAD_L3_MISS_RETIRED.LOCAL_DRAM and .REMOTE_DRAM",
-        amd: "ls_dmnd_fills_from_sys.mem_io_local and .mem_io_remote (Zen 2), .dram_io_near and .dram_io_far",
-    },
-    Told {
-        figure: "instructions_per_us, ipc",
-        intel: "INST_RETIRED.ANY, CPU_CLK_UNHALTED.THREAD",
-        amd: "ex_ret_instr, ls_not_halted_cyc",
-    },
-    Told {
-        figure: "samples of pages, latency_ns",
-        intel: "MEM_TRANS_RETIRED.LOAD_LATENCY_GT_32 (PEBS: address, data source, latency)",
-        amd: "IBS op samples of loads that missed the L3 cache (address, data source, latency)",
-    },
-];
-
-/// What a PMU tells besides what the device counts.
+/// Loads that were sampled in an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sampled {
     latency_ns: u64,
     loads: u64,
+}
+
+/// What is known besides what the device counts.
+#[derive(Debug)]
+pub(super) struct Pmu {
+    pub sampled: Sampled,
+    /// Of each node position of the device: what its memory can carry, in bytes per us.
+    capacities: Vec<Option<f64>>,
+}
+
+impl Pmu {
+    /// For the nodes of a device.
+    pub fn new(topology: &Topology, node_ids: &[NodeId]) -> Self {
+        // 1 MB/s is 1 byte per us.
+        let capacity = |&id| {
+            let node = topology.nodes.iter().find(|node| node.id == id)?;
+            let rated = node
+                .access
+                .iter()
+                .find_map(|access| access.read_bandwidth_mbs);
+            rated.filter(|&rated| rated > 0).map(|rated| rated as f64)
+        };
+        Self {
+            sampled: Sampled::default(),
+            capacities: node_ids.iter().map(capacity).collect(),
+        }
+    }
+
+    /// Use of a node's controller at so many bytes in an interval.
+    pub fn utilisation(&self, position: usize, bytes: u64, interval_us: u64) -> Evidence<f64> {
+        match self.capacities.get(position).copied().flatten() {
+            Some(capacity) if interval_us > 0 => {
+                let share = bytes as f64 / (capacity * interval_us as f64);
+                Evidence::estimated(
+                    share.min(1.0),
+                    "its traffic and the firmware's rating (HMAT)",
+                )
+            }
+            _ => Evidence::unknown("firmware does not rate the bandwidth of its memory (no HMAT)"),
+        }
+    }
 }
 
 impl Sampled {
