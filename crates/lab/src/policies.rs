@@ -157,7 +157,9 @@ mod tests {
             let error = Choice::parse(text, Evidence::Device).unwrap_err();
             error.to_string()
         };
-        assert!(refused("carefour").contains("first-touch, interleave, kernel, none, carrefour"));
+        assert!(
+            refused("carefour").contains("first-touch, interleave, kernel, none, auto, carrefour")
+        );
         assert_eq!(parse("carrefour@pmu").evidence, Evidence::Pmu);
         let known = "carrefour@device, carrefour@pmu, carrefour@software";
         assert!(refused("carrefour@ibs").contains(known));

@@ -28,6 +28,7 @@ pub(super) struct Sums {
     pub latency_ns: u64,
     pub misses: u64,
     pub busy_ns: u64,
+    pub stall_ns: u64,
     pub lost: u64,
     pub transfers: u64,
     pub time_ns: u64,
@@ -57,6 +58,7 @@ impl Sums {
         let idle_ns = change.at(vcpu::IDLE_NS);
         self.busy_ns += change.at(vcpu::TIME_NS).saturating_sub(idle_ns);
         self.transfers += change.at(vcpu::TRANSFERS);
+        self.stall_ns += change.at(vcpu::STALL_NS);
         self.lost += change.at(vcpu::RING_LOST);
     }
 
@@ -88,6 +90,10 @@ impl Sums {
             instructions_per_us: rate(self.instructions),
             flops_per_us: rate(self.flops),
             ipc: known(ipc, "the clock of the CPUs is unknown: give --machine FILE"),
+            stall_share: known(
+                (self.busy_ns > 0).then(|| (self.stall_ns as f64 / self.busy_ns as f64).min(1.0)),
+                "no CPU was busy in the interval",
+            ),
             others_share: Evidence::unknown("set by whoever watches"),
         }
     }
