@@ -143,7 +143,7 @@ pub enum Unit {
 }
 
 /// An event of a source: its name in sysfs (empty where the kernel gives it none), and its terms.
-/// Where the kernel has the name, its terms, scale and unit are believed.
+/// Of a name that the kernel has, scale and unit are believed; the terms are those here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
     /// File below `events/`.
