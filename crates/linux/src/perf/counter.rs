@@ -5,7 +5,7 @@
 //! ones. What does not fit takes turns; each reading tells for how much of the time it was counted.
 //!
 //! Threads that a counted thread starts are counted with it; threads of the process that are there
-//! already are opened each. Only user mode is counted where the source can tell.
+//! already are opened each. What one of them starts before its turn is missed. Only user mode is counted where the source can tell.
 
 use super::catalogue::{Catalogue, Served, Source};
 use super::refusal::{Asked, PLACE, refusal};
@@ -122,7 +122,17 @@ impl Counters {
         let flags =
             event_flag::EXCLUDE_KERNEL | event_flag::EXCLUDE_HYPERVISOR | event_flag::INHERIT;
         let mut counters = Self::empty();
-        for &thread in threads.iter().take(MOST_THREADS) {
+        if threads.len() > MOST_THREADS {
+            return Err(Error::new(
+                root.path(&format!("proc/{pid}/task")),
+                format!(
+                    "there are {} threads, and hither counts {MOST_THREADS} of a process at most",
+                    threads.len()
+                ),
+                "count CPUs instead of the process",
+            ));
+        }
+        for &thread in &threads {
             let Ok(thread) = i32::try_from(thread) else {
                 continue;
             };
