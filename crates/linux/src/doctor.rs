@@ -349,7 +349,8 @@ fn counted(
     match root.is_host() {
         true => {
             if let Err(error) = attempt(&catalogue) {
-                return no(error.reason, error.remedy);
+                let why = format!("{}; it has {}", error.reason, events.join(", "));
+                return no(why, error.remedy);
             }
         }
         false => {

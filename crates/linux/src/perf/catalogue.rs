@@ -219,7 +219,7 @@ pub fn resolve(root: &Root, line: &'static Line, names: &[String]) -> Result<Vec
     let mut sources = Vec::new();
     for name in names {
         let fits = |pattern: &&str| source_matches(pattern, name);
-        if !line.sources.iter().any(|pattern| fits(&pattern)) {
+        if !line.sources.iter().any(fits) {
             continue;
         }
         let Some(pmu) = Pmu::read(root, name)? else {

@@ -9,6 +9,7 @@
 //! - [`sampler`]: one event on every CPU;
 //! - [`catalogue`]: what this machine counts, by the event table of its processor;
 //! - [`counter`]: counting it for processes, CPUs and memory controllers;
+//! - [`tally`]: counts of several processes, and the shares that follow;
 //! - [`refusal`]: the sentences for when the kernel refuses.
 
 pub mod catalogue;
@@ -19,5 +20,6 @@ pub mod refusal;
 pub mod ring;
 pub mod sampler;
 pub mod switches;
+pub mod tally;
 
 pub use hither_core::perf::source;

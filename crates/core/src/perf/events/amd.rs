@@ -3,7 +3,8 @@
 //! Fills are counted: lines that come to the first-level data cache, by what served them. From Zen 3
 //! on prefetches are in them, before that demand alone. "Near" is the NUMA node as the firmware is set
 //! (NPS1: the socket). Encodings of Zen 3 and 4 are also in AMD's Processor Programming References
-//! (55898 for family 19h model 01h, 55901 for model 11h), by the same names.
+//! (55898 for family 19h model 01h, 55901 for model 11h), by the same names. Models are told apart as in
+//! `arch/x86/kernel/cpu/amd.c`.
 
 use super::{Encoding, Family, Line, Role, Unit, named, raw};
 
@@ -98,12 +99,12 @@ const REMOTE_LINKS: &[Encoding] = &[
     raw("event=0x887,umask=0x02"),
 ];
 
-/// Zen 2: Rome, and what else family 17h has from model 30h on.
+/// Zen 2: Rome, and what else of family 17h is Zen 2.
 pub const ZEN_2: Family = Family {
     name: "AMD Zen 2 (Rome)",
     vendor: "AuthenticAMD",
     family: 0x17,
-    models: &[(0x30, 0xff)],
+    models: &[(0x30, 0x4f), (0x60, 0x7f), (0x90, 0x91), (0xa0, 0xaf)],
     lines: &[
         IBS,
         INSTRUCTIONS,
@@ -155,7 +156,7 @@ pub const ZEN_3: Family = Family {
     name: "AMD Zen 3 (Milan)",
     vendor: "AuthenticAMD",
     family: 0x19,
-    models: &[(0x00, 0x0f), (0x20, 0x2f), (0x40, 0x5f)],
+    models: &[(0x00, 0x0f), (0x20, 0x5f)],
     lines: &[
         IBS,
         INSTRUCTIONS,
@@ -254,7 +255,7 @@ pub const ZEN_4: Family = Family {
     name: "AMD Zen 4 (Genoa)",
     vendor: "AuthenticAMD",
     family: 0x19,
-    models: &[(0x10, 0x1f), (0x60, 0xff)],
+    models: &[(0x10, 0x1f), (0x60, 0xaf)],
     lines: &[
         IBS,
         INSTRUCTIONS,
@@ -325,7 +326,7 @@ pub const ZEN_5: Family = Family {
     name: "AMD Zen 5 (Turin)",
     vendor: "AuthenticAMD",
     family: 0x1a,
-    models: &[(0x00, 0x4f), (0x60, 0x7f)],
+    models: &[(0x00, 0x2f), (0x40, 0x4f), (0x60, 0x7f)],
     lines: &[
         IBS,
         INSTRUCTIONS,
