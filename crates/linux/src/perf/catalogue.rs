@@ -274,8 +274,9 @@ fn table_each(line: &Line) -> f64 {
 
 /// The event's words, and the bytes that one count stands for where the kernel says so.
 ///
-/// The words are the table's, which are the vendor's, also where the kernel has the event by name: up
-/// to Linux 5.17 its `cas_count_read` on Ice Lake was that of Skylake and missed most reads.
+/// The words are the table's, which are the vendor's, also where the kernel has the event by name: on
+/// Ice Lake older kernels' `cas_count_read` and `_write` were those of Skylake, and missed most of it
+/// (fixed by "perf/x86/intel/uncore: Fix CAS_COUNT_WRITE issue for ICX").
 fn put_together(pmu: &Pmu, event: &Encoding) -> Result<(EventCode, Option<f64>)> {
     let bytes = match !event.name.is_empty() && pmu.has_event(event.name) {
         true => pmu.bytes_of(event.name)?,
