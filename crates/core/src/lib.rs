@@ -10,6 +10,7 @@ pub mod bind;
 pub mod engine;
 pub mod explain;
 pub mod flow;
+pub mod forecast;
 pub mod foreign;
 pub mod ids;
 pub mod machine;

@@ -81,8 +81,12 @@ pub mod control {
     /// u32: one sample per this many memory fills of a vCPU, of those not left out; 0 turns
     /// sampling off.
     pub const SAMPLE_PERIOD: usize = BASE;
-    /// u32: bit 0 leaves out kernel accesses, bit 1 leaves out stream (prefetch) fills.
+    /// u32: [`SKIP_KERNEL`] leaves out kernel accesses, [`SKIP_STREAMS`] stream (prefetch) fills.
     pub const SAMPLE_SKIP: usize = BASE + 4;
+    /// Bit of [`SAMPLE_SKIP`].
+    pub const SKIP_KERNEL: u32 = 1;
+    /// Bit of [`SAMPLE_SKIP`].
+    pub const SKIP_STREAMS: u32 = 2;
     /// u32: a change of this number makes the plugin read the filters and clear the counters of
     /// those whose `CLEAR` flag is set.
     pub const FILTER_SEQ: usize = BASE + 8;
@@ -90,6 +94,11 @@ pub mod control {
     /// modified and handed over (Intel's HITM event, AMD's fill from another cache); 0 turns that
     /// off. Kernel accesses are left out as [`SAMPLE_SKIP`] says.
     pub const TRANSFER_PERIOD: usize = BASE + 12;
+    /// u32: what hither may tell of the device, an agreement among its readers; the plugin ignores it.
+    /// [`EVIDENCE_PMU`]: what a processor's PMU tells; else all.
+    pub const EVIDENCE: usize = BASE + 16;
+    /// A value of [`EVIDENCE`].
+    pub const EVIDENCE_PMU: u32 = 1;
     /// u64 x 16: samples that the reader has consumed, per vCPU.
     pub const RING_TAIL: usize = BASE + 0x80;
     /// 16 filters of 64 bytes.

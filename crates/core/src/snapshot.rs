@@ -326,6 +326,8 @@ pub struct GlobalMetrics {
     pub flops_per_us: Evidence<f64>,
     /// Instructions per cycle of busy CPUs.
     pub ipc: Evidence<f64>,
+    /// Share of the CPU time used in which CPUs waited for memory.
+    pub stall_share: Evidence<f64>,
     /// Share of the CPU time used that neither the watched processes nor hither used: where it is
     /// large, what was counted for the whole machine is not theirs.
     pub others_share: Evidence<f64>,
@@ -348,6 +350,7 @@ impl GlobalMetrics {
             instructions_per_us: none(),
             flops_per_us: none(),
             ipc: none(),
+            stall_share: none(),
             others_share: none(),
         }
     }

@@ -145,6 +145,8 @@ struct TimeLimit(Option<Duration>);
 enum Evidence {
     /// The lab's device: counters and samples of all accesses
     Device,
+    /// What a server's PMU tells, at its rates
+    Pmu,
     /// What every Linux has: hither does not see the device
     Software,
 }
@@ -153,6 +155,7 @@ impl From<Evidence> for policies::Evidence {
     fn from(evidence: Evidence) -> Self {
         match evidence {
             Evidence::Device => Self::Device,
+            Evidence::Pmu => Self::Pmu,
             Evidence::Software => Self::Software,
         }
     }

@@ -28,16 +28,22 @@ pub enum Evidence {
     /// The lab's device: counters and samples of all accesses.
     #[default]
     Device,
+    /// What the PMU of a server tells, at its rates: the device restricted to that.
+    Pmu,
     /// What every Linux has: the device is hidden from all programs of the guest.
     Software,
 }
 
 impl Evidence {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Device, Self::Pmu, Self::Software];
+
     /// The word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
+            Self::Pmu => "pmu",
             Self::Software => "software",
         }
     }
@@ -114,13 +120,17 @@ impl Choice {
         }
         let evidence = match own {
             None => evidence,
-            Some("device") => Evidence::Device,
-            Some("software") => Evidence::Software,
-            Some(other) => {
-                return Err(Error::bad(
-                    format!("there is no evidence `{other}`"),
-                    format!("use {name}@device or {name}@software"),
-                ));
+            Some(own) => {
+                let found = Evidence::ALL
+                    .into_iter()
+                    .find(|evidence| evidence.name() == own);
+                found.ok_or_else(|| {
+                    let each = Evidence::ALL.map(|evidence| format!("{name}@{}", evidence.name()));
+                    Error::bad(
+                        format!("there is no evidence `{own}`"),
+                        format!("use one of {}", each.join(", ")),
+                    )
+                })?
             }
         };
         Ok(Self {
@@ -147,7 +157,11 @@ mod tests {
             let error = Choice::parse(text, Evidence::Device).unwrap_err();
             error.to_string()
         };
-        assert!(refused("carefour").contains("first-touch, interleave, kernel, none, carrefour"));
-        assert!(refused("carrefour@pmu").contains("carrefour@software"));
+        assert!(
+            refused("carefour").contains("first-touch, interleave, kernel, none, auto, carrefour")
+        );
+        assert_eq!(parse("carrefour@pmu").evidence, Evidence::Pmu);
+        let known = "carrefour@device, carrefour@pmu, carrefour@software";
+        assert!(refused("carrefour@ibs").contains(known));
     }
 }

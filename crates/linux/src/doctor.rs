@@ -7,11 +7,13 @@ use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
 use crate::backend::swap::SwapBackend;
 use crate::counters::{
-    lru_gen, pressure as psi, resctrl as monitoring, uncore as controllers, vmstat as events,
-    vmstat::Event,
+    lru_gen, pressure as psi, resctrl as monitoring, vmstat as events, vmstat::Event,
 };
 use crate::filter;
 use crate::opium::Device;
+use crate::perf::catalogue::Catalogue;
+use crate::perf::counter::Counters;
+use crate::perf::refusal::{Asked, forbidden};
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::soft_dirty;
 use crate::root::Root;
@@ -20,6 +22,7 @@ use crate::tracker::damon::admin;
 use crate::tracker::damon::events::Layout;
 use crate::tracker::hintfault::HintFaultTracker;
 use crate::tracker::perf::PerfTracker;
+use hither_core::perf::events::Role as Wanted;
 use hither_mover::Backend;
 
 /// What a check is about.
@@ -82,6 +85,7 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
     (Role::Tracker, "vmstat", true, vmstat),
     (Role::Tracker, "psi", true, pressure),
     (Role::Tracker, "resctrl", true, resctrl),
+    (Role::Tracker, "counts", false, counts),
     (Role::Tracker, "uncore", false, uncore),
     (Role::Backend, "kernel", true, kernel),
     (Role::Backend, "copy", true, copy),
@@ -194,8 +198,7 @@ fn perf(root: &Root) -> Finding {
             let names: Vec<&str> = events.iter().map(|event| event.pmu.as_str()).collect();
             let paranoid = text(root, "proc/sys/kernel/perf_event_paranoid");
             Ok(format!(
-                "the PMU samples memory accesses ({}), perf_event_paranoid is {}; not measured on \
-                 such hardware so far",
+                "the PMU samples memory accesses ({}), perf_event_paranoid is {}; {UNTRIED}",
                 names.join(", "),
                 paranoid.as_deref().unwrap_or("?")
             ))
@@ -289,19 +292,83 @@ fn resctrl(root: &Root) -> Finding {
     }
 }
 
+/// Of all that reads a PMU.
+const UNTRIED: &str = "never tried on real hardware";
+
+fn counts(root: &Root) -> Finding {
+    let roles: Vec<Wanted> = (Wanted::ALL.into_iter())
+        .filter(|role| role.is_counted_by_core())
+        .collect();
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    counted(root, &roles, Asked::ProcessCounts, |catalogue| {
+        Counters::of_process(root, catalogue, own, &roles).map(drop)
+    })
+}
+
 fn uncore(root: &Root) -> Finding {
-    match controllers::controllers(root) {
-        Ok(found) if found.is_empty() => no(
-            "no memory controller is among the event sources of perf",
-            "use real hardware whose driver the kernel has (intel_uncore, amd_uncore); virtual \
-             machines have none",
-        ),
-        Ok(found) => {
-            let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
-            Ok(format!("memory controllers {}", names.join(", ")))
-        }
-        Err(error) => no(error.reason, error.remedy),
+    let roles: Vec<Wanted> = (Wanted::ALL.into_iter())
+        .filter(|role| role.is_uncore())
+        .collect();
+    counted(root, &roles, Asked::UncoreCounts, |catalogue| {
+        Counters::of_uncore(root, catalogue, &roles).map(drop)
+    })
+}
+
+/// Which of these roles the machine counts, by which events, and why not the others. On the machine
+/// itself `attempt` opens them and closes them again.
+fn counted(
+    root: &Root,
+    roles: &[Wanted],
+    asked: Asked,
+    attempt: impl FnOnce(&Catalogue) -> crate::Result<()>,
+) -> Finding {
+    let catalogue = match Catalogue::read(root) {
+        Ok(catalogue) => catalogue,
+        Err(error) => return no(error.reason, error.remedy),
+    };
+    let served = (catalogue.served.iter()).filter(|served| roles.contains(&served.role));
+    let events: Vec<String> = served
+        .map(|served| {
+            let terms = served.line.events.first().map_or("", |event| event.terms);
+            let more = match served.line.events.len() {
+                0 | 1 => String::new(),
+                count => format!(" and {} more", count - 1),
+            };
+            let source = served.sources.first().map_or("", |source| &source.name);
+            format!("{} ({source}/{terms}/{more})", served.role.name())
+        })
+        .collect();
+    if events.is_empty() {
+        return match catalogue.obstacle(roles) {
+            Some(missing) if !missing.remedy.is_empty() => {
+                no(missing.why.clone(), missing.remedy.clone())
+            }
+            _ => no("this processor counts none of it", "use real hardware"),
+        };
     }
+    match root.is_host() {
+        true => {
+            if let Err(error) = attempt(&catalogue) {
+                let why = format!("{}; it has {}", error.reason, events.join(", "));
+                return no(why, error.remedy);
+            }
+        }
+        false => {
+            if let Some((why, remedy)) = forbidden(root, asked) {
+                let why = format!("{why}, so that only root counts {}", events.join(", "));
+                return no(why, remedy);
+            }
+        }
+    }
+    let mut found = format!("{}: {}", catalogue.family.name, events.join(", "));
+    let lacking = (catalogue.wanting()).filter(|missing| roles.contains(&missing.role));
+    for missing in lacking {
+        found += &format!("; not {}: {}", missing.role.name(), missing.why);
+        if !missing.remedy.is_empty() {
+            found += &format!(" ({})", missing.remedy);
+        }
+    }
+    Ok(format!("{found}; {UNTRIED}"))
 }
 
 fn kernel(root: &Root) -> Finding {
@@ -414,14 +481,38 @@ mod tests {
         assert!(of("mglru").found.contains("switched off"));
         assert!(of("opium").remedy.contains("hither lab run"));
         assert!(!of("swap").works);
-        put("sys/bus/event_source/devices/uncore_imc_0/type", "14\n");
         put("proc/vmstat", "pgmigrate_success 3\npgpromote_success 1\n");
         let checks = examine(&Root::new(folder.path()));
         let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
-        assert_eq!(of("uncore").found, "memory controllers uncore_imc_0");
-        assert!(of("uncore").works && !of("uncore").is_used);
+        assert!(of("uncore").found.contains("no event table"));
+        assert!(!of("uncore").remedy.is_empty());
         assert!(of("vmstat").works);
         assert!(of("psi").remedy.contains("CONFIG_PSI"));
         assert!(of("resctrl").found.contains("no resctrl"));
+    }
+    #[test]
+    fn what_a_server_counts_is_told_by_role_and_event() {
+        let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/pmu");
+        let machine = |name: &str| Root::new(fixtures.join(name));
+        let milan = counts(&machine("amd-milan")).unwrap();
+        for part in [
+            "AMD Zen 3 (Milan): instructions (cpu/event=0xc0/)",
+            "remote memory (cpu/event=0x44,umask=0x40/)",
+            "; not stalls on memory: AMD documents no event",
+            "; never tried on real hardware",
+        ] {
+            assert!(milan.contains(part), "{milan}");
+        }
+        // Controllers are not every user's.
+        let (why, remedy) = uncore(&machine("amd-genoa")).unwrap_err();
+        assert!(
+            why.contains("controller reads (amd_umc_0/event=0x0a,rdwrmask=0x1/)"),
+            "{why}"
+        );
+        assert!(
+            why.contains("link traffic (amd_df/event=0xd5f,umask=0xf3e/ and 5 more)"),
+            "{why}"
+        );
+        assert!(remedy.contains("perf_event_paranoid to 0"), "{remedy}");
     }
 }

@@ -111,6 +111,15 @@ pub struct Sample {
     pub page_table: u64,
 }
 
+/// Kinds of memory fills that are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fills {
+    /// All.
+    All,
+    /// Those that user mode waited for: without the kernel's and without streams'.
+    Demand,
+}
+
 /// A base filter, see `hither_core::opium::filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
@@ -401,15 +410,31 @@ impl Device {
         Window(words)
     }
 
-    /// Sets the sampling: one sample per `period` memory fills of a vCPU (0 off), of all kinds.
-    pub fn set_sampling(&self, period: u32) {
-        self.map.write32_release(control::SAMPLE_SKIP, 0);
+    /// Sets the sampling: one sample per `period` memory fills of a vCPU (0 off), of these kinds.
+    pub fn set_sampling(&self, period: u32, fills: Fills) {
+        let skip = match fills {
+            Fills::All => 0,
+            Fills::Demand => control::SKIP_KERNEL | control::SKIP_STREAMS,
+        };
+        self.map.write32_release(control::SAMPLE_SKIP, skip);
         self.map.write32_release(control::SAMPLE_PERIOD, period);
     }
 
     /// Sets the sampling of transfers between caches: one sample per `period` of a vCPU (0 off).
     pub fn set_transfer_sampling(&self, period: u32) {
         self.map.write32_release(control::TRANSFER_PERIOD, period);
+    }
+
+    /// From now on those who open the device tell only what a PMU tells, or all.
+    pub fn set_pmu_only(&self, is_pmu_only: bool) {
+        let evidence = u32::from(is_pmu_only);
+        self.map.write32_release(control::EVIDENCE, evidence);
+    }
+
+    /// May only that be told of the device which a PMU tells?
+    #[must_use]
+    pub fn is_pmu_only(&self) -> bool {
+        self.map.read32(control::EVIDENCE) == control::EVIDENCE_PMU
     }
 
     /// The sampling period in force.

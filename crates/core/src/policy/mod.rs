@@ -6,6 +6,7 @@
 //!
 //! To add one: write its file, add a line to [`TABLE`].
 
+pub mod auto;
 pub mod carrefour;
 pub mod evidence;
 pub mod none;
@@ -142,6 +143,11 @@ pub const TABLE: &[PolicyEntry] = &[
         build: || Box::new(none::None),
     },
     PolicyEntry {
+        name: "auto",
+        summary: "carrefour's mechanisms, where the gain that is forecast exceeds its error",
+        build: || Box::new(auto::Auto::new()),
+    },
+    PolicyEntry {
         name: "carrefour",
         summary: "collocates pages of one node, interleaves shared ones when a controller is overloaded",
         build: || Box::new(carrefour::Carrefour::new(carrefour::Config::default())),
@@ -203,7 +209,7 @@ mod tests {
         let error = by_name("carefour").err().unwrap().to_string();
         assert_eq!(
             error,
-            "there is no policy `carefour`; the policies are none, carrefour, wrong-node"
+            "there is no policy `carefour`; the policies are none, auto, carrefour, wrong-node"
         );
     }
 }

@@ -23,6 +23,11 @@ impl Meter {
         Ok(Self { device, vmstat })
     }
 
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Counters since boot.
     pub fn read(&self) -> Counters {
         let mut sum = Counters {

@@ -116,8 +116,9 @@ fn run(
         system::reset()?;
     }
     system::set_balancing(spec.launch == Launch::Kernel)?;
-    if meter.is_some() {
+    if let Some(meter) = meter {
         hidden.set(spec.evidence == Evidence::Software)?;
+        meter.device().set_pmu_only(spec.evidence == Evidence::Pmu);
     }
     let _ = fs::remove_file(child::REPORT_PATH);
     port.send(Kind::RunStarted, index, b"")?;

@@ -8,6 +8,7 @@
 use crate::error::{Fault, Result};
 use crate::parse::{Parsed, clip};
 use crate::root::Root;
+use hither_core::snapshot::Evidence;
 use std::collections::BTreeMap;
 
 const FOLDER: &str = "sys/fs/resctrl";
@@ -51,6 +52,28 @@ pub type Bandwidth = BTreeMap<u32, DomainBytes>;
 pub fn since(now: &Bandwidth, before: &Bandwidth) -> Bandwidth {
     let change = |(&id, bytes): (&u32, &DomainBytes)| Some((id, bytes.since(before.get(&id)?)));
     now.iter().filter_map(change).collect()
+}
+
+/// Share of the bytes that caches fetched from memory of their own node, over all caches, from a
+/// difference of two readings. It is of the whole machine: of a process only where it has a group.
+#[must_use]
+pub fn local_share(change: &Bandwidth) -> Evidence<f64> {
+    let mut sum = DomainBytes {
+        local: Some(0),
+        total: Some(0),
+    };
+    for bytes in change.values() {
+        sum = sum.plus(*bytes);
+    }
+    match sum.local.zip(sum.total) {
+        // The two counters are read one after the other.
+        Some((local, total)) if total > 0 => {
+            let share = (local as f64 / total as f64).min(1.0);
+            Evidence::measured(share, "resctrl, bytes of all last-level caches")
+        }
+        Some(_) => Evidence::unknown("nothing was fetched from memory"),
+        None => Evidence::unknown("resctrl tells no bytes of some cache just now"),
+    }
 }
 
 /// Why there is no reading, and what would give one.
@@ -177,6 +200,10 @@ mod tests {
         let change = since(&read(&root).unwrap().unwrap(), &before);
         assert_eq!(change[&0], of(Some(0), Some(500)));
         assert_eq!(change[&1], of(None, None), "the counter was restarted");
+        assert_eq!(local_share(&change).value(), None);
+        let told = Bandwidth::from([(0, of(Some(30), Some(40))), (1, of(Some(60), Some(60)))]);
+        assert_eq!(local_share(&told).value(), Some(&0.9));
+        assert_eq!(local_share(&Bandwidth::new()).value(), None);
         put("mon_data/mon_L3_00/mbm_total_bytes", "lots\n");
         let error = read(&root).unwrap_err().to_string();
         assert!(error.contains("mbm_total_bytes:1"), "{error}");

@@ -1,159 +1,194 @@
-//! The counters of memory controllers that the kernel offers to perf: which there are, on which
-//! CPUs they are read, and what they count. They are found here and not opened.
+//! Traffic of memory controllers and links, by node: counters outside the cores, in bytes.
+//!
+//! A source is read on one CPU for each package or die (`cpumask`); what it counts is of that package.
+//! Where the package is one node, the traffic is the node's; where it is several (sub-NUMA clusters,
+//! NPS2 and NPS4), it is told for them together, as no file says which controller is whose.
 
 use crate::error::Result;
-use crate::parse::{self, Parsed};
+use crate::perf::catalogue::Catalogue;
+use crate::perf::counter::{Counters, Interval, Told, Whose};
 use crate::root::Root;
-use hither_core::set::CpuSet;
+use crate::topology::Topology;
+use hither_core::ids::{CpuId, NodeId};
+use hither_core::perf::count::{Estimates, Rate};
+use hither_core::perf::events::Role;
+use hither_core::set::NodeSet;
+use std::collections::BTreeMap;
 
-const FOLDER: &str = "sys/bus/event_source/devices";
-/// Names of the kernel's drivers for memory controllers: Intel, AMD.
-const PREFIXES: [&str; 2] = ["uncore_imc", "amd_umc"];
+/// What is counted.
+const ROLES: [Role; 4] = [
+    Role::ControllerReads,
+    Role::ControllerWrites,
+    Role::ControllerTraffic,
+    Role::LinkTraffic,
+];
 
-/// A memory controller, or one of its channels.
+/// Traffic of one or several nodes, in bytes a second; `None`: not told.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Controller {
-    /// The kernel's name: `uncore_imc_0`.
-    pub name: String,
-    /// Number of the event source (`perf_event_attr.type`).
-    pub source: u64,
-    /// One CPU per package, on which it is read; empty where the kernel names none.
-    pub cpus: CpuSet,
-    /// What it counts by name; empty where only raw events are known.
-    pub events: Vec<ControllerEvent>,
+pub struct NodeTraffic {
+    /// The nodes that it is of, together.
+    pub nodes: NodeSet,
+    /// Read from memory.
+    pub reads: Option<Rate>,
+    /// Written to memory.
+    pub writes: Option<Rate>,
+    /// Both: their sum, or counted as one.
+    pub both: Option<Rate>,
+    /// Data sent to other sockets.
+    pub sent: Option<Rate>,
 }
 
-/// A named event of a controller.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ControllerEvent {
-    /// The kernel's name: `cas_count_read`.
-    pub name: String,
-    /// Its terms: `event=0x04,umask=0x03`.
-    pub terms: String,
-    /// What one count stands for, in units; 1 where the kernel says nothing.
-    pub scale: f64,
-    /// The unit: `MiB`; may be empty.
-    pub unit: String,
+/// Open counters of controllers and links.
+#[derive(Debug)]
+pub struct Uncore {
+    counters: Counters,
+    nodes: BTreeMap<CpuId, NodeSet>,
 }
 
-/// All memory controllers, by name; none on a machine without a PMU.
-///
-/// # Errors
-/// A file that cannot be read, or is not what the kernel prints.
-pub fn controllers(root: &Root) -> Result<Vec<Controller>> {
-    let mut found = Vec::new();
-    for name in root.names(FOLDER)? {
-        if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-            continue;
-        }
-        let folder = format!("{FOLDER}/{name}");
-        found.push(Controller {
-            source: root.parse(&format!("{folder}/type"), parse::number)?,
-            cpus: root
-                .parse_if_any(&format!("{folder}/cpumask"), parse::list)?
-                .unwrap_or_else(CpuSet::new),
-            events: events(root, &folder)?,
-            name,
-        });
+impl Uncore {
+    /// Opens what the machine has and begins to count.
+    ///
+    /// # Errors
+    /// It has nothing, or the kernel refuses: the reason and what would help.
+    pub fn open(root: &Root, catalogue: &Catalogue, topology: &Topology) -> Result<Self> {
+        let mut counters = Counters::of_uncore(root, catalogue, &ROLES)?;
+        counters.switch(true)?;
+        Ok(Self {
+            counters,
+            nodes: nodes_by_cpu(topology),
+        })
     }
-    Ok(found)
-}
 
-fn events(root: &Root, folder: &str) -> Result<Vec<ControllerEvent>> {
-    let mut found = Vec::new();
-    for name in root.names(&format!("{folder}/events"))? {
-        // `x.scale` and `x.unit` stand beside `x`.
-        if name.contains('.') {
-            continue;
-        }
-        let file = format!("{folder}/events/{name}");
-        let scale = root.parse_if_any(&format!("{file}.scale"), parse_scale)?;
-        let unit = root.text_if_any(&format!("{file}.unit"))?;
-        found.push(ControllerEvent {
-            terms: root.text(&file)?.trim().to_owned(),
-            scale: scale.unwrap_or(1.0),
-            unit: unit.unwrap_or_default().trim().to_owned(),
-            name,
-        });
+    /// Traffic since the last reading, by nodes.
+    ///
+    /// # Errors
+    /// A CPU on which a source is read went offline.
+    pub fn read(&mut self) -> Result<Vec<NodeTraffic>> {
+        Ok(by_nodes(&self.counters.read()?, &self.nodes))
     }
-    Ok(found)
 }
 
-/// ```text
-/// 6.103515625e-5
-/// ```
-fn parse_scale(text: &str) -> Parsed<f64> {
-    let word = text.trim();
-    let scale = word.parse().ok().filter(|scale: &f64| scale.is_finite());
-    scale.ok_or_else(|| crate::error::Fault::new(1, format!("`{}` is no scale", parse::clip(word))))
+/// The nodes of each CPU's package.
+#[must_use]
+pub fn nodes_by_cpu(topology: &Topology) -> BTreeMap<CpuId, NodeSet> {
+    let mut nodes = BTreeMap::new();
+    for package in &topology.packages {
+        let of_package: NodeSet = topology
+            .nodes
+            .iter()
+            .filter(|node| !node.cpus.intersection(&package.cpus).is_empty())
+            .map(|node| node.id)
+            .collect();
+        for cpu in package.cpus.iter() {
+            // Without packages (a virtual machine) all CPUs are in one, numbered -1.
+            let own: Option<NodeId> = topology.node_of_cpu(cpu).filter(|_| package.id < 0);
+            let of_cpu = own.map_or_else(|| of_package.clone(), |own| [own].into_iter().collect());
+            nodes.insert(cpu, of_cpu);
+        }
+    }
+    nodes
+}
+
+/// Sums the counts of an interval by nodes.
+#[must_use]
+pub fn by_nodes(interval: &Interval, nodes: &BTreeMap<CpuId, NodeSet>) -> Vec<NodeTraffic> {
+    let of = |told: &Told| match told.whose {
+        Whose::Cpu(cpu) => nodes.get(&cpu).cloned().unwrap_or_default(),
+        Whose::Thread(_) => NodeSet::new(),
+    };
+    let mut keys: Vec<NodeSet> = interval.told.iter().map(of).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let traffic = |key: NodeSet| {
+        let sums: Estimates = interval.sums(|told| of(told) == key);
+        let rate = |role| sums.get(&role)?.rate(interval.passed_ns);
+        let (reads, writes) = (rate(Role::ControllerReads), rate(Role::ControllerWrites));
+        let sum = |(one, other): (Rate, Rate)| Rate {
+            per_second: one.per_second + other.per_second,
+            counted_share: one.counted_share.min(other.counted_share),
+        };
+        NodeTraffic {
+            both: reads
+                .zip(writes)
+                .map(sum)
+                .or_else(|| rate(Role::ControllerTraffic)),
+            sent: rate(Role::LinkTraffic),
+            nodes: key,
+            reads,
+            writes,
+        }
+    };
+    keys.into_iter().map(traffic).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hither_core::perf::count::Estimate;
 
-    fn captured(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
-        let folder = tempfile::tempdir().unwrap();
-        for (below, text) in files {
-            let path = folder.path().join(FOLDER).join(below);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
+    fn told(role: Role, cpu: u32, value: f64) -> Told {
+        Told {
+            role,
+            whose: Whose::Cpu(CpuId(cpu)),
+            source: "uncore_imc_0".into(),
+            estimate: Some(Estimate {
+                value,
+                counted_share: 1.0,
+            }),
         }
-        let root = Root::new(folder.path());
-        (folder, root)
+    }
+
+    fn set(nodes: &[u32]) -> NodeSet {
+        nodes.iter().map(|&node| NodeId(node)).collect()
     }
 
     #[test]
-    fn controllers_and_their_events_are_found() {
-        let (_folder, root) = captured(&[
-            ("uncore_imc_0/type", "14\n"),
-            ("uncore_imc_0/cpumask", "0,24\n"),
-            (
-                "uncore_imc_0/events/cas_count_read",
-                "event=0x04,umask=0x03\n",
-            ),
-            (
-                "uncore_imc_0/events/cas_count_read.scale",
-                "6.103515625e-5\n",
-            ),
-            ("uncore_imc_0/events/cas_count_read.unit", "MiB\n"),
-            ("amd_umc_0/type", "20\n"),
-            ("uncore_cha_0/type", "31\n"),
-            ("cpu/type", "4\n"),
-        ]);
-        let found = controllers(&root).unwrap();
-        let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
-        assert_eq!(names, ["amd_umc_0", "uncore_imc_0"]);
-        let imc = &found[1];
-        assert_eq!((imc.source, imc.cpus.to_string().as_str()), (14, "0,24"));
-        let event = &imc.events[0];
-        assert_eq!(imc.events.len(), 1);
-        assert_eq!(event.terms, "event=0x04,umask=0x03");
-        // 64 bytes in MiB.
-        assert_eq!(
-            (event.scale, event.unit.as_str()),
-            (64.0 / 1_048_576.0, "MiB")
-        );
-        assert!(found[0].events.is_empty() && found[0].cpus.is_empty());
+    fn traffic_is_summed_by_the_nodes_of_a_package() {
+        let nodes = [(CpuId(0), set(&[0])), (CpuId(24), set(&[1, 2]))];
+        let interval = Interval {
+            passed_ns: 500_000_000,
+            told: vec![
+                // Two channels of one package.
+                told(Role::ControllerReads, 0, 100.0),
+                told(Role::ControllerReads, 0, 20.0),
+                told(Role::ControllerWrites, 0, 10.0),
+                told(Role::LinkTraffic, 0, 4.0),
+                told(Role::ControllerTraffic, 24, 50.0),
+            ],
+        };
+        let traffic = by_nodes(&interval, &nodes.into_iter().collect());
+        assert_eq!(traffic.len(), 2);
+        let per_second = |rate: Option<Rate>| rate.map(|rate| rate.per_second);
+        assert_eq!(traffic[0].nodes, set(&[0]));
+        assert_eq!(per_second(traffic[0].reads), Some(240.0));
+        assert_eq!(per_second(traffic[0].both), Some(260.0));
+        assert_eq!(per_second(traffic[0].sent), Some(8.0));
+        assert_eq!(traffic[1].nodes, set(&[1, 2]));
+        assert_eq!(per_second(traffic[1].both), Some(100.0));
+        assert_eq!((traffic[1].reads, traffic[1].sent), (None, None));
     }
 
     #[test]
-    fn malformed_files_are_named() {
-        let (_folder, root) = captured(&[("uncore_imc/type", "many\n")]);
-        let error = controllers(&root).unwrap_err().to_string();
-        assert!(error.contains("uncore_imc/type:1"), "{error}");
-        let (_folder, root) = captured(&[
-            ("uncore_imc/type", "14\n"),
-            ("uncore_imc/events/x", "event=1\n"),
-            ("uncore_imc/events/x.scale", "inf\n"),
-        ]);
-        let error = controllers(&root).unwrap_err().to_string();
-        assert!(error.contains("`inf` is no scale"), "{error}");
+    fn cpus_that_no_package_has_are_told_apart() {
+        let interval = Interval {
+            passed_ns: 1,
+            told: vec![told(Role::LinkTraffic, 7, 1.0)],
+        };
+        let traffic = by_nodes(&interval, &BTreeMap::new());
+        assert!(traffic[0].nodes.is_empty() && traffic[0].sent.is_some());
     }
 
     #[test]
-    fn a_machine_without_any_has_none() {
-        let (_folder, root) = captured(&[("software/type", "1\n")]);
-        assert_eq!(controllers(&root).unwrap(), []);
+    fn this_machine_is_counted_or_says_why_not() {
+        let root = Root::host();
+        let topology = Topology::read(&root).unwrap();
+        assert_eq!(nodes_by_cpu(&topology).len(), topology.online.len());
+        let catalogue = Catalogue::read(&root).unwrap();
+        match Uncore::open(&root, &catalogue, &topology) {
+            Ok(mut uncore) => {
+                uncore.read().unwrap();
+            }
+            Err(error) => assert!(!error.reason.is_empty() && !error.remedy.is_empty()),
+        }
     }
 }

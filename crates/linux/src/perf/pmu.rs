@@ -1,4 +1,5 @@
-//! Events as sysfs describes them: `/sys/bus/event_source/devices/NAME/{type,format,events,cpus}`.
+//! Events as sysfs describes them:
+//! `/sys/bus/event_source/devices/NAME/{type,format,events,cpus,cpumask,caps}`.
 //!
 //! An event is a list of terms (`event=0xcd,umask=0x1,ldlat=3`); each term is a field of the
 //! attribute, and a file of its name in `format` says which bits of which word
@@ -48,6 +49,14 @@ pub struct Pmu {
     pub kind: u32,
     /// The CPUs that it counts; `None` where sysfs does not say, which means all.
     pub cpus: Option<CpuSet>,
+    /// Of a source outside the cores: the CPUs on which it is read, one for each package or die.
+    /// `None`: it is a core's.
+    pub readers: Option<CpuSet>,
+}
+
+/// Names of all sources, sorted; none without perf.
+pub fn names(root: &Root) -> Result<Vec<String>> {
+    root.names(SOURCES)
 }
 
 impl Pmu {
@@ -65,12 +74,32 @@ impl Pmu {
         })?;
         // Core sources of hybrid machines have `cpus`; others, with one CPU for many, `cpumask`.
         let cpus = root.parse_if_any(&format!("{SOURCES}/{name}/cpus"), parse::list)?;
+        let readers = root.parse_if_any(&format!("{SOURCES}/{name}/cpumask"), parse::list)?;
         Ok(Some(Self {
             root: root.clone(),
             name: name.to_owned(),
             kind,
             cpus,
+            readers,
         }))
+    }
+
+    /// A capability (`caps/max_precise`), where it has one of this name.
+    pub fn capability(&self, name: &str) -> Result<Option<String>> {
+        let text = self
+            .root
+            .text_if_any(&self.below(&format!("caps/{name}")))?;
+        Ok(text.map(|text| text.trim().to_owned()))
+    }
+
+    /// Bytes that one count of a named event stands for, by its scale and unit; `None` where sysfs
+    /// tells neither, or the unit is none of bytes.
+    pub fn bytes_of(&self, event: &str) -> Result<Option<f64>> {
+        let file = self.below(&format!("events/{event}"));
+        let each = self.root.parse_if_any(&format!("{file}.scale"), scale)?;
+        let unit = self.root.text_if_any(&format!("{file}.unit"))?;
+        let bytes = unit.as_deref().and_then(unit_bytes);
+        Ok(each.zip(bytes).map(|(each, bytes)| each * bytes))
     }
 
     /// Has it an event of this name?
@@ -105,6 +134,23 @@ impl Pmu {
                 ));
             };
             self.set(&mut code, name, value)?;
+        }
+        Ok(code)
+    }
+
+    /// An event made of terms as sysfs writes them: `event=0xcd,umask=0x1`.
+    pub fn event_of_text(&self, text: &str) -> Result<EventCode> {
+        let place = self.root.path(&self.below("format"));
+        let fail = |fault: Fault| fault.at(&place, "check the event's terms");
+        let mut code = EventCode::default();
+        for (name, value) in event_terms(text).map_err(fail)? {
+            let value = value.ok_or_else(|| {
+                fail(Fault::new(
+                    1,
+                    format!("the term `{name}` has no value and wants one"),
+                ))
+            })?;
+            self.set(&mut code, &name, value)?;
         }
         Ok(code)
     }
@@ -217,6 +263,34 @@ pub fn format_bits(text: &str) -> Parsed<Format> {
     })
 }
 
+/// What one count of an event stands for, in its unit.
+///
+/// ```text
+/// 6.103515625e-5
+/// ```
+pub fn scale(text: &str) -> Parsed<f64> {
+    let word = text.trim();
+    let scale = word.parse().ok();
+    scale
+        .filter(|scale: &f64| scale.is_finite() && *scale > 0.0)
+        .ok_or_else(|| Fault::new(1, format!("`{}` is no scale", clip(word))))
+}
+
+/// Bytes of a unit, as kernels and perf's tables write it; `None`: it is none of bytes.
+#[must_use]
+pub fn unit_bytes(unit: &str) -> Option<f64> {
+    match unit.trim() {
+        "Bytes" | "B" => Some(1.0),
+        "KB" => Some(1e3),
+        "MB" => Some(1e6),
+        "GB" => Some(1e9),
+        "KiB" => Some(1024.0),
+        "MiB" => Some(1_048_576.0),
+        "GiB" => Some(1_073_741_824.0),
+        _ => None,
+    }
+}
+
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -240,6 +314,20 @@ mod tests {
             ("cpu/format/event", "config:0-7\n"),
             ("cpu/format/umask", "config:8-15\n"),
             ("cpu/format/ldlat", "config1:0-15\n"),
+            ("cpu/caps/max_precise", "3\n"),
+            ("uncore_imc_0/type", "14\n"),
+            ("uncore_imc_0/cpumask", "0,24\n"),
+            (
+                "uncore_imc_0/events/cas_count_read",
+                "event=0x04,umask=0x03\n",
+            ),
+            (
+                "uncore_imc_0/events/cas_count_read.scale",
+                "6.103515625e-5\n",
+            ),
+            ("uncore_imc_0/events/cas_count_read.unit", "MiB\n"),
+            ("uncore_imc_0/events/bad", "event=0x04\n"),
+            ("uncore_imc_0/events/bad.scale", "inf\n"),
             ("wide/type", "99999999999\n"),
             ("cpu_core/type", "4\n"),
             ("cpu_core/cpus", "0-7\n"),
@@ -266,6 +354,42 @@ mod tests {
         assert!(pmu.has_term("ldlat") && !pmu.has_term("cnt_ctl"));
         let own = pmu.event_of(&[("umask", 2), ("config1", 9)]).unwrap();
         assert_eq!(own.words, [0x200, 9, 0]);
+    }
+
+    #[test]
+    fn controllers_have_readers_scale_and_unit() {
+        let (_folder, root) = intel();
+        assert!(names(&root).unwrap().contains(&"uncore_imc_0".to_owned()));
+        let imc = Pmu::read(&root, "uncore_imc_0").unwrap().unwrap();
+        assert_eq!(imc.readers.as_ref().unwrap().to_string(), "0,24");
+        assert_eq!(imc.bytes_of("cas_count_read").unwrap(), Some(64.0));
+        assert_eq!(imc.bytes_of("clockticks").unwrap(), None);
+        let error = imc.bytes_of("bad").unwrap_err().to_string();
+        assert!(error.contains("bad.scale:1: `inf` is no scale"), "{error}");
+        let cpu = Pmu::read(&root, "cpu").unwrap().unwrap();
+        assert_eq!(
+            (&cpu.readers, cpu.capability("none").unwrap()),
+            (&None, None)
+        );
+        assert_eq!(cpu.capability("max_precise").unwrap().as_deref(), Some("3"));
+        assert_eq!(unit_bytes("Joules"), None);
+    }
+
+    #[test]
+    fn terms_of_a_table_are_put_together_too() {
+        let (_folder, root) = intel();
+        let pmu = Pmu::read(&root, "cpu").unwrap().unwrap();
+        let code = pmu.event_of_text("event=0xd3,umask=0x01").unwrap();
+        assert_eq!(code.words, [0x1d3, 0, 0]);
+        for (terms, why) in [
+            ("event=0xd3,edge=1", "format/edge: there is no such file"),
+            ("event=?", "`event` has no value"),
+            ("event=0x1d3", "0x1d3 has more bits"),
+            ("event=", "`event=` is no term"),
+        ] {
+            let error = pmu.event_of_text(terms).unwrap_err().to_string();
+            assert!(error.contains(why), "{terms}: {error}");
+        }
     }
 
     #[test]
@@ -323,6 +447,8 @@ mod tests {
         fn any_text_is_survived(text: String) {
             let _ = event_terms(&text);
             let _ = format_bits(&text);
+            let _ = scale(&text);
+            let _ = unit_bytes(&text);
         }
 
         #[test]

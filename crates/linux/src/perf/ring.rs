@@ -268,4 +268,46 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{offset} {bytes}");
         }
     }
+    proptest::proptest! {
+        /// Whatever stands in a ring, and wherever its head is said to be: reading ends, hands out no
+        /// more than there is room for, and what it hands out is decoded or refused.
+        #[test]
+        fn any_ring_is_survived(
+            words in proptest::collection::vec(proptest::prelude::any::<u64>(), PAGE / 8),
+            sizes in proptest::collection::vec((0..PAGE / 8, 0u16..600), 0..40),
+            heads in proptest::collection::vec(proptest::prelude::any::<u64>(), 1..4),
+            near in proptest::collection::vec(0..2 * PAGE as u64, 0..4),
+            sample_type in proptest::prelude::any::<u64>(),
+        ) {
+            let (kernel, mut ring) = pair(true);
+            for (index, word) in words.iter().enumerate() {
+                kernel.map.write64_release(PAGE + index * 8, *word);
+            }
+            // Headers that may be some, at places that may be reached.
+            for (index, size) in sizes {
+                let word = u64::from_ne_bytes(header(size));
+                kernel.map.write64_release(PAGE + index * 8, word);
+            }
+            let mut head = 0u64;
+            for step in near {
+                head = head.wrapping_add(step);
+                kernel.map.write64_release(DATA_HEAD, head);
+                drain_all(&mut ring, sample_type & record::field::KNOWN);
+            }
+            for head in heads {
+                kernel.map.write64_release(DATA_HEAD, head);
+                drain_all(&mut ring, sample_type);
+                proptest::prop_assert_eq!(kernel.map.read64(DATA_TAIL), head & !7);
+            }
+        }
+    }
+
+    fn drain_all(ring: &mut Ring, sample_type: u64) {
+        let mut bytes = 0;
+        let drained = ring.drain(|found| {
+            bytes += found.len();
+            let _ = record::decode(found, sample_type);
+        });
+        assert!(bytes <= PAGE && drained.records <= (PAGE / 8) as u64);
+    }
 }

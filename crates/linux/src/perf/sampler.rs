@@ -1,12 +1,12 @@
-//! One event on every CPU, each with its ring, and the sentences for when the kernel refuses.
+//! One event on every CPU, each with its ring.
 
 use super::record::{self, Record, Sample, field};
+use super::refusal::{Asked, PLACE, refusal};
 use super::ring::Ring;
 use crate::error::{Error, Result};
 use crate::root::Root;
 use crate::sys::{
-    self, EventAttribute, EventScope, event_flag, no_descriptor, open_event, page_bytes,
-    set_event_period, switch_event,
+    EventAttribute, EventScope, event_flag, open_event, page_bytes, set_event_period, switch_event,
 };
 use hither_core::ids::CpuId;
 use std::fs::File;
@@ -82,8 +82,8 @@ impl Sampler {
         let mut bytes = fair.clamp(LEAST_BYTES, MOST_BYTES).next_power_of_two();
         let mut channels = Vec::with_capacity(cpus.len());
         for &cpu in cpus {
-            let (event, leader) =
-                open_on(spec, cpu).map_err(|error| refusal(root, spec.what, error))?;
+            let (event, leader) = open_on(spec, cpu)
+                .map_err(|error| refusal(root, spec.what, Asked::Samples, error))?;
             let ring = loop {
                 match Ring::new(&event, (bytes / page_bytes()).max(1) as usize) {
                     Err(error)
@@ -109,7 +109,8 @@ impl Sampler {
 
     /// Would [`Sampler::open`] be allowed? Opens the event on one CPU and closes it again.
     pub fn probe(root: &Root, spec: &EventSpec, cpu: CpuId) -> Result<()> {
-        let opened = open_on(spec, cpu).map_err(|error| refusal(root, spec.what, error))?;
+        let opened =
+            open_on(spec, cpu).map_err(|error| refusal(root, spec.what, Asked::Samples, error))?;
         drop(opened);
         Ok(())
     }
@@ -178,57 +179,6 @@ fn open_on(spec: &EventSpec, cpu: CpuId) -> io::Result<(File, Option<File>)> {
     Ok((event, leader))
 }
 
-const PLACE: &str = "perf_event_open";
-
-/// Why the kernel does not open an event, in words.
-fn refusal(root: &Root, what: &str, error: io::Error) -> Error {
-    let paranoid = root
-        .text_if_any("proc/sys/kernel/perf_event_paranoid")
-        .ok()
-        .flatten();
-    let paranoid = paranoid.map_or_else(|| "?".to_owned(), |text| text.trim().to_owned());
-    let (reason, remedy) = match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) if sys::effective_uid() == 0 => (
-            format!("{what} may not be sampled on all CPUs, even by this root user"),
-            "give hither CAP_PERFMON: in a container `--cap-add PERFMON` (with Podman SYS_ADMIN), which \
-             its filter of system calls goes by",
-        ),
-        Some(libc::EACCES | libc::EPERM) => (
-            format!(
-                "{what} may not be sampled on all CPUs by this user \
-                 (kernel.perf_event_paranoid is {paranoid})"
-            ),
-            "run hither as root, give it CAP_PERFMON, or set kernel.perf_event_paranoid to 0",
-        ),
-        Some(libc::ENOSYS) => (
-            "this kernel has no perf events".to_owned(),
-            "use a kernel with CONFIG_PERF_EVENTS",
-        ),
-        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => (
-            format!("the hardware does not sample {what} ({error})"),
-            "use a machine whose PMU samples memory accesses, or a hypervisor that passes it \
-             through",
-        ),
-        Some(libc::EINVAL | libc::E2BIG) => (
-            format!("this kernel does not know how {what} are asked for ({error})"),
-            "use a newer kernel",
-        ),
-        Some(libc::EBUSY) => (
-            format!("somebody else samples {what} ({error})"),
-            "stop the other profiler",
-        ),
-        _ if no_descriptor(&error) => (
-            format!("{what} need a descriptor for each CPU, and there are no more ({error})"),
-            "raise the limit (ulimit -n)",
-        ),
-        _ => (
-            format!("{what} cannot be sampled ({error})"),
-            "see `hither topo --doctor`",
-        ),
-    };
-    Error::io(PLACE, reason, remedy, error)
-}
-
 fn no_ring(what: &str, bytes: u64, error: io::Error) -> Error {
     Error::io(
         PLACE,
@@ -253,6 +203,7 @@ fn control(what: &str, error: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys;
     use crate::topology::Topology;
     use std::collections::BTreeMap;
 
@@ -321,26 +272,5 @@ mod tests {
         spec.leader = Some(spec.attribute);
         spec.leader.as_mut().unwrap().kind = 0x7fff_fff0;
         assert!(Sampler::probe(&root, &spec, CpuId(0)).is_err());
-    }
-
-    #[test]
-    fn every_refusal_says_what_helps() {
-        let root = Root::host();
-        for errno in [
-            libc::EACCES,
-            libc::EPERM,
-            libc::ENOSYS,
-            libc::ENOENT,
-            libc::EINVAL,
-            libc::E2BIG,
-            libc::EBUSY,
-            libc::EMFILE,
-            libc::EIO,
-        ] {
-            let error = refusal(&root, "loads", io::Error::from_raw_os_error(errno));
-            assert_eq!(error.errno(), Some(errno));
-            assert!(error.to_string().starts_with("perf_event_open: "));
-            assert!(!error.remedy.is_empty(), "{error}");
-        }
     }
 }

@@ -3,6 +3,7 @@
 pub mod allowed;
 mod census;
 pub mod cpu_times;
+pub mod cpuinfo;
 pub mod kept;
 pub mod maps;
 pub mod numa_maps;

@@ -32,7 +32,7 @@ pub use memory::{
 };
 pub use node_memory::NodeMemory;
 pub use perf_event::{
-    EventAttribute, EventScope, event_flag, open_event, set_event_period, switch_event,
+    EventAttribute, EventScope, event_flag, open_event, read_count, set_event_period, switch_event,
 };
 pub use policy::{
     Present, bind_memory, bind_range, next_interleaved, node_at, own_policy, place_child,

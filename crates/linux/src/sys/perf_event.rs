@@ -1,8 +1,9 @@
 //! `perf_event_open(2)`: one event, its attribute, and the switch of the event.
 
 use super::check;
+use hither_core::perf::count::Count;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 
 /// Sizes of `struct perf_event_attr` as it grew: first version, `config2`, `clockid`.
@@ -16,6 +17,8 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 pub mod event_flag {
     /// Begins switched off.
     pub const DISABLED: u64 = 1;
+    /// Threads that its thread starts from now on are counted with it.
+    pub const INHERIT: u64 = 1 << 1;
     /// User mode alone: not the kernel.
     pub const EXCLUDE_KERNEL: u64 = 1 << 5;
     /// Not the hypervisor.
@@ -79,6 +82,23 @@ impl EventAttribute {
             ..Self::default()
         }
         .with_monotonic_clock()
+    }
+
+    /// An event that is counted and not sampled, switched off at first; read it by [`read_count`].
+    /// `flags`: more bits of [`event_flag`]. Sources outside the cores refuse all that exclude.
+    #[must_use]
+    pub fn counted(kind: u32, words: [u64; 3], flags: u64) -> Self {
+        /// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `PERF_FORMAT_TOTAL_TIME_RUNNING`.
+        const TIMES: u64 = 1 | 2;
+        Self {
+            kind,
+            config: words[0],
+            config1: words[1],
+            config2: words[2],
+            read_format: TIMES,
+            flags: event_flag::DISABLED | flags,
+            ..Self::default()
+        }
     }
 
     /// Times by `CLOCK_MONOTONIC`, as everything else here.
@@ -160,6 +180,23 @@ pub fn switch_event(event: &File, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(event.as_raw_fd(), request as _, GROUP) }.into()).map(drop)
 }
 
+/// What an event of [`EventAttribute::counted`] shows since it was opened, with threads that inherited
+/// it. An event of a CPU that went offline ends: an error.
+pub fn read_count(event: &File) -> io::Result<Count> {
+    let mut bytes = [0; 24];
+    let mut event = event;
+    event.read_exact(&mut bytes)?;
+    let word = |index: usize| {
+        let word = bytes[8 * index..].first_chunk().copied();
+        word.map_or(0, u64::from_ne_bytes)
+    };
+    Ok(Count {
+        value: word(0),
+        enabled_ns: word(1),
+        running_ns: word(2),
+    })
+}
+
 /// Changes an event's period, or its frequency where it has one; never 0.
 pub fn set_event_period(event: &File, period: u64) -> io::Result<()> {
     /// `_IOW('$', 4, __u64)`.
@@ -183,6 +220,7 @@ mod tests {
         assert_eq!(plain.bytes(), 64);
         assert_eq!(second.bytes(), 72);
         assert_eq!(EventAttribute::of_user_mode(1, [2, 0, 0]).bytes(), 96);
+        assert_eq!(EventAttribute::counted(1, [2, 0, 0], 0).bytes(), 64);
     }
 
     #[test]

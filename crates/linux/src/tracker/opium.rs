@@ -8,7 +8,9 @@
 //! the machine that it measures.
 
 mod counted;
+mod figures;
 mod kept;
+mod pmu;
 mod rate;
 mod spaces;
 
@@ -20,26 +22,27 @@ use super::frames::FrameNodes;
 use super::view::{PeriodInTime, SampleView};
 use crate::error::{Error, Result};
 use crate::filter;
-use crate::opium::{Device, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
+use crate::opium::{Device, Fills, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
 use crate::proc::pagemap;
 use crate::proc::tree::Tree;
 use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
+use figures::{COUNTERS, Sums, known, mean_share};
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::metrics;
 use hither_core::observation::Observations;
-use hither_core::opium::{MAX_NODES, ring, vcpu};
+use hither_core::opium::{MAX_NODES, ring};
 use hither_core::plan::Sampling;
 use hither_core::policy::EvidenceKind;
-use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
+use hither_core::snapshot::{Evidence, Snapshot};
 use kept::Kept;
+use pmu::{MOST_PER_CPU, Pmu, restrict};
 use rate::{
     Allowance, FIRST_CHEAP_PERIOD, FIRST_PERIOD, LEAST_PERIOD, PRICE_WINDOW, affordable_in_time,
     is_worth_a_change, not_too_soon, period_for,
 };
 
-const COUNTERS: &str = "opium counters";
 /// What a sample that is kept costs after it was read, in ns: its owner, its row, its part of the
 /// file. Measured in the lab: some 400 instructions.
 const KEPT_NS: u64 = 400;
@@ -79,6 +82,8 @@ pub struct OpiumTracker {
     wants_pages: bool,
     /// Where the nodes of frames are read, once pages are filled in.
     frames_at: Option<Root>,
+    /// Where only that may be told which a PMU tells.
+    pmu: Option<Pmu>,
 }
 
 /// Last readings.
@@ -87,23 +92,6 @@ struct Before {
     vcpus: Vec<VcpuCounters>,
     nodes: Vec<NodeTraffic>,
     links: Vec<LinkTraffic>,
-    time_ns: u64,
-}
-
-/// Sums of an interval over all vCPUs.
-#[derive(Clone, Debug, Default)]
-struct Sums {
-    user_reads: u64,
-    user_writes: u64,
-    user_local: u64,
-    kernel_fills: u64,
-    instructions: u64,
-    flops: u64,
-    latency_ns: u64,
-    misses: u64,
-    busy_ns: u64,
-    lost: u64,
-    transfers: u64,
     time_ns: u64,
 }
 
@@ -164,6 +152,7 @@ impl OpiumTracker {
             counted: None,
             wants_pages: true,
             frames_at: Some(root.clone()),
+            pmu: (device.is_pmu_only()).then(|| Pmu::new(topology, device.node_ids())),
             device,
         };
         tracker.start();
@@ -204,7 +193,11 @@ impl OpiumTracker {
     fn set_period(&mut self, period: u32) {
         self.period = period;
         self.periods.change(period, self.device.time_ns());
-        self.device.set_sampling(period);
+        let what = match self.pmu {
+            None => Fills::All,
+            Some(_) => Fills::Demand,
+        };
+        self.device.set_sampling(period, what);
     }
 
     /// Reads the vCPUs' counters and sums the differences.
@@ -220,29 +213,17 @@ impl OpiumTracker {
             self.device.read_vcpu(index, &mut now);
             let change = now.since(&self.before.vcpus[index]);
             let own = self.device.vcpu_nodes()[index];
-            for node in 0..self.positions.len().min(MAX_NODES) {
-                let (reads, writes) = (change.fills(0, node), change.fills(1, node));
-                sums.user_reads += reads;
-                sums.user_writes += writes;
-                sums.user_local += if node == own { reads + writes } else { 0 };
-                sums.kernel_fills += change.fills(2, node) + change.fills(3, node);
-            }
-            sums.instructions += change.at(vcpu::INSTRUCTIONS_USER);
-            sums.flops += change.at(vcpu::FLOPS);
-            sums.latency_ns += change.at(vcpu::LATENCY_SUM_NS);
-            sums.misses += change.at(vcpu::DEMAND_MISSES);
-            let idle_ns = change.at(vcpu::IDLE_NS);
-            sums.busy_ns += change.at(vcpu::TIME_NS).saturating_sub(idle_ns);
-            sums.transfers += change.at(vcpu::TRANSFERS);
-            sums.lost += change.at(vcpu::RING_LOST);
+            sums.add(&change, own, self.positions.len());
             std::mem::swap(&mut self.before.vcpus[index], &mut now);
         }
         sums
     }
 
-    /// Fills in traffic and utilisation of nodes; returns their traffic by device position.
-    fn read_nodes(&mut self, interval_us: u64, snapshot: &mut Snapshot) -> [f64; MAX_NODES] {
+    /// Fills in traffic and utilisation of nodes; returns their traffic by device position, and the
+    /// bytes read of all, each in bytes.
+    fn read_nodes(&mut self, interval_us: u64, snapshot: &mut Snapshot) -> ([f64; MAX_NODES], u64) {
         let mut traffic = [0.0; MAX_NODES];
+        let mut all_read = 0;
         for (position, sum) in traffic.iter_mut().enumerate().take(self.positions.len()) {
             let now = self.device.node_traffic(position);
             let before = std::mem::replace(&mut self.before.nodes[position], now);
@@ -252,12 +233,16 @@ impl OpiumTracker {
                 .utilisation_integral
                 .wrapping_sub(before.utilisation_integral);
             *sum = (read + written) as f64;
+            all_read += read;
             let state = &mut snapshot.nodes[self.positions[position]];
             state.read_bytes = Evidence::measured(read, COUNTERS);
             state.write_bytes = Evidence::measured(written, COUNTERS);
-            state.utilisation = Evidence::measured(mean_share(integral, interval_us), COUNTERS);
+            state.utilisation = match &self.pmu {
+                None => Evidence::measured(mean_share(integral, interval_us), COUNTERS),
+                Some(pmu) => pmu.utilisation(position, read + written, interval_us),
+            };
         }
-        traffic
+        (traffic, all_read)
     }
 
     /// Mean utilisation of the links and its imbalance.
@@ -277,46 +262,6 @@ impl OpiumTracker {
             known(some, "this machine has no links"),
             known(metrics::imbalance(&uses), "no traffic on the links"),
         )
-    }
-
-    fn metrics(&self, sums: &Sums, traffic: &[f64], interval_us: u64) -> GlobalMetrics {
-        let user = sums.user_reads + sums.user_writes;
-        let quiet = "no memory access in the interval";
-        let ipc = self
-            .ghz
-            .and_then(|ghz| metrics::instructions_per_cycle(sums.instructions, sums.busy_ns, ghz));
-        GlobalMetrics {
-            memory_accesses_per_us: known(
-                metrics::accesses_per_us(user + sums.kernel_fills, interval_us),
-                "the interval is empty",
-            ),
-            local_access_ratio: known(metrics::local_access_ratio(sums.user_local, user), quiet),
-            latency_ns: known(
-                metrics::mean_latency_ns(sums.latency_ns, sums.misses),
-                quiet,
-            ),
-            controller_imbalance: known(metrics::imbalance(traffic), quiet),
-            link_use: Evidence::unknown("set below"),
-            link_imbalance: Evidence::unknown("set below"),
-            read_share: known(
-                metrics::read_share(sums.user_reads, sums.user_writes),
-                quiet,
-            ),
-            l3_mpki: known(
-                metrics::misses_per_kilo_instruction(user, sums.instructions),
-                "no instruction in the interval",
-            ),
-            instructions_per_us: known(
-                metrics::accesses_per_us(sums.instructions, interval_us),
-                "the interval is empty",
-            ),
-            flops_per_us: known(
-                metrics::accesses_per_us(sums.flops, interval_us),
-                "the interval is empty",
-            ),
-            ipc: known(ipc, "the clock of the CPUs is unknown: give --machine FILE"),
-            others_share: Evidence::unknown("set by whoever watches"),
-        }
     }
 
     /// Drains the rings into the snapshot's pages; returns how many samples there were and what
@@ -342,7 +287,7 @@ impl OpiumTracker {
             let is_sampled = self.period > 0;
             drained += self.device.drain(index, |sample| {
                 // What vCPUs wrote until they noticed the switch is no picture of the interval.
-                if !is_sampled {
+                if !is_sampled || is_untold(&mut self.pmu, &sample) {
                     return;
                 }
                 let Some(&home) = positions.get(usize::from(sample.node)) else {
@@ -402,6 +347,9 @@ impl OpiumTracker {
             let cpu = Some(CpuId(index as u32));
             let periods = &self.periods;
             drained += self.device.drain(index, |sample| {
+                if is_untold(&mut self.pmu, &sample) {
+                    return;
+                }
                 if let Some(access) = access(&sample, from, node_ids).filter(|_| is_sampled) {
                     let fills = periods.at(sample.time_ns);
                     kept.keep_owned(&sample, &access, cpu, from_node, fills);
@@ -435,7 +383,12 @@ impl OpiumTracker {
         let price_ns = self.prices_ns.iter().copied().fold(f64::INFINITY, f64::min);
         let in_time = affordable_in_time(sampling, self.budget, price_ns);
         let in_instructions = self.allowance.as_ref().map(Allowance::rate);
-        in_time.min(in_instructions.unwrap_or(f64::INFINITY))
+        let of_a_pmu = self
+            .pmu
+            .as_ref()
+            .map(|_| MOST_PER_CPU * self.device.vcpu_count() as f64);
+        let limits = [in_instructions, of_a_pmu].into_iter().flatten();
+        limits.fold(in_time, f64::min)
     }
 
     /// Sets the period for the next interval from the traffic of this one and the price of a
@@ -447,7 +400,11 @@ impl OpiumTracker {
         }
         let seconds = sums.time_ns as f64 / 1e9;
         if seconds > 0.0 {
-            self.fills_per_s = (sums.user_reads + sums.user_writes) as f64 / seconds;
+            let fills = match self.pmu {
+                None => sums.user_reads + sums.user_writes,
+                Some(_) => sums.demand_loads + sums.demand_stores,
+            };
+            self.fills_per_s = fills as f64 / seconds;
         }
         if let Some(allowance) = &mut self.allowance {
             let owners = self.kept.as_mut().map_or(0, Kept::take_instructions);
@@ -485,20 +442,16 @@ impl OpiumTracker {
     }
 }
 
-/// Mean of a utilisation whose integral is given in ppm * us.
-fn mean_share(integral: u64, interval_us: u64) -> f64 {
-    if interval_us == 0 {
-        0.0
-    } else {
-        (integral as f64 / interval_us as f64 / 1e6).min(1.0)
+/// Is it a sample that a PMU would not take? Otherwise its latency is summed up, where that is asked.
+fn is_untold(pmu: &mut Option<Pmu>, sample: &Sample) -> bool {
+    let Some(pmu) = pmu else {
+        return false;
+    };
+    let is_load = sample.flags & ring::WRITE == 0;
+    if is_load && sample.flags & ring::TRANSFER == 0 {
+        pmu.sampled.add(sample.latency_ns);
     }
-}
-
-fn known(figure: Option<f64>, why_not: &'static str) -> Evidence<f64> {
-    match figure {
-        Some(figure) => Evidence::measured(figure, COUNTERS),
-        None => Evidence::unknown(why_not),
-    }
+    !is_load
 }
 
 /// The access that a sample tells of; `None` for kernel accesses and nonsense.
@@ -551,9 +504,9 @@ impl Tracker for OpiumTracker {
             0 => snapshot.interval_us,
             interval_us => interval_us,
         };
-        let traffic = self.read_nodes(interval_us, snapshot);
+        let (traffic, read_bytes) = self.read_nodes(interval_us, snapshot);
         let traffic = &traffic[..self.positions.len()];
-        snapshot.metrics = self.metrics(&sums, traffic, interval_us);
+        snapshot.metrics = sums.figures(traffic, interval_us, self.ghz);
         (snapshot.metrics.link_use, snapshot.metrics.link_imbalance) = self.read_links(interval_us);
         snapshot.sample_period = self.period;
         snapshot.samples_lost = sums.lost;
@@ -567,6 +520,11 @@ impl Tracker for OpiumTracker {
             true => self.read_samples(tree, snapshot),
             false => self.read_kept(tree, snapshot),
         };
+        if let Some(pmu) = &mut self.pmu {
+            let sampled = std::mem::take(&mut pmu.sampled);
+            let lines = read_bytes / u64::from(self.device.line_bytes());
+            restrict(&mut snapshot.metrics, &sums, sampled, lines, interval_us);
+        }
         self.adapt(&sums, drained, cost_ns);
         if self.aggregator.scan_refused() && !self.scan_told {
             self.scan_told = true;
@@ -620,7 +578,7 @@ impl Tracker for OpiumTracker {
     }
 
     fn stop(&mut self) {
-        self.device.set_sampling(0);
+        self.device.set_sampling(0, Fills::All);
         self.device.set_transfer_sampling(0);
     }
 

@@ -38,7 +38,7 @@ const FULL_RATE: u64 = 50_000;
 const CHEAP_RATE: u64 = 5_000;
 /// Samples per second and CPU: bounds for very large and very small machines.
 const LEAST_PER_CPU: u64 = 10;
-const MOST_PER_CPU: u64 = 4_000;
+pub(super) const MOST_PER_CPU: u64 = 4_000;
 const BASIS: &str = "sampled accesses that memory served";
 const NO_COUNTERS: &str = "the tracker `perf` samples accesses and does not count them";
 

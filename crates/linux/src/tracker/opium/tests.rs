@@ -3,7 +3,8 @@
 use super::*;
 use crate::opium::Filter;
 use crate::watch::empty_snapshot;
-use hither_core::opium::{self as layout, control, filter, header, link, node};
+use hither_core::opium::{self as layout, control, filter, header, link, node, vcpu};
+use hither_core::snapshot::PageStats;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -430,6 +431,46 @@ fn an_interval_gives_metrics_traffic_and_pages() {
         0,
         "sampling is switched off again"
     );
+}
+
+#[test]
+fn restricted_to_a_pmu_it_samples_loads_that_were_waited_for() {
+    let fake = Fake::new();
+    let topology = topology(fake.folder.path());
+    fake_process(fake.folder.path(), 50, 64);
+    fake.put32(control::EVIDENCE, control::EVIDENCE_PMU);
+    fake.put(header::TIME_NS, 1_000_000);
+    let root = fake.root();
+    let device = fake.open().unwrap();
+    let mut tracker = OpiumTracker::with_device(device, &root, &topology, None).unwrap();
+    let skipped = control::SKIP_KERNEL | control::SKIP_STREAMS;
+    assert_eq!(fake.get32(control::SAMPLE_SKIP), skipped);
+    fake.put(header::TIME_NS, 11_000_000);
+    // Of 300 local and 100 remote loads a stream brought 200, all local.
+    fake.put_vcpu(0, vcpu::fills(0, 0), 300);
+    fake.put_vcpu(0, vcpu::stream_fills(0, 0), 200);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 100);
+    fake.put_vcpu(0, vcpu::fills(1, 0), 50);
+    fake.put(node::BASE + node::READ_BYTES, 450 * 64);
+    for number in 0..5 {
+        let flags = [0, ring::WRITE, 0, ring::WRITE, 0][number as usize];
+        fake.put_sample(1, number, 5 + number, 1005 + number, 0, flags);
+    }
+    fake.put_vcpu(1, vcpu::RING_HEAD, 5);
+    let mut tree = Tree::new(root, 1);
+    tree.refresh(0).unwrap();
+    let mut snapshot = empty_snapshot(&topology);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    let metrics = &snapshot.metrics;
+    assert_eq!(metrics.local_access_ratio.get(), Some(0.5));
+    assert_eq!(metrics.memory_accesses_per_us.get(), Some(0.045));
+    assert_eq!(metrics.latency_ns.get(), Some(123.0));
+    assert!(!metrics.link_use.is_known() && !snapshot.nodes[0].utilisation.is_known());
+    assert_eq!(snapshot.sample_count.get(), Some(3));
+    let loads = |page: &PageStats| (page.reads.get(2), page.writes.get(2));
+    assert!(snapshot.pages.iter().all(|page| loads(page) == (1, 0)));
+    drop(tracker);
+    assert_eq!(fake.get32(control::SAMPLE_SKIP), 0);
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! The device's figures as far as a processor's PMU tells them, at a PMU's rates: the lab's evidence
+//! `pmu`. docs/lab.md says which event of hardware each figure stands for, and what stays better than on
+//! hardware.
+//!
+//! What a PMU does not tell is left out: accesses by stores and by streams are not sampled, the kernel's
+//! neither; latency is that of sampled loads; of what links can carry nothing is known, of what
+//! controllers can only the firmware's rating.
+
+use super::figures::Sums;
+use crate::topology::Topology;
+use hither_core::ids::NodeId;
+use hither_core::metrics;
+use hither_core::snapshot::{Evidence, GlobalMetrics};
+
+/// Samples per second and CPU, at most: as the tracker `perf` asks for.
+pub(super) const MOST_PER_CPU: f64 = crate::tracker::perf::MOST_PER_CPU as f64;
+
+/// Loads that were sampled in an interval.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sampled {
+    latency_ns: u64,
+    loads: u64,
+}
+
+/// What is known besides what the device counts.
+#[derive(Debug)]
+pub(super) struct Pmu {
+    pub sampled: Sampled,
+    /// Of each node position of the device: what its memory can carry, in bytes per us.
+    capacities: Vec<Option<f64>>,
+}
+
+impl Pmu {
+    /// For the nodes of a device.
+    pub fn new(topology: &Topology, node_ids: &[NodeId]) -> Self {
+        // 1 MB/s is 1 byte per us.
+        let capacity = |&id| {
+            let node = topology.nodes.iter().find(|node| node.id == id)?;
+            let rated = node
+                .access
+                .iter()
+                .find_map(|access| access.read_bandwidth_mbs);
+            rated.filter(|&rated| rated > 0).map(|rated| rated as f64)
+        };
+        Self {
+            sampled: Sampled::default(),
+            capacities: node_ids.iter().map(capacity).collect(),
+        }
+    }
+
+    /// Use of a node's controller at so many bytes in an interval.
+    pub fn utilisation(&self, position: usize, bytes: u64, interval_us: u64) -> Evidence<f64> {
+        match self.capacities.get(position).copied().flatten() {
+            Some(capacity) if interval_us > 0 => {
+                let share = bytes as f64 / (capacity * interval_us as f64);
+                Evidence::estimated(
+                    share.min(1.0),
+                    "its traffic and the firmware's rating (HMAT)",
+                )
+            }
+            _ => Evidence::unknown("firmware does not rate the bandwidth of its memory (no HMAT)"),
+        }
+    }
+}
+
+impl Sampled {
+    /// Adds a load.
+    pub fn add(&mut self, latency_ns: u32) {
+        self.latency_ns += u64::from(latency_ns);
+        self.loads += 1;
+    }
+}
+
+/// Leaves of the device's figures what a PMU tells. `lines`: lines read from all memory.
+pub(super) fn restrict(
+    figures: &mut GlobalMetrics,
+    sums: &Sums,
+    sampled: Sampled,
+    lines: u64,
+    interval_us: u64,
+) {
+    let measured = |figure: Option<f64>, event| match figure {
+        Some(figure) => Evidence::measured(figure, event),
+        None => Evidence::unknown("nothing was counted in the interval"),
+    };
+    figures.memory_accesses_per_us = measured(
+        metrics::accesses_per_us(lines, interval_us),
+        "lines read by the memory controllers",
+    );
+    figures.local_access_ratio = measured(
+        metrics::local_access_ratio(sums.demand_local_loads, sums.demand_loads),
+        "loads that local and remote memory served",
+    );
+    figures.latency_ns = match metrics::mean_latency_ns(sampled.latency_ns, sampled.loads) {
+        Some(latency) => Evidence::estimated(latency, "the latency of sampled loads"),
+        None => Evidence::unknown("no load was sampled in the interval"),
+    };
+    figures.l3_mpki = measured(
+        metrics::misses_per_kilo_instruction(sums.demand_loads, sums.instructions),
+        "loads that memory served",
+    );
+    figures.read_share = Evidence::unknown("loads alone are counted");
+    figures.flops_per_us = Evidence::unknown("not counted at this rung");
+    for figure in [&mut figures.link_use, &mut figures.link_imbalance] {
+        *figure = Evidence::unknown("a PMU does not tell what links can carry");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_pmu_counts_is_told() {
+        let sums = Sums {
+            user_reads: 1000,
+            user_writes: 500,
+            user_local: 1500,
+            demand_loads: 400,
+            demand_local_loads: 100,
+            demand_stores: 50,
+            instructions: 80_000,
+            latency_ns: 1,
+            misses: 1,
+            ..Sums::default()
+        };
+        let all = sums.figures(&[3.0, 1.0], 10, None);
+        let mut sampled = Sampled::default();
+        sampled.add(100);
+        sampled.add(300);
+        let mut told = all.clone();
+        restrict(&mut told, &sums, sampled, 1000, 10);
+        assert_eq!(told.memory_accesses_per_us.get(), Some(100.0));
+        assert_eq!(told.local_access_ratio.get(), Some(0.25));
+        assert_eq!(told.latency_ns.get(), Some(200.0));
+        assert!(!told.latency_ns.is_measured());
+        assert_eq!(told.l3_mpki.get(), Some(5.0));
+        assert_eq!(told.controller_imbalance, all.controller_imbalance);
+        assert_eq!(told.instructions_per_us, all.instructions_per_us);
+        for unknown in [told.link_use, told.read_share, told.flops_per_us] {
+            assert!(!unknown.is_known());
+        }
+        let mut none = all;
+        restrict(&mut none, &Sums::default(), Sampled::default(), 0, 10);
+        assert!(!none.latency_ns.is_known() && !none.local_access_ratio.is_known());
+    }
+}
