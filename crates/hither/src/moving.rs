@@ -1,11 +1,13 @@
 //! `hither move`: pages of a running process to nodes or a tier, by the kernel, and back.
 
 mod aim;
+mod astray;
 mod backends;
 mod perform;
 mod policy;
 mod report;
 pub mod select;
+mod stays;
 mod target;
 mod undo;
 
@@ -15,13 +17,15 @@ use crate::units::parse_rate;
 use crate::{STATUS_FAILED, print, signal_status};
 use aim::Aim;
 use anyhow::{Context, bail, ensure};
+use astray::Astray;
 use backends::Backends;
 use hither_core::foreign::Foreign;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
 use hither_core::set::NodeSet;
+use hither_linux::fixed::{self, Fixed};
 use hither_linux::proc::pagemap::Pagemap;
-use hither_linux::proc::{allowed, maps};
+use hither_linux::proc::{allowed, maps, numa_maps};
 use hither_linux::root::Root;
 use hither_linux::sys::{self, Mapping, PidFd, Signals, Timer, Waiter};
 use hither_linux::topology::Topology;
@@ -47,6 +51,9 @@ const PROGRESS_AFTER_NS: u64 = 500_000_000;
 /// they are named. The table says for each mapping where its pages were (in pages of 4 KiB), what
 /// was moved, what was there already, what was refused and why, and where the pages are afterwards.
 ///
+/// What must not move stays: buffers registered with io_uring, mappings of devices, and memory that
+/// a device may have been given (vfio; GPUs and RDMA where the process has pinned memory).
+///
 /// Without --range and --mapping all mappings are taken. Pages that the program allocates later
 /// follow its own memory policy; a warning says where that leads elsewhere.
 #[derive(Debug, clap::Args)]
@@ -60,18 +67,23 @@ Examples:
   hither move --pid 4711 --to 1 --mapping '[heap]' --mapping libblas
   hither move --pid 4711 --to all --json > report.json
   hither move --undo report.json
+  hither move --astray -p 4711
   hither move --pid 4711 --to tier:0 --range 7f2c8c000000-7f2c90000000 --rate 500M")]
 pub struct Command {
     /// Process to move pages of
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..),
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..),
           required_unless_present = "undo")]
     pid: Option<i32>,
     /// Where to: a node (2 or node2); several, which get pages in turns (0,2-3 or all, as numactl
     /// has lists); or a tier by rank (tier:0 is the fastest), whose nodes are filled in their order
     /// as far as they have free memory
     #[arg(long, value_name = "NODES|TIER", value_parser = target::parse,
-          required_unless_present = "undo", allow_hyphen_values = true)]
+          required_unless_present_any = ["undo", "astray"], allow_hyphen_values = true)]
     to: Option<Wanted>,
+    /// Move pages that are astray: on nodes that what the process is bound to does not name. That is
+    /// the memory policy of a mapping, else the nodes of the CPUs that its threads may run on
+    #[arg(long, conflicts_with_all = ["to", "ranges", "mappings", "policy", "undo"])]
+    astray: bool,
     /// Addresses to move, in hexadecimal as /proc/PID/maps prints them, end exclusive; repeatable
     #[arg(long = "range", value_name = "A-B", value_parser = select::parse_range)]
     ranges: Vec<Asked>,
@@ -109,6 +121,10 @@ struct Task {
     /// has after the move that is, or was, asked for.
     memory: Option<(Memory, NodeSet)>,
     undo: Option<Undo>,
+    /// `--astray`: what the process is bound to.
+    astray: Option<Astray>,
+    /// What must not move.
+    fixed: Fixed,
 }
 
 impl Command {
@@ -124,19 +140,20 @@ impl Command {
         let pid = undo.as_ref().map(|undo| undo.pid).or(self.pid);
         let pid = pid.context("--pid is missing")?;
         let mut around = Here::new(pid, undo.as_ref())?;
-        let task = self.task(pid, undo, &root, &topology)?;
         let life = Life::of(&root, pid);
         let program = program(&root, pid);
-        let mappings = maps::read(&root, pid).with_context(|| task.about())?;
+        let about = || about(pid, undo.is_some());
+        let mappings = maps::read(&root, pid).with_context(about)?;
         if mappings.is_empty() {
-            bail!(
-                "{}: a kernel thread or ended: it has no memory",
-                task.about()
-            );
+            bail!("{}: a kernel thread or ended: it has no memory", about());
         }
+        let task = self.task(pid, undo, &root, &topology, &mappings)?;
         let selection = self.selection();
         let takes_all = matches!(selection, Selection::Everything) && task.undo.is_none();
-        let chosen = select::select(&mappings, &selection)?;
+        let mut chosen = select::select(&mappings, &selection)?;
+        if let Some(astray) = &task.astray {
+            chosen = astray.chosen(chosen);
+        }
         let selected_count = chosen.len();
         // Whoever may move nothing at all needs no look at pages, and nothing is changed for it.
         let mut backend = Backends::new(takes_all.then_some(&chosen[..]));
@@ -184,6 +201,8 @@ impl Command {
             narrowed: narrowed.map(|(memory, nodes)| (memory, nodes.clone())),
             moves_shared: backend.moves_shared(),
             recorded_pages: task.recorded_pages(),
+            fixed: &task.fixed,
+            astray: task.astray.as_ref(),
         };
         match self.json {
             true => print::out(&report.json())?,
@@ -212,8 +231,17 @@ impl Command {
         undo: Option<Undo>,
         root: &Root,
         topology: &Topology,
+        mappings: &[Mapping],
     ) -> anyhow::Result<Task> {
+        let astray = match self.astray {
+            true => Some(Astray::of(root, topology, pid, mappings)?),
+            false => None,
+        };
         let (to, aim) = match (&undo, &self.to) {
+            _ if astray.is_some() => {
+                let aim = astray.as_ref().map(Astray::aim);
+                ("astray".to_owned(), aim.context("--astray")?)
+            }
             (Some(undo), _) => ("undo".to_owned(), undo.aim(topology).context("--undo")?),
             (None, Some(wanted)) => {
                 let allowed = root.parse_if_any(&format!("proc/{pid}/status"), allowed::parse);
@@ -242,6 +270,8 @@ impl Command {
             aim,
             memory,
             undo,
+            astray,
+            fixed: fixed::read(root, pid).with_context(|| about(pid, false))?,
         })
     }
 }
@@ -297,7 +327,9 @@ impl Task {
                 continue;
             }
             let piece = perform::piece(mapping, (resident, huge), &self.aim, around);
-            pieces.push(piece.map_err(|error| self.explain(error))?);
+            let mut piece = piece.map_err(|error| self.explain(error))?;
+            (piece.to_move, piece.fixed) = self.fixed.split(&piece.to_move);
+            pieces.push(piece);
         }
         Ok(pieces)
     }
@@ -315,7 +347,13 @@ impl Task {
                 let present = pagemap.present(pages)?;
                 Ok((undo::within(&present, &undo.places), Vec::new()))
             }
-            (None, Aim::Spread(_)) => Ok((pagemap.present(pages.clone())?, pagemap.huge(pages)?)),
+            // Of a file that is mapped privately, what the program has written.
+            (None, Aim::Bound(_)) if is_of_file(mapping) => {
+                Ok((pagemap.anonymous(pages)?, Vec::new()))
+            }
+            (None, Aim::Spread(_) | Aim::Bound(_)) => {
+                Ok((pagemap.present(pages.clone())?, pagemap.huge(pages)?))
+            }
             _ => Ok((pagemap.present(pages)?, Vec::new())),
         }
     }
@@ -351,6 +389,11 @@ impl Task {
         }
         (accounts, stop)
     }
+}
+
+/// Does a mapping show a file, and not memory that merely has a name?
+fn is_of_file(mapping: &Mapping) -> bool {
+    mapping.inode != 0 && !mapping.shared && !numa_maps::is_memory(&mapping.name)
 }
 
 fn about(pid: i32, takes_back: bool) -> String {
