@@ -9,6 +9,7 @@ pub mod counters;
 pub mod counting;
 pub mod doctor;
 pub mod error;
+pub mod filecache;
 pub mod filter;
 pub mod fixed;
 pub mod opium;
