@@ -3,6 +3,7 @@
 mod aim;
 mod astray;
 mod backends;
+mod files;
 mod perform;
 mod policy;
 mod report;
@@ -68,6 +69,7 @@ Examples:
   hither move --pid 4711 --to all --json > report.json
   hither move --undo report.json
   hither move --astray -p 4711
+  hither move --files -p 4711 --dry-run
   hither move --pid 4711 --to tier:0 --range 7f2c8c000000-7f2c90000000 --rate 500M")]
 pub struct Command {
     /// Process to move pages of
@@ -78,12 +80,17 @@ pub struct Command {
     /// has lists); or a tier by rank (tier:0 is the fastest), whose nodes are filled in their order
     /// as far as they have free memory
     #[arg(long, value_name = "NODES|TIER", value_parser = target::parse,
-          required_unless_present_any = ["undo", "astray"], allow_hyphen_values = true)]
+          required_unless_present_any = ["undo", "astray", "files"], allow_hyphen_values = true)]
     to: Option<Wanted>,
     /// Move pages that are astray: on nodes that what the process is bound to does not name. That is
     /// the memory policy of a mapping, else the nodes of the CPUs that its threads may run on
     #[arg(long, conflicts_with_all = ["to", "ranges", "mappings", "policy", "undo"])]
     astray: bool,
+    /// Move cached pages of the files that the process maps or has open for reading, whoever brought them
+    /// into memory: to --to, or else to the nodes on which its threads run. Programs and libraries stay.
+    /// What the program maps moves where root asks for it. Nothing is read from a disk
+    #[arg(long, conflicts_with_all = ["astray", "ranges", "mappings", "policy", "undo"])]
+    files: bool,
     /// Addresses to move, in hexadecimal as /proc/PID/maps prints them, end exclusive; repeatable
     #[arg(long = "range", value_name = "A-B", value_parser = select::parse_range)]
     ranges: Vec<Asked>,
@@ -103,7 +110,7 @@ pub struct Command {
     /// Print what would be moved and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON (hither.move/1) instead of the table; --undo reads it
+    /// Print JSON (hither.move/1, or hither.move-files/1) instead of the table; --undo reads the former
     #[arg(long)]
     json: bool,
     /// Move at most so many bytes per second: 500M, 2G
@@ -139,6 +146,16 @@ impl Command {
         let undo = self.undo.as_deref().map(Undo::read).transpose()?;
         let pid = undo.as_ref().map(|undo| undo.pid).or(self.pid);
         let pid = pid.context("--pid is missing")?;
+        if self.files {
+            let order = files::Order {
+                pid,
+                to: self.to.as_ref(),
+                dry_run: self.dry_run,
+                json: self.json,
+                rate: self.rate,
+            };
+            return files::run(&order, &root, &topology);
+        }
         let mut around = Here::new(pid, undo.as_ref())?;
         let life = Life::of(&root, pid);
         let program = program(&root, pid);
@@ -244,10 +261,7 @@ impl Command {
             }
             (Some(undo), _) => ("undo".to_owned(), undo.aim(topology).context("--undo")?),
             (None, Some(wanted)) => {
-                let allowed = root.parse_if_any(&format!("proc/{pid}/status"), allowed::parse);
-                let allowed = allowed.ok().flatten().and_then(|allowed| allowed.nodes);
-                let all = || topology.nodes.iter().map(|node| node.id).collect();
-                let allowed = allowed.unwrap_or_else(all);
+                let allowed = allowed_nodes(root, pid, topology);
                 (
                     wanted.to_string(),
                     target::resolve(wanted, topology, &allowed)?,
@@ -274,6 +288,13 @@ impl Command {
             fixed: fixed::read(root, pid).with_context(|| about(pid, false))?,
         })
     }
+}
+
+/// Nodes that a process may have memory from.
+fn allowed_nodes(root: &Root, pid: i32, topology: &Topology) -> NodeSet {
+    let allowed = root.parse_if_any(&format!("proc/{pid}/status"), allowed::parse);
+    let allowed = allowed.ok().flatten().and_then(|allowed| allowed.nodes);
+    allowed.unwrap_or_else(|| topology.nodes.iter().map(|node| node.id).collect())
 }
 
 /// The group that a report says it has narrowed, to get back what it had.

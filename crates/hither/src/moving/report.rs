@@ -456,7 +456,7 @@ fn some(count: u64) -> String {
 }
 
 /// `12 pages (48 KiB)`.
-fn pages(count: u64) -> String {
+pub fn pages(count: u64) -> String {
     let pages = print::count(count as usize, "page");
     match count {
         0 => pages,
