@@ -102,7 +102,7 @@ fn what_lies_badly_is_found_and_mended() {
             "{policy}: a dry run moves nothing"
         );
         assert!(after < 0.02, "{policy}: {after}");
-        let seen = top["focus"]["astray"].as_f64().unwrap();
+        let seen = top["processes"][0]["astray"].as_f64().unwrap();
         assert!((seen - before).abs() < 0.02, "{policy}: top says {seen}");
         assert_eq!(next(), "kept");
     }

@@ -28,7 +28,7 @@ impl Astray {
     /// It cannot be looked at, or is bound to nothing.
     pub fn of(root: &Root, topology: &Topology, pid: i32, all: &[Mapping]) -> anyhow::Result<Self> {
         let about = || format!("--astray: process {pid}");
-        let binding = astray::binding(root, topology, pid).with_context(about)?;
+        let binding = astray::binding(root, &astray::places(topology), pid).with_context(about)?;
         let told = numa_maps::read(root, pid).with_context(about)?;
         let mut bound = Vec::new();
         for mapping in all {

@@ -108,7 +108,7 @@ pub fn run(order: &Order<'_>, root: &Root, topology: &Topology) -> anyhow::Resul
     let about = || format!("--files: process {pid}");
     check_owner(root, pid)?;
     let process = PidFd::open(pid).with_context(about)?;
-    let binding = astray::binding(root, topology, pid).with_context(about)?;
+    let binding = astray::binding(root, &astray::places(topology), pid).with_context(about)?;
     let bound = bound(order, root, topology, &binding.runs_on)?;
     let (files, more_count) = filecache::used(root, pid).with_context(about)?;
     let mut report = Report {

@@ -16,7 +16,7 @@ use hither_core::set::{CpuSet, NodeSet};
 const MOST_THREADS: usize = 4096;
 /// Pages of files elsewhere from which on they are worth a word: 64 MiB. Libraries that other
 /// programs brought in are fewer, and cost nobody anything.
-pub const MANY_PAGES: u64 = 16_384;
+const MANY_PAGES: u64 = 16_384;
 
 /// What a process is bound to, and where it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +48,18 @@ impl Figures {
         (self.bound_pages > 0).then(|| self.astray_pages as f64 / self.bound_pages as f64)
     }
 
+    /// Are so many pages of files elsewhere that it is worth a word?
+    #[must_use]
+    pub fn has_files_elsewhere(&self) -> bool {
+        self.files_elsewhere_pages >= MANY_PAGES
+    }
+
+    /// Are so many pages astray that it is worth a word: 2 %, and 4 MiB?
+    #[must_use]
+    pub fn has_astray(&self) -> bool {
+        self.astray_pages >= 1024 && self.share().is_some_and(|share| share >= 0.02)
+    }
+
     /// Another process's as well.
     pub fn add(&mut self, other: &Self) {
         self.bound_pages += other.bound_pages;
@@ -72,7 +84,7 @@ pub fn places(topology: &Topology) -> Vec<Place> {
 ///
 /// # Errors
 /// No such process.
-pub fn binding(root: &Root, topology: &Topology, pid: i32) -> Result<Binding> {
+pub fn binding(root: &Root, places: &[Place], pid: i32) -> Result<Binding> {
     let whole = root.parse(&format!("proc/{pid}/status"), allowed::parse)?;
     let mut cpus = whole.cpus;
     for tid in root
@@ -87,8 +99,7 @@ pub fn binding(root: &Root, topology: &Topology, pid: i32) -> Result<Binding> {
             *all = all.union(&more);
         }
     }
-    let places = places(topology);
-    let home = Home::of(&places, cpus.as_ref(), whole.nodes.as_ref());
+    let home = Home::of(places, cpus.as_ref(), whole.nodes.as_ref());
     let runs_on = match home.is_bound() {
         true => home.nodes.clone(),
         false => {
@@ -144,10 +155,10 @@ pub fn figures(mappings: &[Mapping], binding: &Binding, places: &[Place]) -> Fig
 ///
 /// # Errors
 /// No such process, or it is somebody else's.
-pub fn look(root: &Root, topology: &Topology, pid: i32) -> Result<Figures> {
-    let binding = binding(root, topology, pid)?;
+pub fn look(root: &Root, places: &[Place], pid: i32) -> Result<Figures> {
+    let binding = binding(root, places, pid)?;
     let mappings = numa_maps::read(root, pid)?;
-    Ok(figures(&mappings, &binding, &places(topology)))
+    Ok(figures(&mappings, &binding, places))
 }
 
 #[cfg(test)]
@@ -189,7 +200,7 @@ mod tests {
             ("task/7/status", &status),
             ("numa_maps", NUMA_MAPS),
         ]);
-        let figures = look(&root, &topology, 7).unwrap();
+        let figures = look(&root, &places(&topology), 7).unwrap();
         // 22 of the first, 1 of the third, 4 of shared memory, 3 that were written of a library.
         assert_eq!(figures.astray_pages, 30);
         assert_eq!(figures.bound_pages, 100 + 10 + 4 + 512 + 3);
@@ -203,9 +214,9 @@ mod tests {
         let other = format!("Cpus_allowed_list:\t{first}\n");
         fs::create_dir_all(root.path("proc/7/task/8")).unwrap();
         fs::write(root.path("proc/7/task/8/status"), other).unwrap();
-        let figures = look(&root, &topology, 7).unwrap();
+        let figures = look(&root, &places(&topology), 7).unwrap();
         assert_eq!((figures.bound_pages, figures.astray_pages), (10, 1));
-        assert!(look(&root, &topology, 9).is_err());
+        assert!(look(&root, &places(&topology), 9).is_err());
     }
 
     #[test]
@@ -213,7 +224,10 @@ mod tests {
         let (root, pid) = (Root::host(), std::process::id() as i32);
         let topology = Topology::read(&root).unwrap();
         if topology.nodes.len() == 1 {
-            assert_eq!(look(&root, &topology, pid).unwrap().astray_pages, 0);
+            assert_eq!(
+                look(&root, &places(&topology), pid).unwrap().astray_pages,
+                0
+            );
         }
     }
 }
