@@ -4,6 +4,7 @@ mod aim;
 mod astray;
 mod backends;
 mod files;
+mod here;
 mod perform;
 mod policy;
 mod report;
@@ -12,7 +13,6 @@ mod stays;
 mod target;
 mod undo;
 
-use crate::output::Progress;
 use crate::terminal::Terminal;
 use crate::units::parse_rate;
 use crate::{STATUS_FAILED, print, signal_status};
@@ -20,6 +20,7 @@ use aim::Aim;
 use anyhow::{Context, bail, ensure};
 use astray::Astray;
 use backends::Backends;
+use here::Here;
 use hither_core::foreign::Foreign;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
@@ -28,10 +29,10 @@ use hither_linux::fixed::{self, Fixed};
 use hither_linux::proc::pagemap::Pagemap;
 use hither_linux::proc::{allowed, maps, numa_maps};
 use hither_linux::root::Root;
-use hither_linux::sys::{self, Mapping, PidFd, Signals, Timer, Waiter};
+use hither_linux::sys::{self, Mapping, Signals};
 use hither_linux::topology::Topology;
 use hither_mover::Backend;
-use perform::{Account, Piece, Runs, Stop, Surroundings};
+use perform::{Account, Piece, Runs, Stop};
 use policy::Memory;
 use report::Report;
 use select::{Asked, Selection};
@@ -40,9 +41,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use target::Wanted;
 use undo::{Life, Undo};
-
-/// A move that takes longer than this shows its progress, in ns.
-const PROGRESS_AFTER_NS: u64 = 500_000_000;
 
 /// Move pages of a running process to nodes or a tier, and back
 ///
@@ -444,81 +442,6 @@ fn status(total: &Account) -> u8 {
 fn program(root: &Root, pid: i32) -> String {
     let name = std::fs::read(root.path(&format!("proc/{pid}/comm"))).unwrap_or_default();
     String::from_utf8_lossy(&name).trim().to_owned()
-}
-
-/// This machine: the process, signals of a person, the clock, the terminal.
-struct Here {
-    pid: i32,
-    process: PidFd,
-    /// Once pages move.
-    signals: Option<Signals>,
-    timer: Timer,
-    start_ns: u64,
-    progress: Progress,
-}
-
-impl Here {
-    /// Whoever is meant by a report that is taken back is looked at once the process is held.
-    fn new(pid: i32, undo: Option<&Undo>) -> anyhow::Result<Self> {
-        let process = PidFd::open(pid);
-        if let Some(undo) = undo {
-            undo.check(&Root::host()).context("--undo")?;
-        }
-        let process = process.map_err(|error| {
-            // ENOENT or EINVAL: a thread, which is no process of its own.
-            let what = match error.raw_os_error() {
-                Some(sys::ESRCH) => "there is no such process; give the number of a running one",
-                _ => "it cannot be opened as a process; give the process, not a thread of it",
-            };
-            anyhow::Error::new(error).context(format!("--pid {pid}: {what}"))
-        })?;
-        Ok(Self {
-            pid,
-            process,
-            signals: None,
-            timer: Timer::new().context("making a timer")?,
-            start_ns: sys::monotonic_ns(),
-            progress: Progress::after(PROGRESS_AFTER_NS),
-        })
-    }
-
-    fn stop(&self) -> Option<Stop> {
-        if let Some(arrived) = self.signals.as_ref().and_then(Signals::take) {
-            return Some(Stop::Signal(arrived.signal));
-        }
-        self.process.has_ended().then_some(Stop::Gone)
-    }
-}
-
-impl Surroundings for Here {
-    fn locate(&mut self, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
-        let addresses: Vec<u64> = pages.iter().map(|page| page << 12).collect();
-        sys::query_pages(self.pid, &addresses, status)
-    }
-
-    fn pause(&mut self, sleep_us: u64) -> Option<Stop> {
-        let stop = self.stop();
-        if stop.is_some() || sleep_us == 0 {
-            return stop;
-        }
-        // Without a timer there is no rate to keep: going on is better than never waking.
-        if let (Some(signals), Ok(())) = (&self.signals, self.timer.arm(sleep_us)) {
-            let _ = Waiter::new(&self.timer, signals, Some(&self.process), None).wait();
-        }
-        self.stop()
-    }
-
-    fn elapsed_us(&self) -> u64 {
-        sys::monotonic_ns().saturating_sub(self.start_ns) / 1000
-    }
-
-    fn progress(&mut self, tried: u64, of: u64, moved: u64) {
-        let percent = 100.0 * tried as f64 / of.max(1) as f64;
-        let gbs = moved as f64 / (self.elapsed_us() as f64 * 1e3);
-        self.progress.tell(format_args!(
-            "{percent:3.0} %, {tried} of {of} pages, {gbs:.2} GB/s"
-        ));
-    }
 }
 
 #[cfg(test)]
