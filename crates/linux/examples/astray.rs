@@ -5,7 +5,7 @@
 //! astray late CPU OTHER MIB POLICY  touches 22 % of its memory on one CPU and the rest on another, to
 //!                                   which it binds itself then: by its CPUs, or by `bind:NODE` as well
 //! astray make FILE MIB              writes a file
-//! astray read FILE CPU PASSES WAY   reads it again and again (map or read), and prints ns per pass
+//! astray read FILE CPU PASSES WAY   reads it again and again (map or read), and prints ns of each pass
 //! astray ring MIB                   registers half of its memory with io_uring
 //! ```
 
@@ -47,7 +47,7 @@ fn stay_on(cpu: &str) -> Result<(), Failed> {
 fn late(cpu: &str, other: &str, mib: usize, policy: &str) -> Result<(), Failed> {
     stay_on(cpu)?;
     let bytes = mib << 20;
-    let early = bytes * 22 / 100;
+    let early = (bytes * 22 / 100) & !4095;
     let mut memory = sys::PrivateMemory::unadvised(bytes)?;
     touch(&mut memory.bytes_mut()[..early]);
     stay_on(other)?;
@@ -97,12 +97,13 @@ fn read(path: &str, cpu: &str, passes: u32, is_mapped: bool) -> Result<(), Faile
     };
     pass()?;
     for _ in 0..2 {
-        let start = Instant::now();
+        let mut told = "pass".to_owned();
         for _ in 0..passes {
+            let start = Instant::now();
             pass()?;
+            told += &format!(" {}", start.elapsed().as_nanos());
         }
-        let ns = start.elapsed().as_nanos() / u128::from(passes);
-        wait(&format!("pass {ns}"))?;
+        wait(&told)?;
     }
     Ok(())
 }

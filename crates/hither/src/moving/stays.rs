@@ -69,12 +69,9 @@ mod tests {
             why,
         };
         let ranges = (0..10).map(|at| stays(16 * at, Why::Registered(5)));
-        let fixed = Fixed {
-            ranges: ranges.chain([stays(999, Why::Mapped("a GPU"))]).collect(),
-            unplaced_kb: 2048,
-            unseen_rings: 1,
-            ..Fixed::default()
-        };
+        let ranges = ranges.chain([stays(999, Why::Mapped("a GPU"))]);
+        let mut fixed = Fixed::of(ranges.collect());
+        (fixed.unplaced_kb, fixed.unseen_rings) = (2048, 1);
         let notes = notes(&fixed);
         assert_eq!(notes.len(), MOST_RANGES + 3);
         assert_eq!(

@@ -93,6 +93,18 @@ pub struct Fixed {
 }
 
 impl Fixed {
+    /// Of these ranges, in any order.
+    #[must_use]
+    pub fn of(mut ranges: Vec<Stays>) -> Self {
+        ranges.sort_by_key(|range| (range.pages.start, range.why));
+        let ranges = joined(ranges);
+        Self {
+            union: union(&ranges),
+            ranges,
+            ..Self::default()
+        }
+    }
+
     /// Must this page stay?
     #[must_use]
     pub fn contains(&self, page: u64) -> bool {
@@ -184,11 +196,7 @@ pub fn decide(facts: &Facts) -> Fixed {
             why,
         }));
     }
-    ranges.sort_by_key(|range| (range.pages.start, range.why));
-    let ranges = joined(ranges);
     Fixed {
-        union: union(&ranges),
-        ranges,
         pinned_kb: facts.pinned_kb,
         unplaced_kb,
         unseen_rings: facts
@@ -196,6 +204,7 @@ pub fn decide(facts: &Facts) -> Fixed {
             .iter()
             .filter(|(_, told)| !told.is_whole)
             .count(),
+        ..Fixed::of(ranges)
     }
 }
 
