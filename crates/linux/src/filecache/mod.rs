@@ -175,10 +175,7 @@ impl Cached {
     }
 
     /// Windows with the places of their cached pages, as runs.
-    fn each_window(
-        &self,
-        each: &mut dyn FnMut(&FileWindow, &[std::ops::Range<u64>]) -> Result<()>,
-    ) -> Result<()> {
+    fn each_window(&self, each: EachWindow<'_>) -> Result<()> {
         let end = self.page_count.min(MOST_PAGES);
         for first in (0..end).step_by(WINDOW_PAGES as usize) {
             let count = WINDOW_PAGES.min(end - first);
@@ -239,6 +236,9 @@ impl Cached {
         )
     }
 }
+
+/// Gets a window with the places of its cached pages.
+type EachWindow<'a> = &'a mut dyn FnMut(&FileWindow, &[std::ops::Range<u64>]) -> Result<()>;
 
 /// Pages to be moved, by the node that they belong on.
 type Wrong = BTreeMap<NodeId, Vec<u64>>;

@@ -126,7 +126,7 @@ fn is_file(name: &str) -> bool {
 /// Is a descriptor open for reading? The last octal digit of its flags is the access mode.
 ///
 /// ```text
-/// flags:	0100002
+/// flags:    0100002
 /// ```
 fn is_readable(fdinfo: &str) -> bool {
     const O_ACCMODE: u32 = 3;

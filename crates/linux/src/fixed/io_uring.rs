@@ -19,7 +19,7 @@ pub struct Buffers {
 /// Reads the table of buffers. An empty place of it is `<none>`, or 0x0/0 on older kernels.
 ///
 /// ```text
-/// UserBufs:	3
+/// UserBufs:    3
 ///     0: 0x7f657324c000/8192
 ///     1: 0x7f6573250000/4096
 ///     2: <none>

@@ -290,7 +290,7 @@ fn ring(root: &Root, pid: i32, fd: u32) -> Result<Option<Buffers>> {
 /// `VmPin` of `/proc/PID/status`, in KiB; 0 where there is none.
 ///
 /// ```text
-/// VmPin:	      12 kB
+/// VmPin:          12 kB
 /// ```
 fn pinned_kb(text: &str) -> parse::Parsed<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("VmPin:"));

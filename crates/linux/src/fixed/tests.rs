@@ -111,7 +111,7 @@ fn staging_of_gpus_stays_and_the_rest_where_memory_is_pinned() {
 fn what_registered_buffers_explain_pins_nothing_else() {
     let gpu = |pinned_kb| {
         let mut facts = facts(GPU, &[], pinned_kb);
-        let pages = [0x7fa00_0000..0x7fa00_0004, 0x7fa00_0004..0x7fa00_0006];
+        let pages = [0x7_fa00_0000..0x7_fa00_0004, 0x7_fa00_0004..0x7_fa00_0006];
         let buffers = Buffers {
             pages: pages.to_vec(),
             is_whole: false,
@@ -124,15 +124,15 @@ fn what_registered_buffers_explain_pins_nothing_else() {
     assert_eq!((fixed.unplaced_kb, fixed.unseen_rings), (0, 1));
     let registered = "registered with io_uring (descriptor 7)".to_owned();
     assert!(told(&fixed).contains(&(0x7fa0_0000_0000, registered)));
-    assert!(fixed.contains(0x7fa00_0005) && !fixed.contains(0x7fa00_0006));
+    assert!(fixed.contains(0x7_fa00_0005) && !fixed.contains(0x7_fa00_0006));
     assert_eq!(
-        fixed.split(&[0x7f9ff_ffff..0x7fa00_0002, 0x7fa00_0005..0x7fa00_0009]),
+        fixed.split(&[0x7_f9ff_ffff..0x7_fa00_0002, 0x7_fa00_0005..0x7_fa00_0009]),
         (
-            vec![0x7f9ff_ffff..0x7fa00_0000, 0x7fa00_0006..0x7fa00_0009],
-            vec![0x7fa00_0000..0x7fa00_0002, 0x7fa00_0005..0x7fa00_0006]
+            vec![0x7_f9ff_ffff..0x7_fa00_0000, 0x7_fa00_0006..0x7_fa00_0009],
+            vec![0x7_fa00_0000..0x7_fa00_0002, 0x7_fa00_0005..0x7_fa00_0006]
         )
     );
-    assert!(gpu(2052).contains(0x7fa00_0006));
+    assert!(gpu(2052).contains(0x7_fa00_0006));
 }
 
 #[test]
