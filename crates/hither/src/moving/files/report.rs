@@ -175,7 +175,7 @@ impl Report {
                 false => String::new(),
             },
             done.map_or_else(String::new, |done| done.moved.to_string()),
-            done.map_or_else(String::new, |done| refusals(done)),
+            done.map_or_else(String::new, refusals),
             done.and_then(|done| done.after.as_ref())
                 .map_or_else(String::new, by_node),
         ]
