@@ -87,8 +87,8 @@ impl Cached {
     /// are cached.
     pub fn open(root: &Root, pid: i32, used: &Used) -> Result<Self> {
         // As the process sees it: in a container the name is below another folder.
-        let below = format!("proc/{pid}/root{}", used.path.display());
-        let seen = root.path(&below);
+        let below = used.path.strip_prefix("/").unwrap_or(&used.path);
+        let seen = root.path(&format!("proc/{pid}/root")).join(below);
         let path = if seen.exists() {
             seen
         } else {
