@@ -1,5 +1,6 @@
 //! `hither attach`: drives programs that run already, their new children and threads included.
 
+mod placed;
 mod select;
 mod show;
 
@@ -21,7 +22,9 @@ use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
 use hither_linux::tracker::table::{self, Here};
 use hither_linux::watch::Watch;
+use placed::Placed;
 use select::Chosen;
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -102,9 +105,17 @@ impl Command {
             }
         };
         let mut is_first = true;
+        // Those that were seen last, and a look at those that were seen first.
+        let (seen, early) = (RefCell::new(Vec::new()), RefCell::new(None));
         let sink = |told: Told<'_>| match told {
             Told::Entry(entry) => print::err_lines(&format!("{entry}\n")),
             Told::Second(second) => {
+                let processes = second.snapshot.processes.iter();
+                *seen.borrow_mut() = processes.map(|process| process.pid.0).collect();
+                if is_first {
+                    let pids = seen.borrow().clone();
+                    *early.borrow_mut() = placed::look_aside(&root, &topology, pids);
+                }
                 if std::mem::take(&mut is_first) {
                     for name in show::empty(&chosen, second.engine) {
                         let name = name.shown();
@@ -129,11 +140,17 @@ impl Command {
             false => None,
         };
         let decided = session.finish(supervisor.now_us());
+        let early = early.take().and_then(|thread| thread.join().ok());
+        let placed = early.map(|before| Placed {
+            before,
+            after: placed::look(&root, &topology, &seen.borrow()),
+        });
         let report = show::Report {
             chosen: &chosen,
             decided: &decided,
             backend,
             missing: &why,
+            placed: placed.as_ref(),
             is_dry: self.dry_run,
             undone,
             watched_us: supervisor.now_us(),

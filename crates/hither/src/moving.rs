@@ -1,32 +1,38 @@
 //! `hither move`: pages of a running process to nodes or a tier, by the kernel, and back.
 
 mod aim;
+mod astray;
 mod backends;
+mod files;
+mod here;
 mod perform;
 mod policy;
 mod report;
 pub mod select;
+mod stays;
 mod target;
 mod undo;
 
-use crate::output::Progress;
 use crate::terminal::Terminal;
 use crate::units::parse_rate;
 use crate::{STATUS_FAILED, print, signal_status};
 use aim::Aim;
 use anyhow::{Context, bail, ensure};
+use astray::Astray;
 use backends::Backends;
+use here::Here;
 use hither_core::foreign::Foreign;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
 use hither_core::set::NodeSet;
+use hither_linux::fixed::{self, Fixed};
 use hither_linux::proc::pagemap::Pagemap;
-use hither_linux::proc::{allowed, maps};
+use hither_linux::proc::{allowed, maps, numa_maps};
 use hither_linux::root::Root;
-use hither_linux::sys::{self, Mapping, PidFd, Signals, Timer, Waiter};
+use hither_linux::sys::{self, Mapping, Signals};
 use hither_linux::topology::Topology;
 use hither_mover::Backend;
-use perform::{Account, Piece, Runs, Stop, Surroundings};
+use perform::{Account, Piece, Runs, Stop};
 use policy::Memory;
 use report::Report;
 use select::{Asked, Selection};
@@ -36,9 +42,6 @@ use std::process::ExitCode;
 use target::Wanted;
 use undo::{Life, Undo};
 
-/// A move that takes longer than this shows its progress, in ns.
-const PROGRESS_AFTER_NS: u64 = 500_000_000;
-
 /// Move pages of a running process to nodes or a tier, and back
 ///
 /// Only pages in memory are moved, by move_pages(2): they keep their content, and the program
@@ -46,6 +49,9 @@ const PROGRESS_AFTER_NS: u64 = 500_000_000;
 /// unless root asks: then shared memory moves for all of them, and programs and libraries do where
 /// they are named. The table says for each mapping where its pages were (in pages of 4 KiB), what
 /// was moved, what was there already, what was refused and why, and where the pages are afterwards.
+///
+/// What must not move stays: buffers registered with io_uring, mappings of devices, and memory that
+/// a device may have been given (vfio; GPUs and RDMA where the process has pinned memory).
 ///
 /// Without --range and --mapping all mappings are taken. Pages that the program allocates later
 /// follow its own memory policy; a warning says where that leads elsewhere.
@@ -60,18 +66,29 @@ Examples:
   hither move --pid 4711 --to 1 --mapping '[heap]' --mapping libblas
   hither move --pid 4711 --to all --json > report.json
   hither move --undo report.json
+  hither move --astray -p 4711
+  hither move --files -p 4711 --dry-run
   hither move --pid 4711 --to tier:0 --range 7f2c8c000000-7f2c90000000 --rate 500M")]
 pub struct Command {
     /// Process to move pages of
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..),
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..),
           required_unless_present = "undo")]
     pid: Option<i32>,
     /// Where to: a node (2 or node2); several, which get pages in turns (0,2-3 or all, as numactl
     /// has lists); or a tier by rank (tier:0 is the fastest), whose nodes are filled in their order
     /// as far as they have free memory
     #[arg(long, value_name = "NODES|TIER", value_parser = target::parse,
-          required_unless_present = "undo", allow_hyphen_values = true)]
+          required_unless_present_any = ["undo", "astray", "files"], allow_hyphen_values = true)]
     to: Option<Wanted>,
+    /// Move pages that are astray: on nodes that what the process is bound to does not name. That is
+    /// the memory policy of a mapping, else the nodes of the CPUs that its threads may run on
+    #[arg(long, conflicts_with_all = ["to", "ranges", "mappings", "policy", "undo"])]
+    astray: bool,
+    /// Move cached pages of the files that the process maps or has open for reading, whoever brought them
+    /// into memory: to --to, or else to the nodes on which its threads run. Programs and libraries stay.
+    /// What the program maps moves where root asks for it. Nothing is read from a disk
+    #[arg(long, conflicts_with_all = ["astray", "ranges", "mappings", "policy", "undo"])]
+    files: bool,
     /// Addresses to move, in hexadecimal as /proc/PID/maps prints them, end exclusive; repeatable
     #[arg(long = "range", value_name = "A-B", value_parser = select::parse_range)]
     ranges: Vec<Asked>,
@@ -91,7 +108,7 @@ pub struct Command {
     /// Print what would be moved and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON (hither.move/1) instead of the table; --undo reads it
+    /// Print JSON (hither.move/1, or hither.move-files/1) instead of the table; --undo reads the former
     #[arg(long)]
     json: bool,
     /// Move at most so many bytes per second: 500M, 2G
@@ -109,6 +126,10 @@ struct Task {
     /// has after the move that is, or was, asked for.
     memory: Option<(Memory, NodeSet)>,
     undo: Option<Undo>,
+    /// `--astray`: what the process is bound to.
+    astray: Option<Astray>,
+    /// What must not move.
+    fixed: Fixed,
 }
 
 impl Command {
@@ -123,20 +144,31 @@ impl Command {
         let undo = self.undo.as_deref().map(Undo::read).transpose()?;
         let pid = undo.as_ref().map(|undo| undo.pid).or(self.pid);
         let pid = pid.context("--pid is missing")?;
+        if self.files {
+            let order = files::Order {
+                pid,
+                to: self.to.as_ref(),
+                dry_run: self.dry_run,
+                json: self.json,
+                rate: self.rate,
+            };
+            return files::run(&order, &root, &topology);
+        }
         let mut around = Here::new(pid, undo.as_ref())?;
-        let task = self.task(pid, undo, &root, &topology)?;
         let life = Life::of(&root, pid);
         let program = program(&root, pid);
-        let mappings = maps::read(&root, pid).with_context(|| task.about())?;
+        let about = || about(pid, undo.is_some());
+        let mappings = maps::read(&root, pid).with_context(about)?;
         if mappings.is_empty() {
-            bail!(
-                "{}: a kernel thread or ended: it has no memory",
-                task.about()
-            );
+            bail!("{}: a kernel thread or ended: it has no memory", about());
         }
+        let task = self.task(pid, undo, &root, &topology, &mappings)?;
         let selection = self.selection();
         let takes_all = matches!(selection, Selection::Everything) && task.undo.is_none();
-        let chosen = select::select(&mappings, &selection)?;
+        let mut chosen = select::select(&mappings, &selection)?;
+        if let Some(astray) = &task.astray {
+            chosen = astray.chosen(chosen);
+        }
         let selected_count = chosen.len();
         // Whoever may move nothing at all needs no look at pages, and nothing is changed for it.
         let mut backend = Backends::new(takes_all.then_some(&chosen[..]));
@@ -184,6 +216,8 @@ impl Command {
             narrowed: narrowed.map(|(memory, nodes)| (memory, nodes.clone())),
             moves_shared: backend.moves_shared(),
             recorded_pages: task.recorded_pages(),
+            fixed: &task.fixed,
+            astray: task.astray.as_ref(),
         };
         match self.json {
             true => print::out(&report.json())?,
@@ -212,14 +246,20 @@ impl Command {
         undo: Option<Undo>,
         root: &Root,
         topology: &Topology,
+        mappings: &[Mapping],
     ) -> anyhow::Result<Task> {
+        let astray = match self.astray {
+            true => Some(Astray::of(root, topology, pid, mappings)?),
+            false => None,
+        };
         let (to, aim) = match (&undo, &self.to) {
+            _ if astray.is_some() => {
+                let aim = astray.as_ref().map(Astray::aim);
+                ("astray".to_owned(), aim.context("--astray")?)
+            }
             (Some(undo), _) => ("undo".to_owned(), undo.aim(topology).context("--undo")?),
             (None, Some(wanted)) => {
-                let allowed = root.parse_if_any(&format!("proc/{pid}/status"), allowed::parse);
-                let allowed = allowed.ok().flatten().and_then(|allowed| allowed.nodes);
-                let all = || topology.nodes.iter().map(|node| node.id).collect();
-                let allowed = allowed.unwrap_or_else(all);
+                let allowed = allowed_nodes(root, pid, topology);
                 (
                     wanted.to_string(),
                     target::resolve(wanted, topology, &allowed)?,
@@ -242,8 +282,17 @@ impl Command {
             aim,
             memory,
             undo,
+            astray,
+            fixed: fixed::read(root, pid).with_context(|| about(pid, false))?,
         })
     }
+}
+
+/// Nodes that a process may have memory from.
+fn allowed_nodes(root: &Root, pid: i32, topology: &Topology) -> NodeSet {
+    let allowed = root.parse_if_any(&format!("proc/{pid}/status"), allowed::parse);
+    let allowed = allowed.ok().flatten().and_then(|allowed| allowed.nodes);
+    allowed.unwrap_or_else(|| topology.nodes.iter().map(|node| node.id).collect())
 }
 
 /// The group that a report says it has narrowed, to get back what it had.
@@ -297,7 +346,9 @@ impl Task {
                 continue;
             }
             let piece = perform::piece(mapping, (resident, huge), &self.aim, around);
-            pieces.push(piece.map_err(|error| self.explain(error))?);
+            let mut piece = piece.map_err(|error| self.explain(error))?;
+            (piece.to_move, piece.fixed) = self.fixed.split(&piece.to_move);
+            pieces.push(piece);
         }
         Ok(pieces)
     }
@@ -315,7 +366,13 @@ impl Task {
                 let present = pagemap.present(pages)?;
                 Ok((undo::within(&present, &undo.places), Vec::new()))
             }
-            (None, Aim::Spread(_)) => Ok((pagemap.present(pages.clone())?, pagemap.huge(pages)?)),
+            // Of a file that is mapped privately, what the program has written.
+            (None, Aim::Bound(_)) if is_of_file(mapping) => {
+                Ok((pagemap.anonymous(pages)?, Vec::new()))
+            }
+            (None, Aim::Spread(_) | Aim::Bound(_)) => {
+                Ok((pagemap.present(pages.clone())?, pagemap.huge(pages)?))
+            }
             _ => Ok((pagemap.present(pages)?, Vec::new())),
         }
     }
@@ -353,6 +410,11 @@ impl Task {
     }
 }
 
+/// Does a mapping show a file, and not memory that merely has a name?
+fn is_of_file(mapping: &Mapping) -> bool {
+    mapping.inode != 0 && !mapping.shared && !numa_maps::is_memory(&mapping.name)
+}
+
 fn about(pid: i32, takes_back: bool) -> String {
     match takes_back {
         true => format!("--undo: process {pid}"),
@@ -380,81 +442,6 @@ fn status(total: &Account) -> u8 {
 fn program(root: &Root, pid: i32) -> String {
     let name = std::fs::read(root.path(&format!("proc/{pid}/comm"))).unwrap_or_default();
     String::from_utf8_lossy(&name).trim().to_owned()
-}
-
-/// This machine: the process, signals of a person, the clock, the terminal.
-struct Here {
-    pid: i32,
-    process: PidFd,
-    /// Once pages move.
-    signals: Option<Signals>,
-    timer: Timer,
-    start_ns: u64,
-    progress: Progress,
-}
-
-impl Here {
-    /// Whoever is meant by a report that is taken back is looked at once the process is held.
-    fn new(pid: i32, undo: Option<&Undo>) -> anyhow::Result<Self> {
-        let process = PidFd::open(pid);
-        if let Some(undo) = undo {
-            undo.check(&Root::host()).context("--undo")?;
-        }
-        let process = process.map_err(|error| {
-            // ENOENT or EINVAL: a thread, which is no process of its own.
-            let what = match error.raw_os_error() {
-                Some(sys::ESRCH) => "there is no such process; give the number of a running one",
-                _ => "it cannot be opened as a process; give the process, not a thread of it",
-            };
-            anyhow::Error::new(error).context(format!("--pid {pid}: {what}"))
-        })?;
-        Ok(Self {
-            pid,
-            process,
-            signals: None,
-            timer: Timer::new().context("making a timer")?,
-            start_ns: sys::monotonic_ns(),
-            progress: Progress::after(PROGRESS_AFTER_NS),
-        })
-    }
-
-    fn stop(&self) -> Option<Stop> {
-        if let Some(arrived) = self.signals.as_ref().and_then(Signals::take) {
-            return Some(Stop::Signal(arrived.signal));
-        }
-        self.process.has_ended().then_some(Stop::Gone)
-    }
-}
-
-impl Surroundings for Here {
-    fn locate(&mut self, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
-        let addresses: Vec<u64> = pages.iter().map(|page| page << 12).collect();
-        sys::query_pages(self.pid, &addresses, status)
-    }
-
-    fn pause(&mut self, sleep_us: u64) -> Option<Stop> {
-        let stop = self.stop();
-        if stop.is_some() || sleep_us == 0 {
-            return stop;
-        }
-        // Without a timer there is no rate to keep: going on is better than never waking.
-        if let (Some(signals), Ok(())) = (&self.signals, self.timer.arm(sleep_us)) {
-            let _ = Waiter::new(&self.timer, signals, Some(&self.process), None).wait();
-        }
-        self.stop()
-    }
-
-    fn elapsed_us(&self) -> u64 {
-        sys::monotonic_ns().saturating_sub(self.start_ns) / 1000
-    }
-
-    fn progress(&mut self, tried: u64, of: u64, moved: u64) {
-        let percent = 100.0 * tried as f64 / of.max(1) as f64;
-        let gbs = moved as f64 / (self.elapsed_us() as f64 * 1e3);
-        self.progress.tell(format_args!(
-            "{percent:3.0} %, {tried} of {of} pages, {gbs:.2} GB/s"
-        ));
-    }
 }
 
 #[cfg(test)]

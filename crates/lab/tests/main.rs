@@ -2,6 +2,7 @@
 //! QEMU and are ignored by plain `cargo test`; one file of them by its name:
 //! `cargo test --release --package hither-lab --test boot -- --ignored --test-threads=1 binding::`.
 
+mod astray;
 mod bad_input;
 mod binding;
 mod boot;

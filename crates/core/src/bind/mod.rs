@@ -5,6 +5,7 @@
 //! per thread. This module turns the one into the other against a resource set, and judges
 //! afterwards where pages went.
 
+pub mod astray;
 pub mod choose;
 pub mod demand;
 mod layout;

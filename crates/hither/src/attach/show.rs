@@ -1,5 +1,6 @@
 //! What a person sees: a line a second, and the report at the end; the same as `hither.attach/1`.
 
+use super::placed::Placed;
 use super::select::Chosen;
 use crate::print;
 use crate::run::report;
@@ -72,6 +73,8 @@ pub struct Report<'a> {
     pub backend: &'a str,
     /// What is missing for deciding, told at the start.
     pub missing: &'a [String],
+    /// What of the programs' memory is not where it is bound to; `None` where nobody looked.
+    pub placed: Option<&'a Placed>,
     /// Was nothing to be moved?
     pub is_dry: bool,
     /// Was all put back? `None` where that was not asked for.
@@ -101,6 +104,7 @@ impl Report<'_> {
             Some(false) => text += "not all pages could be put back before the end\n",
             None => {}
         }
+        text += &self.placed.map_or_else(String::new, Placed::text);
         text + &report::own_cost(&self.usage, self.elapsed)
     }
 
@@ -124,6 +128,7 @@ impl Report<'_> {
             "dry_run": self.is_dry,
             "undone": self.undone,
             "missing": self.missing,
+            "astray": self.placed.map(Placed::json),
             "scopes": scopes,
             "own": report::own_json(&self.usage, self.elapsed),
             "decided": report::decided_json(self.decided, self.backend),

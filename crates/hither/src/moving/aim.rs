@@ -1,6 +1,7 @@
 //! Where each page shall go.
 
 use super::target::Room;
+use hither_core::bind::astray::Bound;
 use hither_core::ids::NodeId;
 use hither_core::set::NodeSet;
 use hither_core::snapshot::HUGE_PAGES;
@@ -16,6 +17,9 @@ pub enum Aim {
     Spread(Vec<NodeId>),
     /// Where it was: ascending ranges of pages with their node. Pages of none are left alone.
     Back(Vec<(Range<u64>, NodeId)>),
+    /// On nodes that its mapping is bound to: ascending ranges of pages; a page elsewhere goes to the
+    /// targets in turns. Pages of none are left alone.
+    Bound(Vec<(Range<u64>, Bound)>),
 }
 
 impl Aim {
@@ -26,6 +30,10 @@ impl Aim {
             Self::Fill(rooms) => rooms.iter().map(|room| room.node).collect(),
             Self::Spread(nodes) => nodes.iter().copied().collect(),
             Self::Back(places) => places.iter().map(|(_, node)| *node).collect(),
+            Self::Bound(all) => all
+                .iter()
+                .flat_map(|(_, bound)| bound.targets.clone())
+                .collect(),
         }
     }
 
@@ -38,11 +46,12 @@ impl Aim {
                 let turn = if is_huge { page / HUGE_PAGES } else { page };
                 Some(nodes[turn as usize % nodes.len()])
             }
-            Self::Back(places) => {
-                let at = places.partition_point(|(pages, _)| pages.end <= page);
-                let (pages, node) = places.get(at)?;
-                pages.contains(&page).then_some(*node)
+            Self::Bound(all) => {
+                let nodes = &within(all, page)?.targets;
+                let turn = if is_huge { page / HUGE_PAGES } else { page };
+                Some(nodes[turn as usize % nodes.len()])
             }
+            Self::Back(places) => within(places, page).copied(),
         }
     }
 
@@ -54,9 +63,19 @@ impl Aim {
         };
         match self {
             Self::Fill(rooms) => rooms.iter().any(|room| room.node.0 == on),
+            Self::Bound(all) => {
+                within(all, page).is_some_and(|bound| bound.right.contains(NodeId(on)))
+            }
             _ => self.node_of(page, is_huge) == Some(NodeId(on)),
         }
     }
+}
+
+/// What the range says that a page is in, of ascending ranges.
+fn within<T>(ranges: &[(Range<u64>, T)], page: u64) -> Option<&T> {
+    let at = ranges.partition_point(|(pages, _)| pages.end <= page);
+    let (pages, what) = ranges.get(at)?;
+    pages.contains(&page).then_some(what)
 }
 
 #[cfg(test)]
@@ -73,6 +92,25 @@ mod tests {
         assert_eq!(node(1024, true), 5);
         assert!(aim.is_met(1, false, 2) && !aim.is_met(1, false, 5) && !aim.is_met(1, false, -14));
         assert_eq!(aim.nodes().to_string(), "0,2,5");
+    }
+
+    #[test]
+    fn pages_of_a_bound_mapping_may_be_on_any_of_its_nodes() {
+        let bound = |right: &str, targets: &[u32]| Bound {
+            right: right.parse().unwrap(),
+            targets: targets.iter().copied().map(NodeId).collect(),
+        };
+        let aim = Aim::Bound(vec![
+            (10..20, bound("1-2", &[1])),
+            (30..40, bound("0,3", &[0, 3])),
+        ]);
+        assert!(aim.is_met(10, false, 2) && !aim.is_met(10, false, 0) && !aim.is_met(25, false, 1));
+        let node = |page| aim.node_of(page, false).map(|node| node.0);
+        assert_eq!(
+            [12, 25, 30, 31].map(node),
+            [Some(1), None, Some(0), Some(3)]
+        );
+        assert_eq!(aim.nodes().to_string(), "0-1,3");
     }
 
     #[test]

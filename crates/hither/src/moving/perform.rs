@@ -80,8 +80,10 @@ pub struct Piece {
     pub resident: Runs,
     /// Those of them that belong to huge pages.
     pub huge: Runs,
-    /// Those of them that are not where they shall be.
+    /// Those of them that are not where they shall be, and may move.
     pub to_move: Runs,
+    /// Those that are not and must stay: pinned, or a device's.
+    pub fixed: Runs,
     /// Where the resident ones were.
     pub before: Places,
     /// The same page by page; `None` where they were too scattered to be remembered.
@@ -211,8 +213,13 @@ pub fn perform(
     };
     let mut accounts = Vec::with_capacity(pieces.len());
     for piece in pieces {
+        let fixed = Some(count(&piece.fixed)).filter(|&count| count > 0);
         let mut account = Account {
             already_there: piece.before.there,
+            refused: fixed
+                .map(|count| (Refusal::Pinned, count))
+                .into_iter()
+                .collect(),
             origins: piece.origins.clone(),
             ..Account::default()
         };
@@ -270,6 +277,7 @@ pub fn piece(
         resident,
         huge,
         to_move,
+        fixed: Vec::new(),
         before,
         origins,
     })

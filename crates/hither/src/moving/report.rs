@@ -1,9 +1,11 @@
 //! What a move came to, for a person and as `hither.move/1` (`docs/cli.md`).
 
 use super::aim::Aim;
+use super::astray::{Astray, Share};
 use super::perform::{Account, Origin, Piece, Places, Stop, count};
 use super::policy::{Held, Memory};
 use super::select::addresses;
+use super::stays;
 use super::undo::Life;
 use crate::print::{self, Table};
 use crate::terminal::Terminal;
@@ -11,6 +13,7 @@ use crate::units;
 use hither_core::foreign::Foreign;
 use hither_core::plan::Refusal;
 use hither_core::set::NodeSet;
+use hither_linux::fixed::Fixed;
 use serde_json::{Value, json};
 
 /// Everything that is reported.
@@ -41,6 +44,10 @@ pub struct Report<'a> {
     pub moves_shared: bool,
     /// Pages that the report which is taken back speaks of; 0 where none is.
     pub recorded_pages: u64,
+    /// What must not move.
+    pub fixed: &'a Fixed,
+    /// `--astray`: what the process is bound to.
+    pub astray: Option<&'a Astray>,
 }
 
 impl Report<'_> {
@@ -78,6 +85,7 @@ impl Report<'_> {
             }
             Aim::Spread(_) => format!("nodes {nodes}, in turns"),
             Aim::Back(_) => format!("where they were (nodes {nodes})"),
+            Aim::Bound(_) => self.astray.map_or_else(String::new, Astray::words),
         }
     }
 
@@ -106,10 +114,25 @@ impl Report<'_> {
             None => text.push_str(&self.intention()),
             Some(_) => text.push_str(&self.verdict()),
         }
+        if let Some((before, after)) = self.shares() {
+            text.push_str(&match after {
+                Some(after) => {
+                    format!("astray: before {}, after {}\n", before.text(), after.text())
+                }
+                None => format!("astray: {}\n", before.text()),
+            });
+        }
         for note in self.notes() {
             text.push_str(&format!("{note}\n"));
         }
         text
+    }
+
+    /// With `--astray`: pages astray before and, where pages moved, after.
+    fn shares(&self) -> Option<(Share, Option<Share>)> {
+        self.astray?;
+        let after = self.accounts.and_then(|_| Share::after(&self.total()));
+        Some((Share::before(self.pieces), after))
     }
 
     /// Sentences on what the figures do not show: shared pages, and where new ones come from.
@@ -128,6 +151,7 @@ impl Report<'_> {
                     .to_owned(),
             ),
         }
+        notes.extend(stays::notes(self.fixed));
         let targets = self.aim.nodes();
         for held in self.held {
             let (policy, nodes) = (&held.policy, &held.policy.nodes);
@@ -137,7 +161,7 @@ impl Report<'_> {
                     "policy: the kernel puts other nodes into `{policy}` ({mappings}), and keeps them \
                      when the group gets its memory back"
                 )),
-                None if !held.leads_away_from(&targets) => {}
+                None if !held.leads_away_from(&targets) || self.astray.is_some() => {}
                 None => notes.push(format!(
                     "warning: new pages of {mappings} ({}) come from nodes {nodes} still: their policy \
                      is `{policy}`; start the program with `hither run --membind={targets}`, or see \
@@ -179,6 +203,11 @@ impl Report<'_> {
         ];
         let mut rows: Vec<Vec<String>> = Vec::new();
         for (index, piece) in self.pieces.iter().enumerate() {
+            // Of what is astray only the mappings in question.
+            let is_right = piece.to_move.is_empty() && piece.fixed.is_empty();
+            if self.astray.is_some() && is_right {
+                continue;
+            }
             let account = self.accounts.map(|accounts| &accounts[index]);
             let name = match piece.mapping.name.as_str() {
                 "" => "[anon]",
@@ -313,7 +342,14 @@ impl Report<'_> {
                 "after": nodes.to_string(),
             })),
             "notes": self.notes(),
+            "fixed": stays::json(self.fixed),
         });
+        if let Some((before, after)) = self.shares() {
+            document["astray"] = json!({
+                "before": before.json(),
+                "after": after.map(Share::json),
+            });
+        }
         if self.accounts.is_some() {
             document["moves"] = self.moves();
         }
@@ -420,7 +456,7 @@ fn some(count: u64) -> String {
 }
 
 /// `12 pages (48 KiB)`.
-fn pages(count: u64) -> String {
+pub fn pages(count: u64) -> String {
     let pages = print::count(count as usize, "page");
     match count {
         0 => pages,
@@ -456,6 +492,7 @@ mod tests {
             file: "sys/fs/cgroup/db/cpuset.mems".to_owned(),
             before: "0-3".to_owned(),
         };
+        let fixed = Fixed::default();
         let report = |held, moves_shared, narrowed| Report {
             pid: 7,
             program: "db",
@@ -470,6 +507,8 @@ mod tests {
             narrowed,
             moves_shared,
             recorded_pages: 0,
+            fixed: &fixed,
+            astray: None,
         };
         let notes = report(&inside, false, None).notes();
         assert!(

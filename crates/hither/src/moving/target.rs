@@ -214,7 +214,7 @@ mod tests {
             aim.map(|aim| match aim {
                 Aim::Spread(nodes) => nodes.iter().map(|node| node.0).collect(),
                 Aim::Fill(rooms) => vec![rooms[0].node.0; rooms.len()],
-                Aim::Back(_) => vec![],
+                Aim::Back(_) | Aim::Bound(_) => vec![],
             })
             .map_err(|error| error.to_string())
         };

@@ -10,6 +10,7 @@ use super::{render, text};
 use crate::print::{self, Table};
 use crate::terminal::Terminal;
 use hither_core::snapshot::Evidence;
+use hither_linux::bind::astray::Figures;
 use serde_json::{Value, json};
 
 /// The table. `left_out`: processes whose pages were not looked for.
@@ -39,6 +40,9 @@ pub fn table(model: &Model, left_out: usize, terminal: Terminal) -> String {
     let rows: Vec<Vec<String>> = model.sorted().iter().map(row).collect();
     let heads = figures::PROCESSES.map(|(head, ..)| head);
     out.push_str(&format!("\n{}", columns(&heads, &rows, terminal)));
+    for sentence in text::badly_placed(model) {
+        out.push_str(&format!("{sentence}\n"));
+    }
     out.push_str(&focus_tables(model, &names, terminal));
     out.push_str(&format!("\n{}", remarks(model, left_out)));
     out
@@ -240,6 +244,11 @@ fn process_value(model: &Model, process: &Process) -> Value {
         "misplaced_basis": process.misplaced().basis(),
         "pages": process.residency.value().map(|pages| by_node(model, pages)),
         "pages_basis": process.residency.basis(),
+        "astray": process.astray.value().and_then(Figures::share),
+        "astray_pages": process.astray.value().map(|figures| figures.astray_pages),
+        "files_elsewhere_pages": process.astray.value()
+            .map(|figures| figures.files_elsewhere_pages),
+        "astray_basis": process.astray.basis(),
     })
 }
 

@@ -99,6 +99,7 @@ pub fn process(model: &Model, process: &Process, focus: &Focus) -> Vec<String> {
             percent_sign(&focus.group_pressure)
         ),
     ];
+    lines.extend(astray(process));
     if let Some(told) = &focus.group_ages {
         lines.push(format!(
             "its control group used memory within: {}",
@@ -106,6 +107,45 @@ pub fn process(model: &Model, process: &Process, focus: &Focus) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// Memory that its binding does not name, and pages of files on other nodes; nothing where neither is
+/// worth a word.
+pub fn astray(process: &Process) -> Option<String> {
+    let figures = process.astray.value()?;
+    let pid = process.pid;
+    let mut parts = Vec::new();
+    if figures.has_astray() {
+        let percent = 100.0 * figures.share().unwrap_or(0.0);
+        let size = memory(figures.astray_pages * 4);
+        parts.push(format!(
+            "{percent:.1} % ({size}) astray: `hither move --astray -p {pid}`"
+        ));
+    }
+    if figures.has_files_elsewhere() {
+        let size = memory(figures.files_elsewhere_pages * 4);
+        parts.push(format!(
+            "{size} of files on other nodes: `hither move --files -p {pid}`"
+        ));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// The same of all processes, the worst first, a few at most.
+pub fn badly_placed(model: &Model) -> Vec<String> {
+    /// Lines at most.
+    const MOST: usize = 5;
+    let mut found: Vec<(u64, String)> = Vec::new();
+    for process in model.sorted() {
+        if let (Some(words), Some(figures)) = (astray(process), process.astray.value()) {
+            let pages = figures.astray_pages + figures.files_elsewhere_pages;
+            let name = process.task.stat.name.shown();
+            found.push((pages, format!("{} ({name}): {words}", process.pid)));
+        }
+    }
+    found.sort_by_key(|(pages, _)| std::cmp::Reverse(*pages));
+    let lines = found.into_iter().take(MOST);
+    lines.map(|(_, line)| line).collect()
 }
 
 /// Threads, the busiest first.
@@ -171,6 +211,7 @@ mod tests {
     use crate::top::once;
     use crate::top::reading::{Accesses, Samples};
     use hither_core::snapshot::Evidence;
+    use hither_linux::bind::astray::Figures;
     use hither_linux::counters::lru_gen::Ages;
 
     #[test]
@@ -244,6 +285,41 @@ mod tests {
                 .iter()
                 .any(|told| told.contains("debugfs is gone"))
         );
+    }
+
+    #[test]
+    fn what_lies_badly_is_told_with_what_mends_it() {
+        let mut model = model_of(2);
+        let figures = |astray_pages, files_elsewhere_pages| {
+            let figures = Figures {
+                bound_pages: 10_000,
+                astray_pages,
+                file_pages: 50_000,
+                files_elsewhere_pages,
+            };
+            Evidence::measured(figures, "test")
+        };
+        model.astray(100, figures(100, 16_383));
+        assert!(badly_placed(&model).is_empty());
+        model.astray(100, figures(2200, 16_384));
+        model.astray(101, figures(9000, 20_000));
+        let lines = badly_placed(&model);
+        assert!(
+            lines[0].starts_with("101 (p1): 90.0 % (35M) astray: "),
+            "{lines:?}"
+        );
+        assert_eq!(
+            lines[1],
+            "100 (p0): 22.0 % (8.6M) astray: `hither move --astray -p 100`; 64M of files on other nodes: \
+             `hither move --files -p 100`"
+        );
+        assert!(once::table(&model, 0, Terminal::PIPE).contains(&lines[1]));
+        // A passing look that cannot tell leaves what is known.
+        model.astray(100, Evidence::unknown("too large"));
+        assert_eq!(badly_placed(&model).len(), 2);
+        let document: serde_json::Value = serde_json::from_str(&once::document(&model, 0)).unwrap();
+        assert_eq!(document["processes"][0]["astray"], 0.9);
+        assert_eq!(document["processes"][1]["files_elsewhere_pages"], 16_384);
     }
 
     #[test]

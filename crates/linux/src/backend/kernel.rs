@@ -10,12 +10,15 @@
 //!    (a page of a huge page that moved with an earlier one answers "busy"), what was never
 //!    tried is tried again while there is progress, what is left is refused.
 //!
+//! What must not move ([`crate::fixed`]) is refused as pinned and not tried.
+//!
 //! Huge pages: the kernel moves them whole, whichever of their pages is named.
 //!
 //! Terms: *status* is a node number or a negative error number, as the kernel gives it.
 //!
 //! Source: move_pages(2); `do_pages_move` of Linux `mm/migrate.c` (read at 6.12).
 
+use crate::fixed::guard::Guard;
 use crate::{filter, sys};
 use hither_core::plan::Refusal;
 use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
@@ -32,6 +35,9 @@ const UNTOLD: i32 = i32::MIN;
 /// Moves pages by the kernel.
 #[derive(Debug, Default)]
 pub struct KernelBackend {
+    /// What must not move is not tried: all that moves pages of other processes passes here. `None`
+    /// where a program moves memory of its own, and the kernel alone refuses what is pinned.
+    guard: Option<Guard>,
     batch: Vec<Item>,
     addresses: Vec<u64>,
     targets: Vec<i32>,
@@ -83,6 +89,15 @@ impl KernelBackend {
     /// A backend with empty buffers.
     #[must_use]
     pub fn new() -> Self {
+        Self {
+            guard: Some(Guard::default()),
+            ..Self::default()
+        }
+    }
+
+    /// One for a program's own memory: it asks the kernel alone what cannot move.
+    #[must_use]
+    pub fn of_own_memory() -> Self {
         Self::default()
     }
 
@@ -91,7 +106,7 @@ impl KernelBackend {
     pub fn with_shared_pages() -> Self {
         Self {
             shared: true,
-            ..Self::default()
+            ..Self::new()
         }
     }
 
@@ -112,6 +127,16 @@ impl KernelBackend {
                     builders[index].refused_many(Refusal::NotSupported, job.page_count());
                 }
             }
+        }
+        if let Some(guard) = &mut self.guard {
+            let fixed = guard.fixed(pid);
+            batch.retain(|item| {
+                let stays = fixed.contains(item.page);
+                if stays {
+                    builders[item.job].refused_page(item.page, Refusal::Pinned);
+                }
+                !stays
+            });
         }
         for chunk in batch.chunks_mut(CHUNK_PAGES) {
             self.execute_chunk(pid, chunk, builders);

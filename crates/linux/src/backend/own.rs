@@ -54,7 +54,7 @@ impl OwnBackend {
     /// No threads for copies.
     pub fn new(settings: &Settings) -> io::Result<Self> {
         let copy = CopyBackend::new(settings.copiers.max(1), settings.copier_cpus.clone())?;
-        let kernel = KernelBackend::new();
+        let kernel = KernelBackend::of_own_memory();
         let mut config = settings.swap.clone();
         config.without_privilege = settings.exchange == Exchange::Always;
         let swap = match settings.exchange {
@@ -137,7 +137,7 @@ pub fn open(config: Config, settings: Settings) -> Result<(Mover, Chosen), OpenE
         None => match OwnBackend::new(&settings) {
             Ok(backend) => Box::new(backend),
             // It could be made before: the system is out of threads. The kernel needs none.
-            Err(_) => Box::new(KernelBackend::new()),
+            Err(_) => Box::new(KernelBackend::of_own_memory()),
         },
     })?;
     Ok((mover, chosen))

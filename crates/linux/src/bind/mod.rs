@@ -7,6 +7,7 @@
 //! A program does the same for itself: it binds its threads ([`Binding::hold`], [`Team`]), allocates
 //! in a set ([`Memory`]), and asks where its pages are ([`range::residency`]).
 
+pub mod astray;
 pub mod board;
 pub mod loaded;
 mod memory;

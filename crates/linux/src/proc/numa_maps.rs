@@ -27,6 +27,12 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Does it map a file, other than one that is merely memory with a name?
+    #[must_use]
+    pub fn is_of_file(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| !is_memory(file)) && !self.huge
+    }
+
     /// Pages per node that the programs which map it have made, where pages of files are what anybody
     /// has read: anonymous memory, private or shared, and what is written of a private mapping of a
     /// file. Where the kernel does not tell on which nodes the latter are, they are left out.
@@ -53,7 +59,8 @@ impl Mapping {
 /// /anon_hugepage (deleted)  the same in huge pages
 /// /i915 (deleted)           of a driver
 /// ```
-fn is_memory(name: &str) -> bool {
+#[must_use]
+pub fn is_memory(name: &str) -> bool {
     let is_kernels = |name: &str| name.starts_with('/') && !name[1..].contains('/');
     let prefixes = ["/memfd:", "/SYSV", "/dev/shm/", "/dev/ashmem/"];
     prefixes.iter().any(|prefix| name.starts_with(prefix))

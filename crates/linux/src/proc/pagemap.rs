@@ -92,7 +92,29 @@ impl Pagemap {
             append(&mut runs, run);
         });
         match scanned {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.read_present(pages),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                self.read_those(pages, is_present)
+            }
+            done => done.map(|()| runs),
+        }
+    }
+
+    /// Those of them that are anonymous: of private mappings of files what the program has written.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn anonymous(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs = Vec::new();
+        let reported = sys::PAGE_IS_PRESENT | sys::PAGE_IS_FILE;
+        let scanned = self.scan_told(pages.clone(), sys::PAGE_IS_PRESENT, reported, |run, is| {
+            if is & sys::PAGE_IS_FILE == 0 {
+                append(&mut runs, run);
+            }
+        });
+        match scanned {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                self.read_those(pages, |entry| is_present(entry) && !is_file(entry))
+            }
             done => done.map(|()| runs),
         }
     }
@@ -110,8 +132,12 @@ impl Pagemap {
         }
     }
 
-    /// The same as [`Self::present`] from the entries.
-    fn read_present(&self, pages: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    /// Pages whose entries are such.
+    fn read_those(
+        &self,
+        pages: Range<u64>,
+        are: impl Fn(u64) -> bool,
+    ) -> io::Result<Vec<Range<u64>>> {
         let mut runs = Vec::new();
         let mut entries = vec![0; READ_PAGES.min(pages.end.saturating_sub(pages.start)) as usize];
         let mut bytes = Vec::new();
@@ -123,7 +149,7 @@ impl Pagemap {
                 break;
             }
             for (page, &entry) in (first..).zip(&entries[..got]) {
-                if is_present(entry) {
+                if are(entry) {
                     append(&mut runs, page..page + 1);
                 }
             }
@@ -247,7 +273,11 @@ mod tests {
         let map = Pagemap::open(&Root::host(), std::process::id() as i32).unwrap();
         for pages in [first..first + 64, first + 3..first + 60, 1..2, 1..1] {
             let runs = map.present(pages.clone()).unwrap();
-            assert_eq!(runs, map.read_present(pages.clone()).unwrap(), "both ways");
+            assert_eq!(
+                runs,
+                map.read_those(pages.clone(), is_present).unwrap(),
+                "both ways"
+            );
             let found: Vec<u64> = runs.iter().cloned().flatten().collect();
             // Page 1 is never mapped.
             let expected: Vec<u64> = pages.filter(|&page| page >= first).collect();

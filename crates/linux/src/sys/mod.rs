@@ -21,6 +21,7 @@ mod spawn;
 mod statics;
 mod thread;
 mod userfault;
+mod window;
 
 pub use area::{Area, discard, fill, is_resident};
 pub use events::{Arrived, Signals, Timer, Waiter, Wake, stop_here};
@@ -57,6 +58,7 @@ pub use thread::{
     thread_id, thread_lives, wait_readable,
 };
 pub use userfault::{FaultEvent, Progress, Userfault, feature};
+pub use window::{FileWindow, may_tell_cached};
 
 use std::io;
 

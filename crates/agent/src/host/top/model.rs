@@ -7,6 +7,7 @@ use super::reading::{Accesses, MachineReading, MappingReading, Samples};
 use super::rotation::Due;
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
+use hither_linux::bind::astray::Figures;
 use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::task::Task;
 use hither_linux::topology::Topology;
@@ -230,6 +231,15 @@ impl Model {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.residency = pages;
             process.residency_us = Some(self.at_us);
+        }
+    }
+
+    /// What of a process is astray. What was told by a close look stays where a passing one cannot tell.
+    pub fn astray(&mut self, pid: i32, figures: Evidence<Figures>) {
+        if let Some(process) = self.processes.get_mut(&pid)
+            && (figures.is_known() || !process.astray.is_known())
+        {
+            process.astray = figures;
         }
     }
 

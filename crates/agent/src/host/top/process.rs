@@ -2,6 +2,7 @@
 
 use super::reading::Accesses;
 use hither_core::snapshot::Evidence;
+use hither_linux::bind::astray::Figures;
 use hither_linux::counters::task::Task;
 use hither_linux::proc::stat::TICKS_PER_SECOND;
 use std::collections::BTreeMap;
@@ -98,6 +99,8 @@ pub struct Process {
     pub faults: Evidence<(f64, f64)>,
     /// Base pages by node position.
     pub residency: Evidence<Vec<u64>>,
+    /// What of its memory is not where it is bound to.
+    pub astray: Evidence<Figures>,
     /// Base pages that the kernel does not count as resident, when the residency was looked at.
     pub hugetlb_pages: u64,
     /// Share of sampled accesses served by the requesting CPU's own node.
@@ -125,6 +128,7 @@ impl Process {
             cpu: Evidence::unknown(ONCE),
             faults: Evidence::unknown(ONCE),
             residency: Evidence::unknown("its pages were not looked for yet"),
+            astray: Evidence::unknown("its pages were not looked for yet"),
             hugetlb_pages: 0,
             local: Evidence::unknown(ONCE),
             latency_ns: Evidence::unknown(ONCE),

@@ -14,20 +14,23 @@ use hither_linux::sys;
 const COUNTED_PAGES: u64 = 1 << 18;
 /// Addresses asked about in a larger process: some 2 ms.
 const ASKED: usize = 4096;
+/// Why it is not told of a larger process what it is bound to.
+const TOO_LARGE: &str = "its mappings are read alone where it is looked at closely (--pid)";
 /// Of those, so many must be in memory: a process may map far more than it uses.
 const LEAST_FOUND: u64 = 256;
 
-/// Base pages by node position. `turn` shifts the addresses asked about, so that later readings
-/// see others.
+/// Base pages by node position, and the mappings where they were read for it. `turn` shifts the addresses
+/// asked about, so that later readings see others.
 pub fn read(
     root: &Root,
     nodes: &[NodeId],
     pid: i32,
     resident_pages: u64,
     turn: u64,
-) -> Evidence<Vec<u64>> {
+) -> (Evidence<Vec<u64>>, Evidence<Vec<numa_maps::Mapping>>) {
     if nodes.len() == 1 {
-        return Evidence::measured(vec![resident_pages], "the only node");
+        let pages = Evidence::measured(vec![resident_pages], "the only node");
+        return (pages, Evidence::unknown("there is one node"));
     }
     if resident_pages > COUNTED_PAGES && root.is_host() {
         let found = maps::read(root, pid).ok().and_then(|mappings| {
@@ -38,12 +41,19 @@ pub fn read(
         if let Some(found) = found.filter(|_| count >= LEAST_FOUND) {
             let scaled = |pages: u64| (pages as f64 / count as f64 * resident_pages as f64) as u64;
             let pages = found.into_iter().map(scaled).collect();
-            return Evidence::estimated(pages, format!("{count} pages asked about"));
+            let pages = Evidence::estimated(pages, format!("{count} pages asked about"));
+            return (pages, Evidence::unknown(TOO_LARGE));
         }
     }
     match numa_maps::read(root, pid) {
-        Ok(mappings) => Evidence::measured(by_position(nodes, &mappings), "numa_maps"),
-        Err(error) => Evidence::unknown(why(root, pid, &error)),
+        Ok(mappings) => (
+            Evidence::measured(by_position(nodes, &mappings), "numa_maps"),
+            Evidence::measured(mappings, "numa_maps"),
+        ),
+        Err(error) => {
+            let why = why(root, pid, &error);
+            (Evidence::unknown(why.clone()), Evidence::unknown(why))
+        }
     }
 }
 
@@ -116,13 +126,14 @@ mod tests {
         let root = Root::host();
         // Two positions, so that the pages are looked for: the second node is none of any machine.
         let nodes = [NodeId(0), NodeId(1023)];
-        let counted = read(&root, &nodes, pid, 1, 0);
+        let (counted, mappings) = read(&root, &nodes, pid, 1, 0);
+        assert!(mappings.is_known());
         assert_eq!(counted.basis(), "numa_maps");
         assert!(counted.value().unwrap()[0] >= 2048, "{counted:?}");
         let first = (memory.as_ptr() as u64 >> 12) + 1;
         let addresses: Vec<u64> = (first..first + 100).map(|page| page << 12).collect();
         assert_eq!(ask(&nodes, pid, &addresses), Some(vec![100, 0]));
-        let alone = read(&root, &nodes[..1], pid, 77, 0);
+        let (alone, _) = read(&root, &nodes[..1], pid, 77, 0);
         assert_eq!(alone.value().unwrap(), &[77]);
     }
 
@@ -140,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_process_that_has_ended_is_no_failure() {
-        let gone = read(&Root::host(), &[NodeId(0), NodeId(1)], i32::MAX, 5, 0);
+        let (gone, _) = read(&Root::host(), &[NodeId(0), NodeId(1)], i32::MAX, 5, 0);
         assert_eq!(gone.basis(), "it has ended");
     }
 }

@@ -6,8 +6,10 @@ use super::device::{Counters, Opened, Sampling, told};
 use super::model::About;
 use super::reading::{MachineReading, MappingReading, Samples};
 use super::residency;
+use hither_core::bind::astray::Place;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
+use hither_linux::bind::astray::{self, Figures};
 use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::task::{self, Task};
 use hither_linux::counters::{pressure, resctrl, vmstat};
@@ -27,6 +29,8 @@ const LOOK_US: u64 = 5_000_000;
 pub struct Sampler {
     root: Root,
     nodes: Vec<NodeId>,
+    /// The same with their CPUs.
+    places: Vec<Place>,
     counters: Result<Counters, String>,
     sampling: Option<Sampling>,
     /// Where they are asked for.
@@ -65,6 +69,7 @@ impl Sampler {
         Self {
             root: root.clone(),
             nodes: topology.nodes.iter().map(|node| node.id).collect(),
+            places: astray::places(topology),
             counters,
             sampling,
             ages,
@@ -109,10 +114,37 @@ impl Sampler {
         task::threads(&self.root, pid)
     }
 
-    /// Where its pages are.
-    pub fn residency(&mut self, pid: i32, resident_pages: u64) -> Evidence<Vec<u64>> {
+    /// Where its pages are, and what of them is astray.
+    pub fn residency(
+        &mut self,
+        pid: i32,
+        resident_pages: u64,
+    ) -> (Evidence<Vec<u64>>, Evidence<Figures>) {
         self.turn += 1;
-        residency::read(&self.root, &self.nodes, pid, resident_pages, self.turn)
+        let read = residency::read(&self.root, &self.nodes, pid, resident_pages, self.turn);
+        let (pages, mappings) = read;
+        let Some(mappings) = mappings.value() else {
+            return (pages, Evidence::unknown(mappings.basis().to_owned()));
+        };
+        let figures = match astray::binding(&self.root, &self.places, pid) {
+            Ok(binding) => {
+                let figures = astray::figures(mappings, &binding, &self.places);
+                Evidence::measured(figures, "numa_maps")
+            }
+            Err(error) => Evidence::unknown(residency::why(&self.root, pid, &error)),
+        };
+        (pages, figures)
+    }
+
+    /// What of a process that is looked at closely is astray, however large it is.
+    pub fn astray(&self, pid: i32) -> Evidence<Figures> {
+        if self.nodes.len() == 1 {
+            return Evidence::unknown("there is one node");
+        }
+        match astray::look(&self.root, &self.places, pid) {
+            Ok(figures) => Evidence::measured(figures, "numa_maps"),
+            Err(error) => Evidence::unknown(residency::why(&self.root, pid, &error)),
+        }
     }
 
     /// Its base pages of the huge-page file system.

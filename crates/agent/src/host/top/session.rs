@@ -175,6 +175,7 @@ impl Session {
         self.read_threads(pid);
         if with_mappings {
             self.model.mappings(pid, self.sampler.mappings(pid));
+            self.model.astray(pid, self.sampler.astray(pid));
         }
         let pressure = self.sampler.group_pressure(pid);
         if let Some(focus) = &mut self.model.focus {
@@ -190,8 +191,9 @@ impl Session {
         let resident = self.model.process(pid).map(|p| p.task.stat.resident_pages);
         if let Some(resident) = resident {
             let hugetlb = self.sampler.hugetlb(pid);
-            let pages = self.sampler.residency(pid, resident + hugetlb);
+            let (pages, figures) = self.sampler.residency(pid, resident + hugetlb);
             self.model.residency(pid, pages);
+            self.model.astray(pid, figures);
             self.model.hugetlb(pid, hugetlb);
         }
     }

@@ -175,7 +175,7 @@ impl SwapBackend {
             pool,
             stocker: Some(stocker),
             monitor,
-            kernel: KernelBackend::new(),
+            kernel: KernelBackend::of_own_memory(),
             locator: Locator::new().map_err(system)?,
             copier: Copier::new(config.copiers.max(1), &[]).map_err(system)?,
             threads: Threads::new().map_err(system)?,
