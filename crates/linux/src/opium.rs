@@ -116,8 +116,8 @@ pub struct Sample {
 pub enum Fills {
     /// All.
     All,
-    /// Those that user mode waited for: without the kernel's and without streams'.
-    Demand,
+    /// Those of user mode.
+    User,
 }
 
 /// A base filter, see `hither_core::opium::filter`.
@@ -414,7 +414,7 @@ impl Device {
     pub fn set_sampling(&self, period: u32, fills: Fills) {
         let skip = match fills {
             Fills::All => 0,
-            Fills::Demand => control::SKIP_KERNEL | control::SKIP_STREAMS,
+            Fills::User => control::SKIP_KERNEL,
         };
         self.map.write32_release(control::SAMPLE_SKIP, skip);
         self.map.write32_release(control::SAMPLE_PERIOD, period);

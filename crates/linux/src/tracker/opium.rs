@@ -195,7 +195,7 @@ impl OpiumTracker {
         self.periods.change(period, self.device.time_ns());
         let what = match self.pmu {
             None => Fills::All,
-            Some(_) => Fills::Demand,
+            Some(_) => Fills::User,
         };
         self.device.set_sampling(period, what);
     }
@@ -400,11 +400,7 @@ impl OpiumTracker {
         }
         let seconds = sums.time_ns as f64 / 1e9;
         if seconds > 0.0 {
-            let fills = match self.pmu {
-                None => sums.user_reads + sums.user_writes,
-                Some(_) => sums.demand_loads + sums.demand_stores,
-            };
-            self.fills_per_s = fills as f64 / seconds;
+            self.fills_per_s = (sums.user_reads + sums.user_writes) as f64 / seconds;
         }
         if let Some(allowance) = &mut self.allowance {
             let owners = self.kept.as_mut().map_or(0, Kept::take_instructions);
@@ -448,7 +444,7 @@ fn is_untold(pmu: &mut Option<Pmu>, sample: &Sample) -> bool {
         return false;
     };
     let is_load = sample.flags & ring::WRITE == 0;
-    if is_load && sample.flags & ring::TRANSFER == 0 {
+    if is_load && sample.flags & (ring::TRANSFER | ring::STREAM) == 0 {
         pmu.sampled.add(sample.latency_ns);
     }
     !is_load

@@ -18,11 +18,9 @@ pub(super) struct Sums {
     pub user_writes: u64,
     pub user_local: u64,
     pub kernel_fills: u64,
-    /// Fills that user mode waited for, no stream having brought them: of loads, of those the local
-    /// ones, and of stores.
+    /// Fills of loads that no stream had brought, and those of them that are local.
     pub demand_loads: u64,
     pub demand_local_loads: u64,
-    pub demand_stores: u64,
     pub instructions: u64,
     pub flops: u64,
     pub latency_ns: u64,
@@ -39,12 +37,10 @@ impl Sums {
     pub fn add(&mut self, change: &VcpuCounters, own: usize, nodes: usize) {
         for node in 0..nodes.min(MAX_NODES) {
             let (reads, writes) = (change.fills(0, node), change.fills(1, node));
-            let streamed = |kind| change.at(vcpu::stream_fills(kind, node));
-            let loads = reads.saturating_sub(streamed(0));
+            let loads = reads.saturating_sub(change.at(vcpu::stream_fills(0, node)));
             self.user_reads += reads;
             self.user_writes += writes;
             self.demand_loads += loads;
-            self.demand_stores += writes.saturating_sub(streamed(1));
             if node == own {
                 self.user_local += reads + writes;
                 self.demand_local_loads += loads;

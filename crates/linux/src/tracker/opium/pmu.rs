@@ -2,9 +2,10 @@
 //! `pmu`. docs/lab.md says which event of hardware each figure stands for, and what stays better than on
 //! hardware.
 //!
-//! What a PMU does not tell is left out: accesses by stores and by streams are not sampled, the kernel's
-//! neither; latency is that of sampled loads; of what links can carry nothing is known, of what
-//! controllers can only the firmware's rating.
+//! What a PMU does not tell is left out: accesses by stores are not sampled, the kernel's neither; of a
+//! load that finds its line on its way, as a stream's, the address is known and not what it took; latency
+//! is that of other sampled loads; of what links can carry nothing is known, of what controllers can only
+//! the firmware's rating.
 
 use super::figures::Sums;
 use crate::topology::Topology;
@@ -118,7 +119,6 @@ mod tests {
             user_local: 1500,
             demand_loads: 400,
             demand_local_loads: 100,
-            demand_stores: 50,
             instructions: 80_000,
             latency_ns: 1,
             misses: 1,
