@@ -8,11 +8,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// `$P` is the program, `$H` hither; CPUs 0 to 3 are of node 0, 4 to 7 of node 1. A step is a line to
-/// `go`; `until_line FILE N` waits for what it prints.
+/// `go`; `until_line FILE N` waits for what it prints. `$ON` keeps it on CPUs.
 const SCRIPT: &str = r#"
-set -e; cd /tmp
+set -e; cd /tmp; ON=
 until_line() { until [ "$(wc -l < $1)" -ge $2 ]; do sleep 0.05; done; }
-start() { name=$1; shift; mkfifo $name.go; $P "$@" <$name.go >$name.out 2>&1 & pid=$!; eval "exec 9>$name.go"; }
+start() { name=$1; shift; mkfifo $name.go; $ON $P "$@" <$name.go >$name.out 2>&1 & pid=$!; eval "exec 9>$name.go"; }
 for policy in default bind:1; do
   start late$policy late 0 4 96 $policy; until_line late$policy.out 1
   echo "== $($H top --once --json --interval 100ms --pid $pid)"
@@ -33,7 +33,7 @@ for way in map read; do
   echo "== $(tail -n 1 remote$way.out)"; echo >&9; exec 9>&-; wait $pid
   rm remote$way
 done
-start ring ring 16; until_line ring.out 1
+ON='taskset 1' start ring ring 16; until_line ring.out 1
 echo "== $(cat ring.out)"
 echo "== $($H move --pid $pid --to 1 --mapping '[anon]' --json)"
 echo >&9; exec 9>&-; wait $pid

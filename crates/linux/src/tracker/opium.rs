@@ -519,7 +519,7 @@ impl Tracker for OpiumTracker {
         if let Some(pmu) = &mut self.pmu {
             let sampled = std::mem::take(&mut pmu.sampled);
             let lines = read_bytes / u64::from(self.device.line_bytes());
-            restrict(&mut snapshot.metrics, &sums, sampled, lines, interval_us);
+            restrict(&mut snapshot.metrics, sampled, lines, interval_us);
         }
         self.adapt(&sums, drained, cost_ns);
         if self.aggregator.scan_refused() && !self.scan_told {

@@ -18,9 +18,6 @@ pub(super) struct Sums {
     pub user_writes: u64,
     pub user_local: u64,
     pub kernel_fills: u64,
-    /// Fills of loads that no stream had brought, and those of them that are local.
-    pub demand_loads: u64,
-    pub demand_local_loads: u64,
     pub instructions: u64,
     pub flops: u64,
     pub latency_ns: u64,
@@ -37,13 +34,10 @@ impl Sums {
     pub fn add(&mut self, change: &VcpuCounters, own: usize, nodes: usize) {
         for node in 0..nodes.min(MAX_NODES) {
             let (reads, writes) = (change.fills(0, node), change.fills(1, node));
-            let loads = reads.saturating_sub(change.at(vcpu::stream_fills(0, node)));
             self.user_reads += reads;
             self.user_writes += writes;
-            self.demand_loads += loads;
             if node == own {
                 self.user_local += reads + writes;
-                self.demand_local_loads += loads;
             }
             self.kernel_fills += change.fills(2, node) + change.fills(3, node);
         }

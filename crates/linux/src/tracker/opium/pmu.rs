@@ -7,7 +7,6 @@
 //! is that of other sampled loads; of what links can carry nothing is known, of what controllers can only
 //! the firmware's rating.
 
-use super::figures::Sums;
 use crate::topology::Topology;
 use hither_core::ids::NodeId;
 use hither_core::metrics;
@@ -75,31 +74,18 @@ impl Sampled {
 /// Leaves of the device's figures what a PMU tells. `lines`: lines read from all memory.
 pub(super) fn restrict(
     figures: &mut GlobalMetrics,
-    sums: &Sums,
     sampled: Sampled,
     lines: u64,
     interval_us: u64,
 ) {
-    let measured = |figure: Option<f64>, event| match figure {
-        Some(figure) => Evidence::measured(figure, event),
-        None => Evidence::unknown("nothing was counted in the interval"),
+    figures.memory_accesses_per_us = match metrics::accesses_per_us(lines, interval_us) {
+        Some(rate) => Evidence::measured(rate, "lines read by the memory controllers"),
+        None => Evidence::unknown("the interval is empty"),
     };
-    figures.memory_accesses_per_us = measured(
-        metrics::accesses_per_us(lines, interval_us),
-        "lines read by the memory controllers",
-    );
-    figures.local_access_ratio = measured(
-        metrics::local_access_ratio(sums.demand_local_loads, sums.demand_loads),
-        "loads that local and remote memory served",
-    );
     figures.latency_ns = match metrics::mean_latency_ns(sampled.latency_ns, sampled.loads) {
         Some(latency) => Evidence::estimated(latency, "the latency of sampled loads"),
         None => Evidence::unknown("no load was sampled in the interval"),
     };
-    figures.l3_mpki = measured(
-        metrics::misses_per_kilo_instruction(sums.demand_loads, sums.instructions),
-        "loads that memory served",
-    );
     figures.read_share = Evidence::unknown("loads alone are counted");
     figures.flops_per_us = Evidence::unknown("not counted at this rung");
     for figure in [&mut figures.link_use, &mut figures.link_imbalance] {
@@ -109,6 +95,7 @@ pub(super) fn restrict(
 
 #[cfg(test)]
 mod tests {
+    use super::super::figures::Sums;
     use super::*;
 
     #[test]
@@ -117,8 +104,6 @@ mod tests {
             user_reads: 1000,
             user_writes: 500,
             user_local: 1500,
-            demand_loads: 400,
-            demand_local_loads: 100,
             instructions: 80_000,
             latency_ns: 1,
             misses: 1,
@@ -129,19 +114,18 @@ mod tests {
         sampled.add(100);
         sampled.add(300);
         let mut told = all.clone();
-        restrict(&mut told, &sums, sampled, 1000, 10);
+        restrict(&mut told, sampled, 1000, 10);
         assert_eq!(told.memory_accesses_per_us.get(), Some(100.0));
-        assert_eq!(told.local_access_ratio.get(), Some(0.25));
+        assert_eq!(told.local_access_ratio, all.local_access_ratio);
         assert_eq!(told.latency_ns.get(), Some(200.0));
         assert!(!told.latency_ns.is_measured());
-        assert_eq!(told.l3_mpki.get(), Some(5.0));
         assert_eq!(told.controller_imbalance, all.controller_imbalance);
         assert_eq!(told.instructions_per_us, all.instructions_per_us);
         for unknown in [told.link_use, told.read_share, told.flops_per_us] {
             assert!(!unknown.is_known());
         }
         let mut none = all;
-        restrict(&mut none, &Sums::default(), Sampled::default(), 0, 10);
-        assert!(!none.latency_ns.is_known() && !none.local_access_ratio.is_known());
+        restrict(&mut none, Sampled::default(), 0, 0);
+        assert!(!none.latency_ns.is_known() && !none.memory_accesses_per_us.is_known());
     }
 }

@@ -445,12 +445,10 @@ fn restricted_to_a_pmu_it_samples_loads() {
     let mut tracker = OpiumTracker::with_device(device, &root, &topology, None).unwrap();
     assert_eq!(fake.get32(control::SAMPLE_SKIP), control::SKIP_KERNEL);
     fake.put(header::TIME_NS, 11_000_000);
-    // Of 300 local and 100 remote loads a stream brought 200, all local.
-    fake.put_vcpu(0, vcpu::fills(0, 0), 300);
-    fake.put_vcpu(0, vcpu::stream_fills(0, 0), 200);
-    fake.put_vcpu(0, vcpu::fills(0, 1), 100);
-    fake.put_vcpu(0, vcpu::fills(1, 0), 50);
+    fake.put_vcpu(0, vcpu::fills(0, 0), 225);
+    fake.put_vcpu(0, vcpu::fills(0, 1), 225);
     fake.put(node::BASE + node::READ_BYTES, 450 * 64);
+    fake.put(link::BASE + link::UTILISATION_INTEGRAL, 10_000 * 100_000);
     for number in 0..5 {
         let flags = [0, ring::WRITE, ring::STREAM, ring::WRITE, 0][number as usize];
         fake.put_sample(1, number, 5 + number, 1005 + number, 0, flags);
