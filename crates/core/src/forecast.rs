@@ -5,7 +5,7 @@
 //! carried over to the best placement.
 //!
 //! - *Who uses what*: samples are summed up by process and 2 MiB block. A block that one node uses for
-//!   [`PRIVATE`] of its accesses would be on that node; others would be spread evenly over the nodes with
+//!   [`CERTAINTY`] of its accesses would be on that node; others would be spread evenly over the nodes with
 //!   CPUs where controllers are unevenly loaded, and stay where they are otherwise. Blocks with fewer
 //!   than [`BLOCK_SAMPLES`] are taken to be like the others.
 //! - *Latency*: an access from one node to another takes its distance (the kernel's table, 10 is local)
@@ -19,13 +19,12 @@
 
 use crate::ids::Pid;
 use crate::metrics;
+use crate::policy::carrefour::config::{CERTAINTY, UNEVEN};
 use crate::snapshot::{HUGE_PAGES, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 
-/// Share of a block's accesses from one node above which the block is private: as Carrefour's certainty.
-const PRIVATE: f64 = 0.8;
 /// Samples from which a block tells its users.
 const BLOCK_SAMPLES: f64 = 8.0;
 /// Samples that a forecast needs: the local-access ratio is then known within 4 points.
@@ -34,10 +33,8 @@ const LEAST_SAMPLES: f64 = 400.0;
 const WINDOW: u32 = 30;
 /// Blocks that are remembered at most: 128 GiB.
 const MOST_BLOCKS: usize = 1 << 16;
-/// Imbalance of controllers above which shared blocks are spread. Carrefour's paper: 35 %.
-const UNEVEN: f64 = 0.35;
-/// Error of the model, as a share of the gain that it tells: docs/evidence/forecast.md has the
-/// distribution.
+/// Error of the model, as a share of the gain that it tells: an estimate, no distribution was measured
+/// (docs/cli.md has what was).
 const MODEL_ERROR: f64 = 0.4;
 /// Below this share of the run time nobody can tell a gain from noise.
 const LEAST_ERROR: f64 = 0.02;
@@ -334,7 +331,7 @@ impl Accesses {
             users[from] += count;
             self.now.add(from, home, count);
         }
-        let user = (0..block.nodes).find(|&from| users[from] >= PRIVATE * total);
+        let user = (0..block.nodes).find(|&from| users[from] >= CERTAINTY * total);
         for (from, home, count) in block.each().filter(|&(.., count)| count > 0.0) {
             match user {
                 // Memory without CPUs is another tier, not a wrong place.

@@ -212,8 +212,8 @@ impl Vcpu {
         for region in &self.regions {
             region.count(device, fill, self.node, false);
         }
-        let skipped =
-            self.sample_skip & 1 != 0 && fill.kernel || self.sample_skip & 2 != 0 && fill.stream;
+        let skipped = self.sample_skip & control::SKIP_KERNEL != 0 && fill.kernel
+            || self.sample_skip & control::SKIP_STREAMS != 0 && fill.stream;
         match (skipped, self.sample_left) {
             (true, _) => {}
             (false, ..=1) => self.sample(device, fill),
@@ -229,7 +229,8 @@ impl Vcpu {
         for region in &self.regions {
             region.count(device, fill, self.node, true);
         }
-        if self.sample_skip & 1 != 0 && fill.kernel || self.transfer_period == 0 {
+        if self.sample_skip & control::SKIP_KERNEL != 0 && fill.kernel || self.transfer_period == 0
+        {
             return;
         }
         self.transfer_left -= 1;

@@ -5,6 +5,11 @@
 
 use crate::engine::phase::{MIN_SAMPLES, OTHER_USERS};
 
+/// Imbalance of controllers above which shared memory is spread: [`Config::interleave_above_imbalance`].
+pub const UNEVEN: f64 = 0.35;
+/// Certainty with which memory is called private: [`Config::certainty`].
+pub const CERTAINTY: f64 = 0.8;
+
 /// How the target of an interleaved page is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw {
@@ -92,7 +97,7 @@ impl Default for Config {
             trial_pages: 2048,
             collocate_below_local_ratio: 0.80,
             collocate_until_local_ratio: 0.99,
-            interleave_above_imbalance: 0.35,
+            interleave_above_imbalance: UNEVEN,
             interleave_until_imbalance: 0.10,
             min_samples: 2,
             min_samples_when_interleaving: 1,
@@ -101,7 +106,7 @@ impl Default for Config {
             full_samples: 5_000,
             few_orders: 10,
             draw: Draw::Surplus,
-            certainty: 0.8,
+            certainty: CERTAINTY,
             window_intervals: 30,
             phase_change: OTHER_USERS,
             phase_min_samples: MIN_SAMPLES as u64,
