@@ -10,7 +10,7 @@ use crate::{output, print};
 use anyhow::Context;
 use hither_core::foreign::Foreign;
 use hither_core::rset::Resources;
-use hither_linux::doctor::{self, Check};
+use hither_linux::doctor::{self, Check, Standing};
 use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
@@ -24,7 +24,8 @@ pub struct Command {
     /// Print JSON (hither.topo/1; with --set hither.topo-set/1)
     #[arg(long)]
     json: bool,
-    /// Show which trackers and backends work here, and what would enable the others
+    /// Show which trackers and backends work here, what would enable the others, and on which
+    /// evidence each policy would stand
     #[arg(long)]
     doctor: bool,
     /// Show what a resource set comes to, as in 'node:0 + near:gpu0 - cpus:0' (docs/resource-sets.md);
@@ -73,11 +74,17 @@ impl Command {
         } else {
             let topology = self.topology()?;
             let root = Root::new(&self.root);
-            let checks: Option<Vec<Check>> = self.doctor.then(|| doctor::examine(&root));
+            let checks: Option<(Vec<Check>, Vec<Standing>)> = self.doctor.then(|| {
+                let checks = doctor::examine(&root);
+                let standings = doctor::standings(&root, &checks);
+                (checks, standings)
+            });
             let terminal = Terminal::of_output();
             match (self.json, checks) {
-                (true, checks) => print::out(&json::document(&topology, checks.as_deref()))?,
-                (false, Some(checks)) => print::report(&text::doctor(&checks, terminal))?,
+                (true, checks) => print::out(&json::document(&topology, checks.as_ref()))?,
+                (false, Some((checks, standings))) => {
+                    print::report(&text::doctor(&checks, &standings, terminal))?;
+                }
                 (false, None) => print::report(&text::topology(&topology, terminal))?,
             }
         }

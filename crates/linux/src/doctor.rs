@@ -3,6 +3,10 @@
 //! Attempts are made on this process alone and undone at once. On a captured machine
 //! (`root` is not `/`) only files are looked at.
 
+mod standing;
+
+pub use standing::{Standing, standings};
+
 use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
 use crate::backend::swap::SwapBackend;
@@ -54,8 +58,6 @@ pub struct Check {
     pub name: &'static str,
     /// Does the kernel let it work here?
     pub works: bool,
-    /// Does this release of hither use it?
-    pub is_used: bool,
     /// What was found: half a sentence.
     pub found: String,
     /// What would enable it; empty where it works.
@@ -72,24 +74,24 @@ fn no<T>(why: impl Into<String>, remedy: impl Into<String>) -> Result<T, (String
 }
 
 /// All checks, in the order in which they are printed.
-const TABLE: &[(Role, &str, bool, Probe)] = &[
-    (Role::Tracker, "opium", true, opium),
-    (Role::Tracker, "residency", true, residency),
-    (Role::Tracker, "pagemap", true, frames),
-    (Role::Tracker, "pagemap_scan", true, pagemap_scan),
-    (Role::Tracker, "perf", true, perf),
-    (Role::Tracker, "hintfault", true, hintfault),
-    (Role::Tracker, "damon", true, damon),
-    (Role::Tracker, "written", true, written),
-    (Role::Tracker, "mglru", true, mglru),
-    (Role::Tracker, "vmstat", true, vmstat),
-    (Role::Tracker, "psi", true, pressure),
-    (Role::Tracker, "resctrl", true, resctrl),
-    (Role::Tracker, "counts", false, counts),
-    (Role::Tracker, "uncore", false, uncore),
-    (Role::Backend, "kernel", true, kernel),
-    (Role::Backend, "copy", true, copy),
-    (Role::Backend, "swap", true, swap),
+const TABLE: &[(Role, &str, Probe)] = &[
+    (Role::Tracker, "opium", opium),
+    (Role::Tracker, "residency", residency),
+    (Role::Tracker, "pagemap", frames),
+    (Role::Tracker, "pagemap_scan", pagemap_scan),
+    (Role::Tracker, "perf", perf),
+    (Role::Tracker, "hintfault", hintfault),
+    (Role::Tracker, "damon", damon),
+    (Role::Tracker, "written", written),
+    (Role::Tracker, "mglru", mglru),
+    (Role::Tracker, "vmstat", vmstat),
+    (Role::Tracker, "psi", pressure),
+    (Role::Tracker, "resctrl", resctrl),
+    (Role::Tracker, "counts", counts),
+    (Role::Tracker, "uncore", uncore),
+    (Role::Backend, "kernel", kernel),
+    (Role::Backend, "copy", copy),
+    (Role::Backend, "swap", swap),
 ];
 
 /// Runs all checks.
@@ -97,7 +99,7 @@ const TABLE: &[(Role, &str, bool, Probe)] = &[
 pub fn examine(root: &Root) -> Vec<Check> {
     TABLE
         .iter()
-        .map(|&(role, name, is_used, check)| {
+        .map(|&(role, name, check)| {
             let (works, found, remedy) = match check(root) {
                 Ok(found) => (true, found, String::new()),
                 Err((found, remedy)) => (false, found, remedy),
@@ -106,7 +108,6 @@ pub fn examine(root: &Root) -> Vec<Check> {
                 role,
                 name,
                 works,
-                is_used,
                 found,
                 remedy,
             }

@@ -44,6 +44,7 @@ pub fn empty_snapshot(topology: &Topology) -> Snapshot {
         cpu_count: node.cpus.len() as u32,
         free_bytes: node.memory.free_kb << 10,
         total_bytes: node.memory.total_kb << 10,
+        idle_ns: node.idle_ns(),
         read_bytes: Evidence::unknown(NOT_YET),
         write_bytes: Evidence::unknown(NOT_YET),
         utilisation: Evidence::unknown(NOT_YET),

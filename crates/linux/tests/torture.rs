@@ -87,12 +87,12 @@ fn stores_to_pages_on_their_way_are_kept() {
 
 #[test]
 fn children_have_what_their_parents_had() {
-    torture_without_stock("forks", &["--rounds", "20"]);
+    torture_without_stock("forks", &["--rounds", "10"]);
 }
 
 #[test]
 fn changes_of_a_mapping_look_as_without_a_mover() {
-    torture_without_stock("changes", &["--rounds", "5"]);
+    torture_without_stock("changes", &["--rounds", "3"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::{Error, Result};
 use crate::{Agent, Execute, LEAST_SLEEP_US, Turn};
 use hither_core::engine::{Engine, EngineConfig, Summary};
 use hither_core::explain::{Entry, Log};
+use hither_core::policy::Rung;
 use hither_core::snapshot::Snapshot;
 use hither_linux::watch::Watch;
 
@@ -75,6 +76,8 @@ pub type Sink<'a> = Box<dyn FnMut(Told<'_>) + 'a>;
 pub struct Decided {
     /// Name of the tracker.
     pub tracker: &'static str,
+    /// Where its evidence comes from.
+    pub rung: Option<Rung>,
     /// The account of each scope, by name.
     pub scopes: Vec<(String, Summary)>,
     /// What the samples and counters said over the whole time.
@@ -200,12 +203,13 @@ impl<'a, E: Execute> Session<'a, E> {
         self.account(now_us, &turn);
         let watch = self.agent.observer_mut();
         watch.tracker().stop();
-        let tracker = watch.tracker().name();
+        let (tracker, rung) = (watch.tracker().name(), watch.tracker().rung());
         let mut log: Vec<Entry> = self.followed.drain().collect();
         log.extend(self.agent.drain_log());
         let engine = self.agent.engine();
         Decided {
             tracker,
+            rung,
             scopes: engine.summary(),
             log_dropped: engine.log().dropped_count() + self.followed.dropped_count(),
             log,

@@ -221,6 +221,7 @@ mod tests {
             cpu_count: 1,
             free_bytes: 0,
             total_bytes: 0,
+            idle_ns: None,
             read_bytes: Evidence::measured(640, "test"),
             write_bytes: Evidence::measured(0, "test"),
             utilisation: Evidence::unknown("test"),

@@ -1,6 +1,40 @@
 //! What a policy may need to know, and the sentence for when it is unknown.
 
 use crate::snapshot::Snapshot;
+use serde::{Deserialize, Serialize};
+
+/// Where evidence comes from, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// Exact counters and samples of the lab's device.
+    Device,
+    /// Samples and counting events of processors.
+    Pmu,
+    /// What every kernel tells: hint faults, access bits, CPU time.
+    Software,
+}
+
+impl Rung {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Device, Self::Pmu, Self::Software];
+
+    /// From its word.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rung| rung.name() == name)
+    }
+
+    /// The word for a person.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Pmu => "pmu",
+            Self::Software => "software",
+        }
+    }
+}
 
 /// A kind of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

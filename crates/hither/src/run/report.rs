@@ -8,6 +8,7 @@ use hither_agent::host::drive::Decided;
 use hither_agent::host::estimate::Figures;
 use hither_core::foreign::Foreign;
 use hither_core::machine::Machine;
+use hither_core::policy::Rung;
 use hither_linux::sys::{Ended, Usage};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -126,7 +127,11 @@ pub fn own_json(usage: &Usage, elapsed: Duration) -> Value {
 
 /// What was decided and done, for a person.
 pub fn decided_text(decided: &Decided, backend: &str) -> String {
-    let mut text = format!("tracker {}, backend {backend}\n", decided.tracker);
+    let evidence = decided.rung.map_or("none", Rung::name);
+    let mut text = format!(
+        "tracker {} (evidence {evidence}), backend {backend}\n",
+        decided.tracker
+    );
     for (name, summary) in &decided.scopes {
         if decided.scopes.len() > 1 {
             text.push_str(&format!("{}: ", name.shown()));
@@ -187,6 +192,7 @@ fn percent(figure: Option<f64>) -> String {
 pub fn decided_json(decided: &Decided, backend: &str) -> Value {
     json!({
         "tracker": decided.tracker,
+        "evidence": decided.rung,
         "backend": backend,
         "summary": decided.scopes.first().map(|(_, summary)| summary),
         "whole": decided.estimate.whole(),

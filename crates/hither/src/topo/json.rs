@@ -1,12 +1,12 @@
 //! The same as JSON: `hither.topo/1`, documented in `docs/cli.md`.
 
 use crate::print;
-use hither_linux::doctor::Check;
+use hither_linux::doctor::{Check, Standing};
 use hither_linux::topology::{Node, Told, Topology};
 use serde_json::{Value, json};
 
 /// The whole document, indented, with a final newline.
-pub fn document(topology: &Topology, checks: Option<&[Check]>) -> String {
+pub fn document(topology: &Topology, checks: Option<&(Vec<Check>, Vec<Standing>)>) -> String {
     let mut document = json!({
         "schema": "hither.topo/1",
         "nodes": topology.nodes.iter().map(|of| node(of, topology.is_told)).collect::<Vec<_>>(),
@@ -29,8 +29,9 @@ pub fn document(topology: &Topology, checks: Option<&[Check]>) -> String {
         "weights_automatic": topology.weights_automatic,
         "notes": topology.notes,
     });
-    if let Some(checks) = checks {
+    if let Some((checks, standings)) = checks {
         document["doctor"] = checks.iter().map(check).collect();
+        document["policies"] = standings.iter().map(standing).collect();
     }
     print::json(document)
 }
@@ -64,8 +65,18 @@ fn check(check: &Check) -> Value {
         "role": check.role.name(),
         "name": check.name,
         "works": check.works,
-        "is_used": check.is_used,
         "found": check.found,
         "remedy": check.remedy,
+    })
+}
+
+fn standing(standing: &Standing) -> Value {
+    json!({
+        "policy": standing.policy,
+        "evidence": standing.rung,
+        "tracker": standing.tracker,
+        "works": standing.works,
+        "found": standing.found,
+        "raise": standing.raise,
     })
 }

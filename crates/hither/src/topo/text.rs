@@ -3,7 +3,7 @@
 use crate::print::{self, DASH, Table, count, size};
 use crate::terminal::{Colour, Terminal};
 use hither_core::foreign::Foreign;
-use hither_linux::doctor::Check;
+use hither_linux::doctor::{Check, Standing};
 use hither_linux::topology::{AccessClass, CacheDomain, Node, Told, Topology};
 
 /// The whole machine.
@@ -227,45 +227,75 @@ const FOUND_AT: usize = 30;
 const NARROW_FOUND_AT: usize = 4;
 const NARROW: usize = 72;
 
-/// The doctor's findings, with remedies.
-pub fn doctor(checks: &[Check], terminal: Terminal) -> String {
+/// The doctor's findings, with remedies, and what policies would stand on.
+pub fn doctor(checks: &[Check], standings: &[Standing], terminal: Terminal) -> String {
     let mut text = String::new();
+    for check in checks {
+        let answer = match check.works {
+            true => ("works", Colour::Good),
+            false => ("no", Colour::Poor),
+        };
+        let mut sentences = vec![check.found.clone()];
+        if !check.remedy.is_empty() {
+            sentences.push(format!("to enable it: {}", check.remedy));
+        }
+        text.push_str(&row(
+            check.role.name(),
+            check.name,
+            answer,
+            &sentences,
+            terminal,
+        ));
+    }
+    text.push_str("\nevidence of each policy here: pmu is better than software\n");
+    for standing in standings {
+        let evidence = standing.rung.map_or("", |rung| rung.name());
+        let answer = match standing.works {
+            true => ("works", Colour::Good),
+            false => ("no", Colour::Poor),
+        };
+        let mut sentences = vec![match standing.tracker {
+            Some(tracker) => format!("{evidence} ({tracker}): {}", standing.found),
+            None => standing.found.clone(),
+        }];
+        sentences.extend(standing.raise.iter().map(|raise| format!("for {raise}")));
+        text.push_str(&row(
+            "policy",
+            standing.policy,
+            answer,
+            &sentences,
+            terminal,
+        ));
+    }
+    text
+}
+
+fn row(
+    role: &str,
+    name: &str,
+    (answer, colour): (&str, Colour),
+    sentences: &[String],
+    terminal: Terminal,
+) -> String {
     let width = terminal.width.unwrap_or(usize::MAX);
     let is_narrow = width < NARROW;
     let indent = match is_narrow {
         true => NARROW_FOUND_AT,
         false => FOUND_AT,
     };
-    for check in checks {
-        let (answer, colour) = match (check.works, check.is_used) {
-            (true, true) => ("works", Colour::Good),
-            (true, false) => ("ready", Colour::Good),
-            (false, _) => ("no", Colour::Poor),
-        };
-        let pad = if is_narrow { 0 } else { 7 - answer.len() };
-        text.push_str(&format!(
-            "{:<8} {:<13} {}{:pad$}",
-            check.role.name(),
-            check.name,
-            terminal.paint(colour, answer),
-            ""
-        ));
-        let mut sentences = print::lines(&check.found, 0, width - indent);
-        if !check.remedy.is_empty() {
-            let remedy = format!("to enable it: {}", check.remedy);
-            sentences.extend(print::lines(&remedy, 0, width - indent));
+    let pad = if is_narrow { 0 } else { 7 - answer.len() };
+    let answer = terminal.paint(colour, answer);
+    let mut text = format!("{role:<8} {name:<13} {answer}{:pad$}", "");
+    let lines = sentences
+        .iter()
+        .flat_map(|sentence| print::lines(sentence, 0, width - indent));
+    for (index, line) in lines.enumerate() {
+        match index {
+            0 if !is_narrow => text.push_str(&line),
+            0 => text.push_str(&format!("\n{:indent$}{line}", "")),
+            _ => text.push_str(&format!("{:indent$}{line}", "")),
         }
-        for (index, line) in sentences.iter().enumerate() {
-            match index {
-                0 if !is_narrow => text.push_str(line),
-                0 => text.push_str(&format!("\n{:indent$}{line}", "")),
-                _ => text.push_str(&format!("{:indent$}{line}", "")),
-            }
-            text.push('\n');
-        }
+        text.push('\n');
     }
-    text.push_str(
-        "\nready: the kernel allows it, and this release of hither does not use it yet\n",
-    );
     text
 }

@@ -72,6 +72,15 @@ pub struct Node {
     pub weight: Option<u64>,
 }
 
+impl Node {
+    /// Latency of its idle memory for the CPUs nearest to it, in ns, as firmware rates it (HMAT).
+    #[must_use]
+    pub fn idle_ns(&self) -> Option<f64> {
+        let mut rated = self.access.iter().filter_map(|class| class.read_latency_ns);
+        rated.find(|&ns| ns > 0).map(|ns| ns as f64)
+    }
+}
+
 /// What of a machine's nodes is known; [`Topology::is_told`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {

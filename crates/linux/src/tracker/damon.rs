@@ -49,7 +49,6 @@ use events::{Collector, Layout};
 use hither_core::ids::Pid;
 use hither_core::observation::{Observations, RegionAccess};
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
 use std::fs::File;
 use std::ops::Range;
@@ -430,10 +429,6 @@ fn memory(root: &Root) -> Result<Vec<Range<u64>>> {
 impl Tracker for DamonTracker {
     fn name(&self) -> &'static str {
         "damon"
-    }
-
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[]
     }
 
     /// `Cheap` has a tenth of the budget; `Off` stops the kdamonds.

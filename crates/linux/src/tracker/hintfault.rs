@@ -46,7 +46,6 @@ use crate::topology::Topology;
 use hither_core::ids::{CpuId, NodeId, Pid};
 use hither_core::observation::{AccessKind, Observations, SampledAccess};
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
 use hither_core::set::{CpuSet, NodeSet};
 use hither_core::snapshot::{Evidence, GlobalMetrics, PageStats, Snapshot};
 use std::collections::HashMap;
@@ -449,14 +448,6 @@ fn sampled(fault: &Fault, from: NodeId) -> SampledAccess {
 impl Tracker for HintFaultTracker {
     fn name(&self) -> &'static str {
         "hintfault"
-    }
-
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[
-            EvidenceKind::PageAccesses,
-            EvidenceKind::LocalAccessRatio,
-            EvidenceKind::ControllerImbalance,
-        ]
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {

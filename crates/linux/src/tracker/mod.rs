@@ -9,6 +9,7 @@ mod listing;
 mod none;
 pub mod opium;
 pub mod perf;
+mod rating;
 pub mod residency;
 pub mod table;
 pub mod view;
@@ -18,7 +19,7 @@ use crate::error::Result;
 use crate::proc::tree::Tree;
 use hither_core::observation::Observations;
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
+use hither_core::policy::Rung;
 use hither_core::snapshot::Snapshot;
 use view::SampleView;
 
@@ -52,8 +53,10 @@ pub trait Tracker {
     /// The word that names it in reports.
     fn name(&self) -> &'static str;
 
-    /// The kinds of evidence that its snapshots hold.
-    fn gives(&self) -> &'static [EvidenceKind];
+    /// Where its evidence comes from; `None` where nobody decides by it.
+    fn rung(&self) -> Option<Rung> {
+        table::rung(self.name())
+    }
 
     /// How densely to sample from now on.
     fn set_sampling(&mut self, sampling: Sampling);

@@ -4,7 +4,6 @@ use super::Tracker;
 use crate::error::Result;
 use crate::proc::tree::Tree;
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
 
 /// For recordings of processes, mappings and places alone.
@@ -14,10 +13,6 @@ pub struct NoAccesses;
 impl Tracker for NoAccesses {
     fn name(&self) -> &'static str {
         "none"
-    }
-
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[]
     }
 
     fn set_sampling(&mut self, _: Sampling) {}

@@ -34,7 +34,7 @@ use hither_core::metrics;
 use hither_core::observation::Observations;
 use hither_core::opium::{MAX_NODES, ring};
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
+use hither_core::policy::Rung;
 use hither_core::snapshot::{Evidence, Snapshot};
 use kept::Kept;
 use pmu::{MOST_PER_CPU, Pmu, restrict};
@@ -239,7 +239,9 @@ impl OpiumTracker {
             state.write_bytes = Evidence::measured(written, COUNTERS);
             state.utilisation = match &self.pmu {
                 None => Evidence::measured(mean_share(integral, interval_us), COUNTERS),
-                Some(pmu) => pmu.utilisation(position, read + written, interval_us),
+                Some(pmu) => pmu
+                    .ratings
+                    .utilisation(position, read + written, interval_us),
             };
         }
         (traffic, all_read)
@@ -469,13 +471,11 @@ impl Tracker for OpiumTracker {
         "opium"
     }
 
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[
-            EvidenceKind::MemoryAccesses,
-            EvidenceKind::LocalAccessRatio,
-            EvidenceKind::ControllerImbalance,
-            EvidenceKind::PageAccesses,
-        ]
+    fn rung(&self) -> Option<Rung> {
+        Some(match self.pmu {
+            Some(_) => Rung::Pmu,
+            None => Rung::Device,
+        })
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {

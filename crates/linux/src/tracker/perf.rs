@@ -6,10 +6,13 @@
 //! release does not read. The kernel finds the period for a set number of samples per second.
 //!
 //! Accesses that memory served count; what caches served is no matter of placement. Where memory
-//! served from, near or far, is told by the hardware, the node by where the page is.
+//! served from, near or far, is told by the hardware, the node by where the page is. Rates, stalls and
+//! traffic come from counting events (`counts`).
 //!
 //! Not measured so far: no machine with a PMU was at hand. What is tested is the choice of the
 //! event, its opening up to the kernel's refusal, and the reading of samples.
+
+mod counts;
 
 use super::Tracker;
 use super::by_page::{ByPage, home_of};
@@ -23,10 +26,10 @@ use crate::proc::tree::Tree;
 use crate::root::Root;
 use crate::sys::{EventAttribute, event_flag};
 use crate::topology::Topology;
+use counts::Counts;
 use hither_core::ids::{CpuId, NodeId, Pid};
 use hither_core::observation::{AccessKind, Observations, SampledAccess};
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
 use hither_core::set::CpuSet;
 use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
 use std::collections::HashSet;
@@ -40,7 +43,8 @@ const CHEAP_RATE: u64 = 5_000;
 const LEAST_PER_CPU: u64 = 10;
 pub(super) const MOST_PER_CPU: u64 = 4_000;
 const BASIS: &str = "sampled accesses that memory served";
-const NO_COUNTERS: &str = "the tracker `perf` samples accesses and does not count them";
+const NO_COUNTERS: &str =
+    "no counting event of this machine tells it (`hither topo --doctor`, counts)";
 
 const SAMPLE_TYPE: u64 = field::IP
     | field::TID
@@ -194,6 +198,7 @@ pub struct PerfTracker {
     keep: bool,
     samples: Vec<SampledAccess>,
     totals: Totals,
+    counts: Counts,
     notes: Vec<String>,
 }
 
@@ -250,6 +255,7 @@ impl PerfTracker {
             keep: false,
             samples: Vec::new(),
             totals: Totals::default(),
+            counts: Counts::open(root, topology),
             notes: Vec::new(),
         })
     }
@@ -414,10 +420,6 @@ impl Tracker for PerfTracker {
         "perf"
     }
 
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[EvidenceKind::LocalAccessRatio, EvidenceKind::PageAccesses]
-    }
-
     fn set_sampling(&mut self, sampling: Sampling) {
         if self.sampling == sampling {
             return;
@@ -441,6 +443,7 @@ impl Tracker for PerfTracker {
             sample.home = home_of(&snapshot.pages, sample.pid.0, sample.address >> 12);
         }
         snapshot.metrics = metrics(&sums, self.ghz);
+        self.counts.fill_in(tree, snapshot);
         // Loads are picked at random among those that take long, so that a period does not tell
         // how many fills there were.
         snapshot.sample_period = 0;
@@ -466,6 +469,7 @@ impl Tracker for PerfTracker {
     }
 
     fn take_notes(&mut self) -> Vec<String> {
+        self.notes.append(&mut self.counts.take_notes());
         std::mem::take(&mut self.notes)
     }
 }

@@ -14,7 +14,6 @@ use crate::root::Root;
 use crate::sys::{self, Mapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeCounts, PageStats, Snapshot};
 use std::ops::Range;
 
@@ -162,10 +161,6 @@ fn add_homes(pid: i32, found: &[(u64, bool)], pages: &mut Vec<PageStats>) {
 impl Tracker for ResidencyTracker {
     fn name(&self) -> &'static str {
         "residency"
-    }
-
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[]
     }
 
     fn set_sampling(&mut self, _: Sampling) {}

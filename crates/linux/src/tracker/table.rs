@@ -11,7 +11,7 @@ use super::residency::ResidencyTracker;
 use super::written::WrittenTracker;
 use crate::root::Root;
 use crate::topology::Topology;
-use hither_core::policy::{EvidenceKind, Policy};
+use hither_core::policy::{EvidenceKind, Policy, Rung};
 
 /// What kdamonds may use of the machine's CPU time.
 const DAMON_BUDGET: f64 = 0.01;
@@ -50,14 +50,26 @@ pub struct Entry {
     pub name: &'static str,
     /// What it tells.
     pub about: &'static str,
-    /// May policies decide by it?
-    pub decides: bool,
+    /// Where its evidence comes from, where it tells pages with the node that used them: policies
+    /// decide by such trackers.
+    pub rung: Option<Rung>,
     /// Does it make recordings?
     pub records: Records,
     /// Does it sample accesses and change nothing of what it watches? So that it serves who only looks.
     pub only_looks: bool,
     /// Opens it, or says why not and what would help.
     pub open: fn(&Here<'_>) -> Opened,
+}
+
+/// Trackers by which policies decide, the best first.
+pub fn deciding() -> impl Iterator<Item = &'static Entry> {
+    TABLE.iter().filter(|entry| entry.rung.is_some())
+}
+
+/// Where the evidence of the tracker of this name comes from.
+#[must_use]
+pub fn rung(name: &str) -> Option<Rung> {
+    TABLE.iter().find(|entry| entry.name == name)?.rung
 }
 
 /// A tracker, or why there is none and what would help.
@@ -67,7 +79,7 @@ pub type Opened = Result<Box<dyn Tracker>, String>;
 pub const OPIUM: Entry = Entry {
     name: "opium",
     about: "memory fills sampled by the lab's device, with address, CPU, node and latency",
-    decides: true,
+    rung: Some(Rung::Device),
     records: Records::Unasked,
     only_looks: true,
     open: |here| opened(OpiumTracker::open(here.root, here.topology, here.ghz)),
@@ -77,7 +89,7 @@ pub const OPIUM: Entry = Entry {
 pub const DAMON_PHYSICAL: Entry = Entry {
     name: "damon-physical",
     about: "access bits of all physical memory by DAMON: which memory is hot, not whose it is",
-    decides: false,
+    rung: None,
     records: Records::Asked,
     only_looks: false,
     open: |here| damon(here, Addresses::Physical),
@@ -87,7 +99,7 @@ pub const DAMON_PHYSICAL: Entry = Entry {
 pub const RESIDENCY: Entry = Entry {
     name: "residency",
     about: "where pages are, not who uses them",
-    decides: true,
+    rung: None,
     records: Records::Never,
     only_looks: false,
     open: |here| Ok(Box::new(ResidencyTracker::new(here.root.clone()))),
@@ -99,7 +111,7 @@ pub const TABLE: &[Entry] = &[
     Entry {
         name: "perf",
         about: "memory accesses sampled by the PMU, with address, CPU, data source and latency",
-        decides: true,
+        rung: Some(Rung::Pmu),
         records: Records::Unasked,
         only_looks: true,
         open: |here| opened(PerfTracker::open(here.root, here.topology, here.ghz)),
@@ -107,7 +119,7 @@ pub const TABLE: &[Entry] = &[
     Entry {
         name: "damon",
         about: "access bits of page tables by DAMON: what is hot, not who uses it from where",
-        decides: false,
+        rung: None,
         records: Records::Unasked,
         only_looks: false,
         open: |here| damon(here, Addresses::Virtual),
@@ -116,7 +128,7 @@ pub const TABLE: &[Entry] = &[
     Entry {
         name: "none",
         about: "no accesses: processes, their mappings and where their pages are",
-        decides: false,
+        rung: None,
         records: Records::Unasked,
         only_looks: false,
         open: |_| Ok(Box::new(NoAccesses)),
@@ -126,7 +138,7 @@ pub const TABLE: &[Entry] = &[
         name: "hintfault",
         about: "NUMA hint faults: which CPU touches which page, once per page and scan; the kernel also \
                 moves pages meanwhile",
-        decides: true,
+        rung: Some(Rung::Software),
         records: Records::Asked,
         only_looks: false,
         open: |here| opened(HintFaultTracker::open(here.root, here.topology)),
@@ -135,7 +147,7 @@ pub const TABLE: &[Entry] = &[
         name: "written",
         about: "soft-dirty bits of page tables: which pages are written, exactly, and no reads; costs \
                 the program a fault for each page that it writes after a look",
-        decides: false,
+        rung: None,
         records: Records::Asked,
         only_looks: false,
         open: |here| opened(WrittenTracker::open(here.root, WRITTEN_BUDGET)),
@@ -184,16 +196,13 @@ pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker
         .copied()
         .filter(|&kind| kind != EvidenceKind::Distances)
         .collect();
+    let without = needs.is_empty().then_some(&RESIDENCY);
     let mut reasons = Vec::new();
-    for entry in TABLE.iter().filter(|entry| entry.decides) {
-        let why = match (entry.open)(here) {
-            Err(why) => why,
-            Ok(tracker) => match needs.iter().find(|kind| !tracker.gives().contains(kind)) {
-                None => return Ok(tracker),
-                Some(kind) => format!("it does not tell {}", kind.name()),
-            },
-        };
-        reasons.push(format!("tracker {}: {why}", entry.name));
+    for entry in deciding().chain(without) {
+        match (entry.open)(here) {
+            Err(why) => reasons.push(format!("tracker {}: {why}", entry.name)),
+            Ok(tracker) => return Ok(tracker),
+        }
     }
     let needs: Vec<&str> = needs.iter().map(|kind| kind.name()).collect();
     Err(NoEvidence {
@@ -246,10 +255,7 @@ pub fn to_look(here: &Here<'_>) -> Opened {
     let mut reasons = Vec::new();
     for entry in TABLE.iter().filter(|entry| entry.only_looks) {
         match (entry.open)(here) {
-            Ok(tracker) if tracker.gives().contains(&EvidenceKind::PageAccesses) => {
-                return Ok(tracker);
-            }
-            Ok(_) => {}
+            Ok(tracker) => return Ok(tracker),
             Err(why) => reasons.push(format!("tracker {}: {why}", entry.name)),
         }
     }

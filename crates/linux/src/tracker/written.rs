@@ -33,7 +33,6 @@ use crate::sys;
 use hither_core::ids::Pid;
 use hither_core::observation::{Observations, RegionAccess};
 use hither_core::plan::Sampling;
-use hither_core::policy::EvidenceKind;
 use hither_core::snapshot::{Evidence, GlobalMetrics, HUGE_PAGES, Snapshot};
 use ranges::Ranges;
 
@@ -220,10 +219,6 @@ fn rest_ns(round_ns: u64, share: f64) -> u64 {
 impl Tracker for WrittenTracker {
     fn name(&self) -> &'static str {
         "written"
-    }
-
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[]
     }
 
     /// `Cheap` has a tenth of the budget; `Off` clears nothing.

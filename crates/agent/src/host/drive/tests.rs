@@ -36,9 +36,6 @@ impl Tracker for FakeTracker {
     fn name(&self) -> &'static str {
         "fake"
     }
-    fn gives(&self) -> &'static [EvidenceKind] {
-        &[EvidenceKind::PageAccesses]
-    }
     fn set_sampling(&mut self, sampling: Sampling) {
         self.1.borrow_mut().sampling.push(sampling);
     }

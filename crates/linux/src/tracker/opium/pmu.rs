@@ -7,6 +7,7 @@
 //! is that of other sampled loads; of what links can carry nothing is known, of what controllers can only
 //! the firmware's rating.
 
+use super::super::rating::Ratings;
 use crate::topology::Topology;
 use hither_core::ids::NodeId;
 use hither_core::metrics;
@@ -26,39 +27,16 @@ pub(super) struct Sampled {
 #[derive(Debug)]
 pub(super) struct Pmu {
     pub sampled: Sampled,
-    /// Of each node position of the device: what its memory can carry, in bytes per us.
-    capacities: Vec<Option<f64>>,
+    /// By node position of the device.
+    pub ratings: Ratings,
 }
 
 impl Pmu {
     /// For the nodes of a device.
     pub fn new(topology: &Topology, node_ids: &[NodeId]) -> Self {
-        // 1 MB/s is 1 byte per us.
-        let capacity = |&id| {
-            let node = topology.nodes.iter().find(|node| node.id == id)?;
-            let rated = node
-                .access
-                .iter()
-                .find_map(|access| access.read_bandwidth_mbs);
-            rated.filter(|&rated| rated > 0).map(|rated| rated as f64)
-        };
         Self {
             sampled: Sampled::default(),
-            capacities: node_ids.iter().map(capacity).collect(),
-        }
-    }
-
-    /// Use of a node's controller at so many bytes in an interval.
-    pub fn utilisation(&self, position: usize, bytes: u64, interval_us: u64) -> Evidence<f64> {
-        match self.capacities.get(position).copied().flatten() {
-            Some(capacity) if interval_us > 0 => {
-                let share = bytes as f64 / (capacity * interval_us as f64);
-                Evidence::estimated(
-                    share.min(1.0),
-                    "its traffic and the firmware's rating (HMAT)",
-                )
-            }
-            _ => Evidence::unknown("firmware does not rate the bandwidth of its memory (no HMAT)"),
+            ratings: Ratings::new(topology, node_ids.iter().copied()),
         }
     }
 }

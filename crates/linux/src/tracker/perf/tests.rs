@@ -205,6 +205,11 @@ fn an_event_without_sources_gives_no_accesses() {
     tracker.stop();
     tracker.observe(&mut tree, &mut snapshot).unwrap();
     assert!(!snapshot.sample_count.is_known() && snapshot.pages.is_empty());
-    assert_eq!(tracker.take_notes(), Vec::<String>::new());
+    // Nothing but why something is not counted.
+    let notes = tracker.take_notes();
+    assert!(
+        notes.iter().all(|note| note.contains("not counted")),
+        "{notes:?}"
+    );
     assert_eq!(tracker.totals().from_memory, 0);
 }

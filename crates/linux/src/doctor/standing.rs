@@ -1,0 +1,154 @@
+//! On which evidence each policy would stand here, and what would raise it.
+
+use super::Check;
+use crate::perf::catalogue::Catalogue;
+use crate::root::Root;
+use crate::tracker::table;
+use hither_core::perf::events::Role;
+use hither_core::policy::{self, EvidenceKind, Rung};
+
+/// What a policy would stand on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The policy.
+    pub policy: &'static str,
+    /// Where its evidence would come from; `None` where there is none, or it needs none.
+    pub rung: Option<Rung>,
+    /// The tracker that would be taken.
+    pub tracker: Option<&'static str>,
+    /// Could it work: is there the evidence that it needs, and something that moves pages?
+    pub works: bool,
+    /// What it could do here: half a sentence.
+    pub found: String,
+    /// What would give it better evidence, the best first: sentences.
+    pub raise: Vec<String>,
+}
+
+/// Of all policies, from what the checks of this machine said.
+#[must_use]
+pub fn standings(root: &Root, checks: &[Check]) -> Vec<Standing> {
+    let stalls = Catalogue::read(root).ok();
+    let stalls = stalls.is_some_and(|catalogue| catalogue.of(Role::MemoryStalls).is_some());
+    let entries = policy::TABLE.iter();
+    entries
+        .map(|entry| {
+            let needs = (entry.build)();
+            let needs = needs.needs().contains(&EvidenceKind::PageAccesses);
+            standing(entry.name, needs, stalls, checks)
+        })
+        .collect()
+}
+
+/// `stalls`: do the cores count stalls on memory, by what is known of the processor?
+fn standing(policy: &'static str, needs: bool, stalls: bool, checks: &[Check]) -> Standing {
+    let check = |name: &str| checks.iter().find(|check| check.name == name);
+    let works = |name: &str| check(name).is_some_and(|check| check.works);
+    let mut standing = Standing {
+        policy,
+        rung: None,
+        tracker: None,
+        works: true,
+        found: "needs no evidence, and moves nothing".to_owned(),
+        raise: Vec::new(),
+    };
+    if !needs {
+        return standing;
+    }
+    let best = table::deciding().find(|entry| works(entry.name));
+    standing.rung = best.and_then(|entry| entry.rung);
+    standing.tracker = best.map(|entry| entry.name);
+    standing.works = best.is_some() && works("kernel");
+    standing.found = match (standing.rung, best.is_some() && !works("kernel")) {
+        (None, _) => "no evidence: it is refused, and --dry-run tells where pages are".to_owned(),
+        (_, true) => "nothing moves pages here: --dry-run alone".to_owned(),
+        (Some(Rung::Device), _) => "the lab's device counts and samples".to_owned(),
+        (Some(Rung::Pmu), _) => "the processor samples accesses".to_owned(),
+        (Some(Rung::Software), _) => "gates are estimated, and a part is tried first".to_owned(),
+    };
+    if policy == policy::auto::NAME && standing.works {
+        standing.found += match standing.rung {
+            Some(Rung::Device) => "; it forecasts",
+            _ if works("counts") && stalls => "; it forecasts, as stalls are counted",
+            _ => "; no forecast, as no counter tells stalls on memory",
+        };
+    }
+    let better = table::deciding().filter(|entry| match (entry.rung, standing.rung) {
+        // Who has no lab has no use for the advice to be in it.
+        (Some(Rung::Device), _) => false,
+        (Some(rung), Some(present)) => rung < present,
+        (Some(_), None) => true,
+        (None, _) => false,
+    });
+    for entry in better {
+        let (Some(rung), Some(check)) = (entry.rung, check(entry.name)) else {
+            continue;
+        };
+        let (rung, found, remedy) = (rung.name(), &check.found, &check.remedy);
+        standing.raise.push(format!("{rung}: {found}; {remedy}"));
+    }
+    if let Some(kernel) = check("kernel").filter(|check| !check.works) {
+        standing
+            .raise
+            .push(format!("moving: {}; {}", kernel.found, kernel.remedy));
+    }
+    standing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Role as About;
+    use super::*;
+
+    fn checks(working: &[&str]) -> Vec<Check> {
+        let names = ["opium", "perf", "hintfault", "counts", "kernel"];
+        let check = |&name| Check {
+            role: About::Tracker,
+            name,
+            works: working.contains(&name),
+            found: format!("{name} was looked at"),
+            remedy: format!("mend {name}"),
+        };
+        names.iter().map(check).collect()
+    }
+
+    fn of(policy: &'static str, working: &[&str]) -> Standing {
+        standing(policy, true, true, &checks(working))
+    }
+
+    #[test]
+    fn the_best_evidence_is_taken_and_better_one_is_named() {
+        let all = of("auto", &["opium", "perf", "hintfault", "kernel"]);
+        assert_eq!(all.rung, Some(Rung::Device));
+        assert_eq!(all.raise, Vec::<String>::new());
+        let pmu = of("auto", &["perf", "hintfault", "counts", "kernel"]);
+        assert_eq!((pmu.rung, pmu.tracker), (Some(Rung::Pmu), Some("perf")));
+        assert!(pmu.found.contains("it forecasts"), "{}", pmu.found);
+        assert_eq!(pmu.raise, Vec::<String>::new());
+        let software = of("auto", &["hintfault", "kernel"]);
+        assert_eq!(software.rung, Some(Rung::Software));
+        assert!(software.found.contains("no forecast"));
+        assert_eq!(software.raise, ["pmu: perf was looked at; mend perf"]);
+    }
+
+    #[test]
+    fn without_evidence_or_without_moves_it_does_not_work() {
+        let none = of("carrefour", &["kernel"]);
+        assert!(!none.works && none.rung.is_none());
+        assert_eq!(
+            none.raise,
+            [
+                "pmu: perf was looked at; mend perf",
+                "software: hintfault was looked at; mend hintfault"
+            ]
+        );
+        let still = of("carrefour", &["hintfault"]);
+        assert!(!still.works && still.found.contains("--dry-run"));
+        assert!(
+            still
+                .raise
+                .contains(&"moving: kernel was looked at; mend kernel".to_owned())
+        );
+        let idle = standing("none", false, false, &checks(&[]));
+        assert!(idle.works && idle.raise.is_empty());
+    }
+}
