@@ -9,7 +9,11 @@
 //!   CPUs where controllers are unevenly loaded, and stay where they are otherwise. Blocks with fewer
 //!   than [`BLOCK_SAMPLES`] are taken to be like the others.
 //! - *Latency*: an access from one node to another takes its distance (the kernel's table, 10 is local)
-//!   times what waiting at the controller adds at its load ([`loaded`], fitted to measured curves).
+//!   times what waiting at the controller adds at its load ([`loaded`], fitted to measured curves). At
+//!   a controller near its limit the wait has no limit of its own: there the latency that was measured
+//!   counts, where it is longer, and firmware rates idle memory. Where it is not known (streams, whose
+//!   loads find their lines on the way), the gain lies between what the curve says and what bandwidth and
+//!   stalls allow, and that whole range is told.
 //! - *Time*: a share of the CPU time is spent waiting for memory. That share shrinks with the latency,
 //!   the rest stays; a faster program loads the controllers more, so the two are solved together, and no
 //!   controller carries more than it can.
@@ -38,6 +42,9 @@ const MOST_BLOCKS: usize = 1 << 16;
 const MODEL_ERROR: f64 = 0.4;
 /// Below this share of the run time nobody can tell a gain from noise.
 const LEAST_ERROR: f64 = 0.02;
+/// Use of a controller from which on its latency says more than its use: it rises steeply, and firmware's
+/// ratings are rough.
+const NEAR_LIMIT: f64 = 0.7;
 /// Most use of a controller: the cap of the memory-time model.
 const MOST_USE: f64 = crate::timing::MAX_UTILISATION;
 
@@ -68,6 +75,17 @@ pub enum Missing {
 }
 
 impl Forecast {
+    /// The speed-up with its interval.
+    #[must_use]
+    pub fn range(&self) -> String {
+        format!(
+            "{:.2} times as fast, {:.2} to {:.2}",
+            self.speed_up,
+            (self.speed_up - self.error).max(0.0),
+            self.speed_up + self.error
+        )
+    }
+
     /// Is the gain larger than its error?
     #[must_use]
     pub fn is_gain(&self) -> bool {
@@ -81,11 +99,9 @@ impl fmt::Display for Forecast {
         let [uneven, uneven_then] = self.imbalance.map(|share| 100.0 * share);
         write!(
             f,
-            "{:.2} times as fast, {:.2} to {:.2} (local accesses {local:.0} % to {local_then:.0} %, controller \
+            "{} (local accesses {local:.0} % to {local_then:.0} %, controller \
              imbalance {uneven:.0} % to {uneven_then:.0} %, {:.0} % of the CPU time waits for memory; {} samples)",
-            self.speed_up,
-            (self.speed_up - self.error).max(0.0),
-            self.speed_up + self.error,
+            self.range(),
             100.0 * self.stall_share,
             self.sample_count,
         )
@@ -171,11 +187,12 @@ fn forecast(snapshot: &Snapshot, accesses: &Accesses) -> Result<Forecast, Missin
     }
     let uses = uses.unwrap_or_else(|| vec![0.0; nodes]);
     let stalled = stalled.clamp(0.0, 1.0);
-    let speed_up = speed_up(snapshot, (now, then), &uses, stalled);
-    let gain = speed_up - 1.0;
+    let [least, most] = speed_up(snapshot, (now, then), &uses, stalled);
+    let speed_up = f64::midpoint(least, most);
+    let gain = least - 1.0;
     // The shares that moved are known by so many samples, and count by what distance costs.
     let from_samples = 1.64 * 0.5 / accesses.all.sqrt() * stalled * speed_up;
-    let error = from_samples.hypot(MODEL_ERROR * gain).max(LEAST_ERROR);
+    let error = from_samples.hypot(MODEL_ERROR * gain).max(LEAST_ERROR) + (most - least) / 2.0;
     Ok(Forecast {
         speed_up,
         error,
@@ -194,24 +211,42 @@ fn loaded(used: f64) -> f64 {
     1.0 + 0.25 * used + 0.02 * used * used / (1.0 - used)
 }
 
-/// Solves for the speed-up between two placements.
+/// The measured latency, where an idle local access takes 1; `None` where it is not known.
+fn measured(snapshot: &Snapshot) -> Option<f64> {
+    let with_cpus = || snapshot.nodes.iter().filter(|node| node.has_cpus());
+    let idle: Option<f64> = with_cpus().map(|node| node.idle_ns).sum();
+    let idle = idle.filter(|&sum| sum > 0.0)? / with_cpus().count() as f64;
+    let latency = snapshot.metrics.latency_ns.get();
+    latency
+        .filter(|latency| latency.is_finite())
+        .map(|latency| latency / idle)
+}
+
+/// Solves for the speed-up between two placements: the least and the most.
 fn speed_up(
     snapshot: &Snapshot,
     (now, then): (&Matrix, &Matrix),
     uses: &[f64],
     stalled: f64,
-) -> f64 {
+) -> [f64; 2] {
     // Controllers are taken to be alike: the use of all is what there is to carry.
     let load: f64 = uses.iter().sum();
     let [use_now, use_then] = [now, then].map(|matrix| {
         let shares = matrix.shares();
         shares.iter().map(|share| share * load).collect::<Vec<_>>()
     });
-    let before = now.latency(snapshot, &use_now);
-    if before <= 0.0 {
-        return 1.0;
+    let busiest = |uses: &[f64]| uses.iter().copied().fold(0.0, f64::max);
+    let by_use = now.latency(snapshot, &use_now);
+    if by_use <= 0.0 {
+        return [1.0; 2];
     }
-    let busiest = use_then.iter().copied().fold(0.0, f64::max);
+    let is_near = busiest(&use_now) > NEAR_LIMIT && busiest(&use_then) < busiest(&use_now);
+    let latency = measured(snapshot);
+    let before = match (is_near, latency) {
+        (true, Some(latency)) => by_use.max(latency),
+        _ => by_use,
+    };
+    let busiest = busiest(&use_then);
     let most = match busiest > 0.0 {
         true => (MOST_USE / busiest).max(1.0),
         false => f64::INFINITY,
@@ -223,7 +258,10 @@ fn speed_up(
         let next = (1.0 / (1.0 - stalled + stalled * ratio)).min(most);
         faster = 0.5 * (faster + next);
     }
-    faster
+    match is_near && latency.is_none() {
+        true => [faster, most.min(1.0 / (1.0 - stalled)).max(faster)],
+        false => [faster; 2],
+    }
 }
 
 /// Accesses from each node position to each: `from * nodes + home`.

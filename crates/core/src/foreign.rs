@@ -118,6 +118,16 @@ fn utf16(letter: char) -> Vec<u16> {
     letter.encode_utf16(&mut [0; 2]).to_vec()
 }
 
+/// A word as a shell takes it.
+#[must_use]
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

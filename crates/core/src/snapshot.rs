@@ -279,6 +279,9 @@ pub struct NodeState {
     pub free_bytes: u64,
     /// All memory in bytes.
     pub total_bytes: u64,
+    /// Latency of its idle memory for the CPUs nearest to it, in ns, as firmware rates it.
+    #[serde(default)]
+    pub idle_ns: Option<f64>,
     /// Bytes read from its memory in the interval.
     pub read_bytes: Evidence<u64>,
     /// Bytes written to its memory in the interval, write-backs included.

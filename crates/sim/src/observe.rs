@@ -211,6 +211,7 @@ impl World {
             cpu_count: node.cpu_count,
             free_bytes: node.free_pages * PAGE_BYTES,
             total_bytes: node.total_pages * PAGE_BYTES,
+            idle_ns: None,
             read_bytes: counted(interval.bytes[at] as u64),
             write_bytes: counted(0),
             utilisation: match is_counted {

@@ -180,6 +180,7 @@ impl Scope {
         let Stage::Moving(campaign) = &mut self.efficacy.stage else {
             return 0;
         };
+        let forecast = self.forecast;
         let campaign = campaign.get_or_insert_with(|| {
             turn.numbers.campaign += 1;
             Campaign {
@@ -189,6 +190,7 @@ impl Scope {
                 phase: self.phases.phase(),
                 predicted: predict::PredictedChange::default(),
                 predicted_gain_ns: Some(0.0),
+                forecast,
                 moved: Vec::new(),
                 page_count: 0,
                 steps: 0,

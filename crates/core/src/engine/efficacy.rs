@@ -18,6 +18,7 @@ use super::phase::Phase;
 use super::predict::PredictedChange;
 use super::revert::{Attempts, Queue};
 use super::verdict::{Grounds, Reading, Verdict, judge};
+use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::Mechanism;
 use crate::snapshot::base_pages;
@@ -64,6 +65,8 @@ pub(super) struct Campaign {
     pub predicted: PredictedChange,
     /// Stall time that was predicted to be saved per interval, in ns, where known.
     pub predicted_gain_ns: Option<f64>,
+    /// What its policy expected of the best placement when it began.
+    pub forecast: Option<Forecast>,
     /// Pages that moved, in order of time: a page that moved twice is there twice, and goes back
     /// to where it was first.
     pub moved: Vec<MovedPage>,

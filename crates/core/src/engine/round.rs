@@ -139,6 +139,7 @@ mod tests {
             cpu_count: 1,
             free_bytes: 0,
             total_bytes: 0,
+            idle_ns: None,
             read_bytes: Evidence::unknown("test"),
             write_bytes: Evidence::unknown("test"),
             utilisation: Evidence::unknown("test"),

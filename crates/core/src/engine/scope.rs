@@ -17,6 +17,7 @@ use super::verdict::{Grounds, Reading};
 use super::view::MIN_SAMPLES;
 use super::{Turn, predict};
 use crate::explain::Event;
+use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
 use crate::policy::random::Random;
@@ -78,6 +79,8 @@ pub(super) struct Scope {
     /// Base pages whose campaign ended without a verdict.
     unjudged_pages: u64,
     last_refusal: Option<String>,
+    /// What the policy expected last, while nothing was on its way.
+    pub forecast: Option<Forecast>,
     /// The ledger held no more at the last step.
     pub is_full: bool,
 }
@@ -130,6 +133,7 @@ impl Scope {
             lives: BTreeMap::new(),
             unjudged_pages: 0,
             last_refusal: None,
+            forecast: None,
             is_full: false,
             policy,
         }
@@ -309,6 +313,12 @@ impl Scope {
         let mut proposal = self.policy.decide(snapshot, &mut context);
         for text in std::mem::take(&mut proposal.notes) {
             turn.note(text);
+        }
+        if proposal.forecast.is_some() {
+            self.forecast = proposal.forecast;
+            if self.account.summary.moved_pages == 0 {
+                self.account.summary.forecast = proposal.forecast;
+            }
         }
         proposal
     }
@@ -521,6 +531,7 @@ impl Scope {
             predicted: campaign.predicted,
             predicted_gain_ns: campaign.predicted_gain_ns,
             measured_gain_ns,
+            forecast: campaign.forecast,
         };
         self.account.judged(row, turn.config.campaign_rows);
         if let Some(until_us) = until_us {

@@ -3,6 +3,7 @@
 use super::predict::PredictedChange;
 use super::verdict::{Grounds, Reading, Verdict};
 use crate::explain::stall_time;
+use crate::forecast::Forecast;
 use crate::ids::NodeId;
 use crate::plan::{Mechanism, Refusal};
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,19 @@ pub struct CampaignRow {
     pub predicted_gain_ns: Option<f64>,
     /// The same as it was saved by the change in latency; negative where it was lost.
     pub measured_gain_ns: Option<f64>,
+    /// What its policy expected of the best placement when it began, where it forecasts.
+    #[serde(default)]
+    pub forecast: Option<Forecast>,
+}
+
+impl CampaignRow {
+    /// How many times as fast memory was accessed after it as before: programs that do the same work make
+    /// the same accesses, wherever their pages are.
+    #[must_use]
+    pub fn speed_up(&self) -> Option<f64> {
+        let rate = |reading: &Reading| reading.accesses_per_us.filter(|&rate| rate > 0.0);
+        Some(rate(&self.after)? / rate(&self.before)?)
+    }
 }
 
 /// The whole account.
@@ -89,6 +103,9 @@ pub struct Summary {
     pub campaigns_dropped: u64,
     /// Base pages moved that were not judged yet.
     pub unjudged_pages: u64,
+    /// What the policy expected last before the first page moved, where it forecasts.
+    #[serde(default)]
+    pub forecast: Option<Forecast>,
 }
 
 /// The running account.
@@ -204,9 +221,23 @@ impl fmt::Display for Summary {
             {
                 write!(f, ", accesses per us went from {before:.1} to {after:.1}")?;
             }
+            if let Some(forecast) = &row.forecast {
+                write!(f, "; forecast {}", forecast.range())?;
+                if let Some(speed_up) = row.speed_up() {
+                    write!(f, ", came {speed_up:.2}")?;
+                }
+            }
             match row.reverted_count {
                 0 => writeln!(f)?,
                 count => writeln!(f, "; {count} pages put back")?,
+            }
+        }
+        if let Some(forecast) = &self.forecast
+            && self.directions.is_empty()
+        {
+            match forecast.is_gain() {
+                true => writeln!(f, "  expected {forecast}")?,
+                false => writeln!(f, "  declined: expected {forecast}")?,
             }
         }
         if self.unjudged_pages > 0 {

@@ -205,6 +205,7 @@ mod tests {
             cpu_count: 4,
             free_bytes: 1 << 30,
             total_bytes: 1 << 30,
+            idle_ns: None,
             read_bytes: Evidence::measured(1 << 40, "test"),
             write_bytes: Evidence::measured(1 << 40, "test"),
             utilisation: Evidence::measured(0.5, "test"),

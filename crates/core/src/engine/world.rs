@@ -231,6 +231,7 @@ impl World {
                         * PAGE_BYTES
             },
             total_bytes: 1 << 30,
+            idle_ns: None,
             read_bytes: Evidence::measured(
                 (traffic[position] * interval_us as f64 * 1000.0) as u64,
                 "the world",

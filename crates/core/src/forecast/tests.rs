@@ -15,6 +15,7 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
         cpu_count: 2,
         free_bytes: 1 << 30,
         total_bytes: 1 << 30,
+        idle_ns: None,
         read_bytes: Evidence::unknown("test"),
         write_bytes: Evidence::unknown("test"),
         utilisation: figure(used.map(|used| if position == 0 { used } else { 0.0 })),
@@ -85,14 +86,46 @@ fn without_load_distance_decides() {
 
 #[test]
 fn a_controller_in_overload_is_relieved_by_spreading() {
-    let forecast = made(&scene(|_| [25; 4], Some(1.0), Some(1.0))).unwrap();
+    let forecast = made(&scene(|_| [25; 4], Some(1.0), Some(0.6))).unwrap();
     assert_eq!(forecast.local_ratio, [0.25, 0.25]);
     assert!(forecast.imbalance[1] < 1e-9);
-    // All of the time is waiting, at 2.53 times what an idle controller takes; a quarter of the load, times
-    // the speed-up k, waits loaded(k / 4): k = 2.53 / loaded(k / 4), which is 2.1 and something.
-    let k = forecast.speed_up;
-    assert!((k - loaded(1.0) / loaded(k / 4.0)).abs() < 1e-6, "{k}");
-    assert!((2.0..2.3).contains(&k), "{k}");
+    // It is full, and the latency is not known: between what the curve says and 1 / (1 - 0.6).
+    let scene = scene(|_| [25; 4], Some(1.0), Some(0.6));
+    let accesses = {
+        let mut forecaster = Forecaster::default();
+        forecaster.take(&scene);
+        Accesses::of(forecaster.blocks.values(), &scene)
+    };
+    let uses = [1.0, 0.0, 0.0, 0.0];
+    let [least, most] = speed_up(&scene, (&accesses.now, &accesses.spread), &uses, 0.6);
+    // 2.53 times what an idle controller takes; a quarter of the load, times the speed-up k, waits
+    // loaded(k / 4) of that.
+    let ratio = loaded(least / 4.0) / loaded(1.0);
+    assert!((least - 1.0 / (0.4 + 0.6 * ratio)).abs() < 1e-6, "{least}");
+    assert!((most - 2.5).abs() < 1e-9, "{most}");
+    assert!((forecast.speed_up - f64::midpoint(least, most)).abs() < 1e-9);
+    assert!(forecast.is_gain() && forecast.error > (most - least) / 2.0);
+}
+
+/// Near the limit the use says little of the wait: what was measured counts.
+#[test]
+fn at_a_controllers_limit_the_measured_latency_counts() {
+    let mut full = scene(partitioned, Some(0.8), Some(1.0));
+    full.metrics.latency_ns = Evidence::estimated(1.0, "test");
+    for node in &mut full.nodes {
+        node.idle_ns = Some(100.0);
+    }
+    // Shorter than the curve says: it is left aside.
+    let without = made(&full).unwrap().speed_up;
+    full.metrics.latency_ns = Evidence::estimated(500.0, "test");
+    let with = made(&full).unwrap().speed_up;
+    assert!(with > without);
+    // A quarter of the load each, times the speed-up: 5 / loaded(0.2 k), unless controllers are full.
+    assert!((with - 5.0 / loaded(0.2 * with)).abs() < 1e-6 || with <= 4.0 * MOST_USE / 0.8 + 1e-6);
+    // Where none is near it, a latency of few samples is left aside.
+    full.nodes[0].utilisation = Evidence::measured(0.3, "test");
+    let far = made(&full).unwrap().speed_up;
+    assert!(far < without + 0.2, "{far} {without}");
 }
 
 #[test]

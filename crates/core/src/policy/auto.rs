@@ -11,6 +11,9 @@ use crate::forecast::{Forecast, Forecaster, Missing};
 use crate::plan::Mechanism;
 use crate::snapshot::Snapshot;
 
+/// Its name.
+pub const NAME: &str = "auto";
+
 /// Mechanisms that it may use.
 pub const MECHANISMS: [Mechanism; 2] = [Mechanism::Collocate, Mechanism::Interleave];
 
@@ -70,7 +73,7 @@ impl Default for Auto {
 
 impl Policy for Auto {
     fn name(&self) -> &'static str {
-        "auto"
+        NAME
     }
 
     fn needs(&self) -> &[EvidenceKind] {
@@ -95,6 +98,7 @@ impl Policy for Auto {
             context.page_budget = 0;
         }
         let mut proposal = self.carrefour.decide(snapshot, context);
+        proposal.forecast = expected.as_ref().ok().copied();
         if proposal.outlook != Outlook::Shut {
             proposal.outlook = waits.unwrap_or(proposal.outlook);
             proposal.notes.extend(self.note(expected));

@@ -13,9 +13,10 @@ pub mod none;
 pub mod random;
 pub mod wrong_node;
 
-pub use evidence::EvidenceKind;
+pub use evidence::{EvidenceKind, Rung};
 
 use crate::engine::ledger::Ledger;
+use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, Sampling};
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
@@ -122,6 +123,8 @@ pub struct Proposal {
     pub notes: Vec<String>,
     /// How much is left to do.
     pub outlook: Outlook,
+    /// What the best placement is expected to bring, where that was forecast in this step.
+    pub forecast: Option<Forecast>,
 }
 
 /// One line of the table of policies.
@@ -143,7 +146,7 @@ pub const TABLE: &[PolicyEntry] = &[
         build: || Box::new(none::None),
     },
     PolicyEntry {
-        name: "auto",
+        name: auto::NAME,
         summary: "carrefour's mechanisms, where the gain that is forecast exceeds its error",
         build: || Box::new(auto::Auto::new()),
     },
@@ -158,6 +161,9 @@ pub const TABLE: &[PolicyEntry] = &[
         build: || Box::new(wrong_node::WrongNode),
     },
 ];
+
+/// What decides unless somebody says otherwise.
+pub const DEFAULT: &str = auto::NAME;
 
 /// A name that is in no line of [`TABLE`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -75,6 +75,7 @@ impl Policy for WrongNode {
             reasons: reasons.into(),
             notes: Vec::new(),
             outlook,
+            forecast: None,
         }
     }
 }

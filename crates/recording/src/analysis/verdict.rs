@@ -4,6 +4,7 @@ use super::areas::{Area, Areas};
 use super::data::Data;
 use super::sharing::Line;
 use super::use_of::{self, Judged, Remedy, Use};
+use hither_core::foreign::shell_word;
 use hither_core::snapshot::Evidence;
 
 /// Memory fills per us and busy CPU below which placement hardly matters: at 200 ns each, a tenth of
@@ -374,7 +375,7 @@ pub fn advice(data: &Data, remedy: Remedy, written: &Evidence<bool>) -> String {
 
 /// The command that was recorded, as a shell takes it; empty where running processes were.
 fn program(data: &Data) -> String {
-    let words = data.meta.command.iter().map(|word| quoted(word));
+    let words = data.meta.command.iter().map(|word| shell_word(word));
     words.collect::<Vec<_>>().join(" ")
 }
 
@@ -405,17 +406,8 @@ fn command(data: &Data, area: &Area, remedy: Remedy) -> String {
             };
             format!("hither move --pid {} --to {to}{range}", area.pid)
         }
-        (_, false) => format!("hither run --policy carrefour -- {program}"),
+        (_, false) => format!("hither run -- {program}"),
         (_, true) => format!("hither attach --pid {}", area.pid),
-    }
-}
-
-/// As a shell takes it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 
@@ -658,7 +650,7 @@ mod tests {
                 .sentence
                 .starts_with("50 % of accesses are remote, 100 % of those")
         );
-        assert_eq!(verdict.next, "hither run --policy carrefour -- ./app 'a b'");
+        assert_eq!(verdict.next, "hither run -- ./app 'a b'");
         // Of a process that was there already.
         shared.meta.command.clear();
         assert_eq!(judged(&shared).next, "hither move --pid 7 --to all");

@@ -452,6 +452,7 @@ impl Carrefour {
             reasons: gates::reasons(snapshot),
             notes: Vec::new(),
             outlook,
+            forecast: None,
         }
     }
 }

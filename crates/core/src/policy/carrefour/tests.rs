@@ -46,6 +46,7 @@ impl Scene {
             cpu_count: self.cpu_counts[position],
             free_bytes: 1 << 30,
             total_bytes: 1 << 30,
+            idle_ns: None,
             read_bytes: Evidence::unknown("test"),
             write_bytes: Evidence::unknown("test"),
             utilisation: Evidence::unknown("test"),
