@@ -5,10 +5,12 @@ use crate::terminal::Terminal;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hither_core::foreign::Foreign;
+use hither_core::policy::Rung;
 use hither_core::set::NodeSet;
 use hither_lab::back::Back;
+use hither_lab::compare::programs::Programs;
 use hither_lab::compare::{self, Comparison};
-use hither_lab::policies::{self, Choice};
+use hither_lab::policies::Choice;
 use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
 use hither_lab::{Error, fetch, guest, report};
@@ -89,9 +91,10 @@ struct MachineArguments {
     /// Set a variable of the program's environment
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
-    /// What hither may decide by in the guest
-    #[arg(long, value_name = "WHICH", default_value = "device")]
-    evidence: Evidence,
+    /// What hither may decide by in the guest: `device`, all that the lab's device tells; `pmu`, what a
+    /// server's PMU tells, at its rates; `software`, what every Linux has: hither does not see the device
+    #[arg(long, value_name = "WHICH", default_value = "device", value_parser = parse_evidence)]
+    evidence: Rung,
     /// Boot without the plugin: time is the host's, for trying out the lab itself
     #[arg(long, hide = true)]
     no_plugin: bool,
@@ -126,13 +129,14 @@ struct CompareArguments {
     /// Runs of each policy
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: usize,
-    /// Write hither.lab.compare/1 to a file, or to standard output instead of the table
+    /// Write hither.lab.compare/1 (of several programs hither.lab.compare-programs/1) to a file, or to
+    /// standard output instead of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// With policies of hither: explain every decision
     #[arg(long)]
     explain: bool,
-    /// Program and arguments
+    /// Program and arguments; several programs with `---` in between
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -140,26 +144,6 @@ struct CompareArguments {
 /// A limit of host time, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TimeLimit(Option<Duration>);
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Evidence {
-    /// The lab's device: counters and samples of all accesses
-    Device,
-    /// What a server's PMU tells, at its rates
-    Pmu,
-    /// What every Linux has: hither does not see the device
-    Software,
-}
-
-impl From<Evidence> for policies::Evidence {
-    fn from(evidence: Evidence) -> Self {
-        match evidence {
-            Evidence::Device => Self::Device,
-            Evidence::Pmu => Self::Pmu,
-            Evidence::Software => Self::Software,
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Thp {
@@ -217,33 +201,63 @@ fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
         "lab: ".len(),
     ));
     if let Some(path) = arguments.json {
-        write_json(&path, &document)?;
+        write_json(&path, serde_json::to_value(&document)?)?;
     }
     Ok(ExitCode::from(status))
 }
 
 fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
-    let command = texts(arguments.command)?;
-    check_policies(&arguments.policies, arguments.repeat)?;
-    warn_of_files(&command, &arguments.machine.files);
-    let lab = prepare(arguments.machine, arguments.explain)?;
-    let comparison = lab.compare(&command, &arguments.policies, arguments.repeat)?;
-    match arguments.json.as_deref() {
-        Some(path) if path.as_os_str() == "-" => {
-            show(&crate::print::json(serde_json::to_value(&comparison)?))?;
-        }
-        Some(path) => {
-            show(&fitted(&comparison, Terminal::of_output()))?;
-            write_json(path, &comparison)?;
-        }
-        None => show(&fitted(&comparison, Terminal::of_output()))?,
+    let commands = split(texts(arguments.command)?)?;
+    check_policies(&arguments.policies, commands.len(), arguments.repeat)?;
+    for command in &commands {
+        warn_of_files(command, &arguments.machine.files);
     }
-    let failed = comparison.failures().next().is_some();
+    let lab = prepare(arguments.machine, arguments.explain)?;
+    let comparisons = lab.compare(&commands, &arguments.policies, arguments.repeat)?;
+    let failed = comparisons
+        .iter()
+        .any(|one| one.failures().next().is_some());
+    let terminal = Terminal::of_output();
+    let (text, document) = match <[Comparison; 1]>::try_from(comparisons) {
+        Ok([one]) => (fitted(&one, terminal), serde_json::to_value(&one)?),
+        Err(several) => {
+            let programs = Programs::new(several);
+            let mut text: String = (programs.comparisons.iter())
+                .map(|one| fitted(one, terminal) + "\n")
+                .collect();
+            let (head, rows) = programs.table();
+            let head: Vec<&str> = head.iter().map(String::as_str).collect();
+            text += "times as fast as with first-touch, end to end\n\n";
+            text += &Table::new(&head, &rows).text(terminal);
+            (text, serde_json::to_value(&programs)?)
+        }
+    };
+    match arguments.json.as_deref() {
+        Some(path) if path.as_os_str() == "-" => show(&crate::print::json(document))?,
+        Some(path) => {
+            show(&text)?;
+            write_json(path, document)?;
+        }
+        None => show(&text)?,
+    }
     Ok(if failed {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Commands with `---` between them.
+fn split(words: Vec<String>) -> Result<Vec<Vec<String>>, Error> {
+    let commands = words.split(|word| word == "---").map(<[String]>::to_vec);
+    let commands: Vec<Vec<String>> = commands.collect();
+    match commands.iter().any(Vec::is_empty) {
+        true => Err(Error::bad(
+            "a program is missing before or after `---`",
+            "write CMD --- CMD",
+        )),
+        false => Ok(commands),
+    }
 }
 
 /// The table with bars where these have room, else without.
@@ -294,7 +308,7 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
         } else {
             Some(PluginMode::Model)
         },
-        evidence: arguments.evidence.into(),
+        evidence: arguments.evidence,
         agent: std::env::current_exe().context("asking for the path of hither itself")?,
         hither_arguments: if explain {
             vec!["--explain".into()]
@@ -309,9 +323,9 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
     Ok(lab)
 }
 
-fn check_policies(names: &[String], repeat: usize) -> Result<(), Error> {
+fn check_policies(names: &[String], programs: usize, repeat: usize) -> Result<(), Error> {
     for (index, name) in names.iter().enumerate() {
-        Choice::parse(name, policies::Evidence::default())?;
+        Choice::parse(name, Rung::Device)?;
         if names[..index].contains(name) {
             return Err(Error::bad(
                 format!("--policies names {name} twice"),
@@ -319,9 +333,13 @@ fn check_policies(names: &[String], repeat: usize) -> Result<(), Error> {
             ));
         }
     }
-    if repeat == 0 || names.len().saturating_mul(repeat) > MAX_RUNS {
+    let runs = names.len().saturating_mul(programs).saturating_mul(repeat);
+    if repeat == 0 || runs > MAX_RUNS {
         return Err(Error::bad(
-            format!("--repeat {repeat} of {} policies", names.len()),
+            format!(
+                "--repeat {repeat} of {} policies and {programs} programs",
+                names.len()
+            ),
             format!("ask for 1 to {MAX_RUNS} runs in all"),
         ));
     }
@@ -365,8 +383,8 @@ fn show(text: &str) -> Result<(), Error> {
     })
 }
 
-fn write_json(path: &Path, document: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = crate::print::json(serde_json::to_value(document)?);
+fn write_json(path: &Path, document: serde_json::Value) -> anyhow::Result<()> {
+    let text = crate::print::json(document);
     std::fs::write(path, text).with_context(|| format!("writing {}", path.shown()))
 }
 
@@ -386,6 +404,13 @@ fn parse_time(text: &str) -> Result<TimeLimit, String> {
     Ok(TimeLimit(
         (seconds > 0).then(|| Duration::from_secs(seconds)),
     ))
+}
+
+fn parse_evidence(text: &str) -> Result<Rung, String> {
+    Rung::of(text).ok_or_else(|| {
+        let known = Rung::ALL.map(Rung::name).join(", ");
+        format!("there is no such evidence; use one of {known}")
+    })
 }
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
@@ -420,6 +445,16 @@ mod tests {
             "é",
         ] {
             assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn programs_are_split_at_dashes() {
+        let split = |text: &str| split(text.split(' ').map(str::to_owned).collect());
+        assert_eq!(split("a -x --- b").unwrap(), [vec!["a", "-x"], vec!["b"]]);
+        assert_eq!(split("a -- b").unwrap(), [vec!["a", "--", "b"]]);
+        for bad in ["--- a", "a ---", "a --- --- b"] {
+            assert_eq!(split(bad).unwrap_err().exit_status(), 2, "{bad}");
         }
     }
 
@@ -468,7 +503,7 @@ mod tests {
     #[test]
     fn policies_are_checked_before_anything_is_booted() {
         let names = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
-        assert!(check_policies(&names("first-touch,interleave,kernel,carrefour"), 3).is_ok());
+        assert!(check_policies(&names("first-touch,interleave,kernel,carrefour"), 3, 3).is_ok());
         for (list, repeat, part) in [
             ("first-tuch", 1, "no policy `first-tuch`"),
             ("kernel,kernel", 1, "twice"),
@@ -476,7 +511,7 @@ mod tests {
             ("kernel", 0, "--repeat 0"),
             ("kernel,interleave", usize::MAX, "1 to 1000"),
         ] {
-            let error = check_policies(&names(list), repeat).unwrap_err();
+            let error = check_policies(&names(list), 1, repeat).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
             assert_eq!(error.exit_status(), 2);
         }

@@ -1,5 +1,7 @@
 //! Comparing policies: order of runs, statistics, table and JSON. Pure.
 
+pub mod programs;
+
 use crate::measure::{self, Figures};
 use crate::policies::Choice;
 use crate::protocol::RunEnded;

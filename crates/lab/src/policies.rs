@@ -4,7 +4,7 @@
 //! machine without a PMU. The lab's own measurements come from the device all the same.
 
 use crate::error::{Error, Result};
-use hither_core::policy;
+use hither_core::policy::{self, Rung};
 use serde::{Deserialize, Serialize};
 
 /// How a policy is brought about.
@@ -19,34 +19,6 @@ pub enum Launch {
     Kernel,
     /// `hither run --policy NAME -- CMD`.
     Hither,
-}
-
-/// What hither may decide by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Evidence {
-    /// The lab's device: counters and samples of all accesses.
-    #[default]
-    Device,
-    /// What the PMU of a server tells, at its rates: the device restricted to that.
-    Pmu,
-    /// What every Linux has: the device is hidden from all programs of the guest.
-    Software,
-}
-
-impl Evidence {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Device, Self::Pmu, Self::Software];
-
-    /// The word for it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Device => "device",
-            Self::Pmu => "pmu",
-            Self::Software => "software",
-        }
-    }
 }
 
 /// A policy that Linux itself brings about.
@@ -87,7 +59,7 @@ pub struct Choice {
     /// How it is brought about.
     pub launch: Launch,
     /// What hither may decide by.
-    pub evidence: Evidence,
+    pub evidence: Rung,
 }
 
 impl Choice {
@@ -102,7 +74,7 @@ impl Choice {
     ///
     /// # Errors
     /// There is no such policy, or no such evidence.
-    pub fn parse(text: &str, evidence: Evidence) -> Result<Self> {
+    pub fn parse(text: &str, evidence: Rung) -> Result<Self> {
         let (name, own) = match text.split_once('@') {
             Some((name, own)) => (name, Some(own)),
             None => (text, None),
@@ -120,18 +92,13 @@ impl Choice {
         }
         let evidence = match own {
             None => evidence,
-            Some(own) => {
-                let found = Evidence::ALL
-                    .into_iter()
-                    .find(|evidence| evidence.name() == own);
-                found.ok_or_else(|| {
-                    let each = Evidence::ALL.map(|evidence| format!("{name}@{}", evidence.name()));
-                    Error::bad(
-                        format!("there is no evidence `{own}`"),
-                        format!("use one of {}", each.join(", ")),
-                    )
-                })?
-            }
+            Some(own) => Rung::of(own).ok_or_else(|| {
+                let each = Rung::ALL.map(|evidence| format!("{name}@{}", evidence.name()));
+                Error::bad(
+                    format!("there is no evidence `{own}`"),
+                    format!("use one of {}", each.join(", ")),
+                )
+            })?,
         };
         Ok(Self {
             policy: name.to_owned(),
@@ -147,20 +114,20 @@ mod tests {
 
     #[test]
     fn a_policy_names_its_evidence_or_gets_that_of_the_run() {
-        let parse = |text| Choice::parse(text, Evidence::Software).unwrap();
-        assert_eq!(parse("carrefour").evidence, Evidence::Software);
-        assert_eq!(parse("carrefour@device").evidence, Evidence::Device);
+        let parse = |text| Choice::parse(text, Rung::Software).unwrap();
+        assert_eq!(parse("carrefour").evidence, Rung::Software);
+        assert_eq!(parse("carrefour@device").evidence, Rung::Device);
         assert_eq!(parse("carrefour@device").policy, "carrefour");
         assert_eq!(parse("interleave").launch, Launch::Interleave);
         assert_eq!(parse("wrong-node").launch, Launch::Hither);
         let refused = |text| {
-            let error = Choice::parse(text, Evidence::Device).unwrap_err();
+            let error = Choice::parse(text, Rung::Device).unwrap_err();
             error.to_string()
         };
         assert!(
             refused("carefour").contains("first-touch, interleave, kernel, none, auto, carrefour")
         );
-        assert_eq!(parse("carrefour@pmu").evidence, Evidence::Pmu);
+        assert_eq!(parse("carrefour@pmu").evidence, Rung::Pmu);
         let known = "carrefour@device, carrefour@pmu, carrefour@software";
         assert!(refused("carrefour@ibs").contains(known));
     }

@@ -6,7 +6,8 @@
 //! (`/hither/job.json`), so the guest needs nothing from the host before its first frame.
 
 use crate::measure::Point;
-use crate::policies::{Evidence, Launch};
+use crate::policies::Launch;
+use hither_core::policy::Rung;
 use serde::{Deserialize, Serialize};
 
 /// Version of frames and job; both ends are the same binary, a mismatch is a packing bug.
@@ -192,10 +193,6 @@ impl Decoder {
 pub struct Job {
     /// [`VERSION`].
     pub version: u32,
-    /// Program and arguments.
-    pub argv: Vec<String>,
-    /// Path of the program in the guest, from [`Job::cwd`] where it is relative.
-    pub program: String,
     /// Working directory; made where it does not exist.
     pub cwd: String,
     /// The program's whole environment.
@@ -216,16 +213,20 @@ pub struct Job {
     pub hither_arguments: Vec<String>,
 }
 
-/// One run of the program.
+/// One run of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Path of the program in the guest, from [`Job::cwd`] where it is relative.
+    pub program: String,
     /// Name of the policy.
     pub policy: String,
     /// How it is brought about.
     pub launch: Launch,
     /// What hither may decide by.
-    pub evidence: Evidence,
+    pub evidence: Rung,
     /// Put caches, balancing and memory into the same state first (needed between runs).
     pub reset: bool,
 }

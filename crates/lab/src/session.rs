@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::fetch::{self, Qemu};
 use crate::image::{self, AGENT_PATH, Image};
 use crate::os;
-use crate::policies::{Choice, Evidence};
+use crate::policies::Choice;
 use crate::protocol::{self, Job, RunSpec, Stdin};
 use crate::qemu::{self, HugePages, Parts, Plugin, PluginMode};
 use crate::viewer::{self, Show, Viewer};
@@ -20,6 +20,7 @@ use crate::waiting;
 use hither_core::foreign::Foreign;
 use hither_core::machine::{Machine, parse, scale, write};
 use hither_core::opium;
+use hither_core::policy::Rung;
 use hither_core::set::NodeSet;
 use hither_linux::parts;
 use std::fs::{self, File};
@@ -68,7 +69,7 @@ pub struct Options {
     /// The hither binary that becomes the guest's agent; the plugin is looked for beside it.
     pub agent: PathBuf,
     /// What hither may decide by, where a policy names nothing else.
-    pub evidence: Evidence,
+    pub evidence: Rung,
     /// More arguments for `hither run` in the guest.
     pub hither_arguments: Vec<String>,
 }
@@ -85,11 +86,37 @@ pub struct Lab {
     plugin: Option<PathBuf>,
 }
 
-/// What a boot runs.
+/// A program that a boot runs.
 #[derive(Debug)]
 struct Program {
     argv: Vec<String>,
     path: PathBuf,
+}
+
+impl Program {
+    fn find(argv: &[String]) -> Result<Self> {
+        Ok(Self {
+            path: image::find_program(&argv[0])?,
+            argv: argv.to_vec(),
+        })
+    }
+
+    /// A run of it. The program is named as typed where it is a path, so that a script sees the same name
+    /// of itself; the working folder is the same there.
+    fn run(&self, policy: &str, evidence: Rung, reset: bool) -> Result<RunSpec> {
+        let choice = Choice::parse(policy, evidence)?;
+        Ok(RunSpec {
+            argv: self.argv.clone(),
+            program: match self.argv[0].contains('/') {
+                true => self.argv[0].clone(),
+                false => text_of(&self.path)?,
+            },
+            policy: choice.policy,
+            launch: choice.launch,
+            evidence: choice.evidence,
+            reset,
+        })
+    }
 }
 
 impl Lab {
@@ -157,14 +184,11 @@ impl Lab {
     /// # Errors
     /// As [`Lab::boot`].
     pub fn run(&self, argv: &[String], policy: &str) -> Result<(Run, Setting)> {
-        let program = Program {
-            path: image::find_program(&argv[0])?,
-            argv: argv.to_vec(),
-        };
-        let spec = spec(policy, self.options.evidence, false)?;
+        let program = Program::find(argv)?;
+        let spec = program.run(policy, self.options.evidence, false)?;
         let show = Show::Stream;
         let viewer = self.boot(
-            &program,
+            &[program],
             vec![spec],
             Stdin::Pipe,
             Viewer::new(show, vec![policy.into()], self.options.back.clone()),
@@ -178,43 +202,41 @@ impl Lab {
         Ok((run, setting))
     }
 
-    /// Runs a program under each policy, `repeat` times, in one boot.
+    /// Runs one program after another under each policy, `repeat` times, in one boot.
     ///
     /// # Errors
     /// As [`Lab::boot`].
     pub fn compare(
         &self,
-        argv: &[String],
+        commands: &[Vec<String>],
         policies: &[String],
         repeat: usize,
-    ) -> Result<Comparison> {
-        let program = Program {
-            path: image::find_program(&argv[0])?,
-            argv: argv.to_vec(),
-        };
+    ) -> Result<Vec<Comparison>> {
+        let programs = commands.iter().map(|argv| Program::find(argv));
+        let programs: Vec<Program> = programs.collect::<Result<_>>()?;
         let order = crate::compare::order(policies.len(), repeat);
-        let specs: Vec<RunSpec> = order
-            .iter()
-            .map(|&policy| spec(&policies[policy], self.options.evidence, true))
-            .collect::<Result<_>>()?;
-        let names = order
-            .iter()
-            .map(|&policy| policies[policy].clone())
-            .collect();
+        let (mut specs, mut names) = (Vec::new(), Vec::new());
+        for program in &programs {
+            for &policy in &order {
+                let policy = &policies[policy];
+                specs.push(program.run(policy, self.options.evidence, true)?);
+                names.push(policy.clone());
+            }
+        }
         let mut viewer = self.boot(
-            &program,
+            &programs,
             specs,
             Stdin::Null,
             Viewer::new(Show::Prefixed, names, self.options.back.clone()),
         )?;
-        for (run, &policy) in viewer.runs.iter_mut().zip(&order) {
+        for (run, &policy) in viewer.runs.iter_mut().zip(order.iter().cycle()) {
             run.policy = policy;
         }
-        Ok(Comparison::new(
-            self.setting(argv, &viewer.kernel),
-            policies,
-            &viewer.runs,
-        ))
+        let of_each = commands.iter().zip(viewer.runs.chunks(order.len()));
+        let comparisons = of_each.map(|(argv, runs)| {
+            Comparison::new(self.setting(argv, &viewer.kernel), policies, runs)
+        });
+        Ok(comparisons.collect())
     }
 
     /// A shell for a person; its exit status.
@@ -242,9 +264,10 @@ impl Lab {
             Show::Stream
         };
         let names = vec!["shell".into()];
+        let spec = program.run("first-touch", self.options.evidence, false)?;
         let viewer = self.boot(
-            &program,
-            vec![spec("first-touch", self.options.evidence, false)?],
+            &[program],
+            vec![spec],
             stdin,
             Viewer::new(show, names, self.options.back.clone()),
         )?;
@@ -279,13 +302,13 @@ impl Lab {
     /// (`iotlb_to_section: Assertion`, QEMU's issue 1921), met once in some hundred boots.
     fn boot(
         &self,
-        program: &Program,
+        programs: &[Program],
         runs: Vec<RunSpec>,
         stdin: Stdin,
         mut viewer: Viewer,
     ) -> Result<Viewer> {
         let machine_text = write::to_toml(&self.machine);
-        let image = self.image(program, &self.job(program, runs, stdin)?, &machine_text)?;
+        let image = self.image(programs, &self.job(runs, stdin)?, &machine_text)?;
         let initrd =
             os::memory_file(c"hither-image").map_err(Error::io("making the guest image"))?;
         image.write(std::io::BufWriter::new(&initrd))?;
@@ -356,7 +379,7 @@ impl Lab {
         Emulator::start(start, ours)
     }
 
-    fn job(&self, program: &Program, runs: Vec<RunSpec>, stdin: Stdin) -> Result<Job> {
+    fn job(&self, runs: Vec<RunSpec>, stdin: Stdin) -> Result<Job> {
         let cwd = std::env::current_dir().map_err(Error::io("asking for the current folder"))?;
         let path = std::env::var("PATH").unwrap_or_default();
         let mut env = vec![
@@ -379,14 +402,6 @@ impl Lab {
         env.extend(self.options.env.iter().cloned());
         Ok(Job {
             version: protocol::VERSION,
-            argv: program.argv.clone(),
-            // As typed where it is a path, so that a script sees the same name of itself; the
-            // working folder is the same there.
-            program: if program.argv[0].contains('/') {
-                program.argv[0].clone()
-            } else {
-                text_of(&program.path)?
-            },
             cwd: text_of(&cwd)?,
             env,
             stdin,
@@ -412,7 +427,7 @@ impl Lab {
         })
     }
 
-    fn image(&self, program: &Program, job: &Job, machine_text: &str) -> Result<Image> {
+    fn image(&self, programs: &[Program], job: &Job, machine_text: &str) -> Result<Image> {
         let mut image = Image::new();
         image.add_closure_of(&self.options.agent)?;
         image.add_stripped(&self.options.agent, AGENT_PATH)?;
@@ -421,7 +436,9 @@ impl Lab {
             // It needs no library beyond the C library, which hither needs, too.
             image.add_stripped(&shim, &format!("/hither/{}", parts::SHIM.file))?;
         }
-        image.add_program(&program.path)?;
+        for program in programs {
+            image.add_program(&program.path)?;
+        }
         // Programs reach the shell through system(3), scripts by its name.
         image.add_program(Path::new("/bin/sh"))?;
         for file in &self.options.files {
@@ -454,16 +471,6 @@ impl Lab {
         }
         Ok(image)
     }
-}
-
-fn spec(policy: &str, evidence: Evidence, reset: bool) -> Result<RunSpec> {
-    let choice = Choice::parse(policy, evidence)?;
-    Ok(RunSpec {
-        policy: choice.policy,
-        launch: choice.launch,
-        evidence: choice.evidence,
-        reset,
-    })
 }
 
 /// Where a child that inherits a file finds it.

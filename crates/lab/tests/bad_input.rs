@@ -1,7 +1,7 @@
 //! What can be refused without a boot is refused, with place and remedy. Needs no QEMU.
 
+use hither_core::policy::Rung;
 use hither_lab::error::{Error, STATUS_BAD_INPUT};
-use hither_lab::policies::Evidence;
 use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
 use std::fs;
@@ -30,7 +30,7 @@ fn options(folder: &Path) -> Options {
         back: Vec::new(),
         plugin: None,
         agent: std::env::current_exe().unwrap(),
-        evidence: Evidence::Device,
+        evidence: Rung::Device,
         hither_arguments: Vec::new(),
     }
 }

@@ -124,15 +124,15 @@ fn command(job: &Job, spec: &RunSpec) -> Command {
             .args(["--json", REPORT_PATH])
             .args(&job.hither_arguments)
             .arg("--")
-            .arg(&job.program);
+            .arg(&spec.program);
         command
     } else {
-        let mut command = Command::new(&job.program);
-        command.arg0(&job.argv[0]);
+        let mut command = Command::new(&spec.program);
+        command.arg0(&spec.argv[0]);
         command
     };
     command
-        .args(&job.argv[1..])
+        .args(&spec.argv[1..])
         .current_dir(&job.cwd)
         .env_clear();
     command.envs(job.env.iter().map(|(name, value)| (name, value)));

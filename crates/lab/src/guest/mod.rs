@@ -12,9 +12,10 @@ mod port;
 mod relay;
 mod system;
 
-use crate::policies::{Evidence, Launch};
+use crate::policies::Launch;
 use crate::protocol::{self, Hello, Job, Kind, RunEnded, RunSpec, Stdin};
 use counters::Meter;
+use hither_core::policy::Rung;
 use port::Port;
 use std::fs;
 use std::process::ExitCode;
@@ -117,8 +118,8 @@ fn run(
     }
     system::set_balancing(spec.launch == Launch::Kernel)?;
     if let Some(meter) = meter {
-        hidden.set(spec.evidence == Evidence::Software)?;
-        meter.device().set_pmu_only(spec.evidence == Evidence::Pmu);
+        hidden.set(spec.evidence == Rung::Software)?;
+        meter.device().set_pmu_only(spec.evidence == Rung::Pmu);
     }
     let _ = fs::remove_file(child::REPORT_PATH);
     port.send(Kind::RunStarted, index, b"")?;
@@ -133,7 +134,7 @@ fn run(
             } else {
                 126
             };
-            port.notice(&format!("{} cannot be run: {failure}", job.argv[0]))?;
+            port.notice(&format!("{} cannot be run: {failure}", spec.argv[0]))?;
             return Ok(RunEnded {
                 status,
                 start_ns: 0,

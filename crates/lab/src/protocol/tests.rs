@@ -102,15 +102,15 @@ fn arbitrary_bytes_never_panic() {
 fn job() -> Job {
     Job {
         version: VERSION,
-        argv: vec!["./a b".into(), "--x=\"1\"".into()],
-        program: "/home/u/a b".into(),
         cwd: "/home/u".into(),
         env: vec![("PATH".into(), "/bin".into())],
         stdin: Stdin::Null,
         runs: vec![RunSpec {
+            argv: vec!["./a b".into(), "--x=\"1\"".into()],
+            program: "/home/u/a b".into(),
             policy: "kernel".into(),
             launch: Launch::Kernel,
-            evidence: Evidence::Software,
+            evidence: Rung::Software,
             reset: true,
         }],
         back: vec!["/tmp/out".into()],
@@ -137,9 +137,9 @@ fn a_job_with_a_missing_or_unknown_field_is_refused() {
     assert!(unknown.contains("suprise"), "{unknown}");
     let object = value.as_object_mut().unwrap();
     object.remove("suprise");
-    object.remove("argv");
+    object.remove("cwd");
     let missing = serde_json::from_value::<Job>(value)
         .unwrap_err()
         .to_string();
-    assert!(missing.contains("argv"), "{missing}");
+    assert!(missing.contains("cwd"), "{missing}");
 }
