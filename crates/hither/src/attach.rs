@@ -11,7 +11,7 @@ use hither_agent::host::drive::{self, Session, Told};
 use hither_agent::host::{End, Hands, Supervisor};
 use hither_agent::{Dry, Execute};
 use hither_core::engine::{Engine, EngineConfig};
-use hither_core::foreign::Foreign;
+use hither_core::foreign::{Foreign, shell_word};
 use hither_core::plan::Sampling;
 use hither_core::policy;
 use hither_core::scope::ScopeSpec;
@@ -28,9 +28,6 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-
-/// What decides unless somebody says otherwise.
-const DEFAULT_POLICY: &str = "carrefour";
 
 /// Move the memory of running programs where it is used
 ///
@@ -52,6 +49,7 @@ pub struct Command {
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
     /// What decides: NAME for all scopes, or SCOPE=NAME for the one that was chosen by that word
+    /// [default: auto]
     #[arg(long, value_name = "[SCOPE=]NAME")]
     policy: Vec<String>,
     /// Detach after this time, as 10s or 2m [default: at Ctrl-C, or when those that --pid names and
@@ -64,6 +62,10 @@ pub struct Command {
     /// Decide and move nothing
     #[arg(long)]
     dry_run: bool,
+    /// First put pages that are astray, and cached pages of the programs' files on nodes where they do not
+    /// run, where they belong, as `hither move --astray` and `--files` do
+    #[arg(long, conflicts_with = "undo")]
+    mend: bool,
     /// Put pages back where they were on leaving
     #[arg(long)]
     undo: bool,
@@ -92,8 +94,11 @@ impl Command {
         }
         let topology = Topology::read(&root).context("reading the machine")?;
         let (tracker, why) = self.tracker(&chosen, &root, &topology)?;
-        let engine = self.engine(&chosen)?;
         let scope = Scope::Any(chosen.iter().map(|chosen| chosen.watched.clone()).collect());
+        let mended = self
+            .mend
+            .then(|| placed::mend(&root, &topology, &scope, self.dry_run));
+        let engine = self.engine(&chosen)?;
         let supervisor = Supervisor::alone(&[])?;
         let watch = Watch::new(&root, &topology, scope, tracker);
         let (executor, backend): (Box<dyn Execute>, _) = match self.dry_run {
@@ -112,7 +117,7 @@ impl Command {
             Told::Second(second) => {
                 let processes = second.snapshot.processes.iter();
                 *seen.borrow_mut() = processes.map(|process| process.pid.0).collect();
-                if is_first {
+                if is_first && mended.is_none() {
                     let pids = seen.borrow().clone();
                     *early.borrow_mut() = placed::look_aside(&root, &topology, pids);
                 }
@@ -141,7 +146,7 @@ impl Command {
         };
         let decided = session.finish(supervisor.now_us());
         let early = early.take().and_then(|thread| thread.join().ok());
-        let placed = early.map(|before| Placed {
+        let placed = mended.or(early).map(|before| Placed {
             before,
             after: placed::look(&root, &topology, &seen.borrow()),
         });
@@ -151,7 +156,7 @@ impl Command {
             backend,
             missing: &why,
             placed: placed.as_ref(),
-            is_dry: self.dry_run,
+            does_it: self.dry_run.then(|| self.without_dry_run()),
             undone,
             watched_us: supervisor.now_us(),
             usage: sys::own_usage(),
@@ -169,6 +174,24 @@ impl Command {
             End::Signal(signal) if signal != sys::SIGINT => ExitCode::from(signal_status(signal)),
             _ => ExitCode::SUCCESS,
         })
+    }
+
+    /// The command that does what a dry run decided.
+    fn without_dry_run(&self) -> String {
+        let words = [
+            ("--pid", &self.pid),
+            ("--cgroup", &self.cgroup),
+            ("--name", &self.name),
+            ("--user", &self.user),
+            ("--policy", &self.policy),
+        ];
+        let mut command = "hither attach".to_owned();
+        for (option, values) in words {
+            for value in values {
+                command += &format!(" {option} {}", shell_word(value));
+            }
+        }
+        command
     }
 
     fn engine(&self, chosen: &[Chosen]) -> anyhow::Result<Engine> {
@@ -205,7 +228,7 @@ impl Command {
         };
         match table::to_decide(&**first, &here) {
             Ok(mut tracker) => {
-                tracker.set_sampling(Sampling::Full);
+                tracker.set_sampling(Sampling::Cheap);
                 Ok((tracker, Vec::new()))
             }
             Err(why) if self.dry_run => {

@@ -114,6 +114,9 @@ pub struct Command {
     /// Move at most so many bytes per second: 500M, 2G
     #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
     rate: Option<u64>,
+    /// The table goes to standard error: another command's output is on the other.
+    #[arg(skip)]
+    is_aside: bool,
 }
 
 /// What is to be done, of which process.
@@ -133,6 +136,25 @@ struct Task {
 }
 
 impl Command {
+    /// What puts pages of a process that are astray where they belong, or those of its files; the table
+    /// goes to standard error.
+    pub fn mending(pid: i32, files: bool, dry_run: bool) -> Self {
+        Self {
+            pid: Some(pid),
+            to: None,
+            astray: !files,
+            files,
+            ranges: Vec::new(),
+            mappings: Vec::new(),
+            policy: false,
+            undo: None,
+            dry_run,
+            json: false,
+            rate: None,
+            is_aside: true,
+        }
+    }
+
     /// Runs it.
     ///
     /// # Errors
@@ -151,6 +173,7 @@ impl Command {
                 dry_run: self.dry_run,
                 json: self.json,
                 rate: self.rate,
+                is_aside: self.is_aside,
             };
             return files::run(&order, &root, &topology);
         }
@@ -221,6 +244,7 @@ impl Command {
         };
         match self.json {
             true => print::out(&report.json())?,
+            false if self.is_aside => print::err_report(&report.text(Terminal::of_errors())),
             false => print::report(&report.text(Terminal::of_output()))?,
         }
         Ok(ExitCode::from(match stop {

@@ -37,9 +37,6 @@ const LEAST_INTERVAL_US: u64 = 10_000;
 /// Longest interval in us.
 const MOST_INTERVAL_US: u64 = 10_000_000;
 
-/// What decides unless somebody says where a program belongs.
-const DEFAULT_POLICY: &str = "carrefour";
-
 /// Run a program where it belongs, and move its memory where it is used
 ///
 /// The program's exit status becomes hither's; 128 plus the number of a signal that ended it.
@@ -47,7 +44,7 @@ const DEFAULT_POLICY: &str = "carrefour";
 #[derive(Debug, clap::Args)]
 #[command(infer_long_args = true)]
 pub struct Command {
-    /// What decides what moves while it runs; carrefour, or none where the program is placed. With
+    /// What decides what moves while it runs; auto, or none where the program is placed. With
     /// `none` there is not even a tracker
     #[arg(long, value_name = "NAME", value_parser = policies())]
     policy: Option<String>,
@@ -138,7 +135,7 @@ impl Command {
         match &self.policy {
             Some(policy) => policy,
             None if self.is_placed() => "none",
-            None => DEFAULT_POLICY,
+            None => policy::DEFAULT,
         }
     }
 

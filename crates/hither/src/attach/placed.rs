@@ -1,9 +1,11 @@
 //! What of the programs' memory is astray, and which pages of their files lie elsewhere: before and
 //! after. Looked at beside the loop, as a large process takes a second.
 
+use crate::{moving, print};
 use hither_core::foreign::Foreign;
 use hither_linux::bind::astray::{self, Figures};
 use hither_linux::proc::stat;
+use hither_linux::proc::tree::{Scope, Tree};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use serde_json::{Value, json};
@@ -47,6 +49,29 @@ pub fn look_aside(root: &Root, topology: &Topology, pids: Vec<i32>) -> Option<Jo
     let (root, topology) = (root.clone(), topology.clone());
     let thread = std::thread::Builder::new().name("hither-astray".to_owned());
     thread.spawn(move || look(&root, &topology, &pids)).ok()
+}
+
+/// Puts what is astray, and pages of files that lie elsewhere, where they belong, where that is much;
+/// returns what was found before. A process for which that fails is told and left.
+pub fn mend(root: &Root, topology: &Topology, scope: &Scope, dry_run: bool) -> Figured {
+    let mut tree = Tree::new(root.clone(), scope.clone());
+    if let Err(error) = tree.refresh(0) {
+        print::error(&error.into());
+    }
+    let pids: Vec<i32> = tree.processes().iter().map(|process| process.pid).collect();
+    let found = look(root, topology, &pids);
+    for (&pid, (_, figures)) in &found {
+        let both = [
+            (figures.has_astray(), false),
+            (figures.has_files_elsewhere(), true),
+        ];
+        for (_, files) in both.into_iter().filter(|&(is_much, _)| is_much) {
+            if let Err(error) = moving::Command::mending(pid, files, dry_run).run() {
+                print::error(&error);
+            }
+        }
+    }
+    found
 }
 
 impl Placed {
@@ -120,7 +145,7 @@ fn sum(all: &Figured) -> Figures {
 
 fn percent(figures: &Figures) -> String {
     let share = figures.share();
-    crate::print::or_dash(share, |share| format!("{:.1} %", 100.0 * share))
+    print::or_dash(share, |share| format!("{:.1} %", 100.0 * share))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Who is meant: from words of the command line to scopes.
 
-use super::{Command, DEFAULT_POLICY, check_any};
+use super::{Command, check_any};
 use crate::watchable;
 use anyhow::{Context, bail, ensure};
 use hither_core::foreign::Foreign;
@@ -91,7 +91,7 @@ fn of(name: &str, selector: Selector, watched: Scope) -> Chosen {
         name: name.to_owned(),
         selector,
         watched,
-        policy: DEFAULT_POLICY.to_owned(),
+        policy: policy::DEFAULT.to_owned(),
     }
 }
 

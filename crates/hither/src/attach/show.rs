@@ -75,8 +75,8 @@ pub struct Report<'a> {
     pub missing: &'a [String],
     /// What of the programs' memory is not where it is bound to; `None` where nobody looked.
     pub placed: Option<&'a Placed>,
-    /// Was nothing to be moved?
-    pub is_dry: bool,
+    /// Where nothing was to be moved: the command that moves it.
+    pub does_it: Option<String>,
     /// Was all put back? `None` where that was not asked for.
     pub undone: Option<bool>,
     /// How long it was watched, in us.
@@ -95,10 +95,17 @@ impl Report<'_> {
             "watched for {:.1} s, then detached\n",
             self.watched_us as f64 / 1e6
         );
-        if self.is_dry {
+        if self.does_it.is_some() {
             text += "a dry run: what was decided was not done\n";
         }
         text += &report::decided_text(self.decided, self.backend);
+        match &self.does_it {
+            Some(command) if self.has_work() => {
+                text += &format!("to do it: {}\n", command.shown());
+            }
+            Some(_) => text += "nothing is to be done\n",
+            None => {}
+        }
         match self.undone {
             Some(true) => text += "pages that were moved are back, but for those told above\n",
             Some(false) => text += "not all pages could be put back before the end\n",
@@ -106,6 +113,11 @@ impl Report<'_> {
         }
         text += &self.placed.map_or_else(String::new, Placed::text);
         text + &report::own_cost(&self.usage, self.elapsed)
+    }
+
+    /// Was anything decided?
+    fn has_work(&self) -> bool {
+        self.decided.sums.asked_pages > 0
     }
 
     /// The same as data.
@@ -125,7 +137,8 @@ impl Report<'_> {
         json!({
             "schema": "hither.attach/1",
             "seconds": self.watched_us as f64 / 1e6,
-            "dry_run": self.is_dry,
+            "dry_run": self.does_it.is_some(),
+            "does_it": self.does_it.as_deref().filter(|_| self.has_work()),
             "undone": self.undone,
             "missing": self.missing,
             "astray": self.placed.map(Placed::json),

@@ -212,7 +212,7 @@ fn page() -> Page {
                 vec![
                     Block::Paragraph(verdict.into()),
                     Block::Paragraph("Try next:".into()),
-                    Block::Code("hither run --policy carrefour -- ./solver\n".into()),
+                    Block::Code("hither run -- ./solver\n".into()),
                     table,
                 ],
             ),

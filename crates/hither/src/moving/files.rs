@@ -32,6 +32,8 @@ pub struct Order<'a> {
     pub json: bool,
     /// Bytes per second at most.
     pub rate: Option<u64>,
+    /// The table goes to standard error.
+    pub is_aside: bool,
 }
 
 /// Looks, moves and prints.
@@ -88,6 +90,7 @@ pub fn run(order: &Order<'_>, root: &Root, topology: &Topology) -> anyhow::Resul
     report.rows = open.into_iter().map(|(_, row)| row).collect();
     match order.json {
         true => print::out(&print::json(report.json()))?,
+        false if order.is_aside => print::err_report(&report.text(Terminal::of_errors())),
         false => print::report(&report.text(Terminal::of_output()))?,
     }
     Ok(ExitCode::from(report.status()))

@@ -56,7 +56,7 @@ pub fn run(
     // Before the program: how soon it is gone over for hint faults is decided when it begins.
     if let Some(setup) = &mut setup {
         sys::keep_freed_memory();
-        setup.tracker.set_sampling(Sampling::Full);
+        setup.tracker.set_sampling(Sampling::Cheap);
     }
     let supervisor = Supervisor::start(words, placement.is_some(), |command| {
         let placement = placement.as_ref();
