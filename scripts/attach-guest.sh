@@ -6,12 +6,14 @@
 set -u
 said=/tmp/said
 
-# One program alone, under the kernel's balancing, started by hither, and attached to. The seconds are
-# those that the program tells of its work.
+# One program alone, under the kernel's balancing, started by hither, and attached to, as `run` and
+# `attach` (carrefour), or with another policy, as `run-auto`. The seconds are those that the program tells
+# of its work.
 one() {
-  variant=$1
+  variant=${1%-*} policy=carrefour
+  case $1 in run-* | attach-*) policy=${1#*-} ;; first-touch) variant=$1 ;; esac
   shift
-  echo "== $variant $*" >> $said
+  echo "== $variant $policy $*" >> $said
   case $variant in
     first-touch) "$@" ;;
     kernel)
@@ -19,10 +21,10 @@ one() {
       "$@"
       echo 0 > /proc/sys/kernel/numa_balancing
       ;;
-    run) hither run --policy carrefour -- "$@" 2>> $said ;;
+    run) hither run --policy "$policy" -- "$@" 2>> $said ;;
     attach)
       "$@" &
-      hither attach -p $! 2>> $said
+      hither attach -p $! --policy "$policy" 2>> $said
       wait $!
       ;;
   esac
@@ -40,7 +42,7 @@ gains() {
       done
     done
   done
-  grep -E '^==|campaign|own cost|moved in|refused' $said >&2
+  grep -E '^==|campaign|own cost|moved in|refused|expected|declines|expects' $said >&2
 }
 
 # Anonymous pages of a process by node.

@@ -6,8 +6,8 @@
 //! rule for the whole program, `hither run --place 'size>=4K: blocks'`. The programs keep their
 //! threads on CPUs in order, which fills the nodes as the paper's policy *fill* does.
 //!
-//! `make boot` measures memory, the evidence `ccnuma` the programs too (`HITHER_LONG=1`): that prints
-//! the tables and writes `HITHER_JSON`.
+//! `make boot` measures memory of two nodes. The evidence `ccnuma` has four nodes, too, and with
+//! `HITHER_LONG=1` the programs: that prints the tables and writes `HITHER_JSON`.
 
 use crate::common::built;
 use crate::common::turns::in_turns;
@@ -245,7 +245,7 @@ fn two_nodes_joined_directly() {
 
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
-fn four_nodes_through_a_switch() {
+fn long_four_nodes_through_a_switch() {
     let is_long = std::env::var_os("HITHER_LONG").is_some();
     let bandwidths = bandwidths("ibm-ccnuma", &runs("ibm-ccnuma", 16, &bandwidth_commands()));
     let rows = if is_long { gains() } else { Vec::new() };

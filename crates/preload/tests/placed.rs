@@ -185,7 +185,7 @@ fn no_policy_is_left_behind() {
 fn sixty_four_threads_lose_no_block_and_no_mapping() {
     let stage = stage();
     for plan in plans() {
-        let mut command = command(&stage, &plan, &["storm", "64", "1000"]);
+        let mut command = command(&stage, &plan, &["storm", "64", "300"]);
         for beneath in ["", ALLOCATORS[0], ALLOCATORS[1]] {
             command.env("LD_PRELOAD", format!("{}:{beneath}", shim().display()));
             assert_eq!(told(&mut command), "storm is over\n", "{beneath}: {plan}");
