@@ -112,7 +112,7 @@ drawings: setup
 
 evidence: lab
 	@$(STEP) 'set-up: measured programs' scripts/setup.sh --evidence
-	@$(STEP) 'evidence' env MACHINE=$(MACHINE) CPUS=$(CPUS) POLICIES=$(POLICIES) \
+	@$(STEP) 'evidence' env MACHINE=$(MACHINE) CPUS=$(CPUS) POLICIES=$(POLICIES),auto@software \
 		REPEAT=$(REPEAT) scripts/evidence.sh $(TABLES)
 
 # Builds nothing, so that it may run as another user than the one who built.

@@ -2,7 +2,8 @@
 # usage: evidence.sh [--list] [TABLE...]
 # Records comparisons in docs/evidence/: TABLE.json as the laboratory gives it, TABLE.md with date,
 # commit, machine file and command. Without names it records every table. A table that fails
-# leaves the old one as it was, and the others are still recorded.
+# leaves the old one as it was, and the others are still recorded. A table that this commit has recorded is
+# left as it is, so that who was interrupted goes on where it stopped; AGAIN=1 records it again.
 # MACHINE, CPUS, POLICIES and REPEAT come from the Makefile; MOVES, the least number of requests of
 # each kind, and TORTURE, which multiplies its stores and deaths, from whoever wants them otherwise.
 set -uo pipefail
@@ -10,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 MACHINE=${MACHINE:-machines/opteron8385.toml}
 CPUS=${CPUS:-8}
-POLICIES=${POLICIES:-first-touch,interleave,kernel,carrefour}
+POLICIES=${POLICIES:-first-touch,interleave,kernel,auto@pmu,auto@software}
 REPEAT=${REPEAT:-3}
 MOVES=${MOVES:-1000}
 TORTURE=${TORTURE:-10}
@@ -25,7 +26,7 @@ sql+='with recursive c(x) as (select 1 union all select x + 1 from c where x < 3
 sql+=' insert into t select x, (x * 7919) % 100003, printf("row %d", x) from c;'
 sql+='create index i on t(v); select count(*), sum(a.v + b.v) from t a join t b on a.v = b.k;'
 
-# name|what it shows|command, in the shell's words. Rounds of our own programs give at least 10 s of
+# name|what it shows|command, in the shell's words|options of the comparison that are not the usual ones. Rounds of our own programs give at least 10 s of
 # guest time under the fastest policy, so that the kernel's balancing, which starts after 1 s, has
 # its chance.
 tables=(
@@ -40,6 +41,26 @@ tables=(
   "zstd|Zstandard's own benchmark, eight compressing threads, then one that decompresses|/usr/bin/zstd -b9 -i0 -T8"
   "stress-ng|stress-ng's memory-bandwidth stressor, eight processes|/usr/bin/stress-ng --stream 8 --stream-ops 120 --stream-l3-size 4M"
 )
+
+# Where auto gains, and where it has to keep still: runs of two to five seconds on two machines, and once on
+# an older kernel.
+for row in opteron8385:24:120:300:450: skylake8160:72:480:900:900: opteron8385:24:120:300::6.12; do
+  IFS=: read -r machine shared partitioned local cg kernel <<< "$row"
+  options="--machine machines/$machine.toml --repeat 1 --policies"
+  name=$machine where=$machine
+  if [ -n "$kernel" ]; then
+    options+=" first-touch,auto@pmu,auto@software --kernel $kernel"
+    name+="-$kernel" where+=", Linux $kernel"
+  else
+    options+=" $POLICIES"
+  fi
+  tables+=(
+    "$name-shared|all threads read points that one thread wrote, on $where|$programs/cluster shared --rounds $shared|$options"
+    "$name-partitioned|each thread reads its part of points that one thread wrote, on $where|$programs/cluster partitioned --rounds $partitioned|$options"
+    "$name-local|each thread reads what it wrote: nothing to gain, on $where|$programs/cluster local --rounds $local|$options"
+  )
+  [ -z "$cg" ] || tables+=("$name-cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain, on $where|$programs/cg --products $cg|$options")
+done
 
 bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 8 --timeout 12h -- \
 target/release/hither bench service"
@@ -142,22 +163,25 @@ report() {
 
 # Writes both files of one table, or neither.
 record() {
-  local name=$1 what=$2 command=$3 words json text start
+  local name=$1 what=$2 command=$3 options=$4 words json text start machine=$MACHINE
   eval "words=($command)"
+  options=${options:---machine $MACHINE --repeat $REPEAT --policies $POLICIES}
+  read -ra options <<< "$options"
+  machine=${options[1]}
   json=$(mktemp) && text=$(mktemp) || return
   start=$(date +%s)
-  local compare=(target/release/hither lab compare --machine "$MACHINE" --cpus "$CPUS"
-    --policies "$POLICIES" --repeat "$REPEAT" --timeout 12h --json -- "${words[@]}")
+  local compare=(target/release/hither lab compare "${options[@]}" --cpus "$CPUS" --timeout 12h --json
+    -- "${words[@]}")
   if ! "${compare[@]}" > "$json" || ! cargo xtask evidence "$json" > "$text.table"; then
     rm -f "$json" "$text" "$text.table"
     return 1
   fi
   {
     heading "$name" "$what" "$(($(date +%s) - start))"
-    printf -- '- machine file: `%s` (sha256 %s)\n' "$MACHINE" "$(sha256sum "$MACHINE" | cut -c 1-12)"
+    printf -- '- machine file: `%s` (sha256 %s)\n' "$machine" "$(sha256sum "$machine" | cut -c 1-12)"
     printf -- '- command: `%s`\n' "${compare[*]@Q}"
     cat "$text.table"
-    printf '\nMedian of %s runs in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "$REPEAT"
+    printf '\nMedian of %s runs in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "${options[3]}"
     printf 'the policy'"'"'s, less one; the words are those of docs/ARCHITECTURE.md.\n'
   } > "$text"
   mkdir -p "$folder"
@@ -181,15 +205,33 @@ done
 # The laboratory ends its guest on an interrupt and exits; no further table is wanted then.
 trap 'exit 130' INT
 failed=0
+# Tables that are to be recorded, what they took last time, and how many are new.
+rows=() seconds=0 unknown=0
 for row in "${tables[@]}" "${reports[@]}"; do
-  IFS='|' read -r name what command <<< "$row"
+  name=${row%%|*}
   if [ "${#wanted[@]}" -gt 0 ] && ! printf '%s\n' "${wanted[@]}" | grep -qx -- "$name"; then
     continue
   fi
+  if [ -z "${AGAIN:-}" ] && grep -qsx -- "- commit: $commit" "$folder/$name.md"; then
+    printf 'evidence: %s is of this commit already\n' "$name"
+    continue
+  fi
+  rows+=("$row")
+  took=$(sed -n 's/^- host: .*, \([0-9]*\) s$/\1/p' "$folder/$name.md" 2> /dev/null | head -n 1)
+  [ -n "$took" ] && seconds=$((seconds + took)) || unknown=$((unknown + 1))
+done
+awk -v all="${#rows[@]}" -v seconds="$seconds" -v unknown="$unknown" 'BEGIN {
+  printf "evidence: %d tables, %.1f hours of the host by what they took last time; %d of them were never timed\n",
+    all, seconds / 3600, unknown }'
+for row in "${rows[@]}"; do
+  IFS='|' read -r name what command <<< "$row"
+  options=
   printf '[%4d s] evidence: %s\n' "$(($(date +%s) - ${HITHER_START:-$(date +%s)}))" "$name"
   kind=record
   printf '%s\n' "${reports[@]}" | cut -d '|' -f 1 | grep -qx -- "$name" && kind=report
-  if ! "$kind" "$name" "$what" "$command"; then
+  # Commands of reports may have pipes.
+  [ "$kind" = report ] || IFS='|' read -r command options <<< "$command"
+  if ! "$kind" "$name" "$what" "$command" "$options"; then
     printf 'evidence: %s FAILED; its old table stays\n' "$name" >&2
     failed=1
   fi

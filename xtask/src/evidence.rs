@@ -128,8 +128,31 @@ fn table(result: &Value) -> Result<String> {
     Ok(text)
 }
 
-/// One row per result in `docs/evidence`: how much faster each policy is than first-touch.
+/// One row per result in `docs/evidence` that has a policy on evidence of real machines: how much faster each
+/// policy is than first-touch.
 pub fn summary(root: &Path) -> Result<String> {
+    let mut results = recorded(root)?;
+    results.retain(|(_, result)| {
+        let mut names = result["rows"].as_array().into_iter().flatten();
+        names.any(|row| {
+            row["policy"]
+                .as_str()
+                .is_some_and(|name| name.contains('@'))
+        })
+    });
+    if results.is_empty() {
+        return Ok("\nNo results are recorded yet: `make evidence` records them.\n\n".to_owned());
+    }
+    summarise(&results)
+}
+
+/// What was expected of runs before their first move, or when they declined, beside what came.
+pub fn forecasts(root: &Path) -> Result<String> {
+    forecast_table(&recorded(root)?)
+}
+
+/// Results with their names.
+fn recorded(root: &Path) -> Result<Vec<(String, Value)>> {
     let folder = root.join("docs/evidence");
     let mut paths = Vec::new();
     if folder.is_dir() {
@@ -148,10 +171,63 @@ pub fn summary(root: &Path) -> Result<String> {
             .into_owned();
         results.push((name, load(&path)?));
     }
-    if results.is_empty() {
-        return Ok("\nNo results are recorded yet: `make evidence` records them.\n\n".to_owned());
+    Ok(results)
+}
+
+/// A forecast and how many times as fast as by first touch the program's steady part ran.
+fn forecast_table(results: &[(String, Value)]) -> Result<String> {
+    let mut text =
+        "\n| run | expected, times as fast | came | error |\n|---|--:|--:|--:|\n".to_owned();
+    let (mut errors, mut within, mut in_points, mut wrong_signs) = (Vec::new(), 0, 0, 0);
+    for (name, result) in results {
+        let rows = rows(result)?;
+        let first_touch = base(rows, "steady_seconds").and_then(median);
+        for row in rows {
+            let runs = row["runs"].as_array().into_iter().flatten();
+            for run in runs {
+                let forecast = &run["hither"]["decided"]["summary"]["forecast"];
+                let figures = forecast["speed_up"]
+                    .as_f64()
+                    .zip(forecast["error"].as_f64());
+                let came = first_touch.zip(run["steady_seconds"].as_f64());
+                let (Some((expected, error)), Some((first_touch, steady))) = (figures, came) else {
+                    continue;
+                };
+                let came = first_touch / steady;
+                let off = expected / came - 1.0;
+                errors.push(off.abs());
+                within += usize::from((came - expected).abs() <= error);
+                in_points += usize::from((came - expected).abs() <= 0.1);
+                let is_told = (expected - 1.0).abs() > error;
+                wrong_signs += usize::from(is_told && (expected > 1.0) != (came > 1.0));
+                let policy = row["policy"].as_str().unwrap_or("");
+                let _ = writeln!(
+                    text,
+                    "| [{name}](evidence/{name}.md), {policy} | {expected:.2} ({:.2} to {:.2}) | {came:.2} | {:+.0} % |",
+                    expected - error,
+                    expected + error,
+                    off * 100.0
+                );
+            }
+        }
     }
-    summarise(&results)
+    if errors.is_empty() {
+        return Ok("\nNo forecast is recorded yet: `make evidence` records them.\n\n".to_owned());
+    }
+    errors.sort_by(f64::total_cmp);
+    let at = |share: f64| 100.0 * errors[((errors.len() - 1) as f64 * share).round() as usize];
+    let _ = write!(
+        text,
+        "\nOf {} forecasts half are off by {:.0} % at most, nine in ten by {:.0} %, the worst by {:.0} %; {} came \
+         within the range that was told, {in_points} within 10 points. The direction was wrong in {wrong_signs} of \
+         those that told one.\n\n",
+        errors.len(),
+        at(0.5),
+        at(0.9),
+        at(1.0),
+        within,
+    );
+    Ok(text)
 }
 
 fn summarise(results: &[(String, Value)]) -> Result<String> {
@@ -233,6 +309,30 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("| [cluster](docs/evidence/cluster.md) | 10.00 s | +100.0 % |"));
+    }
+
+    #[test]
+    fn forecasts_are_held_against_what_came() {
+        let run = |expected: f64, steady: f64| {
+            json!({"steady_seconds": steady, "hither": {"decided": {"summary": {"forecast":
+                {"speed_up": expected, "error": 0.3}}}}})
+        };
+        let result = json!({"schema": SCHEMA, "rows": [
+            {"policy": "first-touch", "steady_seconds": {"median": 10.0}, "runs": [{"hither": null}]},
+            {"policy": "auto@pmu", "steady_seconds": {"median": 5.0},
+             "runs": [run(2.2, 5.0), run(1.5, 12.5)]},
+        ]});
+        let text = forecast_table(&[("x".to_owned(), result)]).unwrap();
+        assert!(
+            text.contains("| [x](evidence/x.md), auto@pmu | 2.20 (1.90 to 2.50) | 2.00 | +10 % |"),
+            "{text}"
+        );
+        assert!(text.contains("Of 2 forecasts"), "{text}");
+        assert!(
+            text.contains("1 came within the range that was told, 0 within"),
+            "{text}"
+        );
+        assert!(text.contains("wrong in 1 of"), "{text}");
     }
 
     #[test]

@@ -80,7 +80,10 @@ fn part(root: &Path, name: &str) -> Result<String> {
         "workloads" => Ok(workloads()),
         "machines" => machines(root),
         "evidence" => evidence::summary(root),
-        other => bail!("there is no generated part `{other}`: it is workloads, machines, evidence"),
+        "forecasts" => evidence::forecasts(root),
+        other => bail!(
+            "there is no generated part `{other}`: it is workloads, machines, evidence, forecasts"
+        ),
     }
 }
 

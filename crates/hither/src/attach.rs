@@ -12,7 +12,6 @@ use hither_agent::host::{End, Hands, Supervisor};
 use hither_agent::{Dry, Execute};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::{Foreign, shell_word};
-use hither_core::plan::Sampling;
 use hither_core::policy;
 use hither_core::scope::ScopeSpec;
 use hither_linux::proc::tree::Scope;
@@ -228,7 +227,8 @@ impl Command {
         };
         match table::to_decide(&**first, &here) {
             Ok(mut tracker) => {
-                tracker.set_sampling(Sampling::Cheap);
+                let sampling = tracker.first_sampling();
+                tracker.set_sampling(sampling);
                 Ok((tracker, Vec::new()))
             }
             Err(why) if self.dry_run => {

@@ -7,7 +7,6 @@ use hither_agent::host::drive::{self, Decided, Session, Told};
 use hither_agent::host::{Beat, Client, End, Hands, Supervisor};
 use hither_agent::{LEAST_SLEEP_US, Movers};
 use hither_core::engine::Engine;
-use hither_core::plan::Sampling;
 use hither_linux::root::Root;
 use hither_linux::sys::{self, Ended, Usage};
 use hither_linux::topology::Topology;
@@ -56,7 +55,8 @@ pub fn run(
     // Before the program: how soon it is gone over for hint faults is decided when it begins.
     if let Some(setup) = &mut setup {
         sys::keep_freed_memory();
-        setup.tracker.set_sampling(Sampling::Cheap);
+        let sampling = setup.tracker.first_sampling();
+        setup.tracker.set_sampling(sampling);
     }
     let supervisor = Supervisor::start(words, placement.is_some(), |command| {
         let placement = placement.as_ref();

@@ -248,7 +248,7 @@ pub fn doctor(checks: &[Check], standings: &[Standing], terminal: Terminal) -> S
         ));
     }
     text.push_str("\nevidence of each policy here: pmu is better than software\n");
-    for standing in standings {
+    for (number, standing) in standings.iter().enumerate() {
         let evidence = standing.rung.map_or("", |rung| rung.name());
         let answer = match standing.works {
             true => ("works", Colour::Good),
@@ -258,7 +258,13 @@ pub fn doctor(checks: &[Check], standings: &[Standing], terminal: Terminal) -> S
             Some(tracker) => format!("{evidence} ({tracker}): {}", standing.found),
             None => standing.found.clone(),
         }];
-        sentences.extend(standing.raise.iter().map(|raise| format!("for {raise}")));
+        let same = |other: &&Standing| other.raise == standing.raise;
+        match standings[..number].iter().find(same) {
+            Some(other) if !standing.raise.is_empty() => {
+                sentences.push(format!("for better evidence: as {}", other.policy));
+            }
+            _ => sentences.extend(standing.raise.iter().map(|raise| format!("for {raise}"))),
+        }
         text.push_str(&row(
             "policy",
             standing.policy,

@@ -58,6 +58,15 @@ pub trait Tracker {
         table::rung(self.name())
     }
 
+    /// How densely to sample at first. A few samples tell whether there is anything to do, and cost next to
+    /// nothing; by hint faults a program must be gone over whole.
+    fn first_sampling(&self) -> Sampling {
+        match self.rung() {
+            Some(Rung::Software) => Sampling::Full,
+            _ => Sampling::Cheap,
+        }
+    }
+
     /// How densely to sample from now on.
     fn set_sampling(&mut self, sampling: Sampling);
 
