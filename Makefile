@@ -69,17 +69,18 @@ demo: lab
 		--- target/release/cluster partitioned --rounds $(PARTITIONED) \
 		--- target/release/cluster local --rounds $(LOCAL)
 
-# Checks first, so that a slip shows within a minute. Boots leave a third of two cores idle, which is
-# enough for the models and for building the unit tests.
-test: check
+# Boots leave a third of two cores idle, which is enough for the checks, the models and for building the
+# unit tests. Who wants to know of a slip within a minute runs `make check`.
+test: setup
 	@$(MAKE) --no-print-directory --jobs=2 boot meanwhile
 	@$(MAKE) --no-print-directory unit python
 
-meanwhile: model
-	@$(STEP) 'unit tests: build' chrt --idle 0 cargo test --quiet --workspace --no-run
+meanwhile: IDLE := chrt --idle 0
+meanwhile: check model
+	@$(STEP) 'unit tests: build' $(IDLE) cargo test --quiet --workspace --no-run
 
 check: setup
-	@$(STEP) 'check: formatting, clippy, tidy' cargo xtask check
+	@$(STEP) 'check: formatting, clippy, tidy' $(IDLE) cargo xtask check
 
 unit: setup
 	@$(STEP) 'unit tests' cargo test --quiet --workspace
@@ -88,12 +89,11 @@ unit: setup
 python: setup
 	@$(STEP) 'Python: wheel, tests, examples' scripts/python.sh
 
-# Each has a target folder of its own, so that neither rebuilds what the other has built. No clock is
-# in them, so that they may take what CPU time others leave.
+# Each has a target folder of its own, so that neither rebuilds what the other has built.
 model: setup
-	@$(STEP) 'model: loom' chrt --idle 0 env RUSTFLAGS='--cfg loom' \
+	@$(STEP) 'model: loom' $(IDLE) env RUSTFLAGS='--cfg loom' \
 		cargo test --quiet --release --package hither-mover --lib --target-dir target/loom
-	@$(STEP) 'model: shuttle' chrt --idle 0 env RUSTFLAGS='--cfg shuttle' \
+	@$(STEP) 'model: shuttle' $(IDLE) env RUSTFLAGS='--cfg shuttle' \
 		cargo test --quiet --release --package hither-mover --lib --target-dir target/shuttle
 
 # One at a time: two emulated machines on two cores wait for each other, 1919 s in all instead of 1390.

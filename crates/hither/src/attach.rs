@@ -94,9 +94,13 @@ impl Command {
         let topology = Topology::read(&root).context("reading the machine")?;
         let (tracker, why) = self.tracker(&chosen, &root, &topology)?;
         let scope = Scope::Any(chosen.iter().map(|chosen| chosen.watched.clone()).collect());
-        let mended = self
-            .mend
-            .then(|| placed::mend(&root, &topology, &scope, self.dry_run));
+        let mended = match self.mend {
+            false => None,
+            true => match placed::mend(&root, &topology, &scope, self.dry_run) {
+                Ok(found) => Some(found),
+                Err(status) => return Ok(ExitCode::from(status)),
+            },
+        };
         let engine = self.engine(&chosen)?;
         let supervisor = Supervisor::alone(&[])?;
         let watch = Watch::new(&root, &topology, scope, tracker);

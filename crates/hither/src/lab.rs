@@ -227,7 +227,7 @@ fn compare(arguments: CompareArguments) -> anyhow::Result<ExitCode> {
                 .collect();
             let (head, rows) = programs.table();
             let head: Vec<&str> = head.iter().map(String::as_str).collect();
-            text += "times as fast as with first-touch, end to end\n\n";
+            text += &format!("times as fast as {}, end to end\n\n", programs.base());
             text += &Table::new(&head, &rows).text(terminal);
             (text, serde_json::to_value(&programs)?)
         }

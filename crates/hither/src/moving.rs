@@ -161,6 +161,14 @@ impl Command {
     /// Bad input: no such process, node, tier, mapping; a process of somebody else. What happens
     /// once pages move is an outcome and is printed.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        self.carry_out().map(ExitCode::from)
+    }
+
+    /// The same, with the exit status as a number.
+    ///
+    /// # Errors
+    /// As [`Command::run`].
+    pub fn carry_out(self) -> anyhow::Result<u8> {
         let root = Root::host();
         let topology = Topology::read(&root).context("reading the machine")?;
         let undo = self.undo.as_deref().map(Undo::read).transpose()?;
@@ -247,12 +255,12 @@ impl Command {
             false if self.is_aside => print::err_report(&report.text(Terminal::of_errors())),
             false => print::report(&report.text(Terminal::of_output()))?,
         }
-        Ok(ExitCode::from(match stop {
+        Ok(match stop {
             Some(Stop::Signal(signal)) => signal_status(signal),
             Some(Stop::Gone) => STATUS_FAILED,
             None if self.dry_run => 0,
             None => status(&report.total()),
-        }))
+        })
     }
 
     fn selection(&self) -> Selection<'_> {

@@ -51,7 +51,7 @@ fn each_scope_has_its_processes_its_line_and_its_account() {
     assert!(report["seconds"].as_f64().unwrap() >= 1.5, "{report}");
     let scopes = report["scopes"].as_array().unwrap();
     let named = |at: usize| (scopes[at]["name"].as_str(), scopes[at]["policy"].as_str());
-    assert_eq!(named(0), (Some(&*pid), Some("carrefour")));
+    assert_eq!(named(0), (Some(&*pid), Some("auto")));
     assert_eq!(named(1), (Some("attach-pair-?"), Some("none")));
     for scope in scopes {
         assert_eq!(scope["summary"]["moved_pages"], 0);
@@ -67,6 +67,7 @@ fn each_scope_has_its_processes_its_line_and_its_account() {
         " attach-pair-?: 1 processes; ",
         "attach-none: no process yet; those that come are taken",
         "a dry run: what was decided was not done",
+        "nothing is to be done",
     ] {
         assert!(told.contains(line), "`{line}` is not in {told}");
     }

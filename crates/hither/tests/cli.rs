@@ -76,6 +76,24 @@ fn the_doctor_names_works_and_remedies() {
         let remedy = check["remedy"].as_str().unwrap();
         assert_eq!(check["works"].as_bool(), Some(remedy.is_empty()), "{check}");
     }
+    // Of each policy: the evidence that it would stand on, or what would give it some.
+    let policies = document["policies"].as_array().unwrap();
+    let names: Vec<&str> = policies
+        .iter()
+        .filter_map(|one| one["policy"].as_str())
+        .collect();
+    assert_eq!(names, ["none", "auto", "carrefour", "wrong-node"]);
+    for one in policies {
+        let is_told = one["evidence"].is_string() || one["policy"] == "none";
+        let can_be_raised = !one["raise"].as_array().unwrap().is_empty();
+        assert!(is_told || can_be_raised, "{one}");
+        assert_eq!(
+            one["tracker"].is_string(),
+            one["evidence"].is_string(),
+            "{one}"
+        );
+        assert!(!one["found"].as_str().unwrap().is_empty(), "{one}");
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@
 //! rule for the whole program, `hither run --place 'size>=4K: blocks'`. The programs keep their
 //! threads on CPUs in order, which fills the nodes as the paper's policy *fill* does.
 //!
-//! `make boot` measures memory of two nodes. The evidence `ccnuma` has four nodes, too, and with
-//! `HITHER_LONG=1` the programs: that prints the tables and writes `HITHER_JSON`.
+//! `make boot` leaves them out (`long_`): the evidence `ccnuma` has them, with `HITHER_LONG=1` the programs,
+//! too. That prints the tables and writes `HITHER_JSON`.
 
 use crate::common::built;
 use crate::common::turns::in_turns;
@@ -235,7 +235,7 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
 
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
-fn two_nodes_joined_directly() {
+fn long_two_nodes_joined_directly() {
     let runs = runs("ibm-two-node", 8, &bandwidth_commands());
     let bandwidths = bandwidths("ibm-two-node", &runs);
     write_json("ibm-two-node", &bandwidths, &[]);

@@ -14,6 +14,8 @@ use std::thread::JoinHandle;
 
 /// Processes that are looked at.
 const MOST_PROCESSES: usize = 256;
+/// Exit statuses above it are of signals.
+const SIGNALLED: u8 = 128;
 /// Processes that are named.
 const MOST_NAMED: usize = 5;
 
@@ -53,7 +55,10 @@ pub fn look_aside(root: &Root, topology: &Topology, pids: Vec<i32>) -> Option<Jo
 
 /// Puts what is astray, and pages of files that lie elsewhere, where they belong, where that is much;
 /// returns what was found before. A process for which that fails is told and left.
-pub fn mend(root: &Root, topology: &Topology, scope: &Scope, dry_run: bool) -> Figured {
+///
+/// # Errors
+/// The exit status, where a signal ended it.
+pub fn mend(root: &Root, topology: &Topology, scope: &Scope, dry_run: bool) -> Result<Figured, u8> {
     let mut tree = Tree::new(root.clone(), scope.clone());
     if let Err(error) = tree.refresh(0) {
         print::error(&error.into());
@@ -66,12 +71,14 @@ pub fn mend(root: &Root, topology: &Topology, scope: &Scope, dry_run: bool) -> F
             (figures.has_files_elsewhere(), true),
         ];
         for (_, files) in both.into_iter().filter(|&(is_much, _)| is_much) {
-            if let Err(error) = moving::Command::mending(pid, files, dry_run).run() {
-                print::error(&error);
+            match moving::Command::mending(pid, files, dry_run).carry_out() {
+                Ok(status) if status > SIGNALLED => return Err(status),
+                Ok(_) => {}
+                Err(error) => print::error(&error),
             }
         }
     }
-    found
+    Ok(found)
 }
 
 impl Placed {

@@ -18,7 +18,6 @@ use hither_linux::topology::Topology;
 use hither_mover::Backend;
 use report::{Done, Report, Row};
 use std::os::unix::fs::MetadataExt;
-use std::process::ExitCode;
 
 /// What is asked for.
 pub struct Order<'a> {
@@ -40,7 +39,7 @@ pub struct Order<'a> {
 ///
 /// # Errors
 /// No such process, or another user's; a target that is not there.
-pub fn run(order: &Order<'_>, root: &Root, topology: &Topology) -> anyhow::Result<ExitCode> {
+pub fn run(order: &Order<'_>, root: &Root, topology: &Topology) -> anyhow::Result<u8> {
     let pid = order.pid;
     let about = || format!("--files: process {pid}");
     check_owner(root, pid)?;
@@ -93,7 +92,7 @@ pub fn run(order: &Order<'_>, root: &Root, topology: &Topology) -> anyhow::Resul
         false if order.is_aside => print::err_report(&report.text(Terminal::of_errors())),
         false => print::report(&report.text(Terminal::of_output()))?,
     }
-    Ok(ExitCode::from(report.status()))
+    Ok(report.status())
 }
 
 /// Files of another user's process are root's to move.

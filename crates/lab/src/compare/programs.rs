@@ -54,6 +54,15 @@ impl Programs {
         }
     }
 
+    /// The policy that speeds are measured against.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        let first = self.comparisons.first();
+        first
+            .and_then(|first| super::base(&first.rows))
+            .map_or("", |row| &row.policy)
+    }
+
     /// Names of columns and a row for each policy: speeds with each program, their geometric mean, and
     /// that of the steady parts.
     #[must_use]
@@ -127,6 +136,7 @@ mod tests {
             ),
             comparison("cg -x", [Some(1.0), Some(0.5)]),
         ]);
+        assert_eq!(programs.base(), "first-touch");
         let (head, rows) = programs.table();
         assert_eq!(
             head,

@@ -5,7 +5,7 @@ use crate::Stepped;
 use hither_core::engine::EngineConfig;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::Sampling;
-use hither_core::policy::{self, EvidenceKind};
+use hither_core::policy;
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
 use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
