@@ -99,11 +99,10 @@ fn shared_memory_has_moved(told: &str) {
 }
 
 /// `hither lab run` of a shell's command on 4 + 4 CPUs, with the files it names; what it printed.
-fn run(script: &str, files: &[&Path], options: &[&str]) -> String {
+fn run(script: &str, files: &[&Path]) -> String {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
     let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "8", "--timeout", "9m"])
-        .args(options)
         .arg("--machine")
         .arg(&machine)
         .args(files.iter().flat_map(|file| [Path::new("--file"), file]))
@@ -120,7 +119,7 @@ fn run(script: &str, files: &[&Path], options: &[&str]) -> String {
 #[ignore = "boots QEMU; make test runs it"]
 fn long_requests_cost_less_than_calls() {
     let words = "bench service --json - --pages small --sizes 64K,1M --repeat 32";
-    let told = run(&format!("{AGENT_PATH} {words}"), &[], &[]);
+    let told = run(&format!("{AGENT_PATH} {words}"), &[]);
     let report: Value = serde_json::from_str(&told).unwrap();
     let swap = &report["backends"][1];
     assert_eq!(swap["name"], "swap");
@@ -160,7 +159,7 @@ fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
     let program = built("examples/move_torture");
     let torture = |scenario: &str| {
         format!(
-            "'{}' {scenario} --nodes 2 --rounds 4 --stores 30000 --seed 7",
+            "'{}' {scenario} --nodes 2 --rounds 6 --stores 40000 --seed 7",
             program.display()
         )
     };
@@ -172,7 +171,7 @@ fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
         torture("forks"),
         placed.display()
     );
-    let told = run(&script, &[&program, &placed], &["--no-plugin"]);
+    let told = run(&script, &[&program, &placed]);
     println!("{told}");
     shared_memory_has_moved(&told);
 }

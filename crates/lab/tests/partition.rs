@@ -35,15 +35,7 @@ fn run(script: &str, program: &Path, timeout: &str) -> String {
     let machine_file = folder.path().join("eight.toml");
     std::fs::write(&machine_file, machine()).unwrap();
     let output = Command::new(built("hither"))
-        .args([
-            "lab",
-            "run",
-            "--no-plugin",
-            "--cpus",
-            "8",
-            "--memory",
-            "160",
-        ])
+        .args(["lab", "run", "--cpus", "8", "--memory", "160"])
         .args(["--timeout", timeout])
         .arg("--machine")
         .arg(&machine_file)
