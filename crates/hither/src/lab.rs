@@ -188,7 +188,7 @@ fn setup(install: bool, refresh: bool) -> anyhow::Result<ExitCode> {
 
 fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let command = texts(arguments.command)?;
-    Choice::parse(&arguments.policy, arguments.machine.evidence.into())?;
+    Choice::parse(&arguments.policy, arguments.machine.evidence)?;
     warn_of_files(&command, &arguments.machine.files);
     let lab = prepare(arguments.machine, arguments.explain)?;
     let (run, setting) = lab.run(&command, &arguments.policy)?;
