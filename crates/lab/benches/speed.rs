@@ -7,7 +7,7 @@
 //! in boots of its own and the faster run counts, because other work on the host can only slow it
 //! down.
 
-use hither_lab::policies::Evidence;
+use hither_core::policy::Rung;
 use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn options(mode: Option<PluginMode>, agent: &Path) -> Options {
         back: Vec::new(),
         plugin: mode,
         agent: agent.to_owned(),
-        evidence: Evidence::Device,
+        evidence: Rung::Device,
         hither_arguments: Vec::new(),
     }
 }
