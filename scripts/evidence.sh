@@ -181,7 +181,7 @@ record() {
     printf -- '- machine file: `%s` (sha256 %s)\n' "$machine" "$(sha256sum "$machine" | cut -c 1-12)"
     printf -- '- command: `%s`\n' "${compare[*]@Q}"
     cat "$text.table"
-    printf '\nMedian of %s runs in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "${options[3]}"
+    printf '\nMedian of %s run(s) in one boot, in alternating order. Speed is first-touch'"'"'s seconds over\n' "${options[3]}"
     printf 'the policy'"'"'s, less one; the words are those of docs/ARCHITECTURE.md.\n'
   } > "$text"
   mkdir -p "$folder"

@@ -228,7 +228,7 @@ fn missing_evidence_is_said_before_the_program_starts() {
     ];
     refused(&arguments, "tracker opium:");
     refused(&arguments, "hither lab run");
-    refused(&arguments, "tracker residency: it does not tell");
+    refused(&arguments, "tracker hintfault:");
     assert!(!mark.exists(), "the program was started all the same");
 }
 
