@@ -143,7 +143,7 @@ fn where_nothing_is_to_be_gained_little_is_lost() {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn samples_agree_with_exact_counts() {
-    let mut commands = vec!["cluster mixed --rounds 12"];
+    let mut commands = vec!["cluster mixed --rounds 16"];
     if std::env::var_os("HITHER_LONG").is_some() {
         commands.extend(["memlat", "stream"]);
         commands.extend(["gups --updates 4000000", "kvstore --operations 2000000"]);
