@@ -3,10 +3,10 @@
 MACHINE  ?= machines/opteron8385.toml
 CPUS     ?= 8
 POLICIES ?= first-touch,interleave,kernel,auto@pmu
-# Rounds of the demonstration's programs: some 1.3 s of guest time each by first touch.
-SHARED      ?= 6
-PARTITIONED ?= 48
-LOCAL       ?= 150
+# Rounds of the demonstration's programs: 0.6 to 1.5 s of guest time each by first touch.
+SHARED      ?= 7
+PARTITIONED ?= 52
+LOCAL       ?= 70
 REPEAT   ?= 3
 
 # Who builds once has no use for what makes the next build quicker.
