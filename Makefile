@@ -6,7 +6,7 @@ POLICIES ?= first-touch,interleave,kernel,auto@pmu
 # Rounds of the demonstration's programs: 0.6 to 1.5 s of guest time each by first touch.
 SHARED      ?= 7
 PARTITIONED ?= 52
-LOCAL       ?= 70
+LOCAL       ?= 60
 REPEAT   ?= 3
 
 # Who builds once has no use for what makes the next build quicker.
