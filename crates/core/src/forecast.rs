@@ -37,8 +37,8 @@ const LEAST_SAMPLES: f64 = 400.0;
 const WINDOW: u32 = 30;
 /// Blocks that are remembered at most: 128 GiB.
 const MOST_BLOCKS: usize = 1 << 16;
-/// Error of the model, as a share of the gain that it tells: an estimate, no distribution was measured
-/// (docs/cli.md has what was).
+/// Error of the model, as a share of the gain that it tells: an estimate. What was told and what came is
+/// in docs/cli.md.
 const MODEL_ERROR: f64 = 0.4;
 /// Below this share of the run time nobody can tell a gain from noise.
 const LEAST_ERROR: f64 = 0.02;

@@ -58,7 +58,7 @@ fn standing(policy: &'static str, needs: bool, stalls: bool, checks: &[Check]) -
     standing.rung = best.and_then(|entry| entry.rung);
     standing.tracker = best.map(|entry| entry.name);
     standing.works = best.is_some() && works("kernel");
-    standing.found = match (standing.rung, best.is_some() && !works("kernel")) {
+    standing.found = match (standing.rung, !works("kernel")) {
         (None, _) => "no evidence: it is refused, and --dry-run tells where pages are".to_owned(),
         (_, true) => "nothing moves pages here: --dry-run alone".to_owned(),
         (Some(Rung::Device), _) => "the lab's device counts and samples".to_owned(),
@@ -72,20 +72,20 @@ fn standing(policy: &'static str, needs: bool, stalls: bool, checks: &[Check]) -
             _ => "; no forecast, as no counter tells stalls on memory",
         };
     }
-    let better = table::deciding().filter(|entry| match (entry.rung, standing.rung) {
-        // Who has no lab has no use for the advice to be in it.
-        (Some(Rung::Device), _) => false,
-        (Some(rung), Some(present)) => rung < present,
-        (Some(_), None) => true,
-        (None, _) => false,
+    // Who has no lab has no use for the advice to be in it.
+    let is_better =
+        |rung: Rung| rung != Rung::Device && standing.rung.is_none_or(|present| rung < present);
+    let better = table::deciding().filter_map(|entry| {
+        let rung = entry.rung.filter(|&rung| is_better(rung))?;
+        let check = check(entry.name)?;
+        Some(format!(
+            "{}: {}; {}",
+            rung.name(),
+            check.found,
+            check.remedy
+        ))
     });
-    for entry in better {
-        let (Some(rung), Some(check)) = (entry.rung, check(entry.name)) else {
-            continue;
-        };
-        let (rung, found, remedy) = (rung.name(), &check.found, &check.remedy);
-        standing.raise.push(format!("{rung}: {found}; {remedy}"));
-    }
+    standing.raise = better.collect();
     if let Some(kernel) = check("kernel").filter(|check| !check.works) {
         standing
             .raise
