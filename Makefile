@@ -20,15 +20,16 @@ ifndef HITHER_START
 export HITHER_START := $(shell date +%s)
 endif
 
-# Where `make install` puts everything; LIBDIR, INCLUDEDIR and MANDIR follow PREFIX.
+# Where `make install` puts everything; LIBDIR, INCLUDEDIR, MANDIR and SYSCONFDIR follow PREFIX.
 PREFIX   ?= /usr/local
 DESTDIR  ?=
-export PREFIX DESTDIR LIBDIR INCLUDEDIR MANDIR
+export PREFIX DESTDIR LIBDIR INCLUDEDIR MANDIR SYSCONFDIR
 
 # Of one workspace always: another choice of packages has other features, and builds all anew.
 RELEASE := --workspace --exclude hither-python
 
-.PHONY: help setup build lab demo test meanwhile unit python model boot check bench drawings evidence install clean
+.PHONY: help setup build lab demo test meanwhile unit python model boot check bench drawings evidence install \
+	uninstall deb clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +47,8 @@ help:
 	@echo 'make bench     speed of the laboratory and of the mover queues'
 	@echo 'make drawings  charts and pages in a browser without network (Chromium)'
 	@echo 'make install   command, libraries, manual, completions into PREFIX=$(PREFIX); after make build'
+	@echo 'make uninstall remove what `make install` put there; configuration that was changed stays'
+	@echo 'make deb       a Debian package, into target/deb/'
 	@echo 'make clean     remove what was built; downloads stay'
 	@echo
 	@echo 'Variables: MACHINE=$(MACHINE) CPUS=$(CPUS)'
@@ -119,6 +122,13 @@ evidence: lab
 install:
 	scripts/install.sh target/release
 	crates/capi/install.sh target/release/libhither.a
+
+# Takes the same variables as `make install`.
+uninstall:
+	scripts/uninstall.sh target/release
+
+deb: build
+	@$(STEP) 'Debian package' scripts/deb.sh target/release target/deb
 
 clean:
 	cargo clean

@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
 # usage: install.sh BUILT
 # Installs the command from the folder that cargo built it in: program, shim, the laboratory's plugin,
-# machine files, manual pages, completions. `make install` calls it. Folders come from the environment:
-# PREFIX (/usr/local), MANDIR, and DESTDIR before all of them, for packagers. The parts lie in
+# machine files, manual pages, completions, and what the daemon needs: its units, its configuration, the
+# dashboard and alerts over its metrics. `make install` calls it. Folders come from the environment: PREFIX
+# (/usr/local), MANDIR, SYSCONFDIR, and DESTDIR before all of them, for packagers. The parts lie in
 # $PREFIX/lib/hither and $PREFIX/share/hither, where the program looks from its own place (crates/linux,
-# parts.rs).
+# parts.rs). SYSCONFDIR is /etc where PREFIX is /usr or /usr/local, else $PREFIX/etc, so that an installation
+# elsewhere stays in one folder. A configuration that is there is left alone. No unit is enabled.
 set -euo pipefail
 [ "$#" -eq 1 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 built=$1
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 prefix=${PREFIX:-/usr/local}
 mandir=${MANDIR:-$prefix/share/man}
+case $prefix in
+  /usr | /usr/local) sysconfdir=${SYSCONFDIR:-/etc} ;;
+  *) sysconfdir=${SYSCONFDIR:-$prefix/etc} ;;
+esac
 root=${DESTDIR:-}
 share=$root$prefix/share
 
@@ -34,3 +40,23 @@ completions() {
 completions bash bash-completion/completions/hither
 completions zsh zsh/site-functions/_hither
 completions fish fish/vendor_completions.d/hither.fish
+
+# The units name the program by its path, and the configuration where it is not the program's own choice.
+units=$root$prefix/lib/systemd/system
+daemon="$prefix/bin/hither daemon"
+[ "$sysconfdir" = /etc ] || daemon+=" --config $sysconfdir/hither/hither.toml"
+install -d "$units" "$share/hither/systemd" "$root$sysconfdir/hither"
+sed "s|^ExecStart=.*|ExecStart=$daemon|" "$tree/packaging/systemd/hither.service" > "$made/unit"
+install -m 644 "$made/unit" "$units/hither.service"
+install -m 644 "$tree/packaging/systemd/hither.socket" "$units/"
+install -m 644 "$tree"/packaging/systemd/*.conf "$share/hither/systemd/"
+[ -e "$root$sysconfdir/hither/hither.toml" ] ||
+  install -m 644 "$tree/packaging/hither.toml" "$root$sysconfdir/hither/hither.toml"
+
+for kind in grafana prometheus; do
+  for file in "$tree/packaging/$kind"/*.{json,yml}; do
+    [[ -f $file && $file != *-test.yml ]] || continue
+    install -d "$share/hither/$kind"
+    install -m 644 "$file" "$share/hither/$kind/"
+  done
+done

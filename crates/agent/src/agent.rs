@@ -1,19 +1,24 @@
 //! One turn after the other: observe, decide, have it done.
 
-use crate::Execute;
+use crate::{Dry, Execute};
 use hither_core::engine::Engine;
 use hither_core::explain::Entry;
 use hither_core::observation::Observer;
-use hither_core::plan::{MoveOutcome, Plan};
+use hither_core::plan::{MoveOutcome, MoveRequest, Plan};
+use hither_core::snapshot::Snapshot;
 
 /// Least time between two turns in us, so that nothing can make hither spin.
 pub const LEAST_SLEEP_US: u64 = 1000;
+
+/// Sees what is asked for before any of it moves; where it cannot take that down, nothing moves.
+pub type Witness = Box<dyn FnMut(&Engine, &Snapshot, &[MoveRequest]) -> Result<(), String>>;
 
 /// The loop's state: who observes, who decides, who acts.
 pub struct Agent<O, E> {
     observer: O,
     engine: Engine,
     executor: E,
+    witness: Option<Witness>,
     outcomes: Vec<MoveOutcome>,
     /// Time to the next turn where one fails, in us.
     interval_us: u64,
@@ -44,11 +49,17 @@ impl<O: Observer, E: Execute> Agent<O, E> {
             observer,
             engine,
             executor,
+            witness: None,
             outcomes: Vec::new(),
             interval_us,
             failures: 0,
             notes: Vec::new(),
         }
+    }
+
+    /// Has what is asked for seen before it moves.
+    pub fn set_witness(&mut self, witness: Witness) {
+        self.witness = Some(witness);
     }
 
     /// One turn. A failed observation costs an interval, not the loop.
@@ -78,7 +89,20 @@ impl<O: Observer, E: Execute> Agent<O, E> {
         let plan = match self.observer.observe(now_us) {
             Ok(snapshot) => {
                 self.executor.keep(&snapshot.processes);
-                self.engine.step(now_us, snapshot, &self.outcomes)
+                let mut plan = self.engine.step(now_us, snapshot, &self.outcomes);
+                for outcome in self.outcomes.drain(..) {
+                    turn.moved_pages += outcome.moved.len() as u64;
+                    let refused = outcome.refused.iter().map(|(_, count)| count);
+                    turn.refused_pages += refused.sum::<u64>();
+                }
+                if let Some(witness) = &mut self.witness
+                    && let Err(why) = witness(&self.engine, snapshot, &plan.requests)
+                {
+                    self.notes.push(format!("nothing was moved: {why}"));
+                    let requests = std::mem::take(&mut plan.requests);
+                    self.outcomes.extend(Dry.submit(now_us, requests));
+                }
+                plan
             }
             Err(error) => {
                 self.failures += 1;
@@ -91,11 +115,6 @@ impl<O: Observer, E: Execute> Agent<O, E> {
         };
         turn.is_observed = true;
         turn.asked_pages = plan.page_count() as u64;
-        for outcome in self.outcomes.drain(..) {
-            turn.moved_pages += outcome.moved.len() as u64;
-            let refused = outcome.refused.iter().map(|(_, count)| count);
-            turn.refused_pages += refused.sum::<u64>();
-        }
         (turn, Some(plan))
     }
 

@@ -1,7 +1,7 @@
 //! How moves that were asked for are carried out.
 
-use hither_core::ids::CpuId;
-use hither_core::plan::{MoveOutcome, MoveRequest, Refusal};
+use hither_core::ids::{CpuId, ScopeId};
+use hither_core::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal};
 use hither_core::snapshot::ProcessState;
 use hither_mover::executor::{Executor, Factory, Limits, Queue, Step, Task, Ticket};
 use hither_mover::{Backend, Outcome};
@@ -72,6 +72,59 @@ impl Execute for Dry {
 
     fn close(&mut self, _: u64) -> Vec<MoveOutcome> {
         Vec::new()
+    }
+}
+
+/// Moves nothing of some scopes, and says so; what puts pages back of theirs is carried out.
+#[derive(Debug)]
+pub struct Gate<E> {
+    inner: E,
+    dry: BTreeSet<ScopeId>,
+}
+
+impl<E: Execute> Gate<E> {
+    /// Before this executor; all scopes move.
+    pub fn new(inner: E) -> Self {
+        Self {
+            inner,
+            dry: BTreeSet::new(),
+        }
+    }
+
+    /// Whether this scope moves nothing from now on.
+    pub fn set_dry(&mut self, scope: ScopeId, is_dry: bool) {
+        match is_dry {
+            true => self.dry.insert(scope),
+            false => self.dry.remove(&scope),
+        };
+    }
+}
+
+impl<E: Execute> Execute for Gate<E> {
+    fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        let is_dry = |request: &MoveRequest| {
+            self.dry.contains(&request.scope) && request.reason.mechanism != Mechanism::Revert
+        };
+        let (dry, wet) = requests.into_iter().partition(is_dry);
+        let mut outcomes = Dry.submit(now_us, dry);
+        outcomes.extend(self.inner.submit(now_us, wet));
+        outcomes
+    }
+
+    fn keep(&mut self, living: &[ProcessState]) {
+        self.inner.keep(living);
+    }
+
+    fn place(&mut self, movers: Vec<Vec<CpuId>>) {
+        self.inner.place(movers);
+    }
+
+    fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        self.inner.collect(now_us)
+    }
+
+    fn close(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        self.inner.close(now_us)
     }
 }
 
@@ -190,8 +243,8 @@ fn not_tried(request: u64, pages: u64) -> MoveOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::ids::{NodeId, Pid, ScopeId, SpaceId};
-    use hither_core::plan::{Mechanism, Reason};
+    use hither_core::ids::{NodeId, Pid, SpaceId};
+    use hither_core::plan::Reason;
     use hither_core::snapshot::Evidence;
     use hither_mover::{Action, Job, OutcomeBuilder, Unavailable};
 
@@ -268,6 +321,22 @@ mod tests {
     }
 
     #[test]
+    fn of_a_dry_scope_only_what_goes_back_moves() {
+        let mut gate = Gate::new(Stepped::new(Limits::default(), Willing));
+        gate.set_dry(ScopeId(0), true);
+        let mut back = request(4, 5);
+        back.reason.mechanism = Mechanism::Revert;
+        let mut others = request(5, 6);
+        others.scope = ScopeId(1);
+        let refused = gate.submit(0, vec![request(3, 7), back.clone(), others]);
+        assert_eq!(sums(refused), [(3, 0, 7)]);
+        assert_eq!(sums(gate.collect(0)), [(4, 5, 0), (5, 6, 0)]);
+        gate.set_dry(ScopeId(0), false);
+        assert!(gate.submit(0, vec![request(6, 7)]).is_empty());
+        assert_eq!(sums(gate.close(0)), [(6, 0, 7)]);
+    }
+
+    #[test]
     fn what_waits_when_it_is_over_is_not_tried_and_what_finds_no_room_neither() {
         let mut stepped = Stepped::new(Limits::default(), Willing);
         stepped.submit(0, requests());
@@ -297,6 +366,7 @@ mod tests {
             user: 0,
             group: None,
             allowed_nodes: None,
+            opted_in: false,
             name: "test".to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::unknown("test"),

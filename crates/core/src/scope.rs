@@ -24,6 +24,16 @@ pub enum Selector {
     Name(String),
     /// Processes of this user.
     User(u32),
+    /// Processes that ask to be looked after ([`ProcessState::opted_in`]).
+    OptedIn,
+    /// Of those that another selector takes, the processes of one user: children of another user are no
+    /// members, so that what is told of the scope and done to it concerns that user alone.
+    Within {
+        /// The user.
+        user: u32,
+        /// Who takes processes.
+        of: Box<Selector>,
+    },
     /// Whoever one of these takes.
     Any(Vec<Selector>),
 }
@@ -46,6 +56,8 @@ impl Selector {
                 .is_some_and(|group| is_within(group, path)),
             Self::Name(pattern) => fits(pattern, &process.name),
             Self::User(user) => process.user == *user,
+            Self::OptedIn => process.opted_in,
+            Self::Within { user, of } => process.user == *user && of.names_but(process, spent),
             Self::Any(selectors) => {
                 let mut selectors = selectors.iter();
                 selectors.any(|selector| selector.names_but(process, spent))
@@ -60,7 +72,18 @@ impl Selector {
         match self {
             Self::Tree(pid) => vec![*pid],
             Self::Any(selectors) => selectors.iter().flat_map(Self::roots).collect(),
-            Self::All | Self::Cgroup(_) | Self::Name(_) | Self::User(_) => Vec::new(),
+            Self::Within { of, .. } => of.roots(),
+            Self::All | Self::Cgroup(_) | Self::Name(_) | Self::User(_) | Self::OptedIn => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// May it be a member because its parent is one, or because it was one before?
+    fn admits(&self, process: &ProcessState) -> bool {
+        match self {
+            Self::Within { user, .. } => process.user == *user,
+            _ => true,
         }
     }
 }
@@ -109,7 +132,11 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 #[must_use]
 pub fn members(selector: &Selector, processes: &[ProcessState]) -> BTreeSet<Pid> {
     let named = processes.iter().filter(|process| selector.names(process));
-    with_children(named.map(|process| process.pid), &children(processes))
+    with_children(
+        named.map(|process| process.pid),
+        &children(processes),
+        |_| true,
+    )
 }
 
 /// Children by parent.
@@ -127,11 +154,12 @@ fn children(processes: &[ProcessState]) -> BTreeMap<Pid, Vec<Pid>> {
 fn with_children(
     first: impl Iterator<Item = Pid>,
     children: &BTreeMap<Pid, Vec<Pid>>,
+    admits: impl Fn(Pid) -> bool,
 ) -> BTreeSet<Pid> {
     let mut waiting: Vec<Pid> = first.collect();
     let mut members = BTreeSet::new();
     while let Some(pid) = waiting.pop() {
-        if members.insert(pid) {
+        if admits(pid) && members.insert(pid) {
             waiting.extend(children.get(&pid).into_iter().flatten());
         }
     }
@@ -165,6 +193,11 @@ struct Place {
 }
 
 impl Roster {
+    /// Lets the members of a scope go: another may take them.
+    pub fn release(&mut self, scope: usize) {
+        self.places.retain(|_, place| place.scope != scope);
+    }
+
     /// Members of each scope, by its position in `selectors`.
     ///
     /// A known process stays where it was. It is known by its address space, or, as exec changes
@@ -194,7 +227,8 @@ impl Roster {
             .iter()
             .filter_map(|process| {
                 let place = self.places.get(&process.pid)?;
-                is_known(process, place).then_some((process.pid, place.scope))
+                let is_member = is_known(process, place) && selectors[place.scope].admits(process);
+                is_member.then_some((process.pid, place.scope))
             })
             .collect();
         let mut taken: BTreeMap<Pid, usize> = kept.iter().copied().collect();
@@ -206,7 +240,11 @@ impl Roster {
             let first = kept
                 .map(|&(pid, _)| pid)
                 .chain(named.map(|process| process.pid));
-            for pid in with_children(first, &children) {
+            let admits = |pid| {
+                now.get(&pid)
+                    .is_some_and(|process| selector.admits(process))
+            };
+            for pid in with_children(first, &children, admits) {
                 taken.entry(pid).or_insert(scope);
             }
         }
@@ -241,6 +279,7 @@ mod tests {
             user: 1000 + pid as u32 % 2,
             group: Some(format!("/work/{}", pid / 100)),
             allowed_nodes: None,
+            opted_in: false,
             name: name.to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::unknown("test"),

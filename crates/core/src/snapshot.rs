@@ -374,6 +374,9 @@ pub struct ProcessState {
     pub group: Option<String>,
     /// Nodes that it may have memory on (its cpuset's); `None` where these are all, or unknown.
     pub allowed_nodes: Option<Vec<NodeId>>,
+    /// It asks to be looked after (docs/daemon.md).
+    #[serde(default)]
+    pub opted_in: bool,
     /// Its command name, for people.
     pub name: String,
     /// Base pages resident, where known.

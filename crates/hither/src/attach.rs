@@ -236,9 +236,9 @@ impl Command {
                 Ok((tracker, Vec::new()))
             }
             Err(why) if self.dry_run => {
-                let tracker = (table::RESIDENCY.open)(&here).map_err(|why| anyhow!(why))?;
+                let tracker = (table::NONE.open)(&here).map_err(|why| anyhow!(why))?;
                 let mut notes: Vec<String> = why.to_string().lines().map(str::to_owned).collect();
-                notes.push("only where pages are is told, and nothing is decided".to_owned());
+                notes.push("processes are watched, and nothing is decided".to_owned());
                 Ok((tracker, notes))
             }
             Err(why) => Err(why.into()),

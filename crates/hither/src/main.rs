@@ -3,8 +3,10 @@
 //! Exit statuses: those of the program that was run; 0; 1 where the work could not be finished;
 //! 2 for bad input and missing pieces. A reader of the output that has seen enough is no failure.
 
+mod ask;
 mod attach;
 mod bench;
+mod daemon;
 mod draw;
 mod generate;
 mod import;
@@ -65,6 +67,21 @@ enum Command {
     Import(import::Command),
     Zoom(zoom::Command),
     Partition(partition::Command),
+    Daemon(daemon::Command),
+    Config(daemon::ConfigCommand),
+    /// Ask the daemon how everything stands
+    Status(ask::Command),
+    /// Ask the daemon what it decided, and why
+    Explain(ask::Command),
+    /// Ask the daemon what better places of pages would bring
+    Forecast(ask::Command),
+    /// Have the daemon move nothing new
+    Pause(ask::Command),
+    /// Have the daemon move pages again
+    Resume(ask::Command),
+    /// Have the daemon put pages back where it found them, and pause
+    Undo(ask::Command),
+    OptOut(ask::OptOut),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
     Generate(generate::Command),
@@ -84,6 +101,15 @@ fn main() -> ExitCode {
         Command::Import(command) => command.run(),
         Command::Zoom(command) => command.run(),
         Command::Partition(command) => command.run(),
+        Command::Daemon(command) => command.run(),
+        Command::Config(command) => command.run(),
+        Command::Status(command) => command.run(ask::Verb::Status),
+        Command::Explain(command) => command.run(ask::Verb::Explain),
+        Command::Forecast(command) => command.run(ask::Verb::Forecast),
+        Command::Pause(command) => command.run(ask::Verb::Pause),
+        Command::Resume(command) => command.run(ask::Verb::Resume),
+        Command::Undo(command) => command.run(ask::Verb::Undo),
+        Command::OptOut(command) => command.run(),
         Command::Lab(command) => command.run(),
         Command::Generate(command) => command.run(),
     };

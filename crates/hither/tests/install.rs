@@ -26,6 +26,7 @@ fn install(built: &Path, prefix: &Path) -> Output {
         .env("PREFIX", prefix)
         .env_remove("DESTDIR")
         .env_remove("MANDIR")
+        .env_remove("SYSCONFDIR")
         .output()
         .unwrap()
 }
@@ -152,4 +153,34 @@ fn the_installed_command_names_its_machines_and_what_is_missing() {
     let done = install(&built, &prefix);
     assert_eq!(done.status.code(), Some(2));
     assert!(text(&done.stderr).contains("libhither_plugin.so is not there; run `make build`"));
+}
+
+#[test]
+fn the_daemon_gets_its_units_and_a_configuration_that_is_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("usr");
+    let built = built(folder.path());
+    assert!(install(&built, &prefix).status.success());
+
+    // Outside of /usr everything stays below the prefix, and the unit says where.
+    let units = prefix.join("lib/systemd/system");
+    let service = fs::read_to_string(units.join("hither.service")).unwrap();
+    let configuration = prefix.join("etc/hither/hither.toml");
+    let start = format!(
+        "ExecStart={}/bin/hither daemon --config {}",
+        prefix.display(),
+        configuration.display()
+    );
+    assert!(service.lines().any(|line| line == start), "{service}");
+    let socket = fs::read_to_string(units.join("hither.socket")).unwrap();
+    assert!(socket.contains("FileDescriptorName=control\n"), "{socket}");
+    assert!(
+        prefix
+            .join("share/hither/systemd/metrics-tcp.conf")
+            .is_file()
+    );
+
+    fs::write(&configuration, "mine").unwrap();
+    assert!(install(&built, &prefix).status.success());
+    assert_eq!(fs::read_to_string(&configuration).unwrap(), "mine");
 }

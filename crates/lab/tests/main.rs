@@ -8,6 +8,7 @@ mod binding;
 mod boot;
 mod ccnuma;
 mod common;
+mod daemon;
 mod damon;
 mod emulator;
 mod hintfault;

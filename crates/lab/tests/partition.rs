@@ -85,7 +85,7 @@ kill -KILL $full
 #[ignore = "boots QEMU; make test runs it"]
 fn nodes_move_between_partitions_and_nothing_is_lost() {
     let program = built("examples/partition_torture");
-    let moves = std::env::var("HITHER_MOVES").unwrap_or_else(|_| "30".to_owned());
+    let moves = std::env::var("HITHER_MOVES").unwrap_or_else(|_| "16".to_owned());
     let torture = format!("$0 $1 --moves {moves} --seed 7 || exit 1");
     let timeout = if moves.len() > 2 { "3h" } else { "9m" };
     let told = run(&format!("{torture}\n{MANAGE}"), &program, timeout);

@@ -21,6 +21,7 @@ pub mod probe;
 pub mod proc;
 pub mod resources;
 pub mod restore;
+pub mod rivals;
 pub mod root;
 pub mod sites;
 pub mod sys;

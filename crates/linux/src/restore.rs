@@ -14,7 +14,7 @@ use crate::root::Root;
 use crate::sys;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -141,6 +141,20 @@ pub fn runtime_folder() -> Result<PathBuf> {
                 "set it to a folder of your own, or run hither as root",
             )
         })
+}
+
+/// Makes the [folder of journals](runtime_folder), where it is not there, and lets other users reach what
+/// in it is theirs to use, as a socket; they cannot list it, and journals are their owner's alone.
+///
+/// # Errors
+/// It is not this user's alone, or cannot be made.
+pub fn make_runtime_folder() -> Result<()> {
+    let folder = runtime_folder()?;
+    private_folder(&folder)?;
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711)).map_err(|error| {
+        let remedy = "make it a folder of your own";
+        Error::io(&folder, "its mode cannot be set", remedy, error)
+    })
 }
 
 /// A journal, locked by this process.

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::parse;
 use crate::proc::others::Others;
 use crate::proc::tree::{Scope, Tree};
+use crate::proc::wish::Wish;
 use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
@@ -97,6 +98,18 @@ impl Watch {
         &mut *self.tracker
     }
 
+    /// Name of the tracker.
+    #[must_use]
+    pub fn tracker_name(&self) -> &'static str {
+        self.tracker.name()
+    }
+
+    /// Another tracker looks from now on; the one before is stopped.
+    pub fn set_tracker(&mut self, tracker: Box<dyn Tracker>) {
+        self.tracker.stop();
+        self.tracker = tracker;
+    }
+
     /// What the samples of the last interval say of the whole machine.
     #[must_use]
     pub fn view(&self) -> Option<&SampleView> {
@@ -113,6 +126,11 @@ impl Watch {
     #[must_use]
     pub fn tree(&self) -> &Tree {
         &self.tree
+    }
+
+    /// Which processes are watched, to be changed.
+    pub fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.tree
     }
 
     /// The snapshot of the last interval.
@@ -164,6 +182,7 @@ impl Watch {
             if state.group != belonging.group {
                 state.group.clone_from(&belonging.group);
             }
+            state.opted_in = belonging.wish == Wish::In;
             state.allowed_nodes = allowed(&snapshot.nodes, belonging.allowed_nodes.as_ref());
             state.resident_pages = Evidence::measured(process.resident_pages, "/proc/PID/stat");
             state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");
@@ -218,6 +237,7 @@ fn unnamed() -> ProcessState {
         user: 0,
         group: None,
         allowed_nodes: None,
+        opted_in: false,
         name: String::new(),
         resident_pages: none(),
         cpu_us: none(),

@@ -251,6 +251,7 @@ impl World {
             user: process.kind.user,
             group: Some(process.kind.group.clone()),
             allowed_nodes: None,
+            opted_in: false,
             name: process.kind.name.clone(),
             resident_pages: Evidence::measured(
                 process.pages.len() as u64 * process.kind.unit_pages(),

@@ -142,6 +142,29 @@ impl<'a, E: Execute> Session<'a, E> {
         self.is_followed = true;
     }
 
+    /// The loop, for a driver that steers it while it runs.
+    #[must_use]
+    pub fn agent(&self) -> &Agent<Watch, E> {
+        &self.agent
+    }
+
+    /// The same, to be changed.
+    pub fn agent_mut(&mut self) -> &mut Agent<Watch, E> {
+        &mut self.agent
+    }
+
+    /// Sums since the start.
+    #[must_use]
+    pub fn sums(&self) -> Sums {
+        self.all
+    }
+
+    /// Sentences of trackers since the last call, and how many found no room among them.
+    pub fn take_notes(&mut self) -> (Vec<String>, u64) {
+        let more = std::mem::take(&mut self.more_notes);
+        (std::mem::take(&mut self.notes), more)
+    }
+
     /// One turn; returns the time to sleep in us.
     pub fn turn(&mut self, now_us: u64) -> u64 {
         let turn = self.agent.turn(now_us);

@@ -25,6 +25,7 @@ mod predict;
 mod revert;
 mod round;
 mod scope;
+mod steer;
 mod summary;
 mod verdict;
 mod view;
@@ -40,6 +41,7 @@ mod world;
 
 pub use config::EngineConfig;
 pub use predict::PredictedChange;
+pub use steer::Standing;
 pub use summary::{CampaignRow, DirectionRow, Summary};
 pub use verdict::{Grounds, Reading, Verdict, judge};
 
@@ -126,6 +128,8 @@ pub struct Engine {
     numbers: Numbers,
     log: Log,
     last_sampling: Sampling,
+    /// Whoever drives it wants no new moves.
+    is_held: bool,
 }
 
 impl Engine {
@@ -143,6 +147,7 @@ impl Engine {
             },
             log: Log::new(config.log_entries),
             last_sampling: Sampling::Cheap,
+            is_held: false,
             config,
         }
     }
@@ -195,7 +200,7 @@ impl Engine {
         }
         let mut room = budget::room_pages(&self.config, snapshot, &pending);
         self.arbiter.begin(&self.config, now_us, snapshot);
-        let is_held = self.arbiter.is_exhausted();
+        let is_held = self.is_held || self.arbiter.is_exhausted();
         let runs = self.scopes.iter().map(|entry| entry.scope.run_count());
         let mut runs_left = self.config.ledger_runs.saturating_sub(runs.sum());
         let mut steps = vec![scope::Step::default(); self.scopes.len()];

@@ -68,6 +68,7 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         user: 0,
         group: None,
         allowed_nodes: None,
+        opted_in: false,
         name: "puppet".into(),
         resident_pages: Evidence::unknown("test"),
         cpu_us: Evidence::unknown("test"),

@@ -140,6 +140,15 @@ impl Scope {
         }
     }
 
+    /// Moves may be asked for again once all is back; says whether it is.
+    pub(super) fn end_undo(&mut self) -> bool {
+        let is_undone = self.is_undone();
+        if is_undone {
+            self.undo = None;
+        }
+        is_undone
+    }
+
     /// Is nothing left of an undo, or was none begun?
     pub(super) fn is_undone(&self) -> bool {
         self.undo.as_ref().is_none_or(|undo| undo.is_done)

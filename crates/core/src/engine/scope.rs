@@ -70,6 +70,8 @@ pub(super) struct Scope {
     pub efficacy: Efficacy,
     pub phases: Phases,
     pub undo: Option<Undo>,
+    /// It asks for no new moves: verdicts, reverts and an undo go on.
+    pub is_paused: bool,
     attention: Attention,
     round: Round,
     seen: Seen,
@@ -81,6 +83,8 @@ pub(super) struct Scope {
     last_refusal: Option<String>,
     /// What the policy expected last, while nothing was on its way.
     pub forecast: Option<Forecast>,
+    /// Share of its memory accesses that its own nodes served, where that was seen last.
+    pub local_ratio: Option<f64>,
     /// The ledger held no more at the last step.
     pub is_full: bool,
 }
@@ -126,6 +130,7 @@ impl Scope {
             efficacy: Efficacy::new(),
             phases: Phases::default(),
             undo: None,
+            is_paused: false,
             attention: Attention::default(),
             round: Round::default(),
             seen: Seen::Interval,
@@ -134,9 +139,17 @@ impl Scope {
             unjudged_pages: 0,
             last_refusal: None,
             forecast: None,
+            local_ratio: None,
             is_full: false,
             policy,
         }
+    }
+
+    /// Another policy decides from now on; what is known of pages stays.
+    pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        policy.name().clone_into(&mut self.account.summary.policy);
+        self.forecast = None;
+        self.policy = policy;
     }
 
     /// Its name in the log.
@@ -175,6 +188,7 @@ impl Scope {
         self.ledger
             .compact(turn.now_us, turn.config.ledger_runs / 4);
         let reading = Reading::of(turn.snapshot);
+        self.local_ratio = reading.local_ratio.or(self.local_ratio);
         let by_rounds = self.seen != Seen::Interval;
         match std::mem::replace(&mut self.seen, Seen::Part) {
             Seen::Interval => self.phases.take(turn.snapshot, reading, turn.is_part),
@@ -233,7 +247,7 @@ impl Scope {
     /// May new moves be asked for?
     fn may_move(&self) -> bool {
         let may_begin = !self.efficacy.is_idle() || self.phases.is_comparable();
-        self.efficacy.is_open() && may_begin && self.undo.is_none()
+        self.efficacy.is_open() && may_begin && self.undo.is_none() && !self.is_paused
     }
 
     /// May they be in this step? What is on its way is not seen in the figures yet: whoever decided by
@@ -314,11 +328,10 @@ impl Scope {
         for text in std::mem::take(&mut proposal.notes) {
             turn.note(text);
         }
-        if proposal.forecast.is_some() {
-            self.forecast = proposal.forecast;
-            if self.account.summary.moved_pages == 0 {
-                self.account.summary.forecast = proposal.forecast;
-            }
+        // Of a campaign that begins without one, an older forecast says nothing.
+        self.forecast = proposal.forecast;
+        if self.account.summary.moved_pages == 0 && proposal.forecast.is_some() {
+            self.account.summary.forecast = proposal.forecast;
         }
         proposal
     }

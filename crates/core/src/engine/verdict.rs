@@ -97,6 +97,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Success,
+        Self::NoEffect,
+        Self::TooSmall,
+        Self::Harmful,
+        Self::Inconclusive,
+    ];
+
     /// The words for a report.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -217,6 +217,7 @@ mod tests {
             user: 0,
             group: None,
             allowed_nodes: None,
+            opted_in: false,
             name: "test".to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::measured(cpu_us, "test"),

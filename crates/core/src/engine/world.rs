@@ -270,6 +270,7 @@ impl World {
                 user: 0,
                 group: None,
                 allowed_nodes: self.allowed.clone(),
+                opted_in: false,
                 name: "world".into(),
                 resident_pages: Evidence::measured(self.homes.len() as u64, "the world"),
                 cpu_us: Evidence::unknown("not modelled"),

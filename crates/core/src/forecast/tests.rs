@@ -51,6 +51,7 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
             user: 0,
             group: None,
             allowed_nodes: None,
+            opted_in: false,
             name: "test".into(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::unknown("test"),

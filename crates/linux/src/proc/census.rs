@@ -5,6 +5,8 @@
 //! have executed another program, or its number be somebody else's.
 
 use super::stat;
+use super::wish::{Wish, Wishes};
+use crate::counters::pressure;
 use crate::root::Root;
 use hither_core::scope::fits;
 use std::collections::HashMap;
@@ -19,6 +21,8 @@ struct Known {
     name: String,
     user: u32,
     parent: i32,
+    /// What it wants, where that was asked.
+    wish: Wish,
     /// Search at which it was read.
     read_at: u32,
     /// Last search that found it.
@@ -34,8 +38,8 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Looks who is there.
-    pub fn search(&mut self, root: &Root) {
+    /// Looks who is there; with `wishes` also what they want.
+    pub fn search(&mut self, root: &Root, mut wishes: Option<&mut Wishes>) {
         self.search = self.search.wrapping_add(1);
         let search = self.search;
         for pid in root.numbered("proc", "").unwrap_or_default() {
@@ -55,6 +59,9 @@ impl Census {
                 name: stat.name,
                 user: about.map_or(u32::MAX, |about| about.uid()),
                 parent: stat.parent,
+                wish: wishes.as_deref_mut().map_or(Wish::Unsaid, |wishes| {
+                    wishes.of(root, pid, pressure::group_of(root, pid).as_deref())
+                }),
                 // Not all in one search.
                 read_at: search.wrapping_sub(pid as u32 % FRESH_SEARCHES),
                 seen_at: search,
@@ -76,6 +83,11 @@ impl Census {
     /// Those of a user.
     pub fn of_user(&self, user: u32) -> Vec<i32> {
         self.those(|known| known.user == user)
+    }
+
+    /// Those that ask to be looked after.
+    pub fn opted_in(&self) -> Vec<i32> {
+        self.those(|known| known.wish == Wish::In)
     }
 
     /// Children of a process.

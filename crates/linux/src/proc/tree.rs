@@ -12,6 +12,7 @@ use super::allowed;
 use super::census::Census;
 use super::pagemap::Pagemap;
 use super::stat::{self, TICKS_PER_SECOND};
+use super::wish::{Wish, Wishes};
 use crate::counters::pressure;
 use crate::error::Result;
 use crate::filter;
@@ -20,7 +21,7 @@ use crate::partition::cgroup;
 use crate::root::Root;
 use crate::sys;
 use hither_core::set::NodeSet;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -44,18 +45,37 @@ pub struct Belonging {
     pub user: u32,
     /// Its control group, as in `/proc/PID/cgroup`, where there is one tree of them.
     pub group: Option<String>,
+    /// What it wants, where that is asked ([`Tree::ask_wishes`]).
+    pub wish: Wish,
 }
 
 impl Belonging {
-    fn read(root: &Root, pid: i32) -> Self {
+    fn read(root: &Root, pid: i32, wishes: Option<&mut Wishes>) -> Self {
+        let group = pressure::group_of(root, pid);
         let status = super::read(root, pid, "status", allowed::parse);
         let about = std::fs::metadata(root.path(&format!("proc/{pid}")));
         Self {
             allowed_nodes: status.ok().and_then(|allowed| allowed.nodes),
             user: about.map_or(u32::MAX, |about| about.uid()),
-            group: pressure::group_of(root, pid),
+            wish: wishes.map_or(Wish::Unsaid, |wishes| {
+                wishes.of(root, pid, group.as_deref())
+            }),
+            group,
         }
     }
+}
+
+/// By what a life of a process's memory is known again by another process than the one that watches it
+/// now: its number, when it started (in clock ticks since boot), and where its stack begins, which changes
+/// with exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Birth {
+    /// Number of the process.
+    pub pid: i32,
+    /// In clock ticks since boot.
+    pub start_ticks: u64,
+    /// Address.
+    pub stack_start: u64,
 }
 
 /// A watched process.
@@ -92,6 +112,16 @@ pub struct Process {
 }
 
 impl Process {
+    /// By what this life of its memory is known again.
+    #[must_use]
+    pub fn birth(&self) -> Birth {
+        Birth {
+            pid: self.pid,
+            start_ticks: self.start_ticks,
+            stack_start: self.stack_start,
+        }
+    }
+
     /// Takes over what its children used that it has waited for since; returns what of that was not seen
     /// while they lived.
     fn take_children(&mut self, children_ticks: u64) -> u64 {
@@ -117,6 +147,8 @@ pub enum Scope {
     Named(String),
     /// The processes of a user.
     OfUser(u32),
+    /// Processes that ask to be looked after, and their descendants ([`Tree::ask_wishes`]).
+    OptedIn,
     /// Whoever one of these takes.
     Any(Vec<Scope>),
 }
@@ -125,9 +157,18 @@ impl Scope {
     /// Must all processes of the machine be looked at to find who belongs to it?
     fn is_searched(&self) -> bool {
         match self {
-            Self::Named(_) | Self::OfUser(_) => true,
+            Self::Named(_) | Self::OfUser(_) | Self::OptedIn => true,
             Self::Any(scopes) => scopes.iter().any(Self::is_searched),
             Self::Descendants(_) | Self::Processes(_) | Self::Cgroup(_) => false,
+        }
+    }
+
+    /// Does it choose by what processes want?
+    fn asks_wishes(&self) -> bool {
+        match self {
+            Self::OptedIn => true,
+            Self::Any(scopes) => scopes.iter().any(Self::asks_wishes),
+            _ => false,
         }
     }
 
@@ -188,6 +229,12 @@ pub struct Tree {
     is_full: bool,
     notes: Vec<String>,
     text: Vec<u8>,
+    /// Asked where processes may say that they are to be left alone.
+    wishes: Option<Wishes>,
+    /// Those that are, by number and start, and whether that is so until they end.
+    left_alone: HashMap<(i32, u64), bool>,
+    /// Other processes are to be watched than at the last look.
+    is_changed: bool,
 }
 
 impl Tree {
@@ -216,6 +263,62 @@ impl Tree {
             is_full: false,
             notes: Vec::new(),
             text: Vec::new(),
+            wishes: None,
+            left_alone: HashMap::new(),
+            is_changed: false,
+        }
+    }
+
+    /// From now on processes are heard that want to be left alone, or looked after.
+    pub fn ask_wishes(&mut self) {
+        self.wishes = Some(Wishes::default());
+    }
+
+    /// Asks again what was asked before: control groups may say something else by now. Returns the
+    /// processes that are left alone from now on.
+    pub fn renew_wishes(&mut self) -> Vec<i32> {
+        let Some(wishes) = &mut self.wishes else {
+            return Vec::new();
+        };
+        wishes.forget();
+        self.left_alone.retain(|&(pid, ticks), is_forever| {
+            *is_forever && stat::read(&self.root, pid).is_some_and(|stat| stat.start_ticks == ticks)
+        });
+        let out: Vec<i32> = self
+            .processes
+            .iter_mut()
+            .filter_map(|process| {
+                let group = process.belonging.group.as_deref()?;
+                let wish = wishes.of_group(&self.root, group);
+                (wish == Wish::Out).then_some(process.pid)
+            })
+            .collect();
+        out.iter().for_each(|&pid| self.drop_process(pid, false));
+        out
+    }
+
+    /// Leaves a process alone until it ends.
+    pub fn leave_alone(&mut self, pid: i32) {
+        if let Some(stat) = stat::read(&self.root, pid) {
+            self.left_alone.insert((pid, stat.start_ticks), true);
+            self.drop_process(pid, true);
+        }
+    }
+
+    /// Other processes are watched from now on; those that belong to both are watched on.
+    pub fn set_scope(&mut self, scope: Scope) {
+        self.scope = scope;
+        self.is_changed = true;
+        self.last_new = u64::MAX;
+        self.looked_us = 0;
+    }
+
+    fn drop_process(&mut self, pid: i32, is_forever: bool) {
+        if let Some(at) = self.processes.iter().position(|process| process.pid == pid) {
+            let process = self.processes.remove(at);
+            let key = (pid, process.start_ticks);
+            let known = self.left_alone.entry(key).or_default();
+            *known |= is_forever;
         }
     }
 
@@ -290,7 +393,11 @@ impl Tree {
         process.pagemap = Pagemap::open(&self.root, pid).ok();
         // A program may run as another user than who executed it; who starts services moves itself into
         // the group of what it executes next.
-        process.belonging = Belonging::read(&self.root, pid);
+        process.belonging = Belonging::read(&self.root, pid, self.wishes.as_mut());
+        if process.belonging.wish == Wish::Out {
+            self.left_alone.insert((pid, process.start_ticks), false);
+            return;
+        }
         process.incarnation = self.take_incarnation();
         self.processes.push(process);
     }
@@ -362,7 +469,8 @@ impl Tree {
     fn look(&mut self) -> Result<()> {
         let is_searched = self.scope.is_searched();
         if is_searched {
-            self.others.search(&self.root);
+            let wishes = self.wishes.as_mut().filter(|_| self.scope.asks_wishes());
+            self.others.search(&self.root, wishes);
         }
         let scope = self.scope.clone();
         let (mut seen, mut waiting) = (HashSet::new(), Vec::new());
@@ -393,6 +501,9 @@ impl Tree {
                 break;
             }
             self.add(pid);
+        }
+        if std::mem::take(&mut self.is_changed) {
+            self.processes.retain(|process| seen.contains(&process.pid));
         }
         // Those that had ended before they were first looked at.
         let known = &self.processes;
@@ -426,6 +537,7 @@ impl Tree {
             Scope::OfUser(user) => {
                 waiting.extend(self.others.of_user(*user).into_iter().map(listed));
             }
+            Scope::OptedIn => waiting.extend(self.others.opted_in().into_iter().map(listed)),
             Scope::Any(scopes) => {
                 for scope in scopes {
                     self.begin_look(scope, seen, waiting)?;
@@ -486,6 +598,14 @@ impl Tree {
             }
             self.processes.remove(known);
         }
+        if self.left_alone.contains_key(&(pid, stat.start_ticks)) {
+            return;
+        }
+        let belonging = Belonging::read(&self.root, pid, self.wishes.as_mut());
+        if belonging.wish == Wish::Out {
+            self.left_alone.insert((pid, stat.start_ticks), false);
+            return;
+        }
         let pagemap = match Pagemap::open(&self.root, pid) {
             Ok(pagemap) => Some(pagemap),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
@@ -513,7 +633,7 @@ impl Tree {
         let incarnation = self.take_incarnation();
         self.processes.push(Process {
             pid,
-            belonging: Belonging::read(&self.root, pid),
+            belonging,
             name: stat.name,
             incarnation,
             mapped_bytes: stat.mapped_bytes,
@@ -759,6 +879,49 @@ mod tests {
         shell.wait().unwrap();
         until(&mut tree, |tree| tree.processes().is_empty());
         assert_eq!(tree.scope(), &Scope::Processes(Vec::new()));
+    }
+
+    #[test]
+    fn who_wants_to_be_left_alone_is() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "HITHER=off sleep 60 & sleep 61 & wait"])
+            .spawn()
+            .unwrap();
+        let pid = shell.id() as i32;
+        let mut tree = Tree::new(Root::host(), Scope::Processes(vec![pid]));
+        tree.ask_wishes();
+        until(&mut tree, |tree| tree.processes().len() == 2);
+        // The one that says nothing, and the shell.
+        let others: Vec<i32> = Tree::new(Root::host(), pid)
+            .children(pid)
+            .unwrap()
+            .into_iter()
+            .collect();
+        assert_eq!(others.len(), 2);
+        let watched = tree.processes().iter().map(|process| process.pid);
+        let child = watched.filter(|&watched| watched != pid).next().unwrap();
+        tree.leave_alone(child);
+        tree.renew_wishes();
+        tree.last_new = u64::MAX;
+        tree.refresh(0).unwrap();
+        let left: Vec<i32> = tree.processes().iter().map(|process| process.pid).collect();
+        assert_eq!(left, [pid]);
+        // Others are to be watched: who is among both keeps what is known.
+        let life = tree.processes()[0].incarnation;
+        tree.set_scope(Scope::Any(vec![
+            Scope::Processes(vec![pid]),
+            Scope::OptedIn,
+        ]));
+        tree.refresh(0).unwrap();
+        assert_eq!(tree.processes()[0].incarnation, life);
+        tree.set_scope(Scope::Processes(Vec::new()));
+        tree.refresh(0).unwrap();
+        assert!(tree.processes().is_empty());
+        for pid in others {
+            let handle = crate::sys::PidFd::open(pid).unwrap();
+            handle.signal(libc::SIGKILL).unwrap();
+        }
+        shell.wait().unwrap();
     }
 
     #[test]

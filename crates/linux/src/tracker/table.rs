@@ -95,6 +95,16 @@ pub const DAMON_PHYSICAL: Entry = Entry {
     open: |here| damon(here, Addresses::Physical),
 };
 
+/// Nothing but processes, for who watches where no evidence can be had.
+pub const NONE: Entry = Entry {
+    name: "none",
+    about: "no accesses: processes, their mappings and where their pages are",
+    rung: None,
+    records: Records::Unasked,
+    only_looks: false,
+    open: |_| Ok(Box::new(NoAccesses)),
+};
+
 /// Where pages are: works everywhere, and for policies that need no accesses.
 pub const RESIDENCY: Entry = Entry {
     name: "residency",
@@ -125,14 +135,7 @@ pub const TABLE: &[Entry] = &[
         open: |here| damon(here, Addresses::Virtual),
     },
     // Works everywhere: what follows records where it is asked for.
-    Entry {
-        name: "none",
-        about: "no accesses: processes, their mappings and where their pages are",
-        rung: None,
-        records: Records::Unasked,
-        only_looks: false,
-        open: |_| Ok(Box::new(NoAccesses)),
-    },
+    NONE,
     DAMON_PHYSICAL,
     Entry {
         name: "hintfault",

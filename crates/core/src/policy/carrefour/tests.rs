@@ -83,6 +83,7 @@ impl Scene {
                 user: 0,
                 group: None,
                 allowed_nodes: None,
+                opted_in: false,
                 name: "test".into(),
                 resident_pages: Evidence::unknown("test"),
                 cpu_us: Evidence::unknown("test"),

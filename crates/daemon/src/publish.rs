@@ -1,0 +1,175 @@
+//! What the daemon tells of itself: `hither.status/1`. Made anew every second, read by whoever asks.
+
+use crate::pods::Container;
+use hither_core::engine::{Standing, Summary};
+use hither_core::explain::Entry;
+use hither_core::forecast::Forecast;
+use hither_core::ids::NodeId;
+use hither_core::policy::Rung;
+use hither_linux::rivals::Rival;
+use serde::{Deserialize, Serialize};
+
+/// A process of a scope.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessRow {
+    /// Its number.
+    pub pid: i32,
+    /// Its command name.
+    pub name: String,
+    /// Resident memory, in bytes.
+    pub resident_bytes: u64,
+    /// Its control group, where known.
+    pub cgroup: Option<String>,
+}
+
+/// A target's processes of one user.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScopeRow {
+    /// `TARGET@USER`.
+    pub name: String,
+    /// The target.
+    pub target: String,
+    /// The user's number.
+    pub user: u32,
+    /// The user's name, or the number again.
+    pub user_name: String,
+    /// What decides.
+    pub policy: String,
+    /// How it stands.
+    pub standing: Standing,
+    /// Nothing moves: it is a dry run.
+    pub dry_run: bool,
+    /// Nothing moves now: no window is open.
+    pub outside_window: bool,
+    /// Its target is no longer in the configuration.
+    pub retired: bool,
+    /// Its processes.
+    pub processes: Vec<ProcessRow>,
+    /// Share of its memory accesses that its own nodes served, where known.
+    pub local_access_ratio: Option<f64>,
+    /// What the best placement is expected to bring now, where its policy forecasts.
+    pub forecast: Option<Forecast>,
+    /// Its account since the daemon began.
+    pub summary: Summary,
+}
+
+/// Processes of a scope in one control group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GroupRow {
+    /// How many.
+    pub processes: u64,
+    /// Their resident memory, in bytes.
+    pub resident_bytes: u64,
+}
+
+impl ScopeRow {
+    /// Its processes by control group, with what the group's path tells.
+    #[must_use]
+    pub fn groups(&self) -> Vec<(String, Container, GroupRow)> {
+        let mut rows: Vec<(String, Container, GroupRow)> = Vec::new();
+        for process in &self.processes {
+            let path = process.cgroup.as_deref().unwrap_or_default();
+            let at = rows.iter().position(|(known, ..)| known == path);
+            let at = at.unwrap_or_else(|| {
+                rows.push((
+                    path.to_owned(),
+                    Container::of_group(path),
+                    GroupRow::default(),
+                ));
+                rows.len() - 1
+            });
+            rows[at].2.processes += 1;
+            rows[at].2.resident_bytes += process.resident_bytes;
+        }
+        rows
+    }
+}
+
+/// A memory node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NodeRow {
+    /// Its number.
+    pub node: NodeId,
+    /// All of its memory, in bytes.
+    pub memory_bytes: u64,
+    /// What is free of it.
+    pub free_bytes: u64,
+    /// Use of its controller, 0..=1, where known.
+    pub utilisation: Option<f64>,
+}
+
+/// What the daemon itself used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OwnRow {
+    /// CPU time, in seconds.
+    pub cpu_seconds: f64,
+    /// Of the machine's CPU time since it began.
+    pub machine_share: f64,
+    /// Resident memory at most, in bytes.
+    pub peak_memory_bytes: u64,
+    /// Bytes moved.
+    pub moved_bytes: u64,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct Published {
+    /// `hither.status/1`.
+    pub schema: &'static str,
+    /// The daemon's version.
+    pub version: &'static str,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds since it began.
+    pub seconds: f64,
+    /// The tracker by which it decides.
+    pub tracker: String,
+    /// Where its evidence comes from.
+    pub evidence: Option<Rung>,
+    /// What is missing for deciding.
+    pub missing: Vec<String>,
+    /// Others that move memory here.
+    pub rivals: Vec<Rival>,
+    /// Why no scope moves anything new now.
+    pub holding_back: Vec<String>,
+    /// Nothing of anybody is moved.
+    pub dry_run: bool,
+    /// Turns of the loop.
+    pub turns: u64,
+    /// Intervals that could not be observed.
+    pub failed_observations: u64,
+    /// The machine's memory.
+    pub nodes: Vec<NodeRow>,
+    /// Who is looked after.
+    pub scopes: Vec<ScopeRow>,
+    /// What the daemon itself used.
+    pub own: OwnRow,
+    /// Entries of the log, the last of them.
+    #[serde(skip)]
+    pub log: Vec<Entry>,
+}
+
+impl Published {
+    /// What a user may see: everything for root, the user's own scopes for others.
+    #[must_use]
+    pub fn seen_by(&self, user: u32) -> Self {
+        let mut seen = self.clone();
+        if user != 0 {
+            seen.scopes.retain(|scope| scope.user == user);
+            let names: Vec<&str> = seen
+                .scopes
+                .iter()
+                .map(|scope| scope.name.as_str())
+                .collect();
+            seen.log
+                .retain(|entry| names.contains(&entry.scope.as_str()));
+        }
+        seen
+    }
+}
+
+/// Does a word of a person name this scope: by its whole name, or by its target?
+#[must_use]
+pub fn is_named(word: &str, scope: &ScopeRow) -> bool {
+    word == scope.name || word == scope.target
+}

@@ -1,0 +1,187 @@
+//! Which scope is whose: a target has a scope for each user of whom it has processes, so that what is told
+//! of a scope, and done to it, concerns one user alone.
+
+use crate::config::{Config, Target};
+use hither_core::engine::Engine;
+use hither_core::ids::ScopeId;
+use hither_core::policy;
+use hither_core::scope::{ScopeSpec, Selector};
+use hither_core::snapshot::Snapshot;
+use hither_linux::root::Root;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Scopes at most: they are kept as long as the daemon runs.
+const MOST_SCOPES: usize = 1024;
+
+/// A scope that was made.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// The engine's number.
+    pub scope: ScopeId,
+    /// `TARGET@USER`.
+    pub name: String,
+    /// Name of the target.
+    pub target: String,
+    /// Number of the user.
+    pub user: u32,
+    /// Name of the user.
+    pub user_name: String,
+    /// A person has paused it.
+    pub is_paused: bool,
+    /// Its target is gone.
+    pub is_retired: bool,
+}
+
+/// The scopes.
+#[derive(Debug, Default)]
+pub struct Roll {
+    seats: Vec<Seat>,
+    names: BTreeMap<u32, String>,
+    is_full: bool,
+}
+
+impl Roll {
+    /// All that were made.
+    #[must_use]
+    pub fn seats(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    /// One of them, by its whole name.
+    pub fn by_name(&mut self, name: &str) -> Option<&mut Seat> {
+        self.seats.iter_mut().find(|seat| seat.name == name)
+    }
+
+    /// Makes scopes for users who have none yet; returns sentences.
+    pub fn meet(
+        &mut self,
+        config: &Config,
+        engine: &mut Engine,
+        snapshot: &Snapshot,
+        root: &Root,
+    ) -> Vec<String> {
+        let mut notes = Vec::new();
+        let mut wanted: BTreeSet<(usize, u32)> = BTreeSet::new();
+        for process in snapshot
+            .processes
+            .iter()
+            .filter(|process| engine.scope_of(process.pid).is_none())
+        {
+            let mut targets = config.targets.iter();
+            // The first that takes it.
+            if let Some(at) = targets.position(|target| target.choice.selector().names(process)) {
+                wanted.insert((at, process.user));
+            }
+        }
+        for (at, user) in wanted {
+            let target = &config.targets[at];
+            let mut seats = self.seats.iter();
+            if seats.any(|seat| seat.user == user && seat.target == target.name && !seat.is_retired)
+            {
+                continue;
+            }
+            if self.seats.len() >= MOST_SCOPES {
+                if !std::mem::replace(&mut self.is_full, true) {
+                    notes.push(format!(
+                        "there are {MOST_SCOPES} scopes: processes of other users are left alone"
+                    ));
+                }
+                break;
+            }
+            match self.add(target, user, engine, root) {
+                Ok(name) => notes.push(format!(
+                    "{name}: looked after from now on, policy {}",
+                    target.policy
+                )),
+                Err(why) => notes.push(why),
+            }
+        }
+        notes
+    }
+
+    fn add(
+        &mut self,
+        target: &Target,
+        user: u32,
+        engine: &mut Engine,
+        root: &Root,
+    ) -> Result<String, String> {
+        let names = &mut self.names;
+        let user_name = names.entry(user).or_insert_with(|| user_name(root, user));
+        let name = format!("{}@{user_name}", target.name);
+        let scope = engine.add_scope(ScopeSpec {
+            name: name.clone(),
+            selector: selector(target, user),
+            policy: policy::by_name(&target.policy).map_err(|error| error.to_string())?,
+        });
+        self.seats.push(Seat {
+            scope,
+            name: name.clone(),
+            target: target.name.clone(),
+            user,
+            user_name: user_name.clone(),
+            is_paused: false,
+            is_retired: false,
+        });
+        Ok(name)
+    }
+
+    /// Brings scopes in line with another configuration; returns sentences. Pages of targets that are gone
+    /// stay where they are.
+    pub fn change(&mut self, old: &Config, new: &Config, engine: &mut Engine) -> Vec<String> {
+        let mut notes = Vec::new();
+        for seat in self.seats.iter_mut().filter(|seat| !seat.is_retired) {
+            let of = |config: &Config| {
+                let mut targets = config.targets.iter();
+                targets.find(|target| target.name == seat.target).cloned()
+            };
+            let (Some(before), Some(after)) = (of(old), of(new)) else {
+                seat.is_retired = true;
+                engine.pause(seat.scope);
+                engine.set_selector(seat.scope, Selector::Any(Vec::new()));
+                notes.push(format!(
+                    "{}: no longer in the configuration; its pages stay where they are",
+                    seat.name
+                ));
+                continue;
+            };
+            if before.choice != after.choice {
+                engine.set_selector(seat.scope, selector(&after, seat.user));
+            }
+            if before.policy != after.policy
+                && let Ok(policy) = policy::by_name(&after.policy)
+            {
+                engine.set_policy(seat.scope, policy);
+                notes.push(format!(
+                    "{}: policy {} from now on",
+                    seat.name, after.policy
+                ));
+            }
+        }
+        notes
+    }
+}
+
+fn selector(target: &Target, user: u32) -> Selector {
+    Selector::Within {
+        user,
+        of: Box::new(target.choice.selector()),
+    }
+}
+
+/// A user's name in `/etc/passwd`; the number where there is none. Directories of a network are not asked:
+/// the answer may take long.
+fn user_name(root: &Root, user: u32) -> String {
+    let text = root
+        .text_if_any("etc/passwd")
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    let number = user.to_string();
+    let name = text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
+    });
+    name.unwrap_or(number)
+}

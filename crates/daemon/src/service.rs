@@ -1,0 +1,729 @@
+//! The daemon: makes scopes, hears orders, holds back where it must, and tells how everything stands.
+
+use crate::config::{self, Config, Endpoint};
+use crate::journal::{Earlier, Journal};
+use crate::protocol::Ask;
+use crate::publish::{NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
+use crate::roll::{Roll, Seat};
+use crate::server::{self, Desk, Order};
+use crate::window::Instant;
+use hither_agent::host::drive::{Session, Told};
+use hither_agent::host::{Client, End, Hands, Supervisor};
+use hither_agent::{Execute, Gate};
+use hither_core::engine::{Engine, EngineConfig, Standing};
+use hither_core::explain::Entry;
+use hither_core::foreign::Foreign;
+use hither_core::ids::{Pid, ScopeId, SpaceId};
+use hither_core::policy;
+use hither_core::snapshot::PAGE_BYTES;
+use hither_linux::counters::pressure;
+use hither_linux::proc::tree::{Birth, Scope};
+use hither_linux::rivals::{self, Rival, TakenOver};
+use hither_linux::root::Root;
+use hither_linux::sys;
+use hither_linux::topology::Topology;
+use hither_linux::tracker::table::{self, Here};
+use hither_linux::watch::Watch;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Time between two accounts of how everything stands, in us.
+const TELL_US: u64 = 1_000_000;
+/// Time between two looks for what changes seldom: rivals, wishes of control groups, in us.
+const LOOK_US: u64 = 10_000_000;
+/// Entries of the log that are kept for who asks.
+const MOST_ENTRIES: usize = 2048;
+/// Longest time between turns, in us, so that orders are heard soon.
+const MOST_SLEEP_US: u64 = 250_000;
+/// Name of the file that tells which pages were moved.
+const JOURNAL: &str = "moved-pages";
+
+/// Why the daemon cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The loop.
+    #[error(transparent)]
+    Agent(#[from] hither_agent::host::Error),
+    /// The machine.
+    #[error(transparent)]
+    Linux(#[from] hither_linux::Error),
+    /// The journal of moved pages.
+    #[error(transparent)]
+    Journal(#[from] crate::journal::Error),
+    /// A socket.
+    #[error("{place} cannot be listened on ({source}); {remedy}")]
+    Socket {
+        /// Which.
+        place: String,
+        /// How to mend it.
+        remedy: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Where a configuration comes from, again at every reload.
+pub type Source = Box<dyn Fn() -> Result<Config, String>>;
+/// Takes sentences for the log of the system.
+pub type Sink = Rc<dyn Fn(&str)>;
+
+/// The part of the journal that the witness shares with the service.
+struct Kept {
+    journal: Journal,
+    births: HashMap<SpaceId, Birth>,
+}
+
+/// The daemon's state.
+struct Service {
+    config: Config,
+    source: Source,
+    root: Root,
+    topology: Topology,
+    session: Session<'static, Gate<Box<dyn Execute>>>,
+    roll: Roll,
+    kept: Rc<RefCell<Kept>>,
+    /// What an earlier daemon moved of processes that were not met yet.
+    earlier: Earlier,
+    desk: Arc<Desk>,
+    log: Rc<RefCell<VecDeque<Entry>>>,
+    sink: Sink,
+    taken_over: Option<TakenOver>,
+    rivals: Vec<Rival>,
+    holding_back: Vec<String>,
+    missing: Vec<String>,
+    /// Does a tracker of accesses look, as some target wants?
+    is_deciding: bool,
+    tell_us: u64,
+    look_us: u64,
+    has_told_ready: bool,
+}
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// Why it cannot.
+pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
+    let root = Root::host();
+    for note in rivals::mend_leftovers(&root)? {
+        sink(&note);
+    }
+    hither_linux::restore::make_runtime_folder()?;
+    let (journal, earlier, note) = Journal::open(&config::runtime_file(JOURNAL))?;
+    note.iter().for_each(|note| sink(note));
+    if !earlier.is_empty() {
+        sink(&format!(
+            "an earlier daemon moved pages of {} processes: they can be put back by `hither undo` where they live",
+            earlier.len()
+        ));
+    }
+    let mut passed = passed_sockets();
+    let control = match passed.take() {
+        Some(control) => control,
+        None => server::bind(&config.socket, 0o666).map_err(|source| Error::Socket {
+            place: config.socket.shown().to_string(),
+            remedy: "make its folder, or name another path by `socket` of [daemon]",
+            source,
+        })?,
+    };
+    let supervisor = Supervisor::alone(&[sys::SIGHUP])?;
+    let mut service = Service::new(config, source, sink, root, journal, earlier)?;
+    service.listen(control)?;
+    let turn = |beat: &hither_agent::host::Beat| {
+        if beat.signal == Some(sys::SIGHUP) {
+            service.reload();
+        }
+        Ok(Some(service.turn(supervisor.now_us())))
+    };
+    let end = supervisor.run::<Error>(&mut [Client::new(0, turn)])?;
+    service.end(supervisor.now_us());
+    Ok(end)
+}
+
+/// The control socket, where systemd passes one.
+fn passed_sockets() -> Option<UnixListener> {
+    let mut passed = sd_notify::listen_fds().ok()?;
+    let descriptor = passed.next()?;
+    // SAFETY: systemd has opened it for this process, and nobody else here takes it.
+    let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    Some(UnixListener::from(owned))
+}
+
+impl Service {
+    fn new(
+        config: Config,
+        source: Source,
+        sink: Sink,
+        root: Root,
+        journal: Journal,
+        earlier: Earlier,
+    ) -> Result<Self, Error> {
+        let topology = Topology::read(&root)?;
+        let rivals = rivals::find(&root);
+        let mut taken_over = None;
+        if config.take_over.contains(&Rival::NumaBalancing) {
+            let (taken, note) = TakenOver::balancing(&root)?;
+            note.iter().for_each(|note| sink(note));
+            taken_over = Some(taken);
+        }
+        let nobody = (table::NONE.open)(&Here {
+            root: &root,
+            topology: &topology,
+            ghz: None,
+        });
+        let nobody = nobody.map_err(hither_agent::host::Error::Refused)?;
+        let watch = Watch::new(&root, &topology, scope_of(&config), nobody);
+        let engine = Engine::new(engine_config(&config));
+        let mut missing = Vec::new();
+        let executor: Box<dyn Execute> = match Hands::find() {
+            Ok(hands) => Box::new(hands.movers()?),
+            Err(why) => {
+                missing.push(why.to_string());
+                Box::new(hither_agent::Dry)
+            }
+        };
+        let log = Rc::new(RefCell::new(VecDeque::new()));
+        let entries = Rc::clone(&log);
+        let heard = move |told: Told<'_>| {
+            if let Told::Entry(entry) = told {
+                let mut entries = entries.borrow_mut();
+                if entries.len() >= MOST_ENTRIES {
+                    entries.pop_front();
+                }
+                entries.push_back(entry.clone());
+            }
+        };
+        let mut session = Session::new(
+            watch,
+            engine,
+            Gate::new(executor),
+            config.interval_us,
+            Box::new(heard),
+        );
+        session.follow_log();
+        session.agent_mut().observer_mut().tree_mut().ask_wishes();
+        let kept = Rc::new(RefCell::new(Kept {
+            journal,
+            births: HashMap::new(),
+        }));
+        let witness = Rc::clone(&kept);
+        session
+            .agent_mut()
+            .set_witness(Box::new(move |engine, snapshot, requests| {
+                let Kept { journal, births } = &mut *witness.borrow_mut();
+                let noted = journal.note(engine, snapshot, requests, births);
+                noted.map_err(|error| format!("what is moved could not be noted ({error})"))
+            }));
+        let desk = Desk::new(empty());
+        let mut service = Self {
+            config,
+            source,
+            root,
+            topology,
+            session,
+            roll: Roll::default(),
+            kept,
+            earlier,
+            desk,
+            log,
+            sink,
+            taken_over,
+            rivals,
+            holding_back: Vec::new(),
+            missing,
+            is_deciding: false,
+            tell_us: 0,
+            look_us: LOOK_US,
+            has_told_ready: false,
+        };
+        service.watch_accesses();
+        service
+            .rivals
+            .clone()
+            .iter()
+            .for_each(|&rival| service.tell_rival(rival));
+        Ok(service)
+    }
+
+    /// Opens the tracker that the policies need, once there is a target.
+    fn watch_accesses(&mut self) {
+        if self.is_deciding || self.config.targets.is_empty() {
+            return;
+        }
+        let policies = self
+            .config
+            .targets
+            .iter()
+            .filter_map(|target| policy::by_name(&target.policy).ok());
+        // Whose needs are most is served; the others have their share of it.
+        let Some(first) = policies.max_by_key(|policy| policy.needs().len()) else {
+            return;
+        };
+        let here = Here {
+            root: &self.root,
+            topology: &self.topology,
+            ghz: None,
+        };
+        match table::to_decide(&*first, &here) {
+            Ok(mut tracker) => {
+                let sampling = tracker.first_sampling();
+                tracker.set_sampling(sampling);
+                self.is_deciding = true;
+                self.session.agent_mut().observer_mut().set_tracker(tracker);
+            }
+            Err(why) => {
+                let why = why.to_string();
+                (self.sink)(&why);
+                self.missing.extend(why.lines().map(str::to_owned));
+                // Not asked again and again: a reload does.
+                self.is_deciding = true;
+            }
+        }
+    }
+
+    fn listen(&self, control: UnixListener) -> Result<(), Error> {
+        let desk = &self.desk;
+        let fail = |place: String, remedy| {
+            move |source| Error::Socket {
+                place,
+                remedy,
+                source,
+            }
+        };
+        let no_thread = "let this process have more threads";
+        server::serve_control(control, desk)
+            .map_err(fail("the control socket".to_owned(), no_thread))?;
+        match &self.config.metrics {
+            Endpoint::Off => Ok(()),
+            Endpoint::Unix(path) => {
+                let place = path.shown().to_string();
+                let remedy = "make its folder, or name another place by `metrics` of [daemon]";
+                let listener = server::bind(path, 0o600).map_err(fail(place.clone(), remedy))?;
+                server::serve_metrics_unix(listener, desk).map_err(fail(place, no_thread))
+            }
+            Endpoint::Loopback(address) => {
+                let place = address.to_string();
+                let remedy = "choose another port by `metrics` of [daemon]";
+                let listener = TcpListener::bind(address).map_err(fail(place.clone(), remedy))?;
+                server::serve_metrics_tcp(listener, desk).map_err(fail(place, no_thread))
+            }
+        }
+    }
+
+    fn turn(&mut self, now_us: u64) -> u64 {
+        for order in self.desk.take_orders() {
+            let done = self.obey(&order);
+            // Who asked may have gone.
+            let _ = order.answer.try_send(done);
+        }
+        let sleep_us = self.session.turn(now_us);
+        let notes = {
+            let agent = self.session.agent_mut();
+            let snapshot = agent.observer().snapshot().clone();
+            self.roll
+                .meet(&self.config, agent.engine_mut(), &snapshot, &self.root)
+        };
+        notes.iter().for_each(|note| (self.sink)(note));
+        let (notes, more) = self.session.take_notes();
+        notes.iter().for_each(|note| (self.sink)(note));
+        if more > 0 {
+            (self.sink)(&format!("{more} more of these"));
+        }
+        self.keep();
+        if now_us >= self.look_us {
+            self.look_us = now_us + LOOK_US;
+            self.look();
+        }
+        if now_us >= self.tell_us {
+            self.tell_us = now_us + TELL_US;
+            self.hold_back();
+            self.desk.publish(self.published(now_us));
+            self.notify();
+        }
+        sleep_us.min(MOST_SLEEP_US)
+    }
+
+    /// Lives of memory for the journal; what an earlier daemon moved is taken over where it lives.
+    fn keep(&mut self) {
+        let agent = self.session.agent_mut();
+        let processes = agent.observer().tree().processes();
+        let births: HashMap<SpaceId, Birth> = processes
+            .iter()
+            .map(|process| (SpaceId(process.incarnation), process.birth()))
+            .collect();
+        if !self.earlier.is_empty() {
+            let mut taken = 0;
+            for birth in births.values() {
+                let pid = Pid(birth.pid);
+                if agent.engine().scope_of(pid).is_none() {
+                    continue;
+                }
+                for moved in self.earlier.remove(birth).unwrap_or_default() {
+                    let pages = moved.pages.end - moved.pages.start;
+                    let engine = agent.engine_mut();
+                    if engine.adopt(pid, moved.pages, moved.origin, moved.home, moved.is_huge) {
+                        taken += pages;
+                    }
+                }
+            }
+            if taken > 0 {
+                (self.sink)(&format!(
+                    "{taken} pages that an earlier daemon moved can be put back"
+                ));
+            }
+        }
+        let mut kept = self.kept.borrow_mut();
+        kept.births = births;
+        if kept.journal.is_long() {
+            let agent = self.session.agent();
+            let processes = agent.observer().tree().processes();
+            if let Err(error) = kept
+                .journal
+                .rewrite(agent.engine(), processes, &self.earlier)
+            {
+                (self.sink)(&format!(
+                    "the journal of moved pages could not be written anew: {error}"
+                ));
+            }
+        }
+    }
+
+    /// What changes seldom.
+    fn look(&mut self) {
+        let tree = self.session.agent_mut().observer_mut().tree_mut();
+        for pid in tree.renew_wishes() {
+            (self.sink)(&format!(
+                "process {pid} is left alone: its control group says so"
+            ));
+        }
+        let root = self.root.clone();
+        self.earlier.retain(|birth, _| {
+            let stat = hither_linux::proc::stat::read(&root, birth.pid);
+            stat.is_some_and(|stat| {
+                stat.start_ticks == birth.start_ticks && stat.stack_start == birth.stack_start
+            })
+        });
+        let rivals = rivals::find(&self.root);
+        for &rival in rivals.iter().filter(|rival| !self.rivals.contains(rival)) {
+            self.tell_rival(rival);
+        }
+        self.rivals = rivals;
+    }
+
+    fn tell_rival(&self, rival: Rival) {
+        if self.gives_way_to(rival) {
+            (self.sink)(&format!(
+                "{rival}: hither gives way, and moves nothing new; {}",
+                rival.remedy()
+            ));
+        }
+    }
+
+    /// Is it a rival that was not taken over, and not what hither itself has switched on to watch?
+    fn gives_way_to(&self, rival: Rival) -> bool {
+        rival != Rival::NumaBalancing || self.taken_over.is_none()
+    }
+
+    /// May new moves be asked for?
+    fn hold_back(&mut self) {
+        let mut reasons = Vec::new();
+        for &rival in &self.rivals {
+            if self.gives_way_to(rival) {
+                reasons.push(rival.to_string());
+            }
+        }
+        if let Ok(Some(pressure)) = pressure::machine(&self.root)
+            && pressure.some.share_10s > self.config.memory_pressure
+        {
+            reasons.push("programs wait for memory (pressure stall)".to_owned());
+        }
+        if reasons != self.holding_back {
+            match reasons.is_empty() {
+                true => (self.sink)("moves go on"),
+                false => (self.sink)(&format!("holding back: {}", reasons.join("; "))),
+            }
+        }
+        let is_held = !reasons.is_empty();
+        self.holding_back = reasons;
+        let now = local_time();
+        let config = &self.config;
+        let agent = self.session.agent_mut();
+        agent.engine_mut().hold(is_held);
+        for seat in self.roll.seats() {
+            let target = config
+                .targets
+                .iter()
+                .find(|target| target.name == seat.target);
+            let is_dry = config.dry_run || target.is_some_and(|target| target.dry_run);
+            agent.executor_mut().set_dry(seat.scope, is_dry);
+            let engine = agent.engine_mut();
+            match seat.is_paused || seat.is_retired || is_outside(config, seat, now) {
+                true => engine.pause(seat.scope),
+                false if engine.standing(seat.scope) == Some(Standing::Paused) => {
+                    engine.resume(seat.scope);
+                }
+                false => {}
+            }
+        }
+    }
+
+    fn obey(&mut self, order: &Order) -> Result<Vec<String>, String> {
+        if let Some(pid) = order.pid {
+            self.session
+                .agent_mut()
+                .observer_mut()
+                .tree_mut()
+                .leave_alone(pid);
+            (self.sink)(&format!("process {pid} is left alone: it was asked for"));
+            return Ok(vec![pid.to_string()]);
+        }
+        let mut did = Vec::new();
+        for name in &order.scopes {
+            let Some(seat) = self.roll.by_name(name) else {
+                continue;
+            };
+            let engine = self.session.agent_mut().engine_mut();
+            match order.ask {
+                Ask::Pause => {
+                    seat.is_paused = true;
+                    engine.pause(seat.scope);
+                }
+                Ask::Resume => {
+                    if !engine.resume(seat.scope) {
+                        return Err(format!(
+                            "{name}: pages are on their way back; ask again when they are"
+                        ));
+                    }
+                    seat.is_paused = false;
+                }
+                Ask::Undo => {
+                    seat.is_paused = true;
+                    engine.pause(seat.scope);
+                    engine.begin_undo(seat.scope);
+                }
+                Ask::Status | Ask::Explain | Ask::OptOut => continue,
+            }
+            did.push(name.clone());
+        }
+        if !did.is_empty() {
+            let word = match order.ask {
+                Ask::Pause => "paused",
+                Ask::Resume => "resumed",
+                _ => "undo",
+            };
+            (self.sink)(&format!("{}: {word}, as asked for", did.join(", ")));
+        }
+        Ok(did)
+    }
+
+    /// Another configuration, without losing what is known.
+    fn reload(&mut self) {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
+        match (self.source)() {
+            Err(why) => (self.sink)(&format!("the configuration is kept as it was: {why}")),
+            Ok(new) => {
+                let old = std::mem::replace(&mut self.config, new);
+                if old.socket != self.config.socket
+                    || old.metrics != self.config.metrics
+                    || old.take_over != self.config.take_over
+                {
+                    (self.sink)("socket, metrics and take_over change at the next start");
+                }
+                let agent = self.session.agent_mut();
+                let notes = self.roll.change(&old, &self.config, agent.engine_mut());
+                *agent.engine_mut().config_mut() = engine_config(&self.config);
+                agent
+                    .observer_mut()
+                    .tree_mut()
+                    .set_scope(scope_of(&self.config));
+                notes.iter().for_each(|note| (self.sink)(note));
+                self.is_deciding &= !old.targets.is_empty() && self.missing.is_empty();
+                self.missing.clear();
+                self.watch_accesses();
+                (self.sink)("the configuration was read anew");
+            }
+        }
+        self.tell_us = 0;
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    }
+
+    fn published(&self, now_us: u64) -> Published {
+        let agent = self.session.agent();
+        let (engine, snapshot) = (agent.engine(), agent.observer().snapshot());
+        let now = local_time();
+        let summaries = engine.summary();
+        let mut members: HashMap<ScopeId, Vec<ProcessRow>> = HashMap::new();
+        for process in &snapshot.processes {
+            if let Some(scope) = engine.scope_of(process.pid) {
+                members.entry(scope).or_default().push(ProcessRow {
+                    pid: process.pid.0,
+                    name: process.name.clone(),
+                    resident_bytes: process.resident_pages.get().unwrap_or(0) * PAGE_BYTES,
+                    cgroup: process.group.clone(),
+                });
+            }
+        }
+        let row = |seat: &Seat| ScopeRow {
+            name: seat.name.clone(),
+            target: seat.target.clone(),
+            user: seat.user,
+            user_name: seat.user_name.clone(),
+            policy: summaries[seat.scope.0 as usize].1.policy.clone(),
+            standing: engine.standing(seat.scope).unwrap_or(Standing::Paused),
+            dry_run: self.config.dry_run
+                || self
+                    .config
+                    .targets
+                    .iter()
+                    .any(|target| target.name == seat.target && target.dry_run),
+            outside_window: is_outside(&self.config, seat, now),
+            retired: seat.is_retired,
+            processes: members.remove(&seat.scope).unwrap_or_default(),
+            local_access_ratio: engine.local_ratio(seat.scope),
+            forecast: engine.forecast(seat.scope),
+            summary: summaries[seat.scope.0 as usize].1.clone(),
+        };
+        let node = |node: &hither_core::snapshot::NodeState| NodeRow {
+            node: node.id,
+            memory_bytes: node.total_bytes,
+            free_bytes: node.free_bytes,
+            utilisation: node.utilisation.get(),
+        };
+        let mut row = row;
+        let sums = self.session.sums();
+        let usage = sys::own_usage();
+        let cpu_us = (usage.user_us + usage.system_us) as f64;
+        let machine_us = now_us.max(1) as f64 * f64::from(snapshot.cpu_count()).max(1.0);
+        let evidence = agent.observer().tracker_name();
+        Published {
+            pid: std::process::id(),
+            seconds: now_us as f64 / 1e6,
+            tracker: evidence.to_owned(),
+            evidence: table::rung(evidence),
+            missing: self.missing.clone(),
+            rivals: self.rivals.clone(),
+            holding_back: self.holding_back.clone(),
+            dry_run: self.config.dry_run,
+            turns: sums.turn_count,
+            failed_observations: agent.failure_count(),
+            nodes: snapshot.nodes.iter().map(node).collect(),
+            scopes: self.roll.seats().iter().map(&mut row).collect(),
+            own: OwnRow {
+                cpu_seconds: cpu_us / 1e6,
+                machine_share: cpu_us / machine_us,
+                peak_memory_bytes: usage.peak_resident_kb << 10,
+                moved_bytes: sums.moved_pages * PAGE_BYTES,
+            },
+            log: self.log.borrow().iter().cloned().collect(),
+            ..empty()
+        }
+    }
+
+    /// Tells systemd, where it listens.
+    fn notify(&mut self) {
+        use sd_notify::NotifyState::{Ready, Status, Watchdog};
+        let scopes = self
+            .roll
+            .seats()
+            .iter()
+            .filter(|seat| !seat.is_retired)
+            .count();
+        let status = match self.holding_back.is_empty() {
+            true => format!("{scopes} scopes"),
+            false => format!(
+                "{scopes} scopes, holding back: {}",
+                self.holding_back.join("; ")
+            ),
+        };
+        let mut states = vec![Watchdog, Status(&status)];
+        if !std::mem::replace(&mut self.has_told_ready, true) {
+            states.insert(0, Ready);
+            (self.sink)(&format!("ready: {} targets", self.config.targets.len()));
+        }
+        let _ = sd_notify::notify(&states);
+    }
+
+    /// Pages stay where they are, and the journal remembers them; settings go back.
+    fn end(mut self, now_us: u64) {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        let agent = self.session.agent_mut();
+        agent.finish(now_us);
+        agent.observer_mut().tracker().stop();
+        let agent = self.session.agent();
+        let processes = agent.observer().tree().processes();
+        let mut kept = self.kept.borrow_mut();
+        if let Err(error) = kept
+            .journal
+            .rewrite(agent.engine(), processes, &self.earlier)
+        {
+            (self.sink)(&format!(
+                "the journal of moved pages could not be written anew: {error}"
+            ));
+        }
+    }
+}
+
+/// Who is watched.
+fn scope_of(config: &Config) -> Scope {
+    use crate::config::Choice;
+    let one = |target: &crate::config::Target| match &target.choice {
+        Choice::Cgroup(path) => Scope::Cgroup(format!("sys/fs/cgroup{path}")),
+        Choice::Command(pattern) => Scope::Named(pattern.clone()),
+        Choice::User(user) => Scope::OfUser(*user),
+        Choice::OptIn => Scope::OptedIn,
+    };
+    Scope::Any(config.targets.iter().map(one).collect())
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    EngineConfig {
+        rate_bytes_per_s: config.move_rate,
+        disturbance_share: config.cpu_share,
+        ..EngineConfig::at_interval(config.interval_us)
+    }
+}
+
+/// Is no window of its target open?
+fn is_outside(config: &Config, seat: &Seat, now: Instant) -> bool {
+    let target = config
+        .targets
+        .iter()
+        .find(|target| target.name == seat.target);
+    target.is_some_and(|target| {
+        !target.windows.is_empty() && !target.windows.iter().any(|window| window.holds(now))
+    })
+}
+
+fn local_time() -> Instant {
+    let now = jiff::ZonedDateTime::now();
+    Instant {
+        day: now.weekday().to_monday_zero_offset() as usize,
+        minute: now.hour() as u32 * 60 + now.minute() as u32,
+    }
+}
+
+/// Before anything is known.
+fn empty() -> Published {
+    Published {
+        schema: "hither.status/1",
+        version: env!("CARGO_PKG_VERSION"),
+        pid: std::process::id(),
+        seconds: 0.0,
+        tracker: String::new(),
+        evidence: None,
+        missing: Vec::new(),
+        rivals: Vec::new(),
+        holding_back: Vec::new(),
+        dry_run: false,
+        turns: 0,
+        failed_observations: 0,
+        nodes: Vec::new(),
+        scopes: Vec::new(),
+        own: OwnRow::default(),
+        log: Vec::new(),
+    }
+}

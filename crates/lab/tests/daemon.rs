@@ -1,0 +1,160 @@
+//! The daemon on an emulated machine of four nodes: programs of two users, one of whom wants to be left
+//! alone; killed in the middle, undone by the next daemon. One boot.
+
+use crate::common::built;
+use hither_lab::image::AGENT_PATH;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// `$P` is the program, `$H` hither. The points of each program are on one node, its threads on that one and
+/// another (CPUs 0, 1, 4, 5 are of nodes 0 and 2, the others of nodes 1 and 3), so that pages are to move.
+const SCRIPT: &str = r#"
+set -e; cd /tmp; mkdir -p /run; echo 'alice:x:1000:1000::/:/bin/sh' >> /etc/passwd
+cat > h.toml <<'EOF'
+format = "hither.daemon/1"
+[daemon]
+metrics = "unix:/run/hither/metrics.sock"
+[[target]]
+name = "db"
+command = "cluster"
+policy = "carrefour"
+EOF
+settings() { cat /proc/sys/kernel/numa_balancing; ls -l /run/hither | wc -l; }
+nodes_of() {
+  awk '/anon=/ { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, p, "="); n[p[1]] += p[2] } }
+    END { for (k = 0; k < 4; k++) printf "%d ", n["N" k]; print "" }' /proc/$1/numa_maps
+}
+as_alice() { su -s /bin/sh alice -c "$*"; }
+start_daemon() {
+  $H daemon --config h.toml 2>> daemon.log & daemon=$!
+  until $H status > /dev/null 2>&1; do sleep 0.1; done
+}
+# Until so many scopes have more displaced pages than so many.
+until_displaced() {
+  for i in $(seq 150); do
+    $H status --json > now
+    [ $(awk -v least=$2 '/"displaced_pages"/ && $2 + 0 > least { n++ } END { print n + 0 }' now) -ge $1 ] && return
+    sleep 0.2
+  done
+  echo "displaced: waited in vain" >&2; cat now daemon.log >&2; exit 1
+}
+chmod 755 $P; $H config check h.toml
+before=$(cat /proc/sys/kernel/numa_balancing)
+start_daemon
+taskset 33 $P partitioned --mb 32 --threads 4 --rounds 100000 > /dev/null & a=$!
+as_alice "exec taskset cc $P partitioned --mb 32 --threads 4 --rounds 100000 > /dev/null" & b=$!
+HITHER=off taskset 33 $P partitioned --mb 32 --threads 2 --rounds 100000 > /dev/null & c=$!
+until_displaced 2 2000
+echo "== $($H status --json)"
+echo "== $(as_alice $H status --json)"
+echo "== $(nodes_of $c)"
+echo "== $(as_alice $H pause db@root 2>&1)"
+kill -9 $daemon; wait $daemon || true
+start_daemon
+until_displaced 2 2000
+as_alice $H undo > /dev/null
+echo "== $($H status --json)"
+$H undo db@root >&2
+echo "== $(nodes_of $a) / $(nodes_of $c)"
+$H status >&2; $H explain | tail -n 5 >&2; $H resume db > /dev/null
+kill $daemon; wait $daemon; echo "== ended $?"
+kill -9 $a $b $c; cat daemon.log >&2
+[ "$before" = "$(cat /proc/sys/kernel/numa_balancing)" ]
+"#;
+
+fn run() -> Vec<String> {
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
+    let program = built("cluster");
+    let script = format!("P={} H={AGENT_PATH}\n{SCRIPT}", program.display());
+    let output = Command::new(built("hither"))
+        .args(["lab", "run", "--cpus", "8", "--timeout", "15m", "--machine"])
+        .arg(&machine)
+        .arg("--file")
+        .arg(&program)
+        .args(["--", "sh", "-c", &script])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{told}{said}");
+    assert!(output.status.success());
+    let answers = told.split("== ").skip(1);
+    answers.map(|answer| answer.trim().to_owned()).collect()
+}
+
+fn document(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Names of the scopes, with the pages that are not where hither found them.
+fn displaced(status: &Value) -> Vec<(String, u64)> {
+    let scopes = status["scopes"].as_array().unwrap().iter();
+    let one = |scope: &Value| {
+        let pages = scope["summary"]["displaced_pages"].as_u64().unwrap();
+        (scope["name"].as_str().unwrap().to_owned(), pages)
+    };
+    let mut all: Vec<(String, u64)> = scopes.map(one).collect();
+    all.sort();
+    all
+}
+
+/// Pages by node: all on one, but for what the loader and the stacks of threads have elsewhere.
+fn is_on_one(pages: &str) -> bool {
+    let pages: Vec<u64> = pages
+        .split_whitespace()
+        .map(|word| word.parse().unwrap())
+        .collect();
+    let sum: u64 = pages.iter().sum();
+    sum > 8000 && pages.iter().any(|&count| count as f64 > 0.97 * sum as f64)
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn a_daemon_serves_its_users_and_leaves_nothing() {
+    let mut answers = run().into_iter();
+    let mut next = || answers.next().expect("an answer for each step");
+    let status = document(&next());
+    assert_eq!(status["schema"], "hither.status/1");
+    let names = |status: &Value| -> Vec<String> {
+        displaced(status)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
+    };
+    assert_eq!(names(&status), ["db@alice", "db@root"], "{status:#}");
+    for scope in status["scopes"].as_array().unwrap() {
+        // Who wants to be left alone is not among them.
+        assert_eq!(scope["processes"].as_array().unwrap().len(), 1, "{scope:#}");
+    }
+    // A user sees no other's.
+    let own = document(&next());
+    assert_eq!(names(&own), ["db@alice"], "{own:#}");
+    let left_alone = next();
+    assert!(is_on_one(&left_alone), "{left_alone}");
+    let refused = next();
+    assert!(
+        refused.contains("no target or scope `db@root` of yours"),
+        "{refused}"
+    );
+    // After a kill the next daemon knows what the one before moved; a user takes back what is the user's.
+    let status = document(&next());
+    let displaced = displaced(&status);
+    assert!(
+        displaced[0].1 < 100 && displaced[1].1 > 2000,
+        "{displaced:?}"
+    );
+    assert_eq!(
+        status["scopes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|scope| scope["standing"] == "undone")
+            .count(),
+        1
+    );
+    let places = next();
+    let (undone, left_alone) = places.split_once('/').unwrap();
+    assert!(is_on_one(undone) && is_on_one(left_alone), "{places}");
+    assert_eq!(next(), "ended 0");
+}
