@@ -57,18 +57,20 @@ stop_all() {
   rm -rf "$work"
   if [ "$purge" = yes ] && [ ${#installed[@]} -gt 0 ]; then
     DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq "${installed[@]}" > /dev/null
-    DEBIAN_FRONTEND=noninteractive apt-get autoremove -y -qq > /dev/null
   fi
 }
 trap stop_all EXIT
 
+packages() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' | sed -n 's/^ii *//p' | sort -u; }
+
 install_packages() {
-  local package
+  local package before wanted=()
   for package in slurmctld slurmd slurm-client munge; do
-    dpkg-query -W -f '${Status}' "$package" 2> /dev/null | grep -q ' installed' || installed+=("$package")
+    dpkg-query -W -f '${Status}' "$package" 2> /dev/null | grep -q ' installed' || wanted+=("$package")
   done
-  [ ${#installed[@]} -gt 0 ] || return 0
-  echo "installs ${installed[*]}"
+  [ ${#wanted[@]} -gt 0 ] || return 0
+  echo "installs ${wanted[*]}"
+  before=$(packages)
   # Nothing is started by the packages, as far as they ask.
   local policy=/usr/sbin/policy-rc.d made=no
   if ! [ -e "$policy" ]; then
@@ -77,8 +79,10 @@ install_packages() {
     made=yes
   fi
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${installed[@]}" > /dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" > /dev/null
   [ "$made" = no ] || rm "$policy"
+  # What came with them, too.
+  mapfile -t installed < <(comm -13 <(echo "$before") <(packages))
 }
 
 options() {

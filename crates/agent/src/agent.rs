@@ -142,6 +142,12 @@ impl<O: Observer, E: Execute> Agent<O, E> {
         &self.engine
     }
 
+    /// Who decides, without the rest.
+    #[must_use]
+    pub fn into_engine(self) -> Engine {
+        self.engine
+    }
+
     /// Who decides.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine

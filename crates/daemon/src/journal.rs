@@ -257,10 +257,11 @@ impl Journal {
         written
     }
 
-    /// Has it grown so that it should be written anew?
+    /// Has it grown so that it should be written anew? Not while moves are under way: of these the ledgers
+    /// do not know where the pages will be.
     #[must_use]
-    pub fn is_long(&self) -> bool {
-        self.bytes >= REWRITE_BYTES.max(2 * self.least_bytes)
+    pub fn should_rewrite(&self, engine: &Engine) -> bool {
+        self.bytes >= REWRITE_BYTES.max(2 * self.least_bytes) && engine.pending_count() == 0
     }
 
     /// Writes the file anew: what the ledgers hold of living processes, and what of an earlier daemon was
@@ -324,6 +325,26 @@ impl Journal {
         self.least_bytes = self.bytes;
         Ok(())
     }
+}
+
+/// Has the engine know what an earlier daemon moved of a member of a scope; returns base pages, counted as
+/// often as they were moved.
+pub fn adopt(engine: &mut Engine, pid: Pid, space: SpaceId, moved: Vec<Moved>) -> u64 {
+    let mut count = 0;
+    // The latest line of a page knows where it is, the first where it came from.
+    for Moved {
+        pages,
+        origin,
+        home,
+        is_huge,
+    } in moved.into_iter().rev()
+    {
+        let length = pages.end - pages.start;
+        if engine.adopt(pid, space, pages, origin, home, is_huge) {
+            count += length;
+        }
+    }
+    count
 }
 
 /// What a journal tells; a sentence where something in it is not understood.

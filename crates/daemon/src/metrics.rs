@@ -216,8 +216,10 @@ fn counters(encoder: &mut DescriptorEncoder, published: &Published) -> Result<()
             refused.push((all, *count as f64));
         }
         for verdict in Verdict::ALL {
-            let rows = scope.summary.campaigns.iter();
-            let count = rows.filter(|row| row.verdict == verdict).count();
+            let mut counts = scope.summary.verdicts.iter();
+            let count = counts
+                .find(|(known, _)| *known == verdict)
+                .map_or(0, |&(_, count)| count);
             let mut all = labels(scope);
             all.push(("verdict", verdict.name().replace(' ', "_")));
             judged.push((all, count as f64));

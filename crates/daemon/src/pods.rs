@@ -30,7 +30,8 @@ impl Container {
     pub fn of_group(path: &str) -> Self {
         let mut found = Self::default();
         let mut before = "";
-        for part in path.split('/') {
+        // A runtime that is told a systemd slice and makes groups itself joins names by `:`.
+        for part in path.trim_end_matches(" (deleted)").split(['/', ':']) {
             let name = part
                 .strip_suffix(".scope")
                 .or_else(|| part.strip_suffix(".slice"));
@@ -46,11 +47,12 @@ impl Container {
     }
 }
 
-/// `kubepods-burstable-podUID`, `podUID`.
+/// `kubepods-burstable-podUID`, `kubelet-kubepods-podUID`, `podUID`.
 fn pod(name: &str) -> Option<String> {
     let uid = match name.strip_prefix("pod") {
         Some(uid) => uid,
-        None => name.strip_prefix("kubepods")?.rsplit_once("-pod")?.1,
+        None if name.contains("kubepods") => name.rsplit_once("-pod")?.1,
+        None => return None,
     };
     let uid = uid.replace('_', "-");
     let is_hex = |letter: char| letter.is_ascii_hexdigit() || letter == '-';
@@ -71,6 +73,8 @@ fn container<'a>(name: &'a str, above: &str, in_pod: bool) -> Option<(&'a str, &
     }
     let runtime = match above {
         "docker" => "docker",
+        "cri-containerd" => "containerd",
+        "crio" => "cri-o",
         _ if in_pod => "",
         _ => return None,
     };
@@ -81,38 +85,27 @@ fn container<'a>(name: &'a str, above: &str, in_pod: bool) -> Option<(&'a str, &
 mod tests {
     use super::*;
 
-    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-    const POD: &str = "0f8b1c2d-3e4f-5061-7283-94a5b6c7d8e9";
-
     #[test]
-    fn layouts_of_both_drivers_are_known() {
-        let under = POD.replace('-', "_");
-        let slice =
-            format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice");
-        for (path, runtime) in [
-            (format!("{slice}/cri-containerd-{ID}.scope"), "containerd"),
-            (format!("{slice}/crio-{ID}.scope"), "cri-o"),
-            (format!("/kubepods/besteffort/pod{POD}/{ID}"), ""),
-            (format!("/kubepods/pod{POD}/crio-{ID}"), "cri-o"),
-        ] {
-            let expected = Container {
-                pod_uid: POD.to_owned(),
-                container_id: ID.to_owned(),
-                runtime: runtime.to_owned(),
-            };
-            assert_eq!(Container::of_group(&path), expected, "{path}");
-        }
-        assert_eq!(
-            Container::of_group(&format!("/system.slice/docker-{ID}.scope")).runtime,
-            "docker"
+    fn captured_layouts_are_known() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../fixtures/cgroups/expected.tsv"
         );
-        for none in [
-            "/",
-            "/system.slice/postgresql.service",
-            "/user.slice/user-1000.slice/session-3.scope",
-            "/podx",
-        ] {
-            assert_eq!(Container::of_group(none), Container::default(), "{none}");
+        let text = std::fs::read_to_string(file).unwrap();
+        let rows = text
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.starts_with("path\t"));
+        let mut count = 0;
+        for row in rows {
+            let fields: Vec<&str> = row.split('\t').collect();
+            let [path, pod_uid, container_id, runtime] = fields[..] else {
+                panic!("four fields: {row}");
+            };
+            let found = Container::of_group(path);
+            let found = (&*found.pod_uid, &*found.container_id, &*found.runtime);
+            assert_eq!(found, (pod_uid, container_id, runtime), "{path}");
+            count += 1;
         }
+        assert!(count > 50, "{count}");
     }
 }

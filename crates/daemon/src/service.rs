@@ -1,7 +1,7 @@
 //! The daemon: makes scopes, hears orders, holds back where it must, and tells how everything stands.
 
 use crate::config::{self, Config, Endpoint};
-use crate::journal::{Earlier, Journal};
+use crate::journal::{self, Earlier, Journal};
 use crate::protocol::Ask;
 use crate::publish::{NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
 use crate::roll::{Roll, Seat};
@@ -357,17 +357,11 @@ impl Service {
             .collect();
         if !self.earlier.is_empty() {
             let mut taken = 0;
-            for birth in births.values() {
+            for (&space, birth) in &births {
                 let pid = Pid(birth.pid);
-                if agent.engine().scope_of(pid).is_none() {
-                    continue;
-                }
-                for moved in self.earlier.remove(birth).unwrap_or_default() {
-                    let pages = moved.pages.end - moved.pages.start;
-                    let engine = agent.engine_mut();
-                    if engine.adopt(pid, moved.pages, moved.origin, moved.home, moved.is_huge) {
-                        taken += pages;
-                    }
+                if agent.engine().is_member(pid, space) {
+                    let moved = self.earlier.remove(birth).unwrap_or_default();
+                    taken += journal::adopt(agent.engine_mut(), pid, space, moved);
                 }
             }
             if taken > 0 {
@@ -378,16 +372,15 @@ impl Service {
         }
         let mut kept = self.kept.borrow_mut();
         kept.births = births;
-        if kept.journal.is_long() {
-            let agent = self.session.agent();
+        let agent = self.session.agent();
+        if kept.journal.should_rewrite(agent.engine()) {
             let processes = agent.observer().tree().processes();
             if let Err(error) = kept
                 .journal
                 .rewrite(agent.engine(), processes, &self.earlier)
             {
-                (self.sink)(&format!(
-                    "the journal of moved pages could not be written anew: {error}"
-                ));
+                let what = "the journal of moved pages could not be written anew";
+                (self.sink)(&format!("{what}: {error}"));
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Machine, agent and checkers, turn after turn.
 
 use crate::check::{Checks, Look, Rule, Rules, Violation};
+use crate::hands::Hands;
 use crate::world::World;
-use hither_agent::{Agent, Execute};
+use hither_agent::{Agent, Execute, Witness};
 use hither_core::engine::{Engine, Summary};
 use hither_core::observation::Observer;
 use hither_core::plan::{MoveOutcome, MoveRequest, Sampling};
@@ -79,6 +80,7 @@ pub struct Simulation {
     next_us: u64,
     /// Pages that were asked for, with the time.
     asked: VecDeque<(u64, u64)>,
+    is_checked: bool,
 }
 
 impl Simulation {
@@ -100,6 +102,7 @@ impl Simulation {
             checks: Checks::new(rules),
             next_us: interval_us,
             asked: VecDeque::new(),
+            is_checked: true,
         }
     }
 
@@ -118,6 +121,38 @@ impl Simulation {
     /// From now on the agent is shown snapshots that were changed in this way.
     pub fn tamper(&mut self, tamper: Tamper) {
         self.agent.observer_mut().tamper = Some(tamper);
+    }
+
+    /// The agent is killed, with its movers and what they were given, and another begins. From now on
+    /// nothing is checked: what checks know is of the agent before.
+    pub fn restart(&mut self, engine: Engine) {
+        let world = &self.world;
+        world.borrow_mut().hands = Hands::default();
+        let eyes = Eyes {
+            world: Rc::clone(world),
+            tamper: None,
+            truth: None,
+            tampered: None,
+        };
+        let interval_us = self.next_us;
+        self.agent = Agent::new(eyes, engine, Movers(Rc::clone(world)), interval_us);
+        self.is_checked = false;
+    }
+
+    /// Has what is asked for seen before it moves.
+    pub fn set_witness(&mut self, witness: Witness) {
+        self.agent.set_witness(witness);
+    }
+
+    /// Who decides.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        self.agent.engine_mut()
+    }
+
+    /// Who decides, for another simulation of the same world.
+    #[must_use]
+    pub fn into_engine(self) -> Engine {
+        self.agent.into_engine()
     }
 
     /// The account of each scope.
@@ -139,7 +174,13 @@ impl Simulation {
         let log: Vec<_> = self.agent.drain_log().collect();
         let journal = self.world.borrow_mut().hands.take_journal();
         let world = self.world.borrow();
-        let Some(snapshot) = &self.agent.observer().truth else {
+        let Some(snapshot) = self
+            .agent
+            .observer()
+            .truth
+            .as_ref()
+            .filter(|_| self.is_checked)
+        else {
             return;
         };
         self.checks.turn(&Look {

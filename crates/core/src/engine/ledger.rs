@@ -227,8 +227,9 @@ impl Ledger {
         self.change(unit, |entry| {
             entry.is_pending = true;
             entry.is_huge = is_huge;
-            // It was refused before, and may since have been moved by others.
-            if entry.move_count == 0 {
+            // It was refused before, and may since have been moved by others. One that is displaced was
+            // moved for hither's sake: by the kernel, or by an earlier process of hither.
+            if entry.move_count == 0 && !entry.is_displaced() {
                 (entry.origin, entry.home) = (from, from);
             }
         });
@@ -253,8 +254,9 @@ impl Ledger {
         self.change(unit, |entry| {
             entry.is_pending = false;
             entry.cooling_until_us = entry.cooling_until_us.max(until_us);
+            let is_unmoved = entry.move_count == 0 && !entry.is_displaced();
             entry.home = at;
-            if entry.move_count == 0 {
+            if is_unmoved {
                 entry.origin = at;
             }
         });
@@ -270,6 +272,28 @@ impl Ledger {
         self.change(unit, |entry| {
             entry.is_pending &= !is_new;
             entry.home = at;
+        });
+    }
+
+    /// An earlier process of hither moved it from `origin` to `home`, or was about to. So nobody knows
+    /// whether a page is back that was to go back; whatever is told of it, it counts as displaced. Told
+    /// again, it is known to come from what is told last.
+    pub(super) fn adopt(&mut self, unit: Unit, space: SpaceId, origin: NodeId, home: NodeId) {
+        let is_new = self.get(unit.pid, unit.page).is_none();
+        if is_new && home == origin {
+            return;
+        }
+        if is_new {
+            self.ask(unit, space, origin);
+        }
+        self.change(unit, |entry| {
+            if is_new {
+                entry.is_pending = false;
+                entry.home = home;
+            } else if entry.home == origin {
+                entry.home = entry.origin;
+            }
+            entry.origin = origin;
         });
     }
 

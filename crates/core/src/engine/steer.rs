@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::ledger::Unit;
-use crate::ids::{NodeId, Pid, ScopeId};
+use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::policy::Policy;
 use crate::scope::Selector;
 use crate::snapshot::{HUGE_PAGES, base_pages};
@@ -99,12 +99,21 @@ impl Engine {
         Some(entry.scope.id)
     }
 
+    /// Did this life of a process's memory belong to a scope in the last step?
+    #[must_use]
+    pub fn is_member(&self, pid: Pid, space: SpaceId) -> bool {
+        let mut entries = self.scopes.iter();
+        entries.any(|entry| entry.scope.lives.get(&pid) == Some(&space))
+    }
+
     /// Puts down that an earlier process of hither moved these base pages of a member from `origin` to
-    /// `home`, so that they can be put back. What is known of them already stays. `is_huge`: as huge
-    /// pages, in whole ones. Says whether it was put down.
+    /// `home`, so that they can be put back. Of several that tell of a page the latest comes first, as it
+    /// knows the home, and the first the last, as it knows the origin. `is_huge`: as huge pages, in whole
+    /// ones. Says whether it was put down.
     pub fn adopt(
         &mut self,
         pid: Pid,
+        space: SpaceId,
         pages: Range<u64>,
         origin: NodeId,
         home: NodeId,
@@ -121,11 +130,8 @@ impl Engine {
         let mut entries = self.scopes.iter_mut();
         let Some(scope) = entries.find_map(|entry| {
             let scope = &mut entry.scope;
-            scope.lives.contains_key(&pid).then_some(scope)
+            (scope.lives.get(&pid) == Some(&space)).then_some(scope)
         }) else {
-            return false;
-        };
-        let Some(&space) = scope.lives.get(&pid) else {
             return false;
         };
         let is_huge = is_huge && pages.start % HUGE_PAGES == 0 && pages.end % HUGE_PAGES == 0;
@@ -135,9 +141,7 @@ impl Engine {
                 page,
                 huge: is_huge,
             };
-            if scope.ledger.may_move_unit(unit, 0) {
-                scope.ledger.found(unit, space, origin, home);
-            }
+            scope.ledger.adopt(unit, space, origin, home);
         }
         true
     }

@@ -101,6 +101,9 @@ pub struct Summary {
     /// Campaigns that made room for later ones.
     #[serde(default)]
     pub campaigns_dropped: u64,
+    /// Campaigns by verdict, those included.
+    #[serde(default)]
+    pub verdicts: Vec<(Verdict, u64)>,
     /// Base pages moved that were not judged yet.
     pub unjudged_pages: u64,
     /// What the policy expected last before the first page moved, where it forecasts.
@@ -135,6 +138,14 @@ impl Account {
 
     /// A campaign was judged; the oldest of more than `limit` makes room.
     pub fn judged(&mut self, row: CampaignRow, limit: usize) {
+        let counts = &mut self.summary.verdicts;
+        match counts
+            .iter_mut()
+            .find(|(verdict, _)| *verdict == row.verdict)
+        {
+            Some((_, count)) => *count += 1,
+            None => counts.push((row.verdict, 1)),
+        }
         let rows = &mut self.summary.campaigns;
         if rows.len() >= limit.max(1) {
             rows.remove(0);
