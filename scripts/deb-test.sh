@@ -15,7 +15,7 @@ stop() {
 daemon=yes
 [ "${1:-}" != --no-daemon ] || { daemon=no; shift; }
 suite=${2:-bookworm}
-[ "$#" -ge 1 ] && [ "$#" -le 2 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
+[[ $# = [12] ]] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 case $suite in bookworm | trixie) ;; *) stop "there is no suite $suite: bookworm or trixie" ;; esac
 deb=$(realpath "$1")
 [ -f "$deb" ] || stop "$deb is not there; run \`make deb\` first"
@@ -164,7 +164,7 @@ if [ "$daemon" = yes ]; then
   # A program of another user that asks for it is seen: that takes most of the capabilities.
   printf '\n[[target]]\nname = "volunteers"\nopt_in = true\ndry_run = true\n' >> "$root/etc/hither/hither.toml"
   expect "" inside hither config check
-  inside runuser -u nobody -- env HITHER=on sleep 600 &
+  expect "" inside systemd-run --quiet --uid=nobody --setenv=HITHER=on sleep 600
   expect "" inside systemctl reload hither.service
   until_true 20 has_metric '^hither_scope_processes\{.*target="volunteers".*\} [1-9]' ||
     fail 'a program of another user with HITHER=on is not in the target'

@@ -1,22 +1,22 @@
 //! The daemon: makes scopes, hears orders, holds back where it must, and tells how everything stands.
 
-use crate::config::{self, Config, Endpoint};
+mod hold;
+mod tell;
+
+use crate::config::{self, Choice, Config, Endpoint};
 use crate::journal::{self, Earlier, Journal};
 use crate::protocol::Ask;
-use crate::publish::{NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
-use crate::roll::{Roll, Seat};
+use crate::roll::Roll;
 use crate::server::{self, Desk, Order};
-use crate::window::Instant;
 use hither_agent::host::drive::{Session, Told};
 use hither_agent::host::{Client, End, Hands, Supervisor};
 use hither_agent::{Execute, Gate};
-use hither_core::engine::{Engine, EngineConfig, Standing};
+use hither_core::engine::{Engine, EngineConfig};
 use hither_core::explain::Entry;
 use hither_core::foreign::Foreign;
-use hither_core::ids::{Pid, ScopeId, SpaceId};
+use hither_core::ids::{Pid, SpaceId};
 use hither_core::policy;
-use hither_core::snapshot::PAGE_BYTES;
-use hither_linux::counters::pressure;
+use hither_linux::partition::cgroup;
 use hither_linux::proc::tree::{Birth, Scope};
 use hither_linux::rivals::{self, Rival, TakenOver};
 use hither_linux::root::Root;
@@ -95,6 +95,9 @@ struct Service {
     taken_over: Option<TakenOver>,
     rivals: Vec<Rival>,
     holding_back: Vec<String>,
+    /// Why nothing can move pages here.
+    without_hands: Vec<String>,
+    /// What is missing for deciding, that included.
     missing: Vec<String>,
     /// Does a tracker of accesses look, as some target wants?
     is_deciding: bool,
@@ -121,14 +124,20 @@ pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
             earlier.len()
         ));
     }
-    let mut passed = passed_sockets();
-    let control = match passed.take() {
+    let mut sockets = Vec::new();
+    if let Endpoint::Unix(path) = &config.metrics {
+        sockets.push(path.clone());
+    }
+    let control = match passed_socket() {
         Some(control) => control,
-        None => server::bind(&config.socket, 0o666).map_err(|source| Error::Socket {
-            place: config.socket.shown().to_string(),
-            remedy: "make its folder, or name another path by `socket` of [daemon]",
-            source,
-        })?,
+        None => {
+            sockets.push(config.socket.clone());
+            server::bind(&config.socket, 0o666).map_err(|source| Error::Socket {
+                place: config.socket.shown().to_string(),
+                remedy: "make its folder, or name another path by `socket` of [daemon]",
+                source,
+            })?
+        }
     };
     let supervisor = Supervisor::alone(&[sys::SIGHUP])?;
     let mut service = Service::new(config, source, sink, root, journal, earlier)?;
@@ -141,11 +150,15 @@ pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
     };
     let end = supervisor.run::<Error>(&mut [Client::new(0, turn)])?;
     service.end(supervisor.now_us());
+    // Whoever asks now learns that nobody is there.
+    sockets
+        .iter()
+        .for_each(|path| drop(std::fs::remove_file(path)));
     Ok(end)
 }
 
 /// The control socket, where systemd passes one.
-fn passed_sockets() -> Option<UnixListener> {
+fn passed_socket() -> Option<UnixListener> {
     let mut passed = sd_notify::listen_fds().ok()?;
     let descriptor = passed.next()?;
     // SAFETY: systemd has opened it for this process, and nobody else here takes it.
@@ -218,7 +231,7 @@ impl Service {
                 let noted = journal.note(engine, snapshot, requests, births);
                 noted.map_err(|error| format!("what is moved could not be noted ({error})"))
             }));
-        let desk = Desk::new(empty());
+        let desk = Desk::new(tell::empty());
         let mut service = Self {
             config,
             source,
@@ -234,6 +247,7 @@ impl Service {
             taken_over,
             rivals,
             holding_back: Vec::new(),
+            without_hands: missing.clone(),
             missing,
             is_deciding: false,
             tell_us: 0,
@@ -279,9 +293,20 @@ impl Service {
                 let why = why.to_string();
                 (self.sink)(&why);
                 self.missing.extend(why.lines().map(str::to_owned));
-                // Not asked again and again: a reload does.
-                self.is_deciding = true;
             }
+        }
+    }
+
+    /// Targets by control group take nobody in a container that sees these otherwise than the host does.
+    fn check_groups(&mut self) {
+        let mut targets = self.config.targets.iter();
+        if targets.any(|target| matches!(target.choice, Choice::Cgroup(_)))
+            && !cgroup::is_one_view(&self.root)
+        {
+            let why = "targets by cgroup take nobody here: this container has its own view of control groups; \
+                       give it the host's (`nsenter --cgroup --target 1`, cgroupns=host)";
+            (self.sink)(why);
+            self.missing.push(why.to_owned());
         }
     }
 
@@ -385,85 +410,6 @@ impl Service {
         }
     }
 
-    /// What changes seldom.
-    fn look(&mut self) {
-        let tree = self.session.agent_mut().observer_mut().tree_mut();
-        for pid in tree.renew_wishes() {
-            (self.sink)(&format!(
-                "process {pid} is left alone: its control group says so"
-            ));
-        }
-        let root = self.root.clone();
-        self.earlier.retain(|birth, _| {
-            let stat = hither_linux::proc::stat::read(&root, birth.pid);
-            stat.is_some_and(|stat| {
-                stat.start_ticks == birth.start_ticks && stat.stack_start == birth.stack_start
-            })
-        });
-        let rivals = rivals::find(&self.root);
-        for &rival in rivals.iter().filter(|rival| !self.rivals.contains(rival)) {
-            self.tell_rival(rival);
-        }
-        self.rivals = rivals;
-    }
-
-    fn tell_rival(&self, rival: Rival) {
-        if self.gives_way_to(rival) {
-            (self.sink)(&format!(
-                "{rival}: hither gives way, and moves nothing new; {}",
-                rival.remedy()
-            ));
-        }
-    }
-
-    /// Is it a rival that was not taken over, and not what hither itself has switched on to watch?
-    fn gives_way_to(&self, rival: Rival) -> bool {
-        rival != Rival::NumaBalancing || self.taken_over.is_none()
-    }
-
-    /// May new moves be asked for?
-    fn hold_back(&mut self) {
-        let mut reasons = Vec::new();
-        for &rival in &self.rivals {
-            if self.gives_way_to(rival) {
-                reasons.push(rival.to_string());
-            }
-        }
-        if let Ok(Some(pressure)) = pressure::machine(&self.root)
-            && pressure.some.share_10s > self.config.memory_pressure
-        {
-            reasons.push("programs wait for memory (pressure stall)".to_owned());
-        }
-        if reasons != self.holding_back {
-            match reasons.is_empty() {
-                true => (self.sink)("moves go on"),
-                false => (self.sink)(&format!("holding back: {}", reasons.join("; "))),
-            }
-        }
-        let is_held = !reasons.is_empty();
-        self.holding_back = reasons;
-        let now = local_time();
-        let config = &self.config;
-        let agent = self.session.agent_mut();
-        agent.engine_mut().hold(is_held);
-        for seat in self.roll.seats() {
-            let target = config
-                .targets
-                .iter()
-                .find(|target| target.name == seat.target);
-            let is_dry = config.dry_run || target.is_some_and(|target| target.dry_run);
-            agent.executor_mut().set_dry(seat.scope, is_dry);
-            let engine = agent.engine_mut();
-            match seat.is_paused || seat.is_retired || is_outside(config, seat, now) {
-                true => engine.pause(seat.scope),
-                false if engine.standing(seat.scope) == Some(Standing::Paused) => {
-                    engine.resume(seat.scope);
-                }
-                false => {}
-            }
-        }
-    }
-
     fn obey(&mut self, order: &Order) -> Result<Vec<String>, String> {
         if let Some(pid) = order.pid {
             self.session
@@ -534,110 +480,14 @@ impl Service {
                     .tree_mut()
                     .set_scope(scope_of(&self.config));
                 notes.iter().for_each(|note| (self.sink)(note));
-                self.is_deciding &= !old.targets.is_empty() && self.missing.is_empty();
-                self.missing.clear();
+                self.missing.clone_from(&self.without_hands);
                 self.watch_accesses();
+                self.check_groups();
                 (self.sink)("the configuration was read anew");
             }
         }
         self.tell_us = 0;
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    }
-
-    fn published(&self, now_us: u64) -> Published {
-        let agent = self.session.agent();
-        let (engine, snapshot) = (agent.engine(), agent.observer().snapshot());
-        let now = local_time();
-        let summaries = engine.summary();
-        let mut members: HashMap<ScopeId, Vec<ProcessRow>> = HashMap::new();
-        for process in &snapshot.processes {
-            if let Some(scope) = engine.scope_of(process.pid) {
-                members.entry(scope).or_default().push(ProcessRow {
-                    pid: process.pid.0,
-                    name: process.name.clone(),
-                    resident_bytes: process.resident_pages.get().unwrap_or(0) * PAGE_BYTES,
-                    cgroup: process.group.clone(),
-                });
-            }
-        }
-        let row = |seat: &Seat| ScopeRow {
-            name: seat.name.clone(),
-            target: seat.target.clone(),
-            user: seat.user,
-            user_name: seat.user_name.clone(),
-            policy: summaries[seat.scope.0 as usize].1.policy.clone(),
-            standing: engine.standing(seat.scope).unwrap_or(Standing::Paused),
-            dry_run: self.config.dry_run
-                || self
-                    .config
-                    .targets
-                    .iter()
-                    .any(|target| target.name == seat.target && target.dry_run),
-            outside_window: is_outside(&self.config, seat, now),
-            retired: seat.is_retired,
-            processes: members.remove(&seat.scope).unwrap_or_default(),
-            local_access_ratio: engine.local_ratio(seat.scope),
-            forecast: engine.forecast(seat.scope),
-            summary: summaries[seat.scope.0 as usize].1.clone(),
-        };
-        let node = |node: &hither_core::snapshot::NodeState| NodeRow {
-            node: node.id,
-            memory_bytes: node.total_bytes,
-            free_bytes: node.free_bytes,
-            utilisation: node.utilisation.get(),
-        };
-        let mut row = row;
-        let sums = self.session.sums();
-        let usage = sys::own_usage();
-        let cpu_us = (usage.user_us + usage.system_us) as f64;
-        let machine_us = now_us.max(1) as f64 * f64::from(snapshot.cpu_count()).max(1.0);
-        let evidence = agent.observer().tracker_name();
-        Published {
-            pid: std::process::id(),
-            seconds: now_us as f64 / 1e6,
-            tracker: evidence.to_owned(),
-            evidence: table::rung(evidence),
-            missing: self.missing.clone(),
-            rivals: self.rivals.clone(),
-            holding_back: self.holding_back.clone(),
-            dry_run: self.config.dry_run,
-            turns: sums.turn_count,
-            failed_observations: agent.failure_count(),
-            nodes: snapshot.nodes.iter().map(node).collect(),
-            scopes: self.roll.seats().iter().map(&mut row).collect(),
-            own: OwnRow {
-                cpu_seconds: cpu_us / 1e6,
-                machine_share: cpu_us / machine_us,
-                peak_memory_bytes: usage.peak_resident_kb << 10,
-                moved_bytes: sums.moved_pages * PAGE_BYTES,
-            },
-            log: self.log.borrow().iter().cloned().collect(),
-            ..empty()
-        }
-    }
-
-    /// Tells systemd, where it listens.
-    fn notify(&mut self) {
-        use sd_notify::NotifyState::{Ready, Status, Watchdog};
-        let scopes = self
-            .roll
-            .seats()
-            .iter()
-            .filter(|seat| !seat.is_retired)
-            .count();
-        let status = match self.holding_back.is_empty() {
-            true => format!("{scopes} scopes"),
-            false => format!(
-                "{scopes} scopes, holding back: {}",
-                self.holding_back.join("; ")
-            ),
-        };
-        let mut states = vec![Watchdog, Status(&status)];
-        if !std::mem::replace(&mut self.has_told_ready, true) {
-            states.insert(0, Ready);
-            (self.sink)(&format!("ready: {} targets", self.config.targets.len()));
-        }
-        let _ = sd_notify::notify(&states);
     }
 
     /// Pages stay where they are, and the journal remembers them; settings go back.
@@ -662,7 +512,6 @@ impl Service {
 
 /// Who is watched.
 fn scope_of(config: &Config) -> Scope {
-    use crate::config::Choice;
     let one = |target: &crate::config::Target| match &target.choice {
         Choice::Cgroup(path) => Scope::Cgroup(format!("sys/fs/cgroup{path}")),
         Choice::Command(pattern) => Scope::Named(pattern.clone()),
@@ -677,46 +526,5 @@ fn engine_config(config: &Config) -> EngineConfig {
         rate_bytes_per_s: config.move_rate,
         disturbance_share: config.cpu_share,
         ..EngineConfig::at_interval(config.interval_us)
-    }
-}
-
-/// Is no window of its target open?
-fn is_outside(config: &Config, seat: &Seat, now: Instant) -> bool {
-    let target = config
-        .targets
-        .iter()
-        .find(|target| target.name == seat.target);
-    target.is_some_and(|target| {
-        !target.windows.is_empty() && !target.windows.iter().any(|window| window.holds(now))
-    })
-}
-
-fn local_time() -> Instant {
-    let now = jiff::ZonedDateTime::now();
-    Instant {
-        day: now.weekday().to_monday_zero_offset() as usize,
-        minute: now.hour() as u32 * 60 + now.minute() as u32,
-    }
-}
-
-/// Before anything is known.
-fn empty() -> Published {
-    Published {
-        schema: "hither.status/1",
-        version: env!("CARGO_PKG_VERSION"),
-        pid: std::process::id(),
-        seconds: 0.0,
-        tracker: String::new(),
-        evidence: None,
-        missing: Vec::new(),
-        rivals: Vec::new(),
-        holding_back: Vec::new(),
-        dry_run: false,
-        turns: 0,
-        failed_observations: 0,
-        nodes: Vec::new(),
-        scopes: Vec::new(),
-        own: OwnRow::default(),
-        log: Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 mod attach;
 mod cli;
 mod common;
+mod daemon;
 mod foreign;
 mod hwloc;
 mod imports;

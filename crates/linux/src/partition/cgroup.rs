@@ -177,6 +177,23 @@ pub fn remove(root: &Root, below: &str) -> Result<()> {
     }
 }
 
+/// Do paths of control groups in `/proc` mean what they mean below `/sys/fs/cgroup`? Not in a container
+/// that has a view of its own of the one, and the host's of the other. Where there is no unified tree,
+/// nothing speaks against it.
+#[must_use]
+pub fn is_one_view(root: &Root) -> bool {
+    let own = std::process::id();
+    let Some(group) = crate::counters::pressure::group_of(root, own as i32) else {
+        return true;
+    };
+    let listed = format!("{}/cgroup.procs", group.trim_end_matches('/'));
+    match root.text_if_any(&format!("sys/fs/cgroup{listed}")) {
+        Ok(Some(text)) => text.lines().any(|line| line.parse() == Ok(own)),
+        Ok(None) => !root.has("sys/fs/cgroup/cgroup.procs"),
+        Err(_) => true,
+    }
+}
+
 /// Processes of a control group and of those below it; none where it is gone.
 #[must_use]
 pub fn processes(root: &Root, folder: &str) -> Vec<i32> {

@@ -1,0 +1,131 @@
+//! How everything stands, for who asks and for systemd.
+
+use super::Service;
+use super::hold::{is_outside, local_time};
+use crate::publish::{NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
+use crate::roll::Seat;
+use hither_core::engine::Standing;
+use hither_core::ids::ScopeId;
+use hither_core::snapshot::{NodeState, PAGE_BYTES};
+use hither_linux::sys;
+use hither_linux::tracker::table;
+use std::collections::HashMap;
+
+impl Service {
+    pub(super) fn published(&self, now_us: u64) -> Published {
+        let agent = self.session.agent();
+        let (engine, snapshot) = (agent.engine(), agent.observer().snapshot());
+        let now = local_time();
+        let summaries = engine.summary();
+        let mut members: HashMap<ScopeId, Vec<ProcessRow>> = HashMap::new();
+        for process in &snapshot.processes {
+            if let Some(scope) = engine.scope_of(process.pid) {
+                members.entry(scope).or_default().push(ProcessRow {
+                    pid: process.pid.0,
+                    name: process.name.clone(),
+                    resident_bytes: process.resident_pages.get().unwrap_or(0) * PAGE_BYTES,
+                    cgroup: process.group.clone(),
+                });
+            }
+        }
+        let mut row = |seat: &Seat| ScopeRow {
+            name: seat.name.clone(),
+            target: seat.target.clone(),
+            user: seat.user,
+            user_name: seat.user_name.clone(),
+            policy: summaries[seat.scope.0 as usize].1.policy.clone(),
+            standing: engine.standing(seat.scope).unwrap_or(Standing::Paused),
+            dry_run: self.config.dry_run
+                || self
+                    .config
+                    .targets
+                    .iter()
+                    .any(|target| target.name == seat.target && target.dry_run),
+            outside_window: is_outside(&self.config, seat, now),
+            retired: seat.is_retired,
+            processes: members.remove(&seat.scope).unwrap_or_default(),
+            local_access_ratio: engine.local_ratio(seat.scope),
+            forecast: engine.forecast(seat.scope),
+            summary: summaries[seat.scope.0 as usize].1.clone(),
+        };
+        let node = |node: &NodeState| NodeRow {
+            node: node.id,
+            memory_bytes: node.total_bytes,
+            free_bytes: node.free_bytes,
+            utilisation: node.utilisation.get(),
+        };
+        let sums = self.session.sums();
+        let usage = sys::own_usage();
+        let cpu_us = (usage.user_us + usage.system_us) as f64;
+        let machine_us = now_us.max(1) as f64 * f64::from(snapshot.cpu_count()).max(1.0);
+        let evidence = agent.observer().tracker_name();
+        Published {
+            pid: std::process::id(),
+            seconds: now_us as f64 / 1e6,
+            tracker: evidence.to_owned(),
+            evidence: table::rung(evidence),
+            missing: self.missing.clone(),
+            rivals: self.rivals.clone(),
+            holding_back: self.holding_back.clone(),
+            dry_run: self.config.dry_run,
+            turns: sums.turn_count,
+            failed_observations: agent.failure_count(),
+            nodes: snapshot.nodes.iter().map(node).collect(),
+            scopes: self.roll.seats().iter().map(&mut row).collect(),
+            own: OwnRow {
+                cpu_seconds: cpu_us / 1e6,
+                machine_share: cpu_us / machine_us,
+                peak_memory_bytes: usage.peak_resident_kb << 10,
+                moved_bytes: sums.moved_pages * PAGE_BYTES,
+            },
+            log: self.log.borrow().iter().cloned().collect(),
+            ..empty()
+        }
+    }
+
+    /// Tells systemd, where it listens.
+    pub(super) fn notify(&mut self) {
+        use sd_notify::NotifyState::{Ready, Status, Watchdog};
+        let scopes = self
+            .roll
+            .seats()
+            .iter()
+            .filter(|seat| !seat.is_retired)
+            .count();
+        let status = match self.holding_back.is_empty() {
+            true => format!("{scopes} scopes"),
+            false => format!(
+                "{scopes} scopes, holding back: {}",
+                self.holding_back.join("; ")
+            ),
+        };
+        let mut states = vec![Watchdog, Status(&status)];
+        if !std::mem::replace(&mut self.has_told_ready, true) {
+            states.insert(0, Ready);
+            (self.sink)(&format!("ready: {} targets", self.config.targets.len()));
+        }
+        let _ = sd_notify::notify(&states);
+    }
+}
+
+/// Before anything is known.
+pub(super) fn empty() -> Published {
+    Published {
+        schema: "hither.status/1",
+        version: env!("CARGO_PKG_VERSION"),
+        pid: std::process::id(),
+        seconds: 0.0,
+        tracker: String::new(),
+        evidence: None,
+        missing: Vec::new(),
+        rivals: Vec::new(),
+        holding_back: Vec::new(),
+        dry_run: false,
+        turns: 0,
+        failed_observations: 0,
+        nodes: Vec::new(),
+        scopes: Vec::new(),
+        own: OwnRow::default(),
+        log: Vec::new(),
+    }
+}
