@@ -111,7 +111,7 @@ set -o pipefail; HITHER_MOVES=$MOVES $boots partition:: 2> /dev/null | grep -e '
 grep -v -e '^after' -e '^hither'"
   "fuzz|readers of foreign files, fed with changed ones|\
 set -o pipefail; export HITHER_FUZZ_INPUTS=\${HITHER_FUZZ_INPUTS:-200000}; \
-for target in '-p hither-recording --test hostile' '-p hither-core --test machine_fuzz' '-p hither-linux --test all'; do \
+for target in '-p hither-recording --test hostile' '-p hither-core --test machine_fuzz' '-p hither-linux --test all' '-p hither-daemon --test fuzz'; do \
 cargo test --quiet --release \$target -- --nocapture changed mutated damaged 2> /dev/null | \
 grep -e inputs -e 'test result' | sed 's/; finished.*//'; done"
   "torture|stores to pages on their way, and deaths of workers, monitors and processes, on this machine's own kernel|\

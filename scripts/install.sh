@@ -46,7 +46,8 @@ units=$root$prefix/lib/systemd/system
 daemon="$prefix/bin/hither daemon"
 [ "$sysconfdir" = /etc ] || daemon+=" --config $sysconfdir/hither/hither.toml"
 install -d "$units" "$share/hither/systemd" "$root$sysconfdir/hither"
-sed "s|^ExecStart=.*|ExecStart=$daemon|" "$tree/packaging/systemd/hither.service" > "$made/unit"
+sed -e "s|^ExecStart=.*|ExecStart=$daemon|" -e "s|/usr/bin/hither daemon --restore|$prefix/bin/hither daemon --restore|" \
+  "$tree/packaging/systemd/hither.service" > "$made/unit"
 install -m 644 "$made/unit" "$units/hither.service"
 install -m 644 "$tree/packaging/systemd/hither.socket" "$units/"
 install -m 644 "$tree"/packaging/systemd/*.conf "$share/hither/systemd/"

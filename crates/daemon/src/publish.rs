@@ -150,6 +150,29 @@ pub struct Published {
 }
 
 impl Published {
+    /// Before anything is known.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            schema: "hither.status/1",
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            seconds: 0.0,
+            tracker: String::new(),
+            evidence: None,
+            missing: Vec::new(),
+            rivals: Vec::new(),
+            holding_back: Vec::new(),
+            dry_run: false,
+            turns: 0,
+            failed_observations: 0,
+            nodes: Vec::new(),
+            scopes: Vec::new(),
+            own: OwnRow::default(),
+            log: Vec::new(),
+        }
+    }
+
     /// What a user may see: everything for root, the user's own scopes for others.
     #[must_use]
     pub fn seen_by(&self, user: u32) -> Self {

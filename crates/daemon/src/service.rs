@@ -6,6 +6,7 @@ mod tell;
 use crate::config::{self, Choice, Config, Endpoint};
 use crate::journal::{self, Earlier, Journal};
 use crate::protocol::Ask;
+use crate::publish::Published;
 use crate::roll::Roll;
 use crate::server::{self, Desk, Order};
 use hither_agent::host::drive::{Session, Told};
@@ -231,7 +232,7 @@ impl Service {
                 let noted = journal.note(engine, snapshot, requests, births);
                 noted.map_err(|error| format!("what is moved could not be noted ({error})"))
             }));
-        let desk = Desk::new(tell::empty());
+        let desk = Desk::new(Published::empty());
         let mut service = Self {
             config,
             source,
@@ -332,7 +333,8 @@ impl Service {
             }
             Endpoint::Loopback(address) => {
                 let place = address.to_string();
-                let remedy = "choose another port by `metrics` of [daemon]";
+                let remedy = "choose another port by `metrics` of [daemon]; as a service of systemd, install the \
+                              drop-in metrics-tcp.conf (docs/install.md), which lets it have a network";
                 let listener = TcpListener::bind(address).map_err(fail(place.clone(), remedy))?;
                 server::serve_metrics_tcp(listener, desk).map_err(fail(place, no_thread))
             }

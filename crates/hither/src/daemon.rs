@@ -7,6 +7,7 @@ use hither_agent::host::End;
 use hither_core::foreign::Foreign;
 use hither_daemon::config::{self, Config};
 use hither_daemon::service;
+use hither_linux::rivals;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,9 @@ pub struct Command {
     /// Decide and move nothing, whatever the configuration says
     #[arg(long)]
     dry_run: bool,
+    /// Only put back settings of the kernel that a hither which was killed has left, and end
+    #[arg(long, conflicts_with_all = ["config", "dry_run"])]
+    restore: bool,
 }
 
 /// Check or show the configuration of the daemon
@@ -55,6 +59,12 @@ impl Command {
     /// # Errors
     /// A configuration that is not understood; another daemon; sockets that cannot be had.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        if self.restore {
+            for note in rivals::mend_leftovers(&Root::host())? {
+                print::err_lines(&note);
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
         sys::keep_freed_memory();
         let config = self.read()?;
         let source = move || self.read().map_err(|error| format!("{error:#}"));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// `$P` is the program, `$H` hither. The points of each program are on one node, its threads on that one and
-/// another (CPUs 0, 1, 4, 5 are of nodes 0 and 2, the others of nodes 1 and 3), so that pages are to move.
+/// another (there is a CPU a node), so that half of its pages are to move.
 const SCRIPT: &str = r#"
 set -e; cd /tmp; mkdir -p /run; echo 'alice:x:1000:1000::/:/bin/sh' >> /etc/passwd
 cat > h.toml <<'EOF'
@@ -42,9 +42,9 @@ until_displaced() {
 chmod 755 $P; $H config check h.toml
 before=$(cat /proc/sys/kernel/numa_balancing)
 start_daemon
-taskset 33 $P partitioned --mb 32 --threads 4 --rounds 100000 > /dev/null & a=$!
-as_alice "exec taskset cc $P partitioned --mb 32 --threads 4 --rounds 100000 > /dev/null" & b=$!
-HITHER=off taskset 33 $P partitioned --mb 32 --threads 2 --rounds 100000 > /dev/null & c=$!
+taskset 3 $P partitioned --mb 32 --threads 2 --rounds 100000 > /dev/null & a=$!
+as_alice "exec taskset c $P partitioned --mb 32 --threads 2 --rounds 100000 > /dev/null" & b=$!
+HITHER=off taskset 3 $P partitioned --mb 32 --threads 2 --rounds 100000 > /dev/null & c=$!
 until_displaced 2 2000
 echo "== $($H status --json)"
 echo "== $(as_alice $H status --json)"
@@ -68,7 +68,7 @@ fn run() -> Vec<String> {
     let program = built("cluster");
     let script = format!("P={} H={AGENT_PATH}\n{SCRIPT}", program.display());
     let output = Command::new(built("hither"))
-        .args(["lab", "run", "--cpus", "8", "--timeout", "15m", "--machine"])
+        .args(["lab", "run", "--cpus", "4", "--timeout", "15m", "--machine"])
         .arg(&machine)
         .arg("--file")
         .arg(&program)

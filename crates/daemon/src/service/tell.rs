@@ -79,7 +79,7 @@ impl Service {
                 moved_bytes: sums.moved_pages * PAGE_BYTES,
             },
             log: self.log.borrow().iter().cloned().collect(),
-            ..empty()
+            ..Published::empty()
         }
     }
 
@@ -105,27 +105,5 @@ impl Service {
             (self.sink)(&format!("ready: {} targets", self.config.targets.len()));
         }
         let _ = sd_notify::notify(&states);
-    }
-}
-
-/// Before anything is known.
-pub(super) fn empty() -> Published {
-    Published {
-        schema: "hither.status/1",
-        version: env!("CARGO_PKG_VERSION"),
-        pid: std::process::id(),
-        seconds: 0.0,
-        tracker: String::new(),
-        evidence: None,
-        missing: Vec::new(),
-        rivals: Vec::new(),
-        holding_back: Vec::new(),
-        dry_run: false,
-        turns: 0,
-        failed_observations: 0,
-        nodes: Vec::new(),
-        scopes: Vec::new(),
-        own: OwnRow::default(),
-        log: Vec::new(),
     }
 }
