@@ -27,7 +27,6 @@ fn a_hot_area_is_found_and_everything_is_put_back() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     let program = built("examples/hot_pages");
     let output = Command::new(built("hither"))
-        // Bits of page tables are the processor's, with the device or without.
         .args([
             "lab",
             "run",

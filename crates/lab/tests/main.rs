@@ -17,6 +17,7 @@ mod numactl;
 mod partition;
 mod policies;
 mod probe;
+mod quickstart;
 mod record;
 mod weights;
 mod written;

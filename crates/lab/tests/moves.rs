@@ -160,7 +160,7 @@ fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
     let program = built("examples/move_torture");
     let torture = |scenario: &str| {
         format!(
-            "'{}' {scenario} --nodes 2 --rounds 6 --stores 40000 --seed 7",
+            "'{}' {scenario} --nodes 2 --rounds 3 --stores 15000 --seed 7",
             program.display()
         )
     };
