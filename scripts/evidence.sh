@@ -71,6 +71,8 @@ streaming="target/release/examples/streaming --slow 1 --fast 0 --cpus 0 --mb 64 
 --block 512 --buffers 16 --workers 5 --copier-cpus 1-5"
 hot="target/release/hither lab run --machine $MACHINE --cpus 4 --timeout 1h \
 --file target/release/examples/hot_pages -- target/release/examples/hot_pages watch quiet=1"
+daemon="target/release/hither lab run --machine machines/opteron8385.toml --cpus 8 --timeout 2h \
+--file target/release/cluster --file scripts/daemon-guest.sh --evidence"
 # The same, of what prints its own figures: NAME.md alone.
 reports=(
   "moves-small|requests of 4 KiB pages through the mover service, beside calls of move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES"
@@ -96,6 +98,13 @@ scripts/attach.sh gains machines/\$machine.toml software 1 2> /dev/null; done; \
 scripts/attach.sh two machines/opteron8385.toml device 2> /dev/null"
   "attach-churn|hither attach to 200 processes of one name that fork, execute and exit all the time, with real moves and --undo, in the laboratory|\
 set -o pipefail; scripts/attach.sh churn machines/opteron8385.toml software 2> /dev/null"
+  "daemon|four programs of two users under two policies, by first touch, hither attach and hither daemon, in seconds of work; then what the daemon costs beside programs with nothing to do, in the laboratory|\
+set -o pipefail; $daemon device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh gains 400 20\" 2> /dev/null"
+  "daemon-kills|hither daemon killed 100 times while it moves pages of four programs, then undone by the next one: pages by node, and the programs' checksums, in the laboratory|\
+set -o pipefail; $daemon device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 4000\" 2> /dev/null; \
+target/release/cluster partitioned --threads 2 --mb 16 --rounds 4000 | sed -n 's/^checksum: /alone /p'"
+  "quickstart|every step of docs/quickstart.md with its output compared, by a PMU's evidence and without a PMU, in the laboratory|\
+set -o pipefail; for evidence in pmu software; do HITHER_EVIDENCE=\$evidence $boots quickstart::long 2> /dev/null | grep -e 'steps of'; done"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\
 scripts/record-cost.sh $MACHINE 4 12"
   "shim|real programs whose memory and threads the preload shim places, beside the same programs alone|scripts/shim.sh"

@@ -200,6 +200,7 @@ fn counters(encoder: &mut DescriptorEncoder, published: &Published) -> Result<()
     let mut refused = Rows::new();
     let mut judged = Rows::new();
     let mut reverted = Rows::new();
+    let mut by_kernel = Rows::new();
     for scope in &published.scopes {
         for row in &scope.summary.directions {
             let mut all = labels(scope);
@@ -225,6 +226,7 @@ fn counters(encoder: &mut DescriptorEncoder, published: &Published) -> Result<()
             judged.push((all, count as f64));
         }
         reverted.push((labels(scope), scope.summary.reverted_pages as f64));
+        by_kernel.push((labels(scope), scope.summary.kernel_pages as f64));
     }
     counter(
         "hither_scope_moved_pages",
@@ -240,6 +242,11 @@ fn counters(encoder: &mut DescriptorEncoder, published: &Published) -> Result<()
         "hither_scope_campaigns",
         "Campaigns that were judged",
         judged,
+    )?;
+    counter(
+        "hither_scope_kernel_pages",
+        "Base pages that the kernel moved in the faults that hither watches by",
+        by_kernel,
     )?;
     counter(
         "hither_scope_reverted_pages",

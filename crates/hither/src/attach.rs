@@ -9,7 +9,7 @@ use crate::{print, run, signal_status, units};
 use anyhow::{Context, anyhow, ensure};
 use hither_agent::host::drive::{self, Session, Told};
 use hither_agent::host::{End, Hands, Supervisor};
-use hither_agent::{Dry, Execute};
+use hither_agent::{Dry, Execute, Gate};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::{Foreign, shell_word};
 use hither_core::policy;
@@ -58,7 +58,8 @@ pub struct Command {
     /// Time between decisions: 10ms to 10s
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = run::parse_interval)]
     interval: u64,
-    /// Decide and move nothing
+    /// Decide and move nothing; pages that the kernel moves meanwhile, where hither watches by its hint
+    /// faults, are put back
     #[arg(long)]
     dry_run: bool,
     /// First put pages that are astray, and cached pages of the programs' files on nodes where they do not
@@ -75,6 +76,8 @@ pub struct Command {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
+
+const NO_BACKEND: &str = "none, it is a dry run";
 
 impl Command {
     /// Runs it.
@@ -103,10 +106,17 @@ impl Command {
         };
         let engine = self.engine(&chosen)?;
         let supervisor = Supervisor::alone(&[])?;
+        // By such a tracker the kernel moves pages also in a dry run: they are put back.
+        let goes_back = self.undo || self.dry_run && table::moves_pages(tracker.name());
         let watch = Watch::new(&root, &topology, scope, tracker);
-        let (executor, backend): (Box<dyn Execute>, _) = match self.dry_run {
-            true => (Box::new(Dry), "none, it is a dry run"),
-            false => {
+        let (executor, backend): (Box<dyn Execute>, _) = match (self.dry_run, goes_back) {
+            (true, false) => (Box::new(Dry), NO_BACKEND),
+            (true, true) => {
+                let mut gate = Gate::new(Hands::find()?.movers()?);
+                engine.scopes().for_each(|scope| gate.set_dry(scope, true));
+                (Box::new(gate), NO_BACKEND)
+            }
+            (false, _) => {
                 let hands = Hands::find()?;
                 let name = hands.name;
                 (Box::new(hands.movers()?), name)
@@ -143,7 +153,7 @@ impl Command {
             print::err_lines(&format!("{reason}\n"));
         }
         let end = drive::run(&supervisor, &mut session, self.limit, Vec::new())?;
-        let undone = match self.undo {
+        let undone = match goes_back {
             true => Some(drive::undo(&supervisor, &mut session)?),
             false => None,
         };

@@ -13,13 +13,16 @@ struct Step {
     shown: Vec<String>,
 }
 
-/// Commands of blocks that are marked `console`: behind `$ ` or `# `, going on behind `> `.
-fn steps(page: &str) -> Vec<Step> {
+/// Commands of blocks that are marked `console`, or `console EVIDENCE`: behind `$ ` or `# `, going on
+/// behind `> `.
+fn steps(page: &str, evidence: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut is_inside = false;
+    let own = format!("```console {evidence}");
     for line in page.lines() {
         match line {
             "```console" => is_inside = true,
+            _ if line == own => is_inside = true,
             _ if line.starts_with("```") => is_inside = false,
             _ if !is_inside => {}
             _ => match (
@@ -97,7 +100,8 @@ sleep 0.5
 #[ignore = "boots QEMU; make evidence runs it"]
 fn long_every_step_shows_what_the_page_says() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/quickstart.md");
-    let steps = steps(&std::fs::read_to_string(page).unwrap());
+    let evidence = std::env::var("HITHER_EVIDENCE").unwrap_or_else(|_| "software".to_owned());
+    let steps = steps(&std::fs::read_to_string(page).unwrap(), &evidence);
     assert!(steps.len() >= 10, "{steps:#?}");
     let program = built("cluster");
     let mut script = format!("P={} H={AGENT_PATH}\n{HEAD}", program.display());
@@ -106,7 +110,6 @@ fn long_every_step_shows_what_the_page_says() {
     }
     script += "kill $db; cat daemon.log >&2\n";
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let evidence = std::env::var("HITHER_EVIDENCE").unwrap_or_else(|_| "software".to_owned());
     let output = Command::new(built("hither"))
         .args([
             "lab",
@@ -153,7 +156,8 @@ fn figures_do_not_matter_and_words_do() {
     check(&step("node 7 MiB\n...\nend"), printed).unwrap();
     assert!(check(&step("node 7 GiB"), printed).is_err());
     assert!(check(&step("end\nnode 1 MiB"), printed).is_err());
-    let found = steps("x\n```console\n$ a\nout\n# b <<E\n> c\n> E\n```\n$ no\n");
+    let page = "x\n```console\n$ a\nout\n```\n```console pmu\n$ no\n```\n```console x\n# b <<E\n> c\n> E\n```\n$ no\n";
+    let found = steps(page, "x");
     assert_eq!(found[1].command, "b <<E\nc\nE");
     assert_eq!(
         (found.len(), found[0].shown.as_slice()),

@@ -68,7 +68,7 @@ fn last_gain(scope: &Value) -> Option<String> {
 
 fn row(scope: &Value) -> Vec<String> {
     let summary = &scope["summary"];
-    let pages = |key: &str| mib(number(summary, key) * 4096.0);
+    let pages = |keys: &[&str]| mib(keys.iter().map(|key| number(summary, key) * 4096.0).sum());
     let local = scope["local_access_ratio"].as_f64();
     vec![
         word(scope, "name").to_owned(),
@@ -76,8 +76,8 @@ fn row(scope: &Value) -> Vec<String> {
         word(scope, "policy").to_owned(),
         list(scope, "processes").count().to_string(),
         print::or_dash(local, |local| format!("{:.0} %", 100.0 * local)),
-        pages("moved_pages"),
-        pages("displaced_pages"),
+        pages(&["moved_pages", "kernel_pages"]),
+        pages(&["displaced_pages"]),
         print::or_dash(speed_up(&scope["forecast"]), |text| text),
         print::or_dash(last_gain(scope), |text| text),
     ]

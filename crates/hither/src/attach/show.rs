@@ -117,7 +117,10 @@ impl Report<'_> {
 
     /// Was anything decided?
     fn has_work(&self) -> bool {
-        self.decided.sums.asked_pages > 0
+        let scopes = self.decided.scopes.iter();
+        let by_kernel: u64 = scopes.map(|(_, summary)| summary.kernel_pages).sum();
+        // What the kernel moved to their users would move so again.
+        self.decided.sums.asked_pages + by_kernel > 0
     }
 
     /// The same as data.

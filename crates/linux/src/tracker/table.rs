@@ -72,6 +72,13 @@ pub fn rung(name: &str) -> Option<Rung> {
     TABLE.iter().find(|entry| entry.name == name)?.rung
 }
 
+/// Does the tracker of this name have the kernel move pages that it tells of?
+#[must_use]
+pub fn moves_pages(name: &str) -> bool {
+    let mut entries = TABLE.iter();
+    entries.any(|entry| entry.name == name && entry.rung.is_some() && !entry.only_looks)
+}
+
 /// A tracker, or why there is none and what would help.
 pub type Opened = Result<Box<dyn Tracker>, String>;
 
