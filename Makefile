@@ -72,15 +72,16 @@ demo: lab
 		--- target/release/cluster partitioned --rounds $(PARTITIONED) \
 		--- target/release/cluster local --rounds $(LOCAL)
 
-# Boots leave a third of two cores idle, which is enough for the checks, the models and for building the
-# unit tests. Who wants to know of a slip within a minute runs `make check`.
+# Boots leave a third of two cores idle, which is enough for the checks, the models, for building the unit
+# tests, and for the Python package, which is made of the same parts. Who wants to know of a slip within a minute runs `make check`.
 test: setup
 	@$(MAKE) --no-print-directory --jobs=2 boot meanwhile
-	@$(MAKE) --no-print-directory unit python
+	@$(MAKE) --no-print-directory unit
 
 meanwhile: IDLE := chrt --idle 0
 meanwhile: check model
 	@$(STEP) 'unit tests: build' $(IDLE) cargo test --quiet --workspace --no-run
+	@$(STEP) 'Python: wheel, tests, examples' $(IDLE) scripts/python.sh
 
 check: setup
 	@$(STEP) 'check: formatting, clippy, tidy' $(IDLE) cargo xtask check
@@ -88,7 +89,7 @@ check: setup
 unit: setup
 	@$(STEP) 'unit tests' cargo test --quiet --workspace
 
-# After the unit tests, whose parts the wheel is made of.
+# After the unit tests are built, whose parts the wheel is made of.
 python: setup
 	@$(STEP) 'Python: wheel, tests, examples' scripts/python.sh
 

@@ -153,6 +153,11 @@ impl<O: Observer, E: Execute> Agent<O, E> {
         &mut self.engine
     }
 
+    /// Who observes, and who decides, for whoever steers the one by the other.
+    pub fn parts_mut(&mut self) -> (&O, &mut Engine) {
+        (&self.observer, &mut self.engine)
+    }
+
     /// Who acts.
     pub fn executor_mut(&mut self) -> &mut E {
         &mut self.executor

@@ -10,11 +10,12 @@
 
 use crate::protocol::{Ask, MOST_BYTES, Question, VERSION};
 use crate::publish::{Published, is_named};
+use rustix::event::{EventfdFlags, eventfd};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -50,17 +51,28 @@ pub struct Desk {
     orders: Mutex<Vec<Order>>,
     /// Connections by user.
     connections: Mutex<HashMap<u32, usize>>,
+    /// Has something in it while orders wait.
+    bell: OwnedFd,
 }
 
 impl Desk {
     /// With what is told first.
-    #[must_use]
-    pub fn new(published: Published) -> Arc<Self> {
-        Arc::new(Self {
+    ///
+    /// # Errors
+    /// No descriptor is to be had.
+    pub fn new(published: Published) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
             published: Mutex::new(Arc::new(published)),
             orders: Mutex::default(),
             connections: Mutex::default(),
-        })
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        }))
+    }
+
+    /// Can be read while orders wait.
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 
     /// Tells something else from now on.
@@ -77,6 +89,8 @@ impl Desk {
     /// Orders since the last call.
     #[must_use]
     pub fn take_orders(&self) -> Vec<Order> {
+        // It is empty where nobody has rung.
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         std::mem::take(&mut locked(&self.orders))
     }
 
@@ -308,6 +322,8 @@ fn ordered(desk: &Desk, ask: Ask, scopes: Vec<String>, pid: Option<i32>) -> Valu
         pid,
         answer: sender,
     });
+    // It is full where the loop has not looked for 2^64 orders.
+    let _ = rustix::io::write(&desk.bell, &1u64.to_ne_bytes());
     match receiver.recv_timeout(PATIENCE) {
         Ok(Ok(did)) => json!({ "hither": VERSION, "did": did }),
         Ok(Err(why)) => failed(&why),

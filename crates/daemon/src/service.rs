@@ -11,12 +11,12 @@ use crate::roll::Roll;
 use crate::server::{self, Desk, Order};
 use hither_agent::host::drive::{Session, Told};
 use hither_agent::host::{Client, End, Hands, Supervisor};
-use hither_agent::{Execute, Gate};
+use hither_agent::{Execute, Gate, LEAST_SLEEP_US};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::explain::Entry;
 use hither_core::foreign::Foreign;
 use hither_core::ids::{Pid, SpaceId};
-use hither_core::policy;
+use hither_core::policy::{self, Rung};
 use hither_linux::partition::cgroup;
 use hither_linux::proc::tree::{Birth, Scope};
 use hither_linux::rivals::{self, Rival, TakenOver};
@@ -39,8 +39,6 @@ const TELL_US: u64 = 1_000_000;
 const LOOK_US: u64 = 10_000_000;
 /// Entries of the log that are kept for who asks.
 const MOST_ENTRIES: usize = 2048;
-/// Longest time between turns, in us, so that orders are heard soon.
-const MOST_SLEEP_US: u64 = 250_000;
 /// Name of the file that tells which pages were moved.
 const JOURNAL: &str = "moved-pages";
 
@@ -102,6 +100,10 @@ struct Service {
     missing: Vec<String>,
     /// Does a tracker of accesses look, as some target wants?
     is_deciding: bool,
+    /// Where its evidence comes from.
+    evidence: Option<Rung>,
+    /// When the next turn is due.
+    due_us: u64,
     tell_us: u64,
     look_us: u64,
     has_told_ready: bool,
@@ -143,13 +145,21 @@ pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
     let supervisor = Supervisor::alone(&[sys::SIGHUP])?;
     let mut service = Service::new(config, source, sink, root, journal, earlier)?;
     service.listen(control)?;
+    let desk = Arc::clone(&service.desk);
     let turn = |beat: &hither_agent::host::Beat| {
         if beat.signal == Some(sys::SIGHUP) {
-            service.reload();
+            service.reload(beat.now_us);
         }
-        Ok(Some(service.turn(supervisor.now_us())))
+        service.obey_all(beat.now_us);
+        let now_us = supervisor.now_us();
+        if now_us >= service.due_us {
+            service.turn(now_us);
+        }
+        Ok(Some(
+            service.due_us.saturating_sub(now_us).max(LEAST_SLEEP_US),
+        ))
     };
-    let end = supervisor.run::<Error>(&mut [Client::new(0, turn)])?;
+    let end = supervisor.run_with::<Error>(Some(desk.bell()), &mut [Client::new(0, turn)])?;
     service.end(supervisor.now_us());
     // Whoever asks now learns that nobody is there.
     sockets
@@ -232,7 +242,11 @@ impl Service {
                 let noted = journal.note(engine, snapshot, requests, births);
                 noted.map_err(|error| format!("what is moved could not be noted ({error})"))
             }));
-        let desk = Desk::new(Published::empty());
+        let desk = Desk::new(Published::empty()).map_err(|source| Error::Socket {
+            place: "what orders ring (eventfd)".to_owned(),
+            remedy: "close files, or raise the limit (ulimit -n)",
+            source,
+        })?;
         let mut service = Self {
             config,
             source,
@@ -251,6 +265,8 @@ impl Service {
             without_hands: missing.clone(),
             missing,
             is_deciding: false,
+            evidence: None,
+            due_us: 0,
             tell_us: 0,
             look_us: LOOK_US,
             has_told_ready: false,
@@ -288,6 +304,7 @@ impl Service {
                 let sampling = tracker.first_sampling();
                 tracker.set_sampling(sampling);
                 self.is_deciding = true;
+                self.evidence = tracker.rung();
                 self.session.agent_mut().observer_mut().set_tracker(tracker);
             }
             Err(why) => {
@@ -341,19 +358,28 @@ impl Service {
         }
     }
 
-    fn turn(&mut self, now_us: u64) -> u64 {
-        for order in self.desk.take_orders() {
-            let done = self.obey(&order);
+    /// What was asked for since the last look; who asks next is told of it.
+    fn obey_all(&mut self, now_us: u64) {
+        let orders = self.desk.take_orders();
+        if orders.is_empty() {
+            return;
+        }
+        let done: Vec<_> = orders.iter().map(|order| self.obey(order)).collect();
+        self.desk.publish(self.published(now_us));
+        // Pages that are to go back need not wait.
+        self.due_us = self.due_us.min(now_us);
+        for (order, done) in orders.iter().zip(done) {
             // Who asked may have gone.
             let _ = order.answer.try_send(done);
         }
+    }
+
+    fn turn(&mut self, now_us: u64) {
         let sleep_us = self.session.turn(now_us);
-        let notes = {
-            let agent = self.session.agent_mut();
-            let snapshot = agent.observer().snapshot().clone();
-            self.roll
-                .meet(&self.config, agent.engine_mut(), &snapshot, &self.root)
-        };
+        self.due_us = now_us.saturating_add(sleep_us);
+        let (watch, engine) = self.session.agent_mut().parts_mut();
+        let snapshot = watch.snapshot();
+        let notes = self.roll.meet(&self.config, engine, snapshot, &self.root);
         notes.iter().for_each(|note| (self.sink)(note));
         let (notes, more) = self.session.take_notes();
         notes.iter().for_each(|note| (self.sink)(note));
@@ -371,7 +397,6 @@ impl Service {
             self.desk.publish(self.published(now_us));
             self.notify();
         }
-        sleep_us.min(MOST_SLEEP_US)
     }
 
     /// Lives of memory for the journal; what an earlier daemon moved is taken over where it lives.
@@ -462,7 +487,7 @@ impl Service {
     }
 
     /// Another configuration, without losing what is known.
-    fn reload(&mut self) {
+    fn reload(&mut self, now_us: u64) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
         match (self.source)() {
             Err(why) => (self.sink)(&format!("the configuration is kept as it was: {why}")),
@@ -488,7 +513,8 @@ impl Service {
                 (self.sink)("the configuration was read anew");
             }
         }
-        self.tell_us = 0;
+        self.hold_back();
+        self.desk.publish(self.published(now_us));
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     }
 

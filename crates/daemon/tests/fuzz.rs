@@ -141,7 +141,7 @@ fn changed_questions_are_answered_and_nothing_grows() {
     let (mut random, count) = inputs();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let desk = Desk::new(Published::empty());
+    let desk = Desk::new(Published::empty()).unwrap();
     server::serve_control(server::bind(&path, 0o600).unwrap(), &desk).unwrap();
     let stream = UnixStream::connect(&path).unwrap();
     stream

@@ -98,12 +98,11 @@ fn shared_memory_has_moved(told: &str) {
     );
 }
 
-/// `hither lab run OPTIONS` of a shell's command on 4 + 4 CPUs, with the files it names; what it printed.
-fn run(options: &[&str], script: &str, files: &[&Path]) -> String {
+/// `hither lab run` of a shell's command on 4 + 4 CPUs, with the files it names; what it printed.
+fn run(script: &str, files: &[&Path]) -> String {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
     let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "8", "--timeout", "9m"])
-        .args(options)
         .arg("--machine")
         .arg(&machine)
         .args(files.iter().flat_map(|file| [Path::new("--file"), file]))
@@ -120,7 +119,7 @@ fn run(options: &[&str], script: &str, files: &[&Path]) -> String {
 #[ignore = "boots QEMU; make test runs it"]
 fn long_requests_cost_less_than_calls() {
     let words = "bench service --json - --pages small --sizes 64K,1M --repeat 32";
-    let told = run(&[], &format!("{AGENT_PATH} {words}"), &[]);
+    let told = run(&format!("{AGENT_PATH} {words}"), &[]);
     let report: Value = serde_json::from_str(&told).unwrap();
     let swap = &report["backends"][1];
     assert_eq!(swap["name"], "swap");
@@ -172,8 +171,7 @@ fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
         torture("forks"),
         placed.display()
     );
-    // Bytes and places are looked at, and no times.
-    let told = run(&["--no-plugin"], &script, &[&program, &placed]);
+    let told = run(&script, &[&program, &placed]);
     println!("{told}");
     shared_memory_has_moved(&told);
 }

@@ -42,7 +42,7 @@ pub fn published() -> Published {
 
 /// What a user is answered, where the loop obeys at once.
 fn answered(user: u32, question: &Question) -> Value {
-    let desk = Desk::new(published());
+    let desk = Desk::new(published()).unwrap();
     let loops = Arc::clone(&desk);
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let over = Arc::clone(&is_over);
@@ -142,7 +142,7 @@ fn a_user_speaks_for_own_processes_alone() {
 fn the_socket_answers_its_user_and_survives_bad_questions() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
-    let desk = Desk::new(published());
+    let desk = Desk::new(published()).unwrap();
     serve_control(bind(&path, 0o666).unwrap(), &desk).unwrap();
     let talk = |bytes: &[u8]| {
         let stream = UnixStream::connect(&path).unwrap();
@@ -197,7 +197,7 @@ fn scrape(bytes: &[u8]) -> String {
         }
     }
     let mut both = Both(bytes, Vec::new());
-    scraped(&mut both, &Desk::new(published()));
+    scraped(&mut both, &Desk::new(published()).unwrap());
     String::from_utf8(both.1).unwrap()
 }
 
@@ -227,7 +227,7 @@ proptest! {
 
     #[test]
     fn no_question_panics_or_tells_of_others(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-        let desk = Desk::new(published());
+        let desk = Desk::new(published()).unwrap();
         let mut line = br#"{"hither":1,"ask":"status","scopes":[""#.to_vec();
         line.extend_from_slice(&bytes);
         line.extend_from_slice(br#""]}"#);

@@ -8,7 +8,6 @@ use hither_core::engine::Standing;
 use hither_core::ids::ScopeId;
 use hither_core::snapshot::{NodeState, PAGE_BYTES};
 use hither_linux::sys;
-use hither_linux::tracker::table;
 use std::collections::HashMap;
 
 impl Service {
@@ -58,12 +57,11 @@ impl Service {
         let usage = sys::own_usage();
         let cpu_us = (usage.user_us + usage.system_us) as f64;
         let machine_us = now_us.max(1) as f64 * f64::from(snapshot.cpu_count()).max(1.0);
-        let evidence = agent.observer().tracker_name();
         Published {
             pid: std::process::id(),
             seconds: now_us as f64 / 1e6,
-            tracker: evidence.to_owned(),
-            evidence: table::rung(evidence),
+            tracker: agent.observer().tracker_name().to_owned(),
+            evidence: self.evidence,
             missing: self.missing.clone(),
             rivals: self.rivals.clone(),
             holding_back: self.holding_back.clone(),
