@@ -192,7 +192,7 @@ impl Default for Config {
             socket: runtime_file("control.sock"),
             metrics: Endpoint::Unix(runtime_file("metrics.sock")),
             take_over: BTreeSet::new(),
-            move_rate: engine.rate_bytes_per_s,
+            move_rate: 1 << 30,
             cpu_share: engine.disturbance_share,
             memory_pressure: 0.1,
             targets: Vec::new(),

@@ -80,7 +80,7 @@ fn check(step: &Step, printed: &str) -> Result<(), String> {
 
 /// What stands for systemd, and for the program: its points are on one node, its threads on all.
 const HEAD: &str = r#"
-cd /tmp; mkdir -p /run /etc/hither bin; export PATH=/tmp/bin:$PATH COLUMNS=120
+cd /tmp; mkdir -p /run /etc/hither bin; export PATH=/tmp/bin:$PATH
 cp $P bin/db; cp $H bin/hither; chmod 755 bin/*
 systemctl() {
   case "$*" in

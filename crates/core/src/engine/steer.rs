@@ -134,7 +134,9 @@ impl Engine {
         }) else {
             return false;
         };
-        let is_huge = is_huge && pages.start % HUGE_PAGES == 0 && pages.end % HUGE_PAGES == 0;
+        let is_huge = is_huge
+            && pages.start.is_multiple_of(HUGE_PAGES)
+            && pages.end.is_multiple_of(HUGE_PAGES);
         for page in pages.step_by(base_pages(is_huge) as usize) {
             let unit = Unit {
                 pid,
