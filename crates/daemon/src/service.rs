@@ -37,6 +37,10 @@ use std::sync::Arc;
 const TELL_US: u64 = 1_000_000;
 /// Time between two looks for what changes seldom: rivals, wishes of control groups, in us.
 const LOOK_US: u64 = 10_000_000;
+/// Time between two looks whether any process was made, in us: a read of one small file.
+const NOTICE_US: u64 = 100_000;
+/// After a turn at rest the next comes so soon where one was, in us.
+const SOON_US: u64 = 300_000;
 /// Entries of the log that are kept for who asks.
 const MOST_ENTRIES: usize = 2048;
 /// Name of the file that tells which pages were moved.
@@ -102,8 +106,11 @@ struct Service {
     is_deciding: bool,
     /// Where its evidence comes from.
     evidence: Option<Rung>,
-    /// When the next turn is due.
+    /// When the last turn was, and when the next is due.
+    turned_us: u64,
     due_us: u64,
+    /// Number of the process or thread that was made last.
+    newest: Option<u64>,
     tell_us: u64,
     look_us: u64,
     has_told_ready: bool,
@@ -266,7 +273,9 @@ impl Service {
             missing,
             is_deciding: false,
             evidence: None,
+            turned_us: 0,
             due_us: 0,
+            newest: None,
             tell_us: 0,
             look_us: LOOK_US,
             has_told_ready: false,
@@ -374,12 +383,28 @@ impl Service {
         }
     }
 
+    /// At rest turns are rare: a process that was made since has one soon.
+    fn notice(&mut self) {
+        let newest = self.newest.take();
+        let text = self.root.text("proc/loadavg").ok();
+        // The number that was given out last.
+        self.newest = text.and_then(|text| text.split_whitespace().next_back()?.parse().ok());
+        if newest != self.newest {
+            self.due_us = self.due_us.min(self.turned_us + SOON_US);
+        }
+    }
+
     fn turn(&mut self, now_us: u64) {
         let sleep_us = self.session.turn(now_us);
+        self.turned_us = now_us;
         self.due_us = now_us.saturating_add(sleep_us);
         let (watch, engine) = self.session.agent_mut().parts_mut();
         let snapshot = watch.snapshot();
         let notes = self.roll.meet(&self.config, engine, snapshot, &self.root);
+        if !notes.is_empty() {
+            // A scope that was made just now has its processes in the next turn.
+            self.due_us = self.due_us.min(now_us + self.config.interval_us);
+        }
         notes.iter().for_each(|note| (self.sink)(note));
         let (notes, more) = self.session.take_notes();
         notes.iter().for_each(|note| (self.sink)(note));
