@@ -174,7 +174,7 @@ if [ "$daemon" = yes ]; then
   folder=$(inside stat -c %i /run/hither)
   inside kill -9 "$first"
   until_true 20 is_pid_other "$first" || fail 'after kill -9 it is not started again'
-  [ "$(inside stat -c '%i %a' /run/hither)" = "$folder 755" ] || fail '/run/hither has not survived the restart'
+  [ "$(inside stat -c '%i %a' /run/hither)" = "$folder 711" ] || fail '/run/hither has not survived the restart'
   expect "" inside hither status
   inside mkdir -p /run/systemd/system/hither.service.d
   inside sh -c 'printf "[Service]\nWatchdogSec=3s\n" > /run/systemd/system/hither.service.d/test.conf'
