@@ -158,13 +158,13 @@ pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
             service.reload(beat.now_us);
         }
         service.obey_all(beat.now_us);
+        service.notice();
         let now_us = supervisor.now_us();
         if now_us >= service.due_us {
             service.turn(now_us);
         }
-        Ok(Some(
-            service.due_us.saturating_sub(now_us).max(LEAST_SLEEP_US),
-        ))
+        let sleep_us = service.due_us.saturating_sub(now_us);
+        Ok(Some(sleep_us.clamp(LEAST_SLEEP_US, NOTICE_US)))
     };
     let end = supervisor.run_with::<Error>(Some(desk.bell()), &mut [Client::new(0, turn)])?;
     service.end(supervisor.now_us());
