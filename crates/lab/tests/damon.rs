@@ -27,15 +27,7 @@ fn a_hot_area_is_found_and_everything_is_put_back() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     let program = built("examples/hot_pages");
     let output = Command::new(built("hither"))
-        .args([
-            "lab",
-            "run",
-            "--cpus",
-            "4",
-            "--timeout",
-            "5m",
-            "--no-plugin",
-        ])
+        .args(["lab", "run", "--cpus", "4", "--timeout", "5m"])
         .arg("--machine")
         .arg(&file)
         .arg("--file")

@@ -91,7 +91,7 @@ impl Comparison {
 const COMMANDS: [&str; 3] = [
     "cluster shared --rounds 12",
     "cluster partitioned --rounds 100",
-    "cluster local --rounds 160",
+    "cluster local --rounds 240",
 ];
 static RUNS: LazyLock<Comparison> =
     LazyLock::new(|| Comparison::of("first-touch,carrefour", &COMMANDS));
@@ -119,14 +119,14 @@ fn pages_come_to_those_who_use_them() {
     assert!(gains.steady(partitioned, "carrefour", "first-touch") > 1.9);
 }
 
-/// The long runs allow 4 %; what hither costs at its start, some 85 ms, weighs more in this one of two seconds.
+/// The long runs allow 4 %; what hither costs at its start weighs more in this one of a second.
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn where_nothing_is_to_be_gained_little_is_lost() {
     let (runs, local) = (&*RUNS, 2);
     assert!(runs.figure("first-touch", local, "local_access_ratio") > 0.85);
     let gain = runs.whole(local, "carrefour", "first-touch");
-    assert!(gain > 0.92, "{}", runs.0);
+    assert!(gain > 0.93, "{}", runs.0);
 }
 
 /// hither must be believed where no exact counters are: its samples say the same as they do, while
