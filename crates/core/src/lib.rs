@@ -9,6 +9,7 @@
 pub mod bind;
 pub mod engine;
 pub mod explain;
+pub mod fault;
 pub mod flow;
 pub mod forecast;
 pub mod foreign;

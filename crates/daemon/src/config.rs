@@ -1,9 +1,11 @@
 //! The daemon's configuration (`hither.daemon/1`, described in `docs/daemon.md`).
 
 use crate::window::Window;
+pub use hither_core::fault::Fault;
 use hither_core::policy;
 use hither_core::scope::Selector;
 use hither_core::size::{parse_bytes, short_bytes};
+use hither_linux::proc::users;
 use hither_linux::rivals::Rival;
 use hither_linux::root::Root;
 use serde::Deserialize;
@@ -23,23 +25,6 @@ const MOST_BYTES: usize = 1 << 20;
 const MOST_TARGETS: usize = 256;
 /// Letters of a name or pattern at most.
 const MOST_LETTERS: usize = 256;
-
-/// What is wrong with a file, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Line, counted from 1.
-    pub line: usize,
-    /// What is wrong and how to mend it.
-    pub reason: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.reason)
-    }
-}
-
-impl std::error::Error for Fault {}
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,11 +156,7 @@ struct Places<'a>(&'a str);
 
 impl Places<'_> {
     fn at(&self, offset: usize, reason: impl Into<String>) -> Fault {
-        let before = self.0.get(..offset).unwrap_or(self.0);
-        Fault {
-            line: before.matches('\n').count() + 1,
-            reason: reason.into(),
-        }
+        Fault::at(self.0, offset, reason)
     }
 
     fn of<T>(&self, value: &Spanned<T>, reason: impl Into<String>) -> Fault {
@@ -197,6 +178,14 @@ impl Default for Config {
             memory_pressure: 0.1,
             targets: Vec::new(),
         }
+    }
+}
+
+impl Config {
+    /// The target of this name.
+    #[must_use]
+    pub fn target(&self, name: &str) -> Option<&Target> {
+        self.targets.iter().find(|target| target.name == name)
     }
 }
 
@@ -439,14 +428,8 @@ fn time_us(text: &str) -> Option<u64> {
 
 /// A user's number by name or number; of a number nobody asks whether it is somebody's.
 fn user_number(root: &Root, word: &str) -> Option<u32> {
-    if let Ok(number) = word.parse() {
-        return Some(number);
-    }
-    let text = root.text_if_any("etc/passwd").ok()??;
-    let line = text
-        .lines()
-        .find(|line| line.split(':').next() == Some(word))?;
-    line.split(':').nth(2)?.parse().ok()
+    let number = word.parse().ok();
+    number.or_else(|| users::number(root, word).ok().flatten())
 }
 
 impl fmt::Display for Config {

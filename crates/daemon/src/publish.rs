@@ -7,7 +7,7 @@ use hither_core::forecast::Forecast;
 use hither_core::ids::NodeId;
 use hither_core::policy::Rung;
 use hither_linux::rivals::Rival;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// A process of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -99,7 +99,7 @@ pub struct NodeRow {
 }
 
 /// What the daemon itself used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct OwnRow {
     /// CPU time, in seconds.
     pub cpu_seconds: f64,
@@ -178,16 +178,21 @@ impl Published {
     pub fn seen_by(&self, user: u32) -> Self {
         let mut seen = self.clone();
         if user != 0 {
-            seen.scopes.retain(|scope| scope.user == user);
-            let names: Vec<&str> = seen
-                .scopes
-                .iter()
-                .map(|scope| scope.name.as_str())
-                .collect();
-            seen.log
-                .retain(|entry| names.contains(&entry.scope.as_str()));
+            seen.retain(|scope| scope.user == user);
         }
         seen
+    }
+
+    /// Only these scopes, and what the log has of them.
+    pub fn retain(&mut self, is_meant: impl Fn(&ScopeRow) -> bool) {
+        self.scopes.retain(is_meant);
+        let names: Vec<&str> = self
+            .scopes
+            .iter()
+            .map(|scope| scope.name.as_str())
+            .collect();
+        self.log
+            .retain(|entry| names.contains(&entry.scope.as_str()));
     }
 }
 

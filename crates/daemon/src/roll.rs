@@ -2,11 +2,13 @@
 //! of a scope, and done to it, concerns one user alone.
 
 use crate::config::{Config, Target};
+use crate::window::Instant;
 use hither_core::engine::Engine;
 use hither_core::ids::ScopeId;
 use hither_core::policy;
 use hither_core::scope::{ScopeSpec, Selector};
 use hither_core::snapshot::Snapshot;
+use hither_linux::proc::users;
 use hither_linux::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +32,24 @@ pub struct Seat {
     pub is_paused: bool,
     /// Its target is gone.
     pub is_retired: bool,
+}
+
+impl Seat {
+    /// Does nothing of it move, whatever is decided?
+    #[must_use]
+    pub fn is_dry(&self, config: &Config) -> bool {
+        let target = config.target(&self.target);
+        config.dry_run || target.is_some_and(|target| target.dry_run)
+    }
+
+    /// Is no window of its target open?
+    #[must_use]
+    pub fn is_outside(&self, config: &Config, now: Instant) -> bool {
+        config.target(&self.target).is_some_and(|target| {
+            let mut windows = target.windows.iter();
+            !target.windows.is_empty() && !windows.any(|window| window.holds(now))
+        })
+    }
 }
 
 /// The scopes.
@@ -107,7 +127,10 @@ impl Roll {
         root: &Root,
     ) -> Result<String, String> {
         let names = &mut self.names;
-        let user_name = names.entry(user).or_insert_with(|| user_name(root, user));
+        let user_name = names.entry(user).or_insert_with(|| {
+            let name = users::name(root, user).ok().flatten();
+            name.unwrap_or_else(|| user.to_string())
+        });
         let name = format!("{}@{user_name}", target.name);
         let scope = engine.add_scope(ScopeSpec {
             name: name.clone(),
@@ -131,11 +154,8 @@ impl Roll {
     pub fn change(&mut self, old: &Config, new: &Config, engine: &mut Engine) -> Vec<String> {
         let mut notes = Vec::new();
         for seat in self.seats.iter_mut().filter(|seat| !seat.is_retired) {
-            let of = |config: &Config| {
-                let mut targets = config.targets.iter();
-                targets.find(|target| target.name == seat.target).cloned()
-            };
-            let (Some(before), Some(after)) = (of(old), of(new)) else {
+            let targets = (old.target(&seat.target), new.target(&seat.target));
+            let (Some(before), Some(after)) = targets else {
                 seat.is_retired = true;
                 engine.pause(seat.scope);
                 engine.set_selector(seat.scope, Selector::Any(Vec::new()));
@@ -146,7 +166,7 @@ impl Roll {
                 continue;
             };
             if before.choice != after.choice {
-                engine.set_selector(seat.scope, selector(&after, seat.user));
+                engine.set_selector(seat.scope, selector(after, seat.user));
             }
             if before.policy != after.policy
                 && let Ok(policy) = policy::by_name(&after.policy)
@@ -167,21 +187,4 @@ fn selector(target: &Target, user: u32) -> Selector {
         user,
         of: Box::new(target.choice.selector()),
     }
-}
-
-/// A user's name in `/etc/passwd`; the number where there is none. Directories of a network are not asked:
-/// the answer may take long.
-fn user_name(root: &Root, user: u32) -> String {
-    let text = root
-        .text_if_any("etc/passwd")
-        .ok()
-        .flatten()
-        .unwrap_or_default();
-    let number = user.to_string();
-    let name = text.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == number).then(|| name.to_owned())
-    });
-    name.unwrap_or(number)
 }

@@ -11,10 +11,10 @@
 use crate::protocol::{Ask, MOST_BYTES, Question, VERSION};
 use crate::publish::{Published, is_named};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -174,36 +174,22 @@ pub fn serve_control(listener: UnixListener, desk: &Arc<Desk>) -> io::Result<()>
     })
 }
 
-/// Serves metrics on a socket until the process ends.
+/// Serves metrics to whoever `accept` gives, until the process ends.
 ///
 /// # Errors
 /// No thread is to be had.
-pub fn serve_metrics_unix(listener: UnixListener, desk: &Arc<Desk>) -> io::Result<()> {
+pub fn serve_metrics<S: AsFd + Read + Write>(
+    accept: impl Fn() -> io::Result<S> + Send + 'static,
+    desk: &Arc<Desk>,
+) -> io::Result<()> {
     let desk = Arc::clone(desk);
     spawn("hither-metrics", move || {
-        for stream in listener.incoming().filter_map(Result::ok) {
-            let timeouts = stream
-                .set_read_timeout(Some(PATIENCE))
-                .and(stream.set_write_timeout(Some(PATIENCE)));
-            if timeouts.is_ok() {
-                scraped(stream, &desk);
-            }
-        }
-    })
-}
-
-/// The same on a port.
-///
-/// # Errors
-/// No thread is to be had.
-pub fn serve_metrics_tcp(listener: TcpListener, desk: &Arc<Desk>) -> io::Result<()> {
-    let desk = Arc::clone(desk);
-    spawn("hither-metrics", move || {
-        for stream in listener.incoming().filter_map(Result::ok) {
-            let timeouts = stream
-                .set_read_timeout(Some(PATIENCE))
-                .and(stream.set_write_timeout(Some(PATIENCE)));
-            if timeouts.is_ok() {
+        loop {
+            let Ok(stream) = accept() else {
+                continue;
+            };
+            let limit = |what| set_socket_timeout(&stream, what, Some(PATIENCE));
+            if limit(Timeout::Recv).and(limit(Timeout::Send)).is_ok() {
                 scraped(stream, &desk);
             }
         }
@@ -272,15 +258,7 @@ fn answer(question: &[u8], user: u32, desk: &Desk) -> Value {
         return failed(&why);
     }
     if !question.scopes.is_empty() {
-        seen.scopes
-            .retain(|scope| question.scopes.iter().any(|word| is_named(word, scope)));
-        let names: Vec<&str> = seen
-            .scopes
-            .iter()
-            .map(|scope| scope.name.as_str())
-            .collect();
-        seen.log
-            .retain(|entry| names.contains(&entry.scope.as_str()));
+        seen.retain(|scope| question.scopes.iter().any(|word| is_named(word, scope)));
     }
     match question.ask {
         Ask::Status => json!({ "hither": VERSION, "status": seen }),

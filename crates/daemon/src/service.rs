@@ -111,6 +111,8 @@ struct Service {
     due_us: u64,
     /// Number of the process or thread that was made last.
     newest: Option<u64>,
+    /// Of the watched processes, when their lives were put down for the journal.
+    generation: u32,
     tell_us: u64,
     look_us: u64,
     has_told_ready: bool,
@@ -276,6 +278,7 @@ impl Service {
             turned_us: 0,
             due_us: 0,
             newest: None,
+            generation: 0,
             tell_us: 0,
             look_us: LOOK_US,
             has_told_ready: false,
@@ -355,14 +358,16 @@ impl Service {
                 let place = path.shown().to_string();
                 let remedy = "make its folder, or name another place by `metrics` of [daemon]";
                 let listener = server::bind(path, 0o600).map_err(fail(place.clone(), remedy))?;
-                server::serve_metrics_unix(listener, desk).map_err(fail(place, no_thread))
+                server::serve_metrics(move || Ok(listener.accept()?.0), desk)
+                    .map_err(fail(place, no_thread))
             }
             Endpoint::Loopback(address) => {
                 let place = address.to_string();
                 let remedy = "choose another port by `metrics` of [daemon]; as a service of systemd, install the \
                               drop-in metrics-tcp.conf (docs/install.md), which lets it have a network";
                 let listener = TcpListener::bind(address).map_err(fail(place.clone(), remedy))?;
-                server::serve_metrics_tcp(listener, desk).map_err(fail(place, no_thread))
+                server::serve_metrics(move || Ok(listener.accept()?.0), desk)
+                    .map_err(fail(place, no_thread))
             }
         }
     }
@@ -426,15 +431,19 @@ impl Service {
 
     /// Lives of memory for the journal; what an earlier daemon moved is taken over where it lives.
     fn keep(&mut self) {
+        let kept = Rc::clone(&self.kept);
+        let mut kept = kept.borrow_mut();
         let agent = self.session.agent_mut();
-        let processes = agent.observer().tree().processes();
-        let births: HashMap<SpaceId, Birth> = processes
-            .iter()
-            .map(|process| (SpaceId(process.incarnation), process.birth()))
-            .collect();
+        let tree = agent.observer().tree();
+        if self.generation != tree.generation() {
+            self.generation = tree.generation();
+            let processes = tree.processes().iter();
+            let births = processes.map(|process| (SpaceId(process.incarnation), process.birth()));
+            kept.births = births.collect();
+        }
         if !self.earlier.is_empty() {
             let mut taken = 0;
-            for (&space, birth) in &births {
+            for (&space, birth) in &kept.births {
                 let pid = Pid(birth.pid);
                 if agent.engine().is_member(pid, space) {
                     let moved = self.earlier.remove(birth).unwrap_or_default();
@@ -447,18 +456,20 @@ impl Service {
                 ));
             }
         }
-        let mut kept = self.kept.borrow_mut();
-        kept.births = births;
+        let should_rewrite = kept.journal.should_rewrite(self.session.agent().engine());
+        drop(kept);
+        if should_rewrite {
+            self.rewrite_journal();
+        }
+    }
+
+    fn rewrite_journal(&self) {
         let agent = self.session.agent();
-        if kept.journal.should_rewrite(agent.engine()) {
-            let processes = agent.observer().tree().processes();
-            if let Err(error) = kept
-                .journal
-                .rewrite(agent.engine(), processes, &self.earlier)
-            {
-                let what = "the journal of moved pages could not be written anew";
-                (self.sink)(&format!("{what}: {error}"));
-            }
+        let processes = agent.observer().tree().processes();
+        let journal = &mut self.kept.borrow_mut().journal;
+        if let Err(error) = journal.rewrite(agent.engine(), processes, &self.earlier) {
+            let what = "the journal of moved pages could not be written anew";
+            (self.sink)(&format!("{what}: {error}"));
         }
     }
 
@@ -549,17 +560,7 @@ impl Service {
         let agent = self.session.agent_mut();
         agent.finish(now_us);
         agent.observer_mut().tracker().stop();
-        let agent = self.session.agent();
-        let processes = agent.observer().tree().processes();
-        let mut kept = self.kept.borrow_mut();
-        if let Err(error) = kept
-            .journal
-            .rewrite(agent.engine(), processes, &self.earlier)
-        {
-            (self.sink)(&format!(
-                "the journal of moved pages could not be written anew: {error}"
-            ));
-        }
+        self.rewrite_journal();
     }
 }
 

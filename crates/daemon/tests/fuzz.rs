@@ -4,6 +4,7 @@
 //! `HITHER_FUZZ_INPUTS` sets the number of inputs of each kind (20,000 by default), `HITHER_FUZZ_SEED` the
 //! seed.
 
+use hither_core::policy::random::Random;
 use hither_daemon::config;
 use hither_daemon::publish::Published;
 use hither_daemon::server::{self, Desk};
@@ -55,41 +56,33 @@ const NASTY: [&str; 12] = [
 /// Growth that is no leak: what allocators keep.
 const MOST_GROWTH_PAGES: u64 = 4096;
 
-/// splitmix64.
-struct Random(u64);
+/// Below a limit; 0 where that is 0.
+fn below(random: &mut Random, limit: usize) -> usize {
+    (random.next_u64() % limit.max(1) as u64) as usize
+}
 
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit.max(1) as u64) as usize
-    }
-
-    /// A text with some places changed.
-    fn changed(&mut self, text: &str) -> Vec<u8> {
-        let mut bytes = text.as_bytes().to_vec();
-        for _ in 0..1 + self.below(4) {
-            let at = self.below(bytes.len());
-            match self.below(5) {
-                0 => bytes[at] = self.below(256) as u8,
-                1 => bytes.truncate(at.max(1)),
-                2 => {
-                    let length = self.below(20);
-                    let end = (at + length).min(bytes.len());
-                    let part = bytes[at..end].to_vec();
-                    bytes.splice(at..at, part);
-                }
-                _ => {
-                    let end = (at + self.below(8)).min(bytes.len());
-                    let word = NASTY[self.below(NASTY.len())];
-                    bytes.splice(at..end, word.bytes());
-                }
+/// A text with some places changed.
+fn changed(random: &mut Random, text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..1 + below(random, 4) {
+        let at = below(random, bytes.len());
+        match below(random, 5) {
+            0 => bytes[at] = below(random, 256) as u8,
+            1 => bytes.truncate(at.max(1)),
+            2 => {
+                let length = below(random, 20);
+                let end = (at + length).min(bytes.len());
+                let part = bytes[at..end].to_vec();
+                bytes.splice(at..at, part);
+            }
+            _ => {
+                let end = (at + below(random, 8)).min(bytes.len());
+                let word = NASTY[below(random, NASTY.len())];
+                bytes.splice(at..end, word.bytes());
             }
         }
-        bytes
     }
+    bytes
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -101,7 +94,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn inputs() -> (Random, u64) {
     (
-        Random(number("HITHER_FUZZ_SEED", 1)),
+        Random::new(number("HITHER_FUZZ_SEED", 1)),
         number("HITHER_FUZZ_INPUTS", 20_000),
     )
 }
@@ -118,7 +111,7 @@ fn changed_configurations_are_read_or_refused() {
     let root = Root::host();
     let mut refused = 0;
     for _ in 0..count {
-        let bytes = random.changed(CONFIG);
+        let bytes = changed(&mut random, CONFIG);
         let text = String::from_utf8_lossy(&bytes);
         match config::read(&text, &root) {
             Ok(config) => assert_eq!(
@@ -153,7 +146,7 @@ fn changed_questions_are_answered_and_nothing_grows() {
         if at == count / 10 {
             before = resident();
         }
-        let mut question = random.changed(QUESTIONS[at as usize % QUESTIONS.len()]);
+        let mut question = changed(&mut random, QUESTIONS[at as usize % QUESTIONS.len()]);
         // An end of line would make two questions of it.
         question.retain(|&byte| byte != b'\n');
         question.push(b'\n');

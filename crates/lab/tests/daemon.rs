@@ -20,7 +20,6 @@ name = "db"
 command = "cluster"
 policy = "carrefour"
 EOF
-settings() { cat /proc/sys/kernel/numa_balancing; ls -l /run/hither | wc -l; }
 nodes_of() {
   awk '/anon=/ { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, p, "="); n[p[1]] += p[2] } }
     END { for (k = 0; k < 4; k++) printf "%d ", n["N" k]; print "" }' /proc/$1/numa_maps

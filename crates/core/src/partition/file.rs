@@ -3,9 +3,9 @@
 
 use super::manager::{Goal, Pace};
 use super::{Kind, Layout, Partition, REST};
+pub use crate::fault::Fault;
 use crate::rset::{Expression, ResourceSet, Resources};
 use serde::Deserialize;
-use std::fmt;
 use toml::Spanned;
 
 /// The format that this reader knows, in the file's `format`.
@@ -14,21 +14,6 @@ pub const FORMAT: &str = "hither.partitions/1";
 const NAME_LETTERS: usize = 32;
 /// Bytes of a file at most.
 const MAX_BYTES: usize = 1 << 20;
-
-/// What is wrong with a file, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Line, counted from 1.
-    pub line: usize,
-    /// What is wrong and how to mend it.
-    pub reason: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.reason)
-    }
-}
 
 /// Where interrupts and the kernel's own work go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -112,11 +97,7 @@ pub struct Wish {
 /// # Errors
 /// The first fault, with its line.
 pub fn read(text: &str, machine: &Resources) -> Result<Wish, Fault> {
-    let at = |offset: usize, reason: String| {
-        let before = text.get(..offset).unwrap_or(text);
-        let line = before.matches('\n').count() + 1;
-        Fault { line, reason }
-    };
+    let at = |offset: usize, reason: String| Fault::at(text, offset, reason);
     if text.len() > MAX_BYTES {
         return Err(at(
             0,

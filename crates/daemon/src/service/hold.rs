@@ -1,12 +1,9 @@
 //! When nothing new is moved: others move memory here, programs wait for memory, no window is open.
 
 use super::Service;
-use crate::config::Config;
-use crate::roll::Seat;
 use crate::window::Instant;
 use hither_core::engine::Standing;
 use hither_linux::counters::pressure;
-use hither_linux::proc::stat;
 use hither_linux::rivals::{self, Rival};
 
 impl Service {
@@ -18,13 +15,8 @@ impl Service {
                 "process {pid} is left alone: its control group says so"
             ));
         }
-        let root = self.root.clone();
-        self.earlier.retain(|birth, _| {
-            let stat = stat::read(&root, birth.pid);
-            stat.is_some_and(|stat| {
-                stat.start_ticks == birth.start_ticks && stat.stack_start == birth.stack_start
-            })
-        });
+        let root = &self.root;
+        self.earlier.retain(|birth, _| birth.lives(root));
         let mut rivals = rivals::find(&self.root);
         // By hint faults hither watches by having the kernel's balancing on itself.
         if self.session.agent().observer().tracker_name() == "hintfault"
@@ -78,14 +70,11 @@ impl Service {
         let agent = self.session.agent_mut();
         agent.engine_mut().hold(is_held);
         for seat in self.roll.seats() {
-            let target = config
-                .targets
-                .iter()
-                .find(|target| target.name == seat.target);
-            let is_dry = config.dry_run || target.is_some_and(|target| target.dry_run);
-            agent.executor_mut().set_dry(seat.scope, is_dry);
+            agent
+                .executor_mut()
+                .set_dry(seat.scope, seat.is_dry(config));
             let engine = agent.engine_mut();
-            match seat.is_paused || seat.is_retired || is_outside(config, seat, now) {
+            match seat.is_paused || seat.is_retired || seat.is_outside(config, now) {
                 true => engine.pause(seat.scope),
                 false if engine.standing(seat.scope) == Some(Standing::Paused) => {
                     engine.resume(seat.scope);
@@ -94,17 +83,6 @@ impl Service {
             }
         }
     }
-}
-
-/// Is no window of its target open?
-pub(super) fn is_outside(config: &Config, seat: &Seat, now: Instant) -> bool {
-    let target = config
-        .targets
-        .iter()
-        .find(|target| target.name == seat.target);
-    target.is_some_and(|target| {
-        !target.windows.is_empty() && !target.windows.iter().any(|window| window.holds(now))
-    })
 }
 
 pub(super) fn local_time() -> Instant {

@@ -1,10 +1,10 @@
 //! How everything stands, for who asks and for systemd.
 
 use super::Service;
-use super::hold::{is_outside, local_time};
+use super::hold::local_time;
 use crate::publish::{NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
 use crate::roll::Seat;
-use hither_core::engine::Standing;
+use hither_core::engine::{Standing, Summary};
 use hither_core::ids::ScopeId;
 use hither_core::snapshot::{NodeState, PAGE_BYTES};
 use hither_linux::sys;
@@ -15,7 +15,6 @@ impl Service {
         let agent = self.session.agent();
         let (engine, snapshot) = (agent.engine(), agent.observer().snapshot());
         let now = local_time();
-        let summaries = engine.summary();
         let mut members: HashMap<ScopeId, Vec<ProcessRow>> = HashMap::new();
         for process in &snapshot.processes {
             if let Some(scope) = engine.scope_of(process.pid) {
@@ -27,25 +26,20 @@ impl Service {
                 });
             }
         }
-        let mut row = |seat: &Seat| ScopeRow {
+        let mut row = |(seat, (_, summary)): (&Seat, (String, Summary))| ScopeRow {
             name: seat.name.clone(),
             target: seat.target.clone(),
             user: seat.user,
             user_name: seat.user_name.clone(),
-            policy: summaries[seat.scope.0 as usize].1.policy.clone(),
+            policy: summary.policy.clone(),
             standing: engine.standing(seat.scope).unwrap_or(Standing::Paused),
-            dry_run: self.config.dry_run
-                || self
-                    .config
-                    .targets
-                    .iter()
-                    .any(|target| target.name == seat.target && target.dry_run),
-            outside_window: is_outside(&self.config, seat, now),
+            dry_run: seat.is_dry(&self.config),
+            outside_window: seat.is_outside(&self.config, now),
             retired: seat.is_retired,
             processes: members.remove(&seat.scope).unwrap_or_default(),
             local_access_ratio: engine.local_ratio(seat.scope),
             forecast: engine.forecast(seat.scope),
-            summary: summaries[seat.scope.0 as usize].1.clone(),
+            summary,
         };
         let node = |node: &NodeState| NodeRow {
             node: node.id,
@@ -53,6 +47,8 @@ impl Service {
             free_bytes: node.free_bytes,
             utilisation: node.utilisation.get(),
         };
+        // Each scope was made with its seat.
+        let scopes = self.roll.seats().iter().zip(engine.summary());
         let sums = self.session.sums();
         let usage = sys::own_usage();
         let cpu_us = (usage.user_us + usage.system_us) as f64;
@@ -69,7 +65,7 @@ impl Service {
             turns: sums.turn_count,
             failed_observations: agent.failure_count(),
             nodes: snapshot.nodes.iter().map(node).collect(),
-            scopes: self.roll.seats().iter().map(&mut row).collect(),
+            scopes: scopes.map(&mut row).collect(),
             own: OwnRow {
                 cpu_seconds: cpu_us / 1e6,
                 machine_share: cpu_us / machine_us,

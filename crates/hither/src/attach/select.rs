@@ -10,6 +10,7 @@ use hither_core::scope::Selector;
 use hither_linux::counters::pressure;
 use hither_linux::partition::cgroup;
 use hither_linux::proc::tree::Scope;
+use hither_linux::proc::users;
 use hither_linux::root::Root;
 use hither_linux::sys;
 
@@ -142,11 +143,7 @@ fn user(word: &str, root: &Root) -> anyhow::Result<u32> {
     let number = match word.parse::<u32>() {
         Ok(number) => number,
         Err(_) => {
-            let text = root.text("etc/passwd")?;
-            let line = text
-                .lines()
-                .find(|line| line.split(':').next() == Some(word));
-            let number = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
+            let number = users::number(root, word)?;
             number.context(
                 "there is no such user in /etc/passwd; give a number (`id -u NAME`), which works for all",
             )?

@@ -13,6 +13,7 @@ pub mod schedstat;
 pub mod soft_dirty;
 pub mod stat;
 pub mod tree;
+pub mod users;
 pub mod wish;
 
 use crate::error::{Error, Result};

@@ -78,6 +78,16 @@ pub struct Birth {
     pub stack_start: u64,
 }
 
+impl Birth {
+    /// Does it go on?
+    #[must_use]
+    pub fn lives(&self, root: &Root) -> bool {
+        stat::read(root, self.pid).is_some_and(|stat| {
+            stat.start_ticks == self.start_ticks && stat.stack_start == self.stack_start
+        })
+    }
+}
+
 /// A watched process.
 #[derive(Debug)]
 pub struct Process {
