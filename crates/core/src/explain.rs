@@ -486,6 +486,7 @@ mod tests {
             latency_ns: Some(latency_ns),
             accesses_per_us: Some(40.0),
             instructions_per_cpu_us: None,
+            fast_share: None,
         };
         let event = Event::Judged {
             campaign: 1,

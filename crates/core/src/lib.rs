@@ -31,4 +31,5 @@ pub mod shim;
 pub mod sites;
 pub mod size;
 pub mod snapshot;
+pub mod tiers;
 pub mod timing;

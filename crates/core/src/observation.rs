@@ -20,6 +20,10 @@ pub trait Observer {
     /// How densely to sample from now on.
     fn set_sampling(&mut self, sampling: Sampling);
 
+    /// Whether to list, from now on, pages that were not sampled, too: part after part, each with no
+    /// samples. An observer that cannot lists none.
+    fn list_residents(&mut self, _lists: bool) {}
+
     /// Sentences for a person that came up since the last call.
     fn take_notes(&mut self) -> Vec<String>;
 }

@@ -19,6 +19,10 @@ pub enum Mechanism {
     Interleave,
     /// To the only node that uses it.
     Collocate,
+    /// Into faster memory, as it is hot.
+    Promote,
+    /// Into slower memory, as what is hotter needs its place.
+    Demote,
     /// Away from its users: the canary that must be found harmful.
     Misplace,
     /// Back to where it was before hither moved it.
@@ -33,6 +37,8 @@ impl Mechanism {
             Self::Replicate => "replicate",
             Self::Interleave => "interleave",
             Self::Collocate => "collocate",
+            Self::Promote => "promote",
+            Self::Demote => "demote",
             Self::Misplace => "misplace",
             Self::Revert => "revert",
         }
@@ -46,9 +52,17 @@ pub enum Objective {
     LocalAccesses,
     /// Controllers carry more even loads.
     Balance,
+    /// The fastest memory tier serves a larger share of the accesses.
+    FastAccesses,
 }
 
 impl Mechanism {
+    /// Does it move pages between memory tiers?
+    #[must_use]
+    pub fn is_between_tiers(self) -> bool {
+        matches!(self, Self::Promote | Self::Demote)
+    }
+
     /// What it is to improve: it succeeds by one of these, or by what the program gets done.
     #[must_use]
     pub fn objectives(self) -> &'static [Objective] {
@@ -56,6 +70,7 @@ impl Mechanism {
             // Pages that leave an overloaded node for their users relieve it.
             Self::Replicate | Self::Collocate => &[Objective::LocalAccesses, Objective::Balance],
             Self::Interleave => &[Objective::Balance],
+            Self::Promote | Self::Demote => &[Objective::FastAccesses],
             Self::Misplace | Self::Revert => &[],
         }
     }
@@ -207,6 +222,9 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// How densely to sample from now on.
     pub sampling: Sampling,
+    /// Are pages that were not sampled to be listed too, part after part?
+    #[serde(default)]
+    pub lists_residents: bool,
     /// When the next step shall happen, in us from now. At least the engine's own interval.
     pub next_interval_us: u64,
 }

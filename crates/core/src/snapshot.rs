@@ -268,6 +268,17 @@ impl PageStats {
     }
 }
 
+/// What firmware (HMAT) and the kernel tell of a node's memory, for the CPUs nearest to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rated {
+    /// Rank among the kernel's memory tiers; 0 is the fastest.
+    pub tier: Option<u32>,
+    /// Latency of a write in ns.
+    pub write_ns: Option<f64>,
+    /// Read bandwidth in GB/s.
+    pub read_gbs: Option<f64>,
+}
+
 /// State of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeState {
@@ -282,6 +293,13 @@ pub struct NodeState {
     /// Latency of its idle memory for the CPUs nearest to it, in ns, as firmware rates it.
     #[serde(default)]
     pub idle_ns: Option<f64>,
+    /// What else firmware and the kernel rate of it.
+    #[serde(default)]
+    pub rated: Rated,
+    /// Mean latency of the sampled accesses that its memory served in the interval, in ns, where
+    /// samples tell it: under the load that there is.
+    #[serde(default)]
+    pub latency_ns: Option<f64>,
     /// Bytes read from its memory in the interval.
     pub read_bytes: Evidence<u64>,
     /// Bytes written to its memory in the interval, write-backs included.
@@ -424,6 +442,24 @@ impl ProcessState {
 }
 
 impl Snapshot {
+    /// Nodes about which nothing else is known, for one reason: the start of a builder.
+    #[must_use]
+    pub fn of_nodes(nodes: Vec<NodeState>, why: &'static str) -> Self {
+        Self {
+            now_us: 0,
+            interval_us: 0,
+            nodes,
+            distances: Vec::new(),
+            metrics: GlobalMetrics::unknown(why),
+            pages: Vec::new(),
+            sample_count: Evidence::unknown(why),
+            sample_period: 0,
+            samples_lost: 0,
+            processes: Vec::new(),
+            own_cpu_us: Evidence::unknown(why),
+        }
+    }
+
     /// Position of a node.
     #[must_use]
     pub fn node_position(&self, id: NodeId) -> Option<usize> {

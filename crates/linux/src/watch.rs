@@ -11,12 +11,13 @@ use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
 use crate::tracker::Tracker;
+use crate::tracker::residency::Residents;
 use crate::tracker::view::SampleView;
 use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::observation::Observer;
 use hither_core::plan::Sampling;
 use hither_core::set::NodeSet;
-use hither_core::snapshot::{Evidence, GlobalMetrics, NodeState, ProcessState, Snapshot};
+use hither_core::snapshot::{Evidence, NodeState, ProcessState, Snapshot};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -34,6 +35,8 @@ pub struct Watch {
     /// CPU time of this process at the end of the last interval.
     own_cpu_ns: u64,
     others: Others,
+    /// Lists pages that were not sampled, while they are wanted.
+    residents: Option<Residents>,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -46,22 +49,16 @@ pub fn empty_snapshot(topology: &Topology) -> Snapshot {
         free_bytes: node.memory.free_kb << 10,
         total_bytes: node.memory.total_kb << 10,
         idle_ns: node.idle_ns(),
+        rated: node.rated(),
+        latency_ns: None,
         read_bytes: Evidence::unknown(NOT_YET),
         write_bytes: Evidence::unknown(NOT_YET),
         utilisation: Evidence::unknown(NOT_YET),
     };
+    let nodes = topology.nodes.iter().map(node).collect();
     Snapshot {
-        now_us: 0,
-        interval_us: 0,
-        nodes: topology.nodes.iter().map(node).collect(),
         distances: topology.distances.clone(),
-        metrics: GlobalMetrics::unknown(NOT_YET),
-        pages: Vec::new(),
-        sample_count: Evidence::unknown(NOT_YET),
-        sample_period: 0,
-        samples_lost: 0,
-        processes: Vec::new(),
-        own_cpu_us: Evidence::unknown(NOT_YET),
+        ..Snapshot::of_nodes(nodes, NOT_YET)
     }
 }
 
@@ -90,6 +87,7 @@ impl Watch {
             free_read_us: None,
             own_cpu_ns: sys::own_cpu_ns(),
             others: Others::default(),
+            residents: None,
         }
     }
 
@@ -146,6 +144,9 @@ impl Watch {
         snapshot.now_us = now_us;
         self.tree.refresh(now_us)?;
         self.tracker.observe(&mut self.tree, snapshot)?;
+        if let Some(residents) = &mut self.residents {
+            residents.add(&self.tree, snapshot);
+        }
         if self
             .free_read_us
             .is_none_or(|last| now_us.saturating_sub(last) >= FREE_US)
@@ -199,6 +200,9 @@ impl Watch {
     pub fn take_notes(&mut self) -> Vec<String> {
         let mut notes = self.tree.take_notes();
         notes.extend(self.tracker.take_notes());
+        if let Some(residents) = &mut self.residents {
+            notes.extend(residents.take_notes());
+        }
         notes
     }
 }
@@ -221,6 +225,17 @@ impl Observer for Watch {
 
     fn set_sampling(&mut self, sampling: Sampling) {
         self.tracker.set_sampling(sampling);
+    }
+
+    fn list_residents(&mut self, lists: bool) {
+        match lists {
+            true => {
+                let root = &self.root;
+                self.residents
+                    .get_or_insert_with(|| Residents::new(root.clone()));
+            }
+            false => self.residents = None,
+        }
     }
 
     fn take_notes(&mut self) -> Vec<String> {

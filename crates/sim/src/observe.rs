@@ -212,6 +212,8 @@ impl World {
             free_bytes: node.free_pages * PAGE_BYTES,
             total_bytes: node.total_pages * PAGE_BYTES,
             idle_ns: None,
+            rated: hither_core::snapshot::Rated::default(),
+            latency_ns: None,
             read_bytes: counted(interval.bytes[at] as u64),
             write_bytes: counted(0),
             utilisation: match is_counted {

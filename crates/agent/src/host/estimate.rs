@@ -222,6 +222,8 @@ mod tests {
             free_bytes: 0,
             total_bytes: 0,
             idle_ns: None,
+            rated: hither_core::snapshot::Rated::default(),
+            latency_ns: None,
             read_bytes: Evidence::measured(640, "test"),
             write_bytes: Evidence::measured(0, "test"),
             utilisation: Evidence::unknown("test"),

@@ -203,6 +203,7 @@ impl Scope {
             .extend(moves.iter().map(|order| order.mechanism));
         campaign.predicted.local_ratio += prediction.change.local_ratio;
         campaign.predicted.imbalance += prediction.change.imbalance;
+        campaign.predicted.fast_share += prediction.change.fast_share;
         let gain: Option<f64> = prediction.gains_ns.value().map(|gains| gains.iter().sum());
         let most_ns = predict::cpu_time_ns(turn.snapshot);
         campaign.predicted_gain_ns = campaign

@@ -56,6 +56,9 @@ pub struct EngineConfig {
     /// Success: the controller imbalance fell by this. 10 points: Carrefour's code, whose deviation is the
     /// sample's; of the population's, which is counted here, that is 9 points on four nodes.
     pub success_imbalance: f64,
+    /// Success: the fastest memory tier serves a share of the accesses that rose by this. 5 points: half of
+    /// what locality needs, as an access saves twice as much and more.
+    pub success_fast_share: f64,
     /// Harm: the local-access ratio fell by this without a success. 5 points (Carrefour's code).
     pub harm_local_ratio: f64,
     /// Harm, whatever else improved: latency rose *and* memory accesses per us fell by this share.
@@ -124,6 +127,7 @@ impl Default for EngineConfig {
             patience_intervals: 20,
             success_local_ratio: 0.10,
             success_imbalance: 0.10,
+            success_fast_share: 0.05,
             harm_local_ratio: 0.05,
             harm_share: 0.10,
             idle_share: 0.10,

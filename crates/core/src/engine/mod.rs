@@ -84,6 +84,8 @@ struct Turn<'a> {
     is_held: bool,
     /// Base pages for which each node, by position, has room.
     room: &'a mut Vec<u64>,
+    /// Base pages of the fastest tier that the scope may have, where it has a quota.
+    fast_pages: Option<u64>,
     numbers: &'a mut Numbers,
     scope: Arc<str>,
     log: &'a mut Log,
@@ -219,6 +221,7 @@ impl Engine {
                 runs_left,
                 is_held,
                 room: &mut room,
+                fast_pages: None,
                 numbers: &mut self.numbers,
                 scope: scope.name(),
                 log: &mut self.log,
@@ -266,6 +269,7 @@ impl Engine {
             sampling = Sampling::Cheap;
         }
         let next_interval_us = steps.iter().map(|step| step.next_interval_us).min();
+        let lists_residents = steps.iter().any(|step| step.wants_residents);
         let several = steps
             .iter()
             .filter(|step| !step.requests.is_empty())
@@ -281,6 +285,7 @@ impl Engine {
             requests,
             notes,
             sampling,
+            lists_residents,
             next_interval_us: next_interval_us.unwrap_or(self.config.max_interval_us),
         }
     }

@@ -11,8 +11,10 @@
 //! stretches never last becomes comparable all the same, after [`PATIENCE`] intervals.
 
 use super::verdict::{OTHER_RATE, Reading};
+use crate::ids::Pid;
 use crate::metrics;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{HUGE_PAGES, Snapshot};
+use crate::tiers::Tiers;
 use std::collections::VecDeque;
 
 /// Readings that are kept of a stretch, and that its mean is taken over.
@@ -29,10 +31,16 @@ pub const OTHER_USERS: f64 = 0.4;
 /// Samples from which an interval tells of its users.
 pub const MIN_SAMPLES: f64 = 50.0;
 
+/// Parts that memory is told apart by, where tiers are to hold what is hot.
+const PLACES: usize = 32;
+/// Samples from which an interval tells which memory is hot: of so many over as many parts, chance alone
+/// changes a fifth.
+const MIN_PLACED: f64 = 400.0;
+
 /// What readings are of: those of two may not be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Phase {
-    /// Changes when the memory gets other users.
+    /// Changes when the memory gets other users, and, with several memory tiers, when other memory is hot.
     pub number: u32,
     /// Others run besides: figures are those of the scope's samples, not the machine's counters.
     pub is_part: bool,
@@ -44,6 +52,8 @@ pub(super) struct Phases {
     phase: Phase,
     /// Decayed samples per node position of those who accessed.
     users: Vec<f64>,
+    /// Decayed samples by part of the memory; empty where there is one tier.
+    places: Vec<f64>,
     /// Of the stretch, without its first; oldest first.
     readings: VecDeque<Reading>,
     /// The last reading, whatever it is of.
@@ -55,15 +65,48 @@ pub(super) struct Phases {
 impl Phases {
     /// Takes in an interval.
     pub fn take(&mut self, snapshot: &Snapshot, reading: Reading, is_part: bool) {
-        self.take_users(users_of(snapshot), reading, is_part, false);
+        let has_moved_on = self.take_places(snapshot);
+        self.take_users(users_of(snapshot), reading, is_part, false, has_moved_on);
+    }
+
+    /// Is other memory hot than before? Only asked where there are several tiers: elsewhere it is of no
+    /// account which pages are used, but by whom.
+    fn take_places(&mut self, snapshot: &Snapshot) -> bool {
+        if !Tiers::of(&snapshot.nodes).are_several() {
+            return false;
+        }
+        let mut places = vec![0.0; PLACES];
+        for page in &snapshot.pages {
+            places[place_of(page.pid, page.page)] += page.total() as f64;
+        }
+        let (total, known): (f64, f64) = (places.iter().sum(), self.places.iter().sum());
+        if total < MIN_PLACED {
+            return false;
+        }
+        if known >= MIN_PLACED && metrics::total_variation(&self.places, &places) > OTHER_USERS {
+            self.places = places;
+            return true;
+        }
+        self.places.resize(PLACES, 0.0);
+        for (sum, new) in self.places.iter_mut().zip(places) {
+            *sum = *sum * 0.5 + new;
+        }
+        false
     }
 
     /// Takes in a round: it is long, so that the first of a stretch is as good as any.
     pub fn take_round(&mut self, users: Vec<f64>, reading: Reading, is_part: bool) {
-        self.take_users(users, reading, is_part, true);
+        self.take_users(users, reading, is_part, true, false);
     }
 
-    fn take_users(&mut self, users: Vec<f64>, reading: Reading, is_part: bool, is_round: bool) {
+    fn take_users(
+        &mut self,
+        users: Vec<f64>,
+        reading: Reading,
+        is_part: bool,
+        is_round: bool,
+        has_moved_on: bool,
+    ) {
         if std::mem::replace(&mut self.phase.is_part, is_part) != is_part {
             self.last = None;
         }
@@ -72,7 +115,8 @@ impl Phases {
         let tells = total >= MIN_SAMPLES;
         let has_other_users = tells
             && known >= MIN_SAMPLES
-            && metrics::total_variation(&self.users, &users) > OTHER_USERS;
+            && metrics::total_variation(&self.users, &users) > OTHER_USERS
+            || has_moved_on;
         let last_rate = self.last.and_then(|last| last.accesses_per_us);
         let rates = last_rate.zip(reading.accesses_per_us);
         let has_other_rate = rates.is_some_and(|(old, new)| {
@@ -130,6 +174,12 @@ impl Phases {
     pub fn disturb(&mut self) {
         self.readings.clear();
     }
+}
+
+/// Part of the memory that a page counts to: neighbours of a 2 MiB block to the same, blocks dealt out.
+fn place_of(pid: Pid, page: u64) -> usize {
+    let block = (page / HUGE_PAGES) ^ (u64::from(pid.0.unsigned_abs()) << 40);
+    (block.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59) as usize
 }
 
 fn users_of(snapshot: &Snapshot) -> Vec<f64> {

@@ -18,6 +18,8 @@
 //! - An access that becomes local saves `latency * (1 - 10 / distance)`: the kernel's distance
 //!   table states latency relative to a local 10 (ACPI, system locality table), so this is the
 //!   remote share of the mean latency; one that becomes more remote costs the same way.
+//! - Between memory tiers it saves the difference of their latencies, where these are known: distances
+//!   tell of nodes of one kind.
 //! - Where the busiest node's traffic falls from `b` to `a`, every access to it saves
 //!   `latency * utilisation * (1 - a / b)`: of the waiting at a controller, the part that its
 //!   utilisation explains shrinks with its traffic. The saving is shared by the pages that leave.
@@ -33,6 +35,7 @@ use crate::metrics;
 use crate::plan::Mechanism;
 use crate::policy::{ProposedMove, moving_unit};
 use crate::snapshot::{Evidence, Snapshot};
+use crate::tiers::Tiers;
 use serde::{Deserialize, Serialize};
 
 /// Predicted change of the machine's metrics, as fractions of 1.
@@ -42,13 +45,17 @@ pub struct PredictedChange {
     pub local_ratio: f64,
     /// Rise of the controller imbalance (a fall is negative).
     pub imbalance: f64,
+    /// Rise of the share of accesses that the fastest memory tier serves.
+    #[serde(default)]
+    pub fast_share: f64,
 }
 
 impl PredictedChange {
-    /// Does either figure change by this much?
+    /// Does any figure change by this much?
     #[must_use]
     pub fn is_at_least(&self, change: f64) -> bool {
-        self.local_ratio.abs() >= change || self.imbalance.abs() >= change
+        let figures = [self.local_ratio, self.imbalance, self.fast_share];
+        figures.iter().any(|figure| figure.abs() >= change)
     }
 }
 
@@ -227,6 +234,8 @@ pub(super) fn predict(
     }
     let all: f64 = traffic.iter().sum();
     let imbalance = |values: &[f64]| metrics::imbalance(values).unwrap_or(0.0);
+    let tiers = Tiers::of(&snapshot.nodes);
+    let fast = |traffic: &[f64]| tiers.nodes(0).map(|node| traffic[node]).sum::<f64>();
     let change = PredictedChange {
         local_ratio: if all > 0.0 {
             (local_after - local) / all
@@ -234,6 +243,10 @@ pub(super) fn predict(
             0.0
         },
         imbalance: imbalance(&after) - imbalance(&traffic),
+        fast_share: match all > 0.0 && tiers.are_several() {
+            true => (fast(&after) - fast(&traffic)) / all,
+            false => 0.0,
+        },
     };
     Prediction {
         change,
@@ -243,6 +256,7 @@ pub(super) fn predict(
             &samples,
             used.iter().sum(),
             (&traffic, &after),
+            &tiers,
         ),
     }
 }
@@ -273,6 +287,7 @@ fn gains(
     samples: &Samples,
     used: f64,
     (before, after): (&[f64], &[f64]),
+    tiers: &Tiers,
 ) -> Evidence<Vec<f64>> {
     let Some(latency_ns) = snapshot
         .metrics
@@ -298,11 +313,17 @@ fn gains(
             snapshot.node_position(order.from),
             snapshot.node_position(order.to),
         );
+        let faster = from.zip(to).filter(|_| order.mechanism.is_between_tiers());
+        let faster = faster.and_then(|(from, to)| {
+            let ns = |node| tiers.read_ns(snapshot, tiers.rank(node));
+            Some((ns(from)? - ns(to)?) / latency_ns)
+        });
         let nearer: f64 = users
             .iter()
             .enumerate()
             .map(|(user, count)| {
-                count * (remote(snapshot, user, from) - remote(snapshot, user, to))
+                let by_distance = || remote(snapshot, user, from) - remote(snapshot, user, to);
+                count * faster.unwrap_or_else(by_distance)
             })
             .sum();
         let count: f64 = users.iter().sum();

@@ -57,6 +57,8 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         free_bytes: free_pages[id as usize] * PAGE_BYTES,
         total_bytes: 1000 * PAGE_BYTES,
         idle_ns: None,
+        rated: crate::snapshot::Rated::default(),
+        latency_ns: None,
         read_bytes: Evidence::unknown("test"),
         write_bytes: Evidence::unknown("test"),
         utilisation: Evidence::unknown("test"),

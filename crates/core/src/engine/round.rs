@@ -140,6 +140,8 @@ mod tests {
             free_bytes: 0,
             total_bytes: 0,
             idle_ns: None,
+            rated: crate::snapshot::Rated::default(),
+            latency_ns: None,
             read_bytes: Evidence::unknown("test"),
             write_bytes: Evidence::unknown("test"),
             utilisation: Evidence::unknown("test"),

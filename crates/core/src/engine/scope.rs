@@ -106,6 +106,7 @@ pub(super) struct Step {
     pub requests: Vec<MoveRequest>,
     pub sampling: Sampling,
     pub next_interval_us: u64,
+    pub wants_residents: bool,
 }
 
 /// Requests of higher precedence come first: reverts, then gain per page.
@@ -241,6 +242,7 @@ impl Scope {
             requests,
             sampling,
             next_interval_us,
+            wants_residents: self.policy.wants_residents() && !self.lives.is_empty(),
         }
     }
 
@@ -323,6 +325,8 @@ impl Scope {
             switched_off: &switched_off,
             proven: &self.efficacy.proven,
             unjudged_pages: self.efficacy.campaign_pages(),
+            fast_pages: turn.fast_pages,
+            move_ns: self.account.move_ns(),
         };
         let mut proposal = self.policy.decide(snapshot, &mut context);
         for text in std::mem::take(&mut proposal.notes) {

@@ -120,6 +120,12 @@ pub(super) struct Account {
 }
 
 impl Account {
+    /// Time that a move took for each base page so far, in ns.
+    pub fn move_ns(&self) -> Option<f64> {
+        let pages = self.summary.moved_pages;
+        (pages > 0).then(|| self.summary.move_duration_ns as f64 / pages as f64)
+    }
+
     pub fn moved(
         &mut self,
         mechanism: Mechanism,

@@ -13,6 +13,7 @@ use super::config::EngineConfig;
 use super::predict::PredictedChange;
 use crate::plan::Objective;
 use crate::snapshot::Snapshot;
+use crate::tiers::Tiers;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -23,6 +24,9 @@ pub struct Reading {
     pub local_ratio: Option<f64>,
     /// Controller imbalance as a fraction.
     pub imbalance: Option<f64>,
+    /// Share of the sampled accesses that the fastest memory tier served, where there are several.
+    #[serde(default)]
+    pub fast_share: Option<f64>,
     /// Mean latency of demand misses in ns.
     pub latency_ns: Option<f64>,
     /// Memory fills per us.
@@ -50,6 +54,7 @@ impl Reading {
         Self {
             local_ratio: finite(metrics.local_access_ratio.get()),
             imbalance: finite(metrics.controller_imbalance.get()),
+            fast_share: Tiers::of(&snapshot.nodes).fast_share(snapshot),
             latency_ns: finite(metrics.latency_ns.get()),
             accesses_per_us: finite(metrics.memory_accesses_per_us.get()),
             instructions_per_cpu_us: finite(instructions_per_cpu_us),
@@ -59,7 +64,7 @@ impl Reading {
     /// Is there anything to compare?
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.local_ratio.is_some() || self.imbalance.is_some()
+        self.local_ratio.is_some() || self.imbalance.is_some() || self.fast_share.is_some()
     }
 
     /// Mean per figure over the readings that have it.
@@ -72,6 +77,7 @@ impl Reading {
         Self {
             local_ratio: mean(|reading| reading.local_ratio),
             imbalance: mean(|reading| reading.imbalance),
+            fast_share: mean(|reading| reading.fast_share),
             latency_ns: mean(|reading| reading.latency_ns),
             accesses_per_us: mean(|reading| reading.accesses_per_us),
             instructions_per_cpu_us: mean(|reading| reading.instructions_per_cpu_us),
@@ -131,6 +137,8 @@ pub enum Grounds {
     Imbalance,
     /// Both of them.
     LocalAccessesAndImbalance,
+    /// The share of accesses that the fastest memory tier serves.
+    FastAccesses,
     /// Latency and accesses per us together.
     LatencyAndRate,
     /// The program hardly made accesses afterwards.
@@ -143,7 +151,7 @@ pub enum Grounds {
     Rate,
     /// One figure became better and another worse.
     Mixed,
-    /// Neither local accesses nor the imbalance is known.
+    /// The figures that the moves were to change are not known.
     Missing,
 }
 
@@ -156,15 +164,18 @@ impl Grounds {
             Self::LocalAccesses => "local accesses",
             Self::Imbalance => "controller imbalance",
             Self::LocalAccessesAndImbalance => "local accesses and controller imbalance",
+            Self::FastAccesses => "accesses served by the fast tier",
             Self::LatencyAndRate => "latency and accesses per us",
             Self::Idle => "hardly any access was made afterwards",
-            Self::Phase => "the program did something else afterwards, its memory had other users",
+            Self::Phase => {
+                "the program did something else afterwards, its memory had other users or other parts of it were hot"
+            }
             Self::Company => "others came to run beside the program, or left",
             Self::Rate => {
                 "the program did something else afterwards, accesses per us changed threefold"
             }
             Self::Mixed => "one figure became better and another worse",
-            Self::Missing => "neither local accesses nor controller imbalance is known",
+            Self::Missing => "the figures that the moves were to change are not known",
         };
         let link = match verdict {
             Verdict::Success | Verdict::Harmful => " by ",
@@ -238,19 +249,34 @@ pub fn judge(
     if !same_phase {
         return (Verdict::Inconclusive, Grounds::Phase);
     }
-    let local_gain = difference(before.local_ratio, after.local_ratio);
-    let even_gain = difference(before.imbalance, after.imbalance).map(|change| -change);
+    // Moves between tiers are judged by what the fast tier serves: it may be nobody's own, and it is to
+    // have most of the traffic.
+    let is_by_tier = objectives.contains(&Objective::FastAccesses);
+    let (local_gain, even_gain) = match is_by_tier {
+        true => (difference(before.fast_share, after.fast_share), None),
+        false => (
+            difference(before.local_ratio, after.local_ratio),
+            difference(before.imbalance, after.imbalance).map(|change| -change),
+        ),
+    };
+    let (success, harm, local_grounds) = match is_by_tier {
+        true => {
+            let least = config.success_fast_share;
+            (least, least, Grounds::FastAccesses)
+        }
+        false => (
+            config.success_local_ratio,
+            config.harm_local_ratio,
+            Grounds::LocalAccesses,
+        ),
+    };
     let looked_at = match (local_gain, even_gain) {
         (None, None) => return (Verdict::Inconclusive, Grounds::Missing),
         (Some(_), Some(_)) => Grounds::LocalAccessesAndImbalance,
-        (Some(_), None) => Grounds::LocalAccesses,
+        (Some(_), None) => local_grounds,
         (None, Some(_)) => Grounds::Imbalance,
     };
-    let local = change(
-        local_gain,
-        config.success_local_ratio,
-        config.harm_local_ratio,
-    );
+    let local = change(local_gain, success, harm);
     let even = change(
         even_gain,
         config.success_imbalance,
@@ -272,7 +298,13 @@ pub fn judge(
         figure => figure,
     };
     let figures = [
-        meant(local, Objective::LocalAccesses),
+        meant(
+            local,
+            match is_by_tier {
+                true => Objective::FastAccesses,
+                false => Objective::LocalAccesses,
+            },
+        ),
         meant(even, Objective::Balance),
         latency,
     ];
@@ -283,7 +315,7 @@ pub fn judge(
             && !figures.contains(&Change::Better)
             && !is_faster;
         let otherwise = match is_harm {
-            true => (Verdict::Harmful, Grounds::LocalAccesses),
+            true => (Verdict::Harmful, local_grounds),
             false => (Verdict::Inconclusive, Grounds::Rate),
         };
         return by_instructions(executed).unwrap_or(otherwise);
@@ -300,7 +332,7 @@ pub fn judge(
     let [local_meant, even_meant, _] = figures.map(|figure| figure == Change::Better);
     let won = match (local_meant, even_meant) {
         (true, true) => Some(Grounds::LocalAccessesAndImbalance),
-        (true, false) => Some(Grounds::LocalAccesses),
+        (true, false) => Some(local_grounds),
         (false, true) => Some(Grounds::Imbalance),
         (false, false) => None,
     };
@@ -310,10 +342,15 @@ pub fn judge(
         Some(grounds) => return (Verdict::Success, grounds),
         None if local != Change::Worse => {}
         None if is_faster => return mixed,
-        None => return (Verdict::Harmful, Grounds::LocalAccesses),
+        None => return (Verdict::Harmful, local_grounds),
     }
-    let should_show = predicted.local_ratio.abs() >= config.success_local_ratio
-        || predicted.imbalance.abs() >= config.success_imbalance;
+    let should_show = match is_by_tier {
+        true => predicted.fast_share.abs() >= success,
+        false => {
+            predicted.local_ratio.abs() >= success
+                || predicted.imbalance.abs() >= config.success_imbalance
+        }
+    };
     let verdict = match should_show {
         true => Verdict::NoEffect,
         false => Verdict::TooSmall,

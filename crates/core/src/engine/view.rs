@@ -206,6 +206,8 @@ mod tests {
             free_bytes: 1 << 30,
             total_bytes: 1 << 30,
             idle_ns: None,
+            rated: crate::snapshot::Rated::default(),
+            latency_ns: None,
             read_bytes: Evidence::measured(1 << 40, "test"),
             write_bytes: Evidence::measured(1 << 40, "test"),
             utilisation: Evidence::measured(0.5, "test"),

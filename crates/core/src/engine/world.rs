@@ -232,6 +232,8 @@ impl World {
             },
             total_bytes: 1 << 30,
             idle_ns: None,
+            rated: crate::snapshot::Rated::default(),
+            latency_ns: None,
             read_bytes: Evidence::measured(
                 (traffic[position] * interval_us as f64 * 1000.0) as u64,
                 "the world",

@@ -16,6 +16,8 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
         free_bytes: 1 << 30,
         total_bytes: 1 << 30,
         idle_ns: None,
+        rated: crate::snapshot::Rated::default(),
+        latency_ns: None,
         read_bytes: Evidence::unknown("test"),
         write_bytes: Evidence::unknown("test"),
         utilisation: figure(used.map(|used| if position == 0 { used } else { 0.0 })),

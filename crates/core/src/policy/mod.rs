@@ -11,6 +11,8 @@ pub mod carrefour;
 pub mod evidence;
 pub mod none;
 pub mod random;
+pub mod tiers;
+mod units;
 pub mod wrong_node;
 
 pub use evidence::{EvidenceKind, Rung};
@@ -31,6 +33,10 @@ pub trait Policy {
     /// What it must know. Where one of these is unknown the engine does not ask it, and says what
     /// is missing and how to get it.
     fn needs(&self) -> &[EvidenceKind];
+    /// Is it to be told of pages that were not sampled, too? Part after part of them is, then.
+    fn wants_residents(&self) -> bool {
+        false
+    }
     /// Looks at one interval and proposes moves. It is called for every interval whose evidence
     /// suffices, also while [`Context::page_budget`] is zero, so that it can learn.
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal;
@@ -57,6 +63,10 @@ pub struct Context<'a> {
     pub proven: &'a BTreeSet<Mechanism>,
     /// Base pages that the campaign under way has moved.
     pub unjudged_pages: u64,
+    /// Base pages of the fastest memory tier that the scope may have, where it has a quota.
+    pub fast_pages: Option<u64>,
+    /// Time that a move takes for each base page, in ns, as those of the scope took; `None` before any.
+    pub move_ns: Option<f64>,
 }
 
 impl Context<'_> {
@@ -156,6 +166,11 @@ pub const TABLE: &[PolicyEntry] = &[
         build: || Box::new(carrefour::Carrefour::new(carrefour::Config::default())),
     },
     PolicyEntry {
+        name: tiers::NAME,
+        summary: "keeps what is hot in the fast memory tier, where the gain exceeds what moving costs",
+        build: || Box::new(tiers::Hot::default()),
+    },
+    PolicyEntry {
         name: "wrong-node",
         summary: "canary: moves every page away from its users; the efficacy loop must undo it",
         build: || Box::new(wrong_node::WrongNode),
@@ -215,7 +230,7 @@ mod tests {
         let error = by_name("carefour").err().unwrap().to_string();
         assert_eq!(
             error,
-            "there is no policy `carefour`; the policies are none, auto, carrefour, wrong-node"
+            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, wrong-node"
         );
     }
 }

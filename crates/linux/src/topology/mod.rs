@@ -20,6 +20,7 @@ use crate::parse::NodeMemory;
 use crate::root::Root;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::{CpuSet, NodeSet};
+use hither_core::snapshot::Rated;
 
 /// The machine as its kernel describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +79,20 @@ impl Node {
     pub fn idle_ns(&self) -> Option<f64> {
         let mut rated = self.access.iter().filter_map(|class| class.read_latency_ns);
         rated.find(|&ns| ns > 0).map(|ns| ns as f64)
+    }
+
+    /// What else firmware and the kernel tell of its memory.
+    #[must_use]
+    pub fn rated(&self) -> Rated {
+        let first = |figure: fn(&AccessClass) -> Option<u64>| {
+            let mut told = self.access.iter().filter_map(figure);
+            told.find(|&value| value > 0).map(|value| value as f64)
+        };
+        Rated {
+            tier: self.tier.map(|tier| tier.rank),
+            write_ns: first(|class| class.write_latency_ns),
+            read_gbs: first(|class| class.read_bandwidth_mbs).map(|mbs| mbs / 1000.0),
+        }
     }
 }
 

@@ -26,27 +26,49 @@ const READ_PAGES: u64 = 1 << 14;
 const USER_END_PAGE: u64 = ((1 << 47) >> 12) - 1;
 const NO_ACCESSES: &str = "the tracker `residency` sees where pages are, not who uses them";
 
-/// Looks where pages are.
+/// CPU time that listing residents beside a tracker may take, as a share of the interval. 0.5 %.
+const RESIDENTS_SHARE: f64 = 0.005;
+/// Pages of the first interval: some 0.6 ms of queries.
+const FIRST_PAGES: usize = 1 << 12;
+
+/// Where pages are, part after part of the watched memory.
 #[derive(Debug)]
-pub struct ResidencyTracker {
+struct Rounds {
     root: Root,
-    /// The process and the page at which the next interval goes on.
+    /// The process and the page at which the next part begins.
     resume: (i32, u64),
     scan_refused: bool,
     notes: Vec<String>,
     found: Vec<(u64, bool)>,
 }
 
-impl ResidencyTracker {
-    /// A tracker that begins at the first page of the first process.
-    #[must_use]
-    pub fn new(root: Root) -> Self {
+impl Rounds {
+    fn new(root: Root) -> Self {
         Self {
             root,
             resume: (0, 0),
             scan_refused: false,
             notes: Vec::new(),
             found: Vec::new(),
+        }
+    }
+
+    /// Adds the next `most` pages.
+    fn add(&mut self, processes: &[Process], most: usize, pages: &mut Vec<PageStats>) {
+        let start = processes.iter().position(|p| p.pid == self.resume.0);
+        let first = if start.is_some() { self.resume.1 } else { 0 };
+        self.resume = (0, 0);
+        let mut left = most;
+        for (index, process) in processes.iter().enumerate().skip(start.unwrap_or(0)) {
+            let from = if Some(index) == start { first } else { 0 };
+            self.present(process, from, left);
+            add_homes(process.pid, &self.found, pages);
+            left -= self.found.len();
+            if left == 0 {
+                let next = self.found.last().map_or(0, |&(page, _)| page + 1);
+                self.resume = (process.pid, next);
+                break;
+            }
         }
     }
 
@@ -77,6 +99,71 @@ impl ResidencyTracker {
         let mappings = maps::read(&self.root, process.pid).unwrap_or_default();
         let ranges = mappings.iter().map(Mapping::pages);
         read_present(map, ranges, first, most, &mut self.found);
+    }
+}
+
+/// Looks where pages are.
+#[derive(Debug)]
+pub struct ResidencyTracker {
+    rounds: Rounds,
+}
+
+impl ResidencyTracker {
+    /// A tracker that begins at the first page of the first process.
+    #[must_use]
+    pub fn new(root: Root) -> Self {
+        Self {
+            rounds: Rounds::new(root),
+        }
+    }
+}
+
+/// Pages that were not sampled, beside a tracker of accesses: a part of them in each interval, for half a
+/// percent of one CPU.
+#[derive(Debug)]
+pub struct Residents {
+    rounds: Rounds,
+    most: usize,
+    found: Vec<PageStats>,
+}
+
+impl Residents {
+    /// Begins at the first page of the first process.
+    #[must_use]
+    pub fn new(root: Root) -> Self {
+        Self {
+            rounds: Rounds::new(root),
+            most: FIRST_PAGES,
+            found: Vec::new(),
+        }
+    }
+
+    /// Adds the next part; pages that were sampled are there already.
+    pub fn add(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
+        let began_ns = sys::thread_cpu_ns();
+        self.found.clear();
+        self.rounds
+            .add(tree.processes(), self.most, &mut self.found);
+        let key = |page: &PageStats| (page.pid, page.page);
+        self.found.sort_unstable_by_key(key);
+        let mut is_sampled = vec![false; self.found.len()];
+        for page in &snapshot.pages {
+            if let Ok(at) = self.found.binary_search_by_key(&key(page), key) {
+                is_sampled[at] = true;
+            }
+        }
+        let found = self.found.drain(..).zip(is_sampled);
+        let others = found.filter_map(|(page, is_sampled)| (!is_sampled).then_some(page));
+        snapshot.pages.extend(others);
+        let used_ns = sys::thread_cpu_ns().saturating_sub(began_ns).max(1) as f64;
+        let granted_ns = snapshot.interval_us as f64 * 1000.0 * RESIDENTS_SHARE;
+        let most = self.most as f64 * (granted_ns / used_ns).clamp(0.5, 2.0);
+        self.most = (most as usize).clamp(256, PAGES_PER_INTERVAL);
+    }
+
+    /// Sentences for a person that came up since the last call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.rounds.notes)
     }
 }
 
@@ -171,29 +258,15 @@ impl Tracker for ResidencyTracker {
         snapshot.sample_period = 0;
         snapshot.samples_lost = 0;
         snapshot.pages.clear();
-        let processes = tree.processes();
-        let start = processes.iter().position(|p| p.pid == self.resume.0);
-        let first = if start.is_some() { self.resume.1 } else { 0 };
-        self.resume = (0, 0);
-        let mut left = PAGES_PER_INTERVAL;
-        for (index, process) in processes.iter().enumerate().skip(start.unwrap_or(0)) {
-            let from = if Some(index) == start { first } else { 0 };
-            self.present(process, from, left);
-            add_homes(process.pid, &self.found, &mut snapshot.pages);
-            left -= self.found.len();
-            if left == 0 {
-                let next = self.found.last().map_or(0, |&(page, _)| page + 1);
-                self.resume = (process.pid, next);
-                break;
-            }
-        }
+        self.rounds
+            .add(tree.processes(), PAGES_PER_INTERVAL, &mut snapshot.pages);
         Ok(())
     }
 
     fn stop(&mut self) {}
 
     fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
+        std::mem::take(&mut self.rounds.notes)
     }
 }
 
@@ -223,18 +296,24 @@ mod tests {
         let mut tracker = ResidencyTracker::new(Root::host());
         // The child is still being loaded: until two looks agree it may map pages in between.
         let agree = (0..500).any(|_| {
-            tracker.scan_refused = false;
-            tracker.present(process, 0, 10_000);
-            let scanned: Vec<u64> = tracker.found.iter().map(|&(page, _)| page).collect();
-            let refused = std::mem::replace(&mut tracker.scan_refused, true);
-            tracker.present(process, 0, 10_000);
+            tracker.rounds.scan_refused = false;
+            tracker.rounds.present(process, 0, 10_000);
+            let scanned: Vec<u64> = tracker.rounds.found.iter().map(|&(page, _)| page).collect();
+            let refused = std::mem::replace(&mut tracker.rounds.scan_refused, true);
+            tracker.rounds.present(process, 0, 10_000);
             std::thread::sleep(Duration::from_millis(2));
-            refused || tracker.found.iter().map(|&(page, _)| page).eq(scanned)
+            refused
+                || tracker
+                    .rounds
+                    .found
+                    .iter()
+                    .map(|&(page, _)| page)
+                    .eq(scanned)
         });
         assert!(
-            agree && tracker.found.len() > 20,
+            agree && tracker.rounds.found.len() > 20,
             "{} pages",
-            tracker.found.len()
+            tracker.rounds.found.len()
         );
         let topology = crate::topology::Topology::read(&Root::host()).unwrap();
         let mut snapshot = empty_snapshot(&topology);

@@ -11,6 +11,7 @@ fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
         latency_ns: Some(latency_ns),
         accesses_per_us: Some(rate),
         instructions_per_cpu_us: None,
+        fast_share: None,
     }
 }
 
@@ -19,11 +20,36 @@ fn any_aim() -> BTreeSet<Objective> {
 }
 
 #[test]
+fn moves_between_tiers_are_judged_by_what_the_fast_tier_serves() {
+    let config = EngineConfig::default();
+    let predicted = PredictedChange {
+        local_ratio: -0.3,
+        imbalance: 0.2,
+        fast_share: 0.3,
+    };
+    let told = |before: f64, after: f64, latency_ns| {
+        let objectives = Mechanism::Promote.objectives().iter().copied().collect();
+        // Fast memory without CPUs: nobody's own, and uneven traffic is as it should be.
+        let with = |share: f64, latency_ns| Reading {
+            fast_share: Some(share),
+            ..reading([1.0 - share, share, latency_ns, 50.0])
+        };
+        let (before, after) = (with(before, 200.0), with(after, latency_ns));
+        let (verdict, grounds) = judge(&config, &before, &after, &predicted, &objectives, true);
+        (verdict, grounds == Grounds::FastAccesses)
+    };
+    assert_eq!(told(0.2, 0.5, 150.0), (Verdict::Success, true));
+    assert_eq!(told(0.2, 0.22, 200.0), (Verdict::NoEffect, true));
+    assert_eq!(told(0.5, 0.2, 250.0), (Verdict::Harmful, true));
+}
+
+#[test]
 fn a_mechanism_succeeds_by_its_own_measure() {
     let config = EngineConfig::default();
     let predicted = PredictedChange {
         local_ratio: 0.3,
         imbalance: 0.0,
+        fast_share: 0.0,
     };
     let told = |before, after, mechanism: Mechanism| {
         let objectives = mechanism.objectives().iter().copied().collect();
@@ -66,10 +92,12 @@ fn verdicts_by_hand() {
     let big = PredictedChange {
         local_ratio: 0.0,
         imbalance: -1.6,
+        fast_share: 0.0,
     };
     let small = PredictedChange {
         local_ratio: 0.02,
         imbalance: -0.05,
+        fast_share: 0.0,
     };
     // (what, before, after, prediction, verdict); figures as `reading` takes them.
     let cases = [
@@ -262,6 +290,7 @@ fn any_reading() -> impl Strategy<Value = Reading> {
         latency_ns,
         accesses_per_us: rate,
         instructions_per_cpu_us: executed,
+        fast_share: None,
     })
 }
 
@@ -273,7 +302,7 @@ proptest! {
         same_phase in any::<bool>(),
     ) {
         let config = EngineConfig::default();
-        let predicted = PredictedChange { local_ratio: 0.3, imbalance: -0.3 };
+        let predicted = PredictedChange { local_ratio: 0.3, imbalance: -0.3, fast_share: 0.0 };
         let (verdict, grounds) = judge(&config, &before, &after, &predicted, &any_aim(), same_phase);
         let latency = ratio(before.latency_ns, after.latency_ns);
         let waits_longer = latency.is_some_and(|ratio| ratio >= 1.1);

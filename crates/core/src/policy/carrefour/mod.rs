@@ -23,13 +23,13 @@ mod belief;
 pub mod config;
 mod gates;
 mod spread;
-mod units;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::{Config, Draw};
 
+use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Sampling};
@@ -38,7 +38,6 @@ use belief::{Circumstances, Class, ProcessBelief, Record};
 use gates::{GateKeeper, Gates};
 use spread::Spread;
 use std::collections::BTreeMap;
-use units::for_each_unit;
 
 /// Share of the samples that may be on undecided pages before the policy asks for more samples.
 const UNDECIDED_SHARE: f64 = 0.1;

@@ -47,6 +47,8 @@ impl Scene {
             free_bytes: 1 << 30,
             total_bytes: 1 << 30,
             idle_ns: None,
+            rated: crate::snapshot::Rated::default(),
+            latency_ns: None,
             read_bytes: Evidence::unknown("test"),
             write_bytes: Evidence::unknown("test"),
             utilisation: Evidence::unknown("test"),
@@ -103,6 +105,8 @@ impl Scene {
             switched_off: &self.switched_off,
             proven: &BTreeSet::new(),
             unjudged_pages: 0,
+            fast_pages: None,
+            move_ns: None,
         };
         policy.decide(&self.snapshot(pages), &mut context)
     }

@@ -16,6 +16,8 @@ pub(super) struct Unit<'a> {
     pub home: usize,
     /// Samples per node position; nodes without any are left out.
     pub samples: &'a [(usize, u32)],
+    /// Of them writes.
+    pub writes: u64,
 }
 
 /// Calls `visit` for every moving unit of the interval, in order of process and page.
@@ -40,8 +42,10 @@ pub(super) fn for_each_unit(
             continue;
         };
         samples.clear();
+        let mut writes = 0;
         for &(.., index) in group {
             let stats = &snapshot.pages[index as usize];
+            writes += stats.writes.total();
             add_samples(&mut samples, stats, snapshot.nodes.len());
         }
         visit(Unit {
@@ -50,6 +54,7 @@ pub(super) fn for_each_unit(
             huge: first.huge,
             home,
             samples: &samples,
+            writes,
         });
     }
 }

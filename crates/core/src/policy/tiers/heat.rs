@@ -1,0 +1,349 @@
+//! How hot pages are: samples that fade, kept per page, judged with their neighbours.
+//!
+//! Problem: with one sample for hundreds of accesses, most pages of a hot region have none or one, and a
+//! page that was sampled once is lucky more often than hot. Idea: the pages of one 2 MiB block are judged
+//! together. Where their counts differ by no more than chance explains, each is as hot as their mean;
+//! where they differ by more, each page's own count counts for more (empirical Bayes: a gamma prior fitted
+//! to the block's mean and variance, a Poisson count, the posterior's mean). So a region is told hot from
+//! few samples, and a hot page within a cold block is found as well.
+//!
+//! Shape: 1.5 KiB for each block of 512 pages that was seen, 0.08 % of the memory looked after: a count of
+//! sixteenths of samples and the position of its node for each page. Counts fade by half in
+//! [`HALF_LIFE_US`]; the fading is applied when a block is touched or read.
+
+use crate::ids::Pid;
+use crate::snapshot::HUGE_PAGES;
+use std::collections::BTreeMap;
+
+/// Time in which what was seen fades by half, in us. 2 s: the thesis's history is 3.2 s long, of which a
+/// page needs 2.2 s to become hot (4.2.1).
+pub(super) const HALF_LIFE_US: u64 = 2_000_000;
+/// Steps of fading in a half-life.
+const STEPS: u64 = 16;
+/// Parts of a sample that are counted.
+const PARTS: f64 = 16.0;
+/// Position of a page of which nobody told where it is.
+const NOWHERE: u8 = u8::MAX;
+/// Pages of a block.
+const PAGES: usize = HUGE_PAGES as usize;
+/// Share of the readings of a block that must differ from its mean before pages are told apart, in
+/// units of what chance explains: a tenth, as the estimate of the variance itself scatters.
+const NOISE: f64 = 0.1;
+
+/// What is remembered of 512 pages.
+#[derive(Clone, Debug)]
+struct Block {
+    /// Step of fading up to which the counts are faded.
+    step: u64,
+    /// Bits of the last intervals in which the block was sampled, the newest lowest.
+    seen: u32,
+    /// Interval of the lowest bit.
+    interval: u32,
+    huge: bool,
+    counts: Box<[u16; PAGES]>,
+    homes: Box<[u8; PAGES]>,
+}
+
+/// A page as it is judged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Judged {
+    /// Whose.
+    pub pid: Pid,
+    /// Its number; of a huge page the first.
+    pub page: u64,
+    /// Does it move as a huge page?
+    pub huge: bool,
+    /// Position of its node.
+    pub home: usize,
+    /// Faded samples for each base page.
+    pub heat: f64,
+    /// Intervals of the last 32 in which its block was sampled.
+    pub seen: u32,
+}
+
+/// What is remembered of all pages.
+#[derive(Debug, Default)]
+pub(super) struct Heat {
+    blocks: BTreeMap<(Pid, u64), Block>,
+    step: u64,
+    interval: u32,
+    /// The factor of so many steps.
+    factors: Vec<f32>,
+}
+
+impl Heat {
+    /// Another interval begins; counts fade by the time that passed.
+    pub fn begin(&mut self, now_us: u64) {
+        self.step = now_us / (HALF_LIFE_US / STEPS);
+        self.interval = self.interval.wrapping_add(1);
+        if self.factors.is_empty() {
+            let steps = 0..STEPS * 12;
+            self.factors = steps
+                .map(|step| 0.5f32.powf(step as f32 / STEPS as f32))
+                .collect();
+        }
+    }
+
+    /// Forgets processes.
+    pub fn retain(&mut self, is_alive: impl Fn(Pid) -> bool) {
+        self.blocks.retain(|&(pid, _), _| is_alive(pid));
+    }
+
+    /// Blocks that are remembered.
+    pub fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Bytes that they take.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.blocks.len() * (size_of::<((Pid, u64), Block)>() + PAGES * (size_of::<u16>() + 1))
+    }
+
+    /// A page was seen at a node position, with so many samples (none: it is just there). `most` blocks
+    /// are remembered; pages of further ones are not.
+    pub fn take(
+        &mut self,
+        pid: Pid,
+        page: u64,
+        huge: bool,
+        home: usize,
+        samples: f64,
+        most: usize,
+    ) {
+        let key = (pid, page / HUGE_PAGES);
+        let (step, interval) = (self.step, self.interval);
+        let is_full = self.blocks.len() >= most;
+        let block = match self.blocks.entry(key) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(_) if is_full => return,
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Block {
+                step,
+                seen: 0,
+                interval,
+                huge,
+                counts: Box::new([0; PAGES]),
+                homes: Box::new([NOWHERE; PAGES]),
+            }),
+        };
+        if block.huge != huge {
+            // It was split or put together: another kind of unit, of which nothing is known.
+            block.huge = huge;
+            block.counts.fill(0);
+            block.homes.fill(NOWHERE);
+        }
+        let at = if huge {
+            0
+        } else {
+            (page % HUGE_PAGES) as usize
+        };
+        block.homes[at] = u8::try_from(home).unwrap_or(NOWHERE);
+        if samples <= 0.0 {
+            return;
+        }
+        if block.step < step {
+            let factor = fade(&self.factors, step - block.step);
+            for count in block.counts.iter_mut().filter(|count| **count > 0) {
+                *count = (f32::from(*count) * factor) as u16;
+            }
+            block.step = step;
+        }
+        let gone = interval.wrapping_sub(block.interval);
+        block.seen = block.seen.checked_shl(gone).unwrap_or(0) | 1;
+        block.interval = interval;
+        let count = f64::from(block.counts[at]) + samples * PARTS;
+        block.counts[at] = count.min(f64::from(u16::MAX)) as u16;
+    }
+
+    /// A page went to another node.
+    pub fn moved(&mut self, pid: Pid, page: u64, home: usize) {
+        if let Some(block) = self.blocks.get_mut(&(pid, page / HUGE_PAGES)) {
+            let at = if block.huge {
+                0
+            } else {
+                (page % HUGE_PAGES) as usize
+            };
+            block.homes[at] = u8::try_from(home).unwrap_or(NOWHERE);
+        }
+    }
+
+    /// Judges every page whose place is known.
+    pub fn for_each(&self, mut visit: impl FnMut(Judged)) {
+        for (&(pid, number), block) in &self.blocks {
+            let factor =
+                f64::from(fade(&self.factors, self.step.saturating_sub(block.step))) / PARTS;
+            let gone = self.interval.wrapping_sub(block.interval);
+            let seen = block.seen.checked_shl(gone).unwrap_or(0).count_ones();
+            let first = number * HUGE_PAGES;
+            if block.huge {
+                if block.homes[0] != NOWHERE {
+                    visit(Judged {
+                        pid,
+                        page: first,
+                        huge: true,
+                        home: usize::from(block.homes[0]),
+                        heat: f64::from(block.counts[0]) * factor / HUGE_PAGES as f64,
+                        seen,
+                    });
+                }
+                continue;
+            }
+            let prior = Prior::of(block, factor);
+            for (at, (&count, &home)) in block.counts.iter().zip(block.homes.iter()).enumerate() {
+                if home != NOWHERE {
+                    visit(Judged {
+                        pid,
+                        page: first + at as u64,
+                        huge: false,
+                        home: usize::from(home),
+                        heat: prior.posterior(f64::from(count) * factor),
+                        seen,
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn fade(factors: &[f32], steps: u64) -> f32 {
+    let factor = usize::try_from(steps)
+        .ok()
+        .and_then(|steps| factors.get(steps));
+    factor.copied().unwrap_or(0.0)
+}
+
+/// What a page of a block is expected to have before it is looked at: a gamma distribution.
+#[derive(Clone, Copy, Debug)]
+struct Prior {
+    mean: f64,
+    /// Samples that the block's mean is worth beside a page's own: infinite where all are alike.
+    worth: f64,
+}
+
+impl Prior {
+    fn of(block: &Block, factor: f64) -> Self {
+        let (mut known, mut sum, mut squares) = (0u32, 0u64, 0u64);
+        for (&count, &home) in block.counts.iter().zip(block.homes.iter()) {
+            if home != NOWHERE {
+                known += 1;
+                sum += u64::from(count);
+                squares += u64::from(count) * u64::from(count);
+            }
+        }
+        let known = f64::from(known.max(1));
+        let mean = sum as f64 * factor / known;
+        let variance = squares as f64 * factor * factor / known - mean * mean;
+        // Of a Poisson count the variance is the mean; what exceeds it are pages that differ.
+        let excess = variance - mean * (1.0 + NOISE);
+        let worth = match excess > 0.0 && known > 1.0 {
+            true => mean / excess,
+            false => f64::INFINITY,
+        };
+        Self { mean, worth }
+    }
+
+    fn posterior(&self, count: f64) -> f64 {
+        match self.worth.is_finite() {
+            true => (count + self.mean * self.worth) / (1.0 + self.worth),
+            false => self.mean,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::random::Random;
+
+    const PID: Pid = Pid(7);
+    const MOST: usize = 1 << 20;
+
+    fn heats(heat: &Heat) -> Vec<f64> {
+        let mut all = Vec::new();
+        heat.for_each(|page| all.push(page.heat));
+        all
+    }
+
+    #[test]
+    fn a_hot_region_is_told_from_few_samples() {
+        let (mut heat, mut random) = (Heat::default(), Random::new(3));
+        heat.begin(0);
+        for page in 0..1024 {
+            heat.take(PID, page, false, 1, 0.0, MOST);
+        }
+        // 200 samples over 512 pages: most pages have none, all are as hot.
+        for _ in 0..200 {
+            heat.take(PID, random.next_u64() % 512, false, 1, 1.0, MOST);
+        }
+        let all = heats(&heat);
+        assert!(
+            all[..512]
+                .iter()
+                .all(|&page| (page - 200.0 / 512.0).abs() < 0.2),
+            "{all:?}"
+        );
+        assert!(all[512..].iter().all(|&page| page == 0.0));
+    }
+
+    #[test]
+    fn a_hot_page_in_a_cold_block_is_found() {
+        let (mut heat, mut random) = (Heat::default(), Random::new(4));
+        heat.begin(0);
+        for page in 0..512 {
+            heat.take(PID, page, false, 1, 0.0, MOST);
+        }
+        heat.take(PID, 77, false, 1, 40.0, MOST);
+        for _ in 0..50 {
+            heat.take(PID, random.next_u64() % 512, false, 1, 1.0, MOST);
+        }
+        let all = heats(&heat);
+        assert!(all[77] > 30.0, "{}", all[77]);
+        let rest = all.iter().enumerate().filter(|&(at, _)| at != 77);
+        assert!(rest.clone().all(|(_, &page)| page < 3.5), "{all:?}");
+    }
+
+    #[test]
+    fn what_was_seen_fades_by_half_in_a_half_life() {
+        let mut heat = Heat::default();
+        heat.begin(10_000_000);
+        heat.take(PID, 5, true, 0, 512.0, MOST);
+        assert_eq!(heats(&heat), [1.0]);
+        heat.begin(10_000_000 + HALF_LIFE_US);
+        assert_eq!(heats(&heat), [0.5]);
+        heat.take(PID, 5, true, 0, 512.0, MOST);
+        assert_eq!(heats(&heat), [1.5]);
+        heat.begin(10_000_000 + 100 * HALF_LIFE_US);
+        assert_eq!(heats(&heat), [0.0]);
+    }
+
+    #[test]
+    fn intervals_are_counted_and_split_pages_begin_anew() {
+        let mut heat = Heat::default();
+        for interval in 0..40u64 {
+            heat.begin(interval * 100_000);
+            let samples = f64::from(interval % 2 == 0);
+            heat.take(PID, 512, true, 0, samples, MOST);
+        }
+        heat.for_each(|page| assert_eq!((page.seen, page.huge, page.page), (16, true, 512)));
+        heat.take(PID, 513, false, 1, 0.0, MOST);
+        let mut seen = Vec::new();
+        heat.for_each(|page| seen.push((page.page, page.home, page.heat)));
+        assert_eq!(seen, [(513, 1, 0.0)]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_a_small_part_of_what_it_tells_of() {
+        let mut heat = Heat::default();
+        heat.begin(0);
+        for block in 0..100 {
+            heat.take(PID, block * 512, false, 0, 1.0, 64);
+        }
+        assert_eq!(heat.block_count(), 64);
+        let managed = 64 * 512 * 4096;
+        assert!(
+            heat.bytes() * 1000 < managed,
+            "{} of {managed}",
+            heat.bytes()
+        );
+    }
+}

@@ -1,0 +1,452 @@
+//! Hot memory in the fast tier.
+//!
+//! Problem: a machine has a little fast memory and much slow memory. First touch fills the fast one with
+//! whatever came first. Rule: the hottest pages that fit belong into the fastest tier, the next hottest
+//! into the next (thesis, chapter IV). No threshold is set by hand:
+//!
+//! - The *border* is the heat at which the fast tier is full, read off a histogram of all pages.
+//! - A page goes up into free room where the time that it is expected to save in [`Config::horizon_us`]
+//!   exceeds what its move takes. The saving is its accesses times the difference of the latencies of
+//!   both tiers: as measured under load where samples tell them, so that a fast tier that is overloaded is
+//!   no longer fast (Colloid, SOSP 2024, balances the latencies of tiers the same way).
+//! - Where there is no room, it must find a colder page to change places with, which is colder by a factor
+//!   ([`Config::swap_factor`]) and whose loss, and both moves, the gain exceeds. So equals do not change places
+//!   for ever. The colder page goes first; pages are demoted for no other reason, except for a quota.
+//! - A page counts only once its block was seen in several intervals: what a scan passes over once is not
+//!   promoted.
+//! - Where memory of the fast tier answers later than that of the slow one, traffic is the problem: hot
+//!   pages are spread until both answer alike.
+//!
+//! What a page's heat is, is in `heat`. Huge pages move whole. The efficacy loop is the engine's.
+
+mod heat;
+mod places;
+#[cfg(test)]
+mod tests;
+
+use super::units::for_each_unit;
+use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
+use crate::ids::{Pid, SpaceId};
+use crate::plan::Mechanism;
+use crate::snapshot::{Snapshot, base_pages};
+use crate::tiers::Tiers;
+use heat::{HALF_LIFE_US, Heat, Judged};
+use places::{Border, Ladder};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Its name.
+pub const NAME: &str = "tiers";
+
+/// Time that an access saves in faster memory where no latency is known, in ns. 100 ns: memory on CXL
+/// answers 100 to 280 ns later than the socket's own (Tigon's summary of measured devices).
+const UNRATED_NS: f64 = 100.0;
+/// Time that a move takes for each base page before any was measured, in ns. 5 us: `move_pages` in batches
+/// takes 1 to 5 us.
+const UNMEASURED_MOVE_NS: f64 = 5000.0;
+
+/// The thresholds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// A move must pay within this time, in us. 5 s: what a page was seen to do in the last seconds
+    /// tells of about as many to come.
+    pub horizon_us: u64,
+    /// Factor by which a page must be hotter than the one whose place it takes. 1.5: the heat of pages that
+    /// are alike differs by less once some ten samples tell of their block.
+    pub swap_factor: f64,
+    /// Intervals in which a block must have been seen. 3: a scan passes a block within one or two.
+    pub min_seen: u32,
+    /// The same where evidence goes over memory part after part, and sees a page once in a round.
+    pub min_seen_by_rounds: u32,
+    /// Latency of the fast tier over the slow one's from which traffic is spread. 1.05, beyond what
+    /// the mean of an interval's samples scatters.
+    pub overloaded: f64,
+    /// Share of the fast tier's accesses that is spread in one step. 10 %.
+    pub spread_share: f64,
+    /// Blocks of 2 MiB that are remembered. 1 M: 2 TiB, in 1.6 GiB of hither's own.
+    pub max_blocks: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            horizon_us: 5_000_000,
+            swap_factor: 1.5,
+            min_seen: 3,
+            min_seen_by_rounds: 2,
+            overloaded: 1.05,
+            spread_share: 0.1,
+            max_blocks: 1 << 20,
+        }
+    }
+}
+
+/// The policy with what it remembers.
+#[derive(Debug, Default)]
+pub struct Hot {
+    config: Config,
+    heat: Heat,
+    spaces: BTreeMap<Pid, SpaceId>,
+    /// What was asked for last; where it is now, the ledger knows.
+    asked: Vec<(Pid, u64)>,
+    /// Accesses that a full sample stands for.
+    period: f64,
+    began_us: Option<u64>,
+    has_told: bool,
+}
+
+/// What an access to each tier takes, and what that makes of heat.
+#[derive(Clone, Copy, Debug)]
+struct Worth {
+    /// Time saved by one access in the faster of two tiers, in ns.
+    saved_ns: f64,
+    /// Accesses in the horizon for each faded sample; `None` where nobody tells what a sample stands for.
+    accesses: Option<f64>,
+    move_ns: f64,
+}
+
+impl Worth {
+    /// Time that a base page of this heat saves within the horizon, less `moves` moves, in ns. Where the
+    /// number of accesses is unknown, a page that was seen is taken to be worth its move.
+    fn gain_ns(&self, heat: f64, moves: f64) -> f64 {
+        match self.accesses {
+            Some(accesses) => heat * accesses * self.saved_ns - moves * self.move_ns,
+            None => heat * self.saved_ns,
+        }
+    }
+}
+
+impl Hot {
+    /// With these thresholds.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            ..Self::default()
+        }
+    }
+
+    /// Takes in an interval.
+    fn learn(&mut self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers) {
+        self.began_us
+            .get_or_insert(snapshot.now_us.saturating_sub(snapshot.interval_us));
+        let processes = snapshot.processes.iter();
+        let spaces: BTreeMap<Pid, SpaceId> = processes
+            .map(|process| (process.pid, process.space))
+            .collect();
+        let known = std::mem::replace(&mut self.spaces, spaces);
+        if known != self.spaces {
+            let spaces = &self.spaces;
+            let lives = |pid: Pid| spaces.contains_key(&pid) && spaces.get(&pid) == known.get(&pid);
+            self.heat.retain(lives);
+        }
+        self.heat.begin(context.now_us);
+        let period = f64::from(snapshot.sample_period);
+        if self.period == 0.0 {
+            self.period = period;
+        }
+        let weight = match self.period > 0.0 && period > 0.0 {
+            true => period / self.period,
+            false => 1.0,
+        };
+        let write_weight = tiers.write_weight(snapshot, 0, 1);
+        let most = self.config.max_blocks;
+        for_each_unit(snapshot, context, |unit| {
+            let all: u64 = unit
+                .samples
+                .iter()
+                .map(|&(_, count)| u64::from(count))
+                .sum();
+            let reads = all.saturating_sub(unit.writes) as f64;
+            let samples = (reads + unit.writes as f64 * write_weight) * weight;
+            self.heat
+                .take(unit.pid, unit.page, unit.huge, unit.home, samples, most);
+        });
+        for (pid, page) in std::mem::take(&mut self.asked) {
+            let home = context.ledger.home(pid, page);
+            if let Some(home) = home.and_then(|home| snapshot.node_position(home)) {
+                self.heat.moved(pid, page, home);
+            }
+        }
+    }
+
+    /// What heat is worth between a tier and the next slower one.
+    fn worth(&self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers, rank: u32) -> Worth {
+        let (fast, slow) = (
+            tiers.read_ns(snapshot, rank),
+            tiers.read_ns(snapshot, rank + 1),
+        );
+        let mut saved_ns = match (fast, slow) {
+            (Some(fast), Some(slow)) => slow - fast,
+            _ => UNRATED_NS,
+        };
+        // Latencies of accesses that overlap add up to more time than there is.
+        let accesses = snapshot.metrics.memory_accesses_per_us.get();
+        if let Some((per_us, slow)) = accesses.zip(slow) {
+            let waited = per_us * slow / 1000.0;
+            saved_ns /= (waited / snapshot.busy_cpus()).max(1.0);
+        }
+        let age_us = snapshot.now_us.saturating_sub(self.began_us.unwrap_or(0)) as f64;
+        let half_life = HALF_LIFE_US as f64;
+        let window_us =
+            half_life / std::f64::consts::LN_2 * (1.0 - 0.5f64.powf(age_us / half_life));
+        let horizon = self.config.horizon_us as f64 / window_us.max(1.0);
+        Worth {
+            saved_ns,
+            accesses: (self.period > 0.0).then_some(self.period * horizon),
+            move_ns: context.move_ns.unwrap_or(UNMEASURED_MOVE_NS),
+        }
+    }
+
+    fn min_seen(&self) -> u32 {
+        match self.period > 0.0 {
+            true => self.config.min_seen,
+            false => self.config.min_seen_by_rounds,
+        }
+    }
+
+    fn propose(&mut self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers) -> Proposal {
+        let mut ladder = Ladder::new(snapshot, context, tiers);
+        self.heat.for_each(|page| ladder.count(&page));
+        let borders = ladder.borders();
+        let mut proposal = Proposal::default();
+        let mut budget = context.page_budget;
+        let mut is_short = false;
+        for (rank, border) in (0..).zip(&borders) {
+            let worth = self.worth(snapshot, context, tiers, rank);
+            let fast_ns = tiers.read_ns(snapshot, rank);
+            let slow_ns = tiers.read_ns(snapshot, rank + 1);
+            let overload = fast_ns.zip(slow_ns).map_or(0.0, |(fast, slow)| fast / slow);
+            if overload > self.config.overloaded && context.allows(Mechanism::Interleave) {
+                self.spread(context, &mut ladder, rank, &mut budget, &mut proposal);
+                let because = format!(
+                    "memory of the fast tier answers in {:.0} ns under its load, that of the slow one in {:.0}",
+                    fast_ns.unwrap_or(0.0),
+                    slow_ns.unwrap_or(0.0)
+                );
+                proposal
+                    .reasons
+                    .insert(Mechanism::Interleave, Cow::Owned(because));
+                continue;
+            }
+            is_short |= self.change_places(
+                context,
+                &mut ladder,
+                border,
+                &worth,
+                &mut budget,
+                &mut proposal,
+            );
+        }
+        self.asked = proposal
+            .moves
+            .iter()
+            .map(|order| (order.pid, order.page))
+            .collect();
+        proposal.outlook = match (is_short, proposal.moves.is_empty()) {
+            (false, true) => Outlook::Done,
+            _ => Outlook::Working,
+        };
+        proposal
+    }
+
+    /// Hot pages up into room, or against colder ones; true where more could be done than the budget lets.
+    fn change_places(
+        &self,
+        context: &Context<'_>,
+        ladder: &mut Ladder<'_>,
+        border: &Border,
+        worth: &Worth,
+        budget: &mut u64,
+        proposal: &mut Proposal,
+    ) -> bool {
+        let may = |mechanism| context.allows(mechanism);
+        let rank = border.rank;
+        let (mut hot, mut cold) = (Vec::new(), Vec::new());
+        let min_seen = self.min_seen();
+        self.heat.for_each(|page| {
+            let at = ladder.rank(page.home);
+            if at > rank && page.seen >= min_seen && border.is_above(page.heat) {
+                hot.push(page);
+            } else if at == rank && (border.is_excess || border.is_below(page.heat)) {
+                cold.push(page);
+            }
+        });
+        let free = |page: &Judged| context.may_move(page.pid, page.page);
+        hot.retain(|page| worth.gain_ns(page.heat, 1.0) > 0.0 && free(page));
+        cold.retain(free);
+        hot.sort_by(|a, b| {
+            b.heat
+                .total_cmp(&a.heat)
+                .then((a.pid, a.page).cmp(&(b.pid, b.page)))
+        });
+        cold.sort_by(|a, b| {
+            a.heat
+                .total_cmp(&b.heat)
+                .then((a.pid, a.page).cmp(&(b.pid, b.page)))
+        });
+        let mut is_short = false;
+        let mut order =
+            |page: &Judged, ladder: &mut Ladder<'_>, to: u32, mechanism, budget: &mut u64| {
+                let pages = base_pages(page.huge);
+                if *budget < pages {
+                    is_short = true;
+                    return false;
+                }
+                let Some((from, to)) = ladder.place(page, to) else {
+                    return false;
+                };
+                *budget -= pages;
+                proposal.moves.push(ProposedMove {
+                    pid: page.pid,
+                    page: page.page,
+                    huge: page.huge,
+                    from,
+                    to,
+                    mechanism,
+                });
+                true
+            };
+        let mut victims = cold.iter().peekable();
+        // A quota that is exceeded: the coldest go, whatever is to come.
+        let mut excess = border.excess_pages;
+        while excess > 0 && may(Mechanism::Demote) {
+            let Some(page) = victims.next() else { break };
+            if !order(page, ladder, rank + 1, Mechanism::Demote, budget) {
+                break;
+            }
+            excess = excess.saturating_sub(base_pages(page.huge));
+        }
+        let (mut promoted, mut wanting) = (0u64, None);
+        let mut hot = hot.iter();
+        for page in hot.by_ref() {
+            if !may(Mechanism::Promote) || !order(page, ladder, rank, Mechanism::Promote, budget) {
+                wanting = Some(page);
+                break;
+            }
+            promoted += base_pages(page.huge);
+        }
+        // The rest needs places that colder pages leave; it takes them in a later step.
+        for page in wanting.into_iter().chain(hot) {
+            let Some(victim) = victims.peek() else { break };
+            let is_worth_it = page.heat >= self.config.swap_factor * victim.heat
+                && worth.gain_ns(page.heat - victim.heat, 2.0) > 0.0;
+            if !is_worth_it || !may(Mechanism::Demote) || !may(Mechanism::Promote) {
+                break;
+            }
+            let mut needed = base_pages(page.huge);
+            while needed > 0
+                && let Some(victim) =
+                    victims.next_if(|victim| page.heat >= self.config.swap_factor * victim.heat)
+            {
+                if !order(victim, ladder, rank + 1, Mechanism::Demote, budget) {
+                    break;
+                }
+                needed = needed.saturating_sub(base_pages(victim.huge));
+            }
+            if needed > 0 {
+                break;
+            }
+        }
+        let because = format!(
+            "hot memory into the fast tier, which is full at a heat of {:.2} samples a page: each access saves \
+             {:.0} ns",
+            border.heat, worth.saved_ns
+        );
+        if promoted > 0 {
+            proposal
+                .reasons
+                .insert(Mechanism::Promote, Cow::Owned(because));
+        }
+        let because = match border.excess_pages {
+            0 => "colder than what waits for its place in the fast tier".to_owned(),
+            pages => format!("{pages} pages above the quota of fast memory"),
+        };
+        proposal
+            .reasons
+            .insert(Mechanism::Demote, Cow::Owned(because));
+        is_short
+    }
+
+    /// Hot pages of an overloaded tier to the next one, until a share of its accesses has gone.
+    fn spread(
+        &self,
+        context: &Context<'_>,
+        ladder: &mut Ladder<'_>,
+        rank: u32,
+        budget: &mut u64,
+        proposal: &mut Proposal,
+    ) {
+        let (mut pages, mut all) = (Vec::new(), 0.0);
+        self.heat.for_each(|page| {
+            if ladder.rank(page.home) == rank {
+                all += page.heat * base_pages(page.huge) as f64;
+                if page.heat > 0.0 && context.may_move(page.pid, page.page) {
+                    pages.push(page);
+                }
+            }
+        });
+        pages.sort_by(|a, b| {
+            b.heat
+                .total_cmp(&a.heat)
+                .then((a.pid, a.page).cmp(&(b.pid, b.page)))
+        });
+        let mut left = all * self.config.spread_share;
+        for page in pages {
+            let size = base_pages(page.huge);
+            if left <= 0.0 || *budget < size {
+                break;
+            }
+            let Some((from, to)) = ladder.place(&page, rank + 1) else {
+                break;
+            };
+            left -= page.heat * size as f64;
+            *budget -= size;
+            proposal.moves.push(ProposedMove {
+                pid: page.pid,
+                page: page.page,
+                huge: page.huge,
+                from,
+                to,
+                mechanism: Mechanism::Interleave,
+            });
+        }
+    }
+}
+
+impl Policy for Hot {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn needs(&self) -> &[EvidenceKind] {
+        &[EvidenceKind::PageAccesses]
+    }
+
+    fn wants_residents(&self) -> bool {
+        // Memory that is never used is not seen by samples, and is the first to be demoted.
+        true
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
+        let tiers = Tiers::of(&snapshot.nodes);
+        if !tiers.are_several() {
+            let note = "tiers: all memory of this machine is of one tier, as far as the kernel and its firmware \
+                        tell (`hither topo`): there is nothing to decide";
+            let is_new = !std::mem::replace(&mut self.has_told, true);
+            return Proposal {
+                outlook: Outlook::Shut,
+                notes: is_new.then(|| note.to_owned()).into_iter().collect(),
+                ..Proposal::default()
+            };
+        }
+        self.learn(snapshot, context, &tiers);
+        if context.page_budget == 0 {
+            return Proposal {
+                outlook: Outlook::Learning,
+                ..Proposal::default()
+            };
+        }
+        self.propose(snapshot, context, &tiers)
+    }
+}

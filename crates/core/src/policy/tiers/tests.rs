@@ -1,0 +1,318 @@
+//! The policy alone, on snapshots made by hand.
+
+use super::*;
+use crate::engine::ledger::Ledger;
+use crate::ids::NodeId;
+use crate::plan::Sampling;
+use crate::policy::random::Random;
+use crate::snapshot::{
+    Evidence, GlobalMetrics, NodeCounts, NodeState, PageStats, ProcessState, Rated,
+};
+use std::collections::BTreeSet;
+
+const PID: Pid = Pid(9);
+const FAST: NodeId = NodeId(0);
+const SLOW: NodeId = NodeId(3);
+/// Accesses that a sample stands for.
+const PERIOD: u32 = 1000;
+
+/// A process on a node of fast memory and one of slow memory.
+struct Town {
+    policy: Hot,
+    /// Home of each page.
+    homes: Vec<NodeId>,
+    /// Base pages for which each node has room.
+    room: [u64; 2],
+    quota: Option<u64>,
+    latencies: [Option<f64>; 2],
+    budget: u64,
+    now_us: u64,
+    random: Random,
+}
+
+impl Town {
+    fn new(homes: Vec<NodeId>, fast_room: u64) -> Self {
+        Self {
+            policy: Hot::default(),
+            homes,
+            room: [fast_room, 1 << 30],
+            quota: None,
+            latencies: [None; 2],
+            budget: 1 << 20,
+            now_us: 1_000_000,
+            random: Random::new(5),
+        }
+    }
+
+    fn node(&self, at: usize) -> NodeState {
+        NodeState {
+            id: [FAST, SLOW][at],
+            cpu_count: [4, 0][at],
+            free_bytes: self.room[at] * 4096,
+            total_bytes: 1 << 34,
+            idle_ns: Some([100.0, 300.0][at]),
+            rated: Rated {
+                tier: Some(at as u32),
+                ..Rated::default()
+            },
+            latency_ns: self.latencies[at],
+            read_bytes: Evidence::unknown("test"),
+            write_bytes: Evidence::unknown("test"),
+            utilisation: Evidence::unknown("test"),
+        }
+    }
+
+    /// An interval in which `samples` fell on pages that `draw` chooses; all pages are listed.
+    fn step(&mut self, samples: usize, draw: impl Fn(&mut Random) -> usize) -> Proposal {
+        self.now_us += 100_000;
+        let mut counts = vec![0u32; self.homes.len()];
+        for _ in 0..samples {
+            counts[draw(&mut self.random)] += 1;
+        }
+        let pages = self.homes.iter().zip(&counts).enumerate();
+        let pages = pages.map(|(page, (&home, &count))| PageStats {
+            pid: PID,
+            page: page as u64,
+            home,
+            was: None,
+            reads: NodeCounts::from_slice(&[count]),
+            writes: NodeCounts::new(),
+            huge: false,
+        });
+        let snapshot = Snapshot {
+            now_us: self.now_us,
+            interval_us: 100_000,
+            nodes: vec![self.node(0), self.node(1)],
+            distances: vec![vec![10, 30], vec![30, 10]],
+            metrics: GlobalMetrics::unknown("test"),
+            pages: pages.collect(),
+            sample_count: Evidence::measured(samples as u64, "test"),
+            sample_period: PERIOD,
+            samples_lost: 0,
+            processes: vec![ProcessState {
+                pid: PID,
+                space: SpaceId(1),
+                parent: Pid(1),
+                user: 0,
+                group: None,
+                allowed_nodes: None,
+                opted_in: false,
+                name: String::new(),
+                resident_pages: Evidence::unknown("test"),
+                cpu_us: Evidence::unknown("test"),
+            }],
+            own_cpu_us: Evidence::unknown("test"),
+        };
+        let ledger = Ledger::new();
+        let mut context = Context {
+            now_us: self.now_us,
+            random: &mut self.random,
+            page_budget: self.budget,
+            room_pages: &self.room,
+            ledger: &ledger,
+            sampling: Sampling::Full,
+            switched_off: &[],
+            proven: &BTreeSet::new(),
+            unjudged_pages: 0,
+            fast_pages: self.quota,
+            move_ns: Some(5000.0),
+        };
+        let proposal = self.policy.decide(&snapshot, &mut context);
+        for order in &proposal.moves {
+            let page = order.page as usize;
+            assert_eq!((order.from, order.pid), (self.homes[page], PID));
+            assert_ne!(order.from, order.to);
+            self.homes[page] = order.to;
+            let at = |node| usize::from(node == SLOW);
+            self.room[at(order.to)] -= 1;
+            self.room[at(order.from)] += 1;
+        }
+        proposal
+    }
+
+    fn fast(&self) -> Vec<usize> {
+        let homes = self.homes.iter().enumerate();
+        homes
+            .filter(|&(_, &home)| home == FAST)
+            .map(|(page, _)| page)
+            .collect()
+    }
+}
+
+/// Draws a page of a stretch.
+fn within(first: usize, count: usize) -> impl Fn(&mut Random) -> usize {
+    move |random| first + (random.next_u64() % count as u64) as usize
+}
+
+#[test]
+fn hot_pages_go_up_into_room_once_they_were_seen_in_three_intervals() {
+    let mut town = Town::new(vec![SLOW; 4096], 4096);
+    assert!(town.step(2000, within(1024, 1024)).moves.is_empty());
+    assert!(town.step(2000, within(1024, 1024)).moves.is_empty());
+    let proposal = town.step(2000, within(1024, 1024));
+    assert_eq!(proposal.moves.len(), 1024, "{:?}", proposal.outlook);
+    assert!(
+        proposal
+            .moves
+            .iter()
+            .all(|order| order.mechanism == Mechanism::Promote)
+    );
+    assert_eq!(town.fast(), (1024..2048).collect::<Vec<_>>());
+    // What is never used stays where it is.
+    assert!(town.step(2000, within(1024, 1024)).moves.is_empty());
+}
+
+#[test]
+fn nothing_moves_where_a_move_does_not_pay() {
+    // One sample a second for 1024 pages: 1000 accesses that save 200 ns each, in five seconds 1 ms over
+    // all; moves take 5 ms.
+    let mut town = Town::new(vec![SLOW; 1024], 4096);
+    for step in 0..40 {
+        let proposal = town.step(usize::from(step % 10 == 0), within(0, 1024));
+        assert!(proposal.moves.is_empty(), "{step}");
+    }
+}
+
+#[test]
+fn colder_pages_make_room_and_equals_do_not_change_places() {
+    // The fast tier is full of pages of which half are used a tenth as much.
+    let mut homes = vec![FAST; 1024];
+    homes.extend(vec![SLOW; 1024]);
+    let mut town = Town::new(homes, 64);
+    let draw = |random: &mut Random| match random.next_u64() % 11 {
+        // 0 to 511 are lukewarm, 512 to 1535 hot, the rest unused.
+        0 => within(0, 512)(random),
+        _ => within(512, 1024)(random),
+    };
+    for _ in 0..60 {
+        town.step(3000, draw);
+    }
+    let fast = town.fast();
+    let hot = fast
+        .iter()
+        .filter(|&&page| (512..1536).contains(&page))
+        .count();
+    assert!(hot >= 1000, "{hot} of {}", fast.len());
+    // All is as it should be: chance moves nothing.
+    let moved: usize = (0..40).map(|_| town.step(3000, draw).moves.len()).sum();
+    assert!(moved <= 20, "{moved}");
+}
+
+#[test]
+fn a_scan_takes_no_place_of_what_is_hot() {
+    let mut homes = vec![FAST; 1024];
+    homes.extend(vec![SLOW; 15 * 1024]);
+    let mut town = Town::new(homes, 16);
+    for step in 0..100usize {
+        // A quarter of the samples falls on a block of a scan, each block in one interval.
+        let scanned = 1024 + step * 512 % (15 * 1024);
+        let draw = |random: &mut Random| match random.next_u64() % 4 {
+            0 => within(scanned, 512)(random),
+            _ => within(0, 1024)(random),
+        };
+        let proposal = town.step(2000, draw);
+        assert!(
+            proposal.moves.is_empty(),
+            "{step}: {} moves",
+            proposal.moves.len()
+        );
+    }
+}
+
+#[test]
+fn a_hot_spot_that_moves_is_followed() {
+    let mut homes = vec![FAST; 1024];
+    homes.extend(vec![SLOW; 7 * 1024]);
+    let mut town = Town::new(homes, 128);
+    for spot in [0, 3, 5] {
+        for _ in 0..60 {
+            town.step(3000, within(spot * 1024, 1024));
+        }
+        let fast = town.fast();
+        let share = fast.iter().filter(|&&page| page / 1024 == spot).count();
+        assert!(share >= 1000, "{share} at {spot}");
+    }
+}
+
+#[test]
+fn a_quota_is_kept_and_a_smaller_one_sends_the_coldest_down() {
+    let mut homes = vec![FAST; 512];
+    homes.extend(vec![SLOW; 3584]);
+    let mut town = Town::new(homes, 1 << 20);
+    town.quota = Some(1000);
+    for _ in 0..60 {
+        town.step(4000, within(0, 2048));
+        assert!(town.fast().len() <= 1000, "{}", town.fast().len());
+    }
+    assert!(town.fast().len() >= 990, "{}", town.fast().len());
+    town.quota = Some(300);
+    let draw = |random: &mut Random| match random.next_u64() % 2 {
+        0 => within(0, 256)(random),
+        _ => within(0, 2048)(random),
+    };
+    town.step(4000, draw);
+    assert_eq!(town.fast().len(), 300);
+}
+
+#[test]
+fn an_overloaded_fast_tier_is_not_fast() {
+    let mut homes = vec![FAST; 2048];
+    homes.extend(vec![SLOW; 2048]);
+    let mut town = Town::new(homes, 1 << 20);
+    // Under load memory of the fast tier answers later than that of the slow one.
+    town.latencies = [Some(400.0), Some(310.0)];
+    let draw = within(0, 4096);
+    let proposal = (0..4).map(|_| town.step(4000, &draw)).last().unwrap();
+    assert!(!proposal.moves.is_empty());
+    let spread = proposal.moves.iter();
+    assert!(
+        spread
+            .clone()
+            .all(|order| (order.mechanism, order.to) == (Mechanism::Interleave, SLOW))
+    );
+    // Both answer alike: it is at rest.
+    town.latencies = [Some(312.0), Some(310.0)];
+    assert!(town.step(4000, &draw).moves.is_empty());
+}
+
+#[test]
+fn one_tier_is_said_once_and_nothing_is_done() {
+    let mut town = Town::new(vec![FAST; 64], 64);
+    let proposal = town.step(10, within(0, 64));
+    assert!(proposal.notes.is_empty());
+    let mut policy = Hot::default();
+    let ledger = Ledger::new();
+    let snapshot = Snapshot::of_nodes(vec![town.node(0)], "test");
+    let mut context = Context {
+        now_us: 1,
+        random: &mut Random::new(1),
+        page_budget: 10,
+        room_pages: &[10],
+        ledger: &ledger,
+        sampling: Sampling::Full,
+        switched_off: &[],
+        proven: &BTreeSet::new(),
+        unjudged_pages: 0,
+        fast_pages: None,
+        move_ns: None,
+    };
+    let first = policy.decide(&snapshot, &mut context);
+    assert_eq!((first.outlook, first.notes.len()), (Outlook::Shut, 1));
+    assert!(policy.decide(&snapshot, &mut context).notes.is_empty());
+}
+
+#[test]
+fn the_hottest_are_found_among_a_million_pages() {
+    let mut homes = vec![FAST; 1 << 18];
+    homes.extend(vec![SLOW; 3 << 18]);
+    let mut town = Town::new(homes, 512);
+    let draw = |random: &mut Random| (1 << 18) + (random.next_u64() % 512) as usize;
+    for _ in 0..4 {
+        town.step(2000, draw);
+    }
+    assert!(
+        town.homes[1 << 18..(1 << 18) + 512]
+            .iter()
+            .all(|&home| home == FAST)
+    );
+}
