@@ -23,6 +23,7 @@ pub mod perf;
 pub mod phases;
 pub mod plan;
 pub mod policy;
+pub mod quota;
 pub mod refine;
 pub mod rset;
 pub mod scope;

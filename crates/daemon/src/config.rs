@@ -2,7 +2,8 @@
 
 use crate::window::Window;
 pub use hither_core::fault::Fault;
-use hither_core::policy;
+use hither_core::policy::{self, tiers};
+use hither_core::quota::Quota;
 use hither_core::scope::Selector;
 use hither_core::size::{parse_bytes, short_bytes};
 use hither_linux::proc::users;
@@ -72,6 +73,8 @@ pub struct Target {
     pub choice: Choice,
     /// What decides.
     pub policy: String,
+    /// How much of the fastest memory tier each of its scopes may have.
+    pub fast: Quota,
     /// Decide, and move nothing.
     pub dry_run: bool,
     /// When pages may be moved; always where there is none.
@@ -145,6 +148,7 @@ struct TargetSection {
     user: Option<Spanned<String>>,
     opt_in: Option<Spanned<bool>>,
     policy: Option<Spanned<String>>,
+    fast: Option<Spanned<String>>,
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
@@ -326,6 +330,21 @@ impl TargetSection {
                 policy.get_ref().clone()
             }
         };
+        let fast = match &self.fast {
+            None => Quota::default(),
+            Some(quota) => match quota.get_ref().parse() {
+                Ok(quota @ Quota::Unlimited) => quota,
+                Ok(_) if policy != tiers::NAME => {
+                    let reason = format!(
+                        "policy {policy} does not decide on fast memory; write policy = \"{}\"",
+                        tiers::NAME
+                    );
+                    return Err(places.of(quota, reason));
+                }
+                Ok(own) => own,
+                Err(why) => return Err(places.of(quota, why.to_string())),
+            },
+        };
         let window = |text: &Spanned<String>| {
             text.get_ref()
                 .parse()
@@ -335,6 +354,7 @@ impl TargetSection {
             name: name.clone(),
             choice,
             policy,
+            fast,
             dry_run: self.dry_run,
             windows: self.windows.iter().map(window).collect::<Result<_, _>>()?,
         })
@@ -470,9 +490,11 @@ impl fmt::Display for Config {
             }
             write!(
                 f,
-                "\n[[target]]\nname = {}\n{chosen}\npolicy = {}\ndry_run = {}\nwindows = [{windows}]\n",
+                "\n[[target]]\nname = {}\n{chosen}\npolicy = {}\nfast = {}\ndry_run = {}\n\
+                 windows = [{windows}]\n",
                 quoted(&target.name),
                 quoted(&target.policy),
+                quoted(&target.fast.to_string()),
                 target.dry_run,
             )?;
         }

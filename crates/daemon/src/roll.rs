@@ -137,6 +137,7 @@ impl Roll {
             selector: selector(target, user),
             policy: policy::by_name(&target.policy).map_err(|error| error.to_string())?,
         });
+        engine.set_quota(scope, target.fast);
         self.seats.push(Seat {
             scope,
             name: name.clone(),
@@ -168,6 +169,7 @@ impl Roll {
             if before.choice != after.choice {
                 engine.set_selector(seat.scope, selector(after, seat.user));
             }
+            engine.set_quota(seat.scope, after.fast);
             if before.policy != after.policy
                 && let Ok(policy) = policy::by_name(&after.policy)
             {

@@ -51,6 +51,11 @@ pub struct Command {
     /// [default: auto]
     #[arg(long, value_name = "[SCOPE=]NAME")]
     policy: Vec<String>,
+    /// How much of the fastest memory tier may be used, with the policy tiers: QUOTA for all scopes, or
+    /// SCOPE=QUOTA for one; a size as 512M, a part as shares:2, working-set, or unlimited
+    /// [default: unlimited]
+    #[arg(long, value_name = "[SCOPE=]QUOTA")]
+    fast: Vec<String>,
     /// Detach after this time, as 10s or 2m [default: at Ctrl-C, or when those that --pid names and
     /// their children have ended and nobody else is chosen]
     #[arg(long = "for", value_name = "TIME", value_parser = units::parse_time_us)]
@@ -197,6 +202,7 @@ impl Command {
             ("--name", &self.name),
             ("--user", &self.user),
             ("--policy", &self.policy),
+            ("--fast", &self.fast),
         ];
         let mut command = "hither attach".to_owned();
         for (option, values) in words {
@@ -210,11 +216,12 @@ impl Command {
     fn engine(&self, chosen: &[Chosen]) -> anyhow::Result<Engine> {
         let mut engine = Engine::new(EngineConfig::at_interval(self.interval));
         for chosen in chosen {
-            engine.add_scope(ScopeSpec {
+            let scope = engine.add_scope(ScopeSpec {
                 name: chosen.name.clone(),
                 selector: chosen.selector.clone(),
                 policy: policy::by_name(&chosen.policy)?,
             });
+            engine.set_quota(scope, chosen.quota);
         }
         Ok(engine)
     }

@@ -18,8 +18,10 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_agent::host::{Hands, cannot_start};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::Foreign;
+use hither_core::ids::ScopeId;
 use hither_core::machine::{Machine, parse};
-use hither_core::policy;
+use hither_core::policy::{self, tiers};
+use hither_core::quota::Quota;
 use hither_core::rset::Resources;
 use hither_linux::parts;
 use hither_linux::resources;
@@ -48,6 +50,10 @@ pub struct Command {
     /// `none` there is not even a tracker
     #[arg(long, value_name = "NAME", value_parser = policies())]
     policy: Option<String>,
+    /// How much of the fastest memory tier the program may use, with the policy tiers: a size as 512M, or
+    /// unlimited [default: unlimited]
+    #[arg(long, value_name = "QUOTA")]
+    fast: Option<Quota>,
     /// Time between decisions: 10ms to 10s
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     interval: u64,
@@ -189,6 +195,13 @@ impl Command {
     /// Everything that can be wrong is found before the program starts.
     fn prepare(&self, machine: Option<&Machine>) -> anyhow::Result<Option<supervise::Setup>> {
         let policy = policy::by_name(self.policy())?;
+        let quota = self.fast.unwrap_or_default();
+        ensure!(
+            quota == Quota::Unlimited || self.policy() == tiers::NAME,
+            "--fast: policy {} does not decide on fast memory; give --policy {} as well",
+            self.policy(),
+            tiers::NAME
+        );
         if self.policy() == "none" {
             return Ok(None);
         }
@@ -203,12 +216,14 @@ impl Command {
         let tracker = table::to_decide(&*policy, &here)?;
         let hands = Hands::find()?;
         let config = EngineConfig::at_interval(self.interval);
+        let mut engine = Engine::of_all(policy, config);
+        engine.set_quota(ScopeId(0), quota);
         Ok(Some(supervise::Setup {
             root,
             topology,
             tracker,
             hands,
-            engine: Engine::of_all(policy, config),
+            engine,
             interval_us: self.interval,
         }))
     }

@@ -48,8 +48,10 @@ pub use verdict::{Grounds, Reading, Verdict, judge};
 use crate::explain::{Event, Log};
 use crate::ids::ScopeId;
 use crate::plan::{MoveOutcome, Plan, Sampling};
+use crate::quota::{self, Quota, Use};
 use crate::scope::{Roster, ScopeSpec, Selector};
 use crate::snapshot::Snapshot;
+use crate::tiers::Tiers;
 use arbiter::Arbiter;
 use ledger::Ledger;
 use scope::Scope;
@@ -201,6 +203,7 @@ impl Engine {
             entry.scope.add_pending(snapshot, &mut pending);
         }
         let mut room = budget::room_pages(&self.config, snapshot, &pending);
+        let fast_pages = self.share_out_fast(snapshot, &room);
         self.arbiter.begin(&self.config, now_us, snapshot);
         let is_held = self.is_held || self.arbiter.is_exhausted();
         let runs = self.scopes.iter().map(|entry| entry.scope.run_count());
@@ -221,7 +224,7 @@ impl Engine {
                 runs_left,
                 is_held,
                 room: &mut room,
-                fast_pages: None,
+                fast_pages: fast_pages[at],
                 numbers: &mut self.numbers,
                 scope: scope.name(),
                 log: &mut self.log,
@@ -233,6 +236,21 @@ impl Engine {
             self.arbiter.settle(at, granted - left, is_short);
         }
         self.join(steps, notes, is_held)
+    }
+
+    /// What each scope may have of the fastest memory tier.
+    fn share_out_fast(&self, snapshot: &Snapshot, room: &[u64]) -> Vec<Option<u64>> {
+        let scopes = self.scopes.iter();
+        let uses: Vec<(Quota, Use)> = scopes
+            .map(|entry| (entry.scope.quota, entry.scope.fast_use))
+            .collect();
+        if uses.iter().all(|(quota, _)| *quota == Quota::Unlimited) {
+            return vec![None; uses.len()];
+        }
+        let tiers = Tiers::of(&snapshot.nodes);
+        let held: u64 = uses.iter().map(|(_, used)| used.held_pages).sum();
+        let free: u64 = tiers.nodes(0).map(|node| room[node]).sum();
+        quota::share_out(held + free, &uses)
     }
 
     /// Outcomes by the scope that asked; one that nobody waits for is told.

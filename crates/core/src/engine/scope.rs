@@ -22,6 +22,7 @@ use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
 use crate::policy::random::Random;
 use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, moving_unit};
+use crate::quota::{Quota, Use};
 use crate::snapshot::{Snapshot, base_pages};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -83,6 +84,9 @@ pub(super) struct Scope {
     last_refusal: Option<String>,
     /// What the policy expected last, while nothing was on its way.
     pub forecast: Option<Forecast>,
+    /// How much of the fastest memory tier it may have, and what of it it has and uses.
+    pub quota: Quota,
+    pub fast_use: Use,
     /// Share of its memory accesses that its own nodes served, where that was seen last.
     pub local_ratio: Option<f64>,
     /// The ledger held no more at the last step.
@@ -140,6 +144,8 @@ impl Scope {
             unjudged_pages: 0,
             last_refusal: None,
             forecast: None,
+            quota: Quota::default(),
+            fast_use: Use::default(),
             local_ratio: None,
             is_full: false,
             policy,
@@ -334,6 +340,7 @@ impl Scope {
         }
         // Of a campaign that begins without one, an older forecast says nothing.
         self.forecast = proposal.forecast;
+        self.fast_use = proposal.fast_use.unwrap_or(self.fast_use);
         if self.account.summary.moved_pages == 0 && proposal.forecast.is_some() {
             self.account.summary.forecast = proposal.forecast;
         }

@@ -5,6 +5,7 @@ use super::Engine;
 use super::ledger::Unit;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::policy::Policy;
+use crate::quota::{Quota, Use};
 use crate::scope::Selector;
 use crate::snapshot::{HUGE_PAGES, base_pages};
 use std::ops::Range;
@@ -24,6 +25,20 @@ pub enum Standing {
 }
 
 impl Engine {
+    /// How much of the fastest memory tier a scope may have from now on; its pages follow as the budgets
+    /// let them.
+    pub fn set_quota(&mut self, scope: ScopeId, quota: Quota) {
+        if let Some(entry) = self.scopes.get_mut(scope.0 as usize) {
+            entry.scope.quota = quota;
+        }
+    }
+
+    /// What a scope has and uses of the fastest memory tier, as its policy saw it last.
+    #[must_use]
+    pub fn fast_use(&self, scope: ScopeId) -> Option<Use> {
+        Some(self.scopes.get(scope.0 as usize)?.scope.fast_use)
+    }
+
     /// While it is held, no scope asks for new moves; verdicts, reverts and an undo go on.
     pub fn hold(&mut self, is_held: bool) {
         self.is_held = is_held;

@@ -168,7 +168,7 @@ impl Grounds {
             Self::LatencyAndRate => "latency and accesses per us",
             Self::Idle => "hardly any access was made afterwards",
             Self::Phase => {
-                "the program did something else afterwards, its memory had other users or other parts of it were hot"
+                "the program did something else afterwards, its memory was used otherwise"
             }
             Self::Company => "others came to run beside the program, or left",
             Self::Rate => {

@@ -21,6 +21,7 @@ use crate::engine::ledger::Ledger;
 use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, Sampling};
+use crate::quota::Use;
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
 use random::Random;
 use std::borrow::Cow;
@@ -135,6 +136,8 @@ pub struct Proposal {
     pub outlook: Outlook,
     /// What the best placement is expected to bring, where that was forecast in this step.
     pub forecast: Option<Forecast>,
+    /// What the scope has and uses of fast memory, where the policy tells tiers apart.
+    pub fast_use: Option<Use>,
 }
 
 /// One line of the table of policies.

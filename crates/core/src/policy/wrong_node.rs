@@ -76,6 +76,7 @@ impl Policy for WrongNode {
             notes: Vec::new(),
             outlook,
             forecast: None,
+            fast_use: None,
         }
     }
 }

@@ -5,7 +5,8 @@ use crate::watchable;
 use anyhow::{Context, bail, ensure};
 use hither_core::foreign::Foreign;
 use hither_core::ids::Pid;
-use hither_core::policy;
+use hither_core::policy::{self, tiers};
+use hither_core::quota::Quota;
 use hither_core::scope::Selector;
 use hither_linux::counters::pressure;
 use hither_linux::partition::cgroup;
@@ -25,6 +26,8 @@ pub struct Chosen {
     pub watched: Scope,
     /// What decides for it.
     pub policy: String,
+    /// How much of the fastest memory tier it may have.
+    pub quota: Quota,
 }
 
 /// All scopes, in the order of their kinds: the first that takes a process has it.
@@ -64,27 +67,54 @@ pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
         );
     }
     for word in &command.policy {
-        let (scope, name) = match word.rsplit_once('=') {
-            Some((scope, name)) => (Some(scope), name),
-            None => (None, word.as_str()),
+        let set = |one: &mut Chosen, name: &str| {
+            policy::by_name(name)?;
+            name.clone_into(&mut one.policy);
+            Ok(())
         };
-        policy::by_name(name).with_context(|| format!("--policy {}", word.shown()))?;
-        let mut any = false;
-        for one in chosen
-            .iter_mut()
-            .filter(|one| scope.is_none_or(|scope| scope == one.name))
-        {
-            one.policy = name.to_owned();
-            any = true;
-        }
-        ensure!(
-            any,
-            "--policy {}: nothing was chosen by the word `{}`; give --pid, --cgroup, --name or --user so",
-            word.shown(),
-            scope.unwrap_or_default().shown()
-        );
+        of_scopes("--policy", word, &mut chosen, set)?;
+    }
+    for word in &command.fast {
+        let set = |one: &mut Chosen, quota: &str| {
+            one.quota = quota.parse()?;
+            ensure!(
+                one.quota == Quota::Unlimited || one.policy == tiers::NAME,
+                "policy {} does not decide on fast memory; give --policy {} as well",
+                one.policy,
+                tiers::NAME
+            );
+            Ok(())
+        };
+        of_scopes("--fast", word, &mut chosen, set)?;
     }
     Ok(chosen)
+}
+
+/// Sets something of all scopes, or, where a word has the form SCOPE=VALUE, of the one that was chosen so.
+fn of_scopes(
+    option: &str,
+    word: &str,
+    chosen: &mut [Chosen],
+    set: impl Fn(&mut Chosen, &str) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (scope, value) = match word.rsplit_once('=') {
+        Some((scope, value)) => (Some(scope), value),
+        None => (None, word),
+    };
+    let mut any = false;
+    for one in chosen.iter_mut() {
+        if scope.is_none_or(|scope| scope == one.name) {
+            set(one, value).with_context(|| format!("{option} {}", word.shown()))?;
+            any = true;
+        }
+    }
+    ensure!(
+        any,
+        "{option} {}: nothing was chosen by the word `{}`; give --pid, --cgroup, --name or --user so",
+        word.shown(),
+        scope.unwrap_or_default().shown()
+    );
+    Ok(())
 }
 
 fn of(name: &str, selector: Selector, watched: Scope) -> Chosen {
@@ -93,6 +123,7 @@ fn of(name: &str, selector: Selector, watched: Scope) -> Chosen {
         selector,
         watched,
         policy: policy::DEFAULT.to_owned(),
+        quota: Quota::default(),
     }
 }
 

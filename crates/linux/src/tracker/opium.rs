@@ -276,6 +276,7 @@ impl OpiumTracker {
         let start_ns = sys::monotonic_ns();
         let mut drained = 0;
         self.view.begin(snapshot.nodes.len());
+        let mut answers = vec![Answers::default(); snapshot.nodes.len()];
         let aggregator = &mut self.aggregator;
         aggregator.begin(&mut snapshot.pages);
         for index in 0..self.device.vcpu_count() {
@@ -306,6 +307,9 @@ impl OpiumTracker {
                         if !is_transfer {
                             view.add(fills, from, home, write);
                         }
+                        if sample.flags & (ring::WRITE | ring::TRANSFER | ring::STREAM) == 0 {
+                            answers[home].add(sample.latency_ns);
+                        }
                         let page = aggregator.add(&access, pages);
                         if let Some(kept) = kept {
                             let from = node_ids.get(node).copied();
@@ -316,6 +320,9 @@ impl OpiumTracker {
                     None => view.add_traffic(fills, home, write),
                 }
             });
+        }
+        for (node, answers) in snapshot.nodes.iter_mut().zip(&answers) {
+            node.latency_ns = answers.mean_ns();
         }
         let cost_ns = sys::monotonic_ns().saturating_sub(start_ns);
         let found = aggregator.finish(tree, &mut snapshot.pages);
@@ -437,6 +444,27 @@ impl OpiumTracker {
         if let Some(period) = next(self.period, wanted) {
             self.set_period(period);
         }
+    }
+}
+
+/// Loads from the memory of one node, which waited for it alone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    latency_ns: u64,
+    loads: u64,
+}
+
+impl Answers {
+    /// Loads from which a mean is told.
+    const LEAST: u64 = 30;
+
+    fn add(&mut self, latency_ns: u32) {
+        self.latency_ns += u64::from(latency_ns);
+        self.loads += 1;
+    }
+
+    fn mean_ns(self) -> Option<f64> {
+        (self.loads >= Self::LEAST).then(|| self.latency_ns as f64 / self.loads as f64)
     }
 }
 

@@ -250,7 +250,7 @@ fn instructions_decide_where_the_other_figures_do_not_agree() {
     // Somebody else uses the memory: nothing can be said.
     assert_eq!(
         told(after, before, [900.0, 300.0], false),
-        "not measurable: the program did something else afterwards, its memory had other users"
+        "not measurable: the program did something else afterwards, its memory was used otherwise"
     );
     // Accesses wait longer, and threads that spin execute more: no success.
     assert_eq!(

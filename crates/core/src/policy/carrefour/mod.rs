@@ -452,6 +452,7 @@ impl Carrefour {
             notes: Vec::new(),
             outlook,
             forecast: None,
+            fast_use: None,
         }
     }
 }

@@ -90,6 +90,7 @@ impl Heat {
     }
 
     /// Blocks that are remembered.
+    #[cfg(test)]
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }

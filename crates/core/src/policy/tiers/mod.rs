@@ -209,7 +209,10 @@ impl Hot {
         let mut ladder = Ladder::new(snapshot, context, tiers);
         self.heat.for_each(|page| ladder.count(&page));
         let borders = ladder.borders();
-        let mut proposal = Proposal::default();
+        let mut proposal = Proposal {
+            fast_use: Some(ladder.fast_use()),
+            ..Proposal::default()
+        };
         let mut budget = context.page_budget;
         let mut is_short = false;
         for (rank, border) in (0..).zip(&borders) {

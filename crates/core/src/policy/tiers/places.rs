@@ -3,9 +3,12 @@
 use super::heat::Judged;
 use crate::ids::NodeId;
 use crate::policy::Context;
+use crate::quota::Use;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;
 
+/// Share of the accesses that the working set has.
+const WORKING_SHARE: f64 = 0.9;
 /// Buckets of a factor of two.
 const PER_OCTAVE: f64 = 4.0;
 /// Bucket of a heat of one.
@@ -134,6 +137,25 @@ impl<'a> Ladder<'a> {
             });
         }
         borders
+    }
+
+    /// What is held of the fastest tier, and used: the hottest pages that have most of the accesses.
+    pub fn fast_use(&self) -> Use {
+        let heat = |bucket: usize| floor(bucket) * self.histogram[bucket] as f64;
+        let mut left = WORKING_SHARE * (0..BUCKETS).map(heat).sum::<f64>();
+        let mut working_pages = 0;
+        for bucket in (1..BUCKETS).rev() {
+            if left <= 0.0 {
+                break;
+            }
+            left -= heat(bucket);
+            working_pages += self.histogram[bucket];
+        }
+        Use {
+            held_pages: self.held.first().copied().unwrap_or(0),
+            all_pages: self.held.iter().sum(),
+            working_pages,
+        }
     }
 
     /// Leaves at most so much room in a tier.
