@@ -1,14 +1,14 @@
 //! `hotspot`: a hot part of memory that gets most accesses and moves to another place now and then.
 //!
 //! After gups: random updates, every page used by every thread, no line by two. The hot part is one stretch
-//! of memory; the places that it takes lie side by side, and which comes next is drawn from a fixed seed, so
-//! that nothing of it was hot just before. How soon the rate recovers after a move is how soon something has
+//! of memory; the places that it takes lie side by side, and it is at each of them once before it comes to one
+//! again. How soon the rate recovers after a move is how soon something has
 //! found the new place and moved it to fast memory.
 
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
 use crate::counted::Counted;
-use crate::memory::{MAX_NODES, Placement, Region};
-use crate::random::{Random, mix};
+use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
+use crate::random::{Random, scattering_step};
 use crate::series::{self, Series};
 use crate::team::{Member, Team};
 use std::time::{Duration, Instant};
@@ -58,18 +58,9 @@ pub const PROGRAM: Program = Program {
             default: "10",
             help: "how long it runs",
         },
-        Opt {
-            name: "node",
-            value: Some("N"),
-            default: "",
-            help: "bind the memory to this node",
-        },
-        Opt {
-            name: "huge",
-            value: None,
-            default: "",
-            help: "ask for huge pages",
-        },
+        NODE,
+        FIRST_NODE,
+        HUGE,
         cli::PIN,
         cli::NO_PIN,
     ],
@@ -111,12 +102,7 @@ impl Pattern {
     fn start(&self, at: Duration) -> u64 {
         let moves = self.every.map_or(0, |every| at.as_secs() / every);
         let places = self.groups / self.hot;
-        // From a place to any other: by 1 to places - 1 of them.
-        let place = (0..moves).fold(0, |place, turn| match places {
-            0 | 1 => 0,
-            _ => (place + 1 + mix(turn + 1) % (places - 1)) % places,
-        });
-        place * self.hot
+        (moves % places * scattering_step(places) % places) * self.hot
     }
 
     /// A group, where the hot part starts at `start`.
@@ -166,13 +152,11 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let share = args.number(HOT_ACCESSES.name, 0..=100)?;
     let every = args.number("every", 0..=1 << 20)?;
     let seconds = args.number("seconds", 1..=1 << 16)?;
-    let placement = Placement {
-        node: args.optional("node", 0..=MAX_NODES as u64 - 1)?,
-        huge: args.has("huge"),
-    };
+    let start = Start::from_args(args)?;
     let started = Instant::now();
-    let region = Region::new((mb as usize) << 20, placement)?;
+    let region = Region::new((mb as usize) << 20, start.placement)?;
     let table = Counted::new(&region);
+    start.written(&region)?;
     let pattern = Pattern::new(table.lines(), team.threads(), hot, share, every);
     let setup = started.elapsed().as_secs_f64();
     let limit = Duration::from_secs(seconds);
@@ -214,7 +198,11 @@ mod tests {
         for pair in starts.chunks(2) {
             assert_eq!(pair[0], pair[1], "{starts:?}");
         }
-        for (before, after) in starts.iter().step_by(2).zip(starts.iter().skip(2).step_by(2)) {
+        for (before, after) in starts
+            .iter()
+            .step_by(2)
+            .zip(starts.iter().skip(2).step_by(2))
+        {
             assert_ne!(before, after, "{starts:?}");
         }
         let start = starts[6];

@@ -15,7 +15,7 @@ mod store;
 mod trace;
 
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
-use crate::memory::{MAX_NODES, Placement};
+use crate::memory::{FIRST_NODE, HUGE, NODE, Start};
 use crate::random::Random;
 use crate::series;
 use crate::team::{Member, Team};
@@ -25,8 +25,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 use trace::{Load, Trace};
 
-/// Requests between two looks at the clock where nothing says when they are due: each, as a request is
-/// what is timed.
+/// A client that is early by less does not sleep: waking up takes about as long.
 const SLEEP_LEAST: Duration = Duration::from_micros(100);
 
 /// The program.
@@ -78,18 +77,9 @@ pub const PROGRAM: Program = Program {
             default: "",
             help: "data in use and requests a second by time, see docs/workloads.md",
         },
-        Opt {
-            name: "node",
-            value: Some("N"),
-            default: "",
-            help: "bind the store to this node",
-        },
-        Opt {
-            name: "huge",
-            value: None,
-            default: "",
-            help: "ask for huge pages",
-        },
+        NODE,
+        FIRST_NODE,
+        HUGE,
         cli::PIN,
         cli::NO_PIN,
     ],
@@ -108,12 +98,9 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let gets = args.number("gets", 1..=1 << 16)?;
     let skew = args.number("skew", 0..=300)?;
     let trace = load_of(args, mb)?;
-    let placement = Placement {
-        node: args.optional("node", 0..=MAX_NODES as u64 - 1)?,
-        huge: args.has("huge"),
-    };
+    let start = Start::from_args(args)?;
     let started = Instant::now();
-    let store = Store::new(mb << 20, value_bytes as usize, placement)?;
+    let store = Store::new(mb << 20, value_bytes as usize, start)?;
     let zipf = Zipf::new(store.keys(), skew as f64 / 100.0);
     let setup = started.elapsed().as_secs_f64();
     let client = Client {
@@ -217,7 +204,8 @@ impl Client<'_> {
             for _ in 0..self.gets {
                 let drawn = self.zipf.draw(&mut random);
                 // Of the keys in use, with the same law.
-                let rank = (u128::from(drawn) * u128::from(keys) / u128::from(self.store.keys())) as u64;
+                let rank =
+                    (u128::from(drawn) * u128::from(keys) / u128::from(self.store.keys())) as u64;
                 wrong += u64::from(!self.store.look_up(rank));
             }
             let from = if load.requests > 0 { due.min(now) } else { now };

@@ -7,7 +7,7 @@
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
 use crate::counted::Counted;
 use crate::hotspot::{self, Done, HOT, HOT_ACCESSES, Pattern};
-use crate::memory::{MAX_NODES, Placement, Region};
+use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
 use crate::series::{self, Series};
 use crate::team::{Member, Team, part};
 use std::time::{Duration, Instant};
@@ -48,18 +48,9 @@ pub const PROGRAM: Program = Program {
             default: "10",
             help: "how long it runs",
         },
-        Opt {
-            name: "node",
-            value: Some("N"),
-            default: "",
-            help: "bind the memory to this node",
-        },
-        Opt {
-            name: "huge",
-            value: None,
-            default: "",
-            help: "ask for huge pages",
-        },
+        NODE,
+        FIRST_NODE,
+        HUGE,
         cli::PIN,
         cli::NO_PIN,
     ],
@@ -78,13 +69,11 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let hot = args.number(HOT.name, 1..=100)?;
     let share = args.number(HOT_ACCESSES.name, 0..=100)?;
     let seconds = args.number("seconds", 1..=1 << 16)?;
-    let placement = Placement {
-        node: args.optional("node", 0..=MAX_NODES as u64 - 1)?,
-        huge: args.has("huge"),
-    };
+    let start = Start::from_args(args)?;
     let started = Instant::now();
-    let region = Region::new((mb as usize) << 20, placement)?;
+    let region = Region::new((mb as usize) << 20, start.placement)?;
     let table = Counted::new(&region);
+    start.written(&region)?;
     let parts = Parts::new(&table);
     // A line for every thread in each group, so that the reader's are those that nobody updates.
     let pattern = Pattern::new(table.lines(), team.threads(), hot, share, 0);

@@ -111,7 +111,10 @@ mod tests {
     fn a_step_ends_at_most_an_eighth_above_what_it_holds() {
         for ns in [8u64, 9, 15, 16, 100, 1000, 12_345, 999_999_999] {
             let end = end_ns(step(ns));
-            assert!(end > ns as f64 && end <= ns as f64 * 1.125 + 1e-9, "{ns}: {end}");
+            assert!(
+                end > ns as f64 && end <= ns as f64 * 1.125 + 1e-9,
+                "{ns}: {end}"
+            );
         }
         assert_eq!(step(0), step(8));
         assert_eq!(step(u64::MAX), STEPS - 1);
@@ -127,7 +130,10 @@ mod tests {
         other.add(Duration::from_millis(1999), Duration::from_micros(100));
         other.add(Duration::from_millis(2000), Duration::from_micros(7));
         one.merge(&other);
-        assert_eq!((one.requests(0), one.requests(1), one.total()), (0, 100, 101));
+        assert_eq!(
+            (one.requests(0), one.requests(1), one.total()),
+            (0, 100, 101)
+        );
         assert_eq!(one.mean_ns(1), Some(50_500.0));
         let p99 = one.quantile_ns(1, 0.99).unwrap();
         assert!((99_000.0..=99_000.0 * 1.125).contains(&p99), "{p99}");

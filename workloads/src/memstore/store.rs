@@ -1,8 +1,8 @@
 //! The store: an index and values.
 
 use crate::cli::Failure;
-use crate::memory::{Placement, Region};
-use crate::random::mix;
+use crate::memory::{Region, Start};
+use crate::random::{mix, scattering_step};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Keys and values in two regions.
@@ -20,7 +20,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Region::new`]; [`Failure::Usage`] where there is no value or more than 2^31.
-    pub fn new(bytes: u64, value_bytes: usize, placement: Placement) -> Result<Self, Failure> {
+    pub fn new(bytes: u64, value_bytes: usize, start: Start) -> Result<Self, Failure> {
         let keys = bytes / value_bytes as u64;
         if !(1..=1 << 31).contains(&keys) {
             return Err(crate::cli::usage(format!(
@@ -29,19 +29,21 @@ impl Store {
             )));
         }
         // Half full: 1.5 words looked at for a key that is there (Knuth 6.4).
-        let index = Region::new(keys as usize * 16, placement)?;
-        let values = Region::new(keys as usize * value_bytes, placement)?;
+        let index = Region::new(keys as usize * 16, start.placement)?;
+        let values = Region::new(keys as usize * value_bytes, start.placement)?;
         let store = Self {
             index,
             values,
             value_words: value_bytes / 8,
             keys,
         };
-        let step = step_of(keys);
+        let step = scattering_step(keys);
         for position in 0..keys {
             // Ranks that are neighbours lie far from each other.
             store.insert(position * step % keys, position);
         }
+        start.written(&store.index)?;
+        start.written(&store.values)?;
         Ok(store)
     }
 
@@ -128,21 +130,6 @@ fn key(rank: u64) -> u64 {
     mix(rank + 1)
 }
 
-/// A step near the golden section of `count` that has no divisor in common with it: its multiples reach all
-/// numbers below `count`, and those of neighbours lie far apart.
-fn step_of(count: u64) -> u64 {
-    let common = |mut one: u64, mut other: u64| {
-        while other > 0 {
-            (one, other) = (other, one % other);
-        }
-        one
-    };
-    let golden = (count as f64 * 0.618_033_988_749_895) as u64;
-    (golden.max(1)..)
-        .find(|&step| common(step, count) == 1)
-        .unwrap_or(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,11 +137,11 @@ mod tests {
     #[test]
     fn every_value_is_found_and_a_changed_one_is_told() {
         for keys in [1u64, 2, 3, 1000, 1024] {
-            let store = Store::new(keys * 128, 128, Placement::default()).unwrap();
+            let store = Store::new(keys * 128, 128, Start::default()).unwrap();
             assert_eq!(store.keys(), keys);
             assert!((0..keys).all(|rank| store.look_up(rank)), "{keys}");
         }
-        let store = Store::new(1000 * 128, 128, Placement::default()).unwrap();
+        let store = Store::new(1000 * 128, 128, Start::default()).unwrap();
         let whole = store.checksum(0);
         store.value(500)[9].fetch_add(1, Relaxed);
         let wrong = (0..1000).filter(|&rank| !store.look_up(rank)).count();
@@ -164,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_not_there_is_not_found() {
-        let store = Store::new(100 * 64, 64, Placement::default()).unwrap();
+        let store = Store::new(100 * 64, 64, Start::default()).unwrap();
         assert!(!store.look_up(100));
     }
 }

@@ -56,7 +56,8 @@ impl Trace {
             if end.is_some() {
                 return Err(fault("it follows the end"));
             }
-            let words: Result<Vec<u64>, _> = line.split(',').map(|word| word.trim().parse()).collect();
+            let words: Result<Vec<u64>, _> =
+                line.split(',').map(|word| word.trim().parse()).collect();
             let words = words.map_err(|_| fault("it has a word that is no whole number"))?;
             let second = words[0];
             let is_next = match loads.last() {
