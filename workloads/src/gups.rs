@@ -6,6 +6,7 @@
 //! the checksum depends on the arguments alone.
 
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::hotspot::{HOT, HOT_ACCESSES};
 use crate::memory::{LINE_WORDS, MAX_NODES, Placement, Region};
 use crate::random::mix;
 use crate::team::{Member, Team};
@@ -37,6 +38,12 @@ pub const PROGRAM: Program = Program {
             help: "updates of each thread",
         },
         Opt {
+            default: "100",
+            help: "share of the table, from its start, that is hot; 100 for updates all over it",
+            ..HOT
+        },
+        HOT_ACCESSES,
+        Opt {
             name: "node",
             value: Some("N"),
             default: "",
@@ -58,6 +65,13 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let team = Team::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let updates = args.number("updates", 1..=1 << 40)?;
+    let hot = args.number(HOT.name, 1..=100)?;
+    let share = args.number(HOT_ACCESSES.name, 0..=100)?;
+    if hot == 100 && args.has(HOT_ACCESSES.name) {
+        return Err(cli::usage(
+            "--hot-accesses says nothing without a hot part: give --hot, too".to_owned(),
+        ));
+    }
     let node = args.optional("node", 0..=MAX_NODES as u64 - 1)?;
     let started = Instant::now();
     let region = Region::new(
@@ -72,14 +86,23 @@ fn run(args: &Args) -> Result<Report, Failure> {
     }
     let setup = started.elapsed().as_secs_f64();
     let table = region.words();
-    let results = team.run(|member| member.measure(|| update(member, table, updates)))?;
+    let results = team.run(|member| {
+        member.measure(|| match hot {
+            100 => update(member, table, updates),
+            _ => update_hot(member, table, updates, (hot, share)),
+        })
+    })?;
     let seconds = results[0].1;
     let checksum = table
         .iter()
         .fold(0u64, |sum, word| mix(sum) ^ word.load(Relaxed));
     let gups = updates as f64 * team.threads() as f64 / seconds / 1e9;
+    let hot = match hot {
+        100 => String::new(),
+        _ => format!(", {hot} % hot with {share} % of accesses"),
+    };
     let title = format!(
-        "gups: {} threads, {mb} MB, {updates} updates each",
+        "gups: {} threads, {mb} MB, {updates} updates each{hot}",
         team.threads()
     );
     Ok(Report::new(title)
@@ -98,6 +121,32 @@ fn update(member: &Member<'_>, table: &[AtomicU64], updates: u64) {
         state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
         // 32 bits times fewer than 2^32 lines: the product's upper half is below `own`.
         let index = ((state >> 32) * own) >> 32;
+        let word = &lines[index as usize * member.threads + member.id][state as usize >> 29 & 7];
+        word.store(word.load(Relaxed) ^ state, Relaxed);
+    }
+}
+
+/// As [`update`], with a hot part: `percents` are its share of the table and of the updates.
+#[inline(never)]
+fn update_hot(
+    member: &Member<'_>,
+    table: &[AtomicU64],
+    updates: u64,
+    (hot_percent, share_percent): (u64, u64),
+) {
+    let (lines, _) = table.as_chunks::<LINE_WORDS>();
+    let own = member_lines(lines.len(), member.threads, member.id);
+    let hot = (own * hot_percent / 100).max(1);
+    let share = (share_percent << 32) / 100;
+    let mut state = mix(member.id as u64 + 1);
+    for _ in 0..updates {
+        state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+        // The generator's lower bits have short periods; mixed, they decide.
+        let within = match mix(state) & 0xffff_ffff < share {
+            true => hot,
+            false => own,
+        };
+        let index = ((state >> 32) * within) >> 32;
         let word = &lines[index as usize * member.threads + member.id][state as usize >> 29 & 7];
         word.store(word.load(Relaxed) ^ state, Relaxed);
     }

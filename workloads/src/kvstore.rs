@@ -10,7 +10,7 @@
 //! by an atomic addition. Neither sum depends on the order of threads.
 
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
-use crate::memory::{MAX_NODES, Placement, Region};
+use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
 use crate::random::{Random, mix};
 use crate::team::{Member, Team};
 use crate::zipf::Zipf;
@@ -56,18 +56,9 @@ pub const PROGRAM: Program = Program {
             default: "99",
             help: "100 times the exponent of Zipf's law; 0 draws all keys alike",
         },
-        Opt {
-            name: "node",
-            value: Some("N"),
-            default: "",
-            help: "bind the table to this node",
-        },
-        Opt {
-            name: "huge",
-            value: None,
-            default: "",
-            help: "ask for huge pages",
-        },
+        NODE,
+        FIRST_NODE,
+        HUGE,
         cli::PIN,
         cli::NO_PIN,
     ],
@@ -85,15 +76,9 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let operations = args.number("operations", 1..=1 << 40)?;
     let writes = args.number("writes", 0..=100)?;
     let skew = args.number("skew", 0..=300)?;
-    let node = args.optional("node", 0..=MAX_NODES as u64 - 1)?;
+    let start = Start::from_args(args)?;
     let started = Instant::now();
-    let region = Region::new(
-        mb << 20,
-        Placement {
-            node,
-            huge: args.has("huge"),
-        },
-    )?;
+    let region = Region::new(mb << 20, start.placement)?;
     let (entries, _) = region.words().as_chunks::<ENTRY_WORDS>();
     let table = Table(entries);
     // Two thirds full: probes stay short (1.6 expected on a miss-free table, Knuth 6.4).
@@ -101,6 +86,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     for rank in 0..keys {
         table.insert(key(rank));
     }
+    start.written(&region)?;
     let zipf = Zipf::new(keys, skew as f64 / 100.0);
     let setup = started.elapsed().as_secs_f64();
     let results =

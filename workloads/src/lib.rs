@@ -12,31 +12,39 @@ pub mod cg;
 pub mod churn;
 pub mod cli;
 pub mod cluster;
+pub mod counted;
 pub mod csr;
 pub mod fft3d;
 pub mod floats;
 pub mod fmm;
 pub mod gups;
+pub mod hotspot;
 pub mod kvstore;
 pub mod marker;
 pub mod memlat;
 pub mod memory;
+pub mod memstore;
 pub mod ocean;
 pub mod planted;
 pub mod random;
+pub mod scan;
+pub mod series;
 pub mod stream;
 pub mod team;
 pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 13] = [
+pub const PROGRAMS: [&cli::Program; 16] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
     &gups::PROGRAM,
     &cg::PROGRAM,
     &kvstore::PROGRAM,
+    &memstore::PROGRAM,
+    &hotspot::PROGRAM,
+    &scan::PROGRAM,
     &planted::PROGRAM,
     &fft3d::PROGRAM,
     &ocean::PROGRAM,

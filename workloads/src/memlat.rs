@@ -10,14 +10,18 @@
 
 use crate::cli::{Args, Failure, Opt, Program, Report, usage};
 use crate::marker;
-use crate::memory::{LINE_WORDS, MAX_NODES, Placement, Region};
+use crate::memory::{FIRST_NODE, LINE_WORDS, MAX_NODES, Placement, Region, Start};
 use crate::random::Random;
+use crate::series::{self, Series};
 use crate::team;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Loads per turn of the walk.
 const UNROLL: u64 = 16;
+
+/// Most loads between two looks at the clock, which says in which second they were.
+const STRETCH: u64 = 1 << 16;
 
 /// The program.
 pub const PROGRAM: Program = Program {
@@ -55,6 +59,7 @@ pub const PROGRAM: Program = Program {
             default: "",
             help: "bind the regions to this node, or to one each",
         },
+        FIRST_NODE,
         Opt {
             name: "cpu",
             value: Some("C"),
@@ -97,26 +102,34 @@ fn run(args: &Args) -> Result<Report, Failure> {
             .map_err(|error| Failure::Machine(format!("cannot stay on CPU {cpu}: {error}")))?;
     }
     let started = Instant::now();
+    let first = Start::first_from_args(args)?;
+    if first.is_some() && !nodes.is_empty() {
+        return Err(usage(
+            "--node and --first-node exclude each other: give one".to_owned(),
+        ));
+    }
     let mut rings = Vec::new();
     for index in 0..region_count {
         let node = nodes.get(index as usize).or(nodes.last()).copied();
-        rings.push(Ring::new(
-            mb << 20,
-            Placement {
-                node,
-                huge: args.has("huge"),
-            },
-            index,
-        )?);
+        let placement = Placement {
+            node: node.or(first),
+            huge: args.has("huge"),
+        };
+        let start = Start::new(placement, first.is_some());
+        rings.push(Ring::new(mb << 20, start, index)?);
     }
     let setup = started.elapsed().as_secs_f64();
-    let seconds = measure(&mut rings, accesses, visit);
+    let (seconds, loads, spent_ns) = measure(&mut rings, accesses, visit);
     let checksum = rings
         .iter()
         .fold(0u64, |sum, ring| sum.rotate_left(32) ^ ring.position());
     let title = format!("memlat: {region_count} region(s) of {mb} MB, {accesses} loads");
-    Ok(Report::new(title)
-        .line("setup_seconds", format!("{setup:.6}"))
+    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = series::lines(report, seconds as u64, |second| {
+        let mean = spent_ns.at(second) as f64 / loads.at(second) as f64;
+        format!("ns_per_access {mean:.1}")
+    });
+    Ok(report
         .line(
             "ns_per_access",
             format!("{:.3}", seconds * 1e9 / accesses as f64),
@@ -124,27 +137,38 @@ fn run(args: &Args) -> Result<Report, Failure> {
         .finish(seconds, checksum))
 }
 
-fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> f64 {
+/// Seconds of the walk, and by second the loads of the stretches that ended in it and what they took.
+fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> (f64, Series, Series) {
     let visit = if rings.len() == 1 { accesses } else { visit };
-    let mut left = accesses;
+    let (mut loads, mut spent_ns) = (Series::default(), Series::default());
+    let (mut left, mut left_here) = (accesses, visit);
     let mut turn = 0;
     marker::open();
     let start = Instant::now();
+    let mut before = Duration::ZERO;
     while left > 0 {
-        let now = left.min(visit);
+        let count = left.min(left_here).min(STRETCH);
         let index = turn % rings.len();
-        rings[index].walk(now / UNROLL);
-        left -= now;
-        turn += 1;
+        rings[index].walk(count / UNROLL);
+        left -= count;
+        left_here -= count;
+        if left_here == 0 {
+            turn += 1;
+            left_here = visit;
+        }
+        let now = start.elapsed();
+        loads.add(now, count);
+        spent_ns.add(now, (now - before).as_nanos() as u64);
+        before = now;
     }
     let seconds = start.elapsed().as_secs_f64();
     marker::close();
-    seconds
+    (seconds, loads, spent_ns)
 }
 
 impl Ring {
-    fn new(bytes: usize, placement: Placement, seed: u64) -> Result<Self, Failure> {
-        let region = Region::new(bytes, placement)?;
+    fn new(bytes: usize, start: Start, seed: u64) -> Result<Self, Failure> {
+        let region = Region::new(bytes, start.placement)?;
         let base = region.words().as_ptr().addr();
         let line = |index: usize| &region.words()[index * LINE_WORDS];
         let lines = region.words().len() / LINE_WORDS;
@@ -156,6 +180,7 @@ impl Ring {
             line(one).store(line(other).load(Relaxed), Relaxed);
             line(other).store(value, Relaxed);
         });
+        start.written(&region)?;
         let at = region.words().as_ptr().cast();
         Ok(Self { region, at })
     }
@@ -213,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_walk_comes_home_after_all_lines() {
-        let mut ring = Ring::new(64 * 4096, Placement::default(), 3).unwrap();
+        let mut ring = Ring::new(64 * 4096, Start::default(), 3).unwrap();
         ring.walk(1);
         assert_ne!(ring.position(), 0);
         ring.walk(4096 / UNROLL - 1);

@@ -4,7 +4,7 @@
 //! its allocator, and a plain one begins 16 bytes after a page, so that a 64-byte element lies on
 //! two lines.
 
-use crate::cli::{Failure, usage};
+use crate::cli::{Args, Failure, Opt, usage};
 use crate::team::part;
 use std::io::Error;
 use std::sync::atomic::AtomicU64;
@@ -15,6 +15,28 @@ const HUGE_BYTES: usize = 2 << 20;
 pub const MAX_NODES: usize = 1024;
 /// Words of 8 bytes in a 64-byte line.
 pub const LINE_WORDS: usize = 8;
+
+/// `--node`: where memory stays.
+pub const NODE: Opt = Opt {
+    name: "node",
+    value: Some("N"),
+    default: "",
+    help: "bind the memory to this node",
+};
+/// `--first-node`: where memory starts.
+pub const FIRST_NODE: Opt = Opt {
+    name: "first-node",
+    value: Some("N"),
+    default: "",
+    help: "first touch puts the memory on this node; then nothing binds it",
+};
+/// `--huge`.
+pub const HUGE: Opt = Opt {
+    name: "huge",
+    value: None,
+    default: "",
+    help: "ask for huge pages",
+};
 
 /// A private anonymous mapping: zero, page aligned (2 MiB aligned where huge pages were asked
 /// for), unmapped when dropped.
@@ -39,6 +61,66 @@ pub struct Placement {
     pub node: Option<u64>,
     /// Ask for huge pages (`MADV_HUGEPAGE`).
     pub huge: bool,
+}
+
+/// What `--node`, `--first-node` and `--huge` say of a program's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Start {
+    /// For [`Region::new`].
+    pub placement: Placement,
+    /// Is the binding to be taken away once the region has been written?
+    is_first: bool,
+}
+
+impl Start {
+    /// From the command line of a program that has the three options.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for what is no node, and for `--node` with `--first-node`.
+    pub fn from_args(args: &Args) -> Result<Self, Failure> {
+        let node = args.optional(NODE.name, 0..=MAX_NODES as u64 - 1)?;
+        let first = Self::first_from_args(args)?;
+        if node.and(first).is_some() {
+            return Err(usage(
+                "--node and --first-node exclude each other: give one".to_owned(),
+            ));
+        }
+        let placement = Placement {
+            node: node.or(first),
+            huge: args.has(HUGE.name),
+        };
+        Ok(Self::new(placement, first.is_some()))
+    }
+
+    /// With this placement, whose binding holds for the first touch alone where `is_first`.
+    #[must_use]
+    pub fn new(placement: Placement, is_first: bool) -> Self {
+        Self {
+            placement,
+            is_first,
+        }
+    }
+
+    /// The node of `--first-node`.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for what is no node.
+    pub fn first_from_args(args: &Args) -> Result<Option<u64>, Failure> {
+        args.optional(FIRST_NODE.name, 0..=MAX_NODES as u64 - 1)
+    }
+
+    /// Once the region has been written: takes the binding of `--first-node` away; its pages stay where
+    /// they are until something moves them.
+    ///
+    /// # Errors
+    /// [`Failure::Machine`] where the kernel refuses.
+    pub fn written(&self, region: &Region) -> Result<(), Failure> {
+        if self.is_first {
+            region.unbind()
+        } else {
+            Ok(())
+        }
+    }
 }
 
 impl Region {
@@ -122,6 +204,29 @@ impl Region {
             )));
         }
         Ok(())
+    }
+
+    /// Gives new pages the process's policy again; pages that are there stay.
+    fn unbind(&self) -> Result<(), Failure> {
+        // SAFETY: mbind changes the policy of this mapping only; the default policy has no mask.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.mapping,
+                self.mapped_bytes,
+                libc::MPOL_DEFAULT,
+                std::ptr::null::<u64>(),
+                0,
+                0,
+            )
+        };
+        match status {
+            0 => Ok(()),
+            _ => Err(Failure::Machine(format!(
+                "--first-node: the kernel does not take the binding back: {}",
+                Error::last_os_error()
+            ))),
+        }
     }
 
     /// Spreads the pages over all nodes that the process may use (`MPOL_INTERLEAVE`), as they are
@@ -238,6 +343,34 @@ mod tests {
         match Region::new(4096, placement) {
             Err(Failure::Usage(message)) => assert!(message.contains("--node 1000"), "{message}"),
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_first_node_binds_first_touch_alone() {
+        let policies = |region: &Region| {
+            let start = format!("{:x} ", region.mapping.addr());
+            let text = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix(&start));
+            line.map(str::to_owned)
+        };
+        let start = |is_first| Start {
+            placement: Placement {
+                node: Some(0),
+                huge: false,
+            },
+            is_first,
+        };
+        for (is_first, word) in [(false, "bind:0"), (true, "default")] {
+            let start = start(is_first);
+            let region = Region::new(1 << 20, start.placement).unwrap();
+            region.words()[0].store(1, Relaxed);
+            start.written(&region).unwrap();
+            // A kernel without NUMA has no such file.
+            if let Some(line) = policies(&region) {
+                assert!(line.starts_with(word), "{line}");
+            }
+            assert_eq!(region.words()[0].load(Relaxed), 1);
         }
     }
 

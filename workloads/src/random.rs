@@ -41,9 +41,35 @@ impl Random {
     }
 }
 
+/// A step near the golden section of `count` that has no divisor in common with it: its multiples modulo
+/// `count` reach all numbers below, and neighbours among them lie far apart.
+#[must_use]
+pub fn scattering_step(count: u64) -> u64 {
+    let common = |mut one: u64, mut other: u64| {
+        while other > 0 {
+            (one, other) = (other, one % other);
+        }
+        one
+    };
+    let golden = (count as f64 * 0.618_033_988_749_895) as u64;
+    (golden.max(1)..)
+        .find(|&step| common(step, count) == 1)
+        .unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scattering_step_reaches_all() {
+        for count in [1u64, 2, 3, 10, 12, 1000] {
+            let step = scattering_step(count);
+            let mut seen: Vec<u64> = (0..count).map(|turn| turn * step % count).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..count).collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn begins_as_published() {

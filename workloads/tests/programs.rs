@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [(&str, &str, &[&str]); 11] = [
+const PROGRAMS: [(&str, &str, &[&str]); 14] = [
     (
         "cluster",
         env!("CARGO_BIN_EXE_cluster"),
@@ -32,6 +32,21 @@ const PROGRAMS: [(&str, &str, &[&str]); 11] = [
         "kvstore",
         env!("CARGO_BIN_EXE_kvstore"),
         &["--mb", "1", "--operations", "1000"],
+    ),
+    (
+        "memstore",
+        env!("CARGO_BIN_EXE_memstore"),
+        &["--mb", "1", "--seconds", "1"],
+    ),
+    (
+        "hotspot",
+        env!("CARGO_BIN_EXE_hotspot"),
+        &["--mb", "1", "--seconds", "1"],
+    ),
+    (
+        "scan",
+        env!("CARGO_BIN_EXE_scan"),
+        &["--mb", "1", "--seconds", "1", "--threads", "2"],
     ),
     ("fft3d", env!("CARGO_BIN_EXE_fft3d"), &["--size", "16"]),
     ("ocean", env!("CARGO_BIN_EXE_ocean"), &["--size", "32"]),
@@ -103,6 +118,35 @@ fn checksums_are_these_on_every_machine() {
             "gups",
             &["--mb", "1", "--updates", "1000", "--threads", "3"],
             "0xf08834c69db4b110",
+        ),
+        (
+            "gups",
+            &[
+                "--mb",
+                "1",
+                "--updates",
+                "1000",
+                "--threads",
+                "3",
+                "--hot",
+                "10",
+            ],
+            "0x8ccb811702c207ef",
+        ),
+        (
+            "memstore",
+            &["--mb", "1", "--seconds", "1"],
+            "0x48faac6ec2c1609b",
+        ),
+        (
+            "hotspot",
+            &["--mb", "1", "--seconds", "1"],
+            "0x08088b31d285fb67",
+        ),
+        (
+            "scan",
+            &["--mb", "1", "--seconds", "1", "--threads", "2"],
+            "0x08088b31d285fb67",
         ),
         (
             "cg",
@@ -220,6 +264,78 @@ fn kernels_and_regions_report_their_rates() {
 }
 
 #[test]
+fn programs_that_run_for_a_time_tell_of_each_second_and_of_lost_writes() {
+    let seconds = |output: &Output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("second: "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let figure = |line: &str, key: &str| {
+        let mut words = line.split(' ').skip_while(|word| *word != key);
+        words.nth(1).unwrap().parse::<f64>().unwrap()
+    };
+    let base = ["--mb", "2", "--seconds", "2"];
+    for (program, words, key) in [
+        (
+            "hotspot",
+            &["--every", "1", "--threads", "2"][..],
+            "updates",
+        ),
+        ("scan", &["--threads", "3"], "updates"),
+        ("memstore", &["--threads", "2", "--rate", "500"], "requests"),
+    ] {
+        let output = run(program, &[&base[..], words].concat());
+        let lines = seconds(&output);
+        assert_eq!(lines.len(), 2, "{program}: {output:?}");
+        assert!(
+            lines.iter().all(|line| figure(line, key) > 0.0),
+            "{lines:?}"
+        );
+        // However many updates were made, and whichever threads made them, the checksum is of the size alone.
+        assert_eq!(
+            value(&output, "checksum"),
+            checksum(program, &["--mb", "2", "--seconds", "1", "--threads", "4"])
+        );
+    }
+    let output = run("hotspot", &[&base[..], &["--every", "1"]].concat());
+    let places: Vec<f64> = seconds(&output)
+        .iter()
+        .map(|line| figure(line, "hot_at_mb"))
+        .collect();
+    assert_ne!(places[0], places[1], "{output:?}");
+}
+
+#[test]
+fn a_trace_says_what_is_in_use_and_how_long() {
+    let path = std::env::temp_dir().join(format!("trace-{}", std::process::id()));
+    std::fs::write(&path, "0,1,50\n1,2,100\n2\n").unwrap();
+    let name = path.to_str().unwrap();
+    let output = run(
+        "memstore",
+        &["--mb", "2", "--threads", "2", "--trace", name],
+    );
+    let both = run("memstore", &["--mb", "2", "--rate", "5", "--trace", name]);
+    std::fs::write(&path, "0,1\n").unwrap();
+    let wrong = run("memstore", &["--mb", "2", "--trace", name]);
+    std::fs::remove_file(&path).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("second: "))
+        .collect();
+    assert!(lines[0].ends_with("active_mb 1"), "{text}");
+    assert!(lines[1].ends_with("active_mb 2"), "{text}");
+    assert_eq!(lines.len(), 2, "{text}");
+    for (output, part) in [(both, "exclude each other"), (wrong, "line 1, `0,1`")] {
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
 fn wrong_command_lines_end_with_status_2_and_a_remedy() {
     for (program, words, part) in [
         ("cluster", &[][..], "MODE is missing"),
@@ -255,6 +371,13 @@ fn wrong_command_lines_end_with_status_2_and_a_remedy() {
         ),
         ("kvstore", &["--writes", "101"], "from 0 to 100"),
         ("kvstore", &["--mb", "1", "--mb", "2"], "twice"),
+        ("kvstore", &["--node", "0", "--first-node", "0"], "give one"),
+        ("memlat", &["--node", "0", "--first-node", "0"], "give one"),
+        ("gups", &["--hot", "0"], "from 1 to 100"),
+        ("gups", &["--hot-accesses", "50"], "give --hot"),
+        ("scan", &["--threads", "1"], "needs 2 threads"),
+        ("memstore", &["--value", "100"], "multiple of 64"),
+        ("memstore", &["--trace", "/nowhere"], "--trace /nowhere"),
     ] {
         let output = run(program, words);
         let message = String::from_utf8_lossy(&output.stderr);

@@ -62,9 +62,9 @@ struct MachineArguments {
     /// CPUs to scale it to [default: 8, or the file's where it has fewer]
     #[arg(long, value_name = "N")]
     cpus: Option<usize>,
-    /// MiB of memory per node [default: 1024, or the file's where it has less]
-    #[arg(long, value_name = "MB")]
-    memory: Option<u64>,
+    /// MiB of memory per node, or of each node as in 512,1024 [default: 1024, or the file's where it has less]
+    #[arg(long, value_name = "MB[,MB...]", value_delimiter = ',')]
+    memory: Vec<u64>,
     /// Nodes without CPUs that stay offline, as `4,6`: the other numbers then have holes
     #[arg(
         long,

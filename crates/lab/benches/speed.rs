@@ -32,7 +32,7 @@ fn options(mode: Option<PluginMode>, agent: &Path) -> Options {
     Options {
         machine_file: machine,
         cpus: Some(8),
-        memory_mb: Some(512),
+        memory_mb: vec![512],
         offline: Default::default(),
         kernel: "newest".into(),
         huge_pages: HugePages::Madvise,

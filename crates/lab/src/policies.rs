@@ -7,16 +7,19 @@ use crate::error::{Error, Result};
 use hither_core::policy::{self, Rung};
 use serde::{Deserialize, Serialize};
 
-/// How a policy is brought about.
+/// How a policy is brought about, beside its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Launch {
-    /// Kernel balancing off, nothing else.
-    FirstTouch,
-    /// `set_mempolicy(MPOL_INTERLEAVE)` over all nodes before exec, nothing else.
+    /// The program alone.
+    Plain,
+    /// `set_mempolicy(MPOL_INTERLEAVE)` over all nodes before exec.
     Interleave,
-    /// Kernel balancing on (`numa_balancing` = 1).
-    Kernel,
+    /// `set_mempolicy(MPOL_WEIGHTED_INTERLEAVE)` over all nodes before exec, weights by the bandwidths that
+    /// firmware tells.
+    Weighted,
+    /// DAMON's schemes move pages between two tiers while the program runs.
+    Damon,
     /// `hither run --policy NAME -- CMD`.
     Hither,
 }
@@ -30,26 +33,63 @@ pub struct LinuxPolicy {
     pub about: &'static str,
     /// How it is brought about.
     pub launch: Launch,
+    /// Files below `/` with what is written to them for the run; what was there comes back after it.
+    pub settings: &'static [(&'static str, &'static str)],
 }
+
+/// The kernel's own moving of pages: 1 balances nodes, 2 promotes from slower tiers.
+pub const BALANCING: &str = "proc/sys/kernel/numa_balancing";
+/// Pages that memory pressure would take from a node go to a slower tier instead.
+pub const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
+
+/// What holds under every policy that says nothing else.
+pub const BASE: &[(&str, &str)] = &[(BALANCING, "0")];
 
 /// All of them; those of hither are in [`policy::TABLE`].
 pub const LINUX: &[LinuxPolicy] = &[
     LinuxPolicy {
         name: "first-touch",
         about: "a page stays on the node that touched it first",
-        launch: Launch::FirstTouch,
+        launch: Launch::Plain,
+        settings: &[],
     },
     LinuxPolicy {
         name: "interleave",
         about: "pages go to all nodes in turn",
         launch: Launch::Interleave,
+        settings: &[],
+    },
+    LinuxPolicy {
+        name: "weighted",
+        about: "pages go to all nodes in turn, to each as its bandwidth is",
+        launch: Launch::Weighted,
+        settings: &[],
     },
     LinuxPolicy {
         name: "kernel",
         about: "the kernel's NUMA balancing moves pages",
-        launch: Launch::Kernel,
+        launch: Launch::Plain,
+        settings: &[(BALANCING, "1")],
+    },
+    LinuxPolicy {
+        name: "kernel-tiering",
+        about: "the kernel promotes hot pages and demotes cold ones",
+        launch: Launch::Plain,
+        settings: &[(BALANCING, "2"), (DEMOTION, "true")],
+    },
+    LinuxPolicy {
+        name: "damon",
+        about: "DAMON promotes hot pages and demotes cold ones",
+        launch: Launch::Damon,
+        settings: &[("sys/module/damon_stat/parameters/enabled", "N")],
     },
 ];
+
+/// The policy of Linux of that name.
+#[must_use]
+pub fn of_linux(name: &str) -> Option<&'static LinuxPolicy> {
+    LINUX.iter().find(|entry| entry.name == name)
+}
 
 /// Which policy on which evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +106,9 @@ impl Choice {
     /// Is a policy, written as above, one of hither?
     #[must_use]
     pub fn is_of_hither(text: &str) -> bool {
-        let name = text.split('@').next();
-        LINUX.iter().all(|entry| Some(entry.name) != name)
+        text.split('@')
+            .next()
+            .is_none_or(|name| of_linux(name).is_none())
     }
 
     /// From `POLICY` or `POLICY@EVIDENCE`; `evidence` is for who names none.
@@ -79,7 +120,7 @@ impl Choice {
             Some((name, own)) => (name, Some(own)),
             None => (text, None),
         };
-        let of_linux = LINUX.iter().find(|entry| entry.name == name);
+        let of_linux = of_linux(name);
         if of_linux.is_none() && policy::TABLE.iter().all(|entry| entry.name != name) {
             let linux = LINUX.iter().map(|entry| entry.name);
             let known: Vec<&str> = linux
@@ -124,9 +165,9 @@ mod tests {
             let error = Choice::parse(text, Rung::Device).unwrap_err();
             error.to_string()
         };
-        assert!(
-            refused("carefour").contains("first-touch, interleave, kernel, none, auto, carrefour")
-        );
+        assert!(refused("carefour").contains(
+            "first-touch, interleave, weighted, kernel, kernel-tiering, damon, none, auto"
+        ));
         assert_eq!(parse("carrefour@pmu").evidence, Rung::Pmu);
         let known = "carrefour@device, carrefour@pmu, carrefour@software";
         assert!(refused("carrefour@ibs").contains(known));

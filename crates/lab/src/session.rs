@@ -48,8 +48,8 @@ pub struct Options {
     pub machine_file: PathBuf,
     /// CPUs to scale it to.
     pub cpus: Option<usize>,
-    /// MiB of each node.
-    pub memory_mb: Option<u64>,
+    /// MiB of memory: nothing, one size for all nodes, or one for each.
+    pub memory_mb: Vec<u64>,
     /// `newest`, `6.12` or a kernel image.
     pub kernel: String,
     /// Nodes that the guest does not get.
@@ -511,15 +511,37 @@ fn machine(options: &Options) -> Result<(Machine, String)> {
         .unwrap_or_else(|| machine.cpu_count().min(DEFAULT_CPUS));
     let machine = scale::scale(&machine, cpus)
         .map_err(|error| Error::bad(error.to_string(), "choose another --cpus"))?;
-    let memory = |node: &hither_core::machine::Node| {
-        options
-            .memory_mb
-            .unwrap_or_else(|| node.memory_mb.min(DEFAULT_MEMORY_MB))
-    };
     let scaling = machine.scaling.clone();
+    let sizes = memory_of(&machine, &options.memory_mb)?;
+    let memory = |node: &hither_core::machine::Node| {
+        machine
+            .node_position(node.id)
+            .map_or(node.memory_mb, |position| sizes[position])
+    };
     let machine = scale::with_memory_mb(&machine, &memory)
         .map_err(|error| Error::bad(error.to_string(), "choose another --memory"))?;
     Ok((machine, scaling))
+}
+
+/// MiB of each node, by position, for what `--memory` asks: nothing, one size for all, or one for each.
+fn memory_of(machine: &Machine, asked_mb: &[u64]) -> Result<Vec<u64>> {
+    let nodes = &machine.nodes;
+    match asked_mb {
+        [] => Ok((nodes.iter())
+            .map(|node| node.memory_mb.min(DEFAULT_MEMORY_MB))
+            .collect()),
+        &[all] => Ok(vec![all; nodes.len()]),
+        each if each.len() == nodes.len() => Ok(each.to_vec()),
+        each => Err(Error::bad(
+            format!(
+                "--memory names {} sizes, {} has {}",
+                each.len(),
+                machine.name,
+                crate::compare::nodes(nodes.len())
+            ),
+            "give one size for all nodes, or one for each as in 512,1024",
+        )),
+    }
 }
 
 /// The guest's memory is taken as it is touched, but more than the host has cannot end well.

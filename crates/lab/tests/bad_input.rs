@@ -20,7 +20,7 @@ fn options(folder: &Path) -> Options {
     Options {
         machine_file: machine("opteron8385"),
         cpus: None,
-        memory_mb: None,
+        memory_mb: Vec::new(),
         offline: Default::default(),
         kernel: kernel.to_str().unwrap().to_owned(),
         huge_pages: HugePages::Madvise,
@@ -100,16 +100,20 @@ fn sizes_that_do_not_fit_the_machine() {
     refused(|options, _| options.cpus = Some(0), &["--cpus"]);
     refused(|options, _| options.cpus = Some(1000), &["16", "--cpus"]);
     refused(
-        |options, _| options.memory_mb = Some(1),
+        |options, _| options.memory_mb = vec![1],
         &["1 MiB", "--memory"],
     );
     refused(
-        |options, _| options.memory_mb = Some(u64::MAX),
+        |options, _| options.memory_mb = vec![u64::MAX],
         &["--memory"],
     );
     refused(
-        |options, _| options.memory_mb = Some(16 << 20),
+        |options, _| options.memory_mb = vec![16 << 20],
         &["67108864 MiB", "--memory "],
+    );
+    refused(
+        |options, _| options.memory_mb = vec![512, 1024],
+        &["--memory names 2 sizes", "4 nodes", "512,1024"],
     );
     refused(
         |options, _| {

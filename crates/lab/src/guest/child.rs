@@ -1,10 +1,12 @@
 //! Starting the program under a policy.
 
+use super::rivals::memory_nodes;
 use super::wants_input;
 use crate::image::AGENT_PATH;
 use crate::os;
 use crate::policies::Launch;
 use crate::protocol::{Job, MACHINE_PATH, RunSpec, Stdin};
+use hither_linux::root::Root;
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
@@ -16,6 +18,8 @@ use std::process::{Command, Stdio};
 pub const REPORT_PATH: &str = "/hither/report.json";
 /// `MPOL_INTERLEAVE` of `linux/mempolicy.h`.
 const MPOL_INTERLEAVE: libc::c_long = 3;
+/// `MPOL_WEIGHTED_INTERLEAVE`, of Linux 6.9.
+const MPOL_WEIGHTED_INTERLEAVE: libc::c_long = 6;
 /// Bits of a node mask: the lab has at most 8 nodes.
 const MASK_BITS: usize = 64;
 
@@ -42,10 +46,14 @@ pub fn start(job: &Job, spec: &RunSpec) -> io::Result<Started> {
     let mut command = command(job, spec);
     let (clock, clock_writer) = pipe()?;
     let clock_fd = clock_writer.as_raw_fd();
-    let interleave = if spec.launch == Launch::Interleave {
-        Some(memory_node_mask()?)
-    } else {
-        None
+    let mode = match spec.launch {
+        Launch::Interleave => Some(MPOL_INTERLEAVE),
+        Launch::Weighted => Some(MPOL_WEIGHTED_INTERLEAVE),
+        Launch::Plain | Launch::Damon | Launch::Hither => None,
+    };
+    let policy = match mode {
+        Some(mode) => Some((mode, memory_node_mask()?)),
+        None => None,
     };
     let terminal = job.stdin == Stdin::Terminal;
     let (leader, ends) = if terminal {
@@ -74,13 +82,9 @@ pub fn start(job: &Job, spec: &RunSpec) -> io::Result<Started> {
             if terminal {
                 libc::ioctl(0, libc::TIOCSCTTY, 0);
             }
-            if let Some(mask) = interleave {
-                let result = libc::syscall(
-                    libc::SYS_set_mempolicy,
-                    MPOL_INTERLEAVE,
-                    &raw const mask,
-                    MASK_BITS,
-                );
+            if let Some((mode, mask)) = policy {
+                let result =
+                    libc::syscall(libc::SYS_set_mempolicy, mode, &raw const mask, MASK_BITS);
                 if result != 0 {
                     return Err(io::Error::last_os_error());
                 }
@@ -141,12 +145,7 @@ fn command(job: &Job, spec: &RunSpec) -> Command {
 
 /// Bit per node that has memory.
 fn memory_node_mask() -> io::Result<u64> {
-    // A line such as `0-3`.
-    let path = "/sys/devices/system/node/has_memory";
-    let text = fs::read_to_string(path)?;
-    let nodes: hither_core::set::NodeSet = text
-        .parse()
-        .map_err(|error| io::Error::other(format!("{path}: {error}")))?;
+    let nodes = memory_nodes(&Root::host()).map_err(io::Error::other)?;
     Ok(nodes
         .iter()
         .filter(|node| (node.0 as usize) < MASK_BITS)

@@ -7,15 +7,17 @@
 
 mod child;
 mod counters;
+mod damon;
 mod files;
 mod port;
 mod relay;
+mod rivals;
 mod system;
 
-use crate::policies::Launch;
 use crate::protocol::{self, Hello, Job, Kind, RunEnded, RunSpec, Stdin};
 use counters::Meter;
 use hither_core::policy::Rung;
+use hither_linux::root::Root;
 use port::Port;
 use std::fs;
 use std::process::ExitCode;
@@ -87,6 +89,7 @@ fn serve(port: &mut Port) -> Result<()> {
     if let Err(reason) = system::loopback_up() {
         port.notice(&format!("no loopback network: {reason}"))?;
     }
+    rivals::check(&job, &Root::host())?;
     let meter = if job.opium {
         Some(Meter::open()?)
     } else {
@@ -116,7 +119,8 @@ fn run(
     if spec.reset {
         system::reset()?;
     }
-    system::set_balancing(spec.launch == Launch::Kernel)?;
+    let root = Root::host();
+    let held = rivals::hold(&spec.policy, &root)?;
     if let Some(meter) = meter {
         hidden.set(spec.evidence == Rung::Software)?;
         meter.device().set_pmu_only(spec.evidence == Rung::Pmu);
@@ -135,6 +139,7 @@ fn run(
                 126
             };
             port.notice(&format!("{} cannot be run: {failure}", spec.argv[0]))?;
+            held.put_back(&root)?;
             return Ok(RunEnded {
                 status,
                 start_ns: 0,
@@ -145,6 +150,7 @@ fn run(
         }
     };
     let ended = relay.follow(port, child)?;
+    held.put_back(&root)?;
     let report = fs::read_to_string(child::REPORT_PATH).ok();
     let report = report.and_then(|text| serde_json::from_str(&text).ok());
     Ok(RunEnded { report, ..ended })

@@ -163,16 +163,6 @@ pub fn check_nodes(expected: &[Option<String>]) -> Result<()> {
     Ok(())
 }
 
-/// Switches the kernel's own NUMA balancing.
-pub fn set_balancing(on: bool) -> Result<()> {
-    let path = "/proc/sys/kernel/numa_balancing";
-    // A machine of one node has no such setting, and nothing to balance.
-    if !Path::new(path).exists() {
-        return Ok(());
-    }
-    fs::write(path, if on { "1" } else { "0" }).map_err(doing(format!("writing {path}")))
-}
-
 /// Puts the system into the state in which every run starts: no process but this one, no cached
 /// files, no fragments, empty scratch directories.
 pub fn reset() -> Result<()> {

@@ -109,7 +109,7 @@ fn job() -> Job {
             argv: vec!["./a b".into(), "--x=\"1\"".into()],
             program: "/home/u/a b".into(),
             policy: "kernel".into(),
-            launch: Launch::Kernel,
+            launch: Launch::Plain,
             evidence: Rung::Software,
             reset: true,
         }],

@@ -1,0 +1,143 @@
+//! Latencies by second: counts in steps that grow with the value, so that a quantile is right to an eighth.
+
+use std::time::Duration;
+
+/// log2 of the steps between two powers of two.
+const STEP_BITS: u32 = 3;
+/// Steps up to 2^40 ns, 18 minutes.
+const STEPS: usize = (40 - STEP_BITS as usize + 1) << STEP_BITS;
+
+/// Of one thread or of all.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies(Vec<Second>);
+
+#[derive(Clone, Debug)]
+struct Second {
+    sum_ns: u64,
+    steps: Vec<u32>,
+}
+
+impl Default for Second {
+    fn default() -> Self {
+        Self {
+            sum_ns: 0,
+            steps: vec![0; STEPS],
+        }
+    }
+}
+
+impl Latencies {
+    /// Adds a request that ended at `at` and took `took`.
+    pub fn add(&mut self, at: Duration, took: Duration) {
+        let second = at.as_secs() as usize;
+        if second >= self.0.len() {
+            self.0.resize_with(second + 1, Second::default);
+        }
+        let second = &mut self.0[second];
+        let ns = took.as_nanos() as u64;
+        second.sum_ns += ns;
+        second.steps[step(ns)] += 1;
+    }
+
+    /// Adds another thread's.
+    pub fn merge(&mut self, other: &Self) {
+        let longest = self.0.len().max(other.0.len());
+        self.0.resize_with(longest, Second::default);
+        for (own, more) in self.0.iter_mut().zip(&other.0) {
+            own.sum_ns += more.sum_ns;
+            for (own, more) in own.steps.iter_mut().zip(&more.steps) {
+                *own += more;
+            }
+        }
+    }
+
+    /// Requests that ended in a second, counted from 0.
+    #[must_use]
+    pub fn requests(&self, second: usize) -> u64 {
+        let steps = self.0.get(second).map(|second| second.steps.iter());
+        steps.map_or(0, |steps| steps.map(|&count| u64::from(count)).sum())
+    }
+
+    /// Requests of all seconds.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        (0..self.0.len()).map(|second| self.requests(second)).sum()
+    }
+
+    /// Mean latency in ns; `None` without requests.
+    #[must_use]
+    pub fn mean_ns(&self, second: usize) -> Option<f64> {
+        let count = self.requests(second);
+        let sum = self.0.get(second)?.sum_ns;
+        (count > 0).then(|| sum as f64 / count as f64)
+    }
+
+    /// The latency in ns that so large a share of requests did not exceed, an eighth more at most; `None`
+    /// without requests.
+    #[must_use]
+    pub fn quantile_ns(&self, second: usize, share: f64) -> Option<f64> {
+        let count = self.requests(second);
+        let wanted = (count as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        let steps = self.0.get(second)?.steps.iter();
+        let found = steps.enumerate().find(|&(_, &count)| {
+            seen += u64::from(count);
+            seen >= wanted && seen > 0
+        });
+        found.map(|(step, _)| end_ns(step))
+    }
+}
+
+/// The step of a value: the position of its highest bit and the bits after that.
+fn step(ns: u64) -> usize {
+    let ns = ns.max(1 << STEP_BITS);
+    let power = ns.ilog2();
+    let within = (ns >> (power - STEP_BITS)) as usize - (1 << STEP_BITS);
+    let step = ((power - STEP_BITS) as usize) << STEP_BITS | within;
+    step.min(STEPS - 1)
+}
+
+/// The end of a step in ns.
+fn end_ns(step: usize) -> f64 {
+    let (power, within) = (step >> STEP_BITS, step & ((1 << STEP_BITS) - 1));
+    ((1 << STEP_BITS) + within + 1) as f64 * (power as f64).exp2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_ends_at_most_an_eighth_above_what_it_holds() {
+        for ns in [8u64, 9, 15, 16, 100, 1000, 12_345, 999_999_999] {
+            let end = end_ns(step(ns));
+            assert!(
+                end > ns as f64 && end <= ns as f64 * 1.125 + 1e-9,
+                "{ns}: {end}"
+            );
+        }
+        assert_eq!(step(0), step(8));
+        assert_eq!(step(u64::MAX), STEPS - 1);
+    }
+
+    #[test]
+    fn mean_and_quantile_of_a_second() {
+        let mut one = Latencies::default();
+        for ns in 1..=99 {
+            one.add(Duration::from_millis(1500), Duration::from_nanos(ns * 1000));
+        }
+        let mut other = Latencies::default();
+        other.add(Duration::from_millis(1999), Duration::from_micros(100));
+        other.add(Duration::from_millis(2000), Duration::from_micros(7));
+        one.merge(&other);
+        assert_eq!(
+            (one.requests(0), one.requests(1), one.total()),
+            (0, 100, 101)
+        );
+        assert_eq!(one.mean_ns(1), Some(50_500.0));
+        let p99 = one.quantile_ns(1, 0.99).unwrap();
+        assert!((99_000.0..=99_000.0 * 1.125).contains(&p99), "{p99}");
+        assert_eq!((one.mean_ns(0), one.quantile_ns(0, 0.99)), (None, None));
+        assert_eq!(one.quantile_ns(9, 0.99), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! `scan`: a hot part of memory, and a thread that reads everything from one end to the other all the time.
+//!
+//! The hot part is hotspot's, one that stays. The reader touches each line once a pass: whoever takes what
+//! was touched last for hot puts the reader's pages where the hot ones should be. What the other threads
+//! achieve beside what they achieve without the reader (`--no-scan`) is the resistance to scans.
+
+use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::counted::Counted;
+use crate::hotspot::{self, Done, HOT, HOT_ACCESSES, Pattern};
+use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
+use crate::series::{self, Series};
+use crate::team::{Member, Team, part};
+use std::time::{Duration, Instant};
+
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
+/// Lines that are read between two looks at the clock: 256 KiB.
+const STRIDE_LINES: usize = 4096;
+
+/// The program.
+pub const PROGRAM: Program = Program {
+    name: "scan",
+    about: "Random updates, most of them of a hot part of memory, while one more thread reads all of it \
+            again and again.",
+    operand: None,
+    options: &[
+        Opt {
+            help: "threads, 2 to 1024; the last one reads",
+            ..cli::THREADS
+        },
+        Opt {
+            name: "mb",
+            value: Some("MB"),
+            default: "64",
+            help: "size of the memory",
+        },
+        HOT,
+        HOT_ACCESSES,
+        Opt {
+            name: "no-scan",
+            value: None,
+            default: "",
+            help: "the last thread does nothing",
+        },
+        Opt {
+            name: "seconds",
+            value: Some("S"),
+            default: "10",
+            help: "how long it runs",
+        },
+        NODE,
+        FIRST_NODE,
+        HUGE,
+        cli::PIN,
+        cli::NO_PIN,
+    ],
+    run,
+};
+
+fn run(args: &Args) -> Result<Report, Failure> {
+    let team = Team::from_args(args)?;
+    let workers = team.threads() - 1;
+    if workers == 0 {
+        return Err(cli::usage(
+            "scan needs 2 threads or more, one of which reads: give --threads 2".to_owned(),
+        ));
+    }
+    let mb = args.number("mb", 1..=1 << 18)?;
+    let hot = args.number(HOT.name, 1..=100)?;
+    let share = args.number(HOT_ACCESSES.name, 0..=100)?;
+    let seconds = args.number("seconds", 1..=1 << 16)?;
+    let start = Start::from_args(args)?;
+    let started = Instant::now();
+    let region = Region::new((mb as usize) << 20, start.placement)?;
+    let table = Counted::new(&region);
+    start.written(&region)?;
+    let parts = Parts::new(&table);
+    // A line for every thread in each group, so that the reader's are those that nobody updates.
+    let pattern = Pattern::new(table.lines(), team.threads(), hot, share, 0);
+    let setup = started.elapsed().as_secs_f64();
+    let limit = Duration::from_secs(seconds);
+    let reads = !args.has("no-scan");
+    let results = team.run(|member| {
+        member.measure(|| match member.id < workers {
+            true => hotspot::update(member, &table, &pattern, limit),
+            false if reads => read(member, &table, &parts, limit),
+            false => Done::default(),
+        })
+    })?;
+    let (mut updates, mut wrong) = (Series::default(), 0);
+    for ((own, amiss), _) in &results[..workers] {
+        updates.merge(own);
+        wrong += amiss;
+    }
+    let ((read_bytes, amiss), _) = &results[workers];
+    wrong += amiss;
+    let title = format!(
+        "scan: {workers} threads and {}, {mb} MB, {hot} % hot with {share} % of accesses",
+        if reads { "a reader" } else { "no reader" }
+    );
+    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = series::lines(report, seconds, |second| {
+        let read_mb = read_bytes.at(second) >> 20;
+        format!("updates {} read_mb {read_mb}", updates.at(second))
+    });
+    let took = results[0].1;
+    let rate = updates.total() as f64 / took;
+    Ok(report
+        .line("updates_per_second", format!("{rate:.0}"))
+        .line(
+            "read_gbs",
+            format!("{:.3}", read_bytes.total() as f64 / took / 1e9),
+        )
+        .line("wrong_words", wrong)
+        .finish(took, table.checksum(updates.total(), wrong)))
+}
+
+/// What each stretch that the reader reads at a time must add up to.
+struct Parts(Vec<u64>);
+
+impl Parts {
+    fn new(table: &Counted<'_>) -> Self {
+        let count = table.lines().div_ceil(STRIDE_LINES);
+        let sum = |id| table.sum(part(table.lines(), count, id));
+        Self((0..count).map(sum).collect())
+    }
+}
+
+/// Reads all stretches one after the other until the time is over: bytes by second, and stretches that did
+/// not add up.
+#[inline(never)]
+fn read(member: &Member<'_>, table: &Counted<'_>, parts: &Parts, limit: Duration) -> Done {
+    debug_assert_eq!(member.id, member.threads - 1);
+    let (mut bytes, mut wrong) = (Series::default(), 0);
+    let began = Instant::now();
+    let count = parts.0.len();
+    for (id, &expected) in parts.0.iter().enumerate().cycle() {
+        let lines = part(table.lines(), count, id);
+        let length = lines.len() as u64 * LINE_BYTES;
+        wrong += u64::from(table.sum(lines) != expected);
+        let now = began.elapsed();
+        bytes.add(now.min(limit), length);
+        if now >= limit {
+            break;
+        }
+    }
+    (bytes, wrong)
+}
