@@ -9,8 +9,8 @@
 
 use crate::backend::Outcome;
 use crate::instance::{Held, Instance, Taken};
-use crate::layout::{Colour, FLAG_HIGH};
-use crate::record::{Asked, RequestId, Status};
+use crate::layout::Colour;
+use crate::record::{Asked, FLAG_HIGH, RequestId, Status};
 use crate::region::Region;
 use crate::sync::quietly;
 use crate::{free_list, notify, queue, staging};
