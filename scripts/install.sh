@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: install.sh BUILT
 # Installs the command from the folder that cargo built it in: program, shim, the laboratory's plugin,
-# machine files, manual pages, completions, and what the daemon needs: its units, its configuration, the
-# dashboard and alerts over its metrics. `make install` calls it. Folders come from the environment: PREFIX
+# machine files, manual pages, completions, Slurm's scripts, and what the daemon needs: its units, its
+# configuration, the dashboard and alerts over its metrics. `make install` calls it. Folders come from the environment: PREFIX
 # (/usr/local), MANDIR, SYSCONFDIR, and DESTDIR before all of them, for packagers. The parts lie in
 # $PREFIX/lib/hither and $PREFIX/share/hither, where the program looks from its own place (crates/linux,
 # parts.rs). SYSCONFDIR is /etc where PREFIX is /usr or /usr/local, else $PREFIX/etc, so that an installation
@@ -61,3 +61,5 @@ for kind in grafana prometheus; do
     install -m 644 "$file" "$share/hither/$kind/"
   done
 done
+install -d "$share/hither/slurm"
+install -m 755 "$tree"/packaging/slurm/{prolog,epilog}.sh "$share/hither/slurm/"

@@ -5,6 +5,7 @@
 //! number; both say what is wrong, where, and how to mend it. Calls that may take long run without
 //! the interpreter's lock.
 
+mod daemon;
 mod memory;
 mod mover;
 mod set;
@@ -31,6 +32,8 @@ fn raised(error: hither_linux::Error) -> PyErr {
 /// Memory, threads and moves on resource sets.
 #[pymodule]
 mod _hither {
+    #[pymodule_export]
+    use crate::daemon::{opt_in, opt_out};
     #[pymodule_export]
     use crate::memory::{Memory, Residency, bind_range, nodes_by_page, residency};
     #[pymodule_export]

@@ -10,7 +10,13 @@ use std::path::Path;
 pub const PATH: &str = "crates/capi/include/hither.h";
 
 /// The files that define the interface, in the order of the header.
-const SOURCES: [&str; 4] = ["constants.rs", "types.rs", "calls.rs", "placement.rs"];
+const SOURCES: [&str; 5] = [
+    "constants.rs",
+    "types.rs",
+    "calls.rs",
+    "placement.rs",
+    "opting.rs",
+];
 
 const TOP: &str = "\
 /*
@@ -19,7 +25,8 @@ const TOP: &str = "\
  *
  * Every call may be made by any thread at any time, but not in a signal handler. A number below 0
  * is an error (HITHER_E*); hither_last_error() says what is wrong, where, and how to mend it. A
- * child after fork() finds every call refused with HITHER_EFORK.
+ * child after fork() finds every call refused with HITHER_EFORK, but for hither_opt_out() and
+ * hither_opt_in().
  *
  * Generated from crates/capi/src by `cargo xtask gen`: change it there.
  */";

@@ -4,7 +4,8 @@
  *
  * Every call may be made by any thread at any time, but not in a signal handler. A number below 0
  * is an error (HITHER_E*); hither_last_error() says what is wrong, where, and how to mend it. A
- * child after fork() finds every call refused with HITHER_EFORK.
+ * child after fork() finds every call refused with HITHER_EFORK, but for hither_opt_out() and
+ * hither_opt_in().
  *
  * Generated from crates/capi/src by `cargo xtask gen`: change it there.
  */
@@ -26,6 +27,9 @@
 
 // Success.
 #define HITHER_OK 0
+
+// The daemon refuses; hither_last_error() says why.
+#define HITHER_EPERM -1
 
 // No mover has this name.
 #define HITHER_ENOENT -2
@@ -56,6 +60,9 @@
 
 // The kernel cannot do it, or does not let this process; hither_last_error() says what it takes.
 #define HITHER_ENOSYS -38
+
+// No daemon answers; hither_last_error() says where it was looked for.
+#define HITHER_ECONNREFUSED -111
 
 // Too late to cancel: the request runs or is finished, and will be retrieved as usual.
 #define HITHER_EALREADY -114
@@ -331,8 +338,7 @@ int hither_free_request(struct hither_request *request);
 //
 // Returns 0. Errors, after which the request is still the caller's and unchanged: HITHER_EFAULT
 // (NULL), HITHER_EINVAL (no request of an open mover, freed, or a field without meaning;
-// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EFORK. The request is
-// lost with HITHER_ECORRUPT.
+// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EFORK.
 int hither_submit_request(struct hither_request *request);
 
 // Cancels a submitted request that has not begun. Cancelled or not, it is still to be retrieved.
@@ -482,6 +488,21 @@ int hither_where(const void *address,
                  uint64_t *nodes,
                  size_t node_count,
                  struct hither_residency *residency);
+
+// Has the daemon leave this process alone until it ends, and the children that it makes from now on: no
+// page of theirs is moved. Pages that were moved stay where they are. Blocks until the daemon has answered,
+// 10 seconds at most. Also in a child after fork().
+//
+// Returns 0. Errors: HITHER_ECONNREFUSED (no daemon answers), HITHER_EPERM (it refuses).
+int hither_opt_out(void);
+
+// Lets the daemon look after this process: takes hither_opt_out() back, and is as HITHER=on in the
+// environment for targets with `opt_in = true`. Blocks as hither_opt_out() does.
+//
+// Returns 0, also where no target takes the process. Errors: HITHER_ECONNREFUSED (no daemon answers),
+// HITHER_EPERM (HITHER=off is in the environment that this process was executed with, or its control group
+// says so).
+int hither_opt_in(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -100,8 +100,7 @@ pub extern "C" fn hither_free_request(request: *mut HitherRequest) -> c_int {
 ///
 /// Returns 0. Errors, after which the request is still the caller's and unchanged: HITHER_EFAULT
 /// (NULL), HITHER_EINVAL (no request of an open mover, freed, or a field without meaning;
-/// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EFORK. The request is
-/// lost with HITHER_ECORRUPT.
+/// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EFORK.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_submit_request(request: *mut HitherRequest) -> c_int {
     number(|| registry::with_request(request, Instance::submit).map(|()| HITHER_OK))

@@ -11,6 +11,8 @@ pub const HITHER_VERSION_PATCH: u32 = 0;
 
 /// Success.
 pub const HITHER_OK: c_int = 0;
+/// The daemon refuses; hither_last_error() says why.
+pub const HITHER_EPERM: c_int = -1;
 /// No mover has this name.
 pub const HITHER_ENOENT: c_int = -2;
 /// The structure is larger than the library knows, and what it does not know is not zero.
@@ -31,6 +33,8 @@ pub const HITHER_EBUSY: c_int = -16;
 pub const HITHER_EINVAL: c_int = -22;
 /// The kernel cannot do it, or does not let this process; hither_last_error() says what it takes.
 pub const HITHER_ENOSYS: c_int = -38;
+/// No daemon answers; hither_last_error() says where it was looked for.
+pub const HITHER_ECONNREFUSED: c_int = -111;
 /// Too late to cancel: the request runs or is finished, and will be retrieved as usual.
 pub const HITHER_EALREADY: c_int = -114;
 /// Somebody wrote over the mover's queues. Close it; its requests are lost.

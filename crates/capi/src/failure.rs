@@ -1,9 +1,9 @@
 //! Failures: a code for programs, a sentence for people, and the boundary that no panic crosses.
 
 use crate::constants::{
-    HITHER_E2BIG, HITHER_EAGAIN, HITHER_EALREADY, HITHER_EBADF, HITHER_EBUSY, HITHER_ECORRUPT,
-    HITHER_EFAULT, HITHER_EFORK, HITHER_EINTERNAL, HITHER_EINVAL, HITHER_ENOENT, HITHER_ENOMEM,
-    HITHER_ENOSYS, HITHER_OK,
+    HITHER_E2BIG, HITHER_EAGAIN, HITHER_EALREADY, HITHER_EBADF, HITHER_EBUSY, HITHER_ECONNREFUSED,
+    HITHER_ECORRUPT, HITHER_EFAULT, HITHER_EFORK, HITHER_EINTERNAL, HITHER_EINVAL, HITHER_ENOENT,
+    HITHER_ENOMEM, HITHER_ENOSYS, HITHER_EPERM, HITHER_OK,
 };
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int};
@@ -102,6 +102,7 @@ pub(crate) fn last_text() -> *const c_char {
 pub(crate) fn meaning(code: c_int) -> &'static CStr {
     match code {
         HITHER_OK => c"success",
+        HITHER_EPERM => c"the daemon refuses",
         HITHER_ENOENT => c"no mover has this name",
         HITHER_E2BIG => c"the structure is newer than the library",
         HITHER_EBADF => c"the handle names no open mover of this process",
@@ -112,6 +113,7 @@ pub(crate) fn meaning(code: c_int) -> &'static CStr {
         HITHER_EBUSY => c"the request is submitted and not yet retrieved",
         HITHER_EINVAL => c"an argument or a field of the request has no meaning",
         HITHER_ENOSYS => c"the kernel cannot do it, or does not let this process",
+        HITHER_ECONNREFUSED => c"no daemon answers",
         HITHER_EALREADY => c"too late to cancel",
         HITHER_ECORRUPT => c"the queues were written over",
         HITHER_EINTERNAL => c"an error in the library itself",

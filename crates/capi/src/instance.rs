@@ -8,8 +8,8 @@
 
 use crate::constants::{
     HITHER_CANCELLED, HITHER_DONE, HITHER_EAGAIN, HITHER_EALREADY, HITHER_EBUSY, HITHER_ECORRUPT,
-    HITHER_EINVAL, HITHER_FAILED, HITHER_MIGRATE, HITHER_PRIORITY_HIGH, HITHER_RACE_BLOCK,
-    HITHER_RACE_FAIL, HITHER_REPLICATE, HITHER_SUBMITTED,
+    HITHER_EFORK, HITHER_EINVAL, HITHER_FAILED, HITHER_MIGRATE, HITHER_PRIORITY_HIGH,
+    HITHER_RACE_BLOCK, HITHER_RACE_FAIL, HITHER_REPLICATE, HITHER_SUBMITTED,
 };
 use crate::failure::{Failure, Outcome};
 use crate::types::HitherRequest;
@@ -176,7 +176,7 @@ impl Instance {
         // SAFETY: the program has passed the structure to this thread, which has it to itself.
         let asked = unsafe { cell.read() };
         check(&asked)?;
-        let request = self.mover.request().ok_or_else(|| self.no_request())?;
+        let request = self.mover.request().ok_or_else(no_request)?;
         let request = fill(request, &asked).tag(index.into());
         let submitted = HitherRequest {
             status: HITHER_SUBMITTED,
@@ -186,7 +186,7 @@ impl Instance {
         unsafe { cell.write(submitted) };
         self.mover.submit(request).map_err(|rejected| {
             if rejected.request.is_none() {
-                return self.corrupt();
+                return Failure::new(HITHER_EFORK, rejected.reason.to_string());
             }
             // SAFETY: it was not submitted, so that it is still this thread's.
             unsafe { cell.write(asked) };
@@ -201,12 +201,9 @@ impl Instance {
     /// A completed structure, now the program's, or null. Never blocks.
     pub(crate) fn retrieve(&self) -> Outcome<*mut HitherRequest> {
         let Some(completion) = self.mover.retrieve() else {
-            return match self.mover.check() {
-                Ok(()) => Ok(ptr::null_mut()),
-                Err(_) => Err(self.corrupt()),
-            };
+            return Ok(ptr::null_mut());
         };
-        // The tag came through memory that the program could write over.
+        // The tag came through memory that a stray write of the program can hit.
         let index = u16::try_from(completion.tag).unwrap_or(u16::MAX);
         let stage = self.stages.get(usize::from(index));
         let Some(stage) = stage.filter(|at| at.stage.load(Ordering::Acquire) == IN_FLIGHT) else {
@@ -266,16 +263,6 @@ impl Instance {
         }
     }
 
-    fn no_request(&self) -> Failure {
-        match self.mover.check() {
-            Ok(()) => Failure::new(
-                HITHER_EAGAIN,
-                "the mover has no request free: retrieve some",
-            ),
-            Err(_) => self.corrupt(),
-        }
-    }
-
     fn corrupt(&self) -> Failure {
         let text = format!(
             "the queues of handle {} were written over, so that its requests are lost: look for \
@@ -284,6 +271,13 @@ impl Instance {
         );
         Failure::new(HITHER_ECORRUPT, text)
     }
+}
+
+fn no_request() -> Failure {
+    Failure::new(
+        HITHER_EAGAIN,
+        "the mover has no request free: retrieve some",
+    )
 }
 
 /// What the mover cannot see or would call by another name.

@@ -3,14 +3,15 @@
 //! The service is modelled on the user interface of memif (Lin and Liu, "memif: Towards Programming Heterogeneous
 //! Memory Asynchronously", ASPLOS 2016, section 4.1): a program written from the paper's figure 2
 //! compiles with its names changed. `include/hither.h` is made from [`constants`], [`types`] and
-//! the functions in [`calls`] and [`placement`] (`cargo xtask gen`); the manual is in `docs/man`.
+//! the functions in [`calls`], [`placement`] and [`opting`] (`cargo xtask gen`); the manual is in `docs/man`.
 //!
 //! What always holds, whatever a program passes:
 //! - A handle and a request are looked up before they are used; what is not found is an error.
 //!   Only memory that the program names as its own (a name, a configuration, a buffer for text) is
 //!   taken at its word, as C must.
 //! - No panic leaves the library ([`failure::guarded`]).
-//! - A child after `fork` finds every call refused ([`lifetime`]).
+//! - A child after `fork` finds every call refused ([`lifetime`]) but those of [`opting`], which need nothing
+//!   of the parent's.
 
 mod allocations;
 pub mod calls;
@@ -19,11 +20,13 @@ mod failure;
 mod instance;
 mod lifetime;
 mod open;
+pub mod opting;
 pub mod placement;
 mod registry;
 pub mod types;
 
 pub use calls::*;
 pub use constants::*;
+pub use opting::*;
 pub use placement::*;
 pub use types::{HitherConfig, HitherRequest, HitherResidency};

@@ -52,6 +52,7 @@ AT(hither_config, cpu_count, 64, 8);
 /* Numbers that programs have compiled in. */
 #define IS(name, number) _Static_assert(name == number, #name)
 IS(HITHER_OK, 0);
+IS(HITHER_EPERM, -1);
 IS(HITHER_ENOENT, -2);
 IS(HITHER_E2BIG, -7);
 IS(HITHER_EBADF, -9);
@@ -61,6 +62,7 @@ IS(HITHER_ENOMEM, -12);
 IS(HITHER_EFAULT, -14);
 IS(HITHER_EBUSY, -16);
 IS(HITHER_EINVAL, -22);
+IS(HITHER_ECONNREFUSED, -111);
 IS(HITHER_EALREADY, -114);
 IS(HITHER_ECORRUPT, -117);
 IS(HITHER_EINTERNAL, -131);

@@ -3,4 +3,5 @@
 mod abi;
 mod calls;
 mod common;
+mod opting;
 mod programs;

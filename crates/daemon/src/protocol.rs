@@ -25,7 +25,7 @@ pub struct Question {
     /// About whom, by target or by scope; all that who asks may see where it is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
-    /// Whom to leave alone, of `opt_out`.
+    /// Whom `opt_out` and `opt_in` are about: who asks, where it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
 }
@@ -46,6 +46,8 @@ pub enum Ask {
     Undo,
     /// Leaves a process alone until it ends.
     OptOut,
+    /// Looks after a process: takes `OptOut` back, and is as `HITHER=on` in its environment.
+    OptIn,
 }
 
 impl Question {

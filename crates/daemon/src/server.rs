@@ -160,15 +160,18 @@ pub fn serve_control(listener: UnixListener, desk: &Arc<Desk>) -> io::Result<()>
             let Ok(peer) = rustix::net::sockopt::socket_peercred(stream.as_fd()) else {
                 continue;
             };
-            let user = peer.uid.as_raw();
-            let Some(entered) = desk.enter(user) else {
+            let asker = Asker {
+                user: peer.uid.as_raw(),
+                pid: peer.pid.as_raw_nonzero().get(),
+            };
+            let Some(entered) = desk.enter(asker.user) else {
                 // The person learns why.
                 let _ = stream.set_write_timeout(Some(PATIENCE));
                 let _ = (&stream).write_all(&line(&failed("too many connections; try again")));
                 continue;
             };
             let _ = spawn("hither-asked", move || {
-                let _ = talk(&stream, user, &entered.0);
+                let _ = talk(&stream, asker, &entered.0);
             });
         }
     })
@@ -204,7 +207,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Answers questions of one connection until it is closed.
-fn talk(stream: &UnixStream, user: u32, desk: &Arc<Desk>) -> io::Result<()> {
+fn talk(stream: &UnixStream, asker: Asker, desk: &Arc<Desk>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut reader = BufReader::new(stream);
@@ -219,7 +222,7 @@ fn talk(stream: &UnixStream, user: u32, desk: &Arc<Desk>) -> io::Result<()> {
         }
         let is_whole = question.ends_with(b"\n");
         let answer = match is_whole || got < MOST_BYTES {
-            true => answer(&question, user, desk),
+            true => answer(&question, asker, desk),
             false => failed(&format!("a question has {MOST_BYTES} bytes at most")),
         };
         (&*stream).write_all(&line(&answer))?;
@@ -239,8 +242,15 @@ fn failed(why: &str) -> Value {
     json!({ "hither": VERSION, "error": why })
 }
 
+/// Who is at the other end, as the kernel tells.
+#[derive(Clone, Copy)]
+struct Asker {
+    user: u32,
+    pid: i32,
+}
+
 /// What a user is answered.
-fn answer(question: &[u8], user: u32, desk: &Desk) -> Value {
+fn answer(question: &[u8], Asker { user, pid: own }: Asker, desk: &Desk) -> Value {
     let question = match Question::parse(question) {
         Ok(question) => question,
         Err(why) => return failed(&why),
@@ -269,8 +279,8 @@ fn answer(question: &[u8], user: u32, desk: &Desk) -> Value {
                 .map(|entry| json!({ "text": entry.to_string(), "entry": entry }));
             json!({ "hither": VERSION, "schema": "hither.explain/1", "seconds": seen.seconds, "log": texts.collect::<Vec<_>>() })
         }
-        Ask::OptOut => match question.pid {
-            None => failed("opt_out needs a pid"),
+        Ask::OptOut | Ask::OptIn => match question.pid {
+            None => ordered(desk, question.ask, Vec::new(), Some(own)),
             Some(pid) if !may_speak_for(user, pid) => failed("there is no such process of yours"),
             Some(pid) => ordered(desk, question.ask, Vec::new(), Some(pid)),
         },

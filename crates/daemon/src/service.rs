@@ -475,12 +475,20 @@ impl Service {
 
     fn obey(&mut self, order: &Order) -> Result<Vec<String>, String> {
         if let Some(pid) = order.pid {
-            self.session
-                .agent_mut()
-                .observer_mut()
-                .tree_mut()
-                .leave_alone(pid);
-            (self.sink)(&format!("process {pid} is left alone: it was asked for"));
+            let tree = self.session.agent_mut().observer_mut().tree_mut();
+            if order.ask == Ask::OptOut {
+                tree.leave_alone(pid);
+                (self.sink)(&format!("process {pid} is left alone: it was asked for"));
+            } else if tree.look_after(pid) {
+                (self.sink)(&format!(
+                    "process {pid} may be looked after: it was asked for"
+                ));
+            } else {
+                return Err(format!(
+                    "process {pid} is to be left alone: HITHER=off is in its environment, or user.hither \
+                     of its control group is off"
+                ));
+            }
             return Ok(vec![pid.to_string()]);
         }
         let mut did = Vec::new();
@@ -507,7 +515,7 @@ impl Service {
                     engine.pause(seat.scope);
                     engine.begin_undo(seat.scope);
                 }
-                Ask::Status | Ask::Explain | Ask::OptOut => continue,
+                Ask::Status | Ask::Explain | Ask::OptOut | Ask::OptIn => continue,
             }
             did.push(name.clone());
         }

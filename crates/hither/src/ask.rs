@@ -5,8 +5,8 @@ mod show;
 use crate::print;
 use anyhow::{Context, bail};
 use hither_core::foreign::Foreign;
-use hither_daemon::config;
 use hither_daemon::protocol::{Ask, Question};
+use hither_linux::opting::default_socket;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -30,7 +30,7 @@ pub struct Command {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
-    /// The daemon's control socket [default: /run/hither/control.sock]
+    /// The daemon's control socket [default: $HITHER_SOCKET, or /run/hither/control.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -40,7 +40,7 @@ pub struct Command {
 pub struct OptOut {
     /// Its number; it must be yours
     pid: i32,
-    /// The daemon's control socket [default: /run/hither/control.sock]
+    /// The daemon's control socket [default: $HITHER_SOCKET, or /run/hither/control.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -126,17 +126,6 @@ impl OptOut {
         asked(&socket, &question)?;
         print::out(&format!("{}: left alone until it ends\n", self.pid))?;
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// The daemon's usual socket: root's, also for ordinary users, unless they run one of their own.
-fn default_socket() -> PathBuf {
-    let roots = Path::new(hither_linux::restore::ROOTS_FOLDER).join("control.sock");
-    let own = config::runtime_file("control.sock");
-    if !roots.exists() && own.exists() {
-        own
-    } else {
-        roots
     }
 }
 

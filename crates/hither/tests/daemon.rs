@@ -2,8 +2,11 @@
 //! reloads. That it moves pages, and puts them back after a kill, is tested in the laboratory.
 
 use crate::common::{Sleeper, await_true, hither, text};
+use hither_linux::opting::{self, Answer, Opting};
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
@@ -196,6 +199,22 @@ fn a_daemon_looks_after_programs_and_can_be_asked_killed_and_told_otherwise() {
             .is_empty()
     });
     assert_eq!(daemon.ask(&["opt-out", "999999999"]).status.code(), Some(2));
+    // A program tells of itself, by the library; its own user may tell of it, too.
+    for (opting, says) in [(Opting::Out, "is left"), (Opting::In, "may be looked")] {
+        let answer = opting::tell(&daemon.socket(), opting).unwrap();
+        assert_eq!(answer, Answer::Heard);
+        let line = format!("process {} {says}", std::process::id());
+        await_true(&line, || daemon.log().contains(&line));
+    }
+    let question = format!(
+        "{{\"hither\":1,\"ask\":\"opt_in\",\"pid\":{}}}\n",
+        second.pid()
+    );
+    let stream = UnixStream::connect(daemon.socket()).unwrap();
+    (&stream).write_all(question.as_bytes()).unwrap();
+    daemon.until("it is looked after again", |status| {
+        status["scopes"][1]["processes"][0]["pid"].to_string() == second.pid()
+    });
 
     // Another configuration: one target less, one more; and one that is not understood changes nothing.
     daemon.configure(

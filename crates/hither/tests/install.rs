@@ -2,7 +2,7 @@
 
 use crate::common::{shim, text};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -179,6 +179,11 @@ fn the_daemon_gets_its_units_and_a_configuration_that_is_never_overwritten() {
             .join("share/hither/systemd/metrics-tcp.conf")
             .is_file()
     );
+    for script in ["prolog.sh", "epilog.sh"] {
+        let path = prefix.join("share/hither/slurm").join(script);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755, "{script}");
+    }
 
     fs::write(&configuration, "mine").unwrap();
     assert!(install(&built, &prefix).status.success());

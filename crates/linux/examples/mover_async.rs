@@ -39,7 +39,7 @@ async fn copy(mover: &Mover, from: &[u8], to: &mut [u8]) -> Completion {
     let request = mover.request().expect("a free request");
     let request = request.replicate(from.as_ptr().addr(), to.as_mut_ptr().addr(), bytes);
     let future = mover.submit_async(request).expect("a request in order");
-    future.await.expect("queues that nobody wrote over")
+    future.await.expect("the process that opened the mover")
 }
 
 /// The example; also run by the tests.

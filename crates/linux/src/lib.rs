@@ -13,6 +13,7 @@ pub mod filecache;
 pub mod filter;
 pub mod fixed;
 pub mod opium;
+pub mod opting;
 pub mod parse;
 pub mod partition;
 pub mod parts;

@@ -1,7 +1,7 @@
 //! A submitted request as a `Future`, tied to no runtime.
 
 use crate::record::{Completion, RequestId};
-use crate::region::Corrupt;
+use crate::region::Forked;
 use crate::service::Mover;
 use std::future::Future;
 use std::pin::Pin;
@@ -36,8 +36,8 @@ impl<'m> MoveFuture<'m> {
 }
 
 impl Future for MoveFuture<'_> {
-    /// Fails only where the queues were written over.
-    type Output = Result<Completion, Corrupt>;
+    /// Fails only in a child after `fork`.
+    type Output = Result<Completion, Forked>;
 
     /// # Panics
     /// Where it is polled again after it was ready.
@@ -49,9 +49,9 @@ impl Future for MoveFuture<'_> {
                 self.finished = true;
                 Poll::Ready(Ok(completion))
             }
-            Err(corrupt) => {
+            Err(forked) => {
                 self.finished = true;
-                Poll::Ready(Err(corrupt))
+                Poll::Ready(Err(forked))
             }
         }
     }

@@ -33,7 +33,7 @@
 use crate::layout::{Colour, Ends, Link, Slot};
 use crate::notify::Notifier;
 use crate::record::{Asked, Completion, RequestId, Status, write_outcome};
-use crate::region::{Corrupt, Region};
+use crate::region::{Forked, Region};
 use crate::sync::{AtomicU32, Mutex, Ordering, Plain64, boxed, lock};
 use crate::{backend::Outcome, free_list, queue, staging};
 use std::io;
@@ -146,40 +146,36 @@ impl Instance {
 
     /// Takes a slot from the free list.
     #[inline]
-    pub(crate) fn allocate(&self) -> Result<Option<Held>, Corrupt> {
-        self.region.check()?;
-        let Some(index) = free_list::pop(&self.region)? else {
-            return Ok(None);
-        };
-        let slot = self.region.slot(index)?;
+    pub(crate) fn allocate(&self) -> Option<Held> {
+        let index = free_list::pop(&self.region)?;
+        let slot = self.region.slot(index);
         let state = slot.state.load(Ordering::Relaxed);
-        if state & MARKS != FREE {
-            return Err(self.region.give_up());
-        }
+        debug_assert_eq!(state & MARKS, FREE);
         slot.state.store(with(state, HELD), Ordering::Relaxed);
-        Ok(Some(Held {
+        Some(Held {
             index,
             generation: generation(state),
-        }))
+        })
     }
 
-    /// Gives a held slot back unsubmitted.
-    pub(crate) fn release(&self, held: Held) -> Result<(), Corrupt> {
-        self.region.check()?;
-        self.free(held.index)
+    /// Gives a held slot back unsubmitted. In a child after fork nothing becomes free.
+    pub(crate) fn release(&self, held: Held) {
+        if !self.region.is_wiped() {
+            self.free(held.index);
+        }
     }
 
-    fn free(&self, index: u16) -> Result<(), Corrupt> {
-        let slot = self.region.slot(index)?;
-        self.free_state(index, slot, slot.state.load(Ordering::Relaxed))
+    fn free(&self, index: u16) {
+        let slot = self.region.slot(index);
+        self.free_state(index, slot, slot.state.load(Ordering::Relaxed));
     }
 
     #[inline]
-    fn free_state(&self, index: u16, slot: &Slot, state: u64) -> Result<(), Corrupt> {
+    fn free_state(&self, index: u16, slot: &Slot, state: u64) {
         let next = generation(state).wrapping_add(1) & GENERATIONS;
         slot.state
             .store(next << GENERATION_SHIFT | FREE, Ordering::Relaxed);
-        free_list::push(&self.region, index)
+        free_list::push(&self.region, index);
     }
 
     /// Passes a held slot on to the workers.
@@ -190,32 +186,34 @@ impl Instance {
         asked: &Asked,
         ticks: u64,
         for_future: bool,
-    ) -> Result<RequestId, Corrupt> {
-        self.region.check()?;
-        let slot = self.region.slot(held.index)?;
+    ) -> Result<RequestId, Forked> {
+        if self.region.is_wiped() {
+            return Err(Forked);
+        }
+        let slot = self.region.slot(held.index);
         asked.write(slot);
         slot.submitted_ticks.set(ticks);
         let marks = QUEUED | if for_future { FOR_FUTURE } else { 0 };
         let state = held.generation << GENERATION_SHIFT | marks;
         slot.state.store(state, Ordering::Relaxed);
-        if staging::push(&self.region, held.index)? == Colour::Blue {
-            self.pass_on()?;
+        if staging::push(&self.region, held.index) == Colour::Blue {
+            self.pass_on();
         }
         Ok(RequestId::new(held.index, held.generation))
     }
 
     /// The submitter's duty where staging was blue.
     #[cold]
-    fn pass_on(&self) -> Result<(), Corrupt> {
+    fn pass_on(&self) {
         loop {
-            self.flush()?;
-            match staging::set_colour(&self.region, Colour::Red)? {
+            self.flush();
+            match staging::set_colour(&self.region, Colour::Red) {
                 None => {}
-                Some(Colour::Red) => return Ok(()),
+                Some(Colour::Red) => return,
                 Some(Colour::Blue) => {
                     self.tally.kicks.add(1);
                     self.region.header().bell.0.ring(1);
-                    return Ok(());
+                    return;
                 }
             }
         }
@@ -223,18 +221,15 @@ impl Instance {
 
     /// Takes a completed request, if there is one, copies its result and frees its slot.
     #[inline]
-    pub(crate) fn retrieve(&self) -> Result<Option<Completion>, Corrupt> {
-        match self.take_completed()? {
-            Some((index, state)) => self.result(index, state).map(Some),
-            None => Ok(None),
-        }
+    pub(crate) fn retrieve(&self) -> Option<Completion> {
+        let (index, state) = self.take_completed()?;
+        Some(self.result(index, state))
     }
 
     /// The first half of [`Instance::retrieve`]: number and state of a completed request, which
     /// the caller then owns.
     #[inline]
-    pub(crate) fn take_completed(&self) -> Result<Option<(u16, u64)>, Corrupt> {
-        self.region.check()?;
+    pub(crate) fn take_completed(&self) -> Option<(u16, u64)> {
         let header = self.region.header();
         // Done first, but after every 16th of those failed first, so that neither is starved.
         let done_tag = Link(header.done.head.0.load(Ordering::Relaxed)).tag();
@@ -243,77 +238,68 @@ impl Instance {
         } else {
             (&header.done, &header.failed)
         };
-        let index = match queue::dequeue(&self.region, first)? {
+        let index = match queue::dequeue(&self.region, first) {
             Some(index) => index,
-            None => match queue::dequeue(&self.region, second)? {
-                Some(index) => index,
-                None => return Ok(None),
-            },
+            None => queue::dequeue(&self.region, second)?,
         };
-        let state = self.region.slot(index)?.state.load(Ordering::Relaxed);
-        if state & MARKS != FINISHED {
-            return Err(self.region.give_up());
-        }
-        Ok(Some((index, state)))
+        let state = self.region.slot(index).state.load(Ordering::Relaxed);
+        debug_assert_eq!(state & MARKS, FINISHED);
+        Some((index, state))
     }
 
     /// The second half: copies the result and frees the slot.
     #[inline]
-    pub(crate) fn result(&self, index: u16, state: u64) -> Result<Completion, Corrupt> {
-        let slot = self.region.slot(index)?;
-        let id = RequestId::new(index, generation(state));
-        let Some(completion) = Completion::read(id, slot) else {
-            return Err(self.region.give_up());
-        };
-        self.free_state(index, slot, state)?;
-        Ok(completion)
+    pub(crate) fn result(&self, index: u16, state: u64) -> Completion {
+        let slot = self.region.slot(index);
+        let completion = Completion::read(RequestId::new(index, generation(state)), slot);
+        self.free_state(index, slot, state);
+        completion
     }
 
     /// Cancels a queued request. True: it will complete as cancelled and not run.
-    pub(crate) fn cancel(&self, id: RequestId) -> Result<bool, Corrupt> {
-        self.region.check()?;
-        if id.index() >= self.region.slot_count() {
-            return Ok(false);
-        }
-        let state = &self.region.slot(id.index())?.state;
+    pub(crate) fn cancel(&self, id: RequestId) -> bool {
+        // The number may be any.
+        let Some(slot) = self.region.slots().get(usize::from(id.index())) else {
+            return false;
+        };
+        let state = &slot.state;
         let mut seen = state.load(Ordering::Relaxed);
         while generation(seen) == id.generation() && seen & STATE_MASK == QUEUED {
             let next = seen & !STATE_MASK | CANCELLED;
             match state.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(true),
+                Ok(_) => return true,
                 Err(now) => seen = now,
             }
         }
-        Ok(false)
+        false
     }
 
     /// The result of a future's request, or `None` after noting whom to wake.
-    pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Result<Option<Completion>, Corrupt> {
-        self.region.check()?;
-        let slot = self.region.slot(id.index())?;
+    pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Result<Option<Completion>, Forked> {
+        if self.region.is_wiped() {
+            return Err(Forked);
+        }
+        let slot = self.region.slot(id.index());
         // Noted first: who finishes the request looks for a waker after it has changed the state.
         *lock(&self.wakers[usize::from(id.index())]) = Some(waker.clone());
         let state = slot.state.load(Ordering::Acquire);
-        if generation(state) != id.generation() {
-            return Err(self.region.give_up());
-        }
+        debug_assert_eq!(generation(state), id.generation());
         if state & STATE_MASK != FINISHED {
             return Ok(None);
         }
         *lock(&self.wakers[usize::from(id.index())]) = None;
-        self.result(id.index(), state).map(Some)
+        Ok(Some(self.result(id.index(), state)))
     }
 
     /// Ends the interest in a future's request: cancelled if it has not begun, freed when it ends.
-    pub(crate) fn abandon(&self, id: RequestId) -> Result<(), Corrupt> {
-        self.region.check()?;
-        let slot = self.region.slot(id.index())?;
+    pub(crate) fn abandon(&self, id: RequestId) {
+        if self.region.is_wiped() {
+            return;
+        }
+        let slot = self.region.slot(id.index());
         *lock(&self.wakers[usize::from(id.index())]) = None;
         let mut seen = slot.state.load(Ordering::Acquire);
         loop {
-            if generation(seen) != id.generation() {
-                return Err(self.region.give_up());
-            }
             let state = match seen & STATE_MASK {
                 FINISHED => return self.free(id.index()),
                 QUEUED => CANCELLED,
@@ -324,7 +310,7 @@ impl Instance {
                 .state
                 .compare_exchange(seen, next, Ordering::Relaxed, Ordering::Acquire)
             {
-                Ok(_) => return Ok(()),
+                Ok(_) => return,
                 Err(now) => seen = now,
             }
         }
@@ -338,46 +324,35 @@ impl Instance {
     }
 
     /// Moves everything staged to the queues of its priorities, first come, first served.
-    pub(crate) fn flush(&self) -> Result<(), Corrupt> {
-        let Some(newest) = staging::take_all(&self.region)? else {
-            return Ok(());
+    pub(crate) fn flush(&self) {
+        let Some(newest) = staging::take_all(&self.region) else {
+            return;
         };
         let header = self.region.header();
-        let mut current = staging::reverse(&self.region, newest)?;
-        for _ in 0..self.region.slot_count() {
+        let mut next = Some(staging::reverse(&self.region, newest));
+        while let Some(current) = next {
             // Read first: once it is queued, it is the worker's.
-            let after = staging::after(&self.region, current)?;
-            let high = Asked::read(self.region.slot(current)?).is_high();
+            next = staging::after(&self.region, current);
+            let high = Asked::read(self.region.slot(current)).is_high();
             let ends = if high { &header.high } else { &header.normal };
-            queue::enqueue(&self.region, ends, current)?;
-            match after {
-                Some(after) => current = after,
-                None => return Ok(()),
-            }
+            queue::enqueue(&self.region, ends, current);
         }
-        // Longer than there are slots: a ring.
-        Err(self.region.give_up())
     }
 
     /// Takes the next request. Does not look into staging.
-    pub(crate) fn take(&self) -> Result<Option<Taken>, Corrupt> {
-        self.region.check()?;
+    pub(crate) fn take(&self) -> Option<Taken> {
         let header = self.region.header();
-        let index = match queue::dequeue(&self.region, &header.high)? {
+        let index = match queue::dequeue(&self.region, &header.high) {
             Some(index) => index,
-            None => match queue::dequeue(&self.region, &header.normal)? {
-                Some(index) => index,
-                None => return Ok(None),
-            },
+            None => queue::dequeue(&self.region, &header.normal)?,
         };
-        let slot = self.region.slot(index)?;
+        let slot = self.region.slot(index);
         let mut seen = slot.state.load(Ordering::Relaxed);
         let cancelled = loop {
-            match seen & STATE_MASK {
-                CANCELLED => break true,
-                QUEUED => {}
-                _ => return Err(self.region.give_up()),
+            if seen & STATE_MASK == CANCELLED {
+                break true;
             }
+            debug_assert_eq!(seen & STATE_MASK, QUEUED);
             let next = seen & !STATE_MASK | RUNNING;
             match slot
                 .state
@@ -387,12 +362,12 @@ impl Instance {
                 Err(now) => seen = now,
             }
         };
-        Ok(Some(Taken {
+        Some(Taken {
             index,
             cancelled,
             asked: Asked::read(slot),
             submitted_ticks: slot.submitted_ticks.get(),
-        }))
+        })
     }
 
     /// Hands a taken request's result to whom it may concern. [`Instance::announce`] must follow.
@@ -402,14 +377,13 @@ impl Instance {
         outcome: &Outcome,
         queued_ns: u64,
         backend: u8,
-    ) -> Result<Status, Corrupt> {
-        self.region.check()?;
-        let slot = self.region.slot(taken.index)?;
+    ) -> Status {
+        let slot = self.region.slot(taken.index);
         let status = write_outcome(slot, outcome, queued_ns, backend, taken.cancelled);
         let state = slot.state.load(Ordering::Relaxed);
         if state & FOR_FUTURE != 0 {
-            self.finish_for_future(taken.index, slot, state)?;
-            return Ok(status);
+            self.finish_for_future(taken.index, slot, state);
+            return status;
         }
         slot.state.store(with(state, FINISHED), Ordering::Relaxed);
         let header = self.region.header();
@@ -417,11 +391,11 @@ impl Instance {
             Status::Done => &header.done,
             Status::Failed | Status::Cancelled => &header.failed,
         };
-        queue::enqueue(&self.region, ends, taken.index)?;
-        Ok(status)
+        queue::enqueue(&self.region, ends, taken.index);
+        status
     }
 
-    fn finish_for_future(&self, index: u16, slot: &Slot, state: u64) -> Result<(), Corrupt> {
+    fn finish_for_future(&self, index: u16, slot: &Slot, state: u64) {
         let mut seen = state;
         while seen & ABANDONED == 0 {
             let next = with(seen, FINISHED | FOR_FUTURE);
@@ -435,12 +409,12 @@ impl Instance {
                     if let Some(waker) = waker {
                         waker.wake();
                     }
-                    return Ok(());
+                    return;
                 }
                 Err(now) => seen = now,
             }
         }
-        self.free(index)
+        self.free(index);
     }
 
     /// Wakes clients that wait for completions, after one or more of them.
@@ -451,28 +425,27 @@ impl Instance {
     /// For a worker that is about to be busy: leaves staging to the submitters where another
     /// worker sleeps, and wakes that one where requests are waiting already. So a request never
     /// waits for a busy worker while another sleeps.
-    pub(crate) fn share(&self) -> Result<(), Corrupt> {
+    pub(crate) fn share(&self) {
         if self.workers < 2 || self.sleepers.load(Ordering::Acquire) == 0 {
-            return Ok(());
+            return;
         }
-        while !self.make_blue()? {
-            self.flush()?;
+        while !self.make_blue() {
+            self.flush();
         }
         let mut waiting = false;
         let header = self.region.header();
         for ends in [&header.high, &header.normal] {
-            waiting |= !queue::is_empty(&self.region, ends)?;
+            waiting |= !queue::is_empty(&self.region, ends);
         }
         if waiting {
             self.tally.helpers.add(1);
             header.bell.0.ring(1);
         }
-        Ok(())
     }
 
     /// Makes staging blue and sleeps until the bell rings; `rings` is from before the caller
     /// looked for work in vain. Returns at once where there is work after all.
-    pub(crate) fn rest(&self, rings: u32) -> Result<(), Corrupt> {
+    pub(crate) fn rest(&self, rings: u32) {
         if self.workers > 1 {
             self.sleepers.fetch_add(1, Ordering::AcqRel);
         }
@@ -480,42 +453,40 @@ impl Instance {
         if self.workers > 1 {
             self.sleepers.fetch_sub(1, Ordering::AcqRel);
         }
-        if slept? && staging::set_colour(&self.region, Colour::Red)? == Some(Colour::Blue) {
+        if slept && staging::set_colour(&self.region, Colour::Red) == Some(Colour::Blue) {
             // Awake without a kick.
             self.tally.recoloured.add(1);
         }
-        Ok(())
     }
 
     /// Returns whether staging was made blue.
-    fn sleep_if_idle(&self, rings: u32) -> Result<bool, Corrupt> {
-        if !self.make_blue()? {
-            return Ok(false);
+    fn sleep_if_idle(&self, rings: u32) -> bool {
+        if !self.make_blue() {
+            return false;
         }
-        if self.is_idle()? {
+        if self.is_idle() {
             self.tally.sleeps.add(1);
             self.region.header().bell.0.wait(rings, None);
         }
-        Ok(true)
+        true
     }
 
     /// Leaves staging to the submitters, if it is empty. A caller that then finds
     /// [`Instance::is_idle`] may sleep until the bell rings.
-    pub(crate) fn make_blue(&self) -> Result<bool, Corrupt> {
-        let before = staging::set_colour(&self.region, Colour::Blue)?;
+    pub(crate) fn make_blue(&self) -> bool {
+        let before = staging::set_colour(&self.region, Colour::Blue);
         if before == Some(Colour::Red) {
             self.tally.blues.add(1);
         }
-        Ok(before.is_some())
+        before.is_some()
     }
 
     /// Is nothing queued for the workers, as far as this thread can see?
-    pub(crate) fn is_idle(&self) -> Result<bool, Corrupt> {
-        self.region.check()?;
+    pub(crate) fn is_idle(&self) -> bool {
         let header = self.region.header();
-        Ok(staging::is_empty(&self.region)
-            && queue::is_empty(&self.region, &header.high)?
-            && queue::is_empty(&self.region, &header.normal)?)
+        staging::is_empty(&self.region)
+            && queue::is_empty(&self.region, &header.high)
+            && queue::is_empty(&self.region, &header.normal)
     }
 
     /// Requests known to the workers and not begun.
@@ -535,10 +506,7 @@ impl Instance {
             queue_failed: depth(&header.failed),
             ..Depths::default()
         };
-        for index in 0..self.region.slot_count() {
-            let Ok(slot) = self.region.slot(index) else {
-                continue;
-            };
+        for slot in self.region.slots() {
             match slot.state.load(Ordering::Relaxed) & STATE_MASK {
                 FREE => depths.free += 1,
                 HELD => depths.held += 1,

@@ -1,40 +1,21 @@
-//! The bytes of the shared region, version 1.
+//! What one service's clients and workers share: a header, request records (slots), queue nodes.
 //!
-//! One header, then an array of request records (slots), then an array of queue nodes. Every word
-//! is an atomic, so that whatever another party writes into the region at any moment is a value
-//! and never undefined behaviour. Nothing in the region is a pointer: a link is the number of a
-//! slot or node, and its reader compares it with its own copy of the counts before use.
-//!
-//! `docs/mover.md` shows the offsets; a test below freezes them. A change of any offset, size or
-//! meaning is a new [`VERSION`].
+//! Every word is an atomic. A link is a number and not a reference: one word must hold the number,
+//! a tag and a colour, so that one compare-and-swap changes all three. Words that different threads
+//! write lie on different cache lines.
 
 use crate::sync::{AtomicU64, Bell, Plain32, Plain64};
 
-/// First word of a region: "hithermv", little-endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"hithermv");
-/// Version of this layout.
-pub const VERSION: u32 = 1;
-/// Most slots of a region. With the four nodes of empty queues every number fits 16 bits.
-pub const MOST_SLOTS: u16 = 32_768;
+/// Most slots of a service. With the four nodes of empty queues every number fits 16 bits.
+pub(crate) const MOST_SLOTS: u16 = 32_768;
 /// Queues that link nodes, and so own one node each while empty.
-pub const QUEUE_COUNT: u16 = 4;
+pub(crate) const QUEUE_COUNT: u16 = 4;
 /// Reasons for which a completion counts refused pages; those above the ones in use are zero.
-pub const REASON_COUNT: usize = 12;
-
-/// Request flag: kind, migrate to a node; without it, replicate.
-pub const FLAG_MIGRATE: u32 = 1;
-/// Request flag: a race makes the move fail.
-pub const FLAG_RACE_FAIL: u32 = 2;
-/// Request flag: an access meanwhile waits. Not together with [`FLAG_RACE_FAIL`].
-pub const FLAG_RACE_BLOCK: u32 = 4;
-/// Request flag: served before requests without it.
-pub const FLAG_HIGH: u32 = 8;
-/// The flags that there are; a request with any other is refused.
-pub const FLAGS: u32 = FLAG_MIGRATE | FLAG_RACE_FAIL | FLAG_RACE_BLOCK | FLAG_HIGH;
+pub(crate) const REASON_COUNT: usize = 12;
 
 /// Who must flush the staging queue (memif section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Colour {
+pub(crate) enum Colour {
     /// The submitter: no worker is looking.
     Blue,
     /// A worker, which will look before it sleeps.
@@ -49,7 +30,7 @@ pub enum Colour {
 /// Bits 0-15: number + 1, or 0 for none. Bit 16: colour, 1 is red. Bits 17-63: tag.
 /// A word of zeros is an empty, blue list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link(pub(crate) u64);
+pub(crate) struct Link(pub(crate) u64);
 
 impl Link {
     const RED: u64 = 1 << 16;
@@ -95,29 +76,22 @@ impl Link {
 /// A word on a cache line of its own: those who write it do not slow down readers of others.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Line<T>(pub(crate) T);
+pub(crate) struct Line<T>(pub(crate) T);
 
 /// Both ends of a queue. Dequeuers write `head`, enqueuers `tail`.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Ends {
+pub(crate) struct Ends {
     pub(crate) head: Line<AtomicU64>,
     pub(crate) tail: Line<AtomicU64>,
 }
 
-/// Start of the region.
+/// What there is once.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Header {
-    /// [`MAGIC`], written last when the region is made.
-    pub(crate) magic: Plain64,
-    pub(crate) version: Plain32,
-    pub(crate) slot_count: Plain32,
-    pub(crate) slot_bytes: Plain32,
-    pub(crate) slots_offset: Plain32,
-    pub(crate) node_count: Plain32,
-    pub(crate) node_bytes: Plain32,
-    pub(crate) nodes_offset: Plain32,
+pub(crate) struct Header {
+    /// 1 in the process that made it, 0 in a child after `fork`.
+    pub(crate) is_owners: Plain32,
     /// Free slots, a stack. Clients take and return.
     pub(crate) free: Line<AtomicU64>,
     /// Submitted and not yet flushed, a stack, with the colour. Clients push; whoever flushes
@@ -142,7 +116,7 @@ pub struct Header {
 /// and again from retrieval on, a worker in between; only `state` is touched by both at a time.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Slot {
+pub(crate) struct Slot {
     /// Life of the slot ([`crate::instance`]): bits 0-7 state and marks, bits 8-55 generation.
     pub(crate) state: AtomicU64,
     /// Next in the free list or in staging.
@@ -187,18 +161,16 @@ pub struct Slot {
     /// The access that ended it, where `raced_thread` is not 0.
     pub(crate) raced_address: Plain64,
     pub(crate) raced_thread: Plain32,
-    pub(crate) unused: Plain32,
 }
 
 /// What links a queue together. A request owns one; the two change partners when it is dequeued.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Node {
+pub(crate) struct Node {
     /// The following node.
     pub(crate) next: AtomicU64,
     /// The slot that is queued by this node.
     pub(crate) slot: Plain32,
-    pub(crate) unused: Plain32,
 }
 
 /// Model checkers cannot make their atomics out of zeroed memory.
@@ -230,14 +202,7 @@ mod fresh {
     impl Header {
         pub(crate) fn new() -> Self {
             Self {
-                magic: Plain64::default(),
-                version: Plain32::default(),
-                slot_count: Plain32::default(),
-                slot_bytes: Plain32::default(),
-                slots_offset: Plain32::default(),
-                node_count: Plain32::default(),
-                node_bytes: Plain32::default(),
-                nodes_offset: Plain32::default(),
+                is_owners: Plain32::default(),
                 free: watched(),
                 staging: watched(),
                 high: ends(),
@@ -275,7 +240,6 @@ mod fresh {
                 refused: Default::default(),
                 raced_address: Plain64::default(),
                 raced_thread: Plain32::default(),
-                unused: Plain32::default(),
             }
         }
     }
@@ -285,7 +249,6 @@ mod fresh {
             Self {
                 next: AtomicU64::new(0),
                 slot: Plain32::default(),
-                unused: Plain32::default(),
             }
         }
     }
@@ -294,60 +257,12 @@ mod fresh {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use std::mem::{align_of, offset_of, size_of};
-
-    /// Frozen: a change here is a change of [`VERSION`] and of `docs/mover.md`.
-    #[test]
-    fn bytes_of_version_1() {
-        assert_eq!(VERSION, 1);
-        assert_eq!(MAGIC.to_le_bytes(), *b"hithermv");
-        assert_eq!((size_of::<Header>(), align_of::<Header>()), (896, 64));
-        assert_eq!(offset_of!(Header, magic), 0);
-        assert_eq!(offset_of!(Header, version), 8);
-        assert_eq!(offset_of!(Header, slot_count), 12);
-        assert_eq!(offset_of!(Header, slot_bytes), 16);
-        assert_eq!(offset_of!(Header, slots_offset), 20);
-        assert_eq!(offset_of!(Header, node_count), 24);
-        assert_eq!(offset_of!(Header, node_bytes), 28);
-        assert_eq!(offset_of!(Header, nodes_offset), 32);
-        assert_eq!(offset_of!(Header, free), 64);
-        assert_eq!(offset_of!(Header, staging), 128);
-        assert_eq!(offset_of!(Header, high), 192);
-        assert_eq!(offset_of!(Header, normal), 320);
-        assert_eq!(offset_of!(Header, done), 448);
-        assert_eq!(offset_of!(Header, failed), 576);
-        assert_eq!(offset_of!(Header, bell), 704);
-        assert_eq!(offset_of!(Header, armed), 768);
-        assert_eq!(offset_of!(Header, completion_bell), 832);
-        assert_eq!((offset_of!(Ends, head), offset_of!(Ends, tail)), (0, 64));
-    }
 
     #[test]
-    fn bytes_of_a_slot_and_a_node() {
-        assert_eq!((size_of::<Slot>(), align_of::<Slot>()), (192, 64));
-        assert_eq!(offset_of!(Slot, state), 0);
-        assert_eq!(offset_of!(Slot, link), 8);
-        assert_eq!(offset_of!(Slot, node), 16);
-        assert_eq!(offset_of!(Slot, flags), 20);
-        assert_eq!(offset_of!(Slot, from), 24);
-        assert_eq!(offset_of!(Slot, to), 32);
-        assert_eq!(offset_of!(Slot, bytes), 40);
-        assert_eq!(offset_of!(Slot, tag), 48);
-        assert_eq!(offset_of!(Slot, submitted_ticks), 56);
-        assert_eq!(offset_of!(Slot, status), 64);
-        assert_eq!(offset_of!(Slot, moved_count), 72);
-        assert_eq!(offset_of!(Slot, already_count), 80);
-        assert_eq!(offset_of!(Slot, copied_bytes), 88);
-        assert_eq!(offset_of!(Slot, queued_ns), 96);
-        assert_eq!(offset_of!(Slot, moving_ns), 104);
-        assert_eq!(offset_of!(Slot, stall_ns), 112);
-        assert_eq!(offset_of!(Slot, huge_kept_count), 120);
-        assert_eq!(offset_of!(Slot, huge_split_count), 124);
-        assert_eq!(offset_of!(Slot, refused), 128);
-        assert_eq!(offset_of!(Slot, raced_address), 176);
-        assert_eq!(offset_of!(Slot, raced_thread), 184);
-        assert_eq!((size_of::<Node>(), align_of::<Node>()), (16, 8));
-        assert_eq!((offset_of!(Node, next), offset_of!(Node, slot)), (0, 8));
+    fn a_request_takes_three_cache_lines() {
+        assert_eq!((size_of::<Slot>(), size_of::<Node>()), (192, 16));
+        assert_eq!(std::mem::offset_of!(Slot, status), 64);
+        assert_eq!(std::mem::offset_of!(Slot, refused), 128);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! A [`Mover`] is a service over backends: programs submit requests and retrieve completions
 //! through lock-free queues, without blocking and, while a worker is awake, without a system call
 //! (Lin and Liu, "memif: Towards Programming Heterogeneous Memory Asynchronously", ASPLOS 2016).
-//! `docs/mover.md` describes the queues' bytes and protocol.
+//! `docs/mover.md` describes the protocol.
 
 pub mod backend;
 mod clock;
@@ -17,7 +17,7 @@ pub mod executor;
 mod free_list;
 mod future;
 mod instance;
-pub mod layout;
+mod layout;
 mod notify;
 mod queue;
 pub mod rate;
@@ -40,7 +40,7 @@ pub use backend::{
 pub use future::MoveFuture;
 pub use instance::Depths;
 pub use record::{Completion, Invalid, PAGE_BYTES, RequestId, Status, reason_index};
-pub use region::Corrupt;
+pub use region::Forked;
 pub use request::{Priority, Reason, Rejected, Request};
 pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};
 #[doc(hidden)]

@@ -20,7 +20,6 @@
 
 use crate::layout::Header;
 use crate::queue;
-use crate::region::Corrupt;
 use crate::sync::{AtomicU32, Flag, Ordering};
 use std::io;
 
@@ -102,11 +101,9 @@ impl Notifier {
     pub(crate) fn found_nothing<T>(
         &self,
         header: &Header,
-        look: impl FnOnce() -> Result<Option<T>, Corrupt>,
-    ) -> Result<Option<T>, Corrupt> {
-        let Some(flag) = &self.flag else {
-            return Ok(None);
-        };
+        look: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let flag = self.flag.as_ref()?;
         let again = self.empties.load(Ordering::Relaxed) != 0;
         self.empties.store(1, Ordering::Relaxed);
         let drain = again && self.raised.load(Ordering::Relaxed) != 0;
@@ -114,14 +111,14 @@ impl Notifier {
             self.raised.fetch_sub(flag.lower(), Ordering::Relaxed);
         }
         header.armed.0.fetch_or(POLLING, Ordering::AcqRel);
-        let found = look()?;
+        let found = look();
         if found.is_some() {
             self.found();
             if drain {
                 self.raise();
             }
         }
-        Ok(found)
+        found
     }
 
     /// Rings so far: to be read before [`Notifier::arm_waiting`].

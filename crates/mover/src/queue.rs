@@ -11,26 +11,26 @@
 //! grown by one for every request that came in, the head's for every one that left.
 
 use crate::layout::{Ends, Link};
-use crate::region::{Corrupt, Region, Turns};
+use crate::region::Region;
 use crate::sync::Ordering;
 
 /// Adds the request at the tail.
 #[inline]
-pub(crate) fn enqueue(region: &Region, ends: &Ends, index: u16) -> Result<(), Corrupt> {
-    let own = region.narrow(region.slot(index)?.node.get())?;
-    let node = region.node(own)?;
+pub(crate) fn enqueue(region: &Region, ends: &Ends, index: u16) {
+    let own = region.slot(index).node.get() as u16;
+    let node = region.node(own);
     node.slot.set(index.into());
     let clear = Link(node.next.load(Ordering::Relaxed)).to(None);
     // Release: a thread that still thinks this node to be some queue's tail, and reads this, then
     // also sees that the tail has moved on.
     node.next.store(clear.0, Ordering::Release);
-    let mut turns = Turns::new();
     loop {
         let tail = Link(ends.tail.0.load(Ordering::Acquire));
         let Some(last) = tail.index() else {
-            return Err(region.give_up());
+            // A child after fork, which submits nothing.
+            return;
         };
-        let last = &region.node(last)?.next;
+        let last = &region.node(last).next;
         let next = Link(last.load(Ordering::Acquire));
         if ends.tail.0.load(Ordering::Relaxed) == tail.0 {
             match next.index() {
@@ -44,13 +44,12 @@ pub(crate) fn enqueue(region: &Region, ends: &Ends, index: u16) -> Result<(), Co
                     );
                     if linked.is_ok() {
                         advance(ends, tail, own);
-                        return Ok(());
+                        return;
                     }
                 }
                 Some(next) => advance(ends, tail, next),
             }
         }
-        turns.next(region)?;
     }
 }
 
@@ -67,30 +66,23 @@ fn advance(ends: &Ends, tail: Link, next: u16) {
 
 /// Takes the request at the head, if there is one.
 #[inline]
-pub(crate) fn dequeue(region: &Region, ends: &Ends) -> Result<Option<u16>, Corrupt> {
-    let mut turns = Turns::new();
+pub(crate) fn dequeue(region: &Region, ends: &Ends) -> Option<u16> {
     loop {
         let head = Link(ends.head.0.load(Ordering::Acquire));
         let tail = Link(ends.tail.0.load(Ordering::Acquire));
-        let Some(dummy) = head.index() else {
-            // A word of zeros: a region that was wiped at fork.
-            return if region.is_wiped() {
-                Ok(None)
-            } else {
-                Err(region.give_up())
-            };
-        };
+        // None: a word of zeros, in a child after fork.
+        let dummy = head.index()?;
         // Acquire: pairs with the enqueuer that linked the node.
-        let next = Link(region.node(dummy)?.next.load(Ordering::Acquire));
+        let next = Link(region.node(dummy).next.load(Ordering::Acquire));
         match next.index() {
-            None if ends.head.0.load(Ordering::Relaxed) == head.0 => return Ok(None),
+            None if ends.head.0.load(Ordering::Relaxed) == head.0 => return None,
             None => {}
             // The head never overtakes the tail, so that no enqueuer is led to a node that left.
             Some(next) if head.index() == tail.index() => advance(ends, tail, next),
             Some(next) => {
                 // Read before the swap, since afterwards the node is somebody's dummy; if it has
                 // another request by now, the swap fails.
-                let index = region.node(next)?.slot.get();
+                let index = region.node(next).slot.get() as u16;
                 let taken = ends.head.0.compare_exchange(
                     head.0,
                     head.to(Some(next)).0,
@@ -98,34 +90,30 @@ pub(crate) fn dequeue(region: &Region, ends: &Ends) -> Result<Option<u16>, Corru
                     Ordering::Relaxed,
                 );
                 if taken.is_ok() {
-                    let index = region.narrow(index)?;
-                    region.slot(index)?.node.set(dummy.into());
-                    return Ok(Some(index));
+                    region.slot(index).node.set(dummy.into());
+                    return Some(index);
                 }
             }
         }
-        turns.next(region)?;
     }
 }
 
 /// Is the queue empty, as far as this thread can see?
 #[inline]
-pub(crate) fn is_empty(region: &Region, ends: &Ends) -> Result<bool, Corrupt> {
-    let mut turns = Turns::new();
+pub(crate) fn is_empty(region: &Region, ends: &Ends) -> bool {
     loop {
         let head = Link(ends.head.0.load(Ordering::Acquire));
         let Some(dummy) = head.index() else {
-            return Ok(true);
+            return true;
         };
-        let next = Link(region.node(dummy)?.next.load(Ordering::Acquire));
+        let next = Link(region.node(dummy).next.load(Ordering::Acquire));
         if next.index().is_some() {
-            return Ok(false);
+            return false;
         }
         // An old head's node may have become another queue's last.
         if ends.head.0.load(Ordering::Relaxed) == head.0 {
-            return Ok(true);
+            return true;
         }
-        turns.next(region)?;
     }
 }
 

@@ -1,9 +1,7 @@
 //! What a slot says: what is asked, and what became of it.
 
 use crate::backend::{Action, Outcome, Pages, Race, Raced};
-use crate::layout::{
-    FLAG_HIGH, FLAG_MIGRATE, FLAG_RACE_BLOCK, FLAG_RACE_FAIL, FLAGS, REASON_COUNT, Slot,
-};
+use crate::layout::{REASON_COUNT, Slot};
 use hither_core::ids::NodeId;
 use hither_core::plan::Refusal;
 
@@ -13,6 +11,15 @@ pub const PAGE_BYTES: u64 = 4096;
 const ADDRESS_END: u64 = 1 << 56;
 /// Most nodes that Linux can be built for (`CONFIG_NODES_SHIFT` is at most 10).
 const MOST_NODES: u64 = 1 << 10;
+
+/// Request flag: kind, migrate to a node; without it, replicate.
+pub(crate) const FLAG_MIGRATE: u32 = 1;
+/// Request flag: a race makes the move fail.
+pub(crate) const FLAG_RACE_FAIL: u32 = 2;
+/// Request flag: an access meanwhile waits. Not together with [`FLAG_RACE_FAIL`].
+pub(crate) const FLAG_RACE_BLOCK: u32 = 4;
+/// Request flag: served before requests without it.
+pub(crate) const FLAG_HIGH: u32 = 8;
 
 /// The number of a request within its [`Mover`](crate::Mover): never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,13 +73,9 @@ pub enum Invalid {
     /// No Linux has a node of this number.
     #[error("there is no node of this number")]
     Node,
-    /// A flag that this version does not know, or two that exclude each other.
-    #[error("a flag is unknown or contradicts another")]
-    Flags,
 }
 
-/// What a request asks for, as the words of a slot. Also what is read back from a slot, so that
-/// any value may stand in it until [`Asked::check`] has passed.
+/// What a request asks for, as the words of a slot: what stands in one has passed [`Asked::check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) flags: u32,
@@ -85,10 +88,6 @@ pub(crate) struct Asked {
 impl Asked {
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Invalid> {
-        let races = FLAG_RACE_FAIL | FLAG_RACE_BLOCK;
-        if self.flags & !FLAGS != 0 || self.flags & races == races {
-            return Err(Invalid::Flags);
-        }
         if self.bytes == 0 {
             return Err(Invalid::Empty);
         }
@@ -241,13 +240,12 @@ impl Completion {
     }
 
     #[inline]
-    pub(crate) fn read(id: RequestId, slot: &Slot) -> Option<Self> {
+    pub(crate) fn read(id: RequestId, slot: &Slot) -> Self {
         let word = slot.status.get();
         let status = match word as u8 {
             DONE => Status::Done,
             FAILED => Status::Failed,
-            CANCELLED => Status::Cancelled,
-            _ => return None,
+            _ => Status::Cancelled,
         };
         let mut completion = Self {
             id,
@@ -273,7 +271,7 @@ impl Completion {
             completion.raced_address = slot.raced_address.get();
             completion.raced_thread = slot.raced_thread.get() as i32;
         }
-        Some(completion)
+        completion
     }
 }
 
@@ -329,7 +327,7 @@ fn saturated(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Position of a reason in [`Completion::refused_counts`] and in a slot: part of the layout.
+/// Position of a reason in [`Completion::refused_counts`] and in a slot.
 #[must_use]
 pub fn reason_index(reason: Refusal) -> usize {
     match reason {
@@ -384,10 +382,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_moved_is_refused_with_its_reason() {
-        let with = |flags| Asked {
-            flags,
-            ..migrate(0, 4096)
-        };
         let node = |to| Asked {
             to,
             ..migrate(0, 4096)
@@ -406,9 +400,6 @@ mod tests {
             (replicate(5, 5, 1), Invalid::Overlap),
             (replicate(0, u64::MAX, 2), Invalid::Overflow),
             (replicate(u64::MAX, 0, 2), Invalid::Overflow),
-            (with(FLAG_MIGRATE | 16), Invalid::Flags),
-            (with(1 << 31), Invalid::Flags),
-            (with(FLAG_RACE_FAIL | FLAG_RACE_BLOCK), Invalid::Flags),
         ] {
             assert_eq!(asked.check(), Err(reason), "{asked:?}");
         }

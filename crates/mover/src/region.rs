@@ -1,76 +1,45 @@
-//! One region of shared memory: making it, and reaching its parts by validated number.
+//! The memory of one service, and its parts by number.
 //!
-//! The region of this process is private anonymous memory, and the kernel wipes it in a child
-//! after `fork`: there it reads as zeros, which is a region with nothing free and nothing
-//! completed, so that a child can do no harm to its parent's moves.
+//! It is private anonymous memory, which the kernel wipes in a child after `fork`: there it reads as
+//! zeros, which is a service with nothing free and nothing completed, so that a child can do no harm
+//! to its parent's moves.
 
-use crate::layout::{Header, Link, MAGIC, MOST_SLOTS, Node, QUEUE_COUNT, Slot, VERSION};
+use crate::layout::{Header, Link, MOST_SLOTS, Node, QUEUE_COUNT, Slot};
 use crate::sync::{AtomicU64, Ordering};
 use std::io;
-use std::sync::atomic::AtomicBool;
 
-/// A word of the region had a value that no correct party writes. The instance is given up: every
-/// later call on it fails, and nothing else is touched.
+/// This is a child after `fork`: service and workers are the parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the shared region is corrupt: somebody wrote into it what no request writes")]
-pub struct Corrupt;
+#[error("the mover belongs to the parent of this process: open one after fork")]
+pub struct Forked;
 
-/// The region and what this process itself knows about it: counts and verdict are never read back
-/// from the shared memory.
+/// Header, slots and nodes.
 #[derive(Debug)]
 pub(crate) struct Region {
     memory: Memory,
-    slot_count: u16,
-    node_count: u16,
-    corrupt: AtomicBool,
 }
 
 impl Region {
     /// A fresh region with `slot_count` free slots (1 to [`MOST_SLOTS`]).
     pub(crate) fn new(slot_count: u16) -> io::Result<Self> {
         assert!((1..=MOST_SLOTS).contains(&slot_count), "the caller checked");
-        let node_count = slot_count + QUEUE_COUNT;
-        let region = Self {
-            memory: Memory::new(slot_count, node_count)?,
-            slot_count,
-            node_count,
-            corrupt: AtomicBool::new(false),
-        };
-        region.initialise();
-        Ok(region)
-    }
-
-    fn initialise(&self) {
-        let header = self.header();
-        header.version.set(VERSION);
-        header.slot_count.set(self.slot_count.into());
-        header.slot_bytes.set(size_of::<Slot>() as u32);
-        header.slots_offset.set(size_of::<Header>() as u32);
-        header.node_count.set(self.node_count.into());
-        header.node_bytes.set(size_of::<Node>() as u32);
-        let nodes_offset = size_of::<Header>() + usize::from(self.slot_count) * size_of::<Slot>();
-        header.nodes_offset.set(nodes_offset as u32);
-        for (index, slot) in (0..).zip(self.memory.slots()) {
-            let next = (index + 1 < self.slot_count).then_some(index + 1);
+        let memory = Memory::new(slot_count, slot_count + QUEUE_COUNT)?;
+        let header = memory.header();
+        for (index, slot) in (0..).zip(memory.slots()) {
+            let next = (index + 1 < slot_count).then_some(index + 1);
             slot.link.store(Link(0).to(next).0, Ordering::Relaxed);
             slot.node.set(index.into());
         }
-        header
-            .free
-            .0
-            .store(Link(0).to(Some(0)).0, Ordering::Relaxed);
+        let first = Link(0).to(Some(0)).0;
+        header.free.0.store(first, Ordering::Relaxed);
         let queues = [&header.high, &header.normal, &header.done, &header.failed];
-        for (node, queue) in (self.slot_count..).zip(queues) {
-            queue
-                .head
-                .0
-                .store(Link(0).to(Some(node)).0, Ordering::Relaxed);
-            queue
-                .tail
-                .0
-                .store(Link(0).to(Some(node)).0, Ordering::Relaxed);
+        for (node, queue) in (slot_count..).zip(queues) {
+            let dummy = Link(0).to(Some(node)).0;
+            queue.head.0.store(dummy, Ordering::Relaxed);
+            queue.tail.0.store(dummy, Ordering::Relaxed);
         }
-        header.magic.set(MAGIC);
+        header.is_owners.set(1);
+        Ok(Self { memory })
     }
 
     #[inline]
@@ -78,103 +47,42 @@ impl Region {
         self.memory.header()
     }
 
-    pub(crate) fn slot_count(&self) -> u16 {
-        self.slot_count
+    pub(crate) fn slots(&self) -> &[Slot] {
+        self.memory.slots()
     }
 
-    /// Is this the process that made it, or a child after `fork`, in which it reads as zeros?
+    /// Is this a child after `fork`, in which all reads as zeros?
+    #[inline]
     pub(crate) fn is_wiped(&self) -> bool {
-        self.header().magic.get() != MAGIC
+        self.header().is_owners.get() == 0
     }
 
-    /// The slot of this number, which may come from shared memory.
+    /// The slot of this number.
     #[inline]
-    pub(crate) fn slot(&self, index: u16) -> Result<&Slot, Corrupt> {
-        match self.memory.slots().get(usize::from(index)) {
-            Some(slot) => Ok(slot),
-            None => Err(self.give_up()),
-        }
+    pub(crate) fn slot(&self, index: u16) -> &Slot {
+        &self.memory.slots()[usize::from(index)]
     }
 
-    /// The node of this number, which may come from shared memory.
+    /// The node of this number.
     #[inline]
-    pub(crate) fn node(&self, index: u16) -> Result<&Node, Corrupt> {
-        match self.memory.nodes().get(usize::from(index)) {
-            Some(node) => Ok(node),
-            None => Err(self.give_up()),
-        }
-    }
-
-    /// A number that was read from a 32-bit word of shared memory.
-    #[inline]
-    pub(crate) fn narrow(&self, number: u32) -> Result<u16, Corrupt> {
-        u16::try_from(number).map_err(|_| self.give_up())
+    pub(crate) fn node(&self, index: u16) -> &Node {
+        &self.memory.nodes()[usize::from(index)]
     }
 
     /// Puts a slot on top of a stack, by the slot's link, and returns what the head was just before.
     /// `publish` is [`Ordering::Release`], but for tests that show that nothing weaker will do.
     #[inline]
-    pub(crate) fn push(
-        &self,
-        head: &AtomicU64,
-        index: u16,
-        publish: Ordering,
-    ) -> Result<Link, Corrupt> {
-        let link = &self.slot(index)?.link;
-        let mut turns = Turns::new();
+    pub(crate) fn push(&self, head: &AtomicU64, index: u16, publish: Ordering) -> Link {
+        let link = &self.slot(index).link;
         let mut seen = Link(head.load(Ordering::Relaxed));
         loop {
             link.store(Link(0).to(seen.index()).0, Ordering::Relaxed);
             let next = seen.to(Some(index)).0;
             match head.compare_exchange(seen.0, next, publish, Ordering::Relaxed) {
-                Ok(_) => return Ok(seen),
+                Ok(_) => return seen,
                 Err(now) => seen = Link(now),
             }
-            turns.next(self)?;
         }
-    }
-
-    /// Marks the instance as corrupt.
-    #[cold]
-    pub(crate) fn give_up(&self) -> Corrupt {
-        self.corrupt
-            .store(true, std::sync::atomic::Ordering::Relaxed);
-        Corrupt
-    }
-
-    /// Fails once anything was found corrupt.
-    #[inline]
-    pub(crate) fn check(&self) -> Result<(), Corrupt> {
-        if self.corrupt.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(Corrupt);
-        }
-        Ok(())
-    }
-}
-
-/// Counts the turns of a loop that waits for nobody but may lose a race, and gives up where no
-/// number of rivals explains them.
-///
-/// Every lost compare-and-swap is another thread's success, so that a correct program gets nowhere
-/// near the limit, while links that a peer bent into a ring end here and not never.
-#[derive(Debug)]
-pub(crate) struct Turns(u32);
-
-impl Turns {
-    const MOST: u32 = 1 << 18;
-
-    #[inline]
-    pub(crate) fn new() -> Self {
-        Self(0)
-    }
-
-    #[inline]
-    pub(crate) fn next(&mut self, region: &Region) -> Result<(), Corrupt> {
-        self.0 += 1;
-        if self.0 > Self::MOST {
-            return Err(region.give_up());
-        }
-        Ok(())
     }
 }
 

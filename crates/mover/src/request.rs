@@ -2,9 +2,8 @@
 
 use crate::backend::Race;
 use crate::instance::Held;
-use crate::layout::{FLAG_HIGH, FLAG_MIGRATE, FLAG_RACE_BLOCK, FLAG_RACE_FAIL};
-use crate::record::{Asked, Invalid};
-use crate::region::Corrupt;
+use crate::record::{Asked, FLAG_HIGH, FLAG_MIGRATE, FLAG_RACE_BLOCK, FLAG_RACE_FAIL, Invalid};
+use crate::region::Forked;
 use crate::service::Mover;
 use hither_core::ids::NodeId;
 use std::fmt;
@@ -97,14 +96,6 @@ impl<'m> Request<'m> {
         self
     }
 
-    /// Adds flags by their bits (`FLAG_*` of [`crate::layout`]), for interfaces of other
-    /// languages. Unknown bits are refused at submission.
-    #[must_use]
-    pub fn flags(mut self, bits: u32) -> Self {
-        self.asked.flags |= bits;
-        self
-    }
-
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         if !self.is_asked {
@@ -124,8 +115,7 @@ impl<'m> Request<'m> {
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        // Fails only where the instance is corrupt, and then nobody needs the slot.
-        let _ = self.mover.release(self.held);
+        self.mover.release(self.held);
     }
 }
 
@@ -147,16 +137,16 @@ pub enum Reason {
     /// It was made by another [`Mover`].
     #[error("the request belongs to another mover")]
     Foreign,
-    /// The queues were written over.
+    /// This is a child after `fork`.
     #[error(transparent)]
-    Corrupt(#[from] Corrupt),
+    Forked(#[from] Forked),
 }
 
 /// A request that was not submitted, to be mended or dropped.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Rejected<'m> {
-    /// The request, unchanged. `None` where the queues are corrupt and it is lost with them.
+    /// The request, unchanged. `None` in a child after `fork`: it is the parent's.
     pub request: Option<Request<'m>>,
     /// What is wrong.
     pub reason: Reason,

@@ -8,7 +8,7 @@ use crate::layout::MOST_SLOTS;
 use crate::notify;
 use crate::rate::TokenBucket;
 use crate::record::{Completion, RequestId};
-use crate::region::Corrupt;
+use crate::region::Forked;
 use crate::request::{Reason, Rejected, Request};
 use crate::sync::{AtomicU32, Bell, JoinHandle, Mutex, Ordering, lock, room, spawn};
 use crate::worker::{
@@ -280,12 +280,12 @@ impl Mover {
     #[inline]
     #[must_use]
     pub fn request(&self) -> Option<Request<'_>> {
-        let held = self.shared.instance.allocate().ok().flatten()?;
+        let held = self.shared.instance.allocate()?;
         Some(Request::new(self, held))
     }
 
-    pub(crate) fn release(&self, held: Held) -> Result<(), Corrupt> {
-        self.shared.instance.release(held)
+    pub(crate) fn release(&self, held: Held) {
+        self.shared.instance.release(held);
     }
 
     /// Hands a request to the workers. Never blocks, and makes no system call while a worker is
@@ -331,9 +331,9 @@ impl Mover {
         let ticks = self.shared.clock.stamp();
         let submitted = self.shared.instance.submit(held, &asked, ticks, for_future);
         self.heal();
-        submitted.map_err(|corrupt| Rejected {
+        submitted.map_err(|forked| Rejected {
             request: None,
-            reason: corrupt.into(),
+            reason: forked.into(),
         })
     }
 
@@ -344,15 +344,14 @@ impl Mover {
     #[must_use]
     pub fn retrieve(&self) -> Option<Completion> {
         let instance = &self.shared.instance;
-        let completed = match instance.take_completed() {
-            Ok(Some(completed)) => {
+        let (index, state) = match instance.take_completed() {
+            Some(completed) => {
                 instance.notifier.found();
                 completed
             }
-            Ok(None) => self.retrieve_late()?,
-            Err(Corrupt) => return None,
+            None => self.retrieve_late()?,
         };
-        instance.result(completed.0, completed.1).ok()
+        Some(instance.result(index, state))
     }
 
     /// The rest of a retrieval that found nothing.
@@ -363,13 +362,11 @@ impl Mover {
         instance
             .notifier
             .found_nothing(instance.region.header(), look)
-            .ok()?
     }
 
-    /// A completion, waiting for one up to `timeout`, or for ever. `None` after the time, at once
-    /// where the queues are corrupt ([`Mover::check`]), and after `fork`. With nothing submitted
-    /// nothing will complete, and without a `timeout` this then waits for another thread's
-    /// submission.
+    /// A completion, waiting for one up to `timeout`, or for ever. `None` after the time, and at
+    /// once after `fork`. With nothing submitted nothing will complete, and without a `timeout` this
+    /// then waits for another thread's submission.
     #[must_use]
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Completion> {
         // Not armed where something is there already: an arm costs the worker a system call.
@@ -408,7 +405,7 @@ impl Mover {
             if let Some(found) = look() {
                 return Some(found);
             }
-            if instance.region.check().is_err() || instance.region.is_wiped() {
+            if instance.region.is_wiped() {
                 return None;
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -423,21 +420,20 @@ impl Mover {
     /// run. False: it is running, finished, or no request.
     #[must_use = "a request that could not be cancelled still completes as usual"]
     pub fn cancel(&self, id: RequestId) -> bool {
-        self.shared.instance.cancel(id).unwrap_or(false)
+        self.shared.instance.cancel(id)
     }
 
     pub(crate) fn poll_request(
         &self,
         id: RequestId,
         waker: &Waker,
-    ) -> Result<Option<Completion>, Corrupt> {
+    ) -> Result<Option<Completion>, Forked> {
         self.heal();
         self.shared.instance.poll(id, waker)
     }
 
     pub(crate) fn abandon(&self, id: RequestId) {
-        // Fails only where the instance is corrupt, and then nobody needs the slot.
-        let _ = self.shared.instance.abandon(id);
+        self.shared.instance.abandon(id);
     }
 
     /// What to `poll()` for reading, with [`Notify::Eventfd`]: readable once there may be a
@@ -448,14 +444,6 @@ impl Mover {
     pub fn notify_fd(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
         let flag = self.shared.instance.notifier.flag();
         flag.map(crate::sync::Flag::descriptor)
-    }
-
-    /// Fails once the shared region was found corrupt.
-    ///
-    /// # Errors
-    /// [`Corrupt`], for good: close the service and open another.
-    pub fn check(&self) -> Result<(), Corrupt> {
-        self.shared.instance.region.check()
     }
 
     /// Name of the backend of this number ([`Completion::backend`]).
@@ -490,7 +478,7 @@ impl Mover {
     pub fn close(mut self, how: Close) -> Vec<Completion> {
         self.shut_down(how);
         let mut rest = Vec::new();
-        while let Ok(Some(completion)) = self.shared.instance.retrieve() {
+        while let Some(completion) = self.shared.instance.retrieve() {
             rest.push(completion);
         }
         rest
@@ -519,19 +507,18 @@ impl Mover {
             let _ = thread.join();
         }
         // What is left where every worker had died.
-        let _ = self.sweep();
+        self.sweep();
     }
 
-    fn sweep(&self) -> Result<(), Corrupt> {
+    fn sweep(&self) {
         let shared = &*self.shared;
-        shared.instance.flush()?;
-        while let Some(mut taken) = shared.instance.take()? {
+        shared.instance.flush();
+        while let Some(mut taken) = shared.instance.take() {
             taken.cancelled = true;
             let outcome = refused(shared, &taken, Refusal::Dropped);
             let queued_ns = shared.clock.present().since_ns(taken.submitted_ticks);
-            complete(shared, &taken, &outcome, queued_ns, 0)?;
+            complete(shared, &taken, &outcome, queued_ns, 0);
         }
-        Ok(())
     }
 
     /// Tries the binding on a thread that then ends.
@@ -578,11 +565,8 @@ pub struct Server {
 
 impl Server {
     /// Moves what was submitted until nothing is queued, on this thread.
-    ///
-    /// # Errors
-    /// [`Corrupt`], for good.
-    pub fn serve(&mut self) -> Result<(), Corrupt> {
-        self.worker.serve_queued()
+    pub fn serve(&mut self) {
+        self.worker.serve_queued();
     }
 }
 

@@ -18,65 +18,59 @@
 //! same: it costs nothing, and an operation that is added later need not be argued about anew.
 
 use crate::layout::{Colour, Link};
-use crate::region::{Corrupt, Region, Turns};
+use crate::region::Region;
 use crate::sync::Ordering;
 
 /// Adds a request and returns the colour of the queue that it joined.
 #[inline]
-pub(crate) fn push(region: &Region, index: u16) -> Result<Colour, Corrupt> {
+pub(crate) fn push(region: &Region, index: u16) -> Colour {
     push_with(region, index, Ordering::Release)
 }
 
 /// `publish` is [`Ordering::Release`], but for a test that shows that nothing weaker will do.
 #[inline]
-pub(crate) fn push_with(region: &Region, index: u16, publish: Ordering) -> Result<Colour, Corrupt> {
+pub(crate) fn push_with(region: &Region, index: u16, publish: Ordering) -> Colour {
     // Whoever takes the chain sees the request's fields and link, and those of the requests pushed
     // before, since every change of the word is a read-modify-write.
     let head = &region.header().staging.0;
-    region.push(head, index, publish).map(Link::colour)
+    region.push(head, index, publish).colour()
 }
 
 /// Takes all requests: the newest, which links to the one before it, and so on.
 #[inline]
-pub(crate) fn take_all(region: &Region) -> Result<Option<u16>, Corrupt> {
+pub(crate) fn take_all(region: &Region) -> Option<u16> {
     let head = &region.header().staging.0;
-    let mut turns = Turns::new();
     let mut seen = Link(head.load(Ordering::Relaxed));
     loop {
-        let Some(newest) = seen.index() else {
-            return Ok(None);
-        };
+        let newest = seen.index()?;
         // Acquire: pairs with every push of the chain.
         let next = seen.to(None).0;
         match head.compare_exchange(seen.0, next, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return Ok(Some(newest)),
+            Ok(_) => return Some(newest),
             Err(now) => seen = Link(now),
         }
-        turns.next(region)?;
     }
 }
 
 /// Turns a chain that [`take_all`] returned round: the oldest, which links to the one after it.
-pub(crate) fn reverse(region: &Region, newest: u16) -> Result<u16, Corrupt> {
+pub(crate) fn reverse(region: &Region, newest: u16) -> u16 {
     let mut behind = None;
     let mut current = newest;
-    for _ in 0..region.slot_count() {
-        let link = &region.slot(current)?.link;
+    loop {
+        let link = &region.slot(current).link;
         let before = Link(link.load(Ordering::Relaxed)).index();
         link.store(Link(0).to(behind).0, Ordering::Relaxed);
         let Some(before) = before else {
-            return Ok(current);
+            return current;
         };
         behind = Some(current);
         current = before;
     }
-    // Longer than there are slots: a ring.
-    Err(region.give_up())
 }
 
 /// The request after this one in a chain.
-pub(crate) fn after(region: &Region, index: u16) -> Result<Option<u16>, Corrupt> {
-    Ok(Link(region.slot(index)?.link.load(Ordering::Relaxed)).index())
+pub(crate) fn after(region: &Region, index: u16) -> Option<u16> {
+    Link(region.slot(index).link.load(Ordering::Relaxed)).index()
 }
 
 /// Gives the queue a colour if it is empty and returns the colour before, or `None` where it is
@@ -85,20 +79,18 @@ pub(crate) fn after(region: &Region, index: u16) -> Result<Option<u16>, Corrupt>
 /// Even where the colour stays the same the word is written. That makes a chain of all changes of
 /// colour: who reads a value of it has seen what every earlier one of the chain was preceded by.
 /// [`crate::instance`] relies on that.
-pub(crate) fn set_colour(region: &Region, colour: Colour) -> Result<Option<Colour>, Corrupt> {
+pub(crate) fn set_colour(region: &Region, colour: Colour) -> Option<Colour> {
     let head = &region.header().staging.0;
-    let mut turns = Turns::new();
     let mut seen = Link(head.load(Ordering::Relaxed));
     loop {
         if seen.index().is_some() {
-            return Ok(None);
+            return None;
         }
         let next = seen.to(None).coloured(colour).0;
         match head.compare_exchange(seen.0, next, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return Ok(Some(seen.colour())),
+            Ok(_) => return Some(seen.colour()),
             Err(now) => seen = Link(now),
         }
-        turns.next(region)?;
     }
 }
 

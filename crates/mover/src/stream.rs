@@ -30,7 +30,6 @@ mod tests;
 pub use decide::{Adapt, Decision, Sample, Way, decide};
 pub use team::Sharing;
 
-use crate::region::Corrupt;
 use crate::service::Mover;
 use decide::Pilot;
 use director::Director;
@@ -137,9 +136,6 @@ pub enum StreamError {
     /// A thread of the team cannot be started.
     #[error("the system has no thread for the team")]
     Thread(#[source] io::Error),
-    /// The mover's queues were written over.
-    #[error(transparent)]
-    Mover(#[from] Corrupt),
 }
 
 /// A block, or one thread's part of it, to be computed.
@@ -279,7 +275,7 @@ where
     /// team calls `compute` for each of its parts.
     ///
     /// # Errors
-    /// [`StreamError::Lengths`], [`StreamError::Thread`], [`StreamError::Mover`].
+    /// [`StreamError::Lengths`], [`StreamError::Thread`].
     ///
     /// # Panics
     /// With the panic of `compute`, once nothing is in flight.
@@ -289,7 +285,6 @@ where
         mut outputs: [&mut [U]; O],
         compute: impl Fn(Part<'_, T, U, I, O>) + Sync,
     ) -> Result<Report, StreamError> {
-        self.mover.check()?;
         let mut lengths = inputs.iter().map(|one| one.len());
         let mut lengths = lengths.by_ref().chain(outputs.iter().map(|one| one.len()));
         let length = lengths.next().unwrap_or(0);

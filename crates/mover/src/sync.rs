@@ -37,7 +37,7 @@ pub(crate) use real::{Bell, Flag};
 #[cfg(loom)]
 pub(crate) use touched::{AtomicU64, quietly};
 
-/// A 64-bit word of shared memory that is only ever read and written whole, without order.
+/// A 64-bit word that is only ever read and written whole, without order.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Plain64(atomic::AtomicU64);
@@ -60,7 +60,7 @@ impl Plain64 {
     }
 }
 
-/// A 32-bit word of shared memory that is only ever read and written whole, without order.
+/// A 32-bit word that is only ever read and written whole, without order.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Plain32(atomic::AtomicU32);
@@ -149,7 +149,7 @@ mod real {
         pub(crate) fn ring(&self, sleepers: u32) {
             // Release: who finds the new count finds what was done before the ring.
             self.0.fetch_add(1, Ordering::Release);
-            let _ = futex::wake(&self.0, futex::Flags::empty(), sleepers);
+            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, sleepers);
         }
 
         /// Sleeps while the count is `seen`, and at most `limit`. May return early.
@@ -159,7 +159,7 @@ mod real {
                 tv_nsec: limit.subsec_nanos().into(),
             });
             // Every error (a signal, the time-out, another count) means: look again.
-            let _ = futex::wait(&self.0, futex::Flags::empty(), seen, limit.as_ref());
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, seen, limit.as_ref());
         }
     }
 

@@ -5,7 +5,6 @@ use crate::clock::{Clock, Present};
 use crate::instance::{Instance, Taken};
 use crate::rate::TokenBucket;
 use crate::record::Status;
-use crate::region::Corrupt;
 use crate::sync::{AtomicU32, Bell, Mutex, Ordering, Plain64, lock};
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
@@ -86,28 +85,20 @@ impl Worker {
         }
     }
 
-    /// Serves until the service is closed, or the queues are corrupt.
-    pub(crate) fn run(&mut self) {
-        // A corrupt instance has no worker: its clients get an error from every call.
-        if self.serve().is_err() {
-            let instance = &self.shared.instance;
-            instance.notifier.wake_all(instance.region.header());
-        }
-    }
-
     /// Serves until nothing is queued.
-    pub(crate) fn serve_queued(&mut self) -> Result<(), Corrupt> {
+    pub(crate) fn serve_queued(&mut self) {
         let mut batch = Vec::new();
         loop {
-            self.gather(&mut batch, false)?;
+            self.gather(&mut batch, false);
             if batch.is_empty() {
-                return Ok(());
+                return;
             }
-            self.serve_batch(&mut batch)?;
+            self.serve_batch(&mut batch);
         }
     }
 
-    fn serve(&mut self) -> Result<(), Corrupt> {
+    /// Serves until the service is closed.
+    pub(crate) fn run(&mut self) {
         let mut batch = Vec::new();
         let mut look_on = false;
         loop {
@@ -115,27 +106,27 @@ impl Worker {
             // the change does not sleep.
             let rings = self.shared.instance.rings();
             let closing = self.shared.closing.load(Ordering::Acquire);
-            self.gather(&mut batch, closing == ABANDON)?;
+            self.gather(&mut batch, closing == ABANDON);
             if !batch.is_empty() {
                 look_on = batch
                     .iter()
                     .all(|taken| taken.asked.bytes < self.shared.limits.small_bytes);
-                self.serve_batch(&mut batch)?;
+                self.serve_batch(&mut batch);
             } else if closing != OPEN {
-                return Ok(());
-            } else if !(look_on && self.look_on()?) {
+                return;
+            } else if !(look_on && self.look_on()) {
                 look_on = false;
-                self.shared.instance.rest(rings)?;
+                self.shared.instance.rest(rings);
             }
         }
     }
 
     /// Fills the batch with requests to run, and completes at once those that are not to be run.
-    fn gather(&self, batch: &mut Vec<Taken>, drop_all: bool) -> Result<(), Corrupt> {
+    fn gather(&self, batch: &mut Vec<Taken>, drop_all: bool) {
         let Shared {
             instance, limits, ..
         } = &*self.shared;
-        instance.flush()?;
+        instance.flush();
         // Several workers share what waits, instead of the first taking it all.
         let share = instance.waiting().div_ceil(limits.workers as u64).max(1);
         let most = usize::try_from(share).map_or(limits.batch_requests, |share| {
@@ -144,15 +135,14 @@ impl Worker {
         let mut bytes = 0u64;
         let mut announce = false;
         while batch.len() < most && bytes < limits.batch_bytes {
-            let Some(mut taken) = instance.take()? else {
+            let Some(mut taken) = instance.take() else {
                 break;
             };
             taken.cancelled |= drop_all;
             if taken.cancelled {
-                self.complete_unrun(&taken, Refusal::Dropped)?;
-                announce = true;
-            } else if taken.asked.check().is_err() {
-                self.complete_unrun(&taken, Refusal::NotSupported)?;
+                let queued_ns = self.shared.clock.present().since_ns(taken.submitted_ticks);
+                let outcome = refused(&self.shared, &taken, Refusal::Dropped);
+                complete(&self.shared, &taken, &outcome, queued_ns, self.name);
                 announce = true;
             } else {
                 bytes = bytes.saturating_add(taken.asked.bytes);
@@ -162,16 +152,9 @@ impl Worker {
         if announce {
             instance.announce();
         }
-        Ok(())
     }
 
-    fn complete_unrun(&self, taken: &Taken, reason: Refusal) -> Result<(), Corrupt> {
-        let queued_ns = self.shared.clock.present().since_ns(taken.submitted_ticks);
-        let outcome = refused(&self.shared, taken, reason);
-        complete(&self.shared, taken, &outcome, queued_ns, self.name)
-    }
-
-    fn serve_batch(&mut self, batch: &mut Vec<Taken>) -> Result<(), Corrupt> {
+    fn serve_batch(&mut self, batch: &mut Vec<Taken>) {
         let shared = Arc::clone(&self.shared);
         let bytes = batch.iter().map(|taken| taken.asked.bytes).sum();
         let jobs: Vec<Job<'_>> = batch.iter().map(|taken| job(&shared, taken)).collect();
@@ -183,7 +166,7 @@ impl Worker {
             is_sound: true,
             name: self.name,
         };
-        shared.instance.share()?;
+        shared.instance.share();
         self.wait_for_rate(bytes);
         let present = shared.clock.present();
         // Counted first, so that who has seen a completion finds its batch counted.
@@ -201,7 +184,6 @@ impl Worker {
             self.backend = (lock(&shared.factory))(self.number);
             self.name = register(&shared, self.backend.name());
         }
-        shared.instance.region.check()
     }
 
     /// Sleeps until the rate limit lets the bytes through, or the service is abandoned.
@@ -224,7 +206,7 @@ impl Worker {
 
     /// Looks for work for a while: a wake-up would take longer than the next small request is
     /// away (memif section 5.4). Returns whether there is some.
-    fn look_on(&self) -> Result<bool, Corrupt> {
+    fn look_on(&self) -> bool {
         let Shared {
             instance,
             clock,
@@ -232,24 +214,24 @@ impl Worker {
             ..
         } = &*self.shared;
         if limits.spin_us == 0 {
-            return Ok(false);
+            return false;
         }
         let end_ns = clock.now_ns() + u64::from(limits.spin_us) * 1000;
         loop {
             for _ in 0..64 {
-                if !instance.is_idle()? || self.shared.closing.load(Ordering::Relaxed) != OPEN {
-                    return Ok(true);
+                if !instance.is_idle() || self.shared.closing.load(Ordering::Relaxed) != OPEN {
+                    return true;
                 }
                 std::hint::spin_loop();
             }
             if clock.now_ns() >= end_ns {
-                return Ok(false);
+                return false;
             }
         }
     }
 }
 
-/// The job that a request stands for. Only of what passed its check.
+/// The job that a request stands for.
 fn job(shared: &Shared, taken: &Taken) -> Job<'static> {
     Job {
         pid: shared.pid,
@@ -260,12 +242,8 @@ fn job(shared: &Shared, taken: &Taken) -> Job<'static> {
 
 /// The outcome of a request of which no page was moved.
 pub(crate) fn refused(shared: &Shared, taken: &Taken, reason: Refusal) -> Outcome {
-    let pages = match taken.asked.check() {
-        Ok(()) => job(shared, taken).page_count(),
-        Err(_) => 1,
-    };
     Outcome {
-        refused: vec![(reason, pages)],
+        refused: vec![(reason, job(shared, taken).page_count())],
         ..Outcome::default()
     }
 }
@@ -277,7 +255,7 @@ pub(crate) fn complete(
     outcome: &Outcome,
     queued_ns: u64,
     name: u8,
-) -> Result<(), Corrupt> {
+) {
     let figures = &shared.figures;
     // Counted first, so that who has seen the completion finds it counted.
     figures.bytes.add(outcome.bytes);
@@ -287,9 +265,8 @@ pub(crate) fn complete(
         (false, true) => figures.done.add(1),
         (false, false) => figures.failed.add(1),
     }
-    let status = shared.instance.complete(taken, outcome, queued_ns, name)?;
+    let status = shared.instance.complete(taken, outcome, queued_ns, name);
     debug_assert_eq!(status == Status::Cancelled, taken.cancelled);
-    Ok(())
 }
 
 /// Position of a backend's name; the last one stands for all that do not fit.
@@ -328,10 +305,8 @@ impl Pending<'_> {
             .backend
             .map_or(self.name, |name| register(self.shared, name));
         let queued_ns = present.since_ns(taken.submitted_ticks);
-        // Fails only where the instance is corrupt, and then nobody asks for it.
-        if complete(self.shared, &taken, outcome, queued_ns, name).is_ok() {
-            self.shared.instance.announce();
-        }
+        complete(self.shared, &taken, outcome, queued_ns, name);
+        self.shared.instance.announce();
     }
 }
 
@@ -344,8 +319,7 @@ impl Drop for Pending<'_> {
         for taken in self.batch.drain(..).flatten() {
             let outcome = refused(self.shared, &taken, Refusal::Busy);
             let queued_ns = present.since_ns(taken.submitted_ticks);
-            // As above.
-            let _ = complete(self.shared, &taken, &outcome, queued_ns, self.name);
+            complete(self.shared, &taken, &outcome, queued_ns, self.name);
         }
         self.shared.instance.announce();
     }

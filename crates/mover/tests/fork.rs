@@ -4,7 +4,9 @@ mod common;
 
 use common::Nothing;
 use hither_core::ids::NodeId;
-use hither_mover::{Config, Mover, Status};
+use hither_mover::{Config, Forked, Mover, Reason, Status};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 #[test]
@@ -18,6 +20,11 @@ fn a_child_has_an_empty_copy() {
     submit(1);
     // Held over the fork: the child must not be able to submit it.
     let held = mover.request().expect("a free request");
+    let released = mover.request().expect("a free request");
+    let request = mover.request().expect("a free request");
+    let request = request.migrate(0..4096, NodeId(0));
+    let mut future = mover.submit_async(request).expect("a valid request");
+    let mut context = Context::from_waker(Waker::noop());
     // SAFETY: the child calls nothing that a thread of the parent could have locked at this
     // moment: no allocation, no output; it ends by `_exit`.
     let child = unsafe { libc::fork() };
@@ -27,7 +34,11 @@ fn a_child_has_an_empty_copy() {
             && mover.retrieve().is_none()
             && mover.wait(None).is_none()
             && mover.wait(Some(Duration::from_secs(60))).is_none();
-        let refused = mover.submit(held.migrate(0..4096, NodeId(0))).is_err();
+        let refused = mover.submit(held.migrate(0..4096, NodeId(0)));
+        let refused = refused.is_err_and(|rejected| rejected.reason == Reason::Forked(Forked));
+        let polled = Pin::new(&mut future).poll(&mut context);
+        drop((released, future));
+        let empty = empty && mover.request().is_none() && polled == Poll::Ready(Err(Forked));
         // Closing must not wait for threads that the child does not have.
         drop(mover);
         // SAFETY: ends this process, as above.
@@ -45,5 +56,9 @@ fn a_child_has_an_empty_copy() {
         assert_eq!((completion.tag, completion.status), (tag, Status::Done));
     }
     drop(held);
+    drop(released);
+    while Pin::new(&mut future).poll(&mut context).is_pending() {
+        std::thread::yield_now();
+    }
     assert_eq!(mover.statistics().depths.free, 256);
 }

@@ -2,7 +2,6 @@
 
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::plan::Refusal;
-use hither_mover::layout::{FLAG_RACE_BLOCK, FLAG_RACE_FAIL};
 use hither_mover::{
     Action, Backend, Close, Completion, Config, Invalid, Job, Mover, Notify, OpenError, Outcome,
     OutcomeBuilder, Pages, Priority, Race, Raced, Reason, Status, Unavailable,
@@ -209,10 +208,6 @@ fn invalid_requests_come_back_with_a_reason() {
     assert_eq!(reason(overlapping), Reason::Invalid(Invalid::Overlap));
     let beyond = request().replicate(usize::MAX, 0, 8);
     assert_eq!(reason(beyond), Reason::Invalid(Invalid::Overflow));
-    for bits in [1 << 4, 1 << 31, FLAG_RACE_FAIL | FLAG_RACE_BLOCK] {
-        let unknown = request().migrate(0..PAGE, NodeId(0)).flags(bits);
-        assert_eq!(reason(unknown), Reason::Invalid(Invalid::Flags));
-    }
     let foreign = other.request().expect("a free request");
     assert_eq!(reason(foreign.migrate(0..PAGE, NodeId(0))), Reason::Foreign);
     // Mended, it is taken.
@@ -536,7 +531,7 @@ fn futures_bring_their_own_completions() {
         let request = mover.request().expect("a free request");
         let request = request.migrate(0..PAGE, NodeId(0)).tag(tag);
         let future = mover.submit_async(request).expect("a valid request");
-        let completion: Completion = block_on(future).expect("sound queues");
+        let completion: Completion = block_on(future).expect("the same process");
         assert_eq!(completion.tag, tag);
         assert_eq!(mover.retrieve(), None);
     }
@@ -559,7 +554,7 @@ fn dropped_futures_cancel_or_let_go() {
     drop(running);
     drop(queued);
     gate.leave.wait();
-    let completion = block_on(cancelled).expect("sound queues");
+    let completion = block_on(cancelled).expect("the same process");
     assert_eq!(completion.status, Status::Cancelled);
     while mover.statistics().depths.free < 4 {
         std::thread::yield_now();

@@ -11,7 +11,18 @@ The manual is docs/python.md of the repository.
 
 from ._arrays import bind_range, empty, nodes_by_page, where, zeros
 from ._hither import VERSION as __version__
-from ._hither import BoundThread, Memory, Move, Moved, Mover, Residency, Set, bind_thread
+from ._hither import (
+    BoundThread,
+    Memory,
+    Move,
+    Moved,
+    Mover,
+    Residency,
+    Set,
+    bind_thread,
+    opt_in,
+    opt_out,
+)
 from ._team import Team
 
 __all__ = [
@@ -27,6 +38,8 @@ __all__ = [
     "bind_thread",
     "empty",
     "nodes_by_page",
+    "opt_in",
+    "opt_out",
     "where",
     "zeros",
 ]

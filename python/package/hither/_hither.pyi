@@ -185,3 +185,12 @@ class Mover:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+def opt_out() -> None:
+    """Has the daemon leave this process alone until it ends, and children that it makes from now on.
+    ConnectionRefusedError: no daemon answers at $HITHER_SOCKET, or /run/hither/control.sock.
+    PermissionError: it refuses."""
+
+def opt_in() -> None:
+    """Takes opt_out() back, and lets targets with opt_in = true take this process. PermissionError
+    also where HITHER=off was in the environment, or the control group says so."""

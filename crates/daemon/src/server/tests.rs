@@ -54,7 +54,9 @@ fn answered(user: u32, question: &Question) -> Value {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
-    let answer = answer(&serde_json::to_vec(question).unwrap(), user, &desk);
+    let pid = std::process::id() as i32;
+    let asker = Asker { user, pid };
+    let answer = answer(&serde_json::to_vec(question).unwrap(), asker, &desk);
     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     obey.join().unwrap();
     answer
@@ -120,12 +122,8 @@ fn a_user_sees_and_changes_own_scopes_alone() {
 #[test]
 fn a_user_speaks_for_own_processes_alone() {
     let mut question = Question::new(Ask::OptOut, Vec::new());
-    assert!(
-        answered(0, &question)["error"]
-            .as_str()
-            .unwrap()
-            .contains("needs a pid")
-    );
+    // Without a number it is about who asks.
+    assert!(answered(1000, &question)["did"].is_array());
     question.pid = Some(1);
     let own = rustix::process::geteuid().as_raw();
     assert!(
@@ -136,6 +134,39 @@ fn a_user_speaks_for_own_processes_alone() {
     );
     question.pid = Some(std::process::id() as i32);
     assert!(answered(own, &question)["did"].is_array());
+}
+
+/// As programs ask by the libraries: the daemon understands the question, knows by the socket who asks, and
+/// its refusal arrives.
+#[test]
+fn a_program_speaks_for_itself_by_the_library() {
+    use hither_linux::opting::{Answer, Opting, tell};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let desk = Desk::new(published()).unwrap();
+    serve_control(bind(&path, 0o666).unwrap(), &desk).unwrap();
+    let told = |opting, obeyed: Result<Vec<String>, String>| {
+        let path = path.clone();
+        let program = std::thread::spawn(move || tell(&path, opting).unwrap());
+        let start = Instant::now();
+        let order = loop {
+            assert!(start.elapsed().as_secs() < 20, "no order came");
+            match desk.take_orders().pop() {
+                Some(order) => break order,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        order.answer.send(obeyed).unwrap();
+        (order.ask, order.pid, program.join().unwrap())
+    };
+    let own = Some(std::process::id() as i32);
+    let heard = Ok(vec!["7".to_owned()]);
+    let out = told(Opting::Out, heard.clone());
+    assert_eq!(out, (Ask::OptOut, own, Answer::Heard));
+    assert_eq!(told(Opting::In, heard), (Ask::OptIn, own, Answer::Heard));
+    let refused = told(Opting::In, Err("it says off".to_owned()));
+    let expected = Answer::Refused("the daemon refuses: it says off".to_owned());
+    assert_eq!(refused.2, expected);
 }
 
 #[test]
@@ -231,7 +262,7 @@ proptest! {
         let mut line = br#"{"hither":1,"ask":"status","scopes":[""#.to_vec();
         line.extend_from_slice(&bytes);
         line.extend_from_slice(br#""]}"#);
-        let text = answer(&line, 1000, &desk).to_string();
+        let text = answer(&line, Asker { user: 1000, pid: 1 }, &desk).to_string();
         prop_assert!(!text.contains("1001") || bytes.windows(4).any(|part| part == b"1001"));
     }
 }

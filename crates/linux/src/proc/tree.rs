@@ -290,7 +290,7 @@ impl Tree {
         let Some(wishes) = &mut self.wishes else {
             return Vec::new();
         };
-        wishes.forget();
+        wishes.forget(&self.root);
         self.left_alone.retain(|&(pid, ticks), is_forever| {
             *is_forever && stat::read(&self.root, pid).is_some_and(|stat| stat.start_ticks == ticks)
         });
@@ -310,15 +310,44 @@ impl Tree {
     /// Leaves a process alone until it ends.
     pub fn leave_alone(&mut self, pid: i32) {
         if let Some(stat) = stat::read(&self.root, pid) {
-            self.left_alone.insert((pid, stat.start_ticks), true);
+            let process = (pid, stat.start_ticks);
+            if let Some(wishes) = &mut self.wishes {
+                wishes.tell_in(process, false);
+            }
+            self.left_alone.insert(process, true);
             self.drop_process(pid, true);
         }
+    }
+
+    /// Takes back [`Tree::leave_alone`], and lets those targets take a process that want to be asked. False:
+    /// its environment or control group says that it is to be left alone, and nothing changes.
+    pub fn look_after(&mut self, pid: i32) -> bool {
+        let (Some(wishes), Some(stat)) = (&mut self.wishes, stat::read(&self.root, pid)) else {
+            return false;
+        };
+        let process = (pid, stat.start_ticks);
+        let belonging = Belonging::read(&self.root, pid, Some(wishes));
+        if belonging.wish == Wish::Out {
+            return false;
+        }
+        wishes.tell_in(process, true);
+        self.left_alone.remove(&process);
+        if let Some(known) = self.processes.iter_mut().find(|known| known.pid == pid) {
+            known.belonging.wish = Wish::In;
+        }
+        self.others.forget(pid);
+        self.look_soon();
+        true
     }
 
     /// Other processes are watched from now on; those that belong to both are watched on.
     pub fn set_scope(&mut self, scope: Scope) {
         self.scope = scope;
         self.is_changed = true;
+        self.look_soon();
+    }
+
+    fn look_soon(&mut self) {
         self.last_new = u64::MAX;
         self.looked_us = 0;
     }
@@ -613,7 +642,9 @@ impl Tree {
             return;
         }
         // A process may write over its environment, as postgres does to show what it is at.
-        if is_left_alone(stat.parent) {
+        let wishes = self.wishes.as_ref();
+        let has_told = wishes.is_some_and(|wishes| wishes.has_told_in((pid, stat.start_ticks)));
+        if is_left_alone(stat.parent) && !has_told {
             self.left_alone.insert((pid, stat.start_ticks), true);
             return;
         }

@@ -6,10 +6,11 @@
 //! ```
 //!
 //! `on` asks to be looked after, for targets that take such processes alone. A process may be left alone by
-//! either: whoever says `off` is heard.
+//! either: whoever says `off` is heard. A process may also say so later ([`crate::opting`]).
 
+use super::stat;
 use crate::root::Root;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 
@@ -52,22 +53,49 @@ impl Wish {
     }
 }
 
-/// Wishes of control groups that were asked for.
+/// Wishes of control groups that were asked for, and of processes that told them.
 #[derive(Debug, Default)]
 pub struct Wishes {
     groups: HashMap<String, Wish>,
+    /// Processes that asked to be looked after, by number and start.
+    told_in: HashSet<(i32, u64)>,
 }
 
 impl Wishes {
-    /// Groups are asked anew from now on.
-    pub fn forget(&mut self) {
+    /// Groups are asked anew from now on, and what ended processes told is forgotten.
+    pub fn forget(&mut self, root: &Root) {
         self.groups.clear();
+        self.told_in.retain(|&(pid, ticks)| {
+            stat::read(root, pid).is_some_and(|stat| stat.start_ticks == ticks)
+        });
+    }
+
+    /// A process told that it is to be looked after, or takes that back.
+    pub fn tell_in(&mut self, process: (i32, u64), is_so: bool) {
+        match is_so {
+            true => self.told_in.insert(process),
+            false => self.told_in.remove(&process),
+        };
+    }
+
+    /// Has this process told that it is to be looked after?
+    #[must_use]
+    pub fn has_told_in(&self, process: (i32, u64)) -> bool {
+        self.told_in.contains(&process)
     }
 
     /// Of a process of this control group, named as in `/proc/PID/cgroup`.
     pub fn of(&mut self, root: &Root, pid: i32, group: Option<&str>) -> Wish {
         let own = environment(root, pid);
-        own.and(group.map_or(Wish::Unsaid, |group| self.of_group(root, group)))
+        let said = own.and(group.map_or(Wish::Unsaid, |group| self.of_group(root, group)));
+        if said != Wish::Unsaid || self.told_in.is_empty() {
+            return said;
+        }
+        let stat = stat::read(root, pid);
+        match stat.is_some_and(|stat| self.has_told_in((pid, stat.start_ticks))) {
+            true => Wish::In,
+            false => Wish::Unsaid,
+        }
     }
 
     /// Of a control group and those above it.

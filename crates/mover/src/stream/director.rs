@@ -86,8 +86,6 @@ pub(super) struct Director<'m, 's> {
     /// When computing began and ended.
     started: Instant,
     ended: Option<Instant>,
-    /// In another process, after fork, nothing is in flight.
-    process: u32,
     pub(super) figures: Figures,
 }
 
@@ -123,7 +121,6 @@ impl<'m, 's> Director<'m, 's> {
             returned: Vec::new(),
             started,
             ended: None,
-            process: std::process::id(),
             figures: Figures::default(),
         }
     }
@@ -261,26 +258,12 @@ impl<'m, 's> Director<'m, 's> {
             let request = request.replicate(copy.from, copy.to, copy.bytes);
             match self.mover.submit_async(request) {
                 Ok(flight) => self.buffers[buffer].flights.push(flight),
-                // Of no element, or beyond what the mover takes: nobody copies it.
-                Err(rejected) if rejected.request.is_some() => {
-                    self.buffers[buffer].is_done = false;
-                }
-                Err(_) => self.lost(),
+                // Of no element, or beyond what the mover takes, or in a child after fork: nobody
+                // copies it.
+                Err(_) => self.buffers[buffer].is_done = false,
             }
         }
         true
-    }
-
-    /// The queues were written over, and whether a worker copies to or from memory that the caller
-    /// is about to get back cannot be known.
-    ///
-    /// After `fork` the child gets here, too: there nothing is in flight.
-    #[cold]
-    fn lost(&self) {
-        if std::process::id() == self.process {
-            eprintln!("hither: the queues of a mover were overwritten while it was copying");
-            std::process::abort();
-        }
     }
 
     /// Looks at what is in flight, the oldest of each kind first.
@@ -335,11 +318,8 @@ impl<'m, 's> Director<'m, 's> {
         }
     }
 
-    /// The last request of a buffer has completed.
+    /// The last request of a buffer has completed, or is none of this process, a child after fork.
     fn landed(&mut self, buffer: usize, completion: Option<Completion>) {
-        if completion.is_none() {
-            self.lost();
-        }
         let ended = self.ended;
         let buffer = &mut self.buffers[buffer];
         buffer.flights.pop();

@@ -193,7 +193,8 @@ fn futures_kept_and_dropped() {
                     let request = request.migrate(range, NodeId(0));
                     let future = mover.submit_async(request).expect("a valid request");
                     if client == 0 {
-                        let completion = shuttle::future::block_on(future).expect("sound queues");
+                        let completion =
+                            shuttle::future::block_on(future).expect("the same process");
                         assert_eq!(completion.status, Status::Done);
                     }
                 })

@@ -235,6 +235,24 @@ fn who_wants_to_be_left_alone_is() {
     tree.refresh(0).unwrap();
     let left: Vec<i32> = tree.processes().iter().map(|process| process.pid).collect();
     assert_eq!(left, [pid]);
+    // It asks to be looked after; that of the other, by its environment, is not overruled.
+    let other = *others.iter().find(|&&other| other != child).unwrap();
+    assert!(!tree.look_after(other) && !tree.look_after(i32::MAX));
+    assert!(tree.look_after(child));
+    until(&mut tree, |tree| tree.processes().len() == 2);
+    let mut wishes = tree
+        .processes()
+        .iter()
+        .filter(|process| process.pid == child);
+    assert_eq!(wishes.next().unwrap().belonging.wish, Wish::In);
+    tree.renew_wishes();
+    tree.set_scope(Scope::OptedIn);
+    until(&mut tree, |tree| tree.processes().len() == 1);
+    assert_eq!(tree.processes()[0].pid, child);
+    tree.leave_alone(child);
+    until(&mut tree, |tree| tree.processes().is_empty());
+    tree.set_scope(Scope::Processes(vec![pid]));
+    until(&mut tree, |tree| tree.processes().len() == 1);
     // Others are to be watched: who is among both keeps what is known.
     let life = tree.processes()[0].incarnation;
     tree.set_scope(Scope::Any(vec![
