@@ -8,9 +8,10 @@ use hither_core::ids::Pid;
 use hither_core::metrics;
 use hither_core::plan::Sampling;
 use hither_core::snapshot::{
-    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState, Snapshot,
+    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState, Rated,
+    Snapshot,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Own CPU time of an observation, in us.
 const LOOK_US: f64 = 100.0;
@@ -153,7 +154,8 @@ impl World {
         let mut interval = std::mem::replace(&mut self.interval, Interval::new(nodes));
         let seen: u64 = interval.samples.values().map(NodeCounts::total).sum();
         interval.own_cpu_us += LOOK_US + SAMPLE_US * seen as f64;
-        let pages = self.pages(&mut interval);
+        let mut pages = self.pages(&mut interval);
+        self.list_residents(&mut pages);
         let period = self.tracker.period(self.sampling);
         for process in self.processes.values_mut() {
             process.is_seen = true;
@@ -198,6 +200,38 @@ impl World {
         samples.into_iter().filter_map(stats).collect()
     }
 
+    /// Adds units that were not sampled, from where the last interval stopped.
+    fn list_residents(&mut self, pages: &mut Vec<PageStats>) {
+        if self.lists == 0 {
+            return;
+        }
+        let sampled: BTreeSet<(Pid, u64)> =
+            pages.iter().map(|page| (page.pid, page.page)).collect();
+        let (mut left, from) = (self.lists, std::mem::replace(&mut self.listed, (Pid(0), 0)));
+        for process in self.processes.range(from.0..).map(|(_, process)| process) {
+            let first = if process.pid == from.0 { from.1 } else { 0 };
+            for (unit, page) in process.pages.iter().enumerate().skip(first) {
+                if left == 0 {
+                    self.listed = (process.pid, unit);
+                    return;
+                }
+                left -= 1;
+                let number = process.page_number(unit);
+                if !sampled.contains(&(process.pid, number)) {
+                    pages.push(PageStats {
+                        pid: process.pid,
+                        page: number,
+                        home: self.nodes[page.home].id,
+                        was: None,
+                        reads: NodeCounts::new(),
+                        writes: NodeCounts::new(),
+                        huge: process.kind.huge,
+                    });
+                }
+            }
+        }
+    }
+
     fn node_state(&self, at: usize, interval: &Interval) -> NodeState {
         let node = &self.nodes[at];
         let length_us = interval.length_us.max(1) as f64;
@@ -211,8 +245,16 @@ impl World {
             cpu_count: node.cpu_count,
             free_bytes: node.free_pages * PAGE_BYTES,
             total_bytes: node.total_pages * PAGE_BYTES,
-            idle_ns: None,
-            rated: hither_core::snapshot::Rated::default(),
+            idle_ns: self
+                .memory
+                .idle_ns
+                .iter()
+                .map(|row| row[at])
+                .reduce(f64::min),
+            rated: Rated {
+                tier: Some(u32::from(node.cpu_count == 0)),
+                ..Rated::default()
+            },
             latency_ns: None,
             read_bytes: counted(interval.bytes[at] as u64),
             write_bytes: counted(0),

@@ -19,6 +19,8 @@ pub enum Pattern {
     Striped,
     /// Every node uses all pages in turn, a part in each interval.
     Sweeping,
+    /// Every node uses the eighth that came last, which first touch leaves in slow memory.
+    Late,
     /// Nobody uses any.
     Idle,
     /// The thread of the first node sets the data up, page after page; the others wait.
@@ -185,6 +187,11 @@ impl Process {
                 start: rank,
                 end: count,
                 step: ranks,
+            },
+            Pattern::Late => Stretch {
+                start: count - count.div_ceil(8),
+                end: count,
+                step: 1,
             },
             Pattern::Sweeping => part((rank + self.turn) % ranks),
             Pattern::Filling if rank == 0 => part(0).join(part(ranks - 1)),

@@ -14,7 +14,8 @@ use hither_core::flow::Memory;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::machine::Curve;
 use hither_core::policy::random::Random;
-use hither_core::policy::{Policy, by_name};
+use hither_core::policy::{Policy, by_name, tiers};
+use hither_core::quota::Quota;
 use hither_core::scope::{ScopeSpec, Selector};
 use hither_core::snapshot::PAGE_BYTES;
 
@@ -77,10 +78,13 @@ impl Scenario {
             .collect();
         let mut engine = Engine::new(believed.clone());
         let mut becomes_quiet = true;
+        let has_tiers = world.nodes.iter().any(|node| node.cpu_count == 0);
+        let mut quotas = Vec::new();
         for scope in 0..scope_count {
-            let policy = policy(random);
+            let policy = policy(random, has_tiers);
+            let is_by_tiers = policy.name() == tiers::NAME;
             becomes_quiet &= policy.name() != Restless.name();
-            engine.add_scope(ScopeSpec {
+            let id = engine.add_scope(ScopeSpec {
                 name: match is_for_all {
                     true => String::new(),
                     false => format!("s{scope}"),
@@ -91,10 +95,16 @@ impl Scenario {
                 },
                 policy,
             });
+            let quota = (is_by_tiers && happens(random, 0.5)).then(|| between(random, 10, 1_000));
+            if let Some(pages) = quota {
+                engine.set_quota(id, Quota::Pages(pages));
+            }
+            quotas.push(quota);
         }
         let rules = Rules {
             config: config.clone(),
             scopes,
+            quotas,
             is_for_all,
         };
         Self {
@@ -265,6 +275,8 @@ fn phases(random: &mut Random) -> Vec<Phase> {
         Pattern::Partitioned,
         Pattern::Striped,
         Pattern::Sweeping,
+        Pattern::Late,
+        Pattern::Late,
         Pattern::Idle,
     ];
     let mut phases = Vec::new();
@@ -283,11 +295,25 @@ fn phases(random: &mut Random) -> Vec<Phase> {
     phases
 }
 
-fn policy(random: &mut Random) -> Box<dyn Policy> {
-    let name = pick(
-        random,
-        &["carrefour", "carrefour", "wrong-node", "restless", "none"],
-    );
+fn policy(random: &mut Random, has_tiers: bool) -> Box<dyn Policy> {
+    let name = match has_tiers {
+        true => pick(
+            random,
+            &[
+                "tiers",
+                "tiers",
+                "tiers",
+                "auto",
+                "carrefour",
+                "wrong-node",
+                "none",
+            ],
+        ),
+        false => pick(
+            random,
+            &["carrefour", "carrefour", "wrong-node", "restless", "none"],
+        ),
+    };
     match name {
         "restless" => Box::new(Restless),
         name => by_name(name).unwrap_or_else(|error| panic!("{error}")),

@@ -22,6 +22,9 @@ const QUIET_PAGES: u64 = 32;
 /// Time in which it must become quiet, or an undo end, in us.
 const PATIENCE_US: u64 = 60_000_000;
 
+/// Units that are listed in an interval.
+const LISTED: usize = 4096;
+
 /// What the agent observes.
 struct Eyes {
     world: Rc<RefCell<World>>,
@@ -46,6 +49,10 @@ impl Observer for Eyes {
 
     fn set_sampling(&mut self, sampling: Sampling) {
         self.world.borrow_mut().sampling = sampling;
+    }
+
+    fn list_residents(&mut self, lists: bool) {
+        self.world.borrow_mut().lists = if lists { LISTED } else { 0 };
     }
 
     fn take_notes(&mut self) -> Vec<String> {

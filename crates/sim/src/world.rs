@@ -59,6 +59,9 @@ pub struct World {
     pub hands: Hands,
     pub(crate) interval: Interval,
     pub(crate) sampling: Sampling,
+    /// Units that are listed in each interval though they were not sampled, part after part.
+    pub(crate) lists: usize,
+    pub(crate) listed: (Pid, usize),
     pub(crate) random: Random,
     pub(crate) now_us: u64,
     queues_ns: Vec<f64>,
@@ -82,6 +85,8 @@ impl World {
             tracker: Tracker::default(),
             hands: Hands::default(),
             sampling: Sampling::Full,
+            lists: 0,
+            listed: (Pid(0), 0),
             random: Random::new(seed),
             now_us: 5_000_000,
             seed,

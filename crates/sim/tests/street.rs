@@ -53,6 +53,7 @@ pub fn street(
     let rules = Rules {
         config,
         scopes,
+        quotas: Vec::new(),
         is_for_all: false,
     };
     Simulation::new(world, engine, rules)

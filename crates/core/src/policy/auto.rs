@@ -4,18 +4,20 @@
 //! ([`crate::forecast`]). Where it lies within its error nothing moves. Where no forecast can be made,
 //! since a figure is unknown, Carrefour's own gates decide, and trials of a part of the pages. The
 //! mechanisms are interleaving and collocation.
+//!
+//! On a machine with several memory tiers, hot memory is brought into the fast tier first ([`super::tiers`]),
+//! and the rest is decided as elsewhere while nothing of that is to be done. What one of the two has begun is
+//! judged before the other moves anything.
 
 use super::carrefour::{Carrefour, Config};
+use super::tiers::Hot;
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal};
 use crate::forecast::{Forecast, Forecaster, Missing};
-use crate::plan::Mechanism;
 use crate::snapshot::Snapshot;
+use crate::tiers::Tiers;
 
 /// Its name.
 pub const NAME: &str = "auto";
-
-/// Mechanisms that it may use.
-pub const MECHANISMS: [Mechanism; 2] = [Mechanism::Collocate, Mechanism::Interleave];
 
 /// A forecast is told again where its speed-up changed by so much.
 const NEWS: f64 = 0.1;
@@ -24,6 +26,9 @@ const NEWS: f64 = 0.1;
 #[derive(Debug)]
 pub struct Auto {
     carrefour: Carrefour,
+    tiers: Hot,
+    /// Who moved pages last.
+    is_by_tiers: bool,
     forecaster: Forecaster,
     /// What was said last.
     told: Option<Result<Forecast, Missing>>,
@@ -35,6 +40,8 @@ impl Auto {
     pub fn new() -> Self {
         Self {
             carrefour: Carrefour::new(Config::default()),
+            tiers: Hot::default(),
+            is_by_tiers: false,
             forecaster: Forecaster::default(),
             told: None,
         }
@@ -80,7 +87,45 @@ impl Policy for Auto {
         self.carrefour.needs()
     }
 
+    fn wants_residents(&self) -> bool {
+        self.tiers.is_in_use()
+    }
+
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
+        if !Tiers::of(&snapshot.nodes).are_several() {
+            return self.decide_by_nodes(snapshot, context);
+        }
+        let budget = context.page_budget;
+        let is_open = |is_mine: bool| context.unjudged_pages == 0 || is_mine;
+        let grants =
+            [is_open(self.is_by_tiers), is_open(!self.is_by_tiers)].map(|is_open| match is_open {
+                true => budget,
+                false => 0,
+            });
+        context.page_budget = grants[0];
+        let hot = self.tiers.decide(snapshot, context);
+        context.page_budget = match hot.outlook {
+            Outlook::Working => 0,
+            _ => grants[1],
+        };
+        let near = self.decide_by_nodes(snapshot, context);
+        self.is_by_tiers = match (hot.moves.is_empty(), near.moves.is_empty()) {
+            (true, true) => self.is_by_tiers,
+            (is_idle, _) => !is_idle,
+        };
+        let (mut first, second) = match hot.outlook {
+            Outlook::Working => (hot, near),
+            _ => (near, hot),
+        };
+        first.fast_use = first.fast_use.or(second.fast_use);
+        first.notes.extend(second.notes);
+        first
+    }
+}
+
+impl Auto {
+    /// By Carrefour's mechanisms, behind a forecast.
+    fn decide_by_nodes(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
         if context.page_budget == 0 || context.unjudged_pages > 0 {
             // Pages are on their way, or are judged: figures are of neither placement.
             self.forecaster.forget();

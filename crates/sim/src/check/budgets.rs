@@ -1,6 +1,7 @@
 //! Bytes a second, room, disturbance.
 
 use super::{Findings, Look, Rule, Rules};
+use crate::process::Page;
 use crate::world::World;
 use hither_core::engine::EngineConfig;
 use hither_core::ids::NodeId;
@@ -51,6 +52,7 @@ impl Budgets {
             self.pages = 0.0;
         }
         check_room(rules, look, findings);
+        check_quotas(rules, look, findings);
         let mut requests = look.submitted.iter();
         let has_new = requests.any(|request| request.reason.mechanism != Mechanism::Revert);
         if is_held && (has_new || look.sampling == Sampling::Full) {
@@ -74,6 +76,38 @@ impl Budgets {
         let left = left.min(full) - used;
         self.cpu_us = Some(left);
         left < -1.0
+    }
+}
+
+/// What a scope has in memory with CPUs, which is the fast one here, and what it promotes.
+fn check_quotas(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+    for (scope, quota) in rules.quotas.iter().enumerate() {
+        let Some(quota) = *quota else { continue };
+        let own = look
+            .submitted
+            .iter()
+            .filter(|request| request.scope == super::scope_id(scope));
+        let promoted = own.filter(|request| request.reason.mechanism == Mechanism::Promote);
+        let promoted: u64 = promoted
+            .map(|request| base_pages(look.world, request))
+            .sum();
+        if promoted == 0 {
+            continue;
+        }
+        let processes = look.world.processes.values();
+        let own = processes.filter(|process| rules.scope_of(process.kind.program) == Some(scope));
+        let held: u64 = own
+            .map(|process| {
+                let is_fast = |page: &&Page| look.world.nodes[page.home].cpu_count > 0;
+                process.pages.iter().filter(is_fast).count() as u64 * process.kind.unit_pages()
+            })
+            .sum();
+        if held + promoted > quota {
+            let text = format!(
+                "scope {scope} has {held} pages of fast memory, may have {quota}, and promotes {promoted}"
+            );
+            findings.add(Rule::Quota, text);
+        }
     }
 }
 

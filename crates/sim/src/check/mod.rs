@@ -22,6 +22,8 @@ const MOST_FOUND: usize = 100;
 pub enum Rule {
     /// Bytes a second are kept, over any time.
     Rate,
+    /// Nothing is promoted beyond what its scope may have of fast memory.
+    Quota,
     /// No node is given more pages than it has room for beyond its reserve.
     Room,
     /// Once hither's own CPU time is used up, nothing new is moved.
@@ -83,6 +85,8 @@ pub struct Rules {
     pub config: EngineConfig,
     /// The scope of each program, by its position.
     pub scopes: Vec<Option<usize>>,
+    /// Base pages of fast memory that each scope may have, where it has a quota.
+    pub quotas: Vec<Option<u64>>,
     /// Does the first scope take everybody?
     pub is_for_all: bool,
 }

@@ -126,6 +126,11 @@ impl Hot {
         }
     }
 
+    /// Has it found several tiers?
+    pub(super) fn is_in_use(&self) -> bool {
+        self.began_us.is_some()
+    }
+
     /// Takes in an interval.
     fn learn(&mut self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers) {
         self.began_us
