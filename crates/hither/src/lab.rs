@@ -104,7 +104,8 @@ struct MachineArguments {
 struct RunArguments {
     #[command(flatten)]
     machine: MachineArguments,
-    /// first-touch, interleave, kernel or a policy of hither; `carrefour@software` has its own evidence
+    /// first-touch, interleave, weighted, kernel, kernel-tiering, damon or a policy of hither;
+    /// `carrefour@software` has its own evidence
     #[arg(long, value_name = "NAME", default_value = "first-touch")]
     policy: String,
     /// Write the measurements to a file, as hither.lab.run/1
@@ -122,8 +123,8 @@ struct RunArguments {
 struct CompareArguments {
     #[command(flatten)]
     machine: MachineArguments,
-    /// Policies: first-touch, interleave, kernel and those of hither; `carrefour@software` beside
-    /// `carrefour@device` compares evidence
+    /// Policies: first-touch, interleave, weighted, kernel, kernel-tiering, damon and those of hither;
+    /// `carrefour@software` beside `carrefour@device` compares evidence
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
     policies: Vec<String>,
     /// Runs of each policy

@@ -19,6 +19,7 @@ mod policies;
 mod probe;
 mod quickstart;
 mod record;
+mod tiers;
 mod weights;
 mod written;
 mod zoom;
