@@ -62,6 +62,21 @@ for row in opteron8385:24:120:300:450: skylake8160:72:480:900:900: opteron8385:2
   [ -z "$cg" ] || tables+=("$name-cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain, on $where|$programs/cg --products $cg|$options")
 done
 
+# Fast memory for a part of 512 MB of data: what is given to the node holds the guest's kernel besides, some 144 MB.
+# Two programs that do not fit, one whose hot part moves, one beside a scan of everything; and one that fits.
+tiers=first-touch,weighted,kernel-tiering,damon,tiers@pmu,tiers@software
+for row in 8:208 4:272 2:400; do
+  IFS=: read -r part fast <<< "$row"
+  options="--machine machines/westmere-m2.toml --repeat 1 --cpus 2 --memory $fast,2048 --policies $tiers"
+  where="1/$part of its 512 MB in fast memory"
+  tables+=(
+    "tiers-kvstore-$part|a hash table that one thread loaded, Zipf-distributed keys, with $where|$programs/kvstore --mb 512 --operations 8000000|$options"
+    "tiers-hotspot-$part|random updates of a tenth of memory, which moves every 5 s, with $where|$programs/hotspot --mb 512 --updates 20000000|$options"
+    "tiers-gups-$part|random updates of a table, nine of ten of its first tenth, with $where|$programs/gups --mb 512 --hot 10 --updates 20000000|$options"
+  )
+  [ "$part" != 4 ] || tables+=("tiers-scan-$part|random updates of a tenth of memory beside a thread that reads all of it, with $where|$programs/scan --mb 512 --updates 20000000|$options")
+done
+
 bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 8 --timeout 12h -- \
 target/release/hither bench service"
 torture=target/release/examples/move_torture
@@ -179,7 +194,8 @@ record() {
   machine=${options[1]}
   json=$(mktemp) && text=$(mktemp) || return
   start=$(date +%s)
-  local compare=(target/release/hither lab compare "${options[@]}" --cpus "$CPUS" --timeout 12h --json
+  [[ " ${options[*]} " == *' --cpus '* ]] || options+=(--cpus "$CPUS")
+  local compare=(target/release/hither lab compare "${options[@]}" --timeout 12h --json
     -- "${words[@]}")
   if ! "${compare[@]}" > "$json" || ! cargo xtask evidence "$json" > "$text.table"; then
     rm -f "$json" "$text" "$text.table"

@@ -31,6 +31,44 @@ pub const HOT_ACCESSES: Opt = Opt {
     help: "share of accesses that go to the hot part",
 };
 
+/// `--updates`, for a run that is compared by the time that it takes.
+pub const UPDATES: Opt = Opt {
+    name: "updates",
+    value: Some("N"),
+    default: "0",
+    help: "updates of each thread, after which it ends, whatever --seconds says; 0 for none",
+};
+
+/// When a thread ends.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// After this time,
+    pub limit: Duration,
+    /// or, where there is a number, after so many updates.
+    pub updates: Option<u64>,
+}
+
+impl End {
+    /// From `--seconds` and `--updates`.
+    pub fn from_args(args: &Args) -> Result<Self, Failure> {
+        let seconds = args.number("seconds", 1..=1 << 16)?;
+        let updates = args.number(UPDATES.name, 0..=1 << 50)?;
+        Ok(Self {
+            limit: Duration::from_secs(seconds),
+            updates: (updates > 0).then_some(updates),
+        })
+    }
+
+    /// Is it over?
+    #[must_use]
+    pub fn is_reached(&self, now: Duration, updates: u64) -> bool {
+        match self.updates {
+            Some(most) => updates >= most,
+            None => now >= self.limit,
+        }
+    }
+}
+
 /// The program.
 pub const PROGRAM: Program = Program {
     name: "hotspot",
@@ -58,6 +96,7 @@ pub const PROGRAM: Program = Program {
             default: "10",
             help: "how long it runs",
         },
+        UPDATES,
         NODE,
         FIRST_NODE,
         HUGE,
@@ -122,17 +161,12 @@ pub type Done = (Series, u64);
 
 /// One thread's updates until the time is over.
 #[inline(never)]
-pub fn update(
-    member: &Member<'_>,
-    table: &Counted<'_>,
-    pattern: &Pattern,
-    limit: Duration,
-) -> Done {
+pub fn update(member: &Member<'_>, table: &Counted<'_>, pattern: &Pattern, end: &End) -> Done {
     let mut random = Random::new(member.id as u64 + 1);
     let (mut updates, mut wrong) = (Series::default(), 0);
     let began = Instant::now();
     let mut now = Duration::ZERO;
-    while now < limit {
+    while !end.is_reached(now, updates.total()) {
         let start = pattern.start(now);
         for _ in 0..BATCH {
             let group = pattern.draw(start, &mut random);
@@ -151,7 +185,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let hot = args.number(HOT.name, 1..=100)?;
     let share = args.number(HOT_ACCESSES.name, 0..=100)?;
     let every = args.number("every", 0..=1 << 20)?;
-    let seconds = args.number("seconds", 1..=1 << 16)?;
+    let end = End::from_args(args)?;
     let start = Start::from_args(args)?;
     let started = Instant::now();
     let region = Region::new((mb as usize) << 20, start.placement)?;
@@ -159,8 +193,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     start.written(&region)?;
     let pattern = Pattern::new(table.lines(), team.threads(), hot, share, every);
     let setup = started.elapsed().as_secs_f64();
-    let limit = Duration::from_secs(seconds);
-    let results = team.run(|member| member.measure(|| update(member, &table, &pattern, limit)))?;
+    let results = team.run(|member| member.measure(|| update(member, &table, &pattern, &end)))?;
     let (mut updates, mut wrong) = (Series::default(), 0);
     for ((own, amiss), _) in &results {
         updates.merge(own);
@@ -171,12 +204,12 @@ fn run(args: &Args) -> Result<Report, Failure> {
         team.threads()
     );
     let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
-    let report = series::lines(report, seconds, |second| {
+    let report = series::lines(report, updates.whole_seconds(&end), |second| {
         let start = pattern.start(Duration::from_secs(second as u64));
         let at = start as f64 / pattern.groups as f64 * mb as f64;
         format!("updates {} hot_at_mb {at:.0}", updates.at(second))
     });
-    let took = results[0].1;
+    let took = results.iter().map(|(_, took)| *took).fold(0.0, f64::max);
     let rate = updates.total() as f64 / took;
     Ok(report
         .line("updates_per_second", format!("{rate:.0}"))

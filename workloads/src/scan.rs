@@ -6,11 +6,12 @@
 
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
 use crate::counted::Counted;
-use crate::hotspot::{self, Done, HOT, HOT_ACCESSES, Pattern};
+use crate::hotspot::{self, Done, End, HOT, HOT_ACCESSES, Pattern, UPDATES};
 use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
 use crate::series::{self, Series};
 use crate::team::{Member, Team, part};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// Bytes of a line.
 const LINE_BYTES: u64 = 64;
@@ -48,6 +49,7 @@ pub const PROGRAM: Program = Program {
             default: "10",
             help: "how long it runs",
         },
+        UPDATES,
         NODE,
         FIRST_NODE,
         HUGE,
@@ -68,7 +70,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let mb = args.number("mb", 1..=1 << 18)?;
     let hot = args.number(HOT.name, 1..=100)?;
     let share = args.number(HOT_ACCESSES.name, 0..=100)?;
-    let seconds = args.number("seconds", 1..=1 << 16)?;
+    let end = End::from_args(args)?;
     let start = Start::from_args(args)?;
     let started = Instant::now();
     let region = Region::new((mb as usize) << 20, start.placement)?;
@@ -78,12 +80,16 @@ fn run(args: &Args) -> Result<Report, Failure> {
     // A line for every thread in each group, so that the reader's are those that nobody updates.
     let pattern = Pattern::new(table.lines(), team.threads(), hot, share, 0);
     let setup = started.elapsed().as_secs_f64();
-    let limit = Duration::from_secs(seconds);
+    let left = AtomicUsize::new(workers);
     let reads = !args.has("no-scan");
     let results = team.run(|member| {
         member.measure(|| match member.id < workers {
-            true => hotspot::update(member, &table, &pattern, limit),
-            false if reads => read(member, &table, &parts, limit),
+            true => {
+                let done = hotspot::update(member, &table, &pattern, &end);
+                left.fetch_sub(1, Ordering::Relaxed);
+                done
+            }
+            false if reads => read(member, &table, &parts, &left),
             false => Done::default(),
         })
     })?;
@@ -99,11 +105,11 @@ fn run(args: &Args) -> Result<Report, Failure> {
         if reads { "a reader" } else { "no reader" }
     );
     let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
-    let report = series::lines(report, seconds, |second| {
+    let report = series::lines(report, updates.whole_seconds(&end), |second| {
         let read_mb = read_bytes.at(second) >> 20;
         format!("updates {} read_mb {read_mb}", updates.at(second))
     });
-    let took = results[0].1;
+    let took = results.iter().map(|(_, took)| *took).fold(0.0, f64::max);
     let rate = updates.total() as f64 / took;
     Ok(report
         .line("updates_per_second", format!("{rate:.0}"))
@@ -129,7 +135,8 @@ impl Parts {
 /// Reads all stretches one after the other until the time is over: bytes by second, and stretches that did
 /// not add up.
 #[inline(never)]
-fn read(member: &Member<'_>, table: &Counted<'_>, parts: &Parts, limit: Duration) -> Done {
+/// Reads until nobody updates any more.
+fn read(member: &Member<'_>, table: &Counted<'_>, parts: &Parts, left: &AtomicUsize) -> Done {
     debug_assert_eq!(member.id, member.threads - 1);
     let (mut bytes, mut wrong) = (Series::default(), 0);
     let began = Instant::now();
@@ -139,8 +146,8 @@ fn read(member: &Member<'_>, table: &Counted<'_>, parts: &Parts, limit: Duration
         let length = lines.len() as u64 * LINE_BYTES;
         wrong += u64::from(table.sum(lines) != expected);
         let now = began.elapsed();
-        bytes.add(now.min(limit), length);
-        if now >= limit {
+        bytes.add(now, length);
+        if left.load(Ordering::Relaxed) == 0 {
             break;
         }
     }

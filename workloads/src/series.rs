@@ -1,6 +1,7 @@
 //! What a program did in each second of its run.
 
 use crate::cli::Report;
+use crate::hotspot::End;
 use std::time::Duration;
 
 /// Counts by second, of one thread or of all.
@@ -30,6 +31,15 @@ impl Series {
     #[must_use]
     pub fn at(&self, second: usize) -> u64 {
         self.0.get(second).copied().unwrap_or(0)
+    }
+
+    /// Seconds to tell of: all of a run that ends by time, those that passed of another.
+    #[must_use]
+    pub fn whole_seconds(&self, end: &End) -> u64 {
+        match end.updates {
+            Some(_) => self.0.len() as u64,
+            None => end.limit.as_secs(),
+        }
     }
 
     /// All counts together.

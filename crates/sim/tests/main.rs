@@ -4,3 +4,4 @@ mod apart;
 mod planted;
 mod seeds;
 mod street;
+mod tiers;

@@ -145,8 +145,9 @@ impl Campaigns {
         }
     }
 
-    /// A mean of some of the scope's readings lies between the least and the greatest of them. Parts that
-    /// are each on other nodes are even together, so that of an imbalance only the greatest is a bound then.
+    /// A mean of some of the scope's readings lies between the least and the greatest of them. The imbalance of
+    /// a round does not: parts that are each on other nodes are even together, and a page that comes again
+    /// counts in its interval and not in the round.
     fn check_verdict(
         &self,
         scope: &str,
@@ -172,10 +173,10 @@ impl Campaigns {
             ];
             for (what, figure, of) in figures {
                 let values = own.iter().flat_map(|own| of(own)).copied();
-                let low = match what == "imbalance" && is_by_parts {
-                    true => 0.0,
-                    false => values.clone().fold(f64::INFINITY, f64::min),
-                };
+                if what == "imbalance" && is_by_parts {
+                    continue;
+                }
+                let low = values.clone().fold(f64::INFINITY, f64::min);
                 let high = values.fold(f64::NEG_INFINITY, f64::max);
                 let slack = match is_by_parts {
                     true => SLACK_OF_ROUNDS,

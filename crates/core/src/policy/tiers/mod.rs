@@ -167,7 +167,12 @@ impl Hot {
             self.heat
                 .take(unit.pid, unit.page, unit.huge, unit.home, samples, most);
         });
-        for (pid, page) in std::mem::take(&mut self.asked) {
+        // Nothing may be asked for while moves are under way: where they came to is known then.
+        let is_settled = context.page_budget > 0;
+        let asked = self
+            .asked
+            .split_off(if is_settled { 0 } else { self.asked.len() });
+        for (pid, page) in asked {
             let home = context.ledger.home(pid, page);
             if let Some(home) = home.and_then(|home| snapshot.node_position(home)) {
                 self.heat.moved(pid, page, home);
