@@ -487,6 +487,7 @@ mod tests {
             accesses_per_us: Some(40.0),
             instructions_per_cpu_us: None,
             fast_share: None,
+            fast_error: None,
         };
         let event = Event::Judged {
             campaign: 1,

@@ -23,6 +23,8 @@ pub enum Mechanism {
     Promote,
     /// Into slower memory, as what is hotter needs its place.
     Demote,
+    /// Into slower memory, as a quota takes its place.
+    Yield,
     /// Away from its users: the canary that must be found harmful.
     Misplace,
     /// Back to where it was before hither moved it.
@@ -39,6 +41,7 @@ impl Mechanism {
             Self::Collocate => "collocate",
             Self::Promote => "promote",
             Self::Demote => "demote",
+            Self::Yield => "yield",
             Self::Misplace => "misplace",
             Self::Revert => "revert",
         }
@@ -60,7 +63,7 @@ impl Mechanism {
     /// Does it move pages between memory tiers?
     #[must_use]
     pub fn is_between_tiers(self) -> bool {
-        matches!(self, Self::Promote | Self::Demote)
+        matches!(self, Self::Promote | Self::Demote | Self::Yield)
     }
 
     /// What it is to improve: it succeeds by one of these, or by what the program gets done.
@@ -71,7 +74,7 @@ impl Mechanism {
             Self::Replicate | Self::Collocate => &[Objective::LocalAccesses, Objective::Balance],
             Self::Interleave => &[Objective::Balance],
             Self::Promote | Self::Demote => &[Objective::FastAccesses],
-            Self::Misplace | Self::Revert => &[],
+            Self::Yield | Self::Misplace | Self::Revert => &[],
         }
     }
 }

@@ -114,10 +114,10 @@ impl Tiers {
         }
     }
 
-    /// Share of the sampled accesses that memory of the fastest rank served; `None` where there is but
-    /// one, or too few samples.
+    /// Share of the sampled accesses that memory of the fastest rank served, with its standard error; `None`
+    /// where there is but one, or too few samples.
     #[must_use]
-    pub fn fast_share(&self, snapshot: &Snapshot) -> Option<f64> {
+    pub fn fast_share(&self, snapshot: &Snapshot) -> Option<(f64, f64)> {
         if !self.are_several() || !snapshot.sample_count.is_known() {
             return None;
         }
@@ -133,7 +133,12 @@ impl Tiers {
                 _ => 0,
             };
         }
-        (all >= MIN_SAMPLES).then(|| fast as f64 / all as f64)
+        (all >= MIN_SAMPLES).then(|| {
+            let share = fast as f64 / all as f64;
+            // As of one sample more of either kind: a share of 0 or 1 has an error, too.
+            let scatter = (fast + 1) as f64 / (all + 2) as f64;
+            (share, (scatter * (1.0 - scatter) / all as f64).sqrt())
+        })
     }
 }
 

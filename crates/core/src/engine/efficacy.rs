@@ -294,6 +294,15 @@ fn conclude(
             after,
         };
     }
+    if campaign.mechanisms.contains(&Mechanism::Yield) {
+        // What a quota takes is missed, and not given back for that.
+        return Judgement {
+            campaign,
+            verdict: Verdict::Inconclusive,
+            grounds: Grounds::Quota,
+            after,
+        };
+    }
     let same_phase = campaign.phase.number == phase.number;
     let mechanisms = campaign.mechanisms.iter();
     let objectives = mechanisms.flat_map(|mechanism| mechanism.objectives());

@@ -27,6 +27,9 @@ pub struct Reading {
     /// Share of the sampled accesses that the fastest memory tier served, where there are several.
     #[serde(default)]
     pub fast_share: Option<f64>,
+    /// Standard error of that share, as its number of samples has it.
+    #[serde(default)]
+    pub fast_error: Option<f64>,
     /// Mean latency of demand misses in ns.
     pub latency_ns: Option<f64>,
     /// Memory fills per us.
@@ -41,6 +44,7 @@ impl Reading {
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Self {
         let metrics = &snapshot.metrics;
+        let fast = Tiers::of(&snapshot.nodes).fast_share(snapshot);
         let finite = |figure: Option<f64>| figure.filter(|value| value.is_finite());
         let cpu_us: Option<u64> = snapshot
             .processes
@@ -54,7 +58,8 @@ impl Reading {
         Self {
             local_ratio: finite(metrics.local_access_ratio.get()),
             imbalance: finite(metrics.controller_imbalance.get()),
-            fast_share: Tiers::of(&snapshot.nodes).fast_share(snapshot),
+            fast_share: fast.map(|(share, _)| share),
+            fast_error: fast.map(|(_, error)| error),
             latency_ns: finite(metrics.latency_ns.get()),
             accesses_per_us: finite(metrics.memory_accesses_per_us.get()),
             instructions_per_cpu_us: finite(instructions_per_cpu_us),
@@ -67,7 +72,7 @@ impl Reading {
         self.local_ratio.is_some() || self.imbalance.is_some() || self.fast_share.is_some()
     }
 
-    /// Mean per figure over the readings that have it.
+    /// Mean per figure over the readings that have it; errors of independent readings fall with their number.
     #[must_use]
     pub fn mean<'a>(readings: impl IntoIterator<Item = &'a Self> + Clone) -> Self {
         let mean = |figure: fn(&Self) -> Option<f64>| {
@@ -78,11 +83,22 @@ impl Reading {
             local_ratio: mean(|reading| reading.local_ratio),
             imbalance: mean(|reading| reading.imbalance),
             fast_share: mean(|reading| reading.fast_share),
+            fast_error: mean_error(readings.clone()),
             latency_ns: mean(|reading| reading.latency_ns),
             accesses_per_us: mean(|reading| reading.accesses_per_us),
             instructions_per_cpu_us: mean(|reading| reading.instructions_per_cpu_us),
         }
     }
+}
+
+/// Standard error of the mean of the readings that have one.
+fn mean_error<'a>(readings: impl IntoIterator<Item = &'a Reading>) -> Option<f64> {
+    let errors = readings
+        .into_iter()
+        .filter_map(|reading| reading.fast_error);
+    let errors: Vec<f64> = errors.collect();
+    let sum: f64 = errors.iter().map(|error| error * error).sum();
+    (!errors.is_empty()).then(|| sum.sqrt() / errors.len() as f64)
 }
 
 /// What a campaign turned out to be.
@@ -147,6 +163,8 @@ pub enum Grounds {
     Phase,
     /// Others began to run beside the program, or ended: the figures are not of the same processes.
     Company,
+    /// A quota took fast memory: what was gained besides cannot be told from what that cost.
+    Quota,
     /// The accesses per us changed threefold.
     Rate,
     /// One figure became better and another worse.
@@ -171,6 +189,7 @@ impl Grounds {
                 "the program did something else afterwards, its memory was used otherwise"
             }
             Self::Company => "others came to run beside the program, or left",
+            Self::Quota => "a quota took fast memory meanwhile",
             Self::Rate => {
                 "the program did something else afterwards, accesses per us changed threefold"
             }
@@ -261,7 +280,10 @@ pub fn judge(
     };
     let (success, harm, local_grounds) = match is_by_tier {
         true => {
-            let least = config.success_fast_share;
+            // A change that chance may bring, once in some forty times, is none.
+            let error = |reading: &Reading| reading.fast_error.unwrap_or(0.0).powi(2);
+            let noise = 2.0 * (error(before) + error(after)).sqrt();
+            let least = config.success_fast_share.max(noise);
             (least, least, Grounds::FastAccesses)
         }
         false => (

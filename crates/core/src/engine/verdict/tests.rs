@@ -12,6 +12,7 @@ fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
         accesses_per_us: Some(rate),
         instructions_per_cpu_us: None,
         fast_share: None,
+        fast_error: None,
     }
 }
 
@@ -291,6 +292,7 @@ fn any_reading() -> impl Strategy<Value = Reading> {
         accesses_per_us: rate,
         instructions_per_cpu_us: executed,
         fast_share: None,
+        fast_error: None,
     })
 }
 

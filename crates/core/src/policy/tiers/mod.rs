@@ -323,9 +323,9 @@ impl Hot {
         let mut victims = cold.iter().peekable();
         // A quota that is exceeded: the coldest go, whatever is to come.
         let mut excess = border.excess_pages;
-        while excess > 0 && may(Mechanism::Demote) {
+        while excess > 0 && may(Mechanism::Yield) {
             let Some(page) = victims.next() else { break };
-            if !order(page, ladder, rank + 1, Mechanism::Demote, budget) {
+            if !order(page, ladder, rank + 1, Mechanism::Yield, budget) {
                 break;
             }
             excess = excess.saturating_sub(base_pages(page.huge));
@@ -371,13 +371,17 @@ impl Hot {
                 .reasons
                 .insert(Mechanism::Promote, Cow::Owned(because));
         }
-        let because = match border.excess_pages {
-            0 => "colder than what waits for its place in the fast tier".to_owned(),
-            pages => format!("{pages} pages above the quota of fast memory"),
-        };
+        let because = "colder than what waits for its place in the fast tier";
         proposal
             .reasons
-            .insert(Mechanism::Demote, Cow::Owned(because));
+            .insert(Mechanism::Demote, Cow::Borrowed(because));
+        let because = format!(
+            "{} pages above the quota of fast memory",
+            border.excess_pages
+        );
+        proposal
+            .reasons
+            .insert(Mechanism::Yield, Cow::Owned(because));
         is_short
     }
 
