@@ -8,6 +8,7 @@ use hither_core::ids::NodeId;
 use hither_core::policy::Rung;
 use hither_linux::rivals::Rival;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// A process of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -146,7 +147,7 @@ pub struct Published {
     pub own: OwnRow,
     /// Entries of the log, the last of them.
     #[serde(skip)]
-    pub log: Vec<Entry>,
+    pub log: Vec<Arc<Entry>>,
 }
 
 impl Published {

@@ -266,7 +266,7 @@ fn answer(question: &[u8], user: u32, desk: &Desk) -> Value {
             let texts = seen
                 .log
                 .iter()
-                .map(|entry| json!({ "text": entry.to_string(), "entry": entry }));
+                .map(|entry| json!({ "text": entry.to_string(), "entry": **entry }));
             json!({ "hither": VERSION, "schema": "hither.explain/1", "seconds": seen.seconds, "log": texts.collect::<Vec<_>>() })
         }
         Ask::OptOut => match question.pid {

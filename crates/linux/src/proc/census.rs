@@ -75,6 +75,11 @@ impl Census {
         }
     }
 
+    /// A process is read anew at the next search.
+    pub fn forget(&mut self, pid: i32) {
+        self.known.remove(&pid);
+    }
+
     /// Those whose name fits.
     pub fn named(&self, pattern: &str) -> Vec<i32> {
         self.those(|known| fits(pattern, &known.name))
