@@ -42,8 +42,8 @@ const LOOK_US: u64 = 10_000_000;
 const NOTICE_US: u64 = 50_000;
 /// Time between two turns at rest that new processes bring forward, in us.
 const SOON_US: u64 = 300_000;
-/// At rest a turn comes so many times its own CPU time after the last: a quarter of a percent of one CPU.
-const REST: u64 = 400;
+/// At rest a turn comes so many times its own CPU time after the last: a sixth of a percent of one CPU.
+const REST: u64 = 600;
 /// But so soon at the latest, in us.
 const LONGEST_REST_US: u64 = 10_000_000;
 /// Entries of the log that are kept for who asks.
@@ -383,10 +383,15 @@ impl Service {
         if orders.is_empty() {
             return;
         }
+        if orders.iter().any(|order| order.ask == Ask::Status) {
+            self.turn(now_us);
+        }
         let done: Vec<_> = orders.iter().map(|order| self.obey(order)).collect();
         self.desk.publish(self.published(now_us));
         // Pages that are to go back need not wait.
-        self.due_us = self.due_us.min(now_us);
+        if orders.iter().any(|order| order.ask != Ask::Status) {
+            self.due_us = self.due_us.min(now_us);
+        }
         for (order, done) in orders.iter().zip(done) {
             // Who asked may have gone.
             let _ = order.answer.try_send(done);
