@@ -23,7 +23,7 @@ name = \"app\"
 command = \"app\"
 policy = \"auto\"
 ";
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 2;
 const SECOND_US: u64 = 1_000_000;
 /// Simulated time.
 const LENGTH_US: u64 = 600 * SECOND_US;
