@@ -306,7 +306,7 @@ fn threads_are_not_noticed() {
     let (end, is_end) = std::sync::mpsc::channel::<()>();
     // It has the name of its process.
     let thread = std::thread::Builder::new().name(name);
-    let thread = thread.spawn(move || drop(is_end.recv())).unwrap();
+    let thread = thread.spawn(move || is_end.recv()).unwrap();
     for _ in 0..20 {
         tree.notice();
     }
@@ -317,5 +317,5 @@ fn threads_are_not_noticed() {
         "{noticed:?}"
     );
     drop(end);
-    thread.join().unwrap();
+    assert!(thread.join().unwrap().is_err());
 }
