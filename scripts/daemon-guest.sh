@@ -71,6 +71,7 @@ gains() {
   ended
   tell daemon seconds
   hither status
+  hither explain > explain.log
   four local --threads 2 --mb 16 --rounds 1000000
   sleep 1
   own() { hither status --json | sed -n 's/.*"cpu_seconds": \([0-9.]*\).*/\1/p'; }
@@ -84,8 +85,11 @@ gains() {
 
 kills() {
   balancing=$(cat /proc/sys/kernel/numa_balancing)
+  four partitioned --threads 2 --mb 16 --rounds 100 --gaps
+  ended
+  tell alone longest_gap_seconds
   configure carrefour wrong-node
-  four partitioned --threads 2 --mb 16 --rounds "$2"
+  four partitioned --threads 2 --mb 16 --rounds "$2" --gaps
   sleep 0.5
   for pid in $(pidof db app); do echo "before $pid$(nodes_of "$pid")"; done
   for at in $(seq "$1"); do
@@ -105,8 +109,10 @@ kills() {
   [ "$balancing" = "$(cat /proc/sys/kernel/numa_balancing)" ] && echo 'settings: as before'
   ended
   tell killed checksum
+  tell killed longest_gap_seconds
 }
 
 $mode "$@"
 grep -E 'campaign|own cost' attach.log >&2 || true
+head -n 60 explain.log >&2 || true
 tail -n 20 daemon.log >&2

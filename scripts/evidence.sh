@@ -115,6 +115,8 @@ scripts/attach.sh two machines/opteron8385.toml device 2> /dev/null"
 set -o pipefail; scripts/attach.sh churn machines/opteron8385.toml software 2> /dev/null"
   "daemon|four programs of two users under two policies, by first touch, hither attach and hither daemon, in seconds of work; then what the daemon costs beside programs with nothing to do, in the laboratory|\
 set -o pipefail; $daemon device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh gains 400 20\" 2> /dev/null"
+  "daemon-idle|what hither daemon costs on this machine beside programs for which nothing is to be done|\
+PATH=\$PWD/target/release:\$PATH scripts/daemon-idle.sh 60 100 500 1000 5000"
   "daemon-kills|hither daemon killed 100 times while it moves pages of four programs, then undone by the next one: pages by node, and the programs' checksums, in the laboratory|\
 set -o pipefail; $daemon device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 4000\" 2> /dev/null; \
 target/release/cluster partitioned --threads 2 --mb 16 --rounds 4000 | sed -n 's/^checksum: /alone /p'"

@@ -35,6 +35,8 @@ const WEIGHT: usize = 4;
 const ASSIGNED: usize = 7;
 /// `mixed`: one write per so many points read.
 const POINTS_PER_WRITE: usize = 64;
+/// `--gaps`: points between two readings of the clock.
+const POINTS_PER_READING: usize = 1024;
 /// Coordinates have so many bits: their squared distance fits 64 bits with room to spare.
 const COORDINATE_BITS: u32 = 20;
 
@@ -79,6 +81,12 @@ pub const PROGRAM: Program = Program {
             default: "16 (shared, mixed) or 128",
             help: "passes of each thread over what it reads",
         },
+        Opt {
+            name: "gaps",
+            value: None,
+            default: "",
+            help: "print the longest time that 1024 points took (partitioned, local)",
+        },
         cli::PIN,
         cli::NO_PIN,
     ],
@@ -110,6 +118,13 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let rounds = args
         .optional("rounds", 1..=u64::from(u32::MAX))?
         .unwrap_or(usual);
+    let notes_gaps = args.has("gaps");
+    if notes_gaps && matches!(mode, Mode::Shared | Mode::Mixed) {
+        return Err(cli::usage(
+            "--gaps is for `partitioned` and `local` only: leave it out, or say one of these"
+                .to_owned(),
+        ));
+    }
     let started = Instant::now();
     let region = Region::new(mb << 20, Placement::default())?;
     let (points, _) = region.words().as_chunks::<LINE_WORDS>();
@@ -122,8 +137,10 @@ fn run(args: &Args) -> Result<Report, Failure> {
             write_points(&points[own.clone()], own.start);
         }
         let setup = started.elapsed().as_secs_f64();
-        let (gain, seconds) = member.measure(|| read_rounds(mode, member, points, rounds));
-        (gain, seconds, setup)
+        let mut gap = notes_gaps.then_some(0.0);
+        let (gain, seconds) =
+            member.measure(|| read_rounds(mode, member, points, rounds, &mut gap));
+        (gain, seconds, setup, gap)
     })?;
     let gains = results
         .iter()
@@ -131,19 +148,23 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let checksum = points.iter().fold(gains, |sum, point| {
         sum.wrapping_add(point[ASSIGNED].load(Relaxed))
     });
-    let (_, seconds, setup) = results[0];
+    let (_, seconds, setup, _) = results[0];
+    let gap = results.iter().filter_map(|(.., gap)| *gap).reduce(f64::max);
     let title = format!(
         "cluster {}: {} threads, {mb} MB, {rounds} rounds",
         args.operand(),
         team.threads()
     );
-    Ok(Report::new(title)
+    let mut report = Report::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line(
             "points_read",
             points_read(mode, points.len(), &team, rounds),
-        )
-        .finish(seconds, checksum))
+        );
+    if let Some(gap) = gap {
+        report = report.line("longest_gap_seconds", format!("{gap:.6}"));
+    }
+    Ok(report.finish(seconds, checksum))
 }
 
 fn points_read(mode: Mode, points: usize, team: &Team, rounds: u64) -> u64 {
@@ -183,7 +204,14 @@ fn centre(round: u64) -> Centre {
     ]
 }
 
-fn read_rounds(mode: Mode, member: &Member<'_>, points: &[Point], rounds: u64) -> u64 {
+/// `gap`: the longest time that some points took is noted there, in seconds.
+fn read_rounds(
+    mode: Mode,
+    member: &Member<'_>,
+    points: &[Point],
+    rounds: u64,
+    gap: &mut Option<f64>,
+) -> u64 {
     let own = &points[member.part(points.len())];
     let start = part(points.len(), member.threads, member.id).start;
     let mut writes = 0;
@@ -191,7 +219,10 @@ fn read_rounds(mode: Mode, member: &Member<'_>, points: &[Point], rounds: u64) -
     for round in 0..rounds {
         let centre = centre(round);
         let gain = match mode {
-            Mode::Partitioned | Mode::Local => gain(own, &centre),
+            Mode::Partitioned | Mode::Local => match gap {
+                None => gain(own, &centre),
+                Some(longest) => gain_in_time(own, &centre, longest),
+            },
             Mode::Shared => {
                 gain(&points[start..], &centre).wrapping_add(gain(&points[..start], &centre))
             }
@@ -242,9 +273,36 @@ fn gain(points: &[Point], centre: &Centre) -> u64 {
     sum
 }
 
+/// The same, with the longest time between two readings of the clock, in seconds: what stopped the thread
+/// is in it.
+fn gain_in_time(points: &[Point], centre: &Centre, longest: &mut f64) -> u64 {
+    let mut sum = 0u64;
+    let mut then = Instant::now();
+    for some in points.chunks(POINTS_PER_READING) {
+        sum = sum.wrapping_add(gain(some, centre));
+        let now = Instant::now();
+        *longest = longest.max((now - then).as_secs_f64());
+        then = now;
+    }
+    sum
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_notes_gaps_computes_the_same() {
+        let points: Vec<Point> = (0..3000).map(|_| [0; 8].map(AtomicU64::new)).collect();
+        write_points(&points, 0);
+        let centre = centre(7);
+        let mut longest = 0.0;
+        assert_eq!(
+            gain_in_time(&points, &centre, &mut longest),
+            gain(&points, &centre)
+        );
+        assert!(longest > 0.0);
+    }
 
     #[test]
     fn gain_is_squared_distance_per_weight() {

@@ -64,7 +64,13 @@ impl<O: Observer, E: Execute> Agent<O, E> {
 
     /// One turn. A failed observation costs an interval, not the loop.
     pub fn turn(&mut self, now_us: u64) -> Turn {
-        let (mut turn, plan) = self.decide(now_us);
+        self.turn_with(now_us, |_, _| {})
+    }
+
+    /// The same, where `meet` sees what was observed before it is decided on: scopes that it adds have their
+    /// processes in this turn.
+    pub fn turn_with(&mut self, now_us: u64, meet: impl FnOnce(&mut Engine, &Snapshot)) -> Turn {
+        let (mut turn, plan) = self.decide(now_us, meet);
         turn.next_us = self.interval_us;
         if let Some(plan) = plan {
             turn.next_us = plan.next_interval_us.max(LEAST_SLEEP_US);
@@ -80,16 +86,21 @@ impl<O: Observer, E: Execute> Agent<O, E> {
     /// The last turn: what is on its way goes into the account, and nothing new is begun.
     pub fn finish(&mut self, now_us: u64) -> Turn {
         self.outcomes.extend(self.executor.close(now_us));
-        self.decide(now_us).0
+        self.decide(now_us, |_, _| {}).0
     }
 
     /// Observes, and asks the engine where that could be done.
-    fn decide(&mut self, now_us: u64) -> (Turn, Option<Plan>) {
+    fn decide(
+        &mut self,
+        now_us: u64,
+        meet: impl FnOnce(&mut Engine, &Snapshot),
+    ) -> (Turn, Option<Plan>) {
         self.outcomes.extend(self.executor.collect(now_us));
         let mut turn = Turn::default();
         let plan = match self.observer.observe(now_us) {
             Ok(snapshot) => {
                 self.executor.keep(&snapshot.processes);
+                meet(&mut self.engine, snapshot);
                 let mut plan = self.engine.step(now_us, snapshot, &self.outcomes);
                 for outcome in self.outcomes.drain(..) {
                     turn.moved_pages += outcome.moved.len() as u64;
@@ -152,11 +163,6 @@ impl<O: Observer, E: Execute> Agent<O, E> {
     /// Who decides.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
-    }
-
-    /// Who observes, and who decides, for whoever steers the one by the other.
-    pub fn parts_mut(&mut self) -> (&O, &mut Engine) {
-        (&self.observer, &mut self.engine)
     }
 
     /// Who acts.

@@ -325,7 +325,8 @@ impl TargetSection {
         let policy = match &self.policy {
             None => policy::DEFAULT.to_owned(),
             Some(policy) => {
-                policy::by_name(policy.get_ref())
+                // A name may hold anything, ends of lines too.
+                policy::by_name(&policy.get_ref().escape_default().to_string())
                     .map_err(|error| places.of(policy, error.to_string()))?;
                 policy.get_ref().clone()
             }

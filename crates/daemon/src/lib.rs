@@ -18,7 +18,7 @@ mod metrics;
 mod pods;
 pub mod protocol;
 pub mod publish;
-mod roll;
+pub mod roll;
 pub mod server;
 pub mod service;
 pub mod window;

@@ -8,6 +8,11 @@ use hither_core::ids::NodeId;
 use hither_core::policy::Rung;
 use hither_linux::rivals::Rival;
 use serde::Serialize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Who asks is told nothing older.
+const MOST_AGE: Duration = Duration::from_millis(1500);
 
 /// A process of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -144,9 +149,12 @@ pub struct Published {
     pub scopes: Vec<ScopeRow>,
     /// What the daemon itself used.
     pub own: OwnRow,
+    /// When that was so; `None`: nothing is known yet.
+    #[serde(skip)]
+    pub at: Option<Instant>,
     /// Entries of the log, the last of them.
     #[serde(skip)]
-    pub log: Vec<Entry>,
+    pub log: Vec<Arc<Entry>>,
 }
 
 impl Published {
@@ -169,8 +177,15 @@ impl Published {
             nodes: Vec::new(),
             scopes: Vec::new(),
             own: OwnRow::default(),
+            at: None,
             log: Vec::new(),
         }
+    }
+
+    /// Is it so old that the loop had better look again?
+    #[must_use]
+    pub fn is_old(&self) -> bool {
+        self.at.is_some_and(|at| at.elapsed() > MOST_AGE)
     }
 
     /// What a user may see: everything for root, the user's own scopes for others.

@@ -4,7 +4,7 @@
 use crate::config::{Config, Target};
 use crate::window::Instant;
 use hither_core::engine::Engine;
-use hither_core::ids::ScopeId;
+use hither_core::ids::{ScopeId, SpaceId};
 use hither_core::policy;
 use hither_core::scope::{ScopeSpec, Selector};
 use hither_core::snapshot::Snapshot;
@@ -58,6 +58,8 @@ pub struct Roll {
     seats: Vec<Seat>,
     names: BTreeMap<u32, String>,
     is_full: bool,
+    /// The life of memory that began last of those that were looked at.
+    newest: Option<SpaceId>,
 }
 
 impl Roll {
@@ -72,7 +74,8 @@ impl Roll {
         self.seats.iter_mut().find(|seat| seat.name == name)
     }
 
-    /// Makes scopes for users who have none yet; returns sentences.
+    /// Makes scopes for users who have none yet; returns sentences. Processes come in the order in which
+    /// they were met: nothing is done while the last of them is the same.
     pub fn meet(
         &mut self,
         config: &Config,
@@ -81,6 +84,10 @@ impl Roll {
         root: &Root,
     ) -> Vec<String> {
         let mut notes = Vec::new();
+        let newest = snapshot.processes.last().map(|process| process.space);
+        if std::mem::replace(&mut self.newest, newest) == newest {
+            return notes;
+        }
         let mut wanted: BTreeSet<(usize, u32)> = BTreeSet::new();
         for process in snapshot
             .processes
@@ -154,6 +161,7 @@ impl Roll {
     /// stay where they are.
     pub fn change(&mut self, old: &Config, new: &Config, engine: &mut Engine) -> Vec<String> {
         let mut notes = Vec::new();
+        self.newest = None;
         for seat in self.seats.iter_mut().filter(|seat| !seat.is_retired) {
             let targets = (old.target(&seat.target), new.target(&seat.target));
             let (Some(before), Some(after)) = targets else {

@@ -255,6 +255,9 @@ fn answer(question: &[u8], Asker { user, pid: own }: Asker, desk: &Desk) -> Valu
         Ok(question) => question,
         Err(why) => return failed(&why),
     };
+    if question.ask == Ask::Status {
+        look_again(desk);
+    }
     let mut seen = desk.published().seen_by(user);
     if let Some(unknown) = question
         .scopes
@@ -276,7 +279,7 @@ fn answer(question: &[u8], Asker { user, pid: own }: Asker, desk: &Desk) -> Valu
             let texts = seen
                 .log
                 .iter()
-                .map(|entry| json!({ "text": entry.to_string(), "entry": entry }));
+                .map(|entry| json!({ "text": entry.to_string(), "entry": **entry }));
             json!({ "hither": VERSION, "schema": "hither.explain/1", "seconds": seen.seconds, "log": texts.collect::<Vec<_>>() })
         }
         Ask::OptOut | Ask::OptIn => match question.pid {
@@ -319,6 +322,13 @@ fn ordered(desk: &Desk, ask: Ask, scopes: Vec<String>, pid: Option<i32>) -> Valu
     }
 }
 
+/// At rest the loop looks rarely: who asks is told of now.
+fn look_again(desk: &Desk) {
+    if desk.published().is_old() {
+        ordered(desk, Ask::Status, Vec::new(), None);
+    }
+}
+
 /// One HTTP request for metrics.
 fn scraped(mut stream: impl Read + Write, desk: &Desk) {
     let mut head = Vec::new();
@@ -337,14 +347,17 @@ fn scraped(mut stream: impl Read + Write, desk: &Desk) {
                 let is_get = request.method == Some("GET");
                 let path = request.path.unwrap_or_default();
                 break match (is_get, path) {
-                    (true, "/metrics") => match crate::metrics::encode(&desk.published()) {
-                        Ok(text) => (
-                            "200 OK",
-                            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                            text,
-                        ),
-                        Err(_) => ("500 Internal Server Error", "text/plain", String::new()),
-                    },
+                    (true, "/metrics") => {
+                        look_again(desk);
+                        match crate::metrics::encode(&desk.published()) {
+                            Ok(text) => (
+                                "200 OK",
+                                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                                text,
+                            ),
+                            Err(_) => ("500 Internal Server Error", "text/plain", String::new()),
+                        }
+                    }
                     (true, _) => (
                         "404 Not Found",
                         "text/plain",

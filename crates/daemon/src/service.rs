@@ -18,7 +18,7 @@ use hither_core::foreign::Foreign;
 use hither_core::ids::{Pid, SpaceId};
 use hither_core::policy::{self, Rung};
 use hither_linux::partition::cgroup;
-use hither_linux::proc::tree::{Birth, Scope};
+use hither_linux::proc::tree::{Birth, Noticed, Scope};
 use hither_linux::rivals::{self, Rival, TakenOver};
 use hither_linux::root::Root;
 use hither_linux::sys;
@@ -37,10 +37,15 @@ use std::sync::Arc;
 const TELL_US: u64 = 1_000_000;
 /// Time between two looks for what changes seldom: rivals, wishes of control groups, in us.
 const LOOK_US: u64 = 10_000_000;
-/// Time between two looks whether any process was made, in us: a read of one small file.
-const NOTICE_US: u64 = 100_000;
-/// After a turn at rest the next comes so soon where one was, in us.
+/// Time between two looks whether a process was made that is to be watched, in us: a read of one small file,
+/// and of one more for each process that was made.
+const NOTICE_US: u64 = 50_000;
+/// Time between two turns at rest that new processes bring forward, in us.
 const SOON_US: u64 = 300_000;
+/// At rest a turn comes so many times its own CPU time after the last: a sixth of a percent of one CPU.
+const REST: u64 = 600;
+/// But so soon at the latest, in us.
+const LONGEST_REST_US: u64 = 10_000_000;
 /// Entries of the log that are kept for who asks.
 const MOST_ENTRIES: usize = 2048;
 /// Name of the file that tells which pages were moved.
@@ -93,7 +98,7 @@ struct Service {
     /// What an earlier daemon moved of processes that were not met yet.
     earlier: Earlier,
     desk: Arc<Desk>,
-    log: Rc<RefCell<VecDeque<Entry>>>,
+    log: Rc<RefCell<VecDeque<Arc<Entry>>>>,
     sink: Sink,
     taken_over: Option<TakenOver>,
     rivals: Vec<Rival>,
@@ -109,8 +114,8 @@ struct Service {
     /// When the last turn was, and when the next is due.
     turned_us: u64,
     due_us: u64,
-    /// Number of the process or thread that was made last.
-    newest: Option<u64>,
+    /// When new processes may bring a turn forward again.
+    meet_us: u64,
     /// Of the watched processes, when their lives were put down for the journal.
     generation: u32,
     tell_us: u64,
@@ -160,7 +165,7 @@ pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
             service.reload(beat.now_us);
         }
         service.obey_all(beat.now_us);
-        service.notice();
+        service.notice(beat.now_us);
         let now_us = supervisor.now_us();
         if now_us >= service.due_us {
             service.turn(now_us);
@@ -227,7 +232,7 @@ impl Service {
                 if entries.len() >= MOST_ENTRIES {
                     entries.pop_front();
                 }
-                entries.push_back(entry.clone());
+                entries.push_back(Arc::new(entry.clone()));
             }
         };
         let mut session = Session::new(
@@ -277,7 +282,7 @@ impl Service {
             evidence: None,
             turned_us: 0,
             due_us: 0,
-            newest: None,
+            meet_us: 0,
             generation: 0,
             tell_us: 0,
             look_us: LOOK_US,
@@ -378,38 +383,44 @@ impl Service {
         if orders.is_empty() {
             return;
         }
+        if orders.iter().any(|order| order.ask == Ask::Status) {
+            self.turn(now_us);
+        }
         let done: Vec<_> = orders.iter().map(|order| self.obey(order)).collect();
         self.desk.publish(self.published(now_us));
         // Pages that are to go back need not wait.
-        self.due_us = self.due_us.min(now_us);
+        if orders.iter().any(|order| order.ask != Ask::Status) {
+            self.due_us = self.due_us.min(now_us);
+        }
         for (order, done) in orders.iter().zip(done) {
             // Who asked may have gone.
             let _ = order.answer.try_send(done);
         }
     }
 
-    /// At rest turns are rare: a process that was made since has one soon.
-    fn notice(&mut self) {
-        let newest = self.newest.take();
-        let text = self.root.text("proc/loadavg").ok();
-        // The number that was given out last.
-        self.newest = text.and_then(|text| text.split_whitespace().next_back()?.parse().ok());
-        if newest != self.newest {
-            self.due_us = self.due_us.min(self.turned_us + SOON_US);
-        }
+    /// At rest turns are rare: a process that was made since has one at once.
+    fn notice(&mut self, now_us: u64) {
+        let tree = self.session.agent_mut().observer_mut().tree_mut();
+        let due_us = match tree.notice() {
+            Noticed::Nobody => return,
+            Noticed::Wanted => self.meet_us.max(now_us),
+            // They are found by a search.
+            Noticed::TooMany => self.turned_us + SOON_US,
+        };
+        self.due_us = self.due_us.min(due_us);
     }
 
     fn turn(&mut self, now_us: u64) {
-        let sleep_us = self.session.turn(now_us);
-        self.turned_us = now_us;
-        self.due_us = now_us.saturating_add(sleep_us);
-        let (watch, engine) = self.session.agent_mut().parts_mut();
-        let snapshot = watch.snapshot();
-        let notes = self.roll.meet(&self.config, engine, snapshot, &self.root);
-        if !notes.is_empty() {
-            // A scope that was made just now has its processes in the next turn.
-            self.due_us = self.due_us.min(now_us + self.config.interval_us);
+        let begun_ns = sys::thread_cpu_ns();
+        if self.session.agent().observer().tree().has_noticed() {
+            self.meet_us = now_us + SOON_US;
         }
+        let mut notes = Vec::new();
+        let (roll, config, root) = (&mut self.roll, &self.config, &self.root);
+        let mut sleep_us = self.session.turn_with(now_us, |engine, snapshot| {
+            notes = roll.meet(config, engine, snapshot, root);
+        });
+        let is_resting = sleep_us > self.config.interval_us;
         notes.iter().for_each(|note| (self.sink)(note));
         let (notes, more) = self.session.take_notes();
         notes.iter().for_each(|note| (self.sink)(note));
@@ -427,6 +438,12 @@ impl Service {
             self.desk.publish(self.published(now_us));
             self.notify();
         }
+        if is_resting {
+            let took_us = sys::thread_cpu_ns().saturating_sub(begun_ns) / 1000;
+            sleep_us = sleep_us.max((took_us * REST).min(LONGEST_REST_US));
+        }
+        self.turned_us = now_us;
+        self.due_us = now_us.saturating_add(sleep_us);
     }
 
     /// Lives of memory for the journal; what an earlier daemon moved is taken over where it lives.

@@ -102,6 +102,8 @@ pub struct Process {
     pub kind: Kind,
     /// Its moving units.
     pub pages: Vec<Page>,
+    /// Lines that memory has delivered to it: what it has got done.
+    pub fills: f64,
     /// Was it seen in a snapshot, with this memory and this parent?
     pub is_seen: bool,
     /// Its own source of chance, so that what it does depends on no neighbour.

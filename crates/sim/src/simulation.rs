@@ -171,8 +171,13 @@ impl Simulation {
 
     /// Time passes until the next turn is due, which is then taken.
     pub fn turn(&mut self) {
+        self.turn_with(|_, _| {});
+    }
+
+    /// The same, as [`Agent::turn_with`].
+    pub fn turn_with(&mut self, meet: impl FnOnce(&mut Engine, &Snapshot)) {
         let now_us = self.world.borrow_mut().advance(self.next_us);
-        let turn = self.agent.turn(now_us);
+        let turn = self.agent.turn_with(now_us, meet);
         self.next_us = turn.next_us;
         if !turn.is_observed {
             return;

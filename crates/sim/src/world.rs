@@ -132,6 +132,7 @@ impl World {
             parent,
             pages: Vec::with_capacity(kind.units),
             kind,
+            fills: 0.0,
             is_seen: false,
             random: Random::new(own),
             born_us: self.now_us,
@@ -277,6 +278,7 @@ impl World {
         for (at, (demand, (pid, used))) in demands.iter().zip(owners).enumerate() {
             let fills = flow.rates[at] * interval_ns;
             if let Some(process) = self.processes.get_mut(&pid) {
+                process.fills += fills;
                 self.interval.count(demand, fills, flow.latencies_ns[at]);
                 self.interval.cpu_us(pid, demand.cpus * interval_us as f64);
                 let samples = (period > 0).then(|| (fills / f64::from(period)) as u64);

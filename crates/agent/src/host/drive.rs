@@ -167,9 +167,15 @@ impl<'a, E: Execute> Session<'a, E> {
 
     /// One turn; returns the time to sleep in us.
     pub fn turn(&mut self, now_us: u64) -> u64 {
-        let turn = self.agent.turn(now_us);
+        self.turn_with(now_us, |_, _| {})
+    }
+
+    /// The same as [`Agent::turn_with`].
+    pub fn turn_with(&mut self, now_us: u64, meet: impl FnOnce(&mut Engine, &Snapshot)) -> u64 {
+        let turn = self.agent.turn_with(now_us, meet);
         // Afterwards, so that processes that were just found are looked at.
-        let movers = self.seats.turn(now_us, self.agent.observer());
+        let is_resting = turn.next_us > self.interval_us;
+        let movers = self.seats.turn(now_us, is_resting, self.agent.observer());
         self.agent.executor_mut().place(movers);
         self.account(now_us, &turn);
         turn.next_us

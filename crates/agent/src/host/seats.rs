@@ -15,6 +15,8 @@ use hither_mover::executor::staff::{self, Known, Staff};
 const LOOK_US: u64 = 100_000;
 /// A look of so much time comes so many times later: a quarter of a percent of one CPU.
 const REST: u64 = 400;
+/// The same while nothing is to be done: a fortieth of a percent.
+const LONG_REST: u64 = 4000;
 /// Most movers at once: threads to start, of which as many work as there is room for.
 pub const MOST_MOVERS: usize = 4;
 
@@ -23,7 +25,9 @@ pub(super) struct Seats {
     root: Root,
     own: CpuSet,
     held: CpuSet,
+    /// When threads are looked at next, and when while nothing is to be done.
     look_us: u64,
+    rested_us: u64,
     turn: usize,
     now: Staff,
 }
@@ -36,19 +40,25 @@ impl Seats {
             own: sys::allowed_cpus().unwrap_or_default(),
             held: CpuSet::new(),
             look_us: 0,
+            rested_us: 0,
             turn: 0,
             now: Staff::default(),
         }
     }
 
     /// Takes the seat of the calling thread; returns those of movers.
-    pub fn turn(&mut self, now_us: u64, watch: &Watch) -> Vec<Vec<CpuId>> {
-        if now_us >= self.look_us {
+    pub fn turn(&mut self, now_us: u64, is_resting: bool, watch: &Watch) -> Vec<Vec<CpuId>> {
+        let look_us = match is_resting {
+            true => self.rested_us,
+            false => self.look_us,
+        };
+        if now_us >= look_us {
             let begun_ns = sys::monotonic_ns();
             let pids = watch.tree().processes().iter().map(|process| process.pid);
             self.held = staff::held(&self.own, kept::threads(&self.root, pids));
             let took_us = sys::monotonic_ns().saturating_sub(begun_ns) / 1000;
             self.look_us = now_us + LOOK_US.max(took_us * REST);
+            self.rested_us = now_us + LOOK_US.max(took_us * LONG_REST);
         }
         let snapshot = watch.snapshot();
         self.turn = self.turn.wrapping_add(1);

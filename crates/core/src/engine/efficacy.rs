@@ -147,6 +147,11 @@ impl Efficacy {
             .collect()
     }
 
+    /// Nothing is switched off any more: all programs on which it had no effect, or did harm, have ended.
+    pub fn allow_all(&mut self) {
+        self.disciplines.clear();
+    }
+
     /// Base pages that the campaign under way has moved so far.
     pub fn campaign_pages(&self) -> u64 {
         match &self.stage {

@@ -506,9 +506,14 @@ impl Scope {
             .collect();
         let mut old = self.lives.iter();
         let is_lost = old.any(|(pid, space)| lives.get(pid) != Some(space));
+        let mut old = self.lives.iter();
+        let is_another = !old.any(|(pid, space)| lives.get(pid) == Some(space));
         self.lives = lives;
         if !is_lost {
             return;
+        }
+        if is_another {
+            self.efficacy.allow_all();
         }
         let lives = &self.lives;
         self.ledger

@@ -36,6 +36,7 @@ pub fn published() -> Published {
         nodes: Vec::new(),
         scopes: vec![scope("db", 1000), scope("db", 1001), scope("web", 1001)],
         own: OwnRow::default(),
+        at: None,
         log: Vec::new(),
     }
 }

@@ -9,6 +9,7 @@ use hither_core::ids::ScopeId;
 use hither_core::snapshot::{NodeState, PAGE_BYTES};
 use hither_linux::sys;
 use std::collections::HashMap;
+use std::time::Instant;
 
 impl Service {
     pub(super) fn published(&self, now_us: u64) -> Published {
@@ -72,6 +73,7 @@ impl Service {
                 peak_memory_bytes: usage.peak_resident_kb << 10,
                 moved_bytes: sums.moved_pages * PAGE_BYTES,
             },
+            at: Some(Instant::now()),
             log: self.log.borrow().iter().cloned().collect(),
             ..Published::empty()
         }

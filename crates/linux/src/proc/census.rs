@@ -75,7 +75,7 @@ impl Census {
         }
     }
 
-    /// Reads a process anew at the next search.
+    /// A process is read anew at the next search.
     pub fn forget(&mut self, pid: i32) {
         self.known.remove(&pid);
     }

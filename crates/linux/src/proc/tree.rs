@@ -8,6 +8,10 @@
 //! A process that executes another program gets a new *incarnation*: what was known about its
 //! addresses is void. So does a number that the kernel used again.
 
+mod young;
+
+pub use young::Noticed;
+
 use super::allowed;
 use super::census::Census;
 use super::pagemap::Pagemap;
@@ -24,6 +28,7 @@ use hither_core::set::NodeSet;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use young::Young;
 
 /// Processes watched at most; beyond it the newest are left alone, with a note.
 pub const MAX_PROCESSES: usize = 1024;
@@ -245,6 +250,8 @@ pub struct Tree {
     left_alone: HashMap<(i32, u64), bool>,
     /// Other processes are to be watched than at the last look.
     is_changed: bool,
+    /// Processes that were made a moment ago, where somebody asks ([`Tree::notice`]).
+    young: Young,
 }
 
 impl Tree {
@@ -276,6 +283,7 @@ impl Tree {
             wishes: None,
             left_alone: HashMap::new(),
             is_changed: false,
+            young: Young::default(),
         }
     }
 
@@ -411,6 +419,7 @@ impl Tree {
     /// Brings the list up to date.
     pub fn refresh(&mut self, now_us: u64) -> Result<()> {
         self.refresh_known();
+        self.meet_noticed();
         let newest = self.newest_process();
         let waited_us = now_us.saturating_sub(self.looked_us);
         let is_new = newest != Some(self.last_new);
@@ -531,12 +540,7 @@ impl Tree {
                 let children = self.children(pid)?.into_iter();
                 waiting.extend(children.map(|child| (child, true)));
             }
-            if self.processes.len() >= MAX_PROCESSES {
-                if !std::mem::replace(&mut self.is_full, true) {
-                    self.notes.push(format!(
-                        "more than {MAX_PROCESSES} processes: the others are left alone"
-                    ));
-                }
+            if !self.has_room() {
                 break;
             }
             self.add(pid);
@@ -619,6 +623,17 @@ impl Tree {
             }
         }
         Ok(children)
+    }
+
+    /// May one more be watched? Where not, that is told once.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.processes.len() < MAX_PROCESSES;
+        if !has_room && !std::mem::replace(&mut self.is_full, true) {
+            self.notes.push(format!(
+                "more than {MAX_PROCESSES} processes: the others are left alone"
+            ));
+        }
+        has_room
     }
 
     fn add(&mut self, pid: i32) {

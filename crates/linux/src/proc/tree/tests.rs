@@ -277,3 +277,63 @@ fn the_base_may_be_gone() {
     tree.refresh(0).unwrap();
     assert!(tree.processes().is_empty());
 }
+
+#[test]
+fn a_program_that_starts_is_noticed_under_the_name_that_it_executes() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("hither-young");
+    // Not by this process: a file that one of its children holds open cannot be executed.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
+    let own = std::process::id() as i32;
+    for scope in [
+        Scope::Named("hither-y?ung".to_owned()),
+        Scope::Any(vec![
+            Scope::OfUser(u32::MAX - 1),
+            Scope::Named("*-young".to_owned()),
+        ]),
+    ] {
+        let mut tree = Tree::new(Root::host(), scope);
+        assert_eq!(tree.notice(), Noticed::TooMany, "nothing was known before");
+        let mut child = Command::new(&program).arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        let start = Instant::now();
+        while tree.notice() != Noticed::Wanted && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(tree.has_noticed());
+        tree.refresh(1).unwrap();
+        let watched: Vec<i32> = tree.processes().iter().map(|process| process.pid).collect();
+        assert!(
+            watched.contains(&pid) && !watched.contains(&own),
+            "{watched:?}"
+        );
+        assert!(!tree.has_noticed());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn threads_are_not_noticed() {
+    let name = stat::read(&Root::host(), std::process::id() as i32)
+        .unwrap()
+        .name;
+    let mut tree = Tree::new(Root::host(), Scope::Named(name.clone()));
+    tree.notice();
+    let (end, is_end) = std::sync::mpsc::channel::<()>();
+    // It has the name of its process.
+    let thread = std::thread::Builder::new().name(name);
+    let thread = thread.spawn(move || is_end.recv()).unwrap();
+    for _ in 0..20 {
+        tree.notice();
+    }
+    let noticed = tree.young.wanted.clone();
+    let threads = Root::host().numbered("proc/self/task", "").unwrap();
+    assert!(
+        noticed.iter().all(|pid| !threads.contains(&(*pid as u32))),
+        "{noticed:?}"
+    );
+    drop(end);
+    assert!(thread.join().unwrap().is_err());
+}
