@@ -13,6 +13,10 @@ use std::fmt;
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a log has some thousand entries: 300 bytes each are less than a pointer to follow costs readers"
+)]
 pub enum Event {
     /// The policy was not asked because evidence is missing.
     MissingEvidence {

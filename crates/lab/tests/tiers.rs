@@ -80,9 +80,21 @@ fn latencies_are_the_thesiss() {
     let memlat = memlat.to_str().unwrap();
     let script = format!(
         "for n in 0 1; do {memlat} --node $n --mb 96 --accesses 500000 --cpu 0; done; \
-         {memlat} --first-node 1 --mb 96 --accesses 500000"
+         {memlat} --first-node 1 --mb 96 --accesses 500000; \
+         hither run --policy tiers --json /tmp/run.json -- {memlat} --first-node 1 --mb 32 --accesses 5000000 && \
+         cat /tmp/run.json"
     );
-    let (is_good, told, said) = lab(&["run", "--file", memlat, "--", "sh", "-c", &script]);
+    let (is_good, told, said) = lab(&[
+        "run",
+        "--file",
+        memlat,
+        "--evidence",
+        "pmu",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
     assert!(is_good, "{said}{told}");
     let cycles: Vec<f64> = told
         .lines()
@@ -94,5 +106,14 @@ fn latencies_are_the_thesiss() {
     for (found, expected) in cycles.iter().zip([367.0, 900.0, 900.0]) {
         assert!((found / expected - 1.0).abs() < 0.05, "{cycles:?}");
     }
-    assert_eq!(cycles.len(), 3, "{told}");
+    assert_eq!(cycles.len(), 4, "{told}");
+    // All of the program's 8192 pages are hot, and go to the fast node while it runs.
+    let moved: Vec<u64> = told
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("\"moved_pages\": "))
+        .map(|count| count.trim_end_matches(',').parse().unwrap())
+        .collect();
+    println!("{moved:?} pages moved");
+    assert!(moved.iter().any(|&pages| pages >= 7_500), "{told}{said}");
+    assert!(cycles[3] < 700.0, "{cycles:?}");
 }
