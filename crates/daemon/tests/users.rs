@@ -130,6 +130,7 @@ impl Run {
         let rules = Rules {
             config: engine_config.clone(),
             scopes: Vec::new(),
+            quotas: Vec::new(),
             is_for_all: false,
         };
         let mut simulation = Simulation::new(world, Engine::new(engine_config.clone()), rules);

@@ -28,7 +28,7 @@ const NO_ACCESSES: &str = "the tracker `residency` sees where pages are, not who
 
 /// CPU time that listing residents beside a tracker may take, as a share of the interval. 0.5 %.
 const RESIDENTS_SHARE: f64 = 0.005;
-/// Pages of the first interval: some 0.6 ms of queries.
+/// Pages of an interval at most: some 0.6 ms of queries, and as much for whoever decides by them.
 const FIRST_PAGES: usize = 1 << 12;
 
 /// Where pages are, part after part of the watched memory.
@@ -158,7 +158,7 @@ impl Residents {
         let used_ns = sys::thread_cpu_ns().saturating_sub(began_ns).max(1) as f64;
         let granted_ns = snapshot.interval_us as f64 * 1000.0 * RESIDENTS_SHARE;
         let most = self.most as f64 * (granted_ns / used_ns).clamp(0.5, 2.0);
-        self.most = (most as usize).clamp(256, PAGES_PER_INTERVAL);
+        self.most = (most as usize).clamp(256, FIRST_PAGES);
     }
 
     /// Sentences for a person that came up since the last call.

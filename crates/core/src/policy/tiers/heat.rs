@@ -12,8 +12,9 @@
 //! [`HALF_LIFE_US`]; the fading is applied when a block is touched or read.
 
 use crate::ids::Pid;
-use crate::snapshot::HUGE_PAGES;
+use crate::snapshot::{HUGE_PAGES, base_pages};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Time in which what was seen fades by half, in us. 2 s: the thesis's history is 3.2 s long, of which a
 /// page needs 2.2 s to become hot (4.2.1).
@@ -40,8 +41,88 @@ struct Block {
     /// Interval of the lowest bit.
     interval: u32,
     huge: bool,
+    /// Sum of the counts, and of their squares.
+    sum: u64,
+    squares: u64,
+    /// Units whose place is known, by position of their node; the last has moved to its place.
+    held: Vec<(u8, u16)>,
     counts: Box<[u16; PAGES]>,
     homes: Box<[u8; PAGES]>,
+}
+
+impl Block {
+    fn new(step: u64, interval: u32, huge: bool) -> Self {
+        Self {
+            step,
+            seen: 0,
+            interval,
+            huge,
+            sum: 0,
+            squares: 0,
+            held: Vec::new(),
+            counts: Box::new([0; PAGES]),
+            homes: Box::new([NOWHERE; PAGES]),
+        }
+    }
+
+    fn known(&self) -> u32 {
+        self.held.iter().map(|&(_, count)| u32::from(count)).sum()
+    }
+
+    fn put(&mut self, at: usize, home: usize) {
+        let home = u8::try_from(home).unwrap_or(NOWHERE);
+        let was = std::mem::replace(&mut self.homes[at], home);
+        if was == home {
+            return;
+        }
+        for (home, is_more) in [(was, false), (home, true)] {
+            if home == NOWHERE {
+                continue;
+            }
+            match self.held.iter_mut().find(|(of, _)| *of == home) {
+                Some((_, count)) if is_more => *count += 1,
+                Some((_, count)) => *count -= 1,
+                None => self.held.push((home, 1)),
+            }
+        }
+        self.held.retain(|&(_, count)| count > 0);
+    }
+
+    fn fade(&mut self, factor: f32, step: u64) {
+        (self.sum, self.squares) = (0, 0);
+        if factor > 0.0 {
+            for count in self.counts.iter_mut().filter(|count| **count > 0) {
+                *count = (f32::from(*count) * factor) as u16;
+                self.sum += u64::from(*count);
+                self.squares += u64::from(*count) * u64::from(*count);
+            }
+        } else {
+            self.counts.fill(0);
+        }
+        self.step = step;
+    }
+
+    fn add(&mut self, at: usize, samples: f64) {
+        let before = u64::from(self.counts[at]);
+        let after = (before as f64 + samples * PARTS).min(f64::from(u16::MAX)) as u16;
+        self.counts[at] = after;
+        let after = u64::from(after);
+        self.sum += after - before;
+        self.squares += after * after - before * before;
+    }
+}
+
+/// A block as it is judged, before its pages are looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'a> {
+    /// Heat of each of its pages, where they do not differ.
+    pub heat: Option<f64>,
+    /// Intervals of the last 32 in which it was sampled.
+    pub seen: u32,
+    /// Base pages of a unit.
+    pub unit_pages: u64,
+    /// Units by position of their node.
+    pub held: &'a [(u8, u16)],
 }
 
 /// A page as it is judged.
@@ -116,44 +197,30 @@ impl Heat {
         let (step, interval) = (self.step, self.interval);
         let is_full = self.blocks.len() >= most;
         let block = match self.blocks.entry(key) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(_) if is_full => return,
-            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Block {
-                step,
-                seen: 0,
-                interval,
-                huge,
-                counts: Box::new([0; PAGES]),
-                homes: Box::new([NOWHERE; PAGES]),
-            }),
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(_) if is_full => return,
+            Entry::Vacant(entry) => entry.insert(Block::new(step, interval, huge)),
         };
         if block.huge != huge {
             // It was split or put together: another kind of unit, of which nothing is known.
-            block.huge = huge;
-            block.counts.fill(0);
-            block.homes.fill(NOWHERE);
+            *block = Block::new(step, interval, huge);
         }
         let at = if huge {
             0
         } else {
             (page % HUGE_PAGES) as usize
         };
-        block.homes[at] = u8::try_from(home).unwrap_or(NOWHERE);
+        block.put(at, home);
         if samples <= 0.0 {
             return;
         }
         if block.step < step {
-            let factor = fade(&self.factors, step - block.step);
-            for count in block.counts.iter_mut().filter(|count| **count > 0) {
-                *count = (f32::from(*count) * factor) as u16;
-            }
-            block.step = step;
+            block.fade(fade(&self.factors, step - block.step), step);
         }
         let gone = interval.wrapping_sub(block.interval);
         block.seen = block.seen.checked_shl(gone).unwrap_or(0) | 1;
         block.interval = interval;
-        let count = f64::from(block.counts[at]) + samples * PARTS;
-        block.counts[at] = count.min(f64::from(u16::MAX)) as u16;
+        block.add(at, samples);
     }
 
     /// A page went to another node.
@@ -164,38 +231,39 @@ impl Heat {
             } else {
                 (page % HUGE_PAGES) as usize
             };
-            block.homes[at] = u8::try_from(home).unwrap_or(NOWHERE);
+            block.put(at, home);
         }
     }
 
-    /// Judges every page whose place is known.
-    pub fn for_each(&self, mut visit: impl FnMut(Judged)) {
+    /// Judges every block; pages of those that `wants` says yes to, whose place is known, are visited.
+    pub fn visit(&self, mut wants: impl FnMut(&View<'_>) -> bool, mut visit: impl FnMut(Judged)) {
         for (&(pid, number), block) in &self.blocks {
             let factor =
                 f64::from(fade(&self.factors, self.step.saturating_sub(block.step))) / PARTS;
             let gone = self.interval.wrapping_sub(block.interval);
             let seen = block.seen.checked_shl(gone).unwrap_or(0).count_ones();
             let first = number * HUGE_PAGES;
-            if block.huge {
-                if block.homes[0] != NOWHERE {
-                    visit(Judged {
-                        pid,
-                        page: first,
-                        huge: true,
-                        home: usize::from(block.homes[0]),
-                        heat: f64::from(block.counts[0]) * factor / HUGE_PAGES as f64,
-                        seen,
-                    });
-                }
+            let prior = Prior::of(block, factor);
+            let view = View {
+                heat: (!prior.worth.is_finite()).then_some(prior.mean),
+                seen,
+                unit_pages: base_pages(block.huge),
+                held: &block.held,
+            };
+            if !wants(&view) {
                 continue;
             }
-            let prior = Prior::of(block, factor);
-            for (at, (&count, &home)) in block.counts.iter().zip(block.homes.iter()).enumerate() {
+            let units = if block.huge { 1 } else { PAGES };
+            for (at, (&count, &home)) in block.counts[..units]
+                .iter()
+                .zip(&block.homes[..units])
+                .enumerate()
+            {
                 if home != NOWHERE {
                     visit(Judged {
                         pid,
                         page: first + at as u64,
-                        huge: false,
+                        huge: block.huge,
                         home: usize::from(home),
                         heat: prior.posterior(f64::from(count) * factor),
                         seen,
@@ -223,17 +291,14 @@ struct Prior {
 
 impl Prior {
     fn of(block: &Block, factor: f64) -> Self {
-        let (mut known, mut sum, mut squares) = (0u32, 0u64, 0u64);
-        for (&count, &home) in block.counts.iter().zip(block.homes.iter()) {
-            if home != NOWHERE {
-                known += 1;
-                sum += u64::from(count);
-                squares += u64::from(count) * u64::from(count);
-            }
+        if block.huge {
+            let mean = block.sum as f64 * factor / HUGE_PAGES as f64;
+            let worth = f64::INFINITY;
+            return Self { mean, worth };
         }
-        let known = f64::from(known.max(1));
-        let mean = sum as f64 * factor / known;
-        let variance = squares as f64 * factor * factor / known - mean * mean;
+        let known = f64::from(block.known().max(1));
+        let mean = block.sum as f64 * factor / known;
+        let variance = block.squares as f64 * factor * factor / known - mean * mean;
         // Of a Poisson count the variance is the mean; what exceeds it are pages that differ.
         let excess = variance - mean * (1.0 + NOISE);
         let worth = match excess > 0.0 && known > 1.0 {
@@ -261,7 +326,7 @@ mod tests {
 
     fn heats(heat: &Heat) -> Vec<f64> {
         let mut all = Vec::new();
-        heat.for_each(|page| all.push(page.heat));
+        heat.visit(|_| true, |page| all.push(page.heat));
         all
     }
 
@@ -325,10 +390,16 @@ mod tests {
             let samples = f64::from(interval % 2 == 0);
             heat.take(PID, 512, true, 0, samples, MOST);
         }
-        heat.for_each(|page| assert_eq!((page.seen, page.huge, page.page), (16, true, 512)));
+        heat.visit(
+            |_| true,
+            |page| assert_eq!((page.seen, page.huge, page.page), (16, true, 512)),
+        );
         heat.take(PID, 513, false, 1, 0.0, MOST);
         let mut seen = Vec::new();
-        heat.for_each(|page| seen.push((page.page, page.home, page.heat)));
+        heat.visit(
+            |_| true,
+            |page| seen.push((page.page, page.home, page.heat)),
+        );
         assert_eq!(seen, [(513, 1, 0.0)]);
     }
 

@@ -30,7 +30,7 @@ use crate::ids::{Pid, SpaceId};
 use crate::plan::Mechanism;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;
-use heat::{HALF_LIFE_US, Heat, Judged};
+use heat::{HALF_LIFE_US, Heat, Judged, View};
 use places::{Border, Ladder};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -217,7 +217,7 @@ impl Hot {
 
     fn propose(&mut self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers) -> Proposal {
         let mut ladder = Ladder::new(snapshot, context, tiers);
-        self.heat.for_each(|page| ladder.count(&page));
+        ladder.count(&self.heat);
         let borders = ladder.borders();
         let mut proposal = Proposal {
             fast_use: Some(ladder.fast_use()),
@@ -275,29 +275,26 @@ impl Hot {
     ) -> bool {
         let may = |mechanism| context.allows(mechanism);
         let rank = border.rank;
-        let (mut hot, mut cold) = (Vec::new(), Vec::new());
         let min_seen = self.min_seen();
-        self.heat.for_each(|page| {
-            let at = ladder.rank(page.home);
-            if at > rank && page.seen >= min_seen && border.is_above(page.heat) {
-                hot.push(page);
-            } else if at == rank && (border.is_excess || border.is_below(page.heat)) {
-                cold.push(page);
-            }
-        });
         let free = |page: &Judged| context.may_move(page.pid, page.page);
-        hot.retain(|page| worth.gain_ns(page.heat, 1.0) > 0.0 && free(page));
-        cold.retain(free);
-        hot.sort_by(|a, b| {
-            b.heat
-                .total_cmp(&a.heat)
-                .then((a.pid, a.page).cmp(&(b.pid, b.page)))
-        });
-        cold.sort_by(|a, b| {
-            a.heat
-                .total_cmp(&b.heat)
-                .then((a.pid, a.page).cmp(&(b.pid, b.page)))
-        });
+        let hot = {
+            let is_above = |position: u8| ladder.rank(usize::from(position)) > rank;
+            let is_hot = |heat| border.is_above(heat) && worth.gain_ns(heat, 1.0) > 0.0;
+            let mut hot = Vec::new();
+            let wants = |block: &View<'_>| {
+                block.seen >= min_seen
+                    && block.heat.is_none_or(is_hot)
+                    && block.held.iter().any(|&(home, _)| is_above(home))
+            };
+            self.heat.visit(wants, |page| {
+                if ladder.rank(page.home) > rank && is_hot(page.heat) && free(&page) {
+                    hot.push(page);
+                }
+            });
+            first_by(&mut hot, *budget, |page| -page.heat);
+            hot
+        };
+        let cold = self.cold(ladder, border, &hot, free);
         let mut is_short = false;
         let mut order =
             |page: &Judged, ladder: &mut Ladder<'_>, to: u32, mechanism, budget: &mut u64| {
@@ -385,6 +382,47 @@ impl Hot {
         is_short
     }
 
+    /// The coldest pages of a tier, as many as may have to leave it.
+    fn cold(
+        &self,
+        ladder: &Ladder<'_>,
+        border: &Border,
+        hot: &[Judged],
+        free: impl Fn(&Judged) -> bool,
+    ) -> Vec<Judged> {
+        let room = ladder.room(border.rank);
+        let wanted: u64 = hot.iter().map(|page| base_pages(page.huge)).sum();
+        let wanted = wanted.saturating_sub(room) + border.excess_pages;
+        let mut cold = Vec::new();
+        if wanted == 0 {
+            return cold;
+        }
+        let is_in = |home: usize| ladder.rank(home) == border.rank;
+        let may_leave = |heat| border.excess_pages > 0 || border.is_below(heat);
+        let holds = |block: &View<'_>| block.held.iter().any(|&(home, _)| is_in(usize::from(home)));
+        // Those that were never seen come first, and are mostly enough.
+        let mut found = 0;
+        let unused = |block: &View<'_>| block.heat == Some(0.0) && holds(block);
+        self.heat.visit(unused, |page| {
+            if found < wanted && is_in(page.home) && free(&page) {
+                found += base_pages(page.huge);
+                cold.push(page);
+            }
+        });
+        if found < wanted {
+            let used = |block: &View<'_>| {
+                block.heat.is_none_or(|heat| heat > 0.0 && may_leave(heat)) && holds(block)
+            };
+            self.heat.visit(used, |page| {
+                if is_in(page.home) && may_leave(page.heat) && free(&page) {
+                    cold.push(page);
+                }
+            });
+        }
+        first_by(&mut cold, wanted, |page| page.heat);
+        cold
+    }
+
     /// Hot pages of an overloaded tier to the next one, until a share of its accesses has gone.
     fn spread(
         &self,
@@ -395,14 +433,17 @@ impl Hot {
         proposal: &mut Proposal,
     ) {
         let (mut pages, mut all) = (Vec::new(), 0.0);
-        self.heat.for_each(|page| {
-            if ladder.rank(page.home) == rank {
-                all += page.heat * base_pages(page.huge) as f64;
-                if page.heat > 0.0 && context.may_move(page.pid, page.page) {
-                    pages.push(page);
+        self.heat.visit(
+            |block| block.heat != Some(0.0),
+            |page| {
+                if ladder.rank(page.home) == rank {
+                    all += page.heat * base_pages(page.huge) as f64;
+                    if page.heat > 0.0 && context.may_move(page.pid, page.page) {
+                        pages.push(page);
+                    }
                 }
-            }
-        });
+            },
+        );
         pages.sort_by(|a, b| {
             b.heat
                 .total_cmp(&a.heat)
@@ -429,6 +470,21 @@ impl Hot {
             });
         }
     }
+}
+
+/// Keeps the first pages in the order of a key, as many as have so many base pages, and sorts them.
+fn first_by(pages: &mut Vec<Judged>, base_pages: u64, key: impl Fn(&Judged) -> f64) {
+    let order = |a: &Judged, b: &Judged| {
+        let by_key = key(a).total_cmp(&key(b));
+        by_key.then((a.pid, a.page).cmp(&(b.pid, b.page)))
+    };
+    // A unit is a base page at least.
+    let most = usize::try_from(base_pages).unwrap_or(usize::MAX).max(1);
+    if pages.len() > most {
+        pages.select_nth_unstable_by(most - 1, order);
+        pages.truncate(most);
+    }
+    pages.sort_unstable_by(order);
 }
 
 impl Policy for Hot {

@@ -1,6 +1,6 @@
 //! Who fits where: how much each tier holds, and the heat at which it is full.
 
-use super::heat::Judged;
+use super::heat::{Heat, Judged, View};
 use crate::ids::NodeId;
 use crate::policy::Context;
 use crate::quota::Use;
@@ -9,26 +9,31 @@ use crate::tiers::Tiers;
 
 /// Share of the accesses that the working set has.
 const WORKING_SHARE: f64 = 0.9;
-/// Buckets of a factor of two.
-const PER_OCTAVE: f64 = 4.0;
-/// Bucket of a heat of one.
-const ONE: f64 = 80.0;
+/// Bits of a number's mantissa that tell buckets apart: four in each octave.
+const BITS: u32 = 2;
+/// Exponent of the first bucket above zero: 2^-20.
+const LEAST: u32 = 127 - 20;
 /// Buckets: from 2^-20 to 2^12; pages that were not seen are in the first.
-const BUCKETS: usize = 129;
+const BUCKETS: usize = 1 + (32 << BITS);
 
-/// The bucket of a heat: a quarter of an octave each.
+/// The bucket of a heat.
 fn bucket(heat: f64) -> usize {
-    match heat > 0.0 {
-        true => (heat.log2() * PER_OCTAVE + ONE).clamp(1.0, BUCKETS as f64 - 1.0) as usize,
-        false => 0,
+    if heat <= 0.0 {
+        return 0;
     }
+    let above = (heat as f32).to_bits() >> (f32::MANTISSA_DIGITS - 1 - BITS);
+    let above = above.saturating_sub(LEAST << BITS) as usize;
+    (1 + above).min(BUCKETS - 1)
 }
 
 /// The least heat of a bucket.
 fn floor(bucket: usize) -> f64 {
     match bucket {
         0 => 0.0,
-        bucket => ((bucket as f64 - ONE) / PER_OCTAVE).exp2(),
+        bucket => {
+            let bits = (bucket as u32 - 1 + (LEAST << BITS)) << (f32::MANTISSA_DIGITS - 1 - BITS);
+            f64::from(f32::from_bits(bits))
+        }
     }
 }
 
@@ -42,8 +47,6 @@ pub(super) struct Border {
     bucket: usize,
     /// Base pages that it holds beyond its quota.
     pub excess_pages: u64,
-    /// Does it hold any beyond?
-    pub is_excess: bool,
 }
 
 impl Border {
@@ -91,11 +94,24 @@ impl<'a> Ladder<'a> {
         self.tiers.rank(position)
     }
 
-    /// Counts a page.
-    pub fn count(&mut self, page: &Judged) {
-        let pages = base_pages(page.huge);
-        self.histogram[bucket(page.heat)] += pages;
-        self.held[self.tiers.rank(page.home) as usize] += pages;
+    /// Counts all pages.
+    pub fn count(&mut self, heat: &Heat) {
+        let (histogram, held, tiers) = (&mut self.histogram, &mut self.held, self.tiers);
+        let wants = |block: &View<'_>| {
+            for &(home, units) in block.held {
+                let pages = u64::from(units) * block.unit_pages;
+                held[tiers.rank(usize::from(home)) as usize] += pages;
+                if let Some(heat) = block.heat {
+                    histogram[bucket(heat)] += pages;
+                }
+            }
+            block.heat.is_none()
+        };
+        let mut differing = [0u64; BUCKETS];
+        heat.visit(wants, |page| differing[bucket(page.heat)] += 1);
+        for (sum, more) in self.histogram.iter_mut().zip(differing) {
+            *sum += more;
+        }
     }
 
     /// The borders between the tiers, from the fastest on; a quota takes from the room of the first.
@@ -117,7 +133,7 @@ impl<'a> Ladder<'a> {
                 excess_pages = held.saturating_sub(quota);
                 self.shrink_room(rank, quota.saturating_sub(held));
             }
-            let room: u64 = self.tiers.nodes(rank).map(|node| self.room[node]).sum();
+            let room = self.room(rank);
             let mut capacity = held + room - excess_pages;
             while capacity > 0 && (left > 0 || at > 0) {
                 if left == 0 {
@@ -133,7 +149,6 @@ impl<'a> Ladder<'a> {
                 heat: floor(bucket),
                 bucket,
                 excess_pages,
-                is_excess: excess_pages > 0,
             });
         }
         borders
@@ -156,6 +171,11 @@ impl<'a> Ladder<'a> {
             all_pages: self.held.iter().sum(),
             working_pages,
         }
+    }
+
+    /// Base pages for which a tier has room.
+    pub fn room(&self, rank: u32) -> u64 {
+        self.tiers.nodes(rank).map(|node| self.room[node]).sum()
     }
 
     /// Leaves at most so much room in a tier.
@@ -191,13 +211,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_quarters_of_an_octave_and_cover_all_heats() {
-        for heat in [1e-7, 0.01, 1.0, 1.18, 3.0, 100.0, 4000.0] {
+    fn buckets_are_parts_of_an_octave_and_cover_all_heats() {
+        for heat in [1e-7, 0.01, 1.0, 1.18, 1.3, 3.0, 100.0, 4000.0] {
             let at = bucket(heat);
             assert!(floor(at) <= heat * 1.0001 || at == 1, "{heat}: {at}");
             assert!(at == BUCKETS - 1 || floor(at + 1) > heat, "{heat}: {at}");
         }
-        assert_eq!((bucket(0.0), bucket(1.0), floor(80)), (0, 80, 1.0));
+        assert_eq!((bucket(0.0), bucket(1.0), floor(81)), (0, 81, 1.0));
+        assert_eq!([floor(82), floor(85)], [1.25, 2.0]);
         assert_eq!(bucket(1e9), BUCKETS - 1);
     }
 }
