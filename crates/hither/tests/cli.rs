@@ -82,7 +82,7 @@ fn the_doctor_names_works_and_remedies() {
         .iter()
         .filter_map(|one| one["policy"].as_str())
         .collect();
-    assert_eq!(names, ["none", "auto", "carrefour", "wrong-node"]);
+    assert_eq!(names, ["none", "auto", "carrefour", "tiers", "wrong-node"]);
     for one in policies {
         let is_told = one["evidence"].is_string() || one["policy"] == "none";
         let can_be_raised = !one["raise"].as_array().unwrap().is_empty();

@@ -169,6 +169,39 @@ impl Pagemap {
         self.scan_told(pages, required, required, |run, _| each(run))
     }
 
+    /// The first `most` pages of them: the walk ends there.
+    pub fn scan_first(
+        &self,
+        pages: Range<u64>,
+        required: u64,
+        most: u64,
+        mut each: impl FnMut(Range<u64>),
+    ) -> io::Result<()> {
+        let mut left = most;
+        let mut start = pages.start;
+        while left > 0 && start < pages.end {
+            let mut regions = [PageRegion::default(); 64];
+            let query = ScanQuery {
+                start: start << 12,
+                end: pages.end << 12,
+                required,
+                reported: required,
+                most_pages: left,
+            };
+            let (filled, walked) = sys::pagemap_scan(&self.file, query, &mut regions)?;
+            for region in &regions[..filled] {
+                let run = region.start >> 12..region.end >> 12;
+                left = left.saturating_sub(run.end - run.start);
+                each(run);
+            }
+            if walked >> 12 <= start {
+                break;
+            }
+            start = walked >> 12;
+        }
+        Ok(())
+    }
+
     /// The same with which of the `reported` categories each run has: one ends where they change.
     pub fn scan_told(
         &self,
@@ -186,6 +219,7 @@ impl Pagemap {
                 end,
                 required,
                 reported,
+                most_pages: 0,
             };
             let (filled, walked) = sys::pagemap_scan(&self.file, query, &mut regions)?;
             for region in &regions[..filled] {

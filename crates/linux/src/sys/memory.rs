@@ -133,6 +133,8 @@ pub struct ScanQuery {
     pub required: u64,
     /// Categories to report.
     pub reported: u64,
+    /// Pages after which the walk ends; 0 for no limit.
+    pub most_pages: u64,
 }
 
 /// Scans page tables through an open `/proc/PID/pagemap`; changes nothing. Fills `regions` and
@@ -151,7 +153,7 @@ pub fn pagemap_scan(
         walk_end: 0,
         vec: regions.as_mut_ptr() as u64,
         vec_len: regions.len() as u64,
-        max_pages: 0,
+        max_pages: query.most_pages,
         category_inverted: 0,
         category_mask: query.required,
         category_anyof_mask: 0,

@@ -173,7 +173,8 @@ fn scan_present(
     most: usize,
     found: &mut Vec<(u64, bool)>,
 ) -> std::io::Result<()> {
-    map.scan(first..USER_END_PAGE, PAGE_IS_PRESENT, |range| {
+    let pages = first..USER_END_PAGE;
+    map.scan_first(pages, PAGE_IS_PRESENT, most as u64, |range| {
         let room = most.saturating_sub(found.len()) as u64;
         found.extend(range.take(room as usize).map(|page| (page, false)));
     })?;

@@ -86,6 +86,7 @@ impl Locator {
             end: slot.end,
             required: sys::PAGE_IS_HUGE,
             reported: sys::PAGE_IS_HUGE,
+            most_pages: 0,
         };
         let mut found = [PageRegion::default()];
         let filled = sys::pagemap_scan(&self.pagemap, query, &mut found);
@@ -231,6 +232,7 @@ fn look(locator: &Locator, range: &Range<u64>, file: u64) -> io::Result<Option<S
             end: range.end,
             required: sys::PAGE_IS_PRESENT,
             reported: sys::PAGE_IS_PRESENT | sys::PAGE_IS_HUGE | sys::PAGE_IS_ZERO | file,
+            most_pages: 0,
         };
         let (count, end) = sys::pagemap_scan(&locator.pagemap, query, &mut runs)?;
         for run in &runs[..count] {
