@@ -16,6 +16,20 @@ use std::time::{Duration, Instant};
 /// Updates between two looks at the clock.
 const BATCH: u64 = 1024;
 
+/// `--mb`, as of all programs with a hot part.
+pub const MB: Opt = Opt {
+    name: "mb",
+    value: Some("MB"),
+    default: "64",
+    help: "size of the memory",
+};
+/// `--seconds`, of programs that run for a time.
+pub const SECONDS: Opt = Opt {
+    name: "seconds",
+    value: Some("S"),
+    default: "10",
+    help: "how long it runs",
+};
 /// `--hot`, as all programs with a hot part have it.
 pub const HOT: Opt = Opt {
     name: "hot",
@@ -76,12 +90,7 @@ pub const PROGRAM: Program = Program {
     operand: None,
     options: &[
         cli::THREADS,
-        Opt {
-            name: "mb",
-            value: Some("MB"),
-            default: "64",
-            help: "size of the memory",
-        },
+        MB,
         HOT,
         HOT_ACCESSES,
         Opt {
@@ -90,12 +99,7 @@ pub const PROGRAM: Program = Program {
             default: "5",
             help: "seconds between two moves of the hot part; 0 for never",
         },
-        Opt {
-            name: "seconds",
-            value: Some("S"),
-            default: "10",
-            help: "how long it runs",
-        },
+        SECONDS,
         UPDATES,
         NODE,
         FIRST_NODE,

@@ -6,7 +6,7 @@
 
 use crate::cli::{self, Args, Failure, Opt, Program, Report};
 use crate::counted::Counted;
-use crate::hotspot::{self, Done, End, HOT, HOT_ACCESSES, Pattern, UPDATES};
+use crate::hotspot::{self, Done, End, HOT, HOT_ACCESSES, MB, Pattern, SECONDS, UPDATES};
 use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
 use crate::series::{self, Series};
 use crate::team::{Member, Team, part};
@@ -29,12 +29,7 @@ pub const PROGRAM: Program = Program {
             help: "threads, 2 to 1024; the last one reads",
             ..cli::THREADS
         },
-        Opt {
-            name: "mb",
-            value: Some("MB"),
-            default: "64",
-            help: "size of the memory",
-        },
+        MB,
         HOT,
         HOT_ACCESSES,
         Opt {
@@ -43,12 +38,7 @@ pub const PROGRAM: Program = Program {
             default: "",
             help: "the last thread does nothing",
         },
-        Opt {
-            name: "seconds",
-            value: Some("S"),
-            default: "10",
-            help: "how long it runs",
-        },
+        SECONDS,
         UPDATES,
         NODE,
         FIRST_NODE,

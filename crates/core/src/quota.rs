@@ -193,6 +193,30 @@ pub enum Better {
 const SETTLE: u32 = 2;
 /// Readings that are averaged.
 const READINGS: usize = 3;
+/// Readings until there are enough for a mean.
+#[derive(Clone, Debug, Default)]
+struct Readings {
+    values: Vec<f64>,
+    /// Readings yet to skip.
+    settle: u32,
+}
+
+impl Readings {
+    /// Takes in a reading; the mean with the last of so many.
+    fn take(&mut self, reading: f64) -> Option<f64> {
+        if !reading.is_finite() {
+            return None;
+        }
+        if self.settle > 0 {
+            self.settle -= 1;
+            return None;
+        }
+        self.values.push(reading);
+        (self.values.len() == READINGS)
+            .then(|| self.values.drain(..).sum::<f64>() / READINGS as f64)
+    }
+}
+
 /// A step down is tried where the goal is exceeded by so much. A tenth: less than what a step brings.
 const SLACK: f64 = 0.1;
 /// Readings for which a state is left alone after going down proved wrong; doubled each time.
@@ -206,8 +230,7 @@ pub struct Goal {
     /// Which way is good.
     pub better: Better,
     steps: Steps,
-    readings: Vec<f64>,
-    settle: u32,
+    readings: Readings,
     /// A state that did not hold the goal, and for how many readings it is not tried again.
     failed: Option<(u32, u32)>,
     rest: u32,
@@ -221,8 +244,7 @@ impl Goal {
             wanted,
             better,
             steps,
-            readings: Vec::new(),
-            settle: 0,
+            readings: Readings::default(),
             failed: None,
             rest: REST,
         }
@@ -236,21 +258,12 @@ impl Goal {
 
     /// Takes in a reading of the service; true where the state changed.
     pub fn take(&mut self, reading: f64) -> bool {
-        if !reading.is_finite() {
-            return false;
-        }
-        if let Some((_, left)) = &mut self.failed {
+        if let Some((_, left)) = self.failed.as_mut().filter(|_| reading.is_finite()) {
             *left = left.saturating_sub(1);
         }
-        if self.settle > 0 {
-            self.settle -= 1;
+        let Some(mean) = self.readings.take(reading) else {
             return false;
-        }
-        self.readings.push(reading);
-        if self.readings.len() < READINGS {
-            return false;
-        }
-        let mean = self.readings.drain(..).sum::<f64>() / READINGS as f64;
+        };
         // Above 0 where the service is better than wanted.
         let margin = match self.better {
             Better::Low => 1.0 - mean / self.wanted,
@@ -271,7 +284,7 @@ impl Goal {
                 .is_some_and(|(state, left)| state == next && left > 0);
             margin > SLACK && !is_known_bad && self.steps.down()
         };
-        self.settle = if has_changed { SETTLE } else { 0 };
+        self.readings.settle = if has_changed { SETTLE } else { 0 };
         has_changed
     }
 }
@@ -282,8 +295,7 @@ pub struct Thrift {
     /// Share of its speed that a service may lose. 0.02: what runs of one program differ by.
     pub may_lose: f64,
     steps: Steps,
-    readings: Vec<f64>,
-    settle: u32,
+    readings: Readings,
     /// Speed with the state above, and that state.
     before: Option<f64>,
     rest: u32,
@@ -297,8 +309,7 @@ impl Thrift {
         Self {
             may_lose,
             steps,
-            readings: Vec::new(),
-            settle: 0,
+            readings: Readings::default(),
             before: None,
             rest: REST,
             wait: 0,
@@ -313,18 +324,9 @@ impl Thrift {
 
     /// Takes in a reading of the speed (work done in a time); true where the state changed.
     pub fn take(&mut self, speed: f64) -> bool {
-        if !speed.is_finite() {
+        let Some(mean) = self.readings.take(speed) else {
             return false;
-        }
-        if self.settle > 0 {
-            self.settle -= 1;
-            return false;
-        }
-        self.readings.push(speed);
-        if self.readings.len() < READINGS {
-            return false;
-        }
-        let mean = self.readings.drain(..).sum::<f64>() / READINGS as f64;
+        };
         let has_changed = match self.before.take() {
             Some(before) if mean < before * (1.0 - self.may_lose) => {
                 // It was missed: back, and for a while.
@@ -342,7 +344,7 @@ impl Thrift {
                 is_down
             }
         };
-        self.settle = if has_changed { SETTLE } else { 0 };
+        self.readings.settle = if has_changed { SETTLE } else { 0 };
         has_changed
     }
 }

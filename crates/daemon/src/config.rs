@@ -334,15 +334,14 @@ impl TargetSection {
         let fast = match &self.fast {
             None => Quota::default(),
             Some(quota) => match quota.get_ref().parse() {
-                Ok(quota @ Quota::Unlimited) => quota,
-                Ok(_) if policy != tiers::NAME => {
+                Ok(own) if tiers::keeps(&policy, own) => own,
+                Ok(_) => {
                     let reason = format!(
                         "policy {policy} does not decide on fast memory; write policy = \"{}\"",
                         tiers::NAME
                     );
                     return Err(places.of(quota, reason));
                 }
-                Ok(own) => own,
                 Err(why) => return Err(places.of(quota, why.to_string())),
             },
         };

@@ -197,7 +197,7 @@ impl Command {
         let policy = policy::by_name(self.policy())?;
         let quota = self.fast.unwrap_or_default();
         ensure!(
-            quota == Quota::Unlimited || self.policy() == tiers::NAME,
+            tiers::keeps(self.policy(), quota),
             "--fast: policy {} does not decide on fast memory; give --policy {} as well",
             self.policy(),
             tiers::NAME

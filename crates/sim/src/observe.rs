@@ -186,18 +186,21 @@ impl World {
     fn pages(&self, interval: &mut Interval) -> Vec<PageStats> {
         let samples = std::mem::take(&mut interval.samples);
         let stats = |((pid, unit), reads): ((Pid, usize), NodeCounts)| {
-            let process = self.processes.get(&pid)?;
-            Some(PageStats {
-                pid,
-                page: process.page_number(unit),
-                home: self.nodes[process.pages[unit].home].id,
-                was: None,
-                reads,
-                writes: NodeCounts::new(),
-                huge: process.kind.huge,
-            })
+            Some(self.stats(self.processes.get(&pid)?, unit, reads))
         };
         samples.into_iter().filter_map(stats).collect()
+    }
+
+    fn stats(&self, process: &Process, unit: usize, reads: NodeCounts) -> PageStats {
+        PageStats {
+            pid: process.pid,
+            page: process.page_number(unit),
+            home: self.nodes[process.pages[unit].home].id,
+            was: None,
+            reads,
+            writes: NodeCounts::new(),
+            huge: process.kind.huge,
+        }
     }
 
     /// Adds units that were not sampled, from where the last interval stopped.
@@ -210,7 +213,7 @@ impl World {
         let (mut left, from) = (self.lists, std::mem::replace(&mut self.listed, (Pid(0), 0)));
         for process in self.processes.range(from.0..).map(|(_, process)| process) {
             let first = if process.pid == from.0 { from.1 } else { 0 };
-            for (unit, page) in process.pages.iter().enumerate().skip(first) {
+            for unit in first..process.pages.len() {
                 if left == 0 {
                     self.listed = (process.pid, unit);
                     return;
@@ -218,15 +221,7 @@ impl World {
                 left -= 1;
                 let number = process.page_number(unit);
                 if !sampled.contains(&(process.pid, number)) {
-                    pages.push(PageStats {
-                        pid: process.pid,
-                        page: number,
-                        home: self.nodes[page.home].id,
-                        was: None,
-                        reads: NodeCounts::new(),
-                        writes: NodeCounts::new(),
-                        huge: process.kind.huge,
-                    });
+                    pages.push(self.stats(process, unit, NodeCounts::new()));
                 }
             }
         }

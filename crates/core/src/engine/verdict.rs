@@ -237,6 +237,59 @@ fn ratio(before: Option<f64>, after: Option<f64>) -> Option<f64> {
     }
 }
 
+/// The figures that moves were to change, and by how much that counts.
+struct Aim {
+    objective: Objective,
+    grounds: Grounds,
+    /// What was gained of its share of accesses.
+    gain: Option<f64>,
+    predicted: f64,
+    success: f64,
+    harm: f64,
+    /// What was gained of evenness, where that counts.
+    even_gain: Option<f64>,
+    even_predicted: f64,
+}
+
+impl Aim {
+    /// Moves between tiers are judged by what the fast tier serves: it may be nobody's own, and it is to
+    /// have most of the traffic. Others are judged by local accesses and the balance of the controllers.
+    fn of(
+        config: &EngineConfig,
+        before: &Reading,
+        after: &Reading,
+        predicted: &PredictedChange,
+        objectives: &BTreeSet<Objective>,
+    ) -> Self {
+        if objectives.contains(&Objective::FastAccesses) {
+            // A change that chance may bring, once in some forty times, is none.
+            let error = |reading: &Reading| reading.fast_error.unwrap_or(0.0).powi(2);
+            let noise = 2.0 * (error(before) + error(after)).sqrt();
+            let least = config.success_fast_share.max(noise);
+            return Self {
+                objective: Objective::FastAccesses,
+                grounds: Grounds::FastAccesses,
+                gain: difference(before.fast_share, after.fast_share),
+                predicted: predicted.fast_share,
+                success: least,
+                harm: least,
+                even_gain: None,
+                even_predicted: 0.0,
+            };
+        }
+        Self {
+            objective: Objective::LocalAccesses,
+            grounds: Grounds::LocalAccesses,
+            gain: difference(before.local_ratio, after.local_ratio),
+            predicted: predicted.local_ratio,
+            success: config.success_local_ratio,
+            harm: config.harm_local_ratio,
+            even_gain: difference(before.imbalance, after.imbalance).map(|change| -change),
+            even_predicted: predicted.imbalance,
+        }
+    }
+}
+
 /// Compares before and after, and says by which figures. `objectives` are those of the mechanisms that
 /// were used, `predicted` tells how much was to be expected, `same_phase` whether the memory had the same
 /// users.
@@ -268,39 +321,16 @@ pub fn judge(
     if !same_phase {
         return (Verdict::Inconclusive, Grounds::Phase);
     }
-    // Moves between tiers are judged by what the fast tier serves: it may be nobody's own, and it is to
-    // have most of the traffic.
-    let is_by_tier = objectives.contains(&Objective::FastAccesses);
-    let (local_gain, even_gain) = match is_by_tier {
-        true => (difference(before.fast_share, after.fast_share), None),
-        false => (
-            difference(before.local_ratio, after.local_ratio),
-            difference(before.imbalance, after.imbalance).map(|change| -change),
-        ),
-    };
-    let (success, harm, local_grounds) = match is_by_tier {
-        true => {
-            // A change that chance may bring, once in some forty times, is none.
-            let error = |reading: &Reading| reading.fast_error.unwrap_or(0.0).powi(2);
-            let noise = 2.0 * (error(before) + error(after)).sqrt();
-            let least = config.success_fast_share.max(noise);
-            (least, least, Grounds::FastAccesses)
-        }
-        false => (
-            config.success_local_ratio,
-            config.harm_local_ratio,
-            Grounds::LocalAccesses,
-        ),
-    };
-    let looked_at = match (local_gain, even_gain) {
+    let aim = Aim::of(config, before, after, predicted, objectives);
+    let looked_at = match (aim.gain, aim.even_gain) {
         (None, None) => return (Verdict::Inconclusive, Grounds::Missing),
         (Some(_), Some(_)) => Grounds::LocalAccessesAndImbalance,
-        (Some(_), None) => local_grounds,
+        (Some(_), None) => aim.grounds,
         (None, Some(_)) => Grounds::Imbalance,
     };
-    let local = change(local_gain, success, harm);
+    let local = change(aim.gain, aim.success, aim.harm);
     let even = change(
-        even_gain,
+        aim.even_gain,
         config.success_imbalance,
         config.success_imbalance,
     );
@@ -320,13 +350,7 @@ pub fn judge(
         figure => figure,
     };
     let figures = [
-        meant(
-            local,
-            match is_by_tier {
-                true => Objective::FastAccesses,
-                false => Objective::LocalAccesses,
-            },
-        ),
+        meant(local, aim.objective),
         meant(even, Objective::Balance),
         latency,
     ];
@@ -337,7 +361,7 @@ pub fn judge(
             && !figures.contains(&Change::Better)
             && !is_faster;
         let otherwise = match is_harm {
-            true => (Verdict::Harmful, local_grounds),
+            true => (Verdict::Harmful, aim.grounds),
             false => (Verdict::Inconclusive, Grounds::Rate),
         };
         return by_instructions(executed).unwrap_or(otherwise);
@@ -354,7 +378,7 @@ pub fn judge(
     let [local_meant, even_meant, _] = figures.map(|figure| figure == Change::Better);
     let won = match (local_meant, even_meant) {
         (true, true) => Some(Grounds::LocalAccessesAndImbalance),
-        (true, false) => Some(local_grounds),
+        (true, false) => Some(aim.grounds),
         (false, true) => Some(Grounds::Imbalance),
         (false, false) => None,
     };
@@ -364,15 +388,10 @@ pub fn judge(
         Some(grounds) => return (Verdict::Success, grounds),
         None if local != Change::Worse => {}
         None if is_faster => return mixed,
-        None => return (Verdict::Harmful, local_grounds),
+        None => return (Verdict::Harmful, aim.grounds),
     }
-    let should_show = match is_by_tier {
-        true => predicted.fast_share.abs() >= success,
-        false => {
-            predicted.local_ratio.abs() >= success
-                || predicted.imbalance.abs() >= config.success_imbalance
-        }
-    };
+    let should_show =
+        aim.predicted.abs() >= aim.success || aim.even_predicted.abs() >= config.success_imbalance;
     let verdict = match should_show {
         true => Verdict::NoEffect,
         false => Verdict::TooSmall,

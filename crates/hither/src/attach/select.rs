@@ -78,7 +78,7 @@ pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
         let set = |one: &mut Chosen, quota: &str| {
             one.quota = quota.parse()?;
             ensure!(
-                one.quota == Quota::Unlimited || one.policy == tiers::NAME,
+                tiers::keeps(&one.policy, one.quota),
                 "policy {} does not decide on fast memory; give --policy {} as well",
                 one.policy,
                 tiers::NAME

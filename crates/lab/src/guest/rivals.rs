@@ -12,6 +12,7 @@ use hither_core::set::NodeSet;
 use hither_linux::bind::weights::Table;
 use hither_linux::restore::{self, Setting};
 use hither_linux::root::Root;
+use hither_linux::topology::Topology;
 use std::collections::BTreeMap;
 
 /// The kernel's weights of nodes.
@@ -112,13 +113,13 @@ impl Held {
 /// Gives each node a weight in proportion to the read bandwidth that firmware tells of it.
 fn weigh(root: &Root) -> Result<Table> {
     let nodes = memory_nodes(root)?;
-    let bandwidth = |node: NodeId| {
-        let path = format!("sys/devices/system/node/{node}/access0/initiators/read_bandwidth");
-        let text = root.text(&path).map_err(|error| error.to_string())?;
-        let mbs: f64 = (text.trim().parse()).map_err(doing(format!("reading {path}")))?;
-        Ok((node, mbs))
-    };
-    let bandwidths = nodes.iter().map(bandwidth);
+    let topology = Topology::read(root).map_err(|error| error.to_string())?;
+    let meant = topology.nodes.iter().filter(|node| nodes.contains(node.id));
+    let bandwidths = meant.map(|node| {
+        let gbs = node.rated().read_gbs;
+        let why = || format!("firmware tells no bandwidth of {} (HMAT)", node.id);
+        Ok((node.id, gbs.ok_or_else(why)?))
+    });
     let bandwidths: BTreeMap<NodeId, f64> = bandwidths.collect::<Result<_>>()?;
     let folder = restore::runtime_folder().map_err(|error| error.to_string())?;
     let (table, _) = Table::take(root, &folder, &nodes).map_err(|error| error.to_string())?;

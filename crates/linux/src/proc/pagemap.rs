@@ -177,29 +177,7 @@ impl Pagemap {
         most: u64,
         mut each: impl FnMut(Range<u64>),
     ) -> io::Result<()> {
-        let mut left = most;
-        let mut start = pages.start;
-        while left > 0 && start < pages.end {
-            let mut regions = [PageRegion::default(); 64];
-            let query = ScanQuery {
-                start: start << 12,
-                end: pages.end << 12,
-                required,
-                reported: required,
-                most_pages: left,
-            };
-            let (filled, walked) = sys::pagemap_scan(&self.file, query, &mut regions)?;
-            for region in &regions[..filled] {
-                let run = region.start >> 12..region.end >> 12;
-                left = left.saturating_sub(run.end - run.start);
-                each(run);
-            }
-            if walked >> 12 <= start {
-                break;
-            }
-            start = walked >> 12;
-        }
-        Ok(())
+        self.walk(pages, (required, required), Some(most), |run, _| each(run))
     }
 
     /// The same with which of the `reported` categories each run has: one ends where they change.
@@ -208,22 +186,35 @@ impl Pagemap {
         pages: Range<u64>,
         required: u64,
         reported: u64,
+        each: impl FnMut(Range<u64>, u64),
+    ) -> io::Result<()> {
+        self.walk(pages, (required, reported), None, each)
+    }
+
+    fn walk(
+        &self,
+        pages: Range<u64>,
+        (required, reported): (u64, u64),
+        most: Option<u64>,
         mut each: impl FnMut(Range<u64>, u64),
     ) -> io::Result<()> {
         let mut regions = [PageRegion::default(); 64];
+        let mut left = most;
         let mut start = pages.start << 12;
         let end = pages.end << 12;
-        while start < end {
+        while start < end && left != Some(0) {
             let query = ScanQuery {
                 start,
                 end,
                 required,
                 reported,
-                most_pages: 0,
+                most_pages: left.unwrap_or(0),
             };
             let (filled, walked) = sys::pagemap_scan(&self.file, query, &mut regions)?;
             for region in &regions[..filled] {
-                each(region.start >> 12..region.end >> 12, region.categories);
+                let run = region.start >> 12..region.end >> 12;
+                left = left.map(|left| left.saturating_sub(run.end - run.start));
+                each(run, region.categories);
             }
             // A walk that does not advance would never end.
             if walked <= start {

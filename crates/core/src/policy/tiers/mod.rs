@@ -28,6 +28,7 @@ use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
 use crate::ids::{Pid, SpaceId};
 use crate::plan::Mechanism;
+use crate::quota::Quota;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;
 use heat::{HALF_LIFE_US, Heat, Judged, View};
@@ -37,6 +38,12 @@ use std::collections::BTreeMap;
 
 /// Its name.
 pub const NAME: &str = "tiers";
+
+/// Is a quota of fast memory kept where this policy decides?
+#[must_use]
+pub fn keeps(policy: &str, quota: Quota) -> bool {
+    quota == Quota::Unlimited || policy == NAME
+}
 
 /// Time that an access saves in faster memory where no latency is known, in ns. 100 ns: memory on CXL
 /// answers 100 to 280 ns later than the socket's own (Tigon's summary of measured devices).
@@ -117,15 +124,6 @@ impl Worth {
 }
 
 impl Hot {
-    /// With these thresholds.
-    #[must_use]
-    pub fn new(config: Config) -> Self {
-        Self {
-            config,
-            ..Self::default()
-        }
-    }
-
     /// Has it found several tiers?
     pub(super) fn is_in_use(&self) -> bool {
         self.began_us.is_some()
@@ -219,65 +217,59 @@ impl Hot {
         let mut ladder = Ladder::new(snapshot, context, tiers);
         ladder.count(&self.heat);
         let borders = ladder.borders();
-        let mut proposal = Proposal {
-            fast_use: Some(ladder.fast_use()),
-            ..Proposal::default()
+        let fast_use = Some(ladder.fast_use());
+        let mut draft = Draft {
+            ladder,
+            budget: context.page_budget,
+            is_short: false,
+            moves: Vec::new(),
+            reasons: BTreeMap::new(),
         };
-        let mut budget = context.page_budget;
-        let mut is_short = false;
         for (rank, border) in (0..).zip(&borders) {
             let worth = self.worth(snapshot, context, tiers, rank);
             let fast_ns = tiers.read_ns(snapshot, rank);
             let slow_ns = tiers.read_ns(snapshot, rank + 1);
             let overload = fast_ns.zip(slow_ns).map_or(0.0, |(fast, slow)| fast / slow);
             if overload > self.config.overloaded && context.allows(Mechanism::Interleave) {
-                self.spread(context, &mut ladder, rank, &mut budget, &mut proposal);
+                self.spread(context, rank, &mut draft);
                 let because = format!(
                     "memory of the fast tier answers in {:.0} ns under its load, that of the slow one in {:.0}",
                     fast_ns.unwrap_or(0.0),
                     slow_ns.unwrap_or(0.0)
                 );
-                proposal
-                    .reasons
-                    .insert(Mechanism::Interleave, Cow::Owned(because));
+                draft.because(Mechanism::Interleave, because);
                 continue;
             }
-            is_short |= self.change_places(
-                context,
-                &mut ladder,
-                border,
-                &worth,
-                &mut budget,
-                &mut proposal,
-            );
+            self.change_places(context, border, &worth, &mut draft);
         }
-        self.asked = proposal
-            .moves
-            .iter()
-            .map(|order| (order.pid, order.page))
-            .collect();
-        proposal.outlook = match (is_short, proposal.moves.is_empty()) {
-            (false, true) => Outlook::Done,
-            _ => Outlook::Working,
-        };
-        proposal
+        let moves = draft.moves.iter();
+        self.asked = moves.map(|order| (order.pid, order.page)).collect();
+        Proposal {
+            outlook: match draft.is_short || !draft.moves.is_empty() {
+                true => Outlook::Working,
+                false => Outlook::Done,
+            },
+            moves: draft.moves,
+            reasons: draft.reasons,
+            fast_use,
+            ..Proposal::default()
+        }
     }
 
-    /// Hot pages up into room, or against colder ones; true where more could be done than the budget lets.
+    /// Hot pages up into room, or against colder ones.
     fn change_places(
         &self,
         context: &Context<'_>,
-        ladder: &mut Ladder<'_>,
         border: &Border,
         worth: &Worth,
-        budget: &mut u64,
-        proposal: &mut Proposal,
-    ) -> bool {
+        draft: &mut Draft<'_>,
+    ) {
         let may = |mechanism| context.allows(mechanism);
         let rank = border.rank;
         let min_seen = self.min_seen();
         let free = |page: &Judged| context.may_move(page.pid, page.page);
         let hot = {
+            let ladder = &draft.ladder;
             let is_above = |position: u8| ladder.rank(usize::from(position)) > rank;
             let is_hot = |heat| border.is_above(heat) && worth.gain_ns(heat, 1.0) > 0.0;
             let mut hot = Vec::new();
@@ -291,50 +283,28 @@ impl Hot {
                     hot.push(page);
                 }
             });
-            first_by(&mut hot, *budget, |page| -page.heat);
+            first_by(&mut hot, draft.budget, |page| -page.heat);
             hot
         };
-        let cold = self.cold(ladder, border, &hot, free);
-        let mut is_short = false;
-        let mut order =
-            |page: &Judged, ladder: &mut Ladder<'_>, to: u32, mechanism, budget: &mut u64| {
-                let pages = base_pages(page.huge);
-                if *budget < pages {
-                    is_short = true;
-                    return false;
-                }
-                let Some((from, to)) = ladder.place(page, to) else {
-                    return false;
-                };
-                *budget -= pages;
-                proposal.moves.push(ProposedMove {
-                    pid: page.pid,
-                    page: page.page,
-                    huge: page.huge,
-                    from,
-                    to,
-                    mechanism,
-                });
-                true
-            };
+        let cold = self.cold(&draft.ladder, border, &hot, free);
         let mut victims = cold.iter().peekable();
         // A quota that is exceeded: the coldest go, whatever is to come.
         let mut excess = border.excess_pages;
         while excess > 0 && may(Mechanism::Yield) {
             let Some(page) = victims.next() else { break };
-            if !order(page, ladder, rank + 1, Mechanism::Yield, budget) {
+            if !draft.order(page, rank + 1, Mechanism::Yield) {
                 break;
             }
             excess = excess.saturating_sub(base_pages(page.huge));
         }
-        let (mut promoted, mut wanting) = (0u64, None);
+        let (mut is_promoting, mut wanting) = (false, None);
         let mut hot = hot.iter();
         for page in hot.by_ref() {
-            if !may(Mechanism::Promote) || !order(page, ladder, rank, Mechanism::Promote, budget) {
+            if !may(Mechanism::Promote) || !draft.order(page, rank, Mechanism::Promote) {
                 wanting = Some(page);
                 break;
             }
-            promoted += base_pages(page.huge);
+            is_promoting = true;
         }
         // The rest needs places that colder pages leave; it takes them in a later step.
         for page in wanting.into_iter().chain(hot) {
@@ -349,7 +319,7 @@ impl Hot {
                 && let Some(victim) =
                     victims.next_if(|victim| page.heat >= self.config.swap_factor * victim.heat)
             {
-                if !order(victim, ladder, rank + 1, Mechanism::Demote, budget) {
+                if !draft.order(victim, rank + 1, Mechanism::Demote) {
                     break;
                 }
                 needed = needed.saturating_sub(base_pages(victim.huge));
@@ -363,23 +333,16 @@ impl Hot {
              {:.0} ns",
             border.heat, worth.saved_ns
         );
-        if promoted > 0 {
-            proposal
-                .reasons
-                .insert(Mechanism::Promote, Cow::Owned(because));
+        if is_promoting {
+            draft.because(Mechanism::Promote, because);
         }
         let because = "colder than what waits for its place in the fast tier";
-        proposal
-            .reasons
-            .insert(Mechanism::Demote, Cow::Borrowed(because));
+        draft.because(Mechanism::Demote, because);
         let because = format!(
             "{} pages above the quota of fast memory",
             border.excess_pages
         );
-        proposal
-            .reasons
-            .insert(Mechanism::Yield, Cow::Owned(because));
-        is_short
+        draft.because(Mechanism::Yield, because);
     }
 
     /// The coldest pages of a tier, as many as may have to leave it.
@@ -424,15 +387,9 @@ impl Hot {
     }
 
     /// Hot pages of an overloaded tier to the next one, until a share of its accesses has gone.
-    fn spread(
-        &self,
-        context: &Context<'_>,
-        ladder: &mut Ladder<'_>,
-        rank: u32,
-        budget: &mut u64,
-        proposal: &mut Proposal,
-    ) {
+    fn spread(&self, context: &Context<'_>, rank: u32, draft: &mut Draft<'_>) {
         let (mut pages, mut all) = (Vec::new(), 0.0);
+        let ladder = &draft.ladder;
         self.heat.visit(
             |block| block.heat != Some(0.0),
             |page| {
@@ -444,31 +401,54 @@ impl Hot {
                 }
             },
         );
-        pages.sort_by(|a, b| {
-            b.heat
-                .total_cmp(&a.heat)
-                .then((a.pid, a.page).cmp(&(b.pid, b.page)))
-        });
+        first_by(&mut pages, draft.budget, |page| -page.heat);
         let mut left = all * self.config.spread_share;
         for page in pages {
-            let size = base_pages(page.huge);
-            if left <= 0.0 || *budget < size {
+            let is_over = left <= 0.0 || draft.budget < base_pages(page.huge);
+            if is_over || !draft.order(&page, rank + 1, Mechanism::Interleave) {
                 break;
             }
-            let Some((from, to)) = ladder.place(&page, rank + 1) else {
-                break;
-            };
-            left -= page.heat * size as f64;
-            *budget -= size;
-            proposal.moves.push(ProposedMove {
-                pid: page.pid,
-                page: page.page,
-                huge: page.huge,
-                from,
-                to,
-                mechanism: Mechanism::Interleave,
-            });
+            left -= page.heat * base_pages(page.huge) as f64;
         }
+    }
+}
+
+/// A proposal in the making, with what it may still use.
+struct Draft<'a> {
+    ladder: Ladder<'a>,
+    /// Base pages.
+    budget: u64,
+    /// More could be done than the budget lets.
+    is_short: bool,
+    moves: Vec<ProposedMove>,
+    reasons: BTreeMap<Mechanism, Cow<'static, str>>,
+}
+
+impl Draft<'_> {
+    /// Moves a page to a tier; false where budget or room do not suffice.
+    fn order(&mut self, page: &Judged, rank: u32, mechanism: Mechanism) -> bool {
+        let pages = base_pages(page.huge);
+        if self.budget < pages {
+            self.is_short = true;
+            return false;
+        }
+        let Some((from, to)) = self.ladder.place(page, rank) else {
+            return false;
+        };
+        self.budget -= pages;
+        self.moves.push(ProposedMove {
+            pid: page.pid,
+            page: page.page,
+            huge: page.huge,
+            from,
+            to,
+            mechanism,
+        });
+        true
+    }
+
+    fn because(&mut self, mechanism: Mechanism, text: impl Into<Cow<'static, str>>) {
+        self.reasons.insert(mechanism, text.into());
     }
 }
 
