@@ -17,6 +17,7 @@ pub mod csr;
 pub mod fft3d;
 pub mod floats;
 pub mod fmm;
+pub mod grow;
 pub mod gups;
 pub mod hotspot;
 pub mod kvstore;
@@ -35,7 +36,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 16] = [
+pub const PROGRAMS: [&cli::Program; 17] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -45,6 +46,7 @@ pub const PROGRAMS: [&cli::Program; 16] = [
     &memstore::PROGRAM,
     &hotspot::PROGRAM,
     &scan::PROGRAM,
+    &grow::PROGRAM,
     &planted::PROGRAM,
     &fft3d::PROGRAM,
     &ocean::PROGRAM,

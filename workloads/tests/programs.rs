@@ -48,6 +48,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 14] = [
         env!("CARGO_BIN_EXE_scan"),
         &["--mb", "1", "--seconds", "1", "--threads", "2"],
     ),
+    ("grow", env!("CARGO_BIN_EXE_grow"), &["--mb", "1"]),
     ("fft3d", env!("CARGO_BIN_EXE_fft3d"), &["--size", "16"]),
     ("ocean", env!("CARGO_BIN_EXE_ocean"), &["--size", "32"]),
     ("water", env!("CARGO_BIN_EXE_water"), &["--side", "6"]),

@@ -76,7 +76,7 @@ impl<O: Observer, E: Execute> Agent<O, E> {
             turn.next_us = plan.next_interval_us.max(LEAST_SLEEP_US);
             // First, so that samples tell of the time of the moves, which may be long.
             self.observer.set_sampling(plan.sampling);
-            self.observer.list_residents(plan.lists_residents);
+            self.observer.list_residents(plan.listing);
             let refused = self.executor.submit(now_us, plan.requests);
             self.outcomes.extend(refused);
         }

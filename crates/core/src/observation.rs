@@ -4,7 +4,7 @@
 //! what it was summed from. Times are ns of CLOCK_MONOTONIC, addresses are virtual.
 
 use crate::ids::{CpuId, NodeId, Pid};
-use crate::plan::Sampling;
+use crate::plan::{Listing, Sampling};
 use crate::snapshot::Snapshot;
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub trait Observer {
 
     /// Whether to list, from now on, pages that were not sampled, too: part after part, each with no
     /// samples. An observer that cannot lists none.
-    fn list_residents(&mut self, _lists: bool) {}
+    fn list_residents(&mut self, _listing: Listing) {}
 
     /// Sentences for a person that came up since the last call.
     fn take_notes(&mut self) -> Vec<String>;

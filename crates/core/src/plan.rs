@@ -25,6 +25,8 @@ pub enum Mechanism {
     Demote,
     /// Into slower memory, as a quota takes its place.
     Yield,
+    /// To a node with free memory, as its own runs out.
+    Relieve,
     /// Away from its users: the canary that must be found harmful.
     Misplace,
     /// Back to where it was before hither moved it.
@@ -42,6 +44,7 @@ impl Mechanism {
             Self::Promote => "promote",
             Self::Demote => "demote",
             Self::Yield => "yield",
+            Self::Relieve => "relieve",
             Self::Misplace => "misplace",
             Self::Revert => "revert",
         }
@@ -66,6 +69,12 @@ impl Mechanism {
         matches!(self, Self::Promote | Self::Demote | Self::Yield)
     }
 
+    /// Must it be, whatever it costs the program? Then it is not given back for that.
+    #[must_use]
+    pub fn is_required(self) -> bool {
+        matches!(self, Self::Yield | Self::Relieve)
+    }
+
     /// What it is to improve: it succeeds by one of these, or by what the program gets done.
     #[must_use]
     pub fn objectives(self) -> &'static [Objective] {
@@ -74,7 +83,7 @@ impl Mechanism {
             Self::Replicate | Self::Collocate => &[Objective::LocalAccesses, Objective::Balance],
             Self::Interleave => &[Objective::Balance],
             Self::Promote | Self::Demote => &[Objective::FastAccesses],
-            Self::Yield | Self::Misplace | Self::Revert => &[],
+            Self::Yield | Self::Relieve | Self::Misplace | Self::Revert => &[],
         }
     }
 }
@@ -83,6 +92,19 @@ impl fmt::Display for Mechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
+}
+
+/// How pages of which no access was sampled are listed, part after part. The denser is the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Listing {
+    /// Not at all.
+    #[default]
+    Off,
+    /// For a small part of a CPU.
+    Slow,
+    /// As fast as a node that runs out of memory needs it.
+    Fast,
 }
 
 /// Why a move is asked for.
@@ -225,9 +247,9 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// How densely to sample from now on.
     pub sampling: Sampling,
-    /// Are pages that were not sampled to be listed too, part after part?
+    /// How pages that were not sampled are to be listed.
     #[serde(default)]
-    pub lists_residents: bool,
+    pub listing: Listing,
     /// When the next step shall happen, in us from now. At least the engine's own interval.
     pub next_interval_us: u64,
 }

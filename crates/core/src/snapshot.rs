@@ -288,6 +288,9 @@ pub struct NodeState {
     pub cpu_count: u32,
     /// Free memory in bytes.
     pub free_bytes: u64,
+    /// Page cache in bytes, which the kernel takes back before it has to look for memory elsewhere.
+    #[serde(default)]
+    pub cache_bytes: u64,
     /// All memory in bytes.
     pub total_bytes: u64,
     /// Latency of its idle memory for the CPUs nearest to it, in ns, as firmware rates it.

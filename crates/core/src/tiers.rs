@@ -190,6 +190,7 @@ mod tests {
             cpu_count: 1,
             free_bytes: 1 << 30,
             total_bytes: 1 << 30,
+            cache_bytes: 0,
             idle_ns: Some(idle_ns),
             rated: Rated {
                 read_gbs: Some(read_gbs),

@@ -1,5 +1,6 @@
 //! The daemon's configuration (`hither.daemon/1`, described in `docs/daemon.md`).
 
+use crate::goal::{self, Wanted};
 use crate::window::Window;
 pub use hither_core::fault::Fault;
 use hither_core::policy::{self, tiers};
@@ -75,6 +76,8 @@ pub struct Target {
     pub policy: String,
     /// How much of the fastest memory tier each of its scopes may have.
     pub fast: Quota,
+    /// What its fast memory is to bring about, where it is to have no more than that takes.
+    pub goal: Option<goal::Spec>,
     /// Decide, and move nothing.
     pub dry_run: bool,
     /// When pages may be moved; always where there is none.
@@ -149,10 +152,26 @@ struct TargetSection {
     opt_in: Option<Spanned<bool>>,
     policy: Option<Spanned<String>>,
     fast: Option<Spanned<String>>,
+    goal: Option<Spanned<GoalSection>>,
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
     windows: Vec<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table { file, figure, and one of below, above, may_lose }"
+)]
+struct GoalSection {
+    file: Spanned<String>,
+    figure: Spanned<String>,
+    below: Option<Spanned<f64>>,
+    above: Option<Spanned<f64>>,
+    may_lose: Option<Spanned<f64>>,
+    steps: Option<Spanned<u32>>,
+    every: Option<Spanned<String>>,
 }
 
 /// Faults with the line of a place in the text.
@@ -311,6 +330,60 @@ impl LimitsSection {
     }
 }
 
+impl GoalSection {
+    fn read(&self, places: &Places<'_>, start: usize, fast: Quota) -> Result<goal::Spec, Fault> {
+        if !matches!(fast, Quota::Pages(pages) if pages > 0) {
+            let reason = "a goal needs the most that it may cost; write fast as a size, as \"4G\"";
+            return Err(places.at(start, reason));
+        }
+        let file = PathBuf::from(self.file.get_ref());
+        if !file.is_absolute() || self.file.get_ref().chars().any(char::is_control) {
+            let reason = "write the whole path of a file that the service writes";
+            return Err(places.of(&self.file, reason));
+        }
+        let figure = self.figure.get_ref();
+        let is_word = |letter: char| letter.is_alphanumeric() || "_-.:".contains(letter);
+        if figure.is_empty() || !is_short(figure) || !figure.chars().all(is_word) {
+            let reason = "write the word that stands before the number, as \"mean_us\"";
+            return Err(places.of(&self.figure, reason));
+        }
+        let given = [&self.below, &self.above, &self.may_lose].map(Option::as_ref);
+        let wanted = match given {
+            [Some(most), None, None] => (most, Wanted::Below(*most.get_ref())),
+            [None, Some(least), None] => (least, Wanted::Above(*least.get_ref())),
+            [None, None, Some(share)] => (share, Wanted::MayLose(*share.get_ref())),
+            _ => return Err(places.at(start, "give one of below, above, may_lose")),
+        };
+        let (at, wanted) = wanted;
+        let is_sound = match wanted {
+            Wanted::Below(number) | Wanted::Above(number) => number.is_finite() && number > 0.0,
+            Wanted::MayLose(share) => (0.001..1.0).contains(&share),
+        };
+        if !is_sound {
+            let reason = "write a number above 0; of may_lose a share from 0.001 to 1, as 0.02";
+            return Err(places.of(at, reason));
+        }
+        let steps = match &self.steps {
+            None => goal::STEPS,
+            Some(steps) if (1..=64).contains(steps.get_ref()) => *steps.get_ref(),
+            Some(steps) => return Err(places.of(steps, "write a number of steps from 1 to 64")),
+        };
+        let every_us = match &self.every {
+            None => 1_000_000,
+            Some(every) => time_us(every.get_ref())
+                .filter(|us| (100_000..=3_600_000_000).contains(us))
+                .ok_or_else(|| places.of(every, "write a time from 100ms to 3600s"))?,
+        };
+        Ok(goal::Spec {
+            file,
+            figure: figure.clone(),
+            wanted,
+            steps,
+            every_us,
+        })
+    }
+}
+
 impl TargetSection {
     fn read(&self, places: &Places<'_>, start: usize, root: &Root) -> Result<Target, Fault> {
         let name = self.name.get_ref();
@@ -354,6 +427,10 @@ impl TargetSection {
             name: name.clone(),
             choice,
             policy,
+            goal: match &self.goal {
+                None => None,
+                Some(goal) => Some(goal.get_ref().read(places, goal.span().start, fast)?),
+            },
             fast,
             dry_run: self.dry_run,
             windows: self.windows.iter().map(window).collect::<Result<_, _>>()?,
@@ -497,6 +574,21 @@ impl fmt::Display for Config {
                 quoted(&target.fast.to_string()),
                 target.dry_run,
             )?;
+            if let Some(goal) = &target.goal {
+                let (key, number) = match goal.wanted {
+                    Wanted::Below(most) => ("below", most),
+                    Wanted::Above(least) => ("above", least),
+                    Wanted::MayLose(share) => ("may_lose", share),
+                };
+                writeln!(
+                    f,
+                    "goal = {{ file = {}, figure = {}, {key} = {number:?}, steps = {}, every = \"{}ms\" }}",
+                    quoted(&goal.file.to_string_lossy()),
+                    quoted(&goal.figure),
+                    goal.steps,
+                    goal.every_us / 1000,
+                )?;
+            }
         }
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! moved. Nothing here prints: sentences go into a sink.
 
 pub mod config;
+pub mod goal;
 pub mod journal;
 mod metrics;
 mod pods;

@@ -52,10 +52,38 @@ pub struct ScopeRow {
     pub processes: Vec<ProcessRow>,
     /// Share of its memory accesses that its own nodes served, where known.
     pub local_access_ratio: Option<f64>,
+    /// Fast memory: what it may have, has and uses, where its policy decides on that.
+    pub fast: Option<FastRow>,
     /// What the best placement is expected to bring now, where its policy forecasts.
     pub forecast: Option<Forecast>,
     /// Its account since the daemon began.
     pub summary: Summary,
+}
+
+/// Fast memory of a scope.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FastRow {
+    /// What it may have, as it is written.
+    pub quota: String,
+    /// What it has in the fastest tier, in bytes.
+    pub held_bytes: u64,
+    /// What it uses, as far as its accesses are seen.
+    pub working_bytes: u64,
+    /// Where it has a goal.
+    pub goal: Option<GoalRow>,
+}
+
+/// A goal, and how it stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GoalRow {
+    /// In words.
+    pub wanted: String,
+    /// The last reading of the figure.
+    pub reading: Option<f64>,
+    /// Number of the E-state; 0 is all that it may have.
+    pub state: u32,
+    /// Steps that it has, and the most.
+    pub steps: [u32; 2],
 }
 
 /// Processes of a scope in one control group.

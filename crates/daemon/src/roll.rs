@@ -2,10 +2,12 @@
 //! of a scope, and done to it, concerns one user alone.
 
 use crate::config::{Config, Target};
+use crate::goal::Pursuit;
 use crate::window::Instant;
 use hither_core::engine::Engine;
 use hither_core::ids::{ScopeId, SpaceId};
 use hither_core::policy;
+use hither_core::quota::Quota;
 use hither_core::scope::{ScopeSpec, Selector};
 use hither_core::snapshot::Snapshot;
 use hither_linux::proc::users;
@@ -32,6 +34,8 @@ pub struct Seat {
     pub is_paused: bool,
     /// Its target is gone.
     pub is_retired: bool,
+    /// What its fast memory is to bring about.
+    pub pursuit: Option<Pursuit>,
 }
 
 impl Seat {
@@ -153,8 +157,26 @@ impl Roll {
             user_name: user_name.clone(),
             is_paused: false,
             is_retired: false,
+            pursuit: pursuit(target),
         });
         Ok(name)
+    }
+
+    /// Looks how goals stand; a quota that changes is set. Returns sentences, and whether there was a change.
+    pub fn pursue(&mut self, now_us: u64, engine: &mut Engine) -> (Vec<String>, bool) {
+        let (mut notes, mut has_changed) = (Vec::new(), false);
+        for seat in self.seats.iter_mut().filter(|seat| !seat.is_retired) {
+            let Some(pursuit) = &mut seat.pursuit else {
+                continue;
+            };
+            let found = pursuit.look(now_us);
+            if let Some(quota) = found.quota {
+                engine.set_quota(seat.scope, quota);
+                has_changed = true;
+            }
+            notes.extend(found.note.map(|note| format!("{}: {note}", seat.name)));
+        }
+        (notes, has_changed)
     }
 
     /// Brings scopes in line with another configuration; returns sentences. Pages of targets that are gone
@@ -177,7 +199,10 @@ impl Roll {
             if before.choice != after.choice {
                 engine.set_selector(seat.scope, selector(after, seat.user));
             }
-            engine.set_quota(seat.scope, after.fast);
+            if (before.fast, &before.goal) != (after.fast, &after.goal) {
+                engine.set_quota(seat.scope, after.fast);
+                seat.pursuit = pursuit(after);
+            }
             if before.policy != after.policy
                 && let Ok(policy) = policy::by_name(&after.policy)
             {
@@ -189,6 +214,14 @@ impl Roll {
             }
         }
         notes
+    }
+}
+
+/// Who holds the goal of a scope; it begins with all of the quota.
+fn pursuit(target: &Target) -> Option<Pursuit> {
+    match (&target.goal, target.fast) {
+        (Some(goal), Quota::Pages(most)) => Some(Pursuit::new(goal.clone(), most)),
+        _ => None,
     }
 }
 

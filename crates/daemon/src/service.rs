@@ -166,6 +166,7 @@ pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
         }
         service.obey_all(beat.now_us);
         service.notice(beat.now_us);
+        service.pursue(beat.now_us);
         let now_us = supervisor.now_us();
         if now_us >= service.due_us {
             service.turn(now_us);
@@ -408,6 +409,16 @@ impl Service {
             Noticed::TooMany => self.turned_us + SOON_US,
         };
         self.due_us = self.due_us.min(due_us);
+    }
+
+    /// Goals: a quota that changes has a turn at once.
+    fn pursue(&mut self, now_us: u64) {
+        let engine = self.session.agent_mut().engine_mut();
+        let (notes, has_changed) = self.roll.pursue(now_us, engine);
+        notes.iter().for_each(|note| (self.sink)(note));
+        if has_changed {
+            self.due_us = self.due_us.min(now_us);
+        }
     }
 
     fn turn(&mut self, now_us: u64) {

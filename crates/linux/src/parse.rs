@@ -169,6 +169,8 @@ pub struct NodeMemory {
     pub anonymous_kb: u64,
     /// Page cache, shared memory included.
     pub file_kb: u64,
+    /// Page cache without shared memory, which is taken back without swap.
+    pub cache_kb: u64,
 }
 
 /// A node's `meminfo`.
@@ -192,8 +194,11 @@ pub fn node_meminfo(text: &str, node: u32) -> Parsed<NodeMemory> {
                 Some(_) => return Err(fail("does not begin with `Node`")),
             }
         };
-        let Some((key @ ("MemTotal" | "MemFree" | "AnonPages" | "FilePages"), size)) =
-            rest.split_once(':')
+        let Some((
+            key @ ("MemTotal" | "MemFree" | "AnonPages" | "FilePages" | "Active(file)"
+            | "Inactive(file)"),
+            size,
+        )) = rest.split_once(':')
         else {
             continue;
         };
@@ -207,6 +212,7 @@ pub fn node_meminfo(text: &str, node: u32) -> Parsed<NodeMemory> {
             "MemTotal" => total = Some(value),
             "MemFree" => free = Some(value),
             "AnonPages" => memory.anonymous_kb = value,
+            "Active(file)" | "Inactive(file)" => memory.cache_kb += value,
             _ => memory.file_kb = value,
         }
     }

@@ -3,7 +3,7 @@
 //! One snapshot is kept and filled anew each interval, so that the steady state allocates little.
 
 use crate::error::Result;
-use crate::parse;
+use crate::parse::{self, NodeMemory};
 use crate::proc::others::Others;
 use crate::proc::tree::{Scope, Tree};
 use crate::proc::wish::Wish;
@@ -15,7 +15,7 @@ use crate::tracker::residency::Residents;
 use crate::tracker::view::SampleView;
 use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::observation::Observer;
-use hither_core::plan::Sampling;
+use hither_core::plan::{Listing, Sampling};
 use hither_core::set::NodeSet;
 use hither_core::snapshot::{Evidence, NodeState, ProcessState, Snapshot};
 use std::fs::File;
@@ -37,6 +37,8 @@ pub struct Watch {
     others: Others,
     /// Lists pages that were not sampled, while they are wanted.
     residents: Option<Residents>,
+    /// A node runs out of memory: what is free is read in each interval.
+    is_pressed: bool,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -48,6 +50,7 @@ pub fn empty_snapshot(topology: &Topology) -> Snapshot {
         cpu_count: node.cpus.len() as u32,
         free_bytes: node.memory.free_kb << 10,
         total_bytes: node.memory.total_kb << 10,
+        cache_bytes: node.memory.cache_kb << 10,
         idle_ns: node.idle_ns(),
         rated: node.rated(),
         latency_ns: None,
@@ -88,6 +91,7 @@ impl Watch {
             own_cpu_ns: sys::own_cpu_ns(),
             others: Others::default(),
             residents: None,
+            is_pressed: false,
         }
     }
 
@@ -147,15 +151,14 @@ impl Watch {
         if let Some(residents) = &mut self.residents {
             residents.add(&self.tree, snapshot);
         }
-        if self
-            .free_read_us
-            .is_none_or(|last| now_us.saturating_sub(last) >= FREE_US)
-        {
+        let is_due = |last| now_us.saturating_sub(last) >= FREE_US;
+        if self.is_pressed || self.free_read_us.is_none_or(is_due) {
             self.free_read_us = Some(now_us);
             for (node, file) in snapshot.nodes.iter_mut().zip(&self.meminfo) {
-                if let Some(free_kb) = file.as_ref().and_then(|file| read_free_kb(file, node.id.0))
-                {
-                    node.free_bytes = free_kb << 10;
+                let memory = file.as_ref().and_then(|file| read_memory(file, node.id.0));
+                if let Some(memory) = memory {
+                    node.free_bytes = memory.free_kb << 10;
+                    node.cache_bytes = memory.cache_kb << 10;
                 }
             }
         }
@@ -227,15 +230,18 @@ impl Observer for Watch {
         self.tracker.set_sampling(sampling);
     }
 
-    fn list_residents(&mut self, lists: bool) {
-        match lists {
-            true => {
+    fn list_residents(&mut self, listing: Listing) {
+        match listing {
+            Listing::Off => self.residents = None,
+            Listing::Slow | Listing::Fast => {
                 let root = &self.root;
-                self.residents
+                let residents = self
+                    .residents
                     .get_or_insert_with(|| Residents::new(root.clone()));
+                residents.set_listing(listing);
             }
-            false => self.residents = None,
         }
+        self.is_pressed = listing == Listing::Fast;
     }
 
     fn take_notes(&mut self) -> Vec<String> {
@@ -259,15 +265,13 @@ fn unnamed() -> ProcessState {
     }
 }
 
-/// `MemFree` of a node: the kernel prints it second, so that the first lines suffice.
-fn read_free_kb(file: &File, node: u32) -> Option<u64> {
-    let mut bytes = [0u8; 160];
+/// The first lines of a node's `meminfo`: free memory and the page cache are among the first eleven.
+fn read_memory(file: &File, node: u32) -> Option<NodeMemory> {
+    let mut bytes = [0u8; 512];
     let got = file.read_at(&mut bytes, 0).ok()?;
     let text = std::str::from_utf8(&bytes[..got]).ok()?;
     let whole_lines = &text[..text.rfind('\n')? + 1];
-    parse::node_meminfo(whole_lines, node)
-        .ok()
-        .map(|memory| memory.free_kb)
+    parse::node_meminfo(whole_lines, node).ok()
 }
 
 #[cfg(test)]

@@ -238,6 +238,7 @@ impl World {
         NodeState {
             id: node.id,
             cpu_count: node.cpu_count,
+            cache_bytes: 0,
             free_bytes: node.free_pages * PAGE_BYTES,
             total_bytes: node.total_pages * PAGE_BYTES,
             idle_ns: self

@@ -6,7 +6,7 @@ use crate::world::World;
 use hither_agent::{Agent, Execute, Witness};
 use hither_core::engine::{Engine, Summary};
 use hither_core::observation::Observer;
-use hither_core::plan::{MoveOutcome, MoveRequest, Sampling};
+use hither_core::plan::{Listing, MoveOutcome, MoveRequest, Sampling};
 use hither_core::snapshot::Snapshot;
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -51,8 +51,12 @@ impl Observer for Eyes {
         self.world.borrow_mut().sampling = sampling;
     }
 
-    fn list_residents(&mut self, lists: bool) {
-        self.world.borrow_mut().lists = if lists { LISTED } else { 0 };
+    fn list_residents(&mut self, listing: Listing) {
+        self.world.borrow_mut().lists = match listing {
+            Listing::Off => 0,
+            Listing::Slow => LISTED,
+            Listing::Fast => 8 * LISTED,
+        };
     }
 
     fn take_notes(&mut self) -> Vec<String> {

@@ -95,8 +95,9 @@ impl Attention {
         }
         let is_shut = situation.outlook == Outlook::Shut;
         let opened = std::mem::replace(&mut self.is_shut, is_shut) && !is_shut;
+        let is_pressed = situation.outlook == Outlook::Pressed;
         let has_work = match situation.outlook {
-            Outlook::Working => true,
+            Outlook::Working | Outlook::Pressed => true,
             Outlook::Learning => {
                 self.learning_steps = self.learning_steps.saturating_add(1);
                 self.learning_steps <= LEARNING_STEPS
@@ -105,7 +106,8 @@ impl Attention {
         };
         // Without samples a policy cannot see work: its word counts only where it had some.
         let is_blind = self.asleep.is_some();
-        if situation.is_busy || situation.has_moves || opened || (has_work && !is_blind) {
+        let must_look = situation.is_busy || situation.has_moves || opened || is_pressed;
+        if must_look || (has_work && !is_blind) {
             self.wake();
             let lacks_figures =
                 situation.is_measured && situation.uses_samples && !situation.reading.is_usable();
@@ -113,6 +115,7 @@ impl Attention {
                 // Figures of one scope of several are those of its samples: too few tell nothing.
                 _ if lacks_figures => Sampling::Full,
                 Outlook::Shut => situation.rest(config),
+                Outlook::Pressed if !situation.uses_samples => Sampling::Off,
                 Outlook::Done if !opened => Sampling::Cheap,
                 // What was left to do is decided afresh when the verdict is there.
                 Outlook::Working if !situation.may_move => Sampling::Cheap,
@@ -149,7 +152,8 @@ impl Attention {
         )
     }
 
-    fn wake(&mut self) {
+    /// Watches closely again.
+    pub fn wake(&mut self) {
         self.idle_steps = 0;
         self.asleep = None;
     }

@@ -299,12 +299,12 @@ fn conclude(
             after,
         };
     }
-    if campaign.mechanisms.contains(&Mechanism::Yield) {
-        // What a quota takes is missed, and not given back for that.
+    if campaign.mechanisms.iter().any(|one| one.is_required()) {
+        // What a quota or a full node takes is missed, and not given back for that.
         return Judgement {
             campaign,
             verdict: Verdict::Inconclusive,
-            grounds: Grounds::Quota,
+            grounds: Grounds::Required,
             after,
         };
     }

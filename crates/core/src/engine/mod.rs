@@ -287,7 +287,7 @@ impl Engine {
             sampling = Sampling::Cheap;
         }
         let next_interval_us = steps.iter().map(|step| step.next_interval_us).min();
-        let lists_residents = steps.iter().any(|step| step.wants_residents);
+        let listing = steps.iter().map(|step| step.listing).max();
         let several = steps
             .iter()
             .filter(|step| !step.requests.is_empty())
@@ -303,7 +303,7 @@ impl Engine {
             requests,
             notes,
             sampling,
-            lists_residents,
+            listing: listing.unwrap_or_default(),
             next_interval_us: next_interval_us.unwrap_or(self.config.max_interval_us),
         }
     }

@@ -56,6 +56,7 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         cpu_count: 1,
         free_bytes: free_pages[id as usize] * PAGE_BYTES,
         total_bytes: 1000 * PAGE_BYTES,
+        cache_bytes: 0,
         idle_ns: None,
         rated: crate::snapshot::Rated::default(),
         latency_ns: None,

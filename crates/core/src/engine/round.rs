@@ -139,6 +139,7 @@ mod tests {
             cpu_count: 1,
             free_bytes: 0,
             total_bytes: 0,
+            cache_bytes: 0,
             idle_ns: None,
             rated: crate::snapshot::Rated::default(),
             latency_ns: None,

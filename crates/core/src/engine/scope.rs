@@ -19,7 +19,7 @@ use super::{Turn, predict};
 use crate::explain::Event;
 use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
-use crate::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
+use crate::plan::{Listing, Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
 use crate::policy::random::Random;
 use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, moving_unit};
 use crate::quota::{Quota, Use};
@@ -91,6 +91,8 @@ pub(super) struct Scope {
     pub local_ratio: Option<f64>,
     /// The ledger held no more at the last step.
     pub is_full: bool,
+    /// Its policy cannot wait: a node runs out of memory.
+    is_pressed: bool,
 }
 
 /// What the samples of an interval are.
@@ -110,7 +112,7 @@ pub(super) struct Step {
     pub requests: Vec<MoveRequest>,
     pub sampling: Sampling,
     pub next_interval_us: u64,
-    pub wants_residents: bool,
+    pub listing: Listing,
 }
 
 /// Requests of higher precedence come first: reverts, then gain per page.
@@ -148,6 +150,7 @@ impl Scope {
             fast_use: Use::default(),
             local_ratio: None,
             is_full: false,
+            is_pressed: false,
             policy,
         }
     }
@@ -157,6 +160,11 @@ impl Scope {
         policy.name().clone_into(&mut self.account.summary.policy);
         self.forecast = None;
         self.policy = policy;
+    }
+
+    /// What is asked of it has changed: it looks again, if it slept.
+    pub fn rouse(&mut self) {
+        self.attention.wake();
     }
 
     /// Its name in the log.
@@ -224,6 +232,7 @@ impl Scope {
         requests.extend(self.put_all_back(turn));
         let proposal = self.ask_policy(turn);
         let outlook = proposal.outlook;
+        self.is_pressed = outlook == Outlook::Pressed;
         if self.may_ask() {
             turn.is_short |= outlook == Outlook::Working;
             requests.extend(self.admit(turn, proposal));
@@ -248,13 +257,16 @@ impl Scope {
             requests,
             sampling,
             next_interval_us,
-            wants_residents: self.policy.wants_residents() && !self.lives.is_empty(),
+            listing: match self.lives.is_empty() {
+                true => Listing::Off,
+                false => self.policy.listing(),
+            },
         }
     }
 
     /// May new moves be asked for?
     fn may_move(&self) -> bool {
-        let may_begin = !self.efficacy.is_idle() || self.phases.is_comparable();
+        let may_begin = !self.efficacy.is_idle() || self.phases.is_comparable() || self.is_pressed;
         self.efficacy.is_open() && may_begin && self.undo.is_none() && !self.is_paused
     }
 

@@ -29,8 +29,17 @@ impl Engine {
     /// let them.
     pub fn set_quota(&mut self, scope: ScopeId, quota: Quota) {
         if let Some(entry) = self.scopes.get_mut(scope.0 as usize) {
-            entry.scope.quota = quota;
+            let before = std::mem::replace(&mut entry.scope.quota, quota);
+            if before != quota {
+                entry.scope.rouse();
+            }
         }
+    }
+
+    /// How much of the fastest memory tier a scope may have.
+    #[must_use]
+    pub fn quota(&self, scope: ScopeId) -> Option<Quota> {
+        Some(self.scopes.get(scope.0 as usize)?.scope.quota)
     }
 
     /// What a scope has and uses of the fastest memory tier, as its policy saw it last.

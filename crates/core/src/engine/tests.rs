@@ -3,7 +3,7 @@
 use super::world::{Loop, PID, Pattern, Seen, World};
 use super::*;
 use crate::ids::NodeId;
-use crate::plan::{Mechanism, Refusal};
+use crate::plan::{Listing, Mechanism, Refusal};
 use crate::policy::{self, Policy};
 use crate::snapshot::Evidence;
 
@@ -94,7 +94,7 @@ fn a_shared_array_runs_at_interleaves_speed_end_to_end() {
 #[test]
 fn known_residents_make_it_converge_in_one_step() {
     let mut world = World::new(Pattern::Shared, PAGES);
-    world.lists_residents = true;
+    world.listing = Listing::Slow;
     let (run, seen) = run(world, 6);
     assert!(
         seen[2].imbalance < 0.02,
@@ -254,9 +254,9 @@ fn a_few_pages_moved_on_thin_evidence_are_no_failure_of_the_mechanism() {
 
 #[test]
 fn what_is_predicted_of_a_whole_array_is_what_comes() {
-    for lists_residents in [true, false] {
+    for listing in [Listing::Slow, Listing::Off] {
         let mut world = World::new(Pattern::Shared, PAGES);
-        world.lists_residents = lists_residents;
+        world.listing = listing;
         world.period = 1000;
         let (run, _) = run(world, 40);
         let summary = run.summary();
@@ -412,7 +412,7 @@ fn missing_evidence_is_refused_with_one_sentence() {
 fn where_the_rate_is_unknown_a_part_is_tried_first() {
     for (pattern, helps) in [(Pattern::Partitioned, true), (Pattern::Partitioned, false)] {
         let mut world = World::new(pattern, PAGES);
-        world.lists_residents = true;
+        world.listing = Listing::Slow;
         let mut engine = Engine::of_all(carrefour(), EngineConfig::default());
         let (mut outcomes, mut moved) = (Vec::new(), Vec::new());
         for _ in 0..40 {

@@ -164,7 +164,7 @@ pub enum Grounds {
     /// Others began to run beside the program, or ended: the figures are not of the same processes.
     Company,
     /// A quota took fast memory: what was gained besides cannot be told from what that cost.
-    Quota,
+    Required,
     /// The accesses per us changed threefold.
     Rate,
     /// One figure became better and another worse.
@@ -189,7 +189,7 @@ impl Grounds {
                 "the program did something else afterwards, its memory was used otherwise"
             }
             Self::Company => "others came to run beside the program, or left",
-            Self::Quota => "a quota took fast memory meanwhile",
+            Self::Required => "a quota or a node without free memory required the moves",
             Self::Rate => {
                 "the program did something else afterwards, accesses per us changed threefold"
             }

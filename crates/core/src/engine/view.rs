@@ -205,6 +205,7 @@ mod tests {
             cpu_count: 4,
             free_bytes: 1 << 30,
             total_bytes: 1 << 30,
+            cache_bytes: 0,
             idle_ns: None,
             rated: crate::snapshot::Rated::default(),
             latency_ns: None,

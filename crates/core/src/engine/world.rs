@@ -8,7 +8,7 @@ use crate::flow::{self, Demand, LINE_BYTES, Memory};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::machine::Curve;
 use crate::metrics;
-use crate::plan::{MoveOutcome, Plan, Refusal, Sampling};
+use crate::plan::{Listing, MoveOutcome, Plan, Refusal, Sampling};
 use crate::policy::Policy;
 use crate::policy::random::Random;
 use crate::snapshot::{
@@ -57,7 +57,7 @@ pub struct World {
     /// Position of the only running thread's node; `None`: all run.
     pub alone: Option<usize>,
     /// Are unsampled pages listed too?
-    pub lists_residents: bool,
+    pub listing: Listing,
     /// Moves are refused as busy with this probability.
     pub busy: f64,
     /// Times each page moved.
@@ -94,7 +94,7 @@ impl World {
             pattern,
             period: 400,
             alone: None,
-            lists_residents: false,
+            listing: Listing::Off,
             busy: 0.0,
             move_counts: BTreeMap::new(),
             rate: 0.0,
@@ -223,6 +223,7 @@ impl World {
         let node = |position: usize| NodeState {
             id: self.ids[position],
             cpu_count: CPUS,
+            cache_bytes: 0,
             free_bytes: if self.full.contains(&position) {
                 0
             } else {
@@ -292,7 +293,7 @@ impl World {
                     counts.entry(page).or_default().add(user, 1);
                 }
             }
-            if self.lists_residents {
+            if self.listing > Listing::Off {
                 for page in 0..self.homes.len() {
                     counts.entry(page).or_default();
                 }

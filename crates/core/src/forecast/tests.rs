@@ -15,6 +15,7 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
         cpu_count: 2,
         free_bytes: 1 << 30,
         total_bytes: 1 << 30,
+        cache_bytes: 0,
         idle_ns: None,
         rated: crate::snapshot::Rated::default(),
         latency_ns: None,

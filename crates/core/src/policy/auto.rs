@@ -5,14 +5,16 @@
 //! since a figure is unknown, Carrefour's own gates decide, and trials of a part of the pages. The
 //! mechanisms are interleaving and collocation.
 //!
-//! On a machine with several memory tiers, hot memory is brought into the fast tier first ([`super::tiers`]),
+//! A node that runs out of memory comes first ([`super::guard`]). On a machine with several memory tiers, hot memory is brought into the fast tier first ([`super::tiers`]),
 //! and the rest is decided as elsewhere while nothing of that is to be done. What one of the two has begun is
 //! judged before the other moves anything.
 
 use super::carrefour::{Carrefour, Config};
+use super::guard::Guard;
 use super::tiers::Hot;
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal};
 use crate::forecast::{Forecast, Forecaster, Missing};
+use crate::plan::Listing;
 use crate::snapshot::Snapshot;
 use crate::tiers::Tiers;
 
@@ -27,6 +29,7 @@ const NEWS: f64 = 0.1;
 pub struct Auto {
     carrefour: Carrefour,
     tiers: Hot,
+    guard: Guard,
     /// Who moved pages last.
     is_by_tiers: bool,
     forecaster: Forecaster,
@@ -41,6 +44,7 @@ impl Auto {
         Self {
             carrefour: Carrefour::new(Config::default()),
             tiers: Hot::default(),
+            guard: Guard::default(),
             is_by_tiers: false,
             forecaster: Forecaster::default(),
             told: None,
@@ -87,13 +91,24 @@ impl Policy for Auto {
         self.carrefour.needs()
     }
 
-    fn wants_residents(&self) -> bool {
-        self.tiers.is_in_use()
+    fn listing(&self) -> Listing {
+        match self.tiers.is_in_use() {
+            true => Listing::Slow,
+            false => self.guard.listing(),
+        }
     }
 
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
         if !Tiers::of(&snapshot.nodes).are_several() {
-            return self.decide_by_nodes(snapshot, context);
+            let relief = self.guard.decide(snapshot, context);
+            if relief.moves.is_empty() {
+                let mut proposal = self.decide_by_nodes(snapshot, context);
+                if relief.outlook == Outlook::Pressed {
+                    proposal.outlook = relief.outlook;
+                }
+                return proposal;
+            }
+            return relief;
         }
         let budget = context.page_budget;
         let is_open = |is_mine: bool| context.unjudged_pages == 0 || is_mine;

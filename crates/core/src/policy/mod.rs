@@ -9,6 +9,8 @@
 pub mod auto;
 pub mod carrefour;
 pub mod evidence;
+pub mod guard;
+mod heat;
 pub mod none;
 pub mod random;
 pub mod tiers;
@@ -20,7 +22,7 @@ pub use evidence::{EvidenceKind, Rung};
 use crate::engine::ledger::Ledger;
 use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid};
-use crate::plan::{Mechanism, Sampling};
+use crate::plan::{Listing, Mechanism, Sampling};
 use crate::quota::Use;
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
 use random::Random;
@@ -34,9 +36,9 @@ pub trait Policy {
     /// What it must know. Where one of these is unknown the engine does not ask it, and says what
     /// is missing and how to get it.
     fn needs(&self) -> &[EvidenceKind];
-    /// Is it to be told of pages that were not sampled, too? Part after part of them is, then.
-    fn wants_residents(&self) -> bool {
-        false
+    /// How it is to be told of pages that were not sampled.
+    fn listing(&self) -> Listing {
+        Listing::Off
     }
     /// Looks at one interval and proposes moves. It is called for every interval whose evidence
     /// suffices, also while [`Context::page_budget`] is zero, so that it can learn.
@@ -118,6 +120,8 @@ pub enum Outlook {
     Learning,
     /// It moves pages and expects to move more.
     Working,
+    /// A node runs out of memory: it must be asked at each short interval.
+    Pressed,
     /// Little or nothing is left to do.
     #[default]
     Done,
@@ -172,6 +176,11 @@ pub const TABLE: &[PolicyEntry] = &[
         name: tiers::NAME,
         summary: "keeps what is hot in the fast memory tier, where the gain exceeds what moving costs",
         build: || Box::new(tiers::Hot::default()),
+    },
+    PolicyEntry {
+        name: guard::NAME,
+        summary: "moves cold pages off a node that runs out of memory while others have some",
+        build: || Box::new(guard::Guard::default()),
     },
     PolicyEntry {
         name: "wrong-node",
@@ -233,7 +242,7 @@ mod tests {
         let error = by_name("carefour").err().unwrap().to_string();
         assert_eq!(
             error,
-            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, wrong-node"
+            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, guard, wrong-node"
         );
     }
 }

@@ -31,6 +31,18 @@ dry_run = true
 [[target]]
 name = "any"
 opt_in = true
+[[target]]
+name = "web"
+command = "memstore"
+policy = "tiers"
+fast = "512M"
+goal = { file = "/run/web.log", figure = "mean_us", below = 20, steps = 4, every = "500ms" }
+[[target]]
+name = "batch"
+command = "batch"
+policy = "tiers"
+fast = "1G"
+goal = { file = "/run/b.prom", figure = "rows_per_second", may_lose = 0.02 }
 "#;
 
 #[test]
@@ -40,7 +52,14 @@ fn what_is_shown_says_the_same() {
     assert_eq!(config.memory_pressure, 0.2);
     let choices: Vec<&Choice> = config.targets.iter().map(|target| &target.choice).collect();
     let group = Choice::Cgroup("/system.slice/postgresql.service".to_owned());
-    assert_eq!(choices, [&group, &Choice::User(0), &Choice::OptIn]);
+    assert_eq!(choices[..3], [&group, &Choice::User(0), &Choice::OptIn]);
+    let goal = config.targets[3].goal.as_ref().unwrap();
+    assert_eq!(
+        (goal.wanted, goal.steps, goal.every_us),
+        (Wanted::Below(20.0), 4, 500_000)
+    );
+    let goal = config.targets[4].goal.as_ref().unwrap();
+    assert_eq!((goal.wanted, goal.steps), (Wanted::MayLose(0.02), 8));
     assert_eq!(config.targets[1].policy, "auto");
     for config in [config, Config::default()] {
         assert_eq!(read(&config.to_string(), &Root::host()).unwrap(), config);
@@ -50,6 +69,7 @@ fn what_is_shown_says_the_same() {
 #[test]
 fn faults_have_a_line_and_a_remedy() {
     let target = "[[target]]\nname = \"a\"\n";
+    let fast = &format!("{target}opt_in = true\npolicy = \"tiers\"\nfast = \"1G\"\n");
     for (rest, line, expected) in [
         (
             "[daemon]\nintervall = \"1s\"\n",
@@ -114,6 +134,28 @@ fn faults_have_a_line_and_a_remedy() {
             "[[target]]\nname = \"a b\"\nopt_in = true\n",
             3,
             "up to 64 letters",
+        ),
+        (
+            &format!(
+                "{target}opt_in = true\npolicy = \"tiers\"\ngoal = {{ file = \"/x\", figure = \"y\", below = 1 }}\n"
+            ),
+            6,
+            "write fast as a size",
+        ),
+        (
+            &format!("{fast}goal = {{ file = \"x\", figure = \"y\", below = 1 }}\n"),
+            7,
+            "the whole path",
+        ),
+        (
+            &format!("{fast}goal = {{ file = \"/x\", figure = \"y\", below = 1, above = 2 }}\n"),
+            7,
+            "give one of below, above, may_lose",
+        ),
+        (
+            &format!("{fast}goal = {{ file = \"/x\", figure = \"y\", may_lose = 2 }}\n"),
+            7,
+            "a share from 0.001 to 1",
         ),
         ("x = [", 2, ""),
     ] {

@@ -17,6 +17,7 @@ pub fn published() -> Published {
         retired: false,
         processes: Vec::new(),
         local_access_ratio: None,
+        fast: None,
         forecast: None,
         summary: Summary::default(),
     };

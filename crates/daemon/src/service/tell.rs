@@ -2,14 +2,33 @@
 
 use super::Service;
 use super::hold::local_time;
-use crate::publish::{NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
+use crate::publish::{FastRow, GoalRow, NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
 use crate::roll::Seat;
-use hither_core::engine::{Standing, Summary};
+use hither_core::engine::{Engine, Standing, Summary};
 use hither_core::ids::ScopeId;
 use hither_core::snapshot::{NodeState, PAGE_BYTES};
 use hither_linux::sys;
 use std::collections::HashMap;
 use std::time::Instant;
+
+/// Fast memory of a scope; nothing where its policy does not tell tiers apart.
+fn fast_row(engine: &Engine, seat: &Seat) -> Option<FastRow> {
+    let used = engine
+        .fast_use(seat.scope)
+        .filter(|used| used.all_pages > 0)?;
+    let goal = seat.pursuit.as_ref().map(|pursuit| GoalRow {
+        wanted: pursuit.spec().to_string(),
+        reading: pursuit.reading(),
+        state: pursuit.steps().state(),
+        steps: [pursuit.steps().now, pursuit.steps().most],
+    });
+    Some(FastRow {
+        quota: engine.quota(seat.scope).unwrap_or_default().to_string(),
+        held_bytes: used.held_pages * PAGE_BYTES,
+        working_bytes: used.working_pages * PAGE_BYTES,
+        goal,
+    })
+}
 
 impl Service {
     pub(super) fn published(&self, now_us: u64) -> Published {
@@ -39,6 +58,7 @@ impl Service {
             retired: seat.is_retired,
             processes: members.remove(&seat.scope).unwrap_or_default(),
             local_access_ratio: engine.local_ratio(seat.scope),
+            fast: fast_row(engine, seat),
             forecast: engine.forecast(seat.scope),
             summary,
         };

@@ -83,6 +83,32 @@ fn row(scope: &Value) -> Vec<String> {
     ]
 }
 
+/// Fast memory of the scopes that have some, by their quotas and goals.
+fn fast_memory(scopes: &[&Value]) -> String {
+    let mut text = String::new();
+    for scope in scopes.iter().filter(|scope| scope["fast"].is_object()) {
+        let fast = &scope["fast"];
+        text += &format!(
+            "{}: {} of fast memory, quota {}, uses {}",
+            word(scope, "name"),
+            mib(number(fast, "held_bytes")),
+            word(fast, "quota"),
+            mib(number(fast, "working_bytes")),
+        );
+        let goal = &fast["goal"];
+        if goal.is_object() {
+            let reading = print::or_dash(goal["reading"].as_f64(), |reading| reading.to_string());
+            text += &format!(
+                "; E{}, as {} (now {reading})",
+                goal["state"],
+                word(goal, "wanted")
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
 /// The whole.
 pub fn status(status: &Value) -> String {
     let own = &status["own"];
@@ -118,8 +144,10 @@ pub fn status(status: &Value) -> String {
             "forecast",
             "last gain",
         ];
+        let fast = fast_memory(&scopes);
         let rows: Vec<Vec<String>> = scopes.into_iter().map(row).collect();
         text += &Table::new(&head, &rows).keys(3).text(Terminal::of_output());
+        text += &fast;
     }
     text + &format!(
         "own cost: {:.2} s of CPU time ({:.2} % of the machine), {} of memory at most, {} moved\n",

@@ -13,7 +13,7 @@ use crate::proc::tree::{Process, Tree};
 use crate::root::Root;
 use crate::sys::{self, Mapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
-use hither_core::plan::Sampling;
+use hither_core::plan::{Listing, Sampling};
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeCounts, PageStats, Snapshot};
 use std::ops::Range;
 
@@ -26,10 +26,12 @@ const READ_PAGES: u64 = 1 << 14;
 const USER_END_PAGE: u64 = ((1 << 47) >> 12) - 1;
 const NO_ACCESSES: &str = "the tracker `residency` sees where pages are, not who uses them";
 
-/// CPU time that listing residents beside a tracker may take, as a share of the interval. 0.5 %.
-const RESIDENTS_SHARE: f64 = 0.005;
-/// Pages of an interval at most: some 0.6 ms of queries, and as much for whoever decides by them.
-const FIRST_PAGES: usize = 1 << 12;
+/// CPU time that listing residents beside a tracker may take, as a share of the interval: 0.5 %, or 10 % where
+/// a node runs out of memory.
+const RESIDENTS_SHARE: [f64; 2] = [0.005, 0.1];
+/// Pages of an interval at most: some 0.6 ms of queries, and as much for whoever decides by them; 5 ms under
+/// pressure.
+const FIRST_PAGES: [usize; 2] = [1 << 12, PAGES_PER_INTERVAL];
 
 /// Where pages are, part after part of the watched memory.
 #[derive(Debug)]
@@ -118,12 +120,12 @@ impl ResidencyTracker {
     }
 }
 
-/// Pages that were not sampled, beside a tracker of accesses: a part of them in each interval, for half a
-/// percent of one CPU.
+/// Pages that were not sampled, beside a tracker of accesses: a part of them in each interval.
 #[derive(Debug)]
 pub struct Residents {
     rounds: Rounds,
     most: usize,
+    is_fast: bool,
     found: Vec<PageStats>,
 }
 
@@ -133,9 +135,19 @@ impl Residents {
     pub fn new(root: Root) -> Self {
         Self {
             rounds: Rounds::new(root),
-            most: FIRST_PAGES,
+            most: FIRST_PAGES[0],
+            is_fast: false,
             found: Vec::new(),
         }
+    }
+
+    /// How many are listed from now on.
+    pub fn set_listing(&mut self, listing: Listing) {
+        let is_fast = listing == Listing::Fast;
+        if is_fast && !self.is_fast {
+            self.most = FIRST_PAGES[1];
+        }
+        self.is_fast = is_fast;
     }
 
     /// Adds the next part; pages that were sampled are there already.
@@ -156,9 +168,10 @@ impl Residents {
         let others = found.filter_map(|(page, is_sampled)| (!is_sampled).then_some(page));
         snapshot.pages.extend(others);
         let used_ns = sys::thread_cpu_ns().saturating_sub(began_ns).max(1) as f64;
-        let granted_ns = snapshot.interval_us as f64 * 1000.0 * RESIDENTS_SHARE;
+        let granted_ns =
+            snapshot.interval_us as f64 * 1000.0 * RESIDENTS_SHARE[usize::from(self.is_fast)];
         let most = self.most as f64 * (granted_ns / used_ns).clamp(0.5, 2.0);
-        self.most = (most as usize).clamp(256, FIRST_PAGES);
+        self.most = (most as usize).clamp(256, FIRST_PAGES[usize::from(self.is_fast)]);
     }
 
     /// Sentences for a person that came up since the last call.

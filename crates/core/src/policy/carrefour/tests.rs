@@ -46,6 +46,7 @@ impl Scene {
             cpu_count: self.cpu_counts[position],
             free_bytes: 1 << 30,
             total_bytes: 1 << 30,
+            cache_bytes: 0,
             idle_ns: None,
             rated: crate::snapshot::Rated::default(),
             latency_ns: None,

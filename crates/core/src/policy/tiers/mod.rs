@@ -17,21 +17,20 @@
 //! - Where memory of the fast tier answers later than that of the slow one, traffic is the problem: hot
 //!   pages are spread until both answer alike.
 //!
-//! What a page's heat is, is in `heat`. Huge pages move whole. The efficacy loop is the engine's.
+//! `policy::heat` says how hot a page is. Huge pages move whole. The efficacy loop is the engine's.
 
-mod heat;
 mod places;
 #[cfg(test)]
 mod tests;
 
+use super::heat::{HALF_LIFE_US, Heat, Judged, View, first_by};
 use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
 use crate::ids::{Pid, SpaceId};
-use crate::plan::Mechanism;
+use crate::plan::{Listing, Mechanism};
 use crate::quota::Quota;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;
-use heat::{HALF_LIFE_US, Heat, Judged, View};
 use places::{Border, Ladder};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -356,34 +355,9 @@ impl Hot {
         let room = ladder.room(border.rank);
         let wanted: u64 = hot.iter().map(|page| base_pages(page.huge)).sum();
         let wanted = wanted.saturating_sub(room) + border.excess_pages;
-        let mut cold = Vec::new();
-        if wanted == 0 {
-            return cold;
-        }
         let is_in = |home: usize| ladder.rank(home) == border.rank;
         let may_leave = |heat| border.excess_pages > 0 || border.is_below(heat);
-        let holds = |block: &View<'_>| block.held.iter().any(|&(home, _)| is_in(usize::from(home)));
-        // Those that were never seen come first, and are mostly enough.
-        let mut found = 0;
-        let unused = |block: &View<'_>| block.heat == Some(0.0) && holds(block);
-        self.heat.visit(unused, |page| {
-            if found < wanted && is_in(page.home) && free(&page) {
-                found += base_pages(page.huge);
-                cold.push(page);
-            }
-        });
-        if found < wanted {
-            let used = |block: &View<'_>| {
-                block.heat.is_none_or(|heat| heat > 0.0 && may_leave(heat)) && holds(block)
-            };
-            self.heat.visit(used, |page| {
-                if is_in(page.home) && may_leave(page.heat) && free(&page) {
-                    cold.push(page);
-                }
-            });
-        }
-        first_by(&mut cold, wanted, |page| page.heat);
-        cold
+        self.heat.coldest(wanted, is_in, may_leave, free)
     }
 
     /// Hot pages of an overloaded tier to the next one, until a share of its accesses has gone.
@@ -452,21 +426,6 @@ impl Draft<'_> {
     }
 }
 
-/// Keeps the first pages in the order of a key, as many as have so many base pages, and sorts them.
-fn first_by(pages: &mut Vec<Judged>, base_pages: u64, key: impl Fn(&Judged) -> f64) {
-    let order = |a: &Judged, b: &Judged| {
-        let by_key = key(a).total_cmp(&key(b));
-        by_key.then((a.pid, a.page).cmp(&(b.pid, b.page)))
-    };
-    // A unit is a base page at least.
-    let most = usize::try_from(base_pages).unwrap_or(usize::MAX).max(1);
-    if pages.len() > most {
-        pages.select_nth_unstable_by(most - 1, order);
-        pages.truncate(most);
-    }
-    pages.sort_unstable_by(order);
-}
-
 impl Policy for Hot {
     fn name(&self) -> &'static str {
         NAME
@@ -476,9 +435,9 @@ impl Policy for Hot {
         &[EvidenceKind::PageAccesses]
     }
 
-    fn wants_residents(&self) -> bool {
+    fn listing(&self) -> Listing {
         // Memory that is never used is not seen by samples, and is the first to be demoted.
-        true
+        Listing::Slow
     }
 
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {

@@ -1,8 +1,8 @@
 //! Who fits where: how much each tier holds, and the heat at which it is full.
 
-use super::heat::{Heat, Judged, View};
 use crate::ids::NodeId;
 use crate::policy::Context;
+use crate::policy::heat::{Heat, Judged, View};
 use crate::quota::Use;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;

@@ -50,6 +50,7 @@ impl Town {
             cpu_count: [4, 0][at],
             free_bytes: self.room[at] * 4096,
             total_bytes: 1 << 34,
+            cache_bytes: 0,
             idle_ns: Some([100.0, 300.0][at]),
             rated: Rated {
                 tier: Some(at as u32),

@@ -272,6 +272,57 @@ impl Heat {
             }
         }
     }
+
+    /// The coldest pages that are somewhere, as many as have `wanted` base pages, of a heat that may leave.
+    /// Those that were never seen come first, and are mostly enough.
+    pub fn coldest(
+        &self,
+        wanted: u64,
+        is_in: impl Fn(usize) -> bool,
+        may_leave: impl Fn(f64) -> bool,
+        free: impl Fn(&Judged) -> bool,
+    ) -> Vec<Judged> {
+        let mut cold = Vec::new();
+        if wanted == 0 {
+            return cold;
+        }
+        let holds = |block: &View<'_>| block.held.iter().any(|&(home, _)| is_in(usize::from(home)));
+        let mut found = 0;
+        let unused = |block: &View<'_>| block.heat == Some(0.0) && holds(block);
+        self.visit(unused, |page| {
+            if found < wanted && is_in(page.home) && free(&page) {
+                found += base_pages(page.huge);
+                cold.push(page);
+            }
+        });
+        if found < wanted {
+            let used = |block: &View<'_>| {
+                block.heat.is_none_or(|heat| heat > 0.0 && may_leave(heat)) && holds(block)
+            };
+            self.visit(used, |page| {
+                if is_in(page.home) && may_leave(page.heat) && free(&page) {
+                    cold.push(page);
+                }
+            });
+        }
+        first_by(&mut cold, wanted, |page| page.heat);
+        cold
+    }
+}
+
+/// Keeps the first pages in the order of a key, as many as have so many base pages, and sorts them.
+pub(super) fn first_by(pages: &mut Vec<Judged>, base_pages: u64, key: impl Fn(&Judged) -> f64) {
+    let order = |a: &Judged, b: &Judged| {
+        let by_key = key(a).total_cmp(&key(b));
+        by_key.then((a.pid, a.page).cmp(&(b.pid, b.page)))
+    };
+    // A unit is a base page at least.
+    let most = usize::try_from(base_pages).unwrap_or(usize::MAX).max(1);
+    if pages.len() > most {
+        pages.select_nth_unstable_by(most - 1, order);
+        pages.truncate(most);
+    }
+    pages.sort_unstable_by(order);
 }
 
 fn fade(factors: &[f32], steps: u64) -> f32 {
