@@ -1,9 +1,11 @@
 #!/bin/sh
 # What scripts/evidence.sh runs within the laboratory for the daemon, with hither and the programs in the path.
 # usage: daemon-guest.sh gains ROUNDS IDLE_SECONDS
-#        daemon-guest.sh kills COUNT ROUNDS
+#        daemon-guest.sh minutes LOADS SECONDS POLICY POLICY
+#        daemon-guest.sh kills COUNT LOADS
 # gains: four programs of two users under two policies, by first touch, under `hither attach` and under the
 # daemon; then what the daemon costs beside programs for which nothing is to be done.
+# minutes: four programs of two users start and end for so many seconds, under `hither attach` and under the daemon.
 # kills: the daemon is killed again and again while one policy moves pages to and fro and another moves them
 # to their users; then the last daemon puts all back.
 set -eu
@@ -13,7 +15,6 @@ export PATH="$PATH:/tmp"
 cd /tmp
 mkdir -p /run
 echo 'alice:x:1000:1000::/:/bin/sh' >> /etc/passwd
-cp "$(command -v cluster)" db && cp db app && chmod 755 db app
 
 # Targets db and app with these policies.
 configure() {
@@ -53,6 +54,7 @@ nodes_of() {
 }
 
 gains() {
+  cp "$(command -v cluster)" db && cp db app && chmod 755 db app
   work="partitioned --threads 2 --mb 16 --rounds $1"
   configure carrefour auto
   four $work
@@ -83,14 +85,74 @@ gains() {
   stop
 }
 
+# Dependent loads, so that much guest time costs little of the host's. A CPU is on each node; memory of db
+# begins on another node than its CPU's.
+db_root() { taskset 1 ./db --mb 16 --first-node 1 --accesses "$1"; }
+db_alice() { su -s /bin/sh alice -c "exec taskset 2 /tmp/db --mb 16 --first-node 2 --accesses $1"; }
+app_root() { taskset 4 ./app --mb 16 --first-node 3 --accesses "$1"; }
+app_alice() { su -s /bin/sh alice -c "exec taskset 8 /tmp/app --mb 16 --first-node 0 --accesses $1"; }
+uptime_s() { cut -d . -f 1 /proc/uptime; }
+
+# Each of the four again and again, with a pause that differs, for so many seconds.
+by_turns() {
+  until=$(($(uptime_s) + $3))
+  pause=1
+  for program in db_root db_alice app_root app_alice; do
+    (while [ "$(uptime_s)" -lt $until ]; do
+      echo "$1 $program $($program "$2" | sed -n 's/^seconds: //p')"
+      sleep $pause
+    done) &
+    turns="$turns $!"
+    pause=$((pause + 1))
+  done
+  wait $turns
+  turns=
+}
+
+minutes() {
+  cp "$(command -v memlat)" db && cp db app && chmod 755 db app
+  mkdir off && cp "$(command -v grow)" off/db
+  turns=
+  HITHER=off taskset 8 off/db --mb 16 --first-node 1 --hold 3600 > /dev/null & off=$!
+  settings=$(cat /proc/sys/kernel/numa_balancing)
+  by_turns first-touch "$1" 1
+  hither attach --name db --name app --policy db="$3" --policy app="$4" --for 600s 2> attach.log & attach=$!
+  sleep 1
+  by_turns attach "$1" 15
+  kill -INT $attach
+  wait $attach || true
+  configure "$3" "$4"
+  before=$(nodes_of $off)
+  start
+  ready
+  by_turns daemon "$1" "$2"
+  hither status
+  own() { hither status --json | sed -n 's/.*"cpu_seconds": \([0-9.]*\).*/\1/p'; }
+  first=$(own)
+  sleep 10
+  echo "idle: $first to $(own) s of CPU time in 10 s, 4 CPUs"
+  [ "$before" = "$(nodes_of $off)" ] && echo 'left alone: as before'
+  db_root "$1" > db.root & sleep 0.01
+  pid=$(pidof db | tr ' ' '\n' | grep -vx $off)
+  before=$(nodes_of "$pid")
+  sleep 1.5
+  echo "moved:$before to$(nodes_of "$pid")"
+  hither undo
+  sleep 1
+  echo "undone:$(nodes_of "$pid")"
+  stop
+  [ "$settings" = "$(cat /proc/sys/kernel/numa_balancing)" ] && echo 'settings: as before'
+  kill "$pid" $off
+}
+
 kills() {
-  balancing=$(cat /proc/sys/kernel/numa_balancing)
-  four partitioned --threads 2 --mb 16 --rounds 100 --gaps
-  ended
-  tell alone longest_gap_seconds
-  configure carrefour wrong-node
-  four partitioned --threads 2 --mb 16 --rounds "$2" --gaps
-  sleep 0.5
+  cp "$(command -v memlat)" db && cp db app && cp db ref && chmod 755 db app
+  settings=$(cat /proc/sys/kernel/numa_balancing)
+  configure auto wrong-node
+  taskset 4 ./ref --mb 16 --accesses "$2" > ref.out & ref=$!
+  db_root "$2" > db.out &
+  su -s /bin/sh alice -c "exec taskset 2 /tmp/app --mb 16 --accesses $2" > app.out &
+  sleep 1
   for pid in $(pidof db app); do echo "before $pid$(nodes_of "$pid")"; done
   for at in $(seq "$1"); do
     start
@@ -98,18 +160,23 @@ kills() {
     usleep $((at * 7919 % 640000))
     kill -9 $daemon
     wait $daemon 2> /dev/null || true
+    [ $((at % 10)) != 0 ] || for pid in $(pidof db app); do echo "kill $at: $pid$(nodes_of "$pid")"; done
   done
   start
   ready
   sleep 2
   hither status
   hither undo
+  sleep 2
   for pid in $(pidof db app); do echo "after $pid$(nodes_of "$pid")"; done
   stop
-  [ "$balancing" = "$(cat /proc/sys/kernel/numa_balancing)" ] && echo 'settings: as before'
+  [ "$settings" = "$(cat /proc/sys/kernel/numa_balancing)" ] && echo 'settings: as before'
+  [ "$(pidof db app ref | wc -w)" = 3 ] && echo 'all three still run'
+  wait $ref
   ended
-  tell killed checksum
-  tell killed longest_gap_seconds
+  for program in ref db app; do
+    echo "$program: $(grep -E '^(checksum|longest_gap_seconds|seconds)' $program.out | tr '\n' ' ')"
+  done
 }
 
 $mode "$@"

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const UNROLL: u64 = 16;
 
 /// Most loads between two looks at the clock, which says in which second they were.
-const STRETCH: u64 = 1 << 16;
+const STRETCH: u64 = 1 << 12;
 
 /// The program.
 pub const PROGRAM: Program = Program {
@@ -119,7 +119,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         rings.push(Ring::new(mb << 20, start, index)?);
     }
     let setup = started.elapsed().as_secs_f64();
-    let (seconds, loads, spent_ns) = measure(&mut rings, accesses, visit);
+    let (seconds, loads, spent_ns, gap) = measure(&mut rings, accesses, visit);
     let checksum = rings
         .iter()
         .fold(0u64, |sum, ring| sum.rotate_left(32) ^ ring.position());
@@ -130,6 +130,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         format!("ns_per_access {mean:.1}")
     });
     Ok(report
+        .line("longest_gap_seconds", format!("{:.6}", gap.as_secs_f64()))
         .line(
             "ns_per_access",
             format!("{:.3}", seconds * 1e9 / accesses as f64),
@@ -137,15 +138,16 @@ fn run(args: &Args) -> Result<Report, Failure> {
         .finish(seconds, checksum))
 }
 
-/// Seconds of the walk, and by second the loads of the stretches that ended in it and what they took.
-fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> (f64, Series, Series) {
+/// Seconds of the walk; by second the loads of the stretches that ended in it and what they took; and the
+/// longest time that a stretch took.
+fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> (f64, Series, Series, Duration) {
     let visit = if rings.len() == 1 { accesses } else { visit };
     let (mut loads, mut spent_ns) = (Series::default(), Series::default());
     let (mut left, mut left_here) = (accesses, visit);
     let mut turn = 0;
     marker::open();
     let start = Instant::now();
-    let mut before = Duration::ZERO;
+    let (mut before, mut gap) = (Duration::ZERO, Duration::ZERO);
     while left > 0 {
         let count = left.min(left_here).min(STRETCH);
         let index = turn % rings.len();
@@ -159,11 +161,12 @@ fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> (f64, Series, Serie
         let now = start.elapsed();
         loads.add(now, count);
         spent_ns.add(now, (now - before).as_nanos() as u64);
+        gap = gap.max(now - before);
         before = now;
     }
     let seconds = start.elapsed().as_secs_f64();
     marker::close();
-    (seconds, loads, spent_ns)
+    (seconds, loads, spent_ns, gap)
 }
 
 impl Ring {

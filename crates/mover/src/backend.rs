@@ -213,6 +213,7 @@ impl Outcome {
     }
 
     /// Takes pages back that were counted as refused: somebody else accounts for them.
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn retract(&mut self, refusal: Refusal, count: u64) {
         for (reason, refused) in &mut self.refused {
             if *reason == refusal {

@@ -41,6 +41,14 @@ impl Cells {
     }
 }
 
+/// Preemptions of the models that take minutes: 2, or 3 where `HITHER_MODELS=long` asks for it.
+fn most() -> usize {
+    match std::env::var("HITHER_MODELS").as_deref() {
+        Ok("long") => 3,
+        _ => 2,
+    }
+}
+
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -363,7 +371,7 @@ fn take_all(whole: &Whole, served: &mut Vec<u64>) {
 /// The hand-over: two clients submit while the worker, if `awake`, takes what there is, and goes to
 /// sleep. If nobody rings after it looked at the bell, it has everything.
 fn hand_over(awake: bool) {
-    model(3, move || {
+    model(most(), move || {
         let whole = Whole::new(2);
         let instance = &whole.instance;
         let held = [(); 2].map(|()| instance.allocate().expect("a free slot"));
@@ -429,7 +437,7 @@ fn whole(clients: u64, each: u64, preemptions: usize) {
 
 #[test]
 fn one_client_of_two_requests_and_a_worker() {
-    whole(1, 2, 3);
+    whole(1, 2, most());
 }
 
 /// From allocation to retrieval there are too many orders of three threads; shuttle goes on there.
@@ -477,7 +485,7 @@ fn polling_sleeps_past_nothing() {
 /// few arms again: a lost wake-up is a deadlock, which loom reports.
 #[test]
 fn waiting_for_two_sleeps_past_none() {
-    model(3, || {
+    model(most(), || {
         let whole = Whole::new(2);
         for tag in [1, 2] {
             whole.submit(tag);
