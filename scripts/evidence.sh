@@ -88,6 +88,10 @@ hot="target/release/hither lab run --machine $MACHINE --cpus 4 --timeout 1h \
 --file target/release/examples/hot_pages -- target/release/examples/hot_pages watch quiet=1"
 daemon="target/release/hither lab run --machine machines/opteron8385.toml --cpus 8 --timeout 2h \
 --file target/release/cluster --file scripts/daemon-guest.sh --evidence"
+few="target/release/hither lab run --machine machines/opteron8385.toml --cpus 4 --timeout 3h \
+--file target/release/memlat --file target/release/grow --file scripts/daemon-guest.sh --evidence"
+full="target/release/hither lab run --machine machines/skylake8160.toml --cpus 4 --memory 512 --timeout 10m \
+--evidence software --file target/release/grow --file scripts/guard-guest.sh"
 # The same, of what prints its own figures: NAME.md alone.
 reports=(
   "moves-small|requests of 4 KiB pages through the mover service, beside calls of move_pages|$bench --pages small --sizes 64K,1M,16M --repeat $MOVES"
@@ -117,9 +121,14 @@ set -o pipefail; scripts/attach.sh churn machines/opteron8385.toml software 2> /
 set -o pipefail; $daemon device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh gains 400 20\" 2> /dev/null"
   "daemon-idle|what hither daemon costs on this machine beside programs for which nothing is to be done|\
 PATH=\$PWD/target/release:\$PATH scripts/daemon-idle.sh 60 100 500 1000 5000"
-  "daemon-kills|hither daemon killed 100 times while it moves pages of four programs, then undone by the next one: pages by node, and the programs' checksums, in the laboratory|\
-set -o pipefail; $daemon device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 4000\" 2> /dev/null; \
-target/release/cluster partitioned --threads 2 --mb 16 --rounds 4000 | sed -n 's/^checksum: /alone /p'"
+  "daemon-minutes|four programs of two users that start and end for two minutes of guest time, under two policies: seconds of each run by first touch, under hither attach and hither daemon; an undo; then what the daemon costs while nothing runs, in the laboratory|\
+set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh minutes 12000000 120 carrefour auto\" 2> /dev/null"
+  "daemon-kills|hither daemon killed 100 times while it moves pages of two programs, then undone by the next one: pages by node, and the checksums and longest gaps of the programs and of one that is left alone, in the laboratory|\
+set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 500000000\" 2> /dev/null"
+  "guard|a program that grows on a node that another has filled: alone, under the policies guard and auto, in the laboratory|\
+for policy in '' guard auto; do echo \"policy: \${policy:-none}\"; $full -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/guard-guest.sh 380 200 100 \$policy\" 2> /dev/null || true; done"
+  "vm|a virtual machine as a program on a machine of two tiers, without hither and under the policy tiers, in the laboratory|\
+set -o pipefail; for options in '' '--policy tiers'; do scripts/vm/run.sh target/release \$options 2> /dev/null; done"
   "quickstart|every step of docs/quickstart.md with its output compared, by a PMU's evidence and without a PMU, in the laboratory|\
 set -o pipefail; for evidence in pmu software; do HITHER_EVIDENCE=\$evidence $boots quickstart::long 2> /dev/null | grep -e 'steps of'; done"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\

@@ -12,4 +12,4 @@ gcc -m32 -nostdlib -static -Wl,-Ttext=0xffff0000 -Wl,--build-id=none -Wl,--oform
   -o "$work/guest.bin" guest.S
 "$folder/hither" lab run --machine ../../machines/westmere-m2.toml --cpus 2 --memory 256,1024 --timeout 20m \
   --file "$work/guest.bin" --file in-guest.sh --file "$folder/grow" --file /usr/bin/qemu-system-x86_64 \
-  -- sh -c "PATH=\$PATH:$folder exec ./in-guest.sh $work/guest.bin 200 $*"
+  -- sh -c "PATH=\$PATH:$folder exec ./in-guest.sh $work/guest.bin $*"

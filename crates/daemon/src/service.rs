@@ -585,6 +585,8 @@ impl Service {
                 (self.sink)("the configuration was read anew");
             }
         }
+        // At rest the next turn would be late.
+        self.due_us = self.due_us.min(now_us);
         self.hold_back();
         self.desk.publish(self.published(now_us));
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

@@ -15,13 +15,11 @@ cat > h.toml <<'EOF'
 format = "hither.daemon/1"
 [daemon]
 metrics = "unix:/run/hither/metrics.sock"
-EOF
-cp h.toml with.toml
-cat >> with.toml <<'EOF'
 [[target]]
 name = "db"
 command = "cluster"
 policy = "carrefour"
+dry_run = true
 EOF
 nodes_of() {
   awk '/anon=/ { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, p, "="); n[p[1]] += p[2] } }
@@ -41,7 +39,7 @@ until_displaced() {
   done
   echo "displaced: waited in vain" >&2; cat now daemon.log >&2; exit 1
 }
-chmod 755 $P; $H config check with.toml
+chmod 755 $P; $H config check h.toml
 before=$(cat /proc/sys/kernel/numa_balancing)
 start_daemon
 taskset 3 $P partitioned --mb 32 --threads 2 --rounds 100000 > /dev/null & a=$!
@@ -49,7 +47,7 @@ as_alice "exec taskset c $P partitioned --mb 32 --threads 2 --rounds 100000 > /d
 HITHER=off taskset 3 $P partitioned --mb 32 --threads 2 --rounds 100000 > /dev/null & c=$!
 for p in $a $c; do until nodes_of $p | awk '{ exit $1 + $2 + $3 + $4 < 8192 }'; do sleep 0.1; done; done
 echo "== $(nodes_of $a) / $(nodes_of $c)"
-mv with.toml h.toml; kill -HUP $daemon
+sed -i /dry_run/d h.toml; kill -HUP $daemon
 until_displaced 2 2000
 echo "== $($H status --json)"
 echo "== $(as_alice $H status --json)"

@@ -76,6 +76,13 @@ pub(super) struct Campaign {
     pub started_us: u64,
 }
 
+impl Campaign {
+    /// Must its moves be, whatever they cost?
+    fn is_required(&self) -> bool {
+        self.mechanisms.iter().any(|one| one.is_required())
+    }
+}
+
 /// Where the loop is.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
@@ -218,6 +225,13 @@ impl Efficacy {
             Stage::Settling(campaign, _) if has_pending => {
                 (Stage::Settling(campaign, config.settle_intervals), None)
             }
+            // What must be is not judged by figures: a node that fills does not wait for them.
+            Stage::Settling(campaign, _)
+                if campaign.is_required() && !campaign.moved.is_empty() =>
+            {
+                let judgement = conclude(config, campaign, &[], phase);
+                (after_judgement(&judgement), Some(judgement))
+            }
             Stage::Settling(campaign, left) => {
                 let left = if some_came {
                     config.settle_intervals
@@ -299,7 +313,7 @@ fn conclude(
             after,
         };
     }
-    if campaign.mechanisms.iter().any(|one| one.is_required()) {
+    if campaign.is_required() {
         // What a quota or a full node takes is missed, and not given back for that.
         return Judgement {
             campaign,
