@@ -5,7 +5,7 @@ use super::*;
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Refusal};
 use crate::policy::{self, Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
-use crate::snapshot::{Evidence, GlobalMetrics};
+use crate::snapshot::{Evidence, GlobalMetrics, PageStats};
 
 const PAGES: usize = 4096;
 
@@ -597,4 +597,54 @@ fn a_page_that_was_there_already_is_at_home_there() {
     assert_eq!((summary.moved_pages, summary.displaced_pages), (0, 0));
     let refused = summary.refused.iter().any(|&(why, _)| why != Refusal::Busy);
     assert!(!refused);
+}
+
+/// Moves some pages off the first node whenever it may.
+struct Flee;
+
+impl Policy for Flee {
+    fn name(&self) -> &'static str {
+        "flee"
+    }
+
+    fn needs(&self) -> &[EvidenceKind] {
+        &[EvidenceKind::PageAccesses]
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
+        let from = snapshot.nodes[0].id;
+        let there = |page: &&PageStats| page.home == from && context.may_move(page.pid, page.page);
+        let moves = snapshot.pages.iter().filter(there).take(8);
+        let order = |page: &PageStats| ProposedMove {
+            pid: page.pid,
+            page: page.page,
+            huge: false,
+            from,
+            to: snapshot.nodes[1].id,
+            mechanism: Mechanism::Relieve,
+        };
+        Proposal {
+            moves: moves.map(order).collect(),
+            outlook: Outlook::Pressed,
+            ..Proposal::default()
+        }
+    }
+}
+
+#[test]
+fn moves_that_must_be_do_not_wait_for_a_verdict() {
+    let worlds = vec![(
+        well_placed(Pattern::Partitioned),
+        Box::new(Flee) as Box<dyn Policy>,
+    )];
+    let mut street = Street::new(worlds, EngineConfig::default());
+    street.run(24);
+    let summary = street.summary(0);
+    // A step decides and the next has the outcomes; a campaign takes five, and one more to end.
+    assert!(summary.moved_pages >= 8 * 8, "{summary}");
+    assert_eq!(summary.reverted_pages, 0, "{summary}");
+    assert!(summary.campaigns.len() >= 2, "{summary}");
+    for campaign in &summary.campaigns {
+        assert_eq!(campaign.verdict, Verdict::Inconclusive, "{summary}");
+    }
 }

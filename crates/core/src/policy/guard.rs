@@ -58,6 +58,8 @@ struct Level {
     falls: f64,
     /// Bytes that are to be available.
     needed: u64,
+    /// Bytes that were asked to come here and were not seen to arrive yet.
+    coming: u64,
 }
 
 impl Level {
@@ -98,9 +100,13 @@ impl Guard {
         for (level, node) in self.levels.iter_mut().zip(&snapshot.nodes) {
             let available = node.free_bytes.saturating_add(node.cache_bytes);
             let fallen = match is_new {
-                true => 0.0,
-                false => level.available.saturating_sub(available) as f64 / interval_us,
+                true => 0,
+                false => level.available.saturating_sub(available),
             };
+            // What hither itself brings is no trend.
+            let own = level.coming.min(fallen);
+            level.coming = (level.coming - own) / 2;
+            let fallen = (fallen - own) as f64 / interval_us;
             // A rise is believed at once only as far as a fall fades: programs free and fill by turns.
             level.falls = fallen.max(level.falls * kept);
             level.available = available;
@@ -130,7 +136,7 @@ impl Guard {
 
     /// The coldest pages of a node that is short, to the nearest nodes with room.
     fn relieve(
-        &self,
+        &mut self,
         snapshot: &Snapshot,
         context: &Context<'_>,
         at: usize,
@@ -139,6 +145,7 @@ impl Guard {
     ) {
         let planned: u64 = proposal.moves.iter().map(ProposedMove::base_pages).sum();
         let lacking = self.levels[at].lack().div_ceil(PAGE_BYTES);
+        let mut came = vec![0; room.len()];
         let mut left = lacking.min(context.page_budget.saturating_sub(planned));
         let mut targets: Vec<usize> = (0..room.len()).filter(|&to| to != at).collect();
         let distance = |to: &usize| snapshot.distances.get(at).and_then(|row| row.get(*to));
@@ -158,6 +165,7 @@ impl Guard {
                 continue;
             };
             room[to] -= pages;
+            came[to] += pages * PAGE_BYTES;
             left = left.saturating_sub(pages);
             proposal.moves.push(ProposedMove {
                 pid: page.pid,
@@ -167,6 +175,9 @@ impl Guard {
                 to: snapshot.nodes[to].id,
                 mechanism: Mechanism::Relieve,
             });
+        }
+        for (level, came) in self.levels.iter_mut().zip(came) {
+            level.coming += came;
         }
     }
 
@@ -223,7 +234,7 @@ impl Policy for Guard {
         };
         if context.page_budget > 0 && context.allows(Mechanism::Relieve) {
             let mut room = self.room(snapshot, context);
-            for &at in &self.near {
+            for at in self.near.clone() {
                 self.relieve(snapshot, context, at, &mut room, &mut proposal);
             }
             let short = self.near.iter().filter(|&&at| self.levels[at].lack() > 0);
@@ -366,6 +377,17 @@ mod tests {
         town.free[0] = 280;
         let moved = town.step().moves.len() as u64 * PAGE_BYTES / MIB;
         assert_eq!(moved, 400 + 40 - 280);
+    }
+
+    #[test]
+    fn what_it_brings_to_a_node_does_not_make_that_one_short() {
+        let mut town = Town::new([10, 120, 500], vec![0; 1 << 16]);
+        let moved = town.step().moves.len() as u64;
+        assert_eq!(moved * PAGE_BYTES / MIB, 30);
+        // They came in this interval; without that in mind node 4 would fall by 600 MiB in two seconds.
+        town.free = [40, 120, 470];
+        assert!(town.step().moves.is_empty());
+        assert!(town.guard.levels[2].lack() == 0 && town.guard.levels[0].lack() == 0);
     }
 
     #[test]
