@@ -96,7 +96,7 @@ python: setup
 # Each has a target folder of its own, so that neither rebuilds what the other has built.
 model: setup
 	@$(STEP) 'model: loom' $(IDLE) env RUSTFLAGS='--cfg loom' \
-		cargo test --quiet --release --package hither-mover --lib --target-dir target/loom
+		cargo test --quiet --release --package hither-mover --package hither-replica --lib --target-dir target/loom
 	@$(STEP) 'model: shuttle' $(IDLE) env RUSTFLAGS='--cfg shuttle' \
 		cargo test --quiet --release --package hither-mover --lib --target-dir target/shuttle
 
