@@ -55,12 +55,9 @@ impl Drop for Keeper {
             return;
         }
         self.signal.tell(|told| told.1 = true);
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
-        // The thread itself may drop the array's last owner.
-        if thread.thread().id() != std::thread::current().id() {
-            // It cannot panic, and there would be nobody to tell.
+        // Never the thread itself: it has no array, only what arrays share, from which the array takes this before
+        // it goes. It cannot panic, and there would be nobody to tell.
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }

@@ -4,7 +4,7 @@ use crate::error::Error;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::{CpuSet, NodeSet};
 use hither_linux::topology::{Node, Topology};
-use hither_linux::{Root, bind};
+use hither_linux::{Root, bind, sys};
 
 /// Most places: a distance is 8 bits in firmware's table, and nodes beyond this were never seen.
 const MOST: usize = 64;
@@ -131,7 +131,7 @@ impl Places {
     /// The place nearest to the CPU that the calling thread runs on now.
     #[must_use]
     pub fn near_here(&self) -> usize {
-        self.near(CpuId(rustix::thread::sched_getcpu() as u32))
+        sys::current_cpu().map_or(0, |cpu| self.near(cpu))
     }
 
     /// The place nearest to a CPU.

@@ -208,7 +208,7 @@ impl<T: Plain> TypedGuard<'_, T> {
     /// One value: one load more than of a plain array. Not counted; `None` behind the end.
     #[must_use]
     #[inline]
-    pub fn get(&self, index: usize) -> Option<T> {
+    pub fn at(&self, index: usize) -> Option<&T> {
         if index >= self.len {
             return None;
         }
@@ -217,7 +217,14 @@ impl<T: Plain> TypedGuard<'_, T> {
         let value = std::ptr::with_exposed_provenance::<T>(address + within * size_of::<T>());
         // SAFETY: within the chunk that begins there, aligned as chunks are and as its size divides it, and
         // not written while the guard lives; any bytes are a value.
-        Some(unsafe { *value })
+        Some(unsafe { &*value })
+    }
+
+    /// A copy of it.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<T> {
+        self.at(index).copied()
     }
 
     /// As [`Guard::whole`].
