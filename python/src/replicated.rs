@@ -3,7 +3,7 @@
 use crate::memory::Span;
 use crate::raised;
 use hither_core::set::CpuSet;
-use hither_replica::{Array, Config, Error, Home, Place, Places, Reader, Which};
+use hither_replica::{Array, Config, Error, Home, Place, Places, Reader};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -62,20 +62,18 @@ pub struct ReplicatedBytes {
 #[pymethods]
 impl ReplicatedBytes {
     #[new]
-    #[pyo3(signature = (source, budget, chunk, readers, copies, partial, interleave))]
+    #[pyo3(signature = (source, budget, chunk, readers, copies, interleave))]
     fn new(
         source: &Bound<'_, PyAny>,
         budget: Option<u64>,
         chunk: usize,
         readers: usize,
         copies: usize,
-        partial: bool,
         interleave: bool,
     ) -> PyResult<Self> {
         let span = Span::of(source)?;
         let usual = Config::default();
         let config = Config {
-            which: if partial { Which::Shared } else { Which::All },
             home: if interleave {
                 Home::Interleaved
             } else {

@@ -1,10 +1,11 @@
 //! The array: what is shared, who has the turn, and giving copies up.
 
 use crate::account::{Accounts, Sums};
+use crate::bits::Bits;
 use crate::build;
 use crate::error::Error;
 use crate::keeper::Keeper;
-use crate::memory::{self, Store};
+use crate::memory::{self, PAGE_BYTES, Store};
 use crate::places::Places;
 use crate::protocol::Protocol;
 use crate::reader::Reader;
@@ -12,6 +13,7 @@ use crate::report::{Built, Figures, Report};
 use crate::rule::{self, Account, ByteCosts, Judgement, Verdict};
 use crate::writer::Writer;
 use hither_core::set::NodeSet;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -123,8 +125,8 @@ pub(crate) struct State {
     /// Which master readers find.
     pub(crate) front: usize,
     pub(crate) masters: [Option<Store>; 2],
-    /// Chunks in which the other master is not as the front.
-    pub(crate) lags: Vec<bool>,
+    /// Pages in which the other master is not as the front.
+    pub(crate) lags: Bits,
     pub(crate) copies: Vec<Copies>,
     /// Copies were given up as they did not pay.
     pub(crate) given_up: bool,
@@ -139,6 +141,8 @@ pub(crate) struct Copies {
     pub(crate) store: Option<Store>,
     /// Chunks whose copy is the front's content.
     pub(crate) valid: Vec<bool>,
+    /// Pages of chunks with pages that are not the front's content.
+    pub(crate) stale: Bits,
     /// Chunks with pages.
     pub(crate) has_pages: Vec<bool>,
     /// Chunks whose pages are to be given back once nobody reads an earlier tick.
@@ -230,6 +234,17 @@ impl Shared {
         }
     }
 
+    /// All pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.chunks * self.chunk_bytes / PAGE_BYTES
+    }
+
+    /// Pages of a chunk.
+    pub(crate) fn pages_of(&self, chunk: usize) -> Range<usize> {
+        let count = self.chunk_bytes / PAGE_BYTES;
+        chunk * count..(chunk + 1) * count
+    }
+
     /// Is this place where the master is, so that it needs no copy?
     pub(crate) fn is_home(&self, place: usize) -> bool {
         self.config.home == Home::Place(place)
@@ -288,6 +303,7 @@ impl Array {
         let chunk_bytes = checked(bytes, &places, &config)?;
         let chunks = bytes.div_ceil(chunk_bytes);
         let count = places.list().len();
+        let pages = chunks * chunk_bytes / PAGE_BYTES;
         let master = Store::new(chunks * chunk_bytes, chunk_bytes, &home(&places, &config))?;
         // SAFETY: zeroed memory of this store, which nobody else knows yet.
         fill(unsafe { memory::bytes_at_mut(master.base(), bytes) });
@@ -297,6 +313,7 @@ impl Array {
         let copies = || Copies {
             store: None,
             valid: vec![false; chunks],
+            stale: Bits::new(pages),
             has_pages: vec![false; chunks],
             gone: Vec::new(),
         };
@@ -317,7 +334,7 @@ impl Array {
                 epoch: 1,
                 front: 0,
                 masters: [Some(master), None],
-                lags: vec![true; chunks],
+                lags: Bits::new(pages),
                 copies: (0..count).map(|_| copies()).collect(),
                 given_up: false,
                 figures: Figures::default(),
@@ -452,7 +469,6 @@ impl Array {
         let mut state = self.shared.state();
         let spare = 1 - state.front;
         state.masters[spare] = None;
-        state.lags.fill(true);
         Ok(())
     }
 

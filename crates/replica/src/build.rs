@@ -7,11 +7,12 @@
 
 use crate::array::{Shared, Turn, Which};
 use crate::error::Error;
-use crate::memory::{self, NoPages, Store};
+use crate::memory::{self, NoPages, PAGE_BYTES, Store};
 use crate::plan::{self, Means, Wish};
 use crate::report::Built;
 use hither_core::ids::NodeId;
 use hither_linux::{bind, sys};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -27,7 +28,8 @@ struct Job {
     next: AtomicUsize,
     /// The node is full: copies that need pages are left.
     is_full: AtomicBool,
-    done: Mutex<Vec<Wish>>,
+    /// With the bytes that were copied.
+    done: Mutex<Vec<(Wish, u64)>>,
     refused: Mutex<Option<NoPages>>,
 }
 
@@ -55,13 +57,14 @@ pub(crate) fn build(turn: &Turn, most_bytes: u64) -> Result<Built, Error> {
             .done
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        for wish in &done {
+        for (wish, bytes) in &done {
             let copies = &mut state.copies[wish.place];
+            copies.stale.clear(shared.pages_of(wish.chunk));
             copies.valid[wish.chunk] = true;
             copies.has_pages[wish.chunk] = true;
-            built.bytes += shared.chunk_bytes as u64;
+            built.bytes += bytes;
             if !wish.needs_pages {
-                built.again_bytes += shared.chunk_bytes as u64;
+                built.again_bytes += bytes;
             }
         }
         let refused = job.refused.into_inner();
@@ -227,14 +230,24 @@ fn copy_some(shared: &Shared, job: &Job, front: usize, base: usize) {
                 continue;
             }
         }
-        let offset = wish.chunk * shared.chunk_bytes;
-        // SAFETY: whole chunks of two stores that live as long as the array. The front is not written while
-        // this thread's caller has the turn; no reader finds the copy's address in a table, and none of an
-        // earlier tick is left.
-        unsafe { memory::copy_bytes(front + offset, base + offset, shared.chunk_bytes) };
-        let protocol = &shared.protocol;
-        protocol.set_copy(job.place, wish.chunk, base + offset);
-        done.push(*wish);
+        // What is stale; of new pages all.
+        let pages = shared.pages_of(wish.chunk);
+        let runs: Vec<Range<usize>> = match wish.needs_pages {
+            true => std::iter::once(pages).collect(),
+            false => shared.state().copies[job.place].stale.runs(pages).collect(),
+        };
+        let mut bytes = 0;
+        for run in runs {
+            let (offset, length) = (run.start * PAGE_BYTES, run.len() * PAGE_BYTES);
+            // SAFETY: pages of two stores that live as long as the array. The front is not written while this
+            // thread's caller has the turn; no reader finds the copy's address in a table, and none of an
+            // earlier tick is left.
+            unsafe { memory::copy_bytes(front + offset, base + offset, length) };
+            bytes += length as u64;
+        }
+        let address = base + wish.chunk * shared.chunk_bytes;
+        shared.protocol.set_copy(job.place, wish.chunk, address);
+        done.push((*wish, bytes));
     }
     let mut all = job.done.lock().unwrap_or_else(PoisonError::into_inner);
     all.append(&mut done);

@@ -16,8 +16,8 @@
 //!
 //! **Writing.** A [`Writer`] prepares the next epoch in a second master that no reader can see, and publishes it
 //! by one store. Chunks that it did not write keep their copies; copies of chunks that it wrote are stale, and
-//! readers find the master for these until [`Array::refresh`] or the keeper ([`Array::keep`]) has copied them
-//! again. Readers see whole epochs, in order: never a mixture, never an earlier one again.
+//! readers find the master for these until [`Array::refresh`] or the keeper ([`Array::keep`]) has copied the pages
+//! that were written. Readers see whole epochs, in order: never a mixture, never an earlier one again.
 //!
 //! **Limits.** Publishing never waits for readers. What comes after it does: the next writer, and the copies of
 //! what was written, wait until the readers of earlier ticks have let go, as their memory is used again. A
@@ -32,6 +32,8 @@
 mod account;
 #[cfg(not(loom))]
 mod array;
+#[cfg(not(loom))]
+mod bits;
 #[cfg(not(loom))]
 mod build;
 #[cfg(not(loom))]

@@ -10,7 +10,8 @@ use hither_linux::sys::{self, Access, Present, PrivateMemory};
 use std::ops::Range;
 
 /// Bytes of a page.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
+const PAGE: u64 = PAGE_BYTES as u64;
 /// Of a chunk's pages so many are asked where they are, evenly spread, the last included: the kernel fills a
 /// node up, so that pages from elsewhere come in runs.
 const ASKED: u64 = 16;

@@ -153,7 +153,7 @@ impl<'a> Guard<'a> {
         };
         let from = match is_complete {
             true => From::Copy,
-            false => self.from_master(),
+            false => self.master_is(),
         };
         if from != From::Copy {
             (0..shared.chunks).for_each(|chunk| shared.accounts.warm(place, chunk));
@@ -172,7 +172,7 @@ impl<'a> Guard<'a> {
             || shared.protocol.is_complete(self.tick, self.reader.place)
     }
 
-    fn from_master(&self) -> From {
+    fn master_is(&self) -> From {
         match self.reader.shared.is_home(self.reader.place) {
             true => From::Home,
             false => From::Remote,
@@ -216,7 +216,7 @@ impl<'a> Guard<'a> {
         let address = shared.protocol.address(self.tick, place, chunk);
         let in_master = shared.protocol.master(self.tick) + chunk * shared.chunk_bytes;
         let from = match address == in_master {
-            true => self.from_master(),
+            true => self.master_is(),
             false => From::Copy,
         };
         let accounts = &shared.accounts;

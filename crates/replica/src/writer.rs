@@ -1,23 +1,23 @@
 //! Writing: the next epoch is prepared where no reader can see it, and published at once.
 
 use crate::array::{Turn, home};
+use crate::bits::Bits;
 use crate::error::Error;
-use crate::memory::{self, Store};
+use crate::memory::{self, PAGE_BYTES, Store};
 use std::ops::Range;
 
 /// Prepares an epoch; dropped without [`Writer::publish`], nothing has happened.
 pub struct Writer {
     turn: Turn,
-    /// Chunks that were written.
-    touched: Vec<bool>,
+    /// Pages that were written.
+    touched: Bits,
     /// First addresses of the front and of the master that is written.
     bases: (usize, usize),
 }
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let touched = self.touched.iter().filter(|touched| **touched).count();
-        write!(f, "Writer {{ {touched} chunks written }}")
+        write!(f, "Writer {{ {} pages written }}", self.touched.count())
     }
 }
 
@@ -31,12 +31,12 @@ impl Writer {
             let bytes = shared.chunks * shared.chunk_bytes;
             let nodes = home(&shared.places, &shared.config);
             state.masters[spare] = Some(Store::new(bytes, shared.chunk_bytes, &nodes)?);
-            state.lags.fill(true);
+            state.lags.set(0..shared.pages());
         }
         let bases = state.front_and_spare(0).unwrap_or_default();
         drop(state);
         Ok(Self {
-            touched: vec![false; shared.chunks],
+            touched: Bits::new(shared.pages()),
             bases,
             turn,
         })
@@ -85,30 +85,33 @@ impl Writer {
         }
     }
 
-    /// Brings chunks of a range up to date, and notes that they are written. What is overwritten whole needs no
+    /// Brings pages of a range up to date, and notes that they are written. What is overwritten whole needs no
     /// bytes of before.
     fn touch(&mut self, range: &Range<usize>, overwrites: bool) {
-        let shared = &self.turn.0;
-        let size = shared.chunk_bytes;
-        let mut state = shared.state();
-        for chunk in range.start / size..range.end.div_ceil(size) {
-            let (first, end) = (chunk * size, ((chunk + 1) * size).min(shared.bytes));
-            let is_whole = overwrites && range.start <= first && end <= range.end;
-            if !self.touched[chunk] && state.lags[chunk] && !is_whole {
-                self.catch_up(chunk);
-                state.lags[chunk] = false;
+        let mut state = self.turn.0.state();
+        let pages = range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES);
+        let whole = match overwrites {
+            true => {
+                let start = range.start.div_ceil(PAGE_BYTES);
+                start..(range.end / PAGE_BYTES).max(start)
             }
-            self.touched[chunk] = true;
+            false => pages.start..pages.start,
+        };
+        for run in state.lags.runs(pages.clone()) {
+            self.catch_up(run.start..run.end.min(whole.start.max(run.start)));
+            self.catch_up(run.start.max(whole.end).min(run.end)..run.end);
         }
+        state.lags.clear(pages.clone());
+        drop(state);
+        self.touched.set(pages);
     }
 
-    /// Copies a chunk from the front.
-    fn catch_up(&self, chunk: usize) {
-        let shared = &self.turn.0;
-        let offset = chunk * shared.chunk_bytes;
+    /// Copies pages from the front.
+    fn catch_up(&self, pages: Range<usize>) {
         let (front, spare) = self.bases;
-        // SAFETY: whole chunks of two masters; the front is only read, and the other one is this writer's.
-        unsafe { memory::copy_bytes(front + offset, spare + offset, shared.chunk_bytes) };
+        let offset = pages.start * PAGE_BYTES;
+        // SAFETY: pages of two masters; the front is only read, and the other one is this writer's.
+        unsafe { memory::copy_bytes(front + offset, spare + offset, pages.len() * PAGE_BYTES) };
     }
 
     /// Makes it the current epoch, and returns its number. Never waits for readers.
@@ -118,26 +121,23 @@ impl Writer {
     pub fn publish(self) -> Result<u64, Error> {
         let shared = &self.turn.0;
         shared.check()?;
-        for chunk in 0..shared.chunks {
-            let lags = shared.state().lags[chunk];
-            if lags && !self.touched[chunk] {
-                self.catch_up(chunk);
-            }
-        }
+        // What was not written is as before; written pages do not lag.
+        let lags = std::mem::replace(&mut shared.state().lags, Bits::new(shared.pages()));
+        lags.runs(0..shared.pages())
+            .for_each(|run| self.catch_up(run));
         let mut state = shared.state();
-        let size = shared.chunk_bytes as u64;
-        let mut stale = 0;
         let is_given_up = state.given_up;
-        for (chunk, touched) in self.touched.iter().enumerate() {
-            state.lags[chunk] = *touched;
-            if !touched {
-                continue;
+        let written = self.touched.count() * PAGE_BYTES as u64;
+        let in_chunk = shared.chunk_bytes / PAGE_BYTES;
+        let mut stale = 0;
+        state.lags.join(&self.touched);
+        state.figures.written_bytes += written;
+        for (place, copies) in state.copies.iter_mut().enumerate() {
+            copies.stale.join(&self.touched);
+            for run in self.touched.runs(0..shared.pages()) {
+                copies.valid[run.start / in_chunk..run.end.div_ceil(in_chunk)].fill(false);
             }
-            state.figures.written_bytes += size;
-            for (place, copies) in state.copies.iter_mut().enumerate() {
-                copies.valid[chunk] = false;
-                stale += u64::from(!shared.is_home(place)) * size;
-            }
+            stale += u64::from(!shared.is_home(place)) * written;
         }
         if is_given_up {
             // What copying would have cost, so that the rule can tell whether copies should come back.
@@ -165,8 +165,6 @@ impl Drop for Writer {
             return;
         }
         let mut state = shared.state();
-        for (lags, touched) in state.lags.iter_mut().zip(&self.touched) {
-            *lags |= touched;
-        }
+        state.lags.join(&self.touched);
     }
 }

@@ -204,7 +204,6 @@ class ReplicatedBytes:
         chunk: int,
         readers: int,
         copies: int,
-        partial: bool,
         interleave: bool,
     ) -> Self: ...
     def read(self, place: int | None = None) -> ReplicatedView: ...

@@ -75,7 +75,7 @@ class Replicated:
         #: The same.
         self.dtype: np.dtype = array.dtype
         self._bytes = ReplicatedBytes(
-            array.reshape(-1).view("u1"), budget, chunk or 0, readers, copies or 0, False, interleave
+            array.reshape(-1).view("u1"), budget, chunk or 0, readers, copies or 0, interleave
         )
         if keep is not None:
             self._bytes.keep(keep)

@@ -182,7 +182,8 @@ fn what_is_written_is_stale_at_its_chunks_alone() {
     };
     check(&mut reader);
     let built = array.refresh(SOON).unwrap();
-    assert_eq!((built.bytes, built.again_bytes), (9 << 16, 9 << 16));
+    // Two pages and one, at three places.
+    assert_eq!((built.bytes, built.again_bytes), (9 << 12, 9 << 12));
     check(&mut reader);
     // Abandoned: nothing has happened, and the next epoch is whole all the same.
     let mut writer = array.write().unwrap();
@@ -230,4 +231,58 @@ fn partial_copies_are_of_what_two_places_read() {
     let after = array.report().unwrap();
     assert_eq!(after.local_bytes - before.local_bytes, 2 << 16);
     assert_eq!(after.remote_bytes - before.remote_bytes, 2 << 16);
+}
+
+/// Random writes, abandoned ones, refreshes, collapses and trims against a plain array.
+#[test]
+fn pages_that_were_written_are_all_that_is_copied_again() {
+    let bytes = (4 << 16) - 77;
+    let config = Config {
+        chunk_bytes: 1 << 16,
+        ..Config::default()
+    };
+    let array = Array::filled(bytes, four_places(), config, |_| {}).unwrap();
+    let mut plain = vec![0u8; bytes];
+    let mut readers: Vec<_> = (0..4)
+        .map(|place| array.reader_at(place).unwrap())
+        .collect();
+    let mut random = hither_workloads::random::Random::new(34);
+    let mut draw = |below: usize| random.below(below as u64) as usize;
+    for turn in 0..400u32 {
+        match draw(10) {
+            0..7 => {
+                let mut writer = array.write().unwrap();
+                let mut next = plain.clone();
+                for _ in 0..=draw(3) {
+                    let start = draw(bytes);
+                    let length = draw((bytes - start).min(30_000) + 1);
+                    let data = vec![draw(256) as u8; length];
+                    next[start..start + length].copy_from_slice(&data);
+                    if draw(2) == 0 {
+                        writer.write(start, &data).unwrap();
+                    } else {
+                        let slice = writer.bytes_mut(start..start + length).unwrap();
+                        slice.copy_from_slice(&data);
+                    }
+                }
+                if draw(5) > 0 {
+                    writer.publish().unwrap();
+                    plain = next;
+                }
+            }
+            7..9 => {
+                let built = array.refresh(SOON).unwrap();
+                assert!(built.refused.is_empty(), "{built:?}");
+                assert_eq!(array.report().unwrap().copies, (12, 12));
+            }
+            _ if draw(2) == 0 => array.collapse(SOON).unwrap(),
+            _ => array.trim(SOON).unwrap(),
+        }
+        for reader in &mut readers {
+            let guard = reader.read().unwrap();
+            assert!(guard.whole() == plain, "turn {turn}");
+            let pieces: Vec<&[u8]> = guard.pieces(0..bytes).collect();
+            assert!(pieces.concat() == plain, "turn {turn}");
+        }
+    }
 }
