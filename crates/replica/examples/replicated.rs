@@ -9,7 +9,8 @@
 //!
 //! The checksum depends on the arguments alone: it is the same with copies and without.
 
-use hither_replica::{Config, Plain, Replicated, Report as Told, TypedGuard, Which};
+use hither_replica::forecast::{Demand, Sharing, forecast};
+use hither_replica::{Config, Places, Plain, Replicated, Report as Told, TypedGuard, Which};
 use hither_workloads::cli::{self, Args, Failure, Operand, Opt, Program, Report};
 use hither_workloads::memory::{Placement, Region};
 use hither_workloads::random::{Random, STEP, mix};
@@ -155,6 +156,23 @@ impl Copies {
         }
         Ok(array)
     }
+
+    /// What is to be expected of copies, by the kernel's distances alone.
+    fn forecast(&self, bytes: usize) -> Result<Option<String>, Failure> {
+        if self.config.is_none() {
+            return Ok(None);
+        }
+        let demand = Demand {
+            bytes: bytes as u64,
+            shared_bytes: bytes as u64,
+            sharing: Sharing::Shared,
+            written_per_read: 0.0,
+            compute_ns_per_byte: 0.0,
+            home: 0,
+        };
+        let figures = Places::figures_here().map_err(failed)?;
+        Ok(Some(forecast(&figures, &demand).sentence))
+    }
 }
 
 fn failed(error: hither_replica::Error) -> Failure {
@@ -242,6 +260,10 @@ fn shared(args: &Args, copies: &Copies) -> Result<Report, Failure> {
             "points_read",
             points.len() as u64 * team.threads() as u64 * rounds,
         );
+    let report = match copies.forecast(mb << 20)? {
+        Some(sentence) => report.line("forecast", sentence),
+        None => report,
+    };
     let report = told(
         report,
         array

@@ -1,6 +1,7 @@
 //! Places that may have a copy, and which of them is nearest to a CPU.
 
 use crate::error::Error;
+use crate::forecast::Figures;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::{CpuSet, NodeSet};
 use hither_linux::topology::{Node, Topology};
@@ -78,6 +79,23 @@ impl Places {
         let all: Vec<f64> = pairs.map(f64::from).collect();
         let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
         Self::checked(list, nearest, mean, false)
+    }
+
+    /// Figures of this machine for [`crate::forecast`], by position of node. The kernel tells distances but
+    /// neither latencies nor bandwidths: a machine description knows more
+    /// ([`Figures::of_machine`](crate::forecast::Figures::of_machine)).
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn figures_here() -> Result<Figures, Error> {
+        let topology = Topology::read_layout(&Root::host())?;
+        let here = bind::here()?;
+        let cpus = topology.nodes.iter().map(|node| node.cpus.len()).collect();
+        let free = |node: &Node| here.memory_bytes(&[node.id].into_iter().collect()).1;
+        Ok(Figures {
+            free_bytes: topology.nodes.iter().map(free).collect(),
+            ..Figures::of_distances(cpus, &topology.distances)
+        })
     }
 
     /// Places that the caller chooses, several of them on one node if wanted: so that a machine with one node
@@ -197,6 +215,26 @@ mod tests {
             assert_eq!(Some(row[at(fewer.list()[near].node)]), least);
         }
         assert!(with_several >= 2, "{with_several} machines");
+    }
+
+    #[test]
+    fn this_machine_has_a_forecast() {
+        use crate::forecast::{Demand, Sharing, forecast};
+        let figures = Places::figures_here().unwrap();
+        let with_cpus = figures.cpus.iter().filter(|count| **count > 0).count();
+        let demand = Demand {
+            bytes: 1 << 20,
+            shared_bytes: 1 << 20,
+            sharing: Sharing::Shared,
+            written_per_read: 0.0,
+            compute_ns_per_byte: 0.0,
+            home: 0,
+        };
+        let found = forecast(&figures, &demand);
+        assert_eq!(found.copy_bytes, (with_cpus as u64 - 1) << 20);
+        if with_cpus == 1 {
+            assert!(found.sentence.contains("nothing is remote"));
+        }
     }
 
     #[test]
