@@ -395,7 +395,8 @@ impl Array {
         Reader::new(&self.shared, place)
     }
 
-    /// Prepares the next epoch; waits for its turn and for readers of earlier epochs as long as it takes.
+    /// Prepares the next epoch; waits for its turn and for readers of earlier epochs as long as it takes: for ever,
+    /// where the calling thread itself holds a guard of one.
     ///
     /// # Errors
     /// No memory for a second master, or this is a child after `fork`.

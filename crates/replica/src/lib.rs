@@ -28,6 +28,8 @@
 //! [`protocol`] has the memory orderings and is tried by loom; [`rule`] and [`forecast`] decide and are pure.
 //! `docs/replication.md` is the manual.
 
+#![cfg_attr(loom, allow(dead_code))]
+
 #[cfg(not(loom))]
 mod account;
 #[cfg(not(loom))]
