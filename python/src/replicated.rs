@@ -62,7 +62,7 @@ pub struct ReplicatedBytes {
 #[pymethods]
 impl ReplicatedBytes {
     #[new]
-    #[pyo3(signature = (source, budget, chunk, readers, copies, interleave))]
+    #[pyo3(signature = (source, budget, chunk, readers, copies, interleave, huge))]
     fn new(
         source: &Bound<'_, PyAny>,
         budget: Option<u64>,
@@ -70,6 +70,7 @@ impl ReplicatedBytes {
         readers: usize,
         copies: usize,
         interleave: bool,
+        huge: bool,
     ) -> PyResult<Self> {
         let span = Span::of(source)?;
         let usual = Config::default();
@@ -82,6 +83,7 @@ impl ReplicatedBytes {
             chunk_bytes: chunk,
             budget_bytes: budget,
             max_readers: readers,
+            huge,
             ..usual
         };
         let made = source.py().detach(|| {

@@ -192,6 +192,9 @@
 // Without it the master is on the first node, which needs no copy.
 #define HITHER_REPLICATED_INTERLEAVE 2
 
+// `flags` of a replicated array: pages of 2 MiB for master and copies, where there are any free.
+#define HITHER_REPLICATED_HUGE 4
+
 // In struct hither_residency: the kernel does not tell.
 #define HITHER_UNKNOWN 18446744073709551615ull
 
@@ -307,7 +310,7 @@ struct hither_replicated_config {
   // Bytes that are copied, and are stale, at once: a power of two from 64 KiB to 1 GiB. 0: 2 MiB; of arrays
   // below 16 MiB 64 KiB.
   uint32_t chunk_bytes;
-  // HITHER_REPLICATED_PARTIAL and HITHER_REPLICATED_INTERLEAVE. Unknown bits are refused.
+  // HITHER_REPLICATED_PARTIAL, HITHER_REPLICATED_INTERLEAVE and HITHER_REPLICATED_HUGE. Unknown bits are refused.
   uint32_t flags;
   // Readers at one time: 1 to 16384. 0: 256.
   uint32_t readers;

@@ -131,6 +131,8 @@ pub const HITHER_REPLICATED_PARTIAL: u32 = 1;
 /// `flags` of a replicated array: the master is spread over all nodes page by page, and each gets copies.
 /// Without it the master is on the first node, which needs no copy.
 pub const HITHER_REPLICATED_INTERLEAVE: u32 = 2;
+/// `flags` of a replicated array: pages of 2 MiB for master and copies, where there are any free.
+pub const HITHER_REPLICATED_HUGE: u32 = 4;
 /// In struct hither_residency: the kernel does not tell.
 pub const HITHER_UNKNOWN: u64 = 18446744073709551615;
 /// Size in bytes of struct hither_config as of version 0.1.

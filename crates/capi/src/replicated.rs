@@ -4,8 +4,8 @@ use crate::arrays;
 use crate::calls::write_text;
 use crate::constants::{
     HITHER_E2BIG, HITHER_EAGAIN, HITHER_EBUSY, HITHER_EFAULT, HITHER_EFORK, HITHER_EINVAL,
-    HITHER_ENOMEM, HITHER_ETIMEDOUT, HITHER_OK, HITHER_REPLICATED_INTERLEAVE,
-    HITHER_REPLICATED_PARTIAL,
+    HITHER_ENOMEM, HITHER_ETIMEDOUT, HITHER_OK, HITHER_REPLICATED_HUGE,
+    HITHER_REPLICATED_INTERLEAVE, HITHER_REPLICATED_PARTIAL,
 };
 use crate::failure::{Failure, Outcome, number};
 use crate::lifetime;
@@ -40,7 +40,8 @@ pub unsafe extern "C" fn hither_replicated_create(
         lifetime::begin()?;
         // SAFETY: as the caller of this function vouches.
         let asked = unsafe { asked(config, size)? };
-        let known = HITHER_REPLICATED_PARTIAL | HITHER_REPLICATED_INTERLEAVE;
+        let known =
+            HITHER_REPLICATED_PARTIAL | HITHER_REPLICATED_INTERLEAVE | HITHER_REPLICATED_HUGE;
         if asked.flags & !known != 0 {
             return invalid(format!(
                 "flags has the unknown bits {:#x}: clear them",
@@ -376,6 +377,7 @@ fn settings(asked: &HitherReplicatedConfig) -> Config {
             readers => readers as usize,
         },
         workers: asked.workers as usize,
+        huge: asked.flags & HITHER_REPLICATED_HUGE != 0,
         costs: None,
     }
 }

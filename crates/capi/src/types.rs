@@ -165,7 +165,7 @@ pub struct HitherReplicatedConfig {
     /// Bytes that are copied, and are stale, at once: a power of two from 64 KiB to 1 GiB. 0: 2 MiB; of arrays
     /// below 16 MiB 64 KiB.
     pub chunk_bytes: u32,
-    /// HITHER_REPLICATED_PARTIAL and HITHER_REPLICATED_INTERLEAVE. Unknown bits are refused.
+    /// HITHER_REPLICATED_PARTIAL, HITHER_REPLICATED_INTERLEAVE and HITHER_REPLICATED_HUGE. Unknown bits are refused.
     pub flags: u32,
     /// Readers at one time: 1 to 16384. 0: 256.
     pub readers: u32,

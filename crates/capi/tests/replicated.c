@@ -45,7 +45,7 @@ static void creating(void) {
   newer.more[7] = 1;
   REFUSED(HITHER_E2BIG, hither_replicated_create(1, &newer.known, sizeof newer));
   REFUSED(HITHER_EINVAL, create(0, 4096)); /* chunk_bytes */
-  REFUSED(HITHER_EINVAL, create(1, 4));    /* flags */
+  REFUSED(HITHER_EINVAL, create(1, 8));    /* flags */
   REFUSED(HITHER_EINVAL, create(2, 1 << 20)); /* readers */
   REFUSED(HITHER_EINVAL, create(4, 65));   /* copies */
 }

@@ -12,7 +12,7 @@
 use hither_replica::forecast::{Demand, Sharing, forecast};
 use hither_replica::{Config, Places, Plain, Replicated, Report as Told, TypedGuard, Which};
 use hither_workloads::cli::{self, Args, Failure, Operand, Opt, Program, Report};
-use hither_workloads::memory::{Placement, Region};
+use hither_workloads::memory::{HUGE, Placement, Region};
 use hither_workloads::random::{Random, STEP, mix};
 use hither_workloads::team::{Member, Team, part};
 use hither_workloads::zipf::Zipf;
@@ -103,6 +103,7 @@ const PROGRAM: Program = Program {
             default: "0",
             help: "size of what is copied at once; 0 chooses",
         },
+        HUGE,
         cli::PIN,
         cli::NO_PIN,
     ],
@@ -143,6 +144,7 @@ impl Copies {
             which,
             chunk_bytes,
             max_readers: 1024,
+            huge: args.has(HUGE.name),
             ..Config::default()
         });
         Ok(Self { config, is_before })
@@ -187,6 +189,14 @@ fn run(args: &Args) -> Result<Report, Failure> {
     }
 }
 
+/// The plain array has the pages that copies have.
+fn placement(args: &Args) -> Placement {
+    Placement {
+        node: None,
+        huge: args.has(HUGE.name),
+    }
+}
+
 fn told(report: Report, told: Option<Told>) -> Report {
     let Some(told) = told else {
         return report;
@@ -206,7 +216,7 @@ fn shared(args: &Args, copies: &Copies) -> Result<Report, Failure> {
     let mb = args.number("mb", 1..=1 << 18)? as usize;
     let rounds = args.number("rounds", 1..=1 << 32)?;
     let started = Instant::now();
-    let mut region = Region::new(mb << 20, Placement::default())?;
+    let mut region = Region::new(mb << 20, placement(args))?;
     let (points, _) = region.words_mut().as_chunks_mut::<8>();
     points
         .iter_mut()
@@ -380,7 +390,7 @@ fn table(args: &Args, copies: &Copies) -> Result<Report, Failure> {
         zipf: Zipf::new(keys, args.number("skew", 0..=300)? as f64 / 100.0),
     };
     let started = Instant::now();
-    let mut region = Region::new(mb << 20, Placement::default())?;
+    let mut region = Region::new(mb << 20, placement(args))?;
     let (entries, _) = region.words_mut().as_chunks_mut::<16>();
     for rank in 0..load.keys {
         insert(entries, key(rank));

@@ -71,6 +71,9 @@ pub struct Config {
     pub max_readers: usize,
     /// Threads that copy for a place; 0: one for each of its CPUs, 4 at most, as few CPUs use up a controller.
     pub workers: usize,
+    /// Pages of 2 MiB for master and copies, where there are any free; else those that the system chooses.
+    /// Compare with a run whose plain memory has huge pages as well.
+    pub huge: bool,
     /// What a byte costs, for the rule; `None`: by distances.
     pub costs: Option<ByteCosts>,
 }
@@ -85,6 +88,7 @@ impl Default for Config {
             reserve_bytes: None,
             max_readers: 256,
             workers: 0,
+            huge: false,
             costs: None,
         }
     }
@@ -304,7 +308,8 @@ impl Array {
         let chunks = bytes.div_ceil(chunk_bytes);
         let count = places.list().len();
         let pages = chunks * chunk_bytes / PAGE_BYTES;
-        let master = Store::new(chunks * chunk_bytes, chunk_bytes, &home(&places, &config))?;
+        let nodes = home(&places, &config);
+        let master = Store::new(chunks * chunk_bytes, chunk_bytes, &nodes, config.huge)?;
         // SAFETY: zeroed memory of this store, which nobody else knows yet.
         fill(unsafe { memory::bytes_at_mut(master.base(), bytes) });
         let readers = config.max_readers;

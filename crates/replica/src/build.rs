@@ -157,7 +157,12 @@ fn jobs(shared: &Shared, taken: Vec<Wish>) -> Result<(Vec<Job>, usize), Error> {
         if store.is_none() {
             let bytes = shared.chunks * shared.chunk_bytes;
             let nodes = [one.node].into_iter().collect();
-            *store = Some(Store::new(bytes, shared.chunk_bytes, &nodes)?);
+            *store = Some(Store::new(
+                bytes,
+                shared.chunk_bytes,
+                &nodes,
+                shared.config.huge,
+            )?);
         }
         jobs.push(Job {
             place,

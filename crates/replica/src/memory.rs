@@ -35,9 +35,22 @@ impl Store {
     ///
     /// Not `bind`: where bound memory is not to be had the kernel ends a process. Whether pages came from the
     /// nodes is looked at after ([`Part::populate_on`]).
-    pub(crate) fn new(bytes: usize, chunk_bytes: usize, nodes: &NodeSet) -> Result<Self, Error> {
+    ///
+    /// With `huge` in pages of 2 MiB, where the kernel has them and some are free.
+    pub(crate) fn new(
+        bytes: usize,
+        chunk_bytes: usize,
+        nodes: &NodeSet,
+        huge: bool,
+    ) -> Result<Self, Error> {
         let wanted = format!("{bytes} bytes cannot be mapped for a replicated array");
-        let memory = PrivateMemory::unadvised(bytes).map_err(Error::system(wanted))?;
+        let advised = huge.then(|| PrivateMemory::new(bytes, true));
+        // A kernel without huge pages refuses the advice.
+        let memory = match advised {
+            Some(Ok(memory)) => Ok(memory),
+            _ => PrivateMemory::unadvised(bytes),
+        };
+        let memory = memory.map_err(Error::system(wanted))?;
         let mode = match nodes.len() {
             1 => Mode::Preferred,
             _ => Mode::Interleave,
@@ -146,7 +159,8 @@ mod tests {
 
     #[test]
     fn chunks_come_and_go() {
-        let store = Store::new(3 << 16, 1 << 16, &[NodeId(0)].into_iter().collect()).unwrap();
+        let store =
+            Store::new(3 << 16, 1 << 16, &[NodeId(0)].into_iter().collect(), false).unwrap();
         let pages =
             || bind::range::residency(store.base() as u64..store.address(3) as u64).unwrap();
         assert_eq!(pages().absent, 48);
@@ -158,7 +172,8 @@ mod tests {
 
     #[test]
     fn pages_of_another_node_are_refused_and_given_back() {
-        let store = Store::new(1 << 16, 1 << 16, &[NodeId(0)].into_iter().collect()).unwrap();
+        let store =
+            Store::new(1 << 16, 1 << 16, &[NodeId(0)].into_iter().collect(), false).unwrap();
         let refused = store.part(0).populate_on(NodeId(7)).unwrap_err();
         assert_eq!(refused.0, "node 7 is full: pages came from node 0");
         let range = store.base() as u64..store.address(1) as u64;
@@ -168,7 +183,7 @@ mod tests {
     #[test]
     fn nodes_that_are_not_there_are_an_error() {
         let nowhere = [NodeId(1000)].into_iter().collect();
-        let error = Store::new(1 << 16, 1 << 16, &nowhere)
+        let error = Store::new(1 << 16, 1 << 16, &nowhere, false)
             .unwrap_err()
             .to_string();
         assert!(

@@ -30,7 +30,12 @@ impl Writer {
         if state.masters[spare].is_none() {
             let bytes = shared.chunks * shared.chunk_bytes;
             let nodes = home(&shared.places, &shared.config);
-            state.masters[spare] = Some(Store::new(bytes, shared.chunk_bytes, &nodes)?);
+            state.masters[spare] = Some(Store::new(
+                bytes,
+                shared.chunk_bytes,
+                &nodes,
+                shared.config.huge,
+            )?);
             state.lags.set(0..shared.pages());
         }
         let bases = state.front_and_spare(0).unwrap_or_default();

@@ -48,6 +48,7 @@ class Replicated:
     copies: so many places on the first node, to try a program on a machine with one; None, a place
         on each node.
     interleave: the master is spread over all nodes, and each gets a copy.
+    huge: pages of 2 MiB for master and copies, where there are any free.
     keep: a thread makes copies, makes them again after writes and gives them up where writes
         dominate, at least each so many seconds; None, only :meth:`refresh` makes them.
 
@@ -63,6 +64,7 @@ class Replicated:
         readers: int = 256,
         copies: int | None = None,
         interleave: bool = False,
+        huge: bool = False,
         keep: float | None = None,
     ) -> None:
         array = np.ascontiguousarray(values)
@@ -75,7 +77,7 @@ class Replicated:
         #: The same.
         self.dtype: np.dtype = array.dtype
         self._bytes = ReplicatedBytes(
-            array.reshape(-1).view("u1"), budget, chunk or 0, readers, copies or 0, interleave
+            array.reshape(-1).view("u1"), budget, chunk or 0, readers, copies or 0, interleave, huge
         )
         if keep is not None:
             self._bytes.keep(keep)

@@ -118,6 +118,7 @@ fn reads_are_served_before_copies_are_there_and_local_after() {
     let bytes = 9 << 20;
     let config = Config {
         chunk_bytes: 1 << 20,
+        huge: true,
         ..Config::default()
     };
     let fill = |all: &mut [u8]| {
