@@ -98,7 +98,7 @@ python: setup
 model: MODEL := --config profile.release.package.hither-core.opt-level=0 --config profile.release.debug=false
 model: setup
 	@$(STEP) 'model: loom' $(IDLE) env RUSTFLAGS='--cfg loom' \
-		cargo test --quiet --release $(MODEL) --package hither-mover --lib --target-dir target/loom
+		cargo test --quiet --release $(MODEL) --package hither-mover --package hither-replica --lib --target-dir target/loom
 	@$(STEP) 'model: shuttle' $(IDLE) env RUSTFLAGS='--cfg shuttle' \
 		cargo test --quiet --release $(MODEL) --package hither-mover --lib --target-dir target/shuttle
 

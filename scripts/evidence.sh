@@ -126,7 +126,7 @@ set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec 
   "daemon-kills|hither daemon killed 100 times while it moves pages of two programs, then undone by the next one: pages by node, and the checksums and longest gaps of the programs and of one that is left alone, in the laboratory|\
 set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 500000000\" 2> /dev/null"
   "guard|a program that grows on a node that another has filled: alone, under the policies guard and auto, in the laboratory|\
-for policy in '' guard auto; do echo \"policy: \${policy:-none}\"; $full -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/guard-guest.sh 380 200 100 \$policy\" 2> /dev/null || true; done"
+for policy in '' guard auto; do echo \"policy: \${policy:-none}\"; $full -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/guard-guest.sh 360 200 100 \$policy\" 2> /dev/null || true; done"
   "vm|a virtual machine as a program on a machine of two tiers, without hither and under the policy tiers, in the laboratory|\
 set -o pipefail; for options in '' '--policy tiers'; do scripts/vm/run.sh target/release \$options 2> /dev/null; done"
   "quickstart|every step of docs/quickstart.md with its output compared, by a PMU's evidence and without a PMU, in the laboratory|\

@@ -8,7 +8,10 @@ cd /tmp
 cp "$(command -v grow)" old && cp old new
 ./old --mb "$1" --first-node 0 --hold 8 > old.out &
 old=$!
-until [ "$(awk '/RssAnon/ { print $2 }' /proc/$old/status)" -gt $(($1 * 1020)) ]; do sleep 0.05; done
+until [ "$(awk '/RssAnon/ { print $2 }' /proc/$old/status)" -gt $(($1 * 1020)) ]; do
+  kill -0 $old
+  sleep 0.05
+done
 free() { awk '/MemFree/ { print $4 / 1024 }' /sys/devices/system/node/node0/meminfo; }
 echo "before: $(free) MiB of node 0 are free"
 guard=

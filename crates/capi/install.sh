@@ -18,6 +18,7 @@ install -d "$root$libdir/pkgconfig" "$root$includedir" "$root$mandir/man3" "$roo
 "$here/link.sh" "$archive" "$root$libdir"
 install -m 644 "$archive" "$root$libdir/libhither.a"
 install -m 644 "$here/include/hither.h" "$root$includedir/hither.h"
+install -m 644 "$here/include/hither.hpp" "$root$includedir/hither.hpp"
 sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|$libdir|; s|@INCLUDEDIR@|$includedir|" \
   -e "s|@VERSION@|$version|" "$here/hither.pc.in" > "$root$libdir/pkgconfig/hither.pc"
 chmod 644 "$root$libdir/pkgconfig/hither.pc"

@@ -10,11 +10,12 @@ use std::path::Path;
 pub const PATH: &str = "crates/capi/include/hither.h";
 
 /// The files that define the interface, in the order of the header.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     "constants.rs",
     "types.rs",
     "calls.rs",
     "placement.rs",
+    "replicated.rs",
     "opting.rs",
 ];
 
@@ -50,6 +51,8 @@ pub fn text(root: &Path) -> Result<String> {
         ("HitherRequest", "hither_request"),
         ("HitherConfig", "hither_config"),
         ("HitherResidency", "hither_residency"),
+        ("HitherReplicatedConfig", "hither_replicated_config"),
+        ("HitherView", "hither_view"),
     ]
     .map(|(rust, c)| (rust.to_owned(), c.to_owned()))
     .into();

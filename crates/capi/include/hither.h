@@ -37,13 +37,13 @@
 // The structure is larger than the library knows, and what it does not know is not zero.
 #define HITHER_E2BIG -7
 
-// The handle names no open mover of this process.
+// The handle names no open mover, replicated array or reader of this process.
 #define HITHER_EBADF -9
 
 // This is a child after fork(): the mover belongs to the parent.
 #define HITHER_EFORK -10
 
-// All requests of the mover are in use: retrieve or free some.
+// All requests of the mover, or all readers, are in use: retrieve, free or close some.
 #define HITHER_EAGAIN -11
 
 // The system has no memory, descriptor or thread to give.
@@ -52,7 +52,7 @@
 // A pointer that must not be NULL is.
 #define HITHER_EFAULT -14
 
-// The request is submitted and not yet retrieved: it is not the caller's now.
+// Somebody uses it: a request is submitted and not yet retrieved, an array has readers.
 #define HITHER_EBUSY -16
 
 // An argument or a field of the request has no meaning.
@@ -60,6 +60,9 @@
 
 // The kernel cannot do it, or does not let this process; hither_last_error() says what it takes.
 #define HITHER_ENOSYS -38
+
+// What it waited for did not happen in time; hither_last_error() says what that was.
+#define HITHER_ETIMEDOUT -110
 
 // No daemon answers; hither_last_error() says where it was looked for.
 #define HITHER_ECONNREFUSED -111
@@ -181,6 +184,17 @@
 // `flags` of hither_bind_range(): pages that are there go where the policy wants them.
 #define HITHER_MOVE 1
 
+// `flags` of a replicated array: only what readers on two nodes or more have taken is copied, to those nodes.
+// hither_replicated_read() takes all of it where the copy is not complete.
+#define HITHER_REPLICATED_PARTIAL 1
+
+// `flags` of a replicated array: the master is spread over all nodes page by page, and each gets copies.
+// Without it the master is on the first node, which needs no copy.
+#define HITHER_REPLICATED_INTERLEAVE 2
+
+// `flags` of a replicated array: pages of 2 MiB for master and copies, where there are any free.
+#define HITHER_REPLICATED_HUGE 4
+
 // In struct hither_residency: the kernel does not tell.
 #define HITHER_UNKNOWN 18446744073709551615ull
 
@@ -284,6 +298,46 @@ struct hither_residency {
   uint64_t astray;
   // Those that are parts of huge pages; HITHER_UNKNOWN before Linux 6.7.
   uint64_t huge;
+};
+
+// Settings of a replicated array. Set it to zero first: zero is the default of every field, of those too that a
+// later version adds.
+struct hither_replicated_config {
+  // Most bytes of all copies together. 0: as much as nodes have free.
+  uint64_t budget_bytes;
+  // Bytes that stay free on each node. 0: a 32nd of what it has.
+  uint64_t reserve_bytes;
+  // Bytes that are copied, and are stale, at once: a power of two from 64 KiB to 1 GiB. 0: 2 MiB; of arrays
+  // below 16 MiB 64 KiB.
+  uint32_t chunk_bytes;
+  // HITHER_REPLICATED_PARTIAL, HITHER_REPLICATED_INTERLEAVE and HITHER_REPLICATED_HUGE. Unknown bits are refused.
+  uint32_t flags;
+  // Readers at one time: 1 to 16384. 0: 256.
+  uint32_t readers;
+  // Threads that copy for a node. 0: one for each of its CPUs, 4 at most.
+  uint32_t workers;
+  // 0: a place for each node with memory and CPUs. More: so many places on the first of them, to try a
+  // program on a machine with one node; up to 64.
+  uint32_t copies;
+  // A thread of the library makes copies, makes them again when something was written, and gives them up
+  // where writes dominate, at least each so many ms. 0: none does.
+  uint32_t keep_ms;
+};
+
+// An epoch that a reader holds.
+struct hither_view {
+  // All bytes in one piece.
+  const void *data;
+  // Where each chunk is; an entry may change to that of a copy with the same bytes.
+  const void *const *chunks;
+  // Length of the array.
+  uint64_t bytes;
+  // Which epoch: the first is 1.
+  uint64_t epoch;
+  // Byte i is in chunk i >> chunk_shift.
+  uint32_t chunk_shift;
+  // Is all of it on the reader's own node? 1 or 0.
+  uint32_t is_local;
 };
 
 #ifdef __cplusplus
@@ -488,6 +542,112 @@ int hither_where(const void *address,
                  uint64_t *nodes,
                  size_t node_count,
                  struct hither_residency *residency);
+
+// Makes an array of `bytes` zero bytes, of which each node with CPUs may have a copy. `config` may be NULL;
+// `size` is sizeof(struct hither_replicated_config) then as well. Threads read through
+// hither_replicated_reader(). Copies are made by hither_replicated_refresh(), or by a thread of the library
+// where `keep_ms` is set.
+//
+// Returns a number above 0 for the other calls. Errors: HITHER_EINVAL (0 bytes, size, an unknown flag, a value
+// out of range), HITHER_E2BIG (a field is set that this version of the library does not know), HITHER_ENOMEM,
+// HITHER_EFORK.
+int hither_replicated_create(size_t bytes,
+                             const struct hither_replicated_config *config,
+                             size_t size);
+
+// Ends an array: its thread ends and its memory is given back. An epoch that is being prepared is lost.
+//
+// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (it has readers), HITHER_EFORK.
+int hither_replicated_destroy(int array);
+
+// Writes `bytes` bytes from `data` at `offset` of the array, and publishes them as the next epoch: readers see
+// all of them or none. Copies of the chunks that they are in are stale until they are made again. Waits at most
+// `timeout_ms` for other writers and for readers that hold an epoch before the current one; -1 for ever.
+//
+// Returns 0. Errors: HITHER_EFAULT, HITHER_EINVAL (the bytes end behind the array, a time below -1),
+// HITHER_ETIMEDOUT, HITHER_EBUSY (an epoch is prepared), HITHER_ENOMEM (no second master), HITHER_EBADF,
+// HITHER_EFORK.
+int hither_replicated_write(int array,
+                            size_t offset,
+                            const void *data,
+                            size_t bytes,
+                            int timeout_ms);
+
+// Prepares the next epoch: `*memory` is set to where the bytes of a range may be read and changed, as no reader
+// sees yet. May be called for several ranges before hither_replicated_publish(). Waits as
+// hither_replicated_write(), the first time. One thread at a time may prepare.
+//
+// Returns 0. Errors: as hither_replicated_write().
+int hither_replicated_prepare(int array,
+                              size_t offset,
+                              size_t bytes,
+                              int timeout_ms,
+                              void **memory);
+
+// Publishes what was prepared: readers find it from their next hither_replicated_read() on. Never waits for
+// readers. Memory of hither_replicated_prepare() is not the caller's any more.
+//
+// Returns 0. Errors: HITHER_EINVAL (nothing is prepared), HITHER_EBUSY (another thread prepares),
+// HITHER_EBADF, HITHER_EFORK.
+int hither_replicated_publish(int array);
+
+// Drops what was prepared: the current epoch stays.
+//
+// Returns 0. Errors: as hither_replicated_publish().
+int hither_replicated_abandon(int array);
+
+// Makes copies that are missing or stale, by threads on all nodes at once, and returns when they are there.
+// Readers read meanwhile. What finds no room on its node, or no budget, is left: readers there use the master,
+// and hither_replicated_report() says so. Waits for readers as hither_replicated_write().
+//
+// Returns 0. Errors: HITHER_ETIMEDOUT, HITHER_EINVAL, HITHER_ENOMEM, HITHER_EBADF, HITHER_EFORK.
+int hither_replicated_refresh(int array,
+                              int timeout_ms);
+
+// Gives all copies up, and their memory back once no reader holds them.
+//
+// Returns 0. Errors: HITHER_ETIMEDOUT (a reader holds them: memory is given back by the next write or refresh),
+// HITHER_EINVAL, HITHER_EBADF, HITHER_EFORK.
+int hither_replicated_collapse(int array,
+                               int timeout_ms);
+
+// Writes to `text` what an array did: copies, memory, what was read locally, what was refused and why. At most
+// `size` bytes are written, a final zero included. `text` may be NULL where `size` is 0.
+//
+// Returns the length of the whole text, as snprintf() does. Errors: HITHER_EFAULT, HITHER_EBADF, HITHER_EFORK.
+int hither_replicated_report(int array,
+                             char *text,
+                             size_t size);
+
+// Opens a reader of an array for one thread. `place` is the number of a copy from 0 on, in the order of nodes;
+// -1 is the one nearest to the CPU that the thread runs on now.
+//
+// Returns a number, 0 or more. Errors: HITHER_EBADF, HITHER_EINVAL (there is no such place), HITHER_EAGAIN (all
+// readers are in use), HITHER_EFORK.
+int hither_replicated_reader(int array,
+                             int place);
+
+// Closes a reader; what it holds is let go.
+//
+// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (another thread uses it), HITHER_EFORK.
+int hither_replicated_close_reader(int reader);
+
+// Holds the current epoch, and sets `*view` to where it is: `data` is all of it in one piece, the local copy
+// where that is complete, else the master; `chunks[i >> chunk_shift]` is where the chunk of byte i is, the local
+// copy where that chunk has one. Both are read until hither_replicated_done(). Where the reader holds an epoch
+// already, that is let go.
+//
+// While an epoch is held, the second next one cannot be prepared.
+//
+// Returns 0. Errors: HITHER_EFAULT, HITHER_EBADF, HITHER_EBUSY (another thread uses the reader), HITHER_EFORK.
+int hither_replicated_read(int reader,
+                           struct hither_view *view);
+
+// Lets go what a reader holds.
+//
+// Returns 0. Errors: HITHER_EINVAL (it holds nothing), HITHER_EBADF, HITHER_EBUSY (another thread uses the
+// reader), HITHER_EFORK.
+int hither_replicated_done(int reader);
 
 // Has the daemon leave this process alone until it ends, and the children that it makes from now on: no
 // page of theirs is moved. Pages that were moved stay where they are. Blocks until the daemon has answered,

@@ -17,22 +17,24 @@ pub const HITHER_EPERM: c_int = -1;
 pub const HITHER_ENOENT: c_int = -2;
 /// The structure is larger than the library knows, and what it does not know is not zero.
 pub const HITHER_E2BIG: c_int = -7;
-/// The handle names no open mover of this process.
+/// The handle names no open mover, replicated array or reader of this process.
 pub const HITHER_EBADF: c_int = -9;
 /// This is a child after fork(): the mover belongs to the parent.
 pub const HITHER_EFORK: c_int = -10;
-/// All requests of the mover are in use: retrieve or free some.
+/// All requests of the mover, or all readers, are in use: retrieve, free or close some.
 pub const HITHER_EAGAIN: c_int = -11;
 /// The system has no memory, descriptor or thread to give.
 pub const HITHER_ENOMEM: c_int = -12;
 /// A pointer that must not be NULL is.
 pub const HITHER_EFAULT: c_int = -14;
-/// The request is submitted and not yet retrieved: it is not the caller's now.
+/// Somebody uses it: a request is submitted and not yet retrieved, an array has readers.
 pub const HITHER_EBUSY: c_int = -16;
 /// An argument or a field of the request has no meaning.
 pub const HITHER_EINVAL: c_int = -22;
 /// The kernel cannot do it, or does not let this process; hither_last_error() says what it takes.
 pub const HITHER_ENOSYS: c_int = -38;
+/// What it waited for did not happen in time; hither_last_error() says what that was.
+pub const HITHER_ETIMEDOUT: c_int = -110;
 /// No daemon answers; hither_last_error() says where it was looked for.
 pub const HITHER_ECONNREFUSED: c_int = -111;
 /// Too late to cancel: the request runs or is finished, and will be retrieved as usual.
@@ -123,6 +125,14 @@ pub const HITHER_HUGE: u32 = 2;
 pub const HITHER_POPULATE: u32 = 4;
 /// `flags` of hither_bind_range(): pages that are there go where the policy wants them.
 pub const HITHER_MOVE: u32 = 1;
+/// `flags` of a replicated array: only what readers on two nodes or more have taken is copied, to those nodes.
+/// hither_replicated_read() takes all of it where the copy is not complete.
+pub const HITHER_REPLICATED_PARTIAL: u32 = 1;
+/// `flags` of a replicated array: the master is spread over all nodes page by page, and each gets copies.
+/// Without it the master is on the first node, which needs no copy.
+pub const HITHER_REPLICATED_INTERLEAVE: u32 = 2;
+/// `flags` of a replicated array: pages of 2 MiB for master and copies, where there are any free.
+pub const HITHER_REPLICATED_HUGE: u32 = 4;
 /// In struct hither_residency: the kernel does not tell.
 pub const HITHER_UNKNOWN: u64 = 18446744073709551615;
 /// Size in bytes of struct hither_config as of version 0.1.

@@ -3,7 +3,7 @@
 use crate::constants::{
     HITHER_E2BIG, HITHER_EAGAIN, HITHER_EALREADY, HITHER_EBADF, HITHER_EBUSY, HITHER_ECONNREFUSED,
     HITHER_ECORRUPT, HITHER_EFAULT, HITHER_EFORK, HITHER_EINTERNAL, HITHER_EINVAL, HITHER_ENOENT,
-    HITHER_ENOMEM, HITHER_ENOSYS, HITHER_EPERM, HITHER_OK,
+    HITHER_ENOMEM, HITHER_ENOSYS, HITHER_EPERM, HITHER_ETIMEDOUT, HITHER_OK,
 };
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int};
@@ -105,14 +105,15 @@ pub(crate) fn meaning(code: c_int) -> &'static CStr {
         HITHER_EPERM => c"the daemon refuses",
         HITHER_ENOENT => c"no mover has this name",
         HITHER_E2BIG => c"the structure is newer than the library",
-        HITHER_EBADF => c"the handle names no open mover of this process",
+        HITHER_EBADF => c"the handle names nothing open of this process",
         HITHER_EFORK => c"this is a child after fork: the mover belongs to the parent",
-        HITHER_EAGAIN => c"all requests are in use",
+        HITHER_EAGAIN => c"all requests or readers are in use",
         HITHER_ENOMEM => c"the system has no memory, descriptor or thread to give",
         HITHER_EFAULT => c"a pointer is NULL",
-        HITHER_EBUSY => c"the request is submitted and not yet retrieved",
+        HITHER_EBUSY => c"somebody uses it: a request not yet retrieved, an array with readers",
         HITHER_EINVAL => c"an argument or a field of the request has no meaning",
         HITHER_ENOSYS => c"the kernel cannot do it, or does not let this process",
+        HITHER_ETIMEDOUT => c"it did not happen in time",
         HITHER_ECONNREFUSED => c"no daemon answers",
         HITHER_EALREADY => c"too late to cancel",
         HITHER_ECORRUPT => c"the queues were written over",

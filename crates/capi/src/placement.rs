@@ -354,7 +354,7 @@ fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
     Err(Failure::new(HITHER_EINVAL, text))
 }
 
-fn failure(error: hither_linux::Error) -> Failure {
+pub(crate) fn failure(error: hither_linux::Error) -> Failure {
     let code = match error.source.as_ref().map(io::Error::kind) {
         Some(io::ErrorKind::OutOfMemory) => HITHER_ENOMEM,
         Some(io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => HITHER_ENOSYS,

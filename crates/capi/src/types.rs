@@ -153,6 +153,50 @@ pub struct HitherResidency {
     pub huge: u64,
 }
 
+/// Settings of a replicated array. Set it to zero first: zero is the default of every field, of those too that a
+/// later version adds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HitherReplicatedConfig {
+    /// Most bytes of all copies together. 0: as much as nodes have free.
+    pub budget_bytes: u64,
+    /// Bytes that stay free on each node. 0: a 32nd of what it has.
+    pub reserve_bytes: u64,
+    /// Bytes that are copied, and are stale, at once: a power of two from 64 KiB to 1 GiB. 0: 2 MiB; of arrays
+    /// below 16 MiB 64 KiB.
+    pub chunk_bytes: u32,
+    /// HITHER_REPLICATED_PARTIAL, HITHER_REPLICATED_INTERLEAVE and HITHER_REPLICATED_HUGE. Unknown bits are refused.
+    pub flags: u32,
+    /// Readers at one time: 1 to 16384. 0: 256.
+    pub readers: u32,
+    /// Threads that copy for a node. 0: one for each of its CPUs, 4 at most.
+    pub workers: u32,
+    /// 0: a place for each node with memory and CPUs. More: so many places on the first of them, to try a
+    /// program on a machine with one node; up to 64.
+    pub copies: u32,
+    /// A thread of the library makes copies, makes them again when something was written, and gives them up
+    /// where writes dominate, at least each so many ms. 0: none does.
+    pub keep_ms: u32,
+}
+
+/// An epoch that a reader holds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HitherView {
+    /// All bytes in one piece.
+    pub data: *const c_void,
+    /// Where each chunk is; an entry may change to that of a copy with the same bytes.
+    pub chunks: *const *const c_void,
+    /// Length of the array.
+    pub bytes: u64,
+    /// Which epoch: the first is 1.
+    pub epoch: u64,
+    /// Byte i is in chunk i >> chunk_shift.
+    pub chunk_shift: u32,
+    /// Is all of it on the reader's own node? 1 or 0.
+    pub is_local: u32,
+}
+
 impl Default for HitherConfig {
     fn default() -> Self {
         Self {
@@ -177,6 +221,8 @@ const _: () = {
     assert!(size_of::<HitherRequest>() == 192);
     assert!(size_of::<HitherConfig>() == HITHER_CONFIG_BYTES_0_1);
     assert!(size_of::<HitherResidency>() == 32);
+    assert!(size_of::<HitherReplicatedConfig>() == 40);
+    assert!(size_of::<HitherView>() == 40);
 };
 
 #[cfg(test)]

@@ -199,6 +199,7 @@ fn what_is_installed_can_be_used() {
     install(&prefix, Path::new(""));
     for file in [
         "include/hither.h",
+        "include/hither.hpp",
         "lib/libhither.a",
         "lib/libhither.so.0.2.0",
         "lib/libhither.so.0",

@@ -35,6 +35,24 @@ AT(hither_residency, absent, 8, 8);
 AT(hither_residency, astray, 16, 8);
 AT(hither_residency, huge, 24, 8);
 
+_Static_assert(sizeof(struct hither_replicated_config) == 40, "hither_replicated_config");
+AT(hither_replicated_config, budget_bytes, 0, 8);
+AT(hither_replicated_config, reserve_bytes, 8, 8);
+AT(hither_replicated_config, chunk_bytes, 16, 4);
+AT(hither_replicated_config, flags, 20, 4);
+AT(hither_replicated_config, readers, 24, 4);
+AT(hither_replicated_config, workers, 28, 4);
+AT(hither_replicated_config, copies, 32, 4);
+AT(hither_replicated_config, keep_ms, 36, 4);
+
+_Static_assert(sizeof(struct hither_view) == 40, "hither_view");
+AT(hither_view, data, 0, 8);
+AT(hither_view, chunks, 8, 8);
+AT(hither_view, bytes, 16, 8);
+AT(hither_view, epoch, 24, 8);
+AT(hither_view, chunk_shift, 32, 4);
+AT(hither_view, is_local, 36, 4);
+
 _Static_assert(sizeof(struct hither_config) == HITHER_CONFIG_BYTES_0_1, "hither_config");
 AT(hither_config, name, 0, 8);
 AT(hither_config, flags, 8, 4);
@@ -62,7 +80,11 @@ IS(HITHER_ENOMEM, -12);
 IS(HITHER_EFAULT, -14);
 IS(HITHER_EBUSY, -16);
 IS(HITHER_EINVAL, -22);
+IS(HITHER_ETIMEDOUT, -110);
 IS(HITHER_ECONNREFUSED, -111);
+IS(HITHER_REPLICATED_PARTIAL, 1);
+IS(HITHER_REPLICATED_INTERLEAVE, 2);
+IS(HITHER_REPLICATED_HUGE, 4);
 IS(HITHER_EALREADY, -114);
 IS(HITHER_ECORRUPT, -117);
 IS(HITHER_EINTERNAL, -131);

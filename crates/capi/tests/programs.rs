@@ -1,12 +1,13 @@
 //! The examples as a user builds and runs them: warnings are errors, memory checkers are clean.
 
-use crate::common::{compile, compiler, home, installed, run};
+use crate::common::{compile, compiler, home, installed, library, run};
 use std::process::Command;
 
-const EXAMPLES: [(&str, &str); 4] = [
+const EXAMPLES: [(&str, &str); 5] = [
     ("figure2", "10 of 10 regions moved"),
     ("replicate", "replication done by copy: 512 pages moved"),
     ("event_loop", "64 of 64 copies"),
+    ("replicated", "4 of 4 threads saw whole epochs in order"),
     ("place", "1024 of 1024 pages are in memory, 0 astray"),
 ];
 
@@ -81,6 +82,44 @@ fn every_misuse_is_an_error() {
             .args(["--quiet", "--error-exitcode=99"])
             .arg(&program)
             .arg("no-limits"));
+    }
+}
+
+#[test]
+fn replicated_arrays_refuse_every_misuse() {
+    let program = compile("tests/replicated.c", "replicated-misuse", &[]);
+    run(&mut Command::new(&program));
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let program = compile("tests/replicated.c", "replicated-sanitized", &flags);
+    run(&mut Command::new(&program));
+}
+
+/// On a machine with one node there are copies only where they are asked for.
+#[test]
+fn threads_read_several_copies() {
+    let program = compile(&source("replicated"), "replicated-four", &[]);
+    let printed = run(Command::new(&program).arg("4"));
+    assert!(printed.contains("48 of 48 copies of chunks"), "{printed}");
+    assert!(printed.contains("4 of 4 threads"), "{printed}");
+}
+
+#[test]
+fn the_wrapper_for_cpp_works() {
+    if !installed("g++") {
+        return;
+    }
+    for standard in ["c++17", "c++20"] {
+        let program = library().join(format!("replicated-{standard}"));
+        run(compiler("g++")
+            .arg(format!("-std={standard}"))
+            .arg(home().join("tests/replicated.cpp"))
+            .arg("-o")
+            .arg(&program)
+            .arg("-L")
+            .arg(library())
+            .arg("-lhither")
+            .arg(format!("-Wl,-rpath,{}", library().display())));
+        assert_eq!(run(&mut Command::new(&program)), "good\n");
     }
 }
 

@@ -23,14 +23,17 @@ from ._hither import (
     opt_in,
     opt_out,
 )
+from ._replicated import Built, Replicated
 from ._team import Team
 
 __all__ = [
     "BoundThread",
+    "Built",
     "Memory",
     "Move",
     "Moved",
     "Mover",
+    "Replicated",
     "Residency",
     "Set",
     "Team",

@@ -54,8 +54,8 @@ pub use smaps::wiped_mappings;
 pub use spawn::{Started, spawn_with_mask};
 pub use statics::own_statics;
 pub use thread::{
-    EventFd, bind_thread, first_stack_address, thread_descriptor, thread_descriptor_address,
-    thread_id, thread_lives, wait_readable,
+    EventFd, bind_thread, current_cpu, first_stack_address, thread_descriptor,
+    thread_descriptor_address, thread_id, thread_lives, wait_readable,
 };
 pub use userfault::{FaultEvent, Progress, Userfault, feature};
 pub use window::{FileWindow, may_tell_cached};

@@ -1,6 +1,7 @@
 //! Threads of this process: numbers, life and death, where they run and where their own data lie.
 
 use super::{check, check_returned};
+use hither_core::ids::CpuId;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,6 +16,18 @@ const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments, always succeeds.
     unsafe { libc::gettid() }
+}
+
+/// The CPU that this thread runs on now.
+///
+/// By the C library, which reads it from the thread's restartable-sequence area (glibc 2.35) without a call;
+/// rustix looks for the kernel's vDSO instead, and dies where valgrind hides that.
+#[must_use]
+pub fn current_cpu() -> Option<CpuId> {
+    // SAFETY: no arguments; -1 where the kernel does not tell.
+    u32::try_from(unsafe { libc::sched_getcpu() })
+        .ok()
+        .map(CpuId)
 }
 
 /// Does a thread of this process live?
@@ -148,6 +161,19 @@ pub fn wait_readable<const N: usize>(descriptors: [Option<BorrowedFd<'_>>; N]) -
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn a_thread_runs_where_it_is_bound() {
+        std::thread::spawn(|| {
+            let allowed = crate::sys::allowed_cpus().unwrap();
+            for cpu in allowed.iter() {
+                crate::sys::stay_on(&[cpu].into_iter().collect()).unwrap();
+                assert_eq!(current_cpu(), Some(cpu));
+            }
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn a_thread_is_bound_and_a_cpu_that_is_not_there_is_refused() {
