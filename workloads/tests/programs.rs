@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [(&str, &str, &[&str]); 14] = [
+const PROGRAMS: [(&str, &str, &[&str]); 15] = [
     (
         "cluster",
         env!("CARGO_BIN_EXE_cluster"),
