@@ -129,6 +129,11 @@ set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec 
 for policy in '' guard auto; do echo \"policy: \${policy:-none}\"; $full -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/guard-guest.sh 360 200 100 \$policy\" 2> /dev/null || true; done"
   "vm|a virtual machine as a program on a machine of two tiers, without hither and under the policy tiers, in the laboratory|\
 set -o pipefail; for options in '' '--policy tiers'; do scripts/vm/run.sh target/release \$options 2> /dev/null; done"
+  "replicated|Streamcluster's pattern on an array of the library, without copies, with copies built before, and during the run, in the laboratory|\
+set -o pipefail; replicated='target/release/examples/replicated shared --mb 32 --rounds 16'; \
+target/release/hither lab compare --machine machines/opteron8385.toml --cpus 4 --policies first-touch,interleave -- \$replicated --copies none \
+--- \$replicated --copies replicated --build before --- \$replicated --copies replicated --build during 2>&1 | \
+grep -E '[|] (seconds|build_seconds|copy_bytes|checksum|forecast)'"
   "quickstart|every step of docs/quickstart.md with its output compared, by a PMU's evidence and without a PMU, in the laboratory|\
 set -o pipefail; for evidence in pmu software; do HITHER_EVIDENCE=\$evidence $boots quickstart::long 2> /dev/null | grep -e 'steps of'; done"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\

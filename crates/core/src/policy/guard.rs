@@ -4,8 +4,8 @@
 //! although other nodes are nearly free (a database was killed with 500 GB free elsewhere: PolarDB issue 692).
 //! Rule: a node is *short* where what it has free, with the page cache that the kernel takes back first, does
 //! not last for [`Config::horizon_us`] at the rate at which it shrinks, beyond a reserve. The coldest pages of
-//! the scope leave it, for the nearest nodes that are not short themselves. Pages that are bound to the node stay:
-//! the mover refuses them.
+//! the scope leave it, for the nearest nodes that are not short themselves. Memory policies are not looked at, as
+//! nowhere else: `move_pages(2)` does not.
 //!
 //! It needs no samples. Where samples are to be had, unused pages go first; else any do. Where nothing is short it
 //! remembers nothing.

@@ -48,7 +48,7 @@ fn standing(policy: &'static str, needs: bool, stalls: bool, checks: &[Check]) -
         rung: None,
         tracker: None,
         works: true,
-        found: "needs no evidence, and moves nothing".to_owned(),
+        found: "needs no evidence of accesses".to_owned(),
         raise: Vec::new(),
     };
     if !needs {
