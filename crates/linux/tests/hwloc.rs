@@ -90,7 +90,8 @@ fn as_far_as_carried(mut machine: Machine) -> Machine {
     let before = machine.topology.clone();
     let topology = &mut machine.topology;
     for node in &mut topology.nodes {
-        (node.memory.anonymous_kb, node.memory.file_kb) = (0, 0);
+        let memory = &mut node.memory;
+        (memory.anonymous_kb, memory.file_kb, memory.cache_kb) = (0, 0, 0);
         for pages in &mut node.huge_pages {
             pages.free = pages.total;
         }
