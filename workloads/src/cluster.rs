@@ -176,24 +176,36 @@ fn points_read(mode: Mode, points: usize, team: &Team, rounds: u64) -> u64 {
     points as u64 * readers as u64 * rounds
 }
 
-/// Writes points, whose content depends on their number alone.
-fn write_points(points: &[Point], first: usize) {
+/// The words of a point, which depend on its number alone: four coordinates, its weight, the number, and what it is
+/// made of.
+#[must_use]
+pub fn point(number: u64) -> [u64; LINE_WORDS] {
     let mask = (1 << COORDINATE_BITS) - 1;
-    for (point, number) in points.iter().zip(first as u64..) {
-        let bits = mix(number.wrapping_mul(STEP));
-        point[0].store(bits & mask, Relaxed);
-        point[1].store((bits >> 14) & mask, Relaxed);
-        point[2].store((bits >> 28) & mask, Relaxed);
-        point[3].store((bits >> 42) & mask, Relaxed);
-        point[WEIGHT].store((bits >> 56) | 1, Relaxed);
-        point[5].store(number, Relaxed);
-        point[6].store(bits, Relaxed);
-        point[ASSIGNED].store(0, Relaxed);
+    let bits = mix(number.wrapping_mul(STEP));
+    [
+        bits & mask,
+        (bits >> 14) & mask,
+        (bits >> 28) & mask,
+        (bits >> 42) & mask,
+        (bits >> 56) | 1,
+        number,
+        bits,
+        0,
+    ]
+}
+
+/// Writes points.
+fn write_points(points: &[Point], first: usize) {
+    for (words, number) in points.iter().zip(first as u64..) {
+        for (word, value) in words.iter().zip(point(number)) {
+            word.store(value, Relaxed);
+        }
     }
 }
 
 /// The centre of a round.
-fn centre(round: u64) -> Centre {
+#[must_use]
+pub fn centre(round: u64) -> Centre {
     let bits = mix(!round);
     let mask = (1 << COORDINATE_BITS) - 1;
     [

@@ -110,7 +110,8 @@ fn run(args: &Args) -> Result<Report, Failure> {
 }
 
 /// The key of a rank: neighbouring ranks get unrelated keys; never 0 (`mix` maps only 0 to 0).
-fn key(rank: u64) -> u64 {
+#[must_use]
+pub fn key(rank: u64) -> u64 {
     mix(rank + 1)
 }
 

@@ -1,6 +1,6 @@
 //! The examples as a user builds and runs them: warnings are errors, memory checkers are clean.
 
-use crate::common::{compile, compiler, home, installed, library, run};
+use crate::common::{compile, compile_by, compiler, home, installed, run};
 use std::process::Command;
 
 const EXAMPLES: [(&str, &str); 5] = [
@@ -109,16 +109,10 @@ fn the_wrapper_for_cpp_works() {
         return;
     }
     for standard in ["c++17", "c++20"] {
-        let program = library().join(format!("replicated-{standard}"));
-        run(compiler("g++")
-            .arg(format!("-std={standard}"))
-            .arg(home().join("tests/replicated.cpp"))
-            .arg("-o")
-            .arg(&program)
-            .arg("-L")
-            .arg(library())
-            .arg("-lhither")
-            .arg(format!("-Wl,-rpath,{}", library().display())));
+        let mut compiler = compiler("g++");
+        compiler.arg(format!("-std={standard}"));
+        let name = format!("replicated-{standard}");
+        let program = compile_by(&mut compiler, "tests/replicated.cpp", &name);
         assert_eq!(run(&mut Command::new(&program)), "good\n");
     }
 }

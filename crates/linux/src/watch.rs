@@ -37,8 +37,6 @@ pub struct Watch {
     others: Others,
     /// Lists pages that were not sampled, while they are wanted.
     residents: Option<Residents>,
-    /// A node runs out of memory: what is free is read in each interval.
-    is_pressed: bool,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -91,7 +89,6 @@ impl Watch {
             own_cpu_ns: sys::own_cpu_ns(),
             others: Others::default(),
             residents: None,
-            is_pressed: false,
         }
     }
 
@@ -152,7 +149,9 @@ impl Watch {
             residents.add(&self.tree, snapshot);
         }
         let is_due = |last| now_us.saturating_sub(last) >= FREE_US;
-        if self.is_pressed || self.free_read_us.is_none_or(is_due) {
+        // A node that runs out of memory is looked at in each interval.
+        let is_pressed = self.residents.as_ref().is_some_and(Residents::is_fast);
+        if is_pressed || self.free_read_us.is_none_or(is_due) {
             self.free_read_us = Some(now_us);
             for (node, file) in snapshot.nodes.iter_mut().zip(&self.meminfo) {
                 let memory = file.as_ref().and_then(|file| read_memory(file, node.id.0));
@@ -241,7 +240,6 @@ impl Observer for Watch {
                 residents.set_listing(listing);
             }
         }
-        self.is_pressed = listing == Listing::Fast;
     }
 
     fn take_notes(&mut self) -> Vec<String> {

@@ -12,8 +12,10 @@
 use hither_replica::forecast::{Demand, Sharing, forecast};
 use hither_replica::{Config, Places, Plain, Replicated, Report as Told, TypedGuard, Which};
 use hither_workloads::cli::{self, Args, Failure, Operand, Opt, Program, Report};
+use hither_workloads::cluster::{centre, point};
+use hither_workloads::kvstore::key;
 use hither_workloads::memory::{HUGE, Placement, Region};
-use hither_workloads::random::{Random, STEP, mix};
+use hither_workloads::random::{Random, mix};
 use hither_workloads::team::{Member, Team, part};
 use hither_workloads::zipf::Zipf;
 use std::process::ExitCode;
@@ -221,7 +223,7 @@ fn shared(args: &Args, copies: &Copies) -> Result<Report, Failure> {
     points
         .iter_mut()
         .zip(0u64..)
-        .for_each(|(point, number)| write_point(point, number));
+        .for_each(|(words, number)| *words = point(number));
     let points: &[Point] = points;
     let array = match &copies.config {
         None => None,
@@ -291,28 +293,6 @@ fn keep<T: Plain>(member: &Member<'_>, array: Option<&Replicated<T>>) -> Result<
     }
 }
 
-/// As of `cluster`.
-fn write_point(point: &mut Point, number: u64) {
-    let mask = (1 << 20) - 1;
-    let bits = mix(number.wrapping_mul(STEP));
-    *point = [
-        bits & mask,
-        (bits >> 14) & mask,
-        (bits >> 28) & mask,
-        (bits >> 42) & mask,
-        (bits >> 56) | 1,
-        number,
-        bits,
-        0,
-    ];
-}
-
-fn centre(round: u64) -> [u64; 4] {
-    let bits = mix(!round);
-    let mask = (1 << 20) - 1;
-    [0, 14, 28, 42].map(|shift| (bits >> shift) & mask)
-}
-
 /// Sum over points of squared distance per weight.
 #[inline(never)]
 fn gain(points: &[Point], centre: &[u64; 4]) -> u64 {
@@ -352,11 +332,6 @@ impl Entries for TypedGuard<'_, Entry> {
         let words = self.at(slot).map_or(&[][..], |entry| &entry[2..]);
         words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word))
     }
-}
-
-/// Never 0: `mix` maps only 0 to 0.
-fn key(rank: u64) -> u64 {
-    mix(rank + 1)
 }
 
 /// The slot of a key that is there.

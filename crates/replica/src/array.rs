@@ -117,7 +117,7 @@ pub(crate) struct Shared {
     freed: Condvar,
     /// Slots that no reader has.
     pub(crate) slots: Mutex<Vec<usize>>,
-    pub(crate) keeper: Mutex<Option<Keeper>>,
+    keeper: Mutex<Option<Keeper>>,
 }
 
 /// What only the holder of the turn changes; others look under the lock.
@@ -238,6 +238,16 @@ impl Shared {
         }
     }
 
+    /// Memory for all chunks.
+    pub(crate) fn store(&self, nodes: &NodeSet) -> Result<Store, Error> {
+        let bytes = self.chunks * self.chunk_bytes;
+        Store::new(bytes, self.chunk_bytes, nodes, self.config.huge)
+    }
+
+    pub(crate) fn keeper(&self) -> MutexGuard<'_, Option<Keeper>> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// All pages.
     pub(crate) fn pages(&self) -> usize {
         self.chunks * self.chunk_bytes / PAGE_BYTES
@@ -271,17 +281,26 @@ impl Shared {
     }
 }
 
+fn count(flags: &[bool]) -> usize {
+    flags.iter().filter(|flag| **flag).count()
+}
+
 impl State {
-    /// Where the front has a chunk, and where the other master has it.
-    pub(crate) fn front_and_spare(&self, chunk: usize) -> Option<(usize, usize)> {
+    /// First addresses of the front and of the other master.
+    pub(crate) fn front_and_spare(&self) -> Option<(usize, usize)> {
         let front = self.masters[self.front].as_ref()?;
         let spare = self.masters[1 - self.front].as_ref()?;
-        Some((front.address(chunk), spare.address(chunk)))
+        Some((front.base(), spare.base()))
     }
 
     pub(crate) fn copy_count(&self) -> usize {
-        let count = |copies: &Copies| copies.valid.iter().filter(|valid| **valid).count();
-        self.copies.iter().map(count).sum()
+        self.copies.iter().map(|copies| count(&copies.valid)).sum()
+    }
+
+    /// Chunks of copies that have pages.
+    pub(crate) fn chunks_with_pages(&self) -> usize {
+        let held = self.copies.iter().map(|copies| count(&copies.has_pages));
+        held.sum()
     }
 }
 
@@ -445,7 +464,7 @@ impl Array {
     pub fn keep(&self, period: Duration) -> Result<(), Error> {
         self.shared.check()?;
         let keeper = Keeper::start(&self.shared, period)?;
-        let mut kept = self.keeper();
+        let mut kept = self.shared.keeper();
         let before = kept.replace(keeper);
         drop(kept);
         drop(before);
@@ -486,19 +505,12 @@ impl Array {
         self.shared.check()?;
         Ok(Report::of(&self.shared))
     }
-
-    fn keeper(&self) -> MutexGuard<'_, Option<Keeper>> {
-        self.shared
-            .keeper
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Array {
     fn drop(&mut self) {
         if self.shared.check().is_ok() {
-            let keeper = self.keeper().take();
+            let keeper = self.shared.keeper().take();
             drop(keeper);
         }
     }

@@ -127,12 +127,7 @@ fn means(shared: &Shared, wishes: &[Wish], most_bytes: u64) -> Result<Means, Err
         }
     }
     let state = shared.state();
-    let count = |pages: &[bool]| pages.iter().filter(|has| **has).count() as u64;
-    let held: u64 = state
-        .copies
-        .iter()
-        .map(|copies| count(&copies.has_pages))
-        .sum();
+    let held = state.chunks_with_pages() as u64;
     let budget = shared.config.budget_bytes.unwrap_or(u64::MAX);
     Ok(Means {
         chunk_bytes,
@@ -155,14 +150,7 @@ fn jobs(shared: &Shared, taken: Vec<Wish>) -> Result<(Vec<Job>, usize), Error> {
         }
         let store = &mut state.copies[place].store;
         if store.is_none() {
-            let bytes = shared.chunks * shared.chunk_bytes;
-            let nodes = [one.node].into_iter().collect();
-            *store = Some(Store::new(
-                bytes,
-                shared.chunk_bytes,
-                &nodes,
-                shared.config.huge,
-            )?);
+            *store = Some(shared.store(&[one.node].into_iter().collect())?);
         }
         jobs.push(Job {
             place,

@@ -10,8 +10,8 @@ use hither_linux::sys::{self, Access, Present, PrivateMemory};
 use std::ops::Range;
 
 /// Bytes of a page.
-pub(crate) const PAGE_BYTES: usize = 4096;
-const PAGE: u64 = PAGE_BYTES as u64;
+const PAGE: u64 = hither_core::snapshot::PAGE_BYTES;
+pub(crate) const PAGE_BYTES: usize = PAGE as usize;
 /// Of a chunk's pages so many are asked where they are, evenly spread, the last included: the kernel fills a
 /// node up, so that pages from elsewhere come in runs.
 const ASKED: u64 = 16;

@@ -1,6 +1,6 @@
 //! What an array did: figures, and sentences for a person.
 
-use crate::array::{Shared, Which};
+use crate::array::Shared;
 use crate::rule::megabytes;
 use hither_core::size::decimals;
 use std::fmt;
@@ -103,11 +103,9 @@ impl Report {
         let sums = shared.accounts.sums();
         let state = shared.state();
         let chunk_bytes = shared.chunk_bytes as u64;
-        let with_pages = |pages: &Vec<bool>| pages.iter().filter(|has| **has).count() as u64;
         let places = state.copies.len();
         let wanted = (0..places).filter(|place| !shared.is_home(*place)).count();
         let masters = state.masters.iter().flatten().count() as u64;
-        let copies = state.copies.iter().map(|copies| &copies.has_pages);
         let figures = &state.figures;
         Self {
             bytes: shared.bytes as u64,
@@ -115,7 +113,7 @@ impl Report {
             places,
             copies: (state.copy_count(), wanted * shared.chunks),
             master_bytes: masters * shared.chunks as u64 * chunk_bytes,
-            copy_bytes: copies.map(with_pages).sum::<u64>() * chunk_bytes,
+            copy_bytes: state.chunks_with_pages() as u64 * chunk_bytes,
             built_bytes: figures.built_bytes,
             build_seconds: figures.build_seconds,
             recopied_bytes: figures.recopied_bytes - figures.spared_bytes,
@@ -192,16 +190,5 @@ impl fmt::Display for Report {
             )?;
         }
         Ok(())
-    }
-}
-
-impl Which {
-    /// Its word on command lines.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Shared => "shared",
-        }
     }
 }

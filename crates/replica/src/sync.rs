@@ -24,7 +24,7 @@ unsafe impl Send for Wiped {}
 unsafe impl Sync for Wiped {}
 
 #[cfg(not(any(loom, miri)))]
-const PAGE: usize = 4096;
+const PAGE: usize = hither_core::snapshot::PAGE_BYTES as usize;
 
 #[cfg(not(any(loom, miri)))]
 impl Wiped {

@@ -3,7 +3,7 @@
 use crate::array::{Turn, home};
 use crate::bits::Bits;
 use crate::error::Error;
-use crate::memory::{self, PAGE_BYTES, Store};
+use crate::memory::{self, PAGE_BYTES};
 use std::ops::Range;
 
 /// Prepares an epoch; dropped without [`Writer::publish`], nothing has happened.
@@ -28,17 +28,11 @@ impl Writer {
         let mut state = shared.state();
         let spare = 1 - state.front;
         if state.masters[spare].is_none() {
-            let bytes = shared.chunks * shared.chunk_bytes;
             let nodes = home(&shared.places, &shared.config);
-            state.masters[spare] = Some(Store::new(
-                bytes,
-                shared.chunk_bytes,
-                &nodes,
-                shared.config.huge,
-            )?);
+            state.masters[spare] = Some(shared.store(&nodes)?);
             state.lags.set(0..shared.pages());
         }
-        let bases = state.front_and_spare(0).unwrap_or_default();
+        let bases = state.front_and_spare().unwrap_or_default();
         drop(state);
         Ok(Self {
             touched: Bits::new(shared.pages()),
@@ -154,8 +148,7 @@ impl Writer {
         shared.publish(&state);
         let epoch = state.epoch;
         drop(state);
-        let keeper = shared.keeper.lock();
-        if let Some(keeper) = &*keeper.unwrap_or_else(std::sync::PoisonError::into_inner) {
+        if let Some(keeper) = &*shared.keeper() {
             keeper.wake();
         }
         Ok(epoch)

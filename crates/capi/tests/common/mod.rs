@@ -86,10 +86,13 @@ pub fn compiler(program: &str) -> Command {
 
 /// Compiles a C file of this crate and links it with the shared library.
 pub fn compile(source: &str, name: &str, flags: &[&str]) -> PathBuf {
+    compile_by(compiler("gcc").arg("-std=gnu11").args(flags), source, name)
+}
+
+/// The same by a compiler that is told all else.
+pub fn compile_by(compiler: &mut Command, source: &str, name: &str) -> PathBuf {
     let program = library().join(name);
-    run(compiler("gcc")
-        .arg("-std=gnu11")
-        .args(flags)
+    run(compiler
         .arg(home().join(source))
         .arg("-o")
         .arg(&program)

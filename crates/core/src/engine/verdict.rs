@@ -163,7 +163,8 @@ pub enum Grounds {
     Phase,
     /// Others began to run beside the program, or ended: the figures are not of the same processes.
     Company,
-    /// A quota took fast memory: what was gained besides cannot be told from what that cost.
+    /// A quota, or a node that ran out of memory, required the moves: what was gained besides cannot be told
+    /// from what that cost.
     Required,
     /// The accesses per us changed threefold.
     Rate,

@@ -80,14 +80,12 @@ pub struct Guard {
     config: Config,
     levels: Vec<Level>,
     heat: Heat,
-    /// Positions of the nodes that are, or may soon be, short.
-    near: Vec<usize>,
 }
 
 impl Guard {
     /// Is a node short of memory, or soon?
     pub(super) fn is_pressed(&self) -> bool {
-        !self.near.is_empty()
+        self.levels.iter().any(Level::is_near)
     }
 
     /// Takes in what nodes have.
@@ -112,14 +110,12 @@ impl Guard {
             level.available = available;
             let reserve = (node.total_bytes as f64 * self.config.reserve_share) as u64;
             let fills = (level.falls * self.config.horizon_us as f64) as u64;
-            level.needed = reserve.max(self.config.reserve_bytes).saturating_add(fills);
+            // A node without memory runs out of none.
+            level.needed = match node.total_bytes {
+                0 => 0,
+                _ => reserve.max(self.config.reserve_bytes).saturating_add(fills),
+            };
         }
-        let nodes = snapshot.nodes.iter().zip(&self.levels).enumerate();
-        let is_near = |level: &Level, bytes: u64| bytes > 0 && level.is_near();
-        self.near = nodes
-            .filter(|(_, (node, level))| is_near(level, node.total_bytes))
-            .map(|(at, _)| at)
-            .collect();
     }
 
     /// Pages that each node may take, by position.
@@ -145,7 +141,7 @@ impl Guard {
     ) {
         let planned: u64 = proposal.moves.iter().map(ProposedMove::base_pages).sum();
         let lacking = self.levels[at].lack().div_ceil(PAGE_BYTES);
-        let mut came = vec![0; room.len()];
+        let mut came = Vec::new();
         let mut left = lacking.min(context.page_budget.saturating_sub(planned));
         let mut targets: Vec<usize> = (0..room.len()).filter(|&to| to != at).collect();
         let distance = |to: &usize| snapshot.distances.get(at).and_then(|row| row.get(*to));
@@ -165,7 +161,7 @@ impl Guard {
                 continue;
             };
             room[to] -= pages;
-            came[to] += pages * PAGE_BYTES;
+            came.push((to, pages * PAGE_BYTES));
             left = left.saturating_sub(pages);
             proposal.moves.push(ProposedMove {
                 pid: page.pid,
@@ -176,8 +172,8 @@ impl Guard {
                 mechanism: Mechanism::Relieve,
             });
         }
-        for (level, came) in self.levels.iter_mut().zip(came) {
-            level.coming += came;
+        for (to, bytes) in came {
+            self.levels[to].coming += bytes;
         }
     }
 
@@ -214,9 +210,7 @@ impl Policy for Guard {
             self.heat = Heat::default();
             return Proposal::default();
         }
-        self.heat.begin(context.now_us);
-        let lives = |pid| snapshot.processes.iter().any(|one| one.pid == pid);
-        self.heat.retain(lives);
+        self.heat.begin(snapshot, context.now_us);
         let most = self.config.max_blocks;
         for_each_unit(snapshot, context, |unit| {
             let samples: u64 = unit
@@ -234,12 +228,13 @@ impl Policy for Guard {
         };
         if context.page_budget > 0 && context.allows(Mechanism::Relieve) {
             let mut room = self.room(snapshot, context);
-            for at in self.near.clone() {
+            let short = (0..self.levels.len()).filter(|&at| self.levels[at].lack() > 0);
+            let short: Vec<usize> = short.collect();
+            for &at in &short {
                 self.relieve(snapshot, context, at, &mut room, &mut proposal);
             }
-            let short = self.near.iter().filter(|&&at| self.levels[at].lack() > 0);
-            let because: Vec<String> = short.map(|&at| self.because(snapshot, at)).collect();
-            let because = because.join("; ");
+            let because = short.iter().map(|&at| self.because(snapshot, at));
+            let because = because.collect::<Vec<_>>().join("; ");
             proposal.reasons.insert(Mechanism::Relieve, because.into());
         }
         proposal

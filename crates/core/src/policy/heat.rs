@@ -11,8 +11,8 @@
 //! sixteenths of samples and the position of its node for each page. Counts fade by half in
 //! [`HALF_LIFE_US`]; the fading is applied when a block is touched or read.
 
-use crate::ids::Pid;
-use crate::snapshot::{HUGE_PAGES, base_pages};
+use crate::ids::{Pid, SpaceId};
+use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -146,6 +146,8 @@ pub(super) struct Judged {
 #[derive(Debug, Default)]
 pub(super) struct Heat {
     blocks: BTreeMap<(Pid, u64), Block>,
+    /// Which life of its memory each process has.
+    spaces: BTreeMap<Pid, SpaceId>,
     step: u64,
     interval: u32,
     /// The factor of so many steps.
@@ -153,8 +155,22 @@ pub(super) struct Heat {
 }
 
 impl Heat {
-    /// Another interval begins; counts fade by the time that passed.
-    pub fn begin(&mut self, now_us: u64) {
+    /// Another interval begins; counts fade by the time that passed, and lives that are over are forgotten.
+    pub fn begin(&mut self, snapshot: &Snapshot, now_us: u64) {
+        let processes = snapshot.processes.iter();
+        let spaces: BTreeMap<Pid, SpaceId> = processes
+            .map(|process| (process.pid, process.space))
+            .collect();
+        if spaces != self.spaces {
+            let lives =
+                |pid: &Pid| spaces.contains_key(pid) && spaces.get(pid) == self.spaces.get(pid);
+            self.blocks.retain(|(pid, _), _| lives(pid));
+            self.spaces = spaces;
+        }
+        self.fade_to(now_us);
+    }
+
+    fn fade_to(&mut self, now_us: u64) {
         self.step = now_us / (HALF_LIFE_US / STEPS);
         self.interval = self.interval.wrapping_add(1);
         if self.factors.is_empty() {
@@ -163,11 +179,6 @@ impl Heat {
                 .map(|step| 0.5f32.powf(step as f32 / STEPS as f32))
                 .collect();
         }
-    }
-
-    /// Forgets processes.
-    pub fn retain(&mut self, is_alive: impl Fn(Pid) -> bool) {
-        self.blocks.retain(|&(pid, _), _| is_alive(pid));
     }
 
     /// Blocks that are remembered.
@@ -384,7 +395,7 @@ mod tests {
     #[test]
     fn a_hot_region_is_told_from_few_samples() {
         let (mut heat, mut random) = (Heat::default(), Random::new(3));
-        heat.begin(0);
+        heat.fade_to(0);
         for page in 0..1024 {
             heat.take(PID, page, false, 1, 0.0, MOST);
         }
@@ -405,7 +416,7 @@ mod tests {
     #[test]
     fn a_hot_page_in_a_cold_block_is_found() {
         let (mut heat, mut random) = (Heat::default(), Random::new(4));
-        heat.begin(0);
+        heat.fade_to(0);
         for page in 0..512 {
             heat.take(PID, page, false, 1, 0.0, MOST);
         }
@@ -422,14 +433,14 @@ mod tests {
     #[test]
     fn what_was_seen_fades_by_half_in_a_half_life() {
         let mut heat = Heat::default();
-        heat.begin(10_000_000);
+        heat.fade_to(10_000_000);
         heat.take(PID, 5, true, 0, 512.0, MOST);
         assert_eq!(heats(&heat), [1.0]);
-        heat.begin(10_000_000 + HALF_LIFE_US);
+        heat.fade_to(10_000_000 + HALF_LIFE_US);
         assert_eq!(heats(&heat), [0.5]);
         heat.take(PID, 5, true, 0, 512.0, MOST);
         assert_eq!(heats(&heat), [1.5]);
-        heat.begin(10_000_000 + 100 * HALF_LIFE_US);
+        heat.fade_to(10_000_000 + 100 * HALF_LIFE_US);
         assert_eq!(heats(&heat), [0.0]);
     }
 
@@ -437,7 +448,7 @@ mod tests {
     fn intervals_are_counted_and_split_pages_begin_anew() {
         let mut heat = Heat::default();
         for interval in 0..40u64 {
-            heat.begin(interval * 100_000);
+            heat.fade_to(interval * 100_000);
             let samples = f64::from(interval % 2 == 0);
             heat.take(PID, 512, true, 0, samples, MOST);
         }
@@ -457,7 +468,7 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_a_small_part_of_what_it_tells_of() {
         let mut heat = Heat::default();
-        heat.begin(0);
+        heat.fade_to(0);
         for block in 0..100 {
             heat.take(PID, block * 512, false, 0, 1.0, 64);
         }

@@ -26,12 +26,25 @@ const READ_PAGES: u64 = 1 << 14;
 const USER_END_PAGE: u64 = ((1 << 47) >> 12) - 1;
 const NO_ACCESSES: &str = "the tracker `residency` sees where pages are, not who uses them";
 
-/// CPU time that listing residents beside a tracker may take, as a share of the interval: 0.5 %, or 10 % where
-/// a node runs out of memory.
-const RESIDENTS_SHARE: [f64; 2] = [0.005, 0.1];
-/// Pages of an interval at most: some 0.6 ms of queries, and as much for whoever decides by them; 5 ms under
-/// pressure.
-const FIRST_PAGES: [usize; 2] = [1 << 12, PAGES_PER_INTERVAL];
+/// What listing residents beside a tracker may cost.
+#[derive(Debug, PartialEq)]
+struct Pace {
+    /// CPU time, as a share of the interval.
+    share: f64,
+    /// Pages of an interval at most, and at first.
+    pages: usize,
+}
+
+/// 0.5 %; some 0.6 ms of queries, and as much for whoever decides by them.
+const SLOW: Pace = Pace {
+    share: 0.005,
+    pages: 1 << 12,
+};
+/// Where a node runs out of memory: 10 %, 5 ms.
+const FAST: Pace = Pace {
+    share: 0.1,
+    pages: PAGES_PER_INTERVAL,
+};
 
 /// Where pages are, part after part of the watched memory.
 #[derive(Debug)]
@@ -125,7 +138,7 @@ impl ResidencyTracker {
 pub struct Residents {
     rounds: Rounds,
     most: usize,
-    is_fast: bool,
+    pace: Pace,
     found: Vec<PageStats>,
 }
 
@@ -135,19 +148,28 @@ impl Residents {
     pub fn new(root: Root) -> Self {
         Self {
             rounds: Rounds::new(root),
-            most: FIRST_PAGES[0],
-            is_fast: false,
+            most: SLOW.pages,
+            pace: SLOW,
             found: Vec::new(),
         }
     }
 
     /// How many are listed from now on.
     pub fn set_listing(&mut self, listing: Listing) {
-        let is_fast = listing == Listing::Fast;
-        if is_fast && !self.is_fast {
-            self.most = FIRST_PAGES[1];
+        let pace = match listing {
+            Listing::Fast => FAST,
+            Listing::Off | Listing::Slow => SLOW,
+        };
+        if pace != self.pace {
+            self.most = pace.pages;
+            self.pace = pace;
         }
-        self.is_fast = is_fast;
+    }
+
+    /// Are they listed as fast as can be?
+    #[must_use]
+    pub fn is_fast(&self) -> bool {
+        self.pace == FAST
     }
 
     /// Adds the next part; pages that were sampled are there already.
@@ -168,10 +190,9 @@ impl Residents {
         let others = found.filter_map(|(page, is_sampled)| (!is_sampled).then_some(page));
         snapshot.pages.extend(others);
         let used_ns = sys::thread_cpu_ns().saturating_sub(began_ns).max(1) as f64;
-        let granted_ns =
-            snapshot.interval_us as f64 * 1000.0 * RESIDENTS_SHARE[usize::from(self.is_fast)];
+        let granted_ns = snapshot.interval_us as f64 * 1000.0 * self.pace.share;
         let most = self.most as f64 * (granted_ns / used_ns).clamp(0.5, 2.0);
-        self.most = (most as usize).clamp(256, FIRST_PAGES[usize::from(self.is_fast)]);
+        self.most = (most as usize).clamp(256, self.pace.pages);
     }
 
     /// Sentences for a person that came up since the last call.

@@ -26,7 +26,7 @@ mod tests;
 use super::heat::{HALF_LIFE_US, Heat, Judged, View, first_by};
 use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
-use crate::ids::{Pid, SpaceId};
+use crate::ids::Pid;
 use crate::plan::{Listing, Mechanism};
 use crate::quota::Quota;
 use crate::snapshot::{Snapshot, base_pages};
@@ -92,7 +92,6 @@ impl Default for Config {
 pub struct Hot {
     config: Config,
     heat: Heat,
-    spaces: BTreeMap<Pid, SpaceId>,
     /// What was asked for last; where it is now, the ledger knows.
     asked: Vec<(Pid, u64)>,
     /// Accesses that a full sample stands for.
@@ -132,17 +131,7 @@ impl Hot {
     fn learn(&mut self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers) {
         self.began_us
             .get_or_insert(snapshot.now_us.saturating_sub(snapshot.interval_us));
-        let processes = snapshot.processes.iter();
-        let spaces: BTreeMap<Pid, SpaceId> = processes
-            .map(|process| (process.pid, process.space))
-            .collect();
-        let known = std::mem::replace(&mut self.spaces, spaces);
-        if known != self.spaces {
-            let spaces = &self.spaces;
-            let lives = |pid: Pid| spaces.contains_key(&pid) && spaces.get(&pid) == known.get(&pid);
-            self.heat.retain(lives);
-        }
-        self.heat.begin(context.now_us);
+        self.heat.begin(snapshot, context.now_us);
         let period = f64::from(snapshot.sample_period);
         if self.period == 0.0 {
             self.period = period;

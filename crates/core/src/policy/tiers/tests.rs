@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::ledger::Ledger;
-use crate::ids::NodeId;
+use crate::ids::{NodeId, SpaceId};
 use crate::plan::Sampling;
 use crate::policy::random::Random;
 use crate::snapshot::{
