@@ -56,6 +56,8 @@ fn valgrind_finds_nothing() {
         let program = compile(&source(name), &format!("{name}-valgrind"), &[]);
         let printed = run(Command::new("valgrind")
             .args(["--quiet", "--error-exitcode=99", "--leak-check=full"])
+            // One thread runs at a time: else readers that spin keep a writer waiting for minutes.
+            .arg("--fair-sched=yes")
             .arg("--errors-for-leak-kinds=definite,possible")
             .arg(&program));
         assert!(printed.contains(words), "{name}: {printed}");
