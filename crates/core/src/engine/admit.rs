@@ -31,7 +31,7 @@ impl Scope {
         let mut room = turn.room.clone();
         let moves = self.admissible(turn, &proposal.moves, &mut room);
         if moves.is_empty() {
-            self.efficacy.close(turn.config);
+            self.end_campaign(turn.config);
             return Vec::new();
         }
         let since_us = turn.now_us.saturating_sub(snapshot.interval_us);
@@ -42,7 +42,7 @@ impl Scope {
         let is_worth_it = proposal.outlook != Outlook::Done
             || prediction.change.is_at_least(turn.config.min_change);
         if !is_worth_it {
-            self.efficacy.close(turn.config);
+            self.end_campaign(turn.config);
             return Vec::new();
         }
         turn.pages_left -= moves.iter().map(ProposedMove::base_pages).sum::<u64>();
@@ -213,11 +213,18 @@ impl Scope {
         campaign.id
     }
 
+    /// No more is asked for in this campaign: a verdict is due.
+    fn end_campaign(&mut self, config: &EngineConfig) {
+        if !self.policy.follows_paper() {
+            self.efficacy.close(config);
+        }
+    }
+
     fn close_when_long(&mut self, config: &EngineConfig) {
         if let Stage::Moving(Some(campaign)) = &self.efficacy.stage
             && campaign.steps >= config.campaign_steps
         {
-            self.efficacy.close(config);
+            self.end_campaign(config);
         }
     }
 

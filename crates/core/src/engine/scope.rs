@@ -64,7 +64,7 @@ pub(super) struct Pending {
 pub(super) struct Scope {
     pub id: ScopeId,
     name: Arc<str>,
-    policy: Box<dyn Policy>,
+    pub(super) policy: Box<dyn Policy>,
     random: Random,
     pub ledger: Ledger,
     pub pending: BTreeMap<u64, Pending>,
@@ -195,6 +195,7 @@ impl Scope {
     /// Takes in what happened, looks at its members, and says what to do until the next step.
     pub fn step(&mut self, turn: &mut Turn<'_>, outcomes: &[MoveOutcome]) -> Step {
         self.account.summary.step_count += 1;
+        turn.is_held &= !self.policy.follows_paper();
         self.meet(turn.snapshot);
         self.follow(turn);
         for outcome in outcomes {
@@ -266,7 +267,10 @@ impl Scope {
 
     /// May new moves be asked for?
     fn may_move(&self) -> bool {
-        let may_begin = !self.efficacy.is_idle() || self.phases.is_comparable() || self.is_pressed;
+        let may_begin = !self.efficacy.is_idle()
+            || self.phases.is_comparable()
+            || self.is_pressed
+            || self.policy.follows_paper();
         self.efficacy.is_open() && may_begin && self.undo.is_none() && !self.is_paused
     }
 

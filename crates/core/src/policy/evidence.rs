@@ -47,6 +47,8 @@ pub enum EvidenceKind {
     ControllerImbalance,
     /// Samples of pages with the node that accessed them.
     PageAccesses,
+    /// Accesses of every page, none left out.
+    EveryPage,
     /// Distances between nodes.
     Distances,
 }
@@ -60,6 +62,7 @@ impl EvidenceKind {
             Self::LocalAccessRatio => "the local-access ratio",
             Self::ControllerImbalance => "the controller imbalance",
             Self::PageAccesses => "samples of pages with the node that used them",
+            Self::EveryPage => "the accesses of every page",
             Self::Distances => "the distances between nodes",
         }
     }
@@ -74,6 +77,9 @@ impl EvidenceKind {
             Self::PageAccesses => {
                 "run in the lab (`hither lab run`), or with a tracker that samples accesses; \
                  `hither topo --doctor` lists them"
+            }
+            Self::EveryPage => {
+                "run in the lab (`hither lab run`) with all that its device tells, on a machine of at most 2 GiB"
             }
             Self::Distances => "check that /sys/devices/system/node/node*/distance is readable",
         }
@@ -90,6 +96,10 @@ impl EvidenceKind {
             Self::PageAccesses => {
                 let samples = &snapshot.sample_count;
                 return (!samples.is_known()).then(|| samples.basis().to_owned());
+            }
+            Self::EveryPage => {
+                let is_whole = snapshot.sample_count.is_known() && snapshot.sample_period == 1;
+                return (!is_whole).then(|| "accesses are sampled".to_owned());
             }
             Self::Distances => {
                 let complete = snapshot.distances.len() == snapshot.nodes.len()

@@ -40,6 +40,11 @@ pub trait Policy {
     fn listing(&self) -> Listing {
         Listing::Off
     }
+    /// Does it follow a paper's rules to the letter, to be compared with? Then its campaigns do not end for a
+    /// verdict, and it is not held back for what watching costs.
+    fn follows_paper(&self) -> bool {
+        false
+    }
     /// Looks at one interval and proposes moves. It is called for every interval whose evidence
     /// suffices, also while [`Context::page_budget`] is zero, so that it can learn.
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal;
@@ -178,6 +183,11 @@ pub const TABLE: &[PolicyEntry] = &[
         build: || Box::new(tiers::Hot::default()),
     },
     PolicyEntry {
+        name: tiers::paper::NAME,
+        summary: "the same by the memory-region thesis's rules, unjudged: in the laboratory, for comparisons",
+        build: || Box::new(tiers::paper::Paper::default()),
+    },
+    PolicyEntry {
         name: guard::NAME,
         summary: "moves cold pages off a node that runs out of memory while others have some",
         build: || Box::new(guard::Guard::default()),
@@ -242,7 +252,7 @@ mod tests {
         let error = by_name("carefour").err().unwrap().to_string();
         assert_eq!(
             error,
-            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, guard, wrong-node"
+            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, tiers-paper, guard, wrong-node"
         );
     }
 }

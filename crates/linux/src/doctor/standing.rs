@@ -33,14 +33,18 @@ pub fn standings(root: &Root, checks: &[Check]) -> Vec<Standing> {
     entries
         .map(|entry| {
             let needs = (entry.build)();
-            let needs = needs.needs().contains(&EvidenceKind::PageAccesses);
-            standing(entry.name, needs, stalls, checks)
+            standing(entry.name, needs.needs(), stalls, checks)
         })
         .collect()
 }
 
 /// `stalls`: do the cores count stalls on memory, by what is known of the processor?
-fn standing(policy: &'static str, needs: bool, stalls: bool, checks: &[Check]) -> Standing {
+fn standing(
+    policy: &'static str,
+    needs: &[EvidenceKind],
+    stalls: bool,
+    checks: &[Check],
+) -> Standing {
     let check = |name: &str| checks.iter().find(|check| check.name == name);
     let works = |name: &str| check(name).is_some_and(|check| check.works);
     let mut standing = Standing {
@@ -51,10 +55,17 @@ fn standing(policy: &'static str, needs: bool, stalls: bool, checks: &[Check]) -
         found: "needs no evidence of accesses".to_owned(),
         raise: Vec::new(),
     };
-    if !needs {
+    let of_pages = [EvidenceKind::PageAccesses, EvidenceKind::EveryPage];
+    if !needs.iter().any(|kind| of_pages.contains(kind)) {
         return standing;
     }
-    let best = table::deciding().find(|entry| works(entry.name));
+    let mut serving = table::deciding().filter(|entry| table::serves(entry, needs));
+    // Whose device works, its counters of all pages do.
+    let name_of = |entry: &table::Entry| match entry.name == table::OPIUM_PAGES.name {
+        true => table::OPIUM.name,
+        false => entry.name,
+    };
+    let best = serving.find(|entry| works(name_of(entry)));
     standing.rung = best.and_then(|entry| entry.rung);
     standing.tracker = best.map(|entry| entry.name);
     standing.works = best.is_some() && works("kernel");
@@ -75,7 +86,8 @@ fn standing(policy: &'static str, needs: bool, stalls: bool, checks: &[Check]) -
     // Who has no lab has no use for the advice to be in it.
     let is_better =
         |rung: Rung| rung != Rung::Device && standing.rung.is_none_or(|present| rung < present);
-    let better = table::deciding().filter_map(|entry| {
+    let better = table::deciding().filter(|entry| table::serves(entry, needs));
+    let better = better.filter_map(|entry| {
         let rung = entry.rung.filter(|&rung| is_better(rung))?;
         let check = check(entry.name)?;
         Some(format!(
@@ -112,7 +124,12 @@ mod tests {
     }
 
     fn of(policy: &'static str, working: &[&str]) -> Standing {
-        standing(policy, true, true, &checks(working))
+        standing(
+            policy,
+            &[EvidenceKind::PageAccesses],
+            true,
+            &checks(working),
+        )
     }
 
     #[test]
@@ -128,6 +145,22 @@ mod tests {
         assert_eq!(software.rung, Some(Rung::Software));
         assert!(software.found.contains("no forecast"));
         assert_eq!(software.raise, ["pmu: perf was looked at; mend perf"]);
+    }
+
+    #[test]
+    fn who_needs_every_page_has_the_device_alone() {
+        let of = |working: &[&str]| {
+            standing(
+                "tiers-paper",
+                &[EvidenceKind::EveryPage],
+                true,
+                &checks(working),
+            )
+        };
+        let lab = of(&["opium", "hintfault", "kernel"]);
+        assert_eq!((lab.works, lab.tracker), (true, Some("opium-pages")));
+        let elsewhere = of(&["perf", "hintfault", "kernel"]);
+        assert_eq!((elsewhere.works, elsewhere.tracker), (false, None));
     }
 
     #[test]
@@ -148,7 +181,7 @@ mod tests {
                 .raise
                 .contains(&"moving: kernel was looked at; mend kernel".to_owned())
         );
-        let idle = standing("none", false, false, &checks(&[]));
+        let idle = standing("none", &[], false, &checks(&[]));
         assert!(idle.works && idle.raise.is_empty());
     }
 }

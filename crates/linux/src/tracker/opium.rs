@@ -10,6 +10,7 @@
 mod counted;
 mod figures;
 mod kept;
+mod pages;
 mod pmu;
 mod rate;
 mod spaces;
@@ -19,6 +20,7 @@ pub use counted::FrameCounts;
 use super::Tracker;
 use super::aggregate::{Access, Aggregator};
 use super::frames::FrameNodes;
+use super::table::{OPIUM, OPIUM_PAGES};
 use super::view::{PeriodInTime, SampleView};
 use crate::error::{Error, Result};
 use crate::filter;
@@ -37,6 +39,7 @@ use hither_core::plan::Sampling;
 use hither_core::policy::Rung;
 use hither_core::snapshot::{Evidence, Snapshot};
 use kept::Kept;
+use pages::EveryPage;
 use pmu::{MOST_PER_CPU, Pmu, restrict};
 use rate::{
     Allowance, FIRST_CHEAP_PERIOD, FIRST_PERIOD, LEAST_PERIOD, PRICE_WINDOW, affordable_in_time,
@@ -78,6 +81,8 @@ pub struct OpiumTracker {
     kept: Option<Kept>,
     /// For lists of hot pages.
     counted: Option<FrameCounts>,
+    /// Every page is counted, and nothing is sampled.
+    every_page: Option<EveryPage>,
     /// Are the snapshot's pages filled in?
     wants_pages: bool,
     /// Where the nodes of frames are read, once pages are filled in.
@@ -150,6 +155,7 @@ impl OpiumTracker {
             scan_told: false,
             kept: None,
             counted: None,
+            every_page: None,
             wants_pages: true,
             frames_at: Some(root.clone()),
             pmu: (device.is_pmu_only()).then(|| Pmu::new(topology, device.node_ids())),
@@ -496,7 +502,10 @@ fn access(sample: &Sample, from: usize, node_ids: &[NodeId]) -> Option<Access> {
 
 impl Tracker for OpiumTracker {
     fn name(&self) -> &'static str {
-        "opium"
+        match self.every_page {
+            None => OPIUM.name,
+            Some(_) => OPIUM_PAGES.name,
+        }
     }
 
     fn rung(&self) -> Option<Rung> {
@@ -507,7 +516,7 @@ impl Tracker for OpiumTracker {
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {
-        if self.sampling == sampling {
+        if self.sampling == sampling || self.every_page.is_some() {
             return;
         }
         let unknown_yet = match sampling {
@@ -534,6 +543,10 @@ impl Tracker for OpiumTracker {
         (snapshot.metrics.link_use, snapshot.metrics.link_imbalance) = self.read_links(interval_us);
         snapshot.sample_period = self.period;
         snapshot.samples_lost = sums.lost;
+        if self.every_page.is_some() {
+            self.read_every_page(tree, snapshot);
+            return Ok(());
+        }
         if self.counted.is_some() {
             let (drained, cost_ns) = self.read_counted(snapshot);
             let other_ns = sys::thread_cpu_ns().saturating_sub(begun_ns + cost_ns);
@@ -604,6 +617,7 @@ impl Tracker for OpiumTracker {
     fn stop(&mut self) {
         self.device.set_sampling(0, Fills::All);
         self.device.set_transfer_sampling(0);
+        self.stop_counting();
     }
 
     fn take_notes(&mut self) -> Vec<String> {

@@ -92,6 +92,22 @@ pub const OPIUM: Entry = Entry {
     open: |here| opened(OpiumTracker::open(here.root, here.topology, here.ghz)),
 };
 
+/// The same device with a counter for each page.
+pub const OPIUM_PAGES: Entry = Entry {
+    name: "opium-pages",
+    about: "memory fills of every page, counted by the lab's device, on machines of at most 2 GiB",
+    rung: Some(Rung::Device),
+    records: Records::Never,
+    only_looks: true,
+    open: |here| {
+        opened(OpiumTracker::open_counting(
+            here.root,
+            here.topology,
+            here.ghz,
+        ))
+    },
+};
+
 /// Access bits of the machine's memory.
 pub const DAMON_PHYSICAL: Entry = Entry {
     name: "damon-physical",
@@ -163,6 +179,7 @@ pub const TABLE: &[Entry] = &[
         open: |here| opened(WrittenTracker::open(here.root, WRITTEN_BUDGET)),
     },
     RESIDENCY,
+    OPIUM_PAGES,
 ];
 
 fn damon(here: &Here<'_>, addresses: Addresses) -> Opened {
@@ -186,13 +203,20 @@ fn opened<T: Tracker + 'static>(opened: crate::Result<T>) -> Opened {
 #[error(
     "policy {policy} needs {needs}, and no tracker can give that here\n  {}\n  to mend it: {}",
     reasons.join("\n  "),
-    EvidenceKind::PageAccesses.remedy()
+    remedy
 )]
 pub struct NoEvidence {
     policy: &'static str,
     needs: String,
     /// Of each tracker, why not.
     reasons: Vec<String>,
+    remedy: &'static str,
+}
+
+/// Does this tracker tell what is needed? Who needs every page has use for no sample, and the reverse.
+#[must_use]
+pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
+    needs.contains(&EvidenceKind::EveryPage) == (entry.name == OPIUM_PAGES.name)
 }
 
 /// The first tracker that gives all that the policy needs.
@@ -208,17 +232,22 @@ pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker
         .collect();
     let without = needs.is_empty().then_some(&RESIDENCY);
     let mut reasons = Vec::new();
-    for entry in deciding().chain(without) {
+    let serving = deciding().filter(|entry| serves(entry, &needs));
+    for entry in serving.chain(without) {
         match (entry.open)(here) {
             Err(why) => reasons.push(format!("tracker {}: {why}", entry.name)),
             Ok(tracker) => return Ok(tracker),
         }
     }
-    let needs: Vec<&str> = needs.iter().map(|kind| kind.name()).collect();
+    let names: Vec<&str> = needs.iter().map(|kind| kind.name()).collect();
     Err(NoEvidence {
         policy: policy.name(),
-        needs: needs.join(", "),
+        needs: names.join(", "),
         reasons,
+        remedy: match needs.contains(&EvidenceKind::EveryPage) {
+            true => EvidenceKind::EveryPage.remedy(),
+            false => EvidenceKind::PageAccesses.remedy(),
+        },
     })
 }
 

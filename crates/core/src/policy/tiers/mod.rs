@@ -19,6 +19,7 @@
 //!
 //! `policy::heat` says how hot a page is. Huge pages move whole. The efficacy loop is the engine's.
 
+pub mod paper;
 mod places;
 #[cfg(test)]
 mod tests;
@@ -206,13 +207,7 @@ impl Hot {
         ladder.count(&self.heat);
         let borders = ladder.borders();
         let fast_use = Some(ladder.fast_use());
-        let mut draft = Draft {
-            ladder,
-            budget: context.page_budget,
-            is_short: false,
-            moves: Vec::new(),
-            reasons: BTreeMap::new(),
-        };
+        let mut draft = Draft::new(ladder, context.page_budget);
         for (rank, border) in (0..).zip(&borders) {
             let worth = self.worth(snapshot, context, tiers, rank);
             let fast_ns = tiers.read_ns(snapshot, rank);
@@ -387,7 +382,18 @@ struct Draft<'a> {
     reasons: BTreeMap<Mechanism, Cow<'static, str>>,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    /// Nothing is ordered yet.
+    fn new(ladder: Ladder<'a>, budget: u64) -> Self {
+        Self {
+            ladder,
+            budget,
+            is_short: false,
+            moves: Vec::new(),
+            reasons: BTreeMap::new(),
+        }
+    }
+
     /// Moves a page to a tier; false where budget or room do not suffice.
     fn order(&mut self, page: &Judged, rank: u32, mechanism: Mechanism) -> bool {
         let pages = base_pages(page.huge);
