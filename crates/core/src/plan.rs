@@ -25,6 +25,10 @@ pub enum Mechanism {
     Demote,
     /// Into slower memory, as a quota takes its place.
     Yield,
+    /// Into the fast tier, as its program expects to use it.
+    Advise,
+    /// Into the tier that its program pinned it to.
+    Pin,
     /// To a node with free memory, as its own runs out.
     Relieve,
     /// Away from its users: the canary that must be found harmful.
@@ -44,6 +48,8 @@ impl Mechanism {
             Self::Promote => "promote",
             Self::Demote => "demote",
             Self::Yield => "yield",
+            Self::Advise => "advise",
+            Self::Pin => "pin",
             Self::Relieve => "relieve",
             Self::Misplace => "misplace",
             Self::Revert => "revert",
@@ -66,13 +72,16 @@ impl Mechanism {
     /// Does it move pages between memory tiers?
     #[must_use]
     pub fn is_between_tiers(self) -> bool {
-        matches!(self, Self::Promote | Self::Demote | Self::Yield)
+        matches!(
+            self,
+            Self::Promote | Self::Demote | Self::Yield | Self::Advise | Self::Pin
+        )
     }
 
     /// Must it be, whatever it costs the program? Then it is not given back for that.
     #[must_use]
     pub fn is_required(self) -> bool {
-        matches!(self, Self::Yield | Self::Relieve)
+        matches!(self, Self::Yield | Self::Pin | Self::Relieve)
     }
 
     /// What it is to improve: it succeeds by one of these, or by what the program gets done.
@@ -82,8 +91,8 @@ impl Mechanism {
             // Pages that leave an overloaded node for their users relieve it.
             Self::Replicate | Self::Collocate => &[Objective::LocalAccesses, Objective::Balance],
             Self::Interleave => &[Objective::Balance],
-            Self::Promote | Self::Demote => &[Objective::FastAccesses],
-            Self::Yield | Self::Relieve | Self::Misplace | Self::Revert => &[],
+            Self::Promote | Self::Demote | Self::Advise => &[Objective::FastAccesses],
+            Self::Yield | Self::Pin | Self::Relieve | Self::Misplace | Self::Revert => &[],
         }
     }
 }

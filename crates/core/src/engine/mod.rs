@@ -45,6 +45,7 @@ pub use steer::Standing;
 pub use summary::{CampaignRow, DirectionRow, Summary};
 pub use verdict::{Grounds, Reading, Verdict, judge};
 
+use crate::declared::Declared;
 use crate::explain::{Event, Log};
 use crate::ids::ScopeId;
 use crate::plan::{MoveOutcome, Plan, Sampling};
@@ -88,6 +89,8 @@ struct Turn<'a> {
     room: &'a mut Vec<u64>,
     /// Base pages of the fastest tier that the scope may have, where it has a quota.
     fast_pages: Option<u64>,
+    /// What processes say of their memory.
+    declared: &'a Declared,
     numbers: &'a mut Numbers,
     scope: Arc<str>,
     log: &'a mut Log,
@@ -132,6 +135,7 @@ pub struct Engine {
     numbers: Numbers,
     log: Log,
     last_sampling: Sampling,
+    declared: Declared,
     /// Whoever drives it wants no new moves.
     is_held: bool,
 }
@@ -151,6 +155,7 @@ impl Engine {
             },
             log: Log::new(config.log_entries),
             last_sampling: Sampling::Cheap,
+            declared: Declared::default(),
             is_held: false,
             config,
         }
@@ -194,6 +199,7 @@ impl Engine {
             entry.member_count = members.len();
         }
         self.company.take(snapshot);
+        self.declared.keep(&snapshot.processes, now_us);
         let mut views = view::restrict(snapshot, &members, self.company);
         for (entry, view) in self.scopes.iter_mut().zip(&mut views) {
             entry.scope.go_round(view);
@@ -225,6 +231,7 @@ impl Engine {
                 is_held,
                 room: &mut room,
                 fast_pages: fast_pages[at],
+                declared: &self.declared,
                 numbers: &mut self.numbers,
                 scope: scope.name(),
                 log: &mut self.log,

@@ -348,6 +348,7 @@ impl Scope {
             proven: &self.efficacy.proven,
             unjudged_pages: self.efficacy.campaign_pages(),
             fast_pages: turn.fast_pages,
+            declared: turn.declared,
             move_ns: self.account.move_ns(),
         };
         let mut proposal = self.policy.decide(snapshot, &mut context);

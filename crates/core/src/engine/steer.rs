@@ -3,6 +3,8 @@
 
 use super::Engine;
 use super::ledger::Unit;
+use super::scope::Scope;
+use crate::declared::{Hint, TooMany};
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::policy::Policy;
 use crate::quota::{Quota, Use};
@@ -46,6 +48,25 @@ impl Engine {
     #[must_use]
     pub fn fast_use(&self, scope: ScopeId) -> Option<Use> {
         Some(self.scopes.get(scope.0 as usize)?.scope.fast_use)
+    }
+
+    /// Takes in what a process says of its own pages; without a hint, takes back what it said of them.
+    ///
+    /// # Errors
+    /// More was declared than is kept.
+    pub fn declare(
+        &mut self,
+        pid: Pid,
+        pages: Range<u64>,
+        hint: Option<Hint>,
+        now_us: u64,
+    ) -> Result<(), TooMany> {
+        self.declared.declare(pid, pages, hint, now_us)?;
+        let scopes = self.scopes.iter_mut().map(|entry| &mut entry.scope);
+        scopes
+            .filter(|scope| scope.lives.contains_key(&pid))
+            .for_each(Scope::rouse);
+        Ok(())
     }
 
     /// While it is held, no scope asks for new moves; verdicts, reverts and an undo go on.

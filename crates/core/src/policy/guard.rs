@@ -332,6 +332,7 @@ mod tests {
                 proven: &BTreeSet::new(),
                 unjudged_pages: 0,
                 fast_pages: None,
+                declared: &crate::declared::Declared::default(),
                 move_ns: None,
             };
             self.guard.decide(&snapshot, &mut context)

@@ -15,6 +15,7 @@ use crate::ids::{Pid, SpaceId};
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 
 /// Time in which what was seen fades by half, in us. 2 s: the thesis's history is 3.2 s long, of which a
 /// page needs 2.2 s to become hot (4.2.1).
@@ -278,6 +279,28 @@ impl Heat {
                         home: usize::from(home),
                         heat: prior.posterior(f64::from(count) * factor),
                         seen,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Visits the pages of a range whose place is known, whatever their heat; of a huge page the first counts.
+    pub fn visit_range(&self, pid: Pid, pages: &Range<u64>, mut visit: impl FnMut(Judged)) {
+        let (first, last) = (pages.start / HUGE_PAGES, pages.end.div_ceil(HUGE_PAGES));
+        for (&(_, number), block) in self.blocks.range((pid, first)..(pid, last)) {
+            let units = if block.huge { 1 } else { PAGES };
+            let homes = block.homes[..units].iter().enumerate();
+            for (at, &home) in homes.filter(|&(_, &home)| home != NOWHERE) {
+                let page = number * HUGE_PAGES + at as u64;
+                if pages.contains(&page) {
+                    visit(Judged {
+                        pid,
+                        page,
+                        huge: block.huge,
+                        home: usize::from(home),
+                        heat: 0.0,
+                        seen: 0,
                     });
                 }
             }

@@ -19,6 +19,7 @@ pub mod wrong_node;
 
 pub use evidence::{EvidenceKind, Rung};
 
+use crate::declared::Declared;
 use crate::engine::ledger::Ledger;
 use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid};
@@ -73,6 +74,8 @@ pub struct Context<'a> {
     pub unjudged_pages: u64,
     /// Base pages of the fastest memory tier that the scope may have, where it has a quota.
     pub fast_pages: Option<u64>,
+    /// What processes have declared of their memory.
+    pub declared: &'a Declared,
     /// Time that a move takes for each base page, in ns, as those of the scope took; `None` before any.
     pub move_ns: Option<f64>,
 }

@@ -107,6 +107,7 @@ impl Scene {
             proven: &BTreeSet::new(),
             unjudged_pages: 0,
             fast_pages: None,
+            declared: &crate::declared::Declared::default(),
             move_ns: None,
         };
         policy.decide(&self.snapshot(pages), &mut context)

@@ -14,11 +14,15 @@
 //!   for ever. The colder page goes first; pages are demoted for no other reason, except for a quota.
 //! - A page counts only once its block was seen in several intervals: what a scan passes over once is not
 //!   promoted.
+//! - What a program has declared of its memory counts before what is seen ([`crate::declared`]): pinned pages
+//!   go first, into the fast tier against the coldest others, within the quota; pages that it expects to use
+//!   next, pages that it does not are the first to leave.
 //! - Where memory of the fast tier answers later than that of the slow one, traffic is the problem: hot
 //!   pages are spread until both answer alike.
 //!
 //! `policy::heat` says how hot a page is. Huge pages move whole. The efficacy loop is the engine's.
 
+mod hinted;
 pub mod paper;
 mod places;
 #[cfg(test)]
@@ -32,6 +36,7 @@ use crate::plan::{Listing, Mechanism};
 use crate::quota::Quota;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;
+use hinted::Hinted;
 use places::{Border, Ladder};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -251,6 +256,11 @@ impl Hot {
         let rank = border.rank;
         let min_seen = self.min_seen();
         let free = |page: &Judged| context.may_move(page.pid, page.page);
+        let hinted = Hinted::of(context, rank);
+        let (asked_up, asked_down) = hinted.pages(&self.heat, &draft.ladder, rank, free);
+        for page in asked_down.iter().filter(|page| hinted.is_pinned(page)) {
+            draft.order(page, rank + 1, Mechanism::Pin);
+        }
         let hot = {
             let ladder = &draft.ladder;
             let is_above = |position: u8| ladder.rank(usize::from(position)) > rank;
@@ -262,14 +272,19 @@ impl Hot {
                     && block.held.iter().any(|&(home, _)| is_above(home))
             };
             self.heat.visit(wants, |page| {
-                if ladder.rank(page.home) > rank && is_hot(page.heat) && free(&page) {
+                let is_below = ladder.rank(page.home) > rank;
+                if is_below && is_hot(page.heat) && free(&page) && !hinted.has(&page) {
                     hot.push(page);
                 }
             });
+            hot.extend(asked_up);
             first_by(&mut hot, draft.budget, |page| -page.heat);
             hot
         };
-        let cold = self.cold(&draft.ladder, border, &hot, free);
+        let is_free = |page: &Judged| free(page) && !hinted.has(page);
+        let mut cold: Vec<Judged> = asked_down;
+        cold.retain(|page| !hinted.is_pinned(page));
+        cold.extend(self.cold(&draft.ladder, border, &hot, is_free));
         let mut victims = cold.iter().peekable();
         // A quota that is exceeded: the coldest go, whatever is to come.
         let mut excess = border.excess_pages;
@@ -283,7 +298,8 @@ impl Hot {
         let (mut is_promoting, mut wanting) = (false, None);
         let mut hot = hot.iter();
         for page in hot.by_ref() {
-            if !may(Mechanism::Promote) || !draft.order(page, rank, Mechanism::Promote) {
+            let mechanism = hinted.mechanism(page);
+            if !may(mechanism) || !draft.order(page, rank, mechanism) {
                 wanting = Some(page);
                 break;
             }
@@ -292,9 +308,10 @@ impl Hot {
         // The rest needs places that colder pages leave; it takes them in a later step.
         for page in wanting.into_iter().chain(hot) {
             let Some(victim) = victims.peek() else { break };
+            let mechanism = hinted.mechanism(page);
             let is_worth_it = page.heat >= self.config.swap_factor * victim.heat
                 && worth.gain_ns(page.heat - victim.heat, 2.0) > 0.0;
-            if !is_worth_it || !may(Mechanism::Demote) || !may(Mechanism::Promote) {
+            if !is_worth_it || !may(Mechanism::Demote) || !may(mechanism) {
                 break;
             }
             let mut needed = base_pages(page.huge);
@@ -318,6 +335,9 @@ impl Hot {
         );
         if is_promoting {
             draft.because(Mechanism::Promote, because);
+        }
+        for (mechanism, because) in hinted::REASONS {
+            draft.because(mechanism, because);
         }
         let because = "colder than what waits for its place in the fast tier";
         draft.because(Mechanism::Demote, because);

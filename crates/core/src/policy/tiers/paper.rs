@@ -306,6 +306,7 @@ mod tests {
                 proven: &BTreeSet::new(),
                 unjudged_pages: 0,
                 fast_pages: None,
+                declared: &crate::declared::Declared::default(),
                 move_ns: None,
             };
             let proposal = self.policy.decide(&snapshot, &mut context);

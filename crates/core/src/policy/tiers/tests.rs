@@ -1,6 +1,7 @@
 //! The policy alone, on snapshots made by hand.
 
 use super::*;
+use crate::declared::{Declared, Hint};
 use crate::engine::ledger::Ledger;
 use crate::ids::{NodeId, SpaceId};
 use crate::plan::Sampling;
@@ -25,6 +26,7 @@ struct Town {
     room: [u64; 2],
     quota: Option<u64>,
     latencies: [Option<f64>; 2],
+    declared: Declared,
     budget: u64,
     now_us: u64,
     random: Random,
@@ -38,6 +40,7 @@ impl Town {
             room: [fast_room, 1 << 30],
             quota: None,
             latencies: [None; 2],
+            declared: Declared::default(),
             budget: 1 << 20,
             now_us: 1_000_000,
             random: Random::new(5),
@@ -116,6 +119,7 @@ impl Town {
             proven: &BTreeSet::new(),
             unjudged_pages: 0,
             fast_pages: self.quota,
+            declared: &self.declared,
             move_ns: Some(5000.0),
         };
         let proposal = self.policy.decide(&snapshot, &mut context);
@@ -295,6 +299,7 @@ fn one_tier_is_said_once_and_nothing_is_done() {
         proven: &BTreeSet::new(),
         unjudged_pages: 0,
         fast_pages: None,
+        declared: &Declared::default(),
         move_ns: None,
     };
     let first = policy.decide(&snapshot, &mut context);
@@ -316,4 +321,84 @@ fn the_hottest_are_found_among_a_million_pages() {
             .iter()
             .all(|&home| home == FAST)
     );
+}
+
+/// Of the last pages that were moved: how many by this mechanism.
+fn by(proposal: &Proposal, mechanism: Mechanism) -> usize {
+    let moves = proposal.moves.iter();
+    moves.filter(|order| order.mechanism == mechanism).count()
+}
+
+#[test]
+fn what_a_program_expects_to_use_goes_up_unseen_and_is_believed_for_a_while() {
+    // The fast tier is full of pages that nobody uses; the slow one has some that are in use.
+    let homes = [vec![FAST; 512], vec![SLOW; 2048]].concat();
+    let mut town = Town::new(homes, 0);
+    for _ in 0..4 {
+        town.step(0, within(0, 1));
+    }
+    let now_us = town.now_us;
+    let said = town
+        .declared
+        .declare(PID, 1024..1280, Some(Hint::Hot), now_us);
+    said.unwrap();
+    // A colder page leaves for each, which then goes up.
+    let first = town.step(0, within(0, 1));
+    assert_eq!(by(&first, Mechanism::Demote), 256, "{first:?}");
+    town.room[0] = 256;
+    let second = town.step(0, within(0, 1));
+    assert_eq!(by(&second, Mechanism::Advise), 256);
+    assert!(town.fast().contains(&1024) && town.fast().contains(&1279));
+    // Once the time is over, what is used takes their places.
+    for _ in 0..120 {
+        town.step(2000, within(1536, 512));
+    }
+    let fast = town.fast();
+    assert!(
+        fast.iter().all(|page| (1536..2048).contains(page)),
+        "{fast:?}"
+    );
+}
+
+#[test]
+fn pins_hold_whatever_is_seen_and_cold_pages_leave_first() {
+    let homes = [vec![FAST; 1024], vec![SLOW; 1024]].concat();
+    let mut town = Town::new(homes, 0);
+    let mut say = |pages, hint| town.declared.declare(PID, pages, Some(hint), 0).unwrap();
+    say(0..256, Hint::PinSlow);
+    say(1024..1280, Hint::PinFast);
+    // Used: what is pinned to the slow tier, and of the rest of the fast one all but the last 256.
+    for _ in 0..60 {
+        town.step(4000, within(0, 768));
+    }
+    let (fast, is_in) = (town.fast(), |range: std::ops::Range<usize>| {
+        let fast = town.fast();
+        range.filter(|page| fast.contains(page)).count()
+    });
+    assert_eq!(
+        (is_in(0..256), is_in(1024..1280)),
+        (0, 256),
+        "{}",
+        fast.len()
+    );
+    assert_eq!(is_in(256..768), 512, "what is used and not spoken of stays");
+    // Taken back, they are pages as others.
+    town.declared.declare(PID, 0..2048, None, 0).unwrap();
+    for _ in 0..60 {
+        town.step(4000, within(0, 768));
+    }
+    assert_eq!(town.fast().iter().filter(|&&page| page < 256).count(), 256);
+    // Of pages that are used alike, those that are said to be cold leave for hotter ones.
+    let now_us = town.now_us;
+    town.declared
+        .declare(PID, 300..400, Some(Hint::Cold), now_us)
+        .unwrap();
+    for _ in 0..10 {
+        town.step(8000, |random: &mut Random| match random.next_u64() % 4 {
+            0 => within(0, 768)(random),
+            _ => within(1900, 50)(random),
+        });
+    }
+    let fast = town.fast();
+    assert!((1900..1950).all(|page| fast.contains(&page)));
 }
