@@ -35,7 +35,7 @@ fn raised(error: hither_linux::Error) -> PyErr {
 #[pymodule]
 mod _hither {
     #[pymodule_export]
-    use crate::daemon::{opt_in, opt_out};
+    use crate::daemon::{declare, opt_in, opt_out};
     #[pymodule_export]
     use crate::memory::{Memory, Residency, bind_range, nodes_by_page, residency};
     #[pymodule_export]

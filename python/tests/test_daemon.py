@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 
+import numpy as np
 import pytest
 
 import hither
@@ -20,10 +21,11 @@ def test_a_program_tells_the_daemon_of_itself(tmp_path, monkeypatch):
     asked = []
 
     def serve():
-        for answer in ({"did": ["1"], "hither": 1}, {"error": "it says off", "hither": 1}):
+        done, refused = {"did": ["1"], "hither": 1}, {"error": "it says off", "hither": 1}
+        for answer in (done, refused, done, done):
             stream, _ = listener.accept()
             with stream:
-                asked.append(json.loads(stream.makefile().readline())["ask"])
+                asked.append(json.loads(stream.makefile().readline()))
                 stream.sendall(json.dumps(answer).encode() + b"\n")
 
     daemon = threading.Thread(target=serve)
@@ -31,5 +33,15 @@ def test_a_program_tells_the_daemon_of_itself(tmp_path, monkeypatch):
     hither.opt_out()
     with pytest.raises(PermissionError, match="it says off"):
         hither.opt_in()
+    array = np.zeros(10000)
+    hither.declare(array, "pin_fast")
+    hither.declare(array[:512], None)
+    with pytest.raises(ValueError, match="hot, cold, pin_fast, pin_slow"):
+        hither.declare(array, "warm")
     daemon.join()
-    assert asked == ["opt_out", "opt_in"]
+    assert [question["ask"] for question in asked] == ["opt_out", "opt_in", "declare", "declare"]
+    start = array.ctypes.data
+    assert asked[2]["ranges"] == [[start, start + array.nbytes]]
+    assert asked[2]["hint"] == "pin_fast"
+    assert asked[3]["ranges"] == [[start, start + 4096]]
+    assert "hint" not in asked[3]

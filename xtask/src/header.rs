@@ -26,8 +26,8 @@ const TOP: &str = "\
  *
  * Every call may be made by any thread at any time, but not in a signal handler. A number below 0
  * is an error (HITHER_E*); hither_last_error() says what is wrong, where, and how to mend it. A
- * child after fork() finds every call refused with HITHER_EFORK, but for hither_opt_out() and
- * hither_opt_in().
+ * child after fork() finds every call refused with HITHER_EFORK, but for hither_opt_out(),
+ * hither_opt_in() and hither_declare().
  *
  * Generated from crates/capi/src by `cargo xtask gen`: change it there.
  */";

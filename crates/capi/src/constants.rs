@@ -44,6 +44,17 @@ pub const HITHER_ECORRUPT: c_int = -117;
 /// An error in the library itself. Please report it with hither_last_error().
 pub const HITHER_EINTERNAL: c_int = -131;
 
+/// `hint` of hither_declare(): what was declared is taken back.
+pub const HITHER_HINT_NONE: u32 = 0;
+/// `hint` of hither_declare(): the memory will be used often.
+pub const HITHER_HINT_HOT: u32 = 1;
+/// `hint` of hither_declare(): the memory will hardly be used.
+pub const HITHER_HINT_COLD: u32 = 2;
+/// `hint` of hither_declare(): the memory belongs into the fastest tier, as far as the quota goes.
+pub const HITHER_HINT_PIN_FAST: u32 = 3;
+/// `hint` of hither_declare(): the memory belongs below the fastest tier.
+pub const HITHER_HINT_PIN_SLOW: u32 = 4;
+
 /// `kind` of a request: copy `length` bytes from `src_base` to `dst_base`, as memcpy() does. The
 /// ranges must not overlap. Accesses meanwhile see old or new bytes.
 pub const HITHER_REPLICATE: u32 = 1;

@@ -23,6 +23,8 @@ fn a_program_tells_the_daemon_of_itself() {
         let answers = [
             "{\"did\":[\"1\"],\"hither\":1}\n",
             "{\"error\":\"it says off\",\"hither\":1}\n",
+            "{\"did\":[\"1\"],\"hither\":1}\n",
+            "{\"did\":[\"1\"],\"hither\":1}\n",
             // Hangs up: the program must not end by a signal.
             "",
         ];
@@ -34,11 +36,26 @@ fn a_program_tells_the_daemon_of_itself() {
             question
         })
     });
-    let told = say(&["out", "in", "out"]);
+    let told = say(&["out", "in", "pin", "none", "beyond", "77", "out"]);
     let told: Vec<&str> = told.lines().collect();
-    assert_eq!(told[..2], ["0 ", "-1 the daemon refuses: it says off"]);
-    assert!(told[2].starts_with("-111 "), "{}", told[2]);
+    assert_eq!(
+        told[..4],
+        ["0 ", "-1 the daemon refuses: it says off", "0 ", "0 "]
+    );
+    assert!(
+        told[4].starts_with("-22 18446744073709551615 bytes from 0x10000 on end"),
+        "{}",
+        told[4]
+    );
+    assert_eq!(
+        told[5],
+        "-22 there is no hint 77; the hints are HITHER_HINT_*"
+    );
+    assert!(told[6].starts_with("-111 "), "{}", told[6]);
     let out = "{\"hither\":1,\"ask\":\"opt_out\"}\n";
     let back = "{\"hither\":1,\"ask\":\"opt_in\"}\n";
-    assert_eq!(daemon.join().unwrap(), [out, back, out]);
+    let pin =
+        "{\"ask\":\"declare\",\"hint\":\"pin_slow\",\"hither\":1,\"ranges\":[[65536,77824]]}\n";
+    let none = "{\"ask\":\"declare\",\"hither\":1,\"ranges\":[[65536,77824]]}\n";
+    assert_eq!(daemon.join().unwrap(), [out, back, pin, none, out]);
 }

@@ -5,13 +5,14 @@
 //! {"hither":1,"did":["db@postgres"]}
 //! ```
 
+use hither_core::declared::Hint;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol. It changes where an old question gets another meaning.
 pub const VERSION: u32 = 1;
 /// Bytes of a question at most, its end of line included.
 pub const MOST_BYTES: usize = 64 << 10;
-/// Scopes named in a question at most.
+/// Scopes, or ranges of addresses, named in a question at most.
 pub const MOST_SCOPES: usize = 1024;
 
 /// A question.
@@ -28,6 +29,13 @@ pub struct Question {
     /// Whom `opt_out` and `opt_in` are about: who asks, where it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
+    /// What `declare` is about: addresses in bytes, first and behind the last, of who asks. The pages that lie
+    /// wholly within count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<(u64, u64)>,
+    /// What is declared of them; without it, what was declared is taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Hint>,
 }
 
 /// What can be asked.
@@ -48,6 +56,8 @@ pub enum Ask {
     OptOut,
     /// Looks after a process: takes `OptOut` back, and is as `HITHER=on` in its environment.
     OptIn,
+    /// Takes in what a process says of its own memory.
+    Declare,
 }
 
 impl Question {
@@ -59,6 +69,8 @@ impl Question {
             ask,
             scopes,
             pid: None,
+            ranges: Vec::new(),
+            hint: None,
         }
     }
 
@@ -76,6 +88,12 @@ impl Question {
         }
         if question.scopes.len() > MOST_SCOPES {
             return Err(format!("a question names {MOST_SCOPES} scopes at most"));
+        }
+        if question.ranges.len() > MOST_SCOPES {
+            return Err(format!("a question names {MOST_SCOPES} ranges at most"));
+        }
+        if let Some((start, end)) = question.ranges.iter().find(|(start, end)| start >= end) {
+            return Err(format!("the range {start:#x} to {end:#x} is empty"));
         }
         Ok(question)
     }
@@ -95,6 +113,14 @@ mod tests {
             (&br#"{"hither":2,"ask":"status"}"#[..], "version 1"),
             (br#"{"hither":1,"ask":"stop"}"#, "unknown variant `stop`"),
             (br#"{"hither":1,"ask":"status","x":1}"#, "unknown field `x`"),
+            (
+                br#"{"hither":1,"ask":"declare","ranges":[[8,8]]}"#,
+                "is empty",
+            ),
+            (
+                br#"{"hither":1,"ask":"declare","hint":"warm"}"#,
+                "unknown variant `warm`",
+            ),
             (b"", "not understood"),
             (b"[[[[", "not understood"),
         ] {

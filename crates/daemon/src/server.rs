@@ -10,6 +10,7 @@
 
 use crate::protocol::{Ask, MOST_BYTES, Question, VERSION};
 use crate::publish::{Published, is_named};
+use hither_core::declared::Hint;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
@@ -31,17 +32,41 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of the head of an HTTP request at most.
 const MOST_HEAD: usize = 8 << 10;
 
-/// What the loop is to do.
+/// What the loop is to do, and for whom.
 #[derive(Debug)]
 pub struct Order {
+    /// What is to be done.
+    pub wanted: Wanted,
+    /// Where the answer goes: what was done, or why not.
+    pub answer: SyncSender<Result<Vec<String>, String>>,
+}
+
+/// What the loop is to do.
+#[derive(Debug)]
+pub struct Wanted {
     /// What.
     pub ask: Ask,
     /// With these scopes, by their whole names; they are the user's own.
     pub scopes: Vec<String>,
     /// With this process.
     pub pid: Option<i32>,
-    /// Where the answer goes: what was done, or why not.
-    pub answer: SyncSender<Result<Vec<String>, String>>,
+    /// What it says of these addresses of its own.
+    pub ranges: Vec<(u64, u64)>,
+    /// What it says.
+    pub hint: Option<Hint>,
+}
+
+impl Wanted {
+    /// With a process, or with nobody named.
+    fn of(ask: Ask, pid: Option<i32>) -> Self {
+        Self {
+            ask,
+            scopes: Vec::new(),
+            pid,
+            ranges: Vec::new(),
+            hint: None,
+        }
+    }
 }
 
 /// What the loop and the threads share.
@@ -283,15 +308,33 @@ fn answer(question: &[u8], Asker { user, pid: own }: Asker, desk: &Desk) -> Valu
             json!({ "hither": VERSION, "schema": "hither.explain/1", "seconds": seen.seconds, "log": texts.collect::<Vec<_>>() })
         }
         Ask::OptOut | Ask::OptIn => match question.pid {
-            None => ordered(desk, question.ask, Vec::new(), Some(own)),
+            None => ordered(desk, Wanted::of(question.ask, Some(own))),
             Some(pid) if !may_speak_for(user, pid) => failed("there is no such process of yours"),
-            Some(pid) => ordered(desk, question.ask, Vec::new(), Some(pid)),
+            Some(pid) => ordered(desk, Wanted::of(question.ask, Some(pid))),
         },
+        // Of its own memory alone: what another says of it would be a way to move it.
+        Ask::Declare if question.pid.is_some() => {
+            failed("a process declares its own memory alone; leave `pid` out")
+        }
+        Ask::Declare => ordered(
+            desk,
+            Wanted {
+                ranges: question.ranges,
+                hint: question.hint,
+                ..Wanted::of(question.ask, Some(own))
+            },
+        ),
         Ask::Pause | Ask::Resume | Ask::Undo => {
             let names: Vec<String> = seen.scopes.iter().map(|scope| scope.name.clone()).collect();
             match names.is_empty() {
                 true => failed("no scope of yours is looked after"),
-                false => ordered(desk, question.ask, names, None),
+                false => ordered(
+                    desk,
+                    Wanted {
+                        scopes: names,
+                        ..Wanted::of(question.ask, None)
+                    },
+                ),
             }
         }
     }
@@ -305,14 +348,9 @@ fn may_speak_for(user: u32, pid: i32) -> bool {
 }
 
 /// Has the loop do it, and waits for what came of it.
-fn ordered(desk: &Desk, ask: Ask, scopes: Vec<String>, pid: Option<i32>) -> Value {
-    let (sender, receiver) = sync_channel(1);
-    locked(&desk.orders).push(Order {
-        ask,
-        scopes,
-        pid,
-        answer: sender,
-    });
+fn ordered(desk: &Desk, wanted: Wanted) -> Value {
+    let (answer, receiver) = sync_channel(1);
+    locked(&desk.orders).push(Order { wanted, answer });
     // It is full where the loop has not looked for 2^64 orders.
     let _ = rustix::io::write(&desk.bell, &1u64.to_ne_bytes());
     match receiver.recv_timeout(PATIENCE) {
@@ -325,7 +363,7 @@ fn ordered(desk: &Desk, ask: Ask, scopes: Vec<String>, pid: Option<i32>) -> Valu
 /// At rest the loop looks rarely: who asks is told of now.
 fn look_again(desk: &Desk) {
     if desk.published().is_old() {
-        ordered(desk, Ask::Status, Vec::new(), None);
+        ordered(desk, Wanted::of(Ask::Status, None));
     }
 }
 

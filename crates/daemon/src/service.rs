@@ -8,7 +8,7 @@ use crate::journal::{self, Earlier, Journal};
 use crate::protocol::Ask;
 use crate::publish::Published;
 use crate::roll::Roll;
-use crate::server::{self, Desk, Order};
+use crate::server::{self, Desk, Wanted};
 use hither_agent::host::drive::{Session, Told};
 use hither_agent::host::{Client, End, Hands, Supervisor};
 use hither_agent::{Execute, Gate, LEAST_SLEEP_US};
@@ -17,6 +17,7 @@ use hither_core::explain::Entry;
 use hither_core::foreign::Foreign;
 use hither_core::ids::{Pid, SpaceId};
 use hither_core::policy::{self, Rung};
+use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::partition::cgroup;
 use hither_linux::proc::tree::{Birth, Noticed, Scope};
 use hither_linux::rivals::{self, Rival, TakenOver};
@@ -384,13 +385,19 @@ impl Service {
         if orders.is_empty() {
             return;
         }
-        if orders.iter().any(|order| order.ask == Ask::Status) {
+        if orders.iter().any(|order| order.wanted.ask == Ask::Status) {
             self.turn(now_us);
         }
-        let done: Vec<_> = orders.iter().map(|order| self.obey(order)).collect();
+        let done: Vec<_> = orders
+            .iter()
+            .map(|order| self.obey(&order.wanted, now_us))
+            .collect();
         self.desk.publish(self.published(now_us));
-        // Pages that are to go back need not wait.
-        if orders.iter().any(|order| order.ask != Ask::Status) {
+        // Pages that are to go back need not wait; what is declared may.
+        if orders
+            .iter()
+            .any(|order| !matches!(order.wanted.ask, Ask::Status | Ask::Declare))
+        {
             self.due_us = self.due_us.min(now_us);
         }
         for (order, done) in orders.iter().zip(done) {
@@ -501,8 +508,23 @@ impl Service {
         }
     }
 
-    fn obey(&mut self, order: &Order) -> Result<Vec<String>, String> {
+    /// Takes in what a process says of its own memory.
+    fn declare(&mut self, pid: i32, order: &Wanted, now_us: u64) -> Result<Vec<String>, String> {
+        let engine = self.session.agent_mut().engine_mut();
+        for &(start, end) in &order.ranges {
+            let pages = start.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
+            engine
+                .declare(Pid(pid), pages, order.hint, now_us)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(vec![pid.to_string()])
+    }
+
+    fn obey(&mut self, order: &Wanted, now_us: u64) -> Result<Vec<String>, String> {
         if let Some(pid) = order.pid {
+            if order.ask == Ask::Declare {
+                return self.declare(pid, order, now_us);
+            }
             let tree = self.session.agent_mut().observer_mut().tree_mut();
             if order.ask == Ask::OptOut {
                 tree.leave_alone(pid);
@@ -543,7 +565,7 @@ impl Service {
                     engine.pause(seat.scope);
                     engine.begin_undo(seat.scope);
                 }
-                Ask::Status | Ask::Explain | Ask::OptOut | Ask::OptIn => continue,
+                Ask::Status | Ask::Explain | Ask::OptOut | Ask::OptIn | Ask::Declare => continue,
             }
             did.push(name.clone());
         }

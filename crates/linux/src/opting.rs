@@ -1,4 +1,4 @@
-//! A program tells the daemon of itself: leave me alone, or look after me.
+//! A program tells the daemon of itself: leave me alone, or look after me, or what its memory is for.
 //!
 //! One question over the daemon's control socket (`docs/daemon.md`), a JSON object on a line. It names no
 //! process: the kernel tells the daemon who asks (`SO_PEERCRED`), also where the program sees another
@@ -6,9 +6,11 @@
 
 use crate::error::{Error, Result};
 use crate::restore::{ROOTS_FOLDER, runtime_folder};
+use hither_core::declared::Hint;
 use rustix::net::SendFlags;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 pub const SOCKET_VARIABLE: &str = "HITHER_SOCKET";
 /// The daemon itself answers within 5 s.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Ranges in a question at most.
+const MOST_RANGES: usize = 1024;
 /// Bytes of an answer at most.
 const MOST_BYTES: usize = 64 << 10;
 
@@ -58,7 +62,39 @@ pub enum Answer {
 /// # Errors
 /// No daemon answers.
 pub fn tell(socket: &Path, opting: Opting) -> Result<Answer> {
-    let answer = talk(socket, opting).map_err(|error| {
+    ask(
+        socket,
+        match opting {
+            Opting::Out => b"{\"hither\":1,\"ask\":\"opt_out\"}\n",
+            Opting::In => b"{\"hither\":1,\"ask\":\"opt_in\"}\n",
+        },
+    )
+}
+
+/// Declares memory of the calling process, in ranges of addresses, of which the pages wholly within count;
+/// without a hint, takes back what was declared of it. See [`hither_core::declared`]. What has been declared
+/// ends with the address space, and with the daemon.
+///
+/// # Errors
+/// No daemon answers.
+pub fn declare(socket: &Path, ranges: &[Range<usize>], hint: Option<Hint>) -> Result<Answer> {
+    let ranges: Vec<_> = ranges.iter().filter(|range| !range.is_empty()).collect();
+    for some in ranges.chunks(MOST_RANGES) {
+        let pairs: Vec<_> = some.iter().map(|range| (range.start, range.end)).collect();
+        let mut question = json!({ "hither": 1, "ask": "declare", "ranges": pairs });
+        if let Some(hint) = hint {
+            question["hint"] = hint.name().into();
+        }
+        let answer = ask(socket, format!("{question}\n").as_bytes())?;
+        if answer != Answer::Heard {
+            return Ok(answer);
+        }
+    }
+    Ok(Answer::Heard)
+}
+
+fn ask(socket: &Path, question: &[u8]) -> Result<Answer> {
+    let answer = talk(socket, question).map_err(|error| {
         let reason = format!("no daemon answers ({error})");
         let remedy = "start it by `systemctl start hither`, or name its socket by HITHER_SOCKET";
         Error::io(socket, reason, remedy, error)
@@ -69,18 +105,18 @@ pub fn tell(socket: &Path, opting: Opting) -> Result<Answer> {
     })
 }
 
-fn talk(socket: &Path, opting: Opting) -> io::Result<Value> {
+fn talk(socket: &Path, question: &[u8]) -> io::Result<Value> {
     let until = Instant::now() + PATIENCE;
     let mut stream = UnixStream::connect(socket)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let question: &[u8] = match opting {
-        Opting::Out => b"{\"hither\":1,\"ask\":\"opt_out\"}\n",
-        Opting::In => b"{\"hither\":1,\"ask\":\"opt_in\"}\n",
-    };
-    // A daemon that hangs up must not end the program by a signal. So short a question goes at once.
-    let sent = rustix::net::send(&stream, question, SendFlags::NOSIGNAL)?;
-    if sent < question.len() {
-        return Err(io::ErrorKind::WriteZero.into());
+    let mut left = question;
+    while !left.is_empty() {
+        // A daemon that hangs up must not end the program by a signal.
+        let sent = rustix::net::send(&stream, left, SendFlags::NOSIGNAL)?;
+        if sent == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        left = &left[sent..];
     }
     let mut answer = Vec::new();
     let mut piece = [0; 1024];
@@ -147,6 +183,31 @@ mod tests {
             let error = told(Opting::Out, answer).0.unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn many_ranges_are_declared_in_several_questions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        let daemon = std::thread::spawn(move || {
+            [0, 1].map(|_| {
+                let (stream, _) = listener.accept().unwrap();
+                let mut question = String::new();
+                BufReader::new(&stream).read_line(&mut question).unwrap();
+                (&stream)
+                    .write_all(b"{\"did\":[\"7\"],\"hither\":1}\n")
+                    .unwrap();
+                let question: Value = serde_json::from_str(&question).unwrap();
+                assert_eq!(question["hint"], "cold");
+                question["ranges"].as_array().unwrap().len()
+            })
+        });
+        let mut ranges = vec![4096..8192; 1500];
+        ranges.push(5..5);
+        let answer = declare(&path, &ranges, Some(Hint::Cold)).unwrap();
+        assert_eq!(answer, Answer::Heard);
+        assert_eq!(daemon.join().unwrap(), [1024, 476]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ from ._hither import (
     Residency,
     Set,
     bind_thread,
+    declare,
     opt_in,
     opt_out,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Team",
     "bind_range",
     "bind_thread",
+    "declare",
     "empty",
     "nodes_by_page",
     "opt_in",

@@ -223,3 +223,11 @@ def opt_out() -> None:
 def opt_in() -> None:
     """Takes opt_out() back, and lets targets with opt_in = true take this process. PermissionError
     also where HITHER=off was in the environment, or the control group says so."""
+
+def declare(
+    memory: NDArray[Any] | Memory,
+    hint: Literal["hot", "cold", "pin_fast", "pin_slow"] | None,
+) -> None:
+    """Tells the daemon what an array is for, where its policy is tiers: "hot" and "cold" are expectations, which
+    count for 10 s like evidence; "pin_fast" and "pin_slow" hold until None takes them back. The pages that lie
+    wholly within count. Errors as of opt_out()."""

@@ -51,7 +51,7 @@ fn answered(user: u32, question: &Question) -> Value {
     let obey = std::thread::spawn(move || {
         while !over.load(std::sync::atomic::Ordering::Relaxed) {
             for order in loops.take_orders() {
-                order.answer.send(Ok(order.scopes.clone())).unwrap();
+                order.answer.send(Ok(order.wanted.scopes.clone())).unwrap();
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -159,7 +159,7 @@ fn a_program_speaks_for_itself_by_the_library() {
             }
         };
         order.answer.send(obeyed).unwrap();
-        (order.ask, order.pid, program.join().unwrap())
+        (order.wanted.ask, order.wanted.pid, program.join().unwrap())
     };
     let own = Some(std::process::id() as i32);
     let heard = Ok(vec!["7".to_owned()]);

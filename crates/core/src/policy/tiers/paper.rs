@@ -34,6 +34,8 @@ const LOOK_US: u64 = 100_000;
 const HOT_BITS: u32 = 22;
 /// Entries of a scan (`MAX_SCAN`).
 const MAX_SCAN: usize = 512;
+/// Windows that are made up for at once, where steps come late.
+const MOST_WINDOWS: u64 = 10;
 /// Time without an access from which a page is inactive, in us (`TIME_WINDOW`).
 const WINDOW_US: u64 = 3_000_000;
 
@@ -41,8 +43,8 @@ const WINDOW_US: u64 = 3_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Page {
     bits: u32,
-    /// Accessed since the last look.
-    is_touched: bool,
+    /// Accesses since the last look.
+    accesses: u64,
     /// When it was accessed last.
     touched_us: u64,
     /// Position of its node.
@@ -99,13 +101,15 @@ impl Paper {
             }
             let page = life.pages.entry(unit.page).or_insert(Page {
                 bits: 0,
-                is_touched: false,
+                accesses: 0,
                 touched_us: 0,
                 home: unit.home,
                 huge: unit.huge,
                 is_listed: false,
             });
-            (page.is_touched, page.touched_us) = (true, context.now_us);
+            let accesses = unit.samples.iter().map(|&(_, count)| u64::from(count));
+            page.accesses += accesses.sum::<u64>();
+            page.touched_us = context.now_us;
             (page.home, page.huge) = (unit.home, unit.huge);
         });
         for (&pid, life) in &mut self.lives {
@@ -115,8 +119,10 @@ impl Paper {
             }
             life.run_us %= LOOK_US;
             for (&number, page) in &mut life.pages {
-                page.bits = page.bits.checked_shl(looks as u32).unwrap_or(0);
-                page.bits |= u32::from(std::mem::take(&mut page.is_touched));
+                // Of several looks that have passed, as many saw it as it was accessed.
+                let seen = std::mem::take(&mut page.accesses).min(looks);
+                let ones = 1u32.checked_shl(seen as u32).unwrap_or(0).wrapping_sub(1);
+                page.bits = page.bits.checked_shl(looks as u32).unwrap_or(0) | ones;
                 if page.bits.count_ones() >= HOT_BITS && !page.is_listed {
                     page.is_listed = true;
                     self.hot.push_front((pid, number));
@@ -128,8 +134,8 @@ impl Paper {
     }
 
     /// Looks at the entries whose turn it is.
-    fn scan(&mut self, context: &Context<'_>, draft: &mut Draft<'_>) {
-        for _ in 0..self.hot.len().min(MAX_SCAN) {
+    fn scan(&mut self, windows: u64, context: &Context<'_>, draft: &mut Draft<'_>) {
+        for _ in 0..self.hot.len().min(MAX_SCAN * windows as usize) {
             let Some((pid, number)) = self.hot.pop_back() else {
                 break;
             };
@@ -191,11 +197,11 @@ impl Policy for Paper {
         let tiers = Tiers::of(&snapshot.nodes);
         self.learn(snapshot, context);
         let mut draft = Draft::new(Ladder::new(snapshot, context, &tiers), context.page_budget);
-        // Steps come a little late, so that the next one of a scan is nearer to 100 ms than the one before.
-        let is_due = context.now_us + LOOK_US / 2 >= self.scanned_us + LOOK_US;
-        if tiers.are_several() && is_due && context.page_budget > 0 {
-            self.scanned_us = context.now_us;
-            self.scan(context, &mut draft);
+        // A step may come late, and what was asked for may take longer than a window.
+        let windows = (context.now_us - self.scanned_us.min(context.now_us)) / LOOK_US;
+        if tiers.are_several() && windows > 0 && context.page_budget > 0 {
+            self.scanned_us = context.now_us / LOOK_US * LOOK_US;
+            self.scan(windows.min(MOST_WINDOWS), context, &mut draft);
         }
         Proposal {
             moves: draft.moves,

@@ -219,14 +219,13 @@ fn who_wants_to_be_left_alone_is() {
     let pid = shell.id() as i32;
     let mut tree = Tree::new(Root::host(), Scope::Processes(vec![pid]));
     tree.ask_wishes();
-    until(&mut tree, |tree| tree.processes().len() == 2);
+    // Both have been made, and the one that wants to be left alone has its own environment.
+    let children = || Tree::new(Root::host(), pid).children(pid).unwrap();
+    until(&mut tree, |tree| {
+        children().len() == 2 && tree.processes().len() == 2
+    });
     // The one that says nothing, and the shell.
-    let others: Vec<i32> = Tree::new(Root::host(), pid)
-        .children(pid)
-        .unwrap()
-        .into_iter()
-        .collect();
-    assert_eq!(others.len(), 2);
+    let others = children();
     let mut watched = tree.processes().iter().map(|process| process.pid);
     let child = watched.find(|&watched| watched != pid).unwrap();
     tree.leave_alone(child);
