@@ -4,8 +4,8 @@
  *
  * Every call may be made by any thread at any time, but not in a signal handler. A number below 0
  * is an error (HITHER_E*); hither_last_error() says what is wrong, where, and how to mend it. A
- * child after fork() finds every call refused with HITHER_EFORK, but for hither_opt_out() and
- * hither_opt_in().
+ * child after fork() finds every call refused with HITHER_EFORK, but for hither_opt_out(),
+ * hither_opt_in() and hither_declare().
  *
  * Generated from crates/capi/src by `cargo xtask gen`: change it there.
  */
@@ -75,6 +75,21 @@
 
 // An error in the library itself. Please report it with hither_last_error().
 #define HITHER_EINTERNAL -131
+
+// `hint` of hither_declare(): what was declared is taken back.
+#define HITHER_HINT_NONE 0
+
+// `hint` of hither_declare(): the memory will be used often.
+#define HITHER_HINT_HOT 1
+
+// `hint` of hither_declare(): the memory will hardly be used.
+#define HITHER_HINT_COLD 2
+
+// `hint` of hither_declare(): the memory belongs into the fastest tier, as far as the quota goes.
+#define HITHER_HINT_PIN_FAST 3
+
+// `hint` of hither_declare(): the memory belongs below the fastest tier.
+#define HITHER_HINT_PIN_SLOW 4
 
 // `kind` of a request: copy `length` bytes from `src_base` to `dst_base`, as memcpy() does. The
 // ranges must not overlap. Accesses meanwhile see old or new bytes.
@@ -663,6 +678,19 @@ int hither_opt_out(void);
 // HITHER_EPERM (HITHER=off is in the environment that this process was executed with, or its control group
 // says so).
 int hither_opt_in(void);
+
+// Tells the daemon of `length` bytes from `start` on, of which the pages that lie wholly within count, for the
+// policy tiers. HITHER_HINT_HOT and HITHER_HINT_COLD are expectations: they count like evidence for 10 seconds,
+// then what is seen counts alone; declare them again at a new phase. HITHER_HINT_PIN_FAST and
+// HITHER_HINT_PIN_SLOW hold until HITHER_HINT_NONE takes them back. All ends with the address space, and with
+// the daemon. Blocks as hither_opt_out() does. Also in a child after fork(), which declares its own memory.
+//
+// Returns 0, also where no target takes the process or its policy does not hear of tiers. Errors:
+// HITHER_EINVAL (no such hint, or the end is not in the address space), HITHER_ECONNREFUSED (no daemon answers),
+// HITHER_EPERM (it refuses: a process declares 4096 ranges at most).
+int hither_declare(const void *start,
+                   uint64_t length,
+                   uint32_t hint);
 
 #ifdef __cplusplus
 }  // extern "C"
