@@ -11,6 +11,7 @@ mod draw;
 mod generate;
 mod import;
 mod lab;
+mod launch;
 mod moving;
 mod output;
 mod partition;
@@ -57,6 +58,7 @@ enum Command {
     Topo(topo::Command),
     /// Run a program and move its memory where it is used
     Run(Box<run::Command>),
+    Launch(launch::Command),
     Attach(attach::Command),
     Move(moving::Command),
     Bench(bench::Command),
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
     let done = match parse() {
         Command::Topo(command) => command.run(),
         Command::Run(command) => command.run(),
+        Command::Launch(command) => command.run(),
         Command::Move(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Probe(command) => command.run(),

@@ -11,6 +11,8 @@ mod start;
 mod supervise;
 mod weigh;
 
+pub use place::memory_policies;
+
 use crate::output::{can_write, is_standard_output, write};
 use crate::{print, units};
 use anyhow::{Context, bail, ensure};
@@ -230,7 +232,7 @@ impl Command {
 }
 
 /// This machine, as sets and lists of nodes are worked out against it.
-fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
+pub fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
     let root = Root::host();
     let topology = Topology::read(&root).context("reading the machine")?;
     let resources = resources::read(&root, &topology).context("reading the machine")?;

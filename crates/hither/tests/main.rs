@@ -8,6 +8,7 @@ mod foreign;
 mod hwloc;
 mod imports;
 mod install;
+mod launch;
 mod moves;
 mod partition;
 mod place;

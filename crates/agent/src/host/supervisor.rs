@@ -12,7 +12,7 @@ use super::error::{Error, Result};
 use hither_core::foreign::Foreign;
 use hither_linux::filter;
 use hither_linux::root::Root;
-use hither_linux::sys::{self, Ended, PidFd, Signals, Started, Timer, Waiter};
+use hither_linux::sys::{self, Arrived, Ended, PidFd, Signals, Started, Timer, Waiter};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -76,6 +76,8 @@ pub struct Beat {
     pub input: Option<Input>,
     /// A signal arrived that the loop was told to tell of.
     pub signal: Option<i32>,
+    /// The kernel sent it, as a terminal does to all processes that it runs.
+    pub is_from_kernel: bool,
 }
 
 /// A turn: returns the time to the next in us; `None`: there is none.
@@ -168,6 +170,18 @@ impl Supervisor {
         })
     }
 
+    /// Starts one of several programs, whose ends its clients see to; its signals are blocked as they were before
+    /// the loop took them.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn(&self, mut command: process::Command, has_work: bool) -> Result<Started> {
+        let program = command.get_program().to_owned();
+        command.stdin(process::Stdio::inherit());
+        sys::spawn_with_mask(command, self.signals.mask_before(), has_work)
+            .map_err(|error| cannot_start(&program, error))
+    }
+
     /// When the program was started, or watching began, on CLOCK_MONOTONIC.
     #[must_use]
     pub fn start_ns(&self) -> u64 {
@@ -227,11 +241,12 @@ impl Supervisor {
             let wake = waiter
                 .wait()
                 .map_err(Error::system("waiting for the program"))?;
-            let signal = match self.ended(wake)? {
+            let arrived = match self.ended(wake)? {
                 Some(Woken::End(end)) => return Ok(end),
-                Some(Woken::Signal(signal)) => Some(signal),
+                Some(Woken::Signal(arrived)) => Some(arrived),
                 None => None,
             };
+            let signal = arrived.map(|arrived| arrived.signal);
             let input = wake.input.then_some(Input {
                 hung_up: wake.hung_up,
             });
@@ -249,6 +264,7 @@ impl Supervisor {
                     is_due,
                     input,
                     signal,
+                    is_from_kernel: arrived.is_some_and(|arrived| arrived.from_kernel),
                 };
                 let sleep_us = (client.turn)(&beat)?;
                 client.due_us = sleep_us.map(|sleep_us| self.now_us().saturating_add(sleep_us));
@@ -278,7 +294,7 @@ impl Supervisor {
                 let arrived = self.signals.take();
                 Ok(
                     arrived.map(|arrived| match self.told.contains(&arrived.signal) {
-                        true => Woken::Signal(arrived.signal),
+                        true => Woken::Signal(arrived),
                         false => Woken::End(End::Signal(arrived.signal)),
                     }),
                 )
@@ -313,7 +329,7 @@ enum Woken {
     /// The loop ends.
     End(End),
     /// Clients hear of it.
-    Signal(i32),
+    Signal(Arrived),
 }
 
 fn signals_of(signals: &[i32]) -> Result<Signals> {

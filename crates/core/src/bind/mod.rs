@@ -12,6 +12,7 @@ mod layout;
 mod memory;
 pub mod numactl;
 mod policy;
+pub mod ranks;
 pub mod rules;
 #[cfg(test)]
 mod tests;

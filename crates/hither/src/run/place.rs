@@ -59,7 +59,7 @@ pub struct Options {
     pub verify: bool,
 }
 
-fn memory_policies() -> impl TypedValueParser<Value = MemoryPolicy> {
+pub fn memory_policies() -> impl TypedValueParser<Value = MemoryPolicy> {
     let values = MemoryPolicy::ALL.map(|(_, word, about)| PossibleValue::new(word).help(about));
     PossibleValuesParser::new(values).try_map(|word| word.parse::<MemoryPolicy>())
 }
