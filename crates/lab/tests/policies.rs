@@ -102,7 +102,7 @@ impl Comparison {
 /// `cluster-local` and `cg` have others, whose second of guest time takes minutes.
 /// Interleaving is compared with in the evidence and in `make demo`.
 const COMMANDS: [&str; 2] = [
-    "cluster shared --rounds 6",
+    "cluster shared --rounds 12",
     "sh -c for cpu in 0 1 2 3; do memlat --cpu $cpu --mb 16 --accesses 8000000 > /dev/null & done; wait",
 ];
 /// The test of the daemon has such programs, too; what they gain is measured by `make demo` and the evidence.

@@ -1,7 +1,7 @@
 //! Measured weights of `hither run` on a socket with a CXL expander: what a program that uses up
 //! both memories gets, what happens to one that needs neither, and what is left behind.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -38,7 +38,7 @@ fn report(told: &str, name: &str) -> Value {
 #[test]
 #[ignore = "boots the laboratory"]
 fn weights_pay_or_are_taken_back() {
-    let (stream, memlat) = (built("stream"), built("memlat"));
+    let (stream, memlat) = (bare("stream"), bare("memlat"));
     let stream_of = |kernel: &str| {
         let stream = stream.display();
         format!("{stream} {kernel} --mb 32 --iterations 7 --integer --local")
