@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-/// CPUs of short runs, one a node: as many seconds of the guest take half of the host's time that they take
-/// with [`LONG_CPUS`].
-const CPUS: &str = "4";
-const LONG_CPUS: &str = "8";
+/// Two a node, which overload a controller.
+const CPUS: &str = "8";
+/// One a node, for what needs no overload: as many seconds of the guest take half of the host's time.
+const FEW_CPUS: &str = "4";
 
 /// `hither lab WORDS --machine opteron8385 --cpus CPUS -- COMMAND`.
 fn lab(cpus: &str, words: &[&str], command: &[String]) -> Output {
@@ -103,7 +103,7 @@ impl Comparison {
 /// Interleaving is compared with in the evidence and in `make demo`.
 const COMMANDS: [&str; 2] = [
     "cluster shared --rounds 12",
-    "sh -c for cpu in 0 1 2 3; do memlat --cpu $cpu --mb 16 --accesses 8000000 > /dev/null & done; wait",
+    "sh -c for cpu in 0 1 2 3 4 5 6 7; do memlat --cpu $cpu --mb 4 --accesses 8000000 > /dev/null & done; wait",
 ];
 /// The test of the daemon has such programs, too; what they gain is measured by `make demo` and the evidence.
 const PARTITIONED: &str = "cluster partitioned --rounds 100";
@@ -126,7 +126,7 @@ fn a_controller_in_overload_is_relieved() {
 #[ignore = "boots QEMU; make evidence runs it"]
 fn long_pages_come_to_those_who_use_them() {
     let (gains, partitioned) = (
-        Comparison::of(LONG_CPUS, "first-touch,carrefour", &[PARTITIONED]),
+        Comparison::of(CPUS, "first-touch,carrefour", &[PARTITIONED]),
         0,
     );
     assert!((gains.figure("first-touch", partitioned, "local_access_ratio") - 0.25).abs() < 0.03);
@@ -166,7 +166,7 @@ fn samples_agree_with_exact_counts() {
     let all = COMMANDS.iter().enumerate();
     let mut runs: Vec<(&str, Value)> = all.map(|one| run(one, &RUNS)).collect();
     if std::env::var_os("HITHER_LONG").is_some() {
-        let long = Comparison::of(LONG_CPUS, "carrefour", &LONG);
+        let long = Comparison::of(CPUS, "carrefour", &LONG);
         runs.extend(LONG.iter().enumerate().map(|one| run(one, &long)));
     }
     let mut apart = Vec::new();
@@ -193,7 +193,11 @@ fn a_harmful_policy_is_reported_and_reverted() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report.json").display().to_string();
     let words = ["run", "--policy", "wrong-node", "--json", &report];
-    let output = lab(CPUS, &words, &split("cluster local --mb 32 --rounds 140"));
+    let output = lab(
+        FEW_CPUS,
+        &words,
+        &split("cluster local --mb 32 --rounds 140"),
+    );
     let text = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     assert!(
