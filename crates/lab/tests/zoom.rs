@@ -28,8 +28,8 @@ fn planted_mistakes_are_found() {
         "{planted} false-sharing --rounds 1000000 >/dev/null & pid=$!; sleep 0.2; \
          {AGENT_PATH} zoom $pid --seconds 0.3 >/tmp/steps || exit; \
          page=$(sed -n 's/.*closer: .*--page //p' /tmp/steps | head -n 1); \
-         cat /tmp/steps >&2; {AGENT_PATH} zoom $pid --page $page --seconds 0.3 >&2; \
-         {AGENT_PATH} zoom $pid --page $page --seconds 0.3 --json -; kill $pid",
+         cat /tmp/steps >&2; {AGENT_PATH} zoom $pid --page $page --seconds 0.3 --json /tmp/page >&2; \
+         kill $pid; cat /tmp/page",
         planted = planted.display(),
     );
     // A table that two nodes read and, one time in twenty, write after the read: its fills are reads.
@@ -39,7 +39,7 @@ fn planted_mistakes_are_found() {
         "; numactl -N 0,1 -m 3 {kvstore} --threads 2 --mb 16 --operations 100000000 --no-pin \
          >/dev/null & pid=$!; sleep 0.3; \
          {AGENT_PATH} zoom $pid --steps 2 --seconds 0.2 -o /tmp/rec --json /tmp/kv >&2 || exit; \
-         kill $pid; cat /tmp/kv; {AGENT_PATH} report /tmp/rec >&2; {AGENT_PATH} report /tmp/rec --json -",
+         kill $pid; cat /tmp/kv; {AGENT_PATH} report /tmp/rec --json /tmp/report >&2; cat /tmp/report",
         kvstore = kvstore.display(),
     );
     let script = zoom("false-sharing", 150)
