@@ -60,8 +60,9 @@ setup:
 	@$(STEP) 'set-up: packages, QEMU, Rust' scripts/setup.sh
 
 # The Python wheel is built where it is tested (make python).
+TARGETS := --lib --bins --examples
 build: setup
-	@$(STEP) 'build, release' cargo build --release $(RELEASE) --lib --bins --examples
+	@$(STEP) 'build, release' cargo build --release $(RELEASE) $(TARGETS)
 
 lab: build
 	@$(STEP) 'laboratory: guest kernel' $(HITHER) lab setup
@@ -72,16 +73,17 @@ demo: lab
 		--- target/release/cluster partitioned --rounds $(PARTITIONED) \
 		--- target/release/cluster local --rounds $(LOCAL)
 
-# Boots leave a third of two cores idle, which is enough for the checks, the models, for building the unit
-# tests, and for the Python package, which is made of the same parts. Who wants to know of a slip within a minute runs `make check`.
+# Boots leave a third of two cores idle, which is enough for the checks, the models, and for building the unit
+# tests; these leave time, as many of them wait, for the Python package, which is made of the same parts. Who
+# wants to know of a slip within a minute runs `make check`.
 test: setup
 	@$(MAKE) --no-print-directory --jobs=2 boot meanwhile
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory --jobs=2 unit python IDLE='$(BEHIND)'
 
-meanwhile: IDLE := chrt --idle 0
+BEHIND := chrt --idle 0
+meanwhile: IDLE := $(BEHIND)
 meanwhile: check model
 	@$(STEP) 'unit tests: build' $(IDLE) cargo test --quiet --workspace --no-run
-	@$(STEP) 'Python: wheel, tests, examples' $(IDLE) scripts/python.sh
 
 check: setup
 	@$(STEP) 'check: formatting, clippy, tidy' $(IDLE) cargo xtask check
@@ -91,7 +93,7 @@ unit: setup
 
 # After the unit tests are built, whose parts the wheel is made of.
 python: setup
-	@$(STEP) 'Python: wheel, tests, examples' scripts/python.sh
+	@$(STEP) 'Python: wheel, tests, examples' $(IDLE) scripts/python.sh
 
 # Each has a target folder of its own, so that neither rebuilds what the other has built. Models run nothing of
 # core that takes time, and optimising it takes a minute and a half.
@@ -103,6 +105,8 @@ model: setup
 		cargo test --quiet --release $(MODEL) --package hither-mover --lib --target-dir target/shuttle
 
 # One at a time: two emulated machines on two cores wait for each other, 1919 s in all instead of 1390.
+# The tests are built while the last of the commands, which is one long unit, leaves a CPU idle.
+boot: TARGETS += --test boot
 boot: lab
 	@$(STEP) 'numactl of Debian 13' scripts/fetch-numactl.sh
 	@$(STEP) 'boot tests' cargo test --quiet --release $(RELEASE) --test boot \

@@ -157,10 +157,10 @@ impl Yardstick {
     fn latency(&self) {
         pin(0);
         for node in 0..self.device.node_ids().len() {
-            let memory = Memory::on(node, 32 * MB, true);
+            let memory = Memory::on(node, 16 * MB, true);
             memory.link();
             // No line is visited twice, and none is left in a cache.
-            Memory::on(node, 64 * MB, true).sweep();
+            Memory::on(node, 48 * MB, true).sweep();
             println!(
                 "{}",
                 json!({"check": "latency", "node": node, "ns": memory.chase(100_000)})
@@ -331,7 +331,7 @@ impl Yardstick {
     fn counts(&mut self) {
         pin(0);
         let array = Memory::on(0, 16 * MB, false);
-        let other = Memory::on(0, 128 * MB, true);
+        let other = Memory::on(0, 48 * MB, true);
         let frames = Self::frames(&array);
         let (low, high) = (*frames.iter().min().unwrap(), *frames.iter().max().unwrap());
         let regions = (high - low + 1) as usize;
@@ -385,8 +385,10 @@ impl Yardstick {
         for (name, pair) in [("same", [near[0], near[1]]), ("cross", [near[0], far[0]])] {
             for (what, offset) in [("line", 8), ("lines", 64), ("pages", 8192)] {
                 // Pieces of 7 us uncontended. While one thread is interrupted the other stores for
-                // nothing, thousands of times: the piece at half the time counts, not the mean.
-                let (whole, stores) = (Duration::from_millis(40), 10_000u32);
+                // nothing, thousands of times: the piece at half the time counts, not the mean. Where
+                // stores do not wait there are a hundred times as many pieces.
+                let whole_ms = if what == "line" { 40 } else { 8 };
+                let (whole, stores) = (Duration::from_millis(whole_ms), 10_000u32);
                 let ready = AtomicU32::new(0);
                 let times: Vec<f64> = std::thread::scope(|scope| {
                     let threads: Vec<_> = (0..2)

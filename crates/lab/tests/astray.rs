@@ -1,11 +1,14 @@
 //! Memory that lies badly, on an emulated machine of two sockets: a program that binds itself late, a
 //! file in the other node's page cache, and memory that is registered with io_uring. One boot.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
+
+/// Four times what the CPUs of a node have as their last-level cache.
+const FILE_MIB: u64 = 24;
 
 /// `$P` is the program, `$H` hither; CPUs 0 to 3 are of node 0, 4 to 7 of node 1. A step is a line to
 /// `go`; `until_line FILE N` waits for what it prints. `$ON` keeps it on CPUs.
@@ -14,7 +17,7 @@ set -e; cd /tmp; ON=
 until_line() { until [ "$(wc -l < $1)" -ge $2 ]; do sleep 0.05; done; }
 start() { name=$1; shift; mkfifo $name.go; $ON $P "$@" <$name.go >$name.out 2>&1 & pid=$!; eval "exec 9>$name.go"; }
 for policy in default bind:1; do
-  start late$policy late 0 4 96 $policy; until_line late$policy.out 1
+  start late$policy late 0 4 48 $policy; until_line late$policy.out 1
   echo "== $($H top --once --json --interval 100ms --pid $pid)"
   echo "== $($H move --astray -p $pid --json --dry-run)"
   case $policy in
@@ -24,14 +27,14 @@ for policy in default bind:1; do
   $H move --astray -p $pid --dry-run | tail -n 3 >&2
   echo >&9; exec 9>&-; wait $pid; echo "== $(tail -n 1 late$policy.out)"
 done
-$H run -m 0 -- $P make local 48
+$H run -m 0 -- $P make local $MIB
 for way in map:2 read:6; do
   passes=${way#*:} way=${way%:*}
   if [ $way = read ]; then
     start local read /tmp/local 0 $passes read; until_line local.out 1
     echo "== $(tail -n 1 local.out)"; echo >&9; until_line local.out 2; echo >&9; exec 9>&-; wait $pid
   fi
-  $H run -m 1 -- $P make remote$way 48
+  $H run -m 1 -- $P make remote$way $MIB
   start remote$way read /tmp/remote$way 0 $passes $way; until_line remote$way.out 1
   echo "== $(tail -n 1 remote$way.out)"
   echo "== $($H move --files -p $pid --json)"
@@ -47,8 +50,11 @@ echo >&9; exec 9>&-; wait $pid
 
 fn run() -> Vec<String> {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/skylake8160.toml");
-    let program = built("examples/astray");
-    let script = format!("P={} H={AGENT_PATH}\n{SCRIPT}", program.display());
+    let program = bare("examples/astray");
+    let script = format!(
+        "P={} H={AGENT_PATH} MIB={FILE_MIB}\n{SCRIPT}",
+        program.display()
+    );
     let output = Command::new(built("hither"))
         .args([
             "lab",
@@ -116,14 +122,14 @@ fn what_lies_badly_is_found_and_mended() {
         assert_eq!(next(), "kept");
     }
     for way in ["map", "read"] {
-        // A mapped file's pass takes 5.3 to 8.6 ms on its own node, too, by which frames its pages got
+        // A mapped file's pass of 48 MB takes 5.3 to 8.6 ms on its own node, too, by which frames its pages got
         // (a stream ends where the next page is elsewhere), so that two files are not to be compared.
         let local = (way == "read").then(|| pass_ns(&next()).0);
         let (remote, _) = pass_ns(&next());
         let report = document(&next());
         let (moved, first) = pass_ns(&next());
         let elsewhere = |when: &str| report["total"][when]["elsewhere_pages"].as_u64().unwrap();
-        assert!(elsewhere("before") >= 48 * 256, "{way}: {report}");
+        assert!(elsewhere("before") >= FILE_MIB * 256, "{way}: {report}");
         assert_eq!(elsewhere("after"), 0, "{way}: {report}");
         if let Some(local) = local {
             let percent = |ns: f64| 100.0 * (ns / local - 1.0);

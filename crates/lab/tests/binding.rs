@@ -6,7 +6,7 @@
 //! `HITHER_MACHINES` names machine files, with commas between, each followed by a slash
 //! and a node where one stays offline (`knl7250-snc4/5`); without it one machine is taken.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -148,7 +148,7 @@ impl Machine {
 }
 
 fn judge(name: &str) {
-    let (hither, placed) = (built("hither"), built("examples/placed"));
+    let (hither, placed) = (built("hither"), bare("examples/placed"));
     // The guest's own.
     let run = |words: &str| format!("/hither/hither {words}");
     let mut script = format!("{}; echo; ", run("topo --json"));
@@ -184,11 +184,7 @@ fn judge(name: &str) {
     let mut command = Command::new(&hither);
     command.args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"]);
     command.arg(file).args(["--offline", offline]);
-    let (blocks, shim) = (
-        built("examples/placed_blocks"),
-        built("libhither_preload.so"),
-    );
-    for file in [&placed, &blocks, &shim] {
+    for file in [&placed, &bare("examples/placed_blocks")] {
         command.arg("--file").arg(file);
     }
     let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
@@ -329,10 +325,9 @@ fn ruled_script() -> String {
     .to_owned();
     for threads in RULED {
         script += &format!(
-            "HITHER_PRELOAD={} /hither/hither run --on machine --memory float --threads {threads} {rules} \
+            "/hither/hither run --on machine --memory float --threads {threads} {rules} \
              --json /tmp/report -- {} {} 2>/tmp/error || cat /tmp/error; cat /tmp/report; ",
-            built("libhither_preload.so").display(),
-            built("examples/placed_blocks").display(),
+            bare("examples/placed_blocks").display(),
             sizes.join(" ")
         );
     }

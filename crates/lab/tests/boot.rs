@@ -236,7 +236,8 @@ fn linux_6_12_sees_the_machine_with_a_slow_node() {
 fn the_newest_kernel_sees_a_machine_with_a_fast_node_above_the_pci_hole() {
     let place = Place::new();
     // 2 x 2 GiB: half of it lies above 4 GiB, behind the hole for devices.
-    let answer = place.run("run knl7250 --cpus 4 --memory 2048", &["sh", "-c", SHOW]);
+    let words = "run knl7250 --cpus 4 --memory 2048 --no-plugin";
+    let answer = place.run(words, &["sh", "-c", SHOW]);
     answer.expect(0);
     let release = answer.out.lines().last().unwrap();
     let major: u32 = release.split('.').next().unwrap().parse().unwrap();
@@ -341,7 +342,7 @@ fn policies_take_effect_in_alternating_order_within_one_boot() {
 #[ignore = "boots QEMU; make test runs it"]
 fn figures_tell_local_from_interleaved_memory() {
     let place = Place::new();
-    let memlat = hither().with_file_name("memlat");
+    let memlat = common::bare("memlat");
     let memlat = memlat.to_str().unwrap();
     let words =
         "compare opteron8385 --cpus 4 --memory 512 --policies first-touch,interleave --json";
@@ -372,7 +373,7 @@ fn figures_tell_local_from_interleaved_memory() {
 fn a_panicking_guest_is_reported_with_its_console() {
     let place = Place::new();
     let answer = place.run(
-        &format!("run {SMALL}"),
+        &format!("run {SMALL} --no-plugin"),
         &["sh", "-c", "echo c > /proc/sysrq-trigger; sleep 9"],
     );
     answer.expect(125);

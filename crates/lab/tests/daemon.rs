@@ -1,7 +1,7 @@
 //! The daemon on an emulated machine of four nodes: programs of two users, one of whom wants to be left
 //! alone; killed in the middle, undone by the next daemon. One boot.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
@@ -68,7 +68,7 @@ kill -9 $a $b $c; cat daemon.log >&2
 
 fn run() -> Vec<String> {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let program = built("cluster");
+    let program = bare("cluster");
     let script = format!("P={} H={AGENT_PATH}\n{SCRIPT}", program.display());
     let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "4", "--timeout", "15m", "--machine"])

@@ -1,7 +1,7 @@
 //! The tracker `damon` in the lab's kernel: it finds a known hot area, and leaves DAMON as it was,
 //! also after it was killed.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use std::path::Path;
 use std::process::Command;
 
@@ -15,7 +15,7 @@ until grep -q kdamonds/0/state.*on /tmp/during 2> /tmp/errors; do
     $0 dump > /tmp/during
 done
 kill -9 $killed
-$0 watch setting=adaptive at=5 mb=256 hot=25 rest=5
+$0 watch setting=adaptive before=0 at=8 until=80.1 mb=128 hot=12 rest=5
 echo watched: $?
 $0 dump > /tmp/after
 cmp /tmp/before /tmp/after && echo as before
@@ -25,7 +25,7 @@ cmp /tmp/before /tmp/after && echo as before
 #[ignore = "boots QEMU; make test runs it"]
 fn a_hot_area_is_found_and_everything_is_put_back() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let program = built("examples/hot_pages");
+    let program = bare("examples/hot_pages");
     let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "4", "--timeout", "5m"])
         .arg("--machine")
@@ -43,10 +43,10 @@ fn a_hot_area_is_found_and_everything_is_put_back() {
     for expected in ["without putting back", "watched: 0", "as before"] {
         assert!(told.contains(expected), "no `{expected}`: {told}");
     }
-    // Of a hot tenth, within 5 s. Not at one moment: where the kernel's threads took more CPU time than
-    // they may, DAMON begins anew with another pace, and what it knows is younger for a while. A
-    // region is a fortieth of the memory, so that two that are mistaken cost a fifth;
-    // docs/damon.md has what is usual.
+    // Of a hot tenth, within 8 s; once it is found the watch is over. Not at one moment: where the
+    // kernel's threads took more CPU time than they may, DAMON begins anew with another pace, and
+    // what it knows is younger for a while. A region is a fortieth of the memory, so that two that
+    // are mistaken cost a fifth; docs/damon.md has what is usual.
     let looks = told.lines().filter_map(|line| {
         let (_, figures) = line.split_once("hottest: precision")?;
         let (precision, rest) = figures.split_once(" %, recall")?;

@@ -1,6 +1,6 @@
 //! The tracker `hintfault` on an emulated machine of four nodes, against a known placement.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use std::path::Path;
 use std::process::Command;
 
@@ -20,7 +20,7 @@ fn figure(text: &str, word: &str) -> f64 {
 #[ignore = "boots QEMU; make test runs it"]
 fn the_pages_the_cpu_and_the_node_are_those_of_the_program() {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let (watch, program) = (built("examples/hintfault"), built("memlat"));
+    let (watch, program) = (bare("examples/hintfault"), bare("memlat"));
     // All memory on node 1, used by CPU 0 of node 0; killed in the middle, and whole.
     let script = format!(
         "{SETTINGS}; {0} -- sleep 9 & sleep 1; echo during; {SETTINGS}; kill -9 $!; wait $!; \

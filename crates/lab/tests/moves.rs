@@ -1,6 +1,6 @@
 //! The asynchronous memory-move service on an emulated machine of two nodes, in short.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
@@ -156,7 +156,7 @@ fn long_requests_cost_less_than_calls() {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
-    let program = built("examples/move_torture");
+    let program = bare("examples/move_torture");
     let torture = |scenario: &str| {
         format!(
             "'{}' {scenario} --nodes 2 --rounds 3 --stores 15000 --seed 7",
@@ -164,7 +164,7 @@ fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
         )
     };
     // In the same boot.
-    let placed = built("examples/placed");
+    let placed = bare("examples/placed");
     let script = format!(
         "{} && {} && H={AGENT_PATH} P='{}' && {SHARED}",
         torture("writers"),

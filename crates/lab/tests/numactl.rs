@@ -2,7 +2,7 @@
 //! nodes: the same CPUs, the same policy, the same node for each page, the same class of exit
 //! status.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use std::path::Path;
 use std::process::Command;
 
@@ -223,7 +223,7 @@ fn comparable(text: &str) -> Vec<String> {
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn documented_uses_of_numactl_place_alike() {
-    let (hither, placed) = (built("hither"), built("examples/placed"));
+    let (hither, placed) = (built("hither"), bare("examples/placed"));
     let numactl = Path::new("/usr/bin/numactl");
     assert!(
         numactl.is_file(),

@@ -1,7 +1,7 @@
 //! Partitions on an emulated machine of eight nodes: nodes move between three of them under load
 //! and with faults (`crates/linux/examples/partition_torture`), and the manager moves one by itself.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use hither_core::set::NodeSet;
 use hither_lab::image::AGENT_PATH;
 use std::path::Path;
@@ -84,7 +84,7 @@ kill -KILL $full
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn nodes_move_between_partitions_and_nothing_is_lost() {
-    let program = built("examples/partition_torture");
+    let program = bare("examples/partition_torture");
     let moves = std::env::var("HITHER_MOVES").unwrap_or_else(|_| "16".to_owned());
     let torture = format!("$0 $1 --moves {moves} --seed 7 || exit 1");
     let timeout = if moves.len() > 2 { "3h" } else { "9m" };

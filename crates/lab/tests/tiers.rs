@@ -1,7 +1,7 @@
 //! A machine with two tiers: its latencies are the thesis's, and the kernel's own ways of using both are set up
 //! for a run and gone after it.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use std::path::Path;
 use std::process::Command;
 
@@ -76,7 +76,7 @@ fn the_kernels_ways_are_set_up_for_a_run_alone() {
 #[test]
 #[ignore = "boots the laboratory"]
 fn latencies_are_the_thesiss() {
-    let memlat = built("memlat");
+    let memlat = bare("memlat");
     let memlat = memlat.to_str().unwrap();
     let script = format!(
         "for n in 0 1; do {memlat} --node $n --mb 96 --accesses 500000 --cpu 0; done; \

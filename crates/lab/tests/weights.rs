@@ -1,7 +1,7 @@
 //! Measured weights of `hither run` on a socket with a CXL expander: what a program that uses up
 //! both memories gets, what happens to one that needs neither, and what is left behind.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -38,12 +38,15 @@ fn report(told: &str, name: &str) -> Value {
 #[test]
 #[ignore = "boots the laboratory"]
 fn weights_pay_or_are_taken_back() {
-    let (stream, memlat) = (built("stream"), built("memlat"));
+    let (stream, memlat) = (bare("stream"), bare("memlat"));
     let stream_of = |kernel: &str| {
         let stream = stream.display();
         format!("{stream} {kernel} --mb 32 --iterations 7 --integer --local")
     };
-    let loads = |count: u32| format!("{} --mb 64 --accesses {count}", memlat.display());
+    let loads = |mb: u32, count: u32| {
+        let memlat = memlat.display();
+        format!("{memlat} --mb {mb} --accesses {count}")
+    };
     let run = |name: &str, options: &str, command: &str| {
         format!(
             "echo == {name}; /hither/hither run {options} --json /tmp/{name} -- {command} 2>&1; \
@@ -63,17 +66,17 @@ fn weights_pay_or_are_taken_back() {
     for (name, options) in streams {
         script += &run(&format!("{kernel}-{name}"), options, &stream_of(kernel));
     }
-    script += &run("near", "--on machine-node:0", &loads(4_000_000));
+    script += &run("near", "--on machine-node:0", &loads(32, 1_000_000));
     script += &run(
         "spread",
         "--memory weighted --weights 1:1",
-        &loads(1_000_000),
+        &loads(32, 1_000_000),
     );
-    script += &run("reverted", measured, &loads(4_000_000));
+    script += &run("reverted", measured, &loads(64, 4_000_000));
     script += &run(
         "refused",
         &format!("--on cpus:0+mem:0-1 {measured}"),
-        &loads(100_000),
+        &loads(64, 100_000),
     );
     script += &format!("echo == after; {TABLE}; ");
     script += &format!(

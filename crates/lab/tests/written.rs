@@ -2,7 +2,7 @@
 //! part of a program's memory that is written, and the multi-generational LRU tells memory in use
 //! from memory that is idle.
 
-use crate::common::built;
+use crate::common::{bare, built};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
@@ -31,7 +31,7 @@ const MB: f64 = 1048576.0;
 fn written_and_idle_memory_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let program = built("examples/written");
+    let program = bare("examples/written");
     let back = |name: &str| folder.path().join(name);
     let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "4", "--memory", "256"])

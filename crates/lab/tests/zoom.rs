@@ -1,6 +1,7 @@
 //! `hither zoom` finds planted mistakes on an emulated machine, and names what would help.
 
-use crate::common::built;
+use crate::common::{bare, built};
+use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -8,8 +9,8 @@ use std::process::Command;
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn planted_mistakes_are_found() {
-    let (hither, planted) = (built("hither"), built("planted"));
-    // Counters of 256 bytes are to be named by their line, too.
+    // Counters of 256 bytes are to be named by their line, too: with its lines of source.
+    let planted = built("planted");
     let zoom = |mode: &str, rounds: u32| {
         let sites = if mode == "false-sharing" {
             "--sites=64"
@@ -17,32 +18,29 @@ fn planted_mistakes_are_found() {
             ""
         };
         format!(
-            "{} zoom {sites} --seconds 0.3 --json /tmp/{mode} -- {} {mode} --rounds {rounds} >/dev/null \
+            "{AGENT_PATH} zoom {sites} --seconds 0.3 --json /tmp/{mode} -- {} {mode} --rounds {rounds} >/dev/null \
              || exit; cat /tmp/{mode};",
-            hither.display(),
             planted.display(),
         )
     };
     // A process that runs: the refinement says which page to look at, and that is looked at.
     let at_page = format!(
         "{planted} false-sharing --rounds 1000000 >/dev/null & pid=$!; sleep 0.2; \
-         {hither} zoom $pid --seconds 0.3 >/tmp/steps || exit; \
+         {AGENT_PATH} zoom $pid --seconds 0.3 >/tmp/steps || exit; \
          page=$(sed -n 's/.*closer: .*--page //p' /tmp/steps | head -n 1); \
-         cat /tmp/steps >&2; {hither} zoom $pid --page $page --seconds 0.3 >&2; \
-         {hither} zoom $pid --page $page --seconds 0.3 --json -; kill $pid",
-        hither = hither.display(),
+         cat /tmp/steps >&2; {AGENT_PATH} zoom $pid --page $page --seconds 0.3 --json /tmp/page >&2; \
+         kill $pid; cat /tmp/page",
         planted = planted.display(),
     );
     // A table that two nodes read and, one time in twenty, write after the read: its fills are reads.
     // It is loaded in a tenth of a second. The look at it is kept, for the report of the same samples.
-    let kvstore = built("kvstore");
+    let kvstore = bare("kvstore");
     let read_before_written = format!(
         "; numactl -N 0,1 -m 3 {kvstore} --threads 2 --mb 16 --operations 100000000 --no-pin \
          >/dev/null & pid=$!; sleep 0.3; \
-         {hither} zoom $pid --steps 2 --seconds 0.2 -o /tmp/rec --json /tmp/kv >&2 || exit; \
-         kill $pid; cat /tmp/kv; {hither} report /tmp/rec >&2; {hither} report /tmp/rec --json -",
+         {AGENT_PATH} zoom $pid --steps 2 --seconds 0.2 -o /tmp/rec --json /tmp/kv >&2 || exit; \
+         kill $pid; cat /tmp/kv; {AGENT_PATH} report /tmp/rec --json /tmp/report >&2; cat /tmp/report",
         kvstore = kvstore.display(),
-        hither = hither.display(),
     );
     let script = zoom("false-sharing", 150)
         + &zoom("master-init", 8)
@@ -50,15 +48,11 @@ fn planted_mistakes_are_found() {
         + &at_page
         + &read_before_written;
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let output = Command::new(&hither)
+    let output = Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])
         .arg(machine)
         .arg("--file")
-        .arg(&hither)
-        .arg("--file")
         .arg(&planted)
-        .arg("--file")
-        .arg(built("libhither_preload.so"))
         .arg("--file")
         .arg(&kvstore)
         .args(["--file", "numactl"])

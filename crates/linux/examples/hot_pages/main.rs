@@ -12,7 +12,8 @@
 //! flushes its TLB then (the emulator's is too large).
 //!
 //! The watch: `tracker=damon` or `opium`, `setting=adaptive` or `thesis`, `before=3` seconds of another
-//! phase before the first, `phases=1`, `at=1,5` seconds into each when it is judged, `budget=1` per cent
+//! phase before the first, `phases=1`, `at=1,5` seconds into each when it is judged, `until=101` per cent of
+//! precision and recall at which a phase is over, as more is not asked for, `budget=1` per cent
 //! of the machine's CPU time, `physical=1` DAMON by physical addresses, `observe=100` ms between two
 //! looks at the tracker, `regions=1` prints the regions, `quiet=1` the last lines only.
 
@@ -145,6 +146,7 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     let quiet = options.number("quiet", 0.0)? != 0.0;
     let at = options.numbers("at", &[1.0, 5.0])?;
     let before_s = options.number("before", 3.0)?;
+    let until = options.number("until", 101.0)?;
     let step = Duration::from_secs_f64(options.number("observe", 100.0)?.max(1.0) / 1e3);
     let hot = Pattern::of(options)?.hot_pages(options)?;
     let print_regions = options.number("regions", 0.0)? != 0.0;
@@ -230,9 +232,16 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
                     watching.counts().map_or(0, FrameCounts::changes),
                 );
             }
-            if is_time {
+            let is_enough = hot.iter().all(|&hot| {
+                judge(&look.counts, &look.scores, hot)
+                    .is_some_and(|judged| judged.precision.min(judged.recall) >= until)
+            });
+            if is_time || is_enough {
                 ahead.next();
                 sum.looks.extend((phase > 0).then_some(look));
+            }
+            if is_enough {
+                break;
             }
         }
     }
