@@ -16,6 +16,7 @@ pub mod foreign;
 pub mod ids;
 pub mod machine;
 pub mod metrics;
+pub mod mirror;
 pub mod observation;
 pub mod opium;
 pub mod partition;
