@@ -13,6 +13,9 @@ use std::os::unix::fs::FileExt;
 
 /// Pages sampled of a chunk, to learn where it lies.
 const SAMPLES: usize = 16;
+/// Pages that the kernel maps around one fault (`fault_around_bytes`, 64 KiB), aligned by address. Fewer at
+/// the edge of a chunk, beside mapped ones of the next, may be that alone.
+const AROUND: usize = 16;
 /// Entries read at once.
 const ENTRIES: usize = 8192;
 
@@ -60,6 +63,23 @@ pub fn present(start: usize, end: usize) -> Option<Vec<usize>> {
     Some(found)
 }
 
+/// Are these pages of a chunk at its edges alone, and fewer than what lies beside them in the neighbour: mapped
+/// around a fault there?
+fn is_spilt(pages: &[usize], first: usize, end: usize) -> bool {
+    let follows = |at: usize| {
+        at > 0
+            && pages
+                .get(at)
+                .is_some_and(|page| page - PAGE == pages[at - 1])
+    };
+    let before = (0..=first).rev().take_while(|at| follows(*at)).count();
+    let behind = (end..pages.len()).take_while(|at| follows(*at)).count();
+    let head = (first + 1..end).take_while(|at| follows(*at)).count() + 1;
+    let tail = (first + 1..end).rev().take_while(|at| follows(*at)).count() + 1;
+    let spilt = |own: usize, other: usize| if own < AROUND && other > own { own } else { 0 };
+    spilt(head, before) + spilt(tail, behind) >= end - first
+}
+
 /// Of pages found, what they say of chunks: `chunk_of` numbers them, of `count`. `node` is the own one.
 pub fn chunks(
     pages: &[usize],
@@ -101,6 +121,25 @@ mod tests {
     use super::*;
     use crate::sys::Mapping;
     use std::io::Write;
+
+    #[test]
+    fn what_a_fault_maps_besides_is_not_used() {
+        let chunks = |pages: &[usize]| {
+            let pages: Vec<usize> = pages.iter().map(|page| page * PAGE).collect();
+            let found = chunks(&pages, 4, 0, |page| page / PAGE / 64);
+            found.iter().map(|chunk| chunk.is_used).collect::<Vec<_>>()
+        };
+        let run = |range: std::ops::Range<usize>| range.collect::<Vec<_>>();
+        // Chunk 0 to its end, and 10 pages of chunk 1: as a fault at the end of chunk 0 leaves it.
+        assert_eq!(chunks(&run(0..74)), [true, false, false, false]);
+        // 16 pages are a fault of their own.
+        assert_eq!(chunks(&run(0..80)), [true, true, false, false]);
+        // A fault at the beginning of chunk 1.
+        assert_eq!(chunks(&run(60..76)), [false, true, false, false]);
+        assert_eq!(chunks(&run(60..128)), [false, true, false, false]);
+        // Pages of no neighbour's.
+        assert_eq!(chunks(&[3, 70]), [true, true, false, false]);
+    }
 
     #[test]
     fn used_pages_of_a_file_are_found_and_written_ones_refused() {
