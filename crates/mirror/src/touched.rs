@@ -72,8 +72,10 @@ fn is_spilt(pages: &[usize], first: usize, end: usize) -> bool {
                 .get(at)
                 .is_some_and(|page| page - PAGE == pages[at - 1])
     };
-    let before = (0..=first).rev().take_while(|at| follows(*at)).count();
-    let behind = (end..pages.len()).take_while(|at| follows(*at)).count();
+    let before = (0..=first).rev().take_while(|at| follows(*at));
+    let before = before.take(AROUND).count();
+    let behind = (end..pages.len()).take_while(|at| follows(*at));
+    let behind = behind.take(AROUND).count();
     let head = (first + 1..end).take_while(|at| follows(*at)).count() + 1;
     let tail = (first + 1..end).rev().take_while(|at| follows(*at)).count() + 1;
     let spilt = |own: usize, other: usize| if own < AROUND && other > own { own } else { 0 };
@@ -96,6 +98,10 @@ pub fn chunks(
             .iter()
             .take_while(|page| chunk_of(**page) == chunk);
         let end = first + more.count();
+        if is_spilt(pages, first, end) {
+            first = end;
+            continue;
+        }
         if let Some(entry) = chunks.get_mut(chunk) {
             entry.is_used = true;
         }
