@@ -21,6 +21,7 @@
 //!
 //! Without `HITHER_MIRROR_PLAN` nothing is ever replicated.
 
+mod code;
 mod copy;
 pub mod exports;
 mod fork;

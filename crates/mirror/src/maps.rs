@@ -10,6 +10,8 @@ pub struct Mapped {
     pub start: usize,
     /// Address behind.
     pub end: usize,
+    /// As the kernel writes them: `r-xp`.
+    pub permissions: String,
     /// Offset in the file.
     pub offset: u64,
     /// Device and inode as the kernel writes them here, which is not always what stat(2) tells.
@@ -29,12 +31,13 @@ fn parse(text: &[u8]) -> Vec<Mapped> {
     let line = |line: &str| {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
-        let _permissions = words.next()?;
+        let permissions = words.next()?.to_owned();
         let offset = words.next()?;
         let (device, inode) = (words.next()?, words.next()?);
         Some(Mapped {
             start: usize::from_str_radix(start, 16).ok()?,
             end: usize::from_str_radix(end, 16).ok()?,
+            permissions,
             offset: u64::from_str_radix(offset, 16).ok()?,
             file: format!("{device} {inode}"),
             path: words.next().unwrap_or("").trim_start().to_owned(),

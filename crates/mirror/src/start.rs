@@ -3,7 +3,7 @@
 
 use crate::exports::{NEXT_MMAP, NEXT_MREMAP, NEXT_MUNMAP};
 use crate::table::{self, HELPER, Range};
-use crate::{fork, helper, sys};
+use crate::{code, fork, helper, sys};
 use hither_core::mirror::{Plan, environment};
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -58,6 +58,9 @@ extern "C" fn start() {
     let reports = std::env::var_os(environment::REPORTS).map(PathBuf::from);
     let _ = TOLD.set(Told { plan, reports });
     fork::install();
+    if TOLD.get().is_some_and(|told| told.plan.code) {
+        code::note();
+    }
 }
 
 extern "C" fn finish() {

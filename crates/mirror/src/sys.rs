@@ -58,6 +58,18 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Leaves it mapped, in children as well. Returns where it begins.
+    pub fn keep(self) -> Option<usize> {
+        let (address, bytes) = (self.address, self.bytes);
+        let kept = advise(address, bytes, libc::MADV_DOFORK)
+            .ok()
+            .map(|()| address);
+        if kept.is_some() {
+            std::mem::forget(self);
+        }
+        kept
+    }
+
     /// Where it begins.
     pub fn address(&self) -> usize {
         self.address

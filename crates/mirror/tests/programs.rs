@@ -17,20 +17,19 @@ const PLAN: &str = "min 1M; always";
 /// The program, built once.
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mapped.c");
-        let program =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mapped-{}", std::process::id()));
-        let mut compiler = Command::new("cc");
-        let compiler = compiler.args(["-O1", "-w", "-pthread"]).arg(source);
-        let done = compiler.arg("-o").arg(&program).output().unwrap();
-        assert!(
-            done.status.success(),
-            "{}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-        program
-    })
+    BUILT.get_or_init(|| built("mapped"))
+}
+
+fn built(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = folder.join(format!("{name}-{}", std::process::id()));
+    let mut compiler = Command::new("cc");
+    let compiler = compiler.args(["-O1", "-w", "-pthread"]).arg(source);
+    let done = compiler.arg("-o").arg(&program).output().unwrap();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{errors}");
+    program
 }
 
 /// Cargo leaves it beside the tests.
@@ -253,4 +252,17 @@ fn what_is_refused_is_told_with_the_reason() {
     let _writer = fs::File::options().append(true).open(&other.file).unwrap();
     assert_eq!(other.run("none"), "ok\n");
     assert_eq!(other.reports()[0].reason, "it is open for writing");
+}
+
+#[test]
+fn code_gets_copies_where_it_is_asked_for() {
+    let program = built("code");
+    let mut command = Command::new(&program);
+    command.env("LD_PRELOAD", shim());
+    let output = command
+        .env(environment::PLAN, "min 1M; always; code")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+    assert!(output.status.success(), "{:?}", output.status);
 }

@@ -48,6 +48,8 @@ pub struct Plan {
     pub budget_bytes: Option<u64>,
     /// Which chunks.
     pub which: Which,
+    /// Also the code of programs, and of libraries that they are linked with.
+    pub code: bool,
     /// Copy also what is local already, and on machines with one node: for tests.
     pub always: bool,
 }
@@ -58,12 +60,13 @@ impl Default for Plan {
             least_bytes: DEFAULT_LEAST_BYTES,
             budget_bytes: None,
             which: Which::Hot,
+            code: false,
             always: false,
         }
     }
 }
 
-/// `min 4M; budget 1G; all; always`.
+/// `min 4M; budget 1G; all; code; always`.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "min {}", short_bytes(self.least_bytes))?;
@@ -72,6 +75,9 @@ impl fmt::Display for Plan {
         }
         if self.which == Which::All {
             write!(f, "; all")?;
+        }
+        if self.code {
+            write!(f, "; code")?;
         }
         if self.always {
             write!(f, "; always")?;
@@ -92,8 +98,13 @@ impl FromStr for Plan {
                 Some(("budget", bytes)) => plan.budget_bytes = Some(parse_bytes(bytes.trim())?),
                 None if word == "all" => plan.which = Which::All,
                 None if word == "hot" => plan.which = Which::Hot,
+                None if word == "code" => plan.code = true,
                 None if word == "always" => plan.always = true,
-                _ => return Err(format!("`{word}`: write min SIZE, budget SIZE, hot or all")),
+                _ => {
+                    return Err(format!(
+                        "`{word}`: write min SIZE, budget SIZE, hot, all or code"
+                    ));
+                }
             }
         }
         Ok(plan)
@@ -139,9 +150,10 @@ mod tests {
             least_bytes: 1 << 20,
             budget_bytes: Some(3 << 30),
             which: Which::All,
+            code: true,
             always: true,
         };
-        assert_eq!(plan.to_string(), "min 1M; budget 3G; all; always");
+        assert_eq!(plan.to_string(), "min 1M; budget 3G; all; code; always");
         assert_eq!(plan.to_string().parse(), Ok(plan));
         assert_eq!("".parse(), Ok(Plan::default()));
         assert_eq!(Plan::default().to_string().parse(), Ok(Plan::default()));
