@@ -8,7 +8,7 @@
 //! and can have the lock alone unlinks it; who comes looks whether what he has locked still has its name.
 //! What killed processes left is unlinked by the next that comes ([`reap`]).
 
-use crate::nodes::Nodes;
+use crate::nodes::{self, Nodes};
 use crate::sys::{self, Mapping, PAGE};
 use hither_core::mirror::name::{self, Name};
 use hither_core::mirror::{Plan, room_bytes};
@@ -299,7 +299,8 @@ impl Mirror {
         let memory = Nodes::memory(node);
         let (free, total) =
             memory.ok_or_else(|| format!("node {node} does not tell its memory"))?;
-        Ok(room_bytes(plan, reap(node), free, total))
+        let room = room_bytes(plan, reap(node), free, total);
+        Ok(room.min(nodes::group_room().unwrap_or(u64::MAX)))
     }
 }
 

@@ -6,17 +6,35 @@
 //! made by a bare `clone` or `_Fork` without `CLONE_VM` runs no handlers: it keeps the copies as they were,
 //! and would read them also after the file was written.
 
+use crate::helper;
 use crate::sys::Blocked;
 use crate::table::{self, HELPER};
-use crate::{helper, sys};
+use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering;
 
+struct Held(UnsafeCell<Option<Blocked>>);
+// SAFETY: used by the holder of the table's lock alone.
+unsafe impl Sync for Held {}
+/// Signals of the forking thread, blocked for as long as it holds the lock.
+static HELD: Held = Held(UnsafeCell::new(None));
+
 extern "C" fn before() {
+    let blocked = Blocked::all();
     table::take();
+    // SAFETY: the lock is held.
+    unsafe { *HELD.0.get() = Some(blocked) };
+}
+
+/// Gives the lock back, and the signals as they were.
+fn release() {
+    // SAFETY: the lock is held.
+    let blocked = unsafe { (*HELD.0.get()).take() };
+    table::release();
+    drop(blocked);
 }
 
 extern "C" fn in_parent() {
-    table::release();
+    release();
 }
 
 extern "C" fn in_child() {
@@ -27,10 +45,9 @@ extern "C" fn in_child() {
         table.ranges().next().is_none()
     });
     HELPER.store(0, Ordering::Release);
-    table::release();
     helper::forget();
+    release();
     if !is_empty {
-        let _signals: Blocked = sys::Blocked::all();
         helper::spawn();
     }
 }

@@ -11,9 +11,9 @@ use crate::start::{plan, reports};
 use crate::sys::{self, Blocked};
 use crate::table::{self, HELPER, MOST_RANGES, Range};
 use crate::watched::Watched;
-use hither_core::mirror::Plan;
 use hither_core::mirror::chunks::HOT_OF;
 use hither_core::mirror::report::{FileReport, ProcessReport};
+use hither_core::mirror::{Plan, is_short};
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -101,6 +101,10 @@ fn run() {
     // What it opens is nobody else's, or nothing is opened.
     if sys::own_descriptors().is_ok() {
         HELPER.store(sys::thread(), Ordering::Release);
+        // Most children of a fork become another program, and short programs end, before this is over.
+        sys::wait(SETTLE);
+    }
+    if HELPER.load(Ordering::Acquire) != 0 && STATE.load(Ordering::Acquire) == HERE {
         let mut helper = Helper::new(plan);
         if helper.nodes.count() > 1 || plan.always {
             copy::reap(0);
@@ -127,7 +131,7 @@ impl Helper {
             is_open: false,
             look_count: 0,
             pause: SLOW,
-            next: Instant::now() + SETTLE,
+            next: Instant::now(),
             told: String::new(),
         }
     }
@@ -138,15 +142,24 @@ impl Helper {
             self.files.iter_mut().for_each(Watched::check);
             if STATE.load(Ordering::Acquire) == LEAVE {
                 self.tell();
-                // Copies stay mapped; their names go, and those that children have left by _exit.
-                self.files.clear();
+                // Other threads may still read. What children have left by _exit goes, too.
+                self.files.iter_mut().for_each(Watched::end);
                 copy::reap(0);
                 return;
+            }
+            if let Some(node) = self.node {
+                // What was too much for one turn.
+                for file in self.files.iter_mut().filter(|file| file.is_pending()) {
+                    file.act(self.plan, node);
+                }
             }
             if Instant::now() >= self.next {
                 self.look();
             }
             self.tell();
+            if self.files.iter().any(Watched::is_pending) {
+                continue;
+            }
             let mut limit = self.next.saturating_duration_since(Instant::now());
             if self.files.iter().any(Watched::is_polled) {
                 limit = limit.min(POLL);
@@ -206,6 +219,15 @@ impl Helper {
         }
         let cost = start.elapsed();
         self.look_us += cost.as_micros() as u64;
+        if self.files.iter().any(Watched::is_guarded)
+            && Nodes::memory(node).is_some_and(|(free, total)| is_short(free, total))
+        {
+            let why = format!("node {node} runs out of memory");
+            for file in &mut self.files {
+                file.collapse(&why);
+                file.rest();
+            }
+        }
         let mut has_more = false;
         for file in &mut self.files {
             has_more |= file.act(self.plan, node);

@@ -1,6 +1,7 @@
 //! The machine's nodes, and on which of them this process runs.
 
 use crate::sys;
+use hither_core::mirror::RESERVE_SHARE;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -114,6 +115,20 @@ impl Nodes {
         let path = format!("/sys/devices/system/node/node{node}/meminfo");
         parse_meminfo(&fs::read_to_string(path).ok()?)
     }
+}
+
+/// Bytes that this process's control group may still use; none where it has no limit. Mirrors are charged to
+/// the group of who copies, and a group that goes beyond its limit has a process killed.
+pub fn group_room() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let figure = |name: &str| {
+        let text = fs::read_to_string(format!("/sys/fs/cgroup{path}/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let most = figure("memory.max")?;
+    let room = most.saturating_sub(figure("memory.current")?);
+    Some(room.saturating_sub(most / RESERVE_SHARE))
 }
 
 /// Free and all bytes: `Node 0 MemFree:          123456 kB`.

@@ -224,7 +224,7 @@ pub fn own_descriptors() -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Sets of signals.
+/// Signals as they were.
 pub struct Blocked(libc::sigset_t);
 
 impl Blocked {

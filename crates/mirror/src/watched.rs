@@ -20,6 +20,10 @@ const MOST_DOUBLINGS: u32 = 8;
 const RETRY: Duration = Duration::from_millis(250);
 /// Mappings that one file may become; a process has 65,530 in all.
 const MOST_RUNS: usize = 2048;
+/// Chunks copied in one turn: some 0.1 s, for which who writes another file waits at most.
+const MOST_AT_ONCE: usize = 64;
+/// Chunks whose pages are read at once: a bound of memory.
+const BLOCK: usize = 128;
 /// Pages looked at to learn where a chunk lies that the process does not use yet.
 const SAMPLES: usize = 16;
 
@@ -49,6 +53,7 @@ pub struct Watched {
     guard: Option<Guard>,
     mirror: Option<Mirror>,
     not_before: Option<Instant>,
+    is_pending: bool,
     is_refused: bool,
     /// What is told of it.
     pub report: FileReport,
@@ -97,6 +102,16 @@ impl Span {
         let free = (0..self.mapped.len()).filter(|chunk| !self.mapped[*chunk]);
         chunks::runs(&free.collect::<Vec<_>>())
     }
+
+    /// The same, in parts that are not too large.
+    fn unmapped_blocks(&self) -> impl Iterator<Item = (usize, usize)> {
+        let runs = self.unmapped_runs().into_iter();
+        runs.flat_map(|(start, end)| {
+            (start..end)
+                .step_by(BLOCK)
+                .map(move |at| (at, end.min(at + BLOCK)))
+        })
+    }
 }
 
 impl Watched {
@@ -111,6 +126,7 @@ impl Watched {
             guard: None,
             mirror: None,
             not_before: None,
+            is_pending: false,
             is_refused: false,
             report: FileReport {
                 bytes: range.file_bytes,
@@ -164,18 +180,25 @@ impl Watched {
         self.is_refused || self.spans.iter().all(|span| span.is_hopeless)
     }
 
-    /// Gives copies up if the file is written, or is about to be.
-    pub fn check(&mut self) {
-        if self.guard.as_ref().is_some_and(|guard| !guard.is_good()) {
-            let doublings = (self.report.collapse_count as u32).min(MOST_DOUBLINGS);
-            self.collapse("it was opened for writing, or changed");
-            self.not_before = Some(Instant::now() + FIRST_REST * (1 << doublings));
-        }
+    /// Is there more to copy than one turn did?
+    pub fn is_pending(&self) -> bool {
+        self.is_pending
     }
 
-    /// Gives all copies up. The original is everywhere before the guard goes.
-    pub fn collapse(&mut self, why: &str) {
-        let had_copies = self.spans.iter().any(|span| span.mapped.contains(&true));
+    /// Has no copies for a while.
+    pub fn rest(&mut self) {
+        let doublings = (self.report.collapse_count as u32).min(MOST_DOUBLINGS);
+        self.not_before = Some(Instant::now() + FIRST_REST * (1 << doublings));
+    }
+
+    /// The program ends: its originals are back before the guard goes. The report stays.
+    pub fn end(&mut self) {
+        self.give_back();
+        self.mirror = None;
+        self.guard = None;
+    }
+
+    fn give_back(&self) {
         table::with(|table| {
             for span in &self.spans {
                 if let Some(range) = table.find(span.range.number) {
@@ -183,6 +206,21 @@ impl Watched {
                 }
             }
         });
+    }
+
+    /// Gives copies up if the file is written, or is about to be.
+    pub fn check(&mut self) {
+        if self.guard.as_ref().is_some_and(|guard| !guard.is_good()) {
+            self.rest();
+            self.collapse("it was opened for writing, or changed");
+        }
+    }
+
+    /// Gives all copies up. The original is everywhere before the guard goes.
+    pub fn collapse(&mut self, why: &str) {
+        let had_copies = self.spans.iter().any(|span| span.mapped.contains(&true));
+        self.give_back();
+        self.is_pending = false;
         for span in &mut self.spans {
             span.mapped.fill(false);
             span.heat = Heat::new(span.mapped.len());
@@ -233,10 +271,9 @@ impl Watched {
                 continue;
             }
             // Pages of the process's own would be lost.
-            let runs = span.unmapped_runs();
-            let runs: Vec<_> = runs
-                .iter()
-                .map(|run| span.addresses(*run, self.chunk_bytes))
+            let blocks = span.unmapped_blocks();
+            let runs: Vec<_> = blocks
+                .map(|run| span.addresses(run, self.chunk_bytes))
                 .collect();
             let is_clean = |(start, end): &(usize, usize)| touched::present(*start, *end).is_some();
             span.is_hopeless = !runs.iter().all(is_clean);
@@ -267,14 +304,16 @@ impl Watched {
         let chunk_bytes = self.chunk_bytes;
         let mut local = 0;
         for span in self.spans.iter_mut().filter(|span| !span.is_hopeless) {
-            let mut pages = Vec::new();
-            for run in span.unmapped_runs() {
-                let (start, end) = span.addresses(run, chunk_bytes);
-                pages.extend(touched::present(start, end).unwrap_or_default());
-            }
             let count = span.mapped.len();
-            let number = |page: usize| span.chunk_of(page, chunk_bytes);
-            span.found = touched::chunks(&pages, count, node, number);
+            let mut found = vec![Chunk::default(); count];
+            for (first, behind) in span.unmapped_blocks() {
+                let (start, end) = span.addresses((first, behind), chunk_bytes);
+                let pages = touched::present(start, end).unwrap_or_default();
+                let number = |page: usize| span.chunk_of(page, chunk_bytes).wrapping_sub(first);
+                let block = touched::chunks(&pages, behind - first, node, number);
+                found[first..behind].copy_from_slice(&block);
+            }
+            span.found = found;
             let used: Vec<bool> = span.found.iter().map(|chunk| chunk.is_used).collect();
             span.heat.window(&used);
             let is_local = |&chunk: &usize| {
@@ -331,6 +370,7 @@ impl Watched {
 
     /// Copies and maps what is worth it. Returns whether anything came.
     pub fn act(&mut self, plan: &Plan, node: u32) -> bool {
+        self.is_pending = false;
         if self.is_refused || self.not_before.is_some_and(|time| Instant::now() < time) {
             return false;
         }
@@ -425,7 +465,8 @@ impl Watched {
             )),
             (_, None) => Some(format!("node {node} is full")),
         };
-        for place in choice.chunks {
+        self.is_pending = choice.chunks.len() > MOST_AT_ONCE;
+        for place in choice.chunks.into_iter().take(MOST_AT_ONCE) {
             let (number, chunk, _) = wanted[place];
             let span = &self.spans[number];
             let offset = (span.first + chunk) as u64 * self.chunk_bytes - span.range.offset;

@@ -140,6 +140,12 @@ pub fn room_bytes(plan: &Plan, used: u64, free: u64, total: u64) -> u64 {
     }
 }
 
+/// Has a node so little memory left that copies on it are to be given up?
+#[must_use]
+pub fn is_short(free: u64, total: u64) -> bool {
+    free < total / RESERVE_SHARE / 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,5 +204,7 @@ mod tests {
         plan.budget_bytes = Some(3 << 30);
         assert_eq!(room_bytes(&plan, 1 << 30, 10 << 30, 64 << 30), 2 << 30);
         assert_eq!(room_bytes(&plan, 4 << 30, 10 << 30, 64 << 30), 0);
+        // Between the reserve and half of it nothing comes and nothing goes.
+        assert!(!is_short(1 << 30, 64 << 30) && is_short((1 << 30) - 1, 64 << 30));
     }
 }
