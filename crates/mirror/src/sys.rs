@@ -116,7 +116,9 @@ pub unsafe fn double_over(source: usize, destination: usize, bytes: usize) -> io
     // SAFETY: as the caller says.
     let result =
         unsafe { libc::syscall(libc::SYS_mremap, source, 0usize, bytes, flags, destination) };
-    check(result).map(drop)
+    check(result)?;
+    // The source is kept from children, and what was doubled is like it: a child would have a hole there.
+    advise(destination, bytes, libc::MADV_DOFORK)
 }
 
 /// Copies within this process; what cannot be read is an error and no signal. Returns bytes.
