@@ -1,10 +1,11 @@
 //! A program for the laboratory: maps a file read-only, and reads a part of it again and again.
 //!
-//! usage: mapped make FILE MB CPU          write it, from that CPU
-//!        mapped read FILE CPU SHARE SETTLE_MS MEASURE_MS [own]
+//! usage: mapped make FILE MB CPU          append so much to it, from that CPU
+//!        mapped read FILE CPU SHARE SETTLE_MS MEASURE_MS [own|apart]
 //!
 //! `read` reads the first 1/SHARE of the file, line by line, for the time of settling, then measures how
 //! much it reads. `own`: a private copy, made by this process, in place of the mapping: first touch, warm.
+//! `apart`: the part with the number of the CPU in place of the first.
 
 use std::fs::File;
 use std::io::Write;
@@ -27,7 +28,12 @@ fn pin(cpu: usize) {
 }
 
 fn make(path: &str, mb: usize) {
-    let mut file = File::create(path).expect("a file to write");
+    let mut file = File::options();
+    let mut file = file
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("a file to write");
     for block in 0..mb as u64 {
         let words = (0..1 << 17).map(|word: u64| (block << 17 | word) * 0x9e37_79b9_7f4a_7c15);
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
@@ -62,11 +68,13 @@ fn sum(words: &[u64]) -> u64 {
         .fold(0, |sum, word| sum.wrapping_add(*word))
 }
 
-fn read(path: &str, share: usize, settle: Duration, measure: Duration, own: bool) {
+fn read(path: &str, share: usize, settle: Duration, measure: Duration, how: &str, number: usize) {
     let whole = mapped(path);
-    let part = &whole[..whole.len() / share];
+    let size = whole.len() / share;
+    let at = if how == "apart" { number * size } else { 0 };
+    let part = &whole[at..at + size];
     let copy;
-    let words = match own {
+    let words = match how == "own" {
         true => {
             copy = part.to_vec();
             &copy[..]
@@ -106,11 +114,12 @@ fn main() {
                 number(share),
                 time(settle),
                 time(measure),
-                rest == ["own"],
+                rest.first().copied().unwrap_or(""),
+                number(cpu),
             );
         }
         _ => panic!(
-            "mapped make FILE MB CPU | mapped read FILE CPU SHARE SETTLE_MS MEASURE_MS [own]"
+            "mapped make FILE MB CPU | mapped read FILE CPU SHARE SETTLE_MS MEASURE_MS [own|apart]"
         ),
     }
 }

@@ -20,8 +20,8 @@ const MOST_DOUBLINGS: u32 = 8;
 const RETRY: Duration = Duration::from_millis(250);
 /// Mappings that one file may become; a process has 65,530 in all.
 const MOST_RUNS: usize = 2048;
-/// Chunks copied in one turn: some 0.1 s, for which who writes another file waits at most.
-const MOST_AT_ONCE: usize = 64;
+/// Chunks copied in one turn and then mapped: some 30 ms, for which who writes another file waits at most.
+const MOST_AT_ONCE: usize = 16;
 /// Chunks whose pages are read at once: a bound of memory.
 const BLOCK: usize = 128;
 /// Pages looked at to learn where a chunk lies that the process does not use yet.
