@@ -115,7 +115,7 @@ fn consider(start: usize, bytes: usize, protection: c_int, flags: c_int, fd: c_i
     let is_read_only =
         protection & libc::PROT_READ != 0 && protection & !(libc::PROT_READ | libc::PROT_EXEC) == 0;
     // What is small is most: the file is asked about what is left.
-    if !is_plain || !is_read_only || (bytes as u64) < plan.least_bytes {
+    if !is_plain || !is_read_only || table::is_closed() || (bytes as u64) < plan.least_bytes {
         return;
     }
     // SAFETY: plain data, written by the call.
@@ -220,10 +220,7 @@ changing!(mlock2(flags: c_int) SYS_mlock2);
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // Copies would not be locked, and originals besides what is used would be.
     if start::plan().is_some() {
-        table::with(|table| {
-            table.remove(0, usize::MAX);
-            table.is_closed = true;
-        });
+        table::with(table::Inner::close);
     }
     // SAFETY: as in mmap.
     unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }

@@ -200,6 +200,10 @@ impl Helper {
             return;
         }
         if !self.is_open {
+            if self.settle_node().is_none() {
+                self.next = start + self.slower();
+                return;
+            }
             let maps = maps::read();
             self.files
                 .iter_mut()
@@ -210,10 +214,7 @@ impl Helper {
             return;
         }
         self.is_open = false;
-        let Some(node) = self.settle_node() else {
-            self.next = start + self.slower();
-            return;
-        };
+        let Some(node) = self.node else { return };
         for file in &mut self.files {
             file.close_window(node);
         }
@@ -275,10 +276,7 @@ impl Helper {
     }
 
     fn stand_aside(&mut self, why: &str) {
-        table::with(|table| {
-            table.remove(0, usize::MAX);
-            table.is_closed = true;
-        });
+        table::with(table::Inner::close);
         self.past.push(FileReport {
             reason: why.to_owned(),
             ..FileReport::default()

@@ -55,6 +55,10 @@ extern "C" fn start() {
     look_up(&NEXT_MUNMAP, c"munmap");
     look_up(&NEXT_MREMAP, c"mremap");
     let Ok(plan) = text.parse() else { return };
+    // Each file takes its addresses a second time, and its copy twice: the program would miss them.
+    if sys::is_limited() {
+        return;
+    }
     let reports = std::env::var_os(environment::REPORTS).map(PathBuf::from);
     let _ = TOLD.set(Told { plan, reports });
     fork::install();

@@ -325,6 +325,17 @@ pub fn lives(pid: u32) -> bool {
     result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
+/// Is the address space of this process limited (`ulimit -v`)?
+pub fn is_limited() -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: plain data that is written by the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    limit.rlim_cur != libc::RLIM_INFINITY
+}
+
 /// CPUs that a thread may use, as words of bits.
 pub fn affinity(thread: i32) -> io::Result<Vec<u64>> {
     let mut words = vec![0u64; 128];

@@ -6,7 +6,7 @@
 
 use crate::sys::{self, Blocked};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Most mappings; what a program maps beyond keeps its original.
 pub const MOST_RANGES: usize = 256;
@@ -72,8 +72,6 @@ pub struct Inner {
     next_number: u64,
     /// Mappings that found no place.
     pub unnoted_count: u64,
-    /// Has the program locked all its memory?
-    pub is_closed: bool,
 }
 
 impl Inner {
@@ -95,7 +93,7 @@ impl Inner {
     /// Notes one; false where there is no place.
     pub fn add(&mut self, mut range: Range) -> bool {
         let place = self.ranges.iter_mut().find(|place| place.is_none());
-        let Some(place) = place.filter(|_| !self.is_closed) else {
+        let Some(place) = place.filter(|_| !is_closed()) else {
             self.unnoted_count += 1;
             return false;
         };
@@ -118,6 +116,12 @@ impl Inner {
         self.bound();
     }
 
+    /// Gives back and forgets all; nothing is noted any more.
+    pub fn close(&mut self) {
+        CLOSED.store(true, Ordering::Release);
+        self.remove(0, usize::MAX);
+    }
+
     fn bound(&self) {
         let least = self.ranges().map(|range| range.start).min();
         let most = self.ranges().map(Range::end).max();
@@ -129,6 +133,8 @@ impl Inner {
 /// Written under the lock, read by anybody: first address of all mappings, and the one behind the last.
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static MOST: AtomicUsize = AtomicUsize::new(0);
+/// Is nothing noted any more? Written under the lock.
+static CLOSED: AtomicBool = AtomicBool::new(false);
 /// The helper's thread; 0 where there is none. Written under the lock.
 pub static HELPER: AtomicI32 = AtomicI32::new(0);
 
@@ -148,7 +154,6 @@ static TABLE: Table = Table {
         ranges: [None; MOST_RANGES],
         next_number: 0,
         unnoted_count: 0,
-        is_closed: false,
     }),
 };
 
@@ -157,6 +162,11 @@ static TABLE: Table = Table {
 pub fn may_meet(start: usize, bytes: usize) -> bool {
     start < MOST.load(Ordering::Acquire)
         && start.saturating_add(bytes) > LEAST.load(Ordering::Acquire)
+}
+
+/// Is nothing noted any more?
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Acquire)
 }
 
 /// Takes the lock, for [`release`] to give back.

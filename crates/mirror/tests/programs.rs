@@ -5,7 +5,8 @@ use hither_core::mirror::environment;
 use hither_core::mirror::report::{FileReport, ProcessReport};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -265,4 +266,131 @@ fn code_gets_copies_where_it_is_asked_for() {
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
     assert!(output.status.success(), "{:?}", output.status);
+}
+
+fn is_root() -> bool {
+    // SAFETY: asks only.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn without_the_right_to_a_lease_private_mappings_are_watched() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    // What another user can reach.
+    let everybody =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let (program, library) = (
+        bench.folder.path().join("program"),
+        bench.folder.path().join("shim.so"),
+    );
+    fs::copy(self::program(), &program).unwrap();
+    fs::copy(shim(), &library).unwrap();
+    everybody(bench.folder.path(), 0o755);
+    everybody(&bench.file, 0o644);
+    everybody(&bench.folder.path().join("reports"), 0o777);
+    let start = |scenario: &str| {
+        let mut command = Command::new(&program);
+        command
+            .arg(scenario)
+            .arg(&bench.file)
+            .env("LD_PRELOAD", &library)
+            .env(environment::PLAN, PLAN);
+        command.env(environment::REPORTS, bench.folder.path().join("reports"));
+        command
+            .uid(65534)
+            .gid(65534)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut child = start("watched");
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    let file = fs::File::options().write(true).open(&bench.file).unwrap();
+    file.write_all_at(&[81], 8000).unwrap();
+    drop(child.stdin.take());
+    line.clear();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ok\n");
+    assert!(child.wait().unwrap().success());
+    drop(file);
+    std::thread::sleep(Duration::from_millis(1100));
+    // A shared mapping of it has none.
+    let mut child = start("shared");
+    std::thread::sleep(Duration::from_secs(2));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let reports = bench.reports();
+    let is_told = reports
+        .iter()
+        .any(|report| report.reason.contains("CAP_LEASE") && report.most_bytes == 0);
+    assert!(is_told, "{reports:?}");
+}
+
+#[test]
+fn a_program_may_become_another_user() {
+    if is_root() {
+        let bench = Bench::new();
+        assert_eq!(bench.run("user"), "ok\n");
+    }
+}
+
+#[test]
+fn readers_that_are_killed_while_writers_write_leave_a_consistent_memory() {
+    let bench = Bench::new();
+    let fill = |value: u64| {
+        let words: Vec<u8> = (0..BYTES / 8).flat_map(|_| value.to_ne_bytes()).collect();
+        // Waits until nobody has copies.
+        let file = fs::File::options().write(true).open(&bench.file).unwrap();
+        file.write_all_at(&words, 0).unwrap();
+    };
+    let least = fs::File::create(bench.folder.path().join("data.least")).unwrap();
+    let tell = |value: u64| least.write_all_at(&value.to_ne_bytes(), 0).unwrap();
+    fill(1);
+    tell(1);
+    let start = || {
+        bench
+            .command("endless", PLAN)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut readers: Vec<_> = (0..4).map(|_| start()).collect();
+    let mut copies = 0;
+    for round in 2..6u64 {
+        // Long enough for copies; then one dies while all give them up.
+        std::thread::sleep(Duration::from_millis(2500));
+        copies += bench.copies().len();
+        let victim = round as usize % readers.len();
+        std::thread::scope(|scope| {
+            scope.spawn(|| fill(round));
+            std::thread::sleep(Duration::from_micros(200 * round));
+            readers[victim].kill().unwrap();
+        });
+        tell(round);
+        let dead = std::mem::replace(&mut readers[victim], start())
+            .wait_with_output()
+            .unwrap();
+        assert_eq!(
+            dead.status.code(),
+            None,
+            "{}",
+            String::from_utf8_lossy(&dead.stdout)
+        );
+    }
+    assert!(copies > 0);
+    for mut reader in readers {
+        assert!(reader.try_wait().unwrap().is_none());
+        reader.kill().unwrap();
+        reader.wait().unwrap();
+    }
+    // Whoever comes next removes what they left.
+    let other = Bench::new();
+    assert_eq!(other.run("copies"), "ok\n");
+    assert_eq!(bench.copies(), Vec::<PathBuf>::new());
 }
