@@ -8,7 +8,11 @@
 //! Without the right to a lease, a private mapping may still have copies: what it shows of later writes is
 //! unspecified (mmap(2)). Its file is *watched*: size and times are asked for at each turn (some ten a second),
 //! and copies are given up soon after a write. Asking sees stores to shared mappings as well, of which inotify
-//! tells nothing. A shared mapping without a lease gets no copies.
+//! tells nothing. A shared mapping without a lease gets no copies, nor does a file on a file system that knows
+//! none: those of other machines tell times late.
+//!
+//! The kernel ends leases that are not given back within `fs.lease-break-time` (45 s): a process that is stopped
+//! or gets no time at all for so long may read old bytes when it goes on.
 //!
 //! Renaming, unlinking and replacing a file changes no content: mappings keep the inode that they have.
 
@@ -70,6 +74,12 @@ impl Guard {
             Ok(()) => true,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 return Err(Refusal::NotNow("it is open for writing"));
+            }
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                // Of what lies on other machines times are told late, too.
+                return Err(Refusal::Never(format!(
+                    "its file system has no leases: {error}"
+                )));
             }
             Err(error) if is_shared => {
                 return Err(Refusal::Never(format!(

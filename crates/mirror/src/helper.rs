@@ -164,6 +164,9 @@ impl Helper {
             if self.files.iter().any(Watched::is_polled) {
                 limit = limit.min(POLL);
             }
+            if self.files.iter().any(Watched::is_stuck) {
+                limit = limit.min(WINDOW);
+            }
             sys::wait(limit);
         }
     }

@@ -325,6 +325,12 @@ pub fn lives(pid: u32) -> bool {
     result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
+/// Most mappings of a process (`vm.max_map_count`).
+pub fn most_mappings() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    text.trim().parse().unwrap_or(65_530)
+}
+
 /// Is the address space of this process limited (`ulimit -v`)?
 pub fn is_limited() -> bool {
     let mut limit = libc::rlimit {

@@ -24,6 +24,8 @@ const MOST_RUNS: usize = 2048;
 const MOST_AT_ONCE: usize = 16;
 /// Chunks whose pages are read at once: a bound of memory.
 const BLOCK: usize = 128;
+/// Mappings that a process keeps for itself.
+const SPARE_MAPPINGS: usize = 4096;
 /// Pages looked at to learn where a chunk lies that the process does not use yet.
 const SAMPLES: usize = 16;
 
@@ -54,6 +56,7 @@ pub struct Watched {
     mirror: Option<Mirror>,
     not_before: Option<Instant>,
     is_pending: bool,
+    is_stuck: bool,
     is_refused: bool,
     /// What is told of it.
     pub report: FileReport,
@@ -127,6 +130,7 @@ impl Watched {
             mirror: None,
             not_before: None,
             is_pending: false,
+            is_stuck: false,
             is_refused: false,
             report: FileReport {
                 bytes: range.file_bytes,
@@ -153,7 +157,14 @@ impl Watched {
                 .iter()
                 .any(|span| span.range.number == range.number)
             {
-                self.spans.push(Span::new(*range, self.chunk_bytes));
+                // Under a guard its size is what it was copied with.
+                let guarded = self.guard.as_ref().map(|guard| guard.content.bytes);
+                let file_bytes = guarded.unwrap_or(range.file_bytes);
+                let range = Range {
+                    file_bytes,
+                    ..*range
+                };
+                self.spans.push(Span::new(range, self.chunk_bytes));
             }
         }
         self.count_mapped();
@@ -193,19 +204,30 @@ impl Watched {
 
     /// The program ends: its originals are back before the guard goes. The report stays.
     pub fn end(&mut self) {
-        self.give_back();
-        self.mirror = None;
-        self.guard = None;
+        if self.give_back() {
+            self.mirror = None;
+            self.guard = None;
+        }
     }
 
-    fn give_back(&self) {
+    /// Maps the originals back. False where the kernel has no mappings left for that: then the guard stays, whoever
+    /// writes waits, and it is tried again.
+    fn give_back(&self) -> bool {
         table::with(|table| {
+            let mut is_done = true;
             for span in &self.spans {
                 if let Some(range) = table.find(span.range.number) {
                     range.give_back();
+                    is_done &= !range.is_mirrored;
                 }
             }
-        });
+            is_done
+        })
+    }
+
+    /// Are originals to be mapped back that could not be?
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck
     }
 
     /// Gives copies up if the file is written, or is about to be.
@@ -219,8 +241,12 @@ impl Watched {
     /// Gives all copies up. The original is everywhere before the guard goes.
     pub fn collapse(&mut self, why: &str) {
         let had_copies = self.spans.iter().any(|span| span.mapped.contains(&true));
-        self.give_back();
         self.is_pending = false;
+        self.is_stuck = !self.give_back();
+        if self.is_stuck {
+            self.report.reason = "the process has no mappings left to give copies up".to_owned();
+            return;
+        }
         for span in &mut self.spans {
             span.mapped.fill(false);
             span.heat = Heat::new(span.mapped.len());
@@ -371,7 +397,10 @@ impl Watched {
     /// Copies and maps what is worth it. Returns whether anything came.
     pub fn act(&mut self, plan: &Plan, node: u32) -> bool {
         self.is_pending = false;
-        if self.is_refused || self.not_before.is_some_and(|time| Instant::now() < time) {
+        if self.is_stuck
+            || self.is_refused
+            || self.not_before.is_some_and(|time| Instant::now() < time)
+        {
             return false;
         }
         let mut wanted = Vec::new();
@@ -414,7 +443,8 @@ impl Watched {
             let is_shared = self.spans.iter().any(|span| span.range.is_shared);
             let guard = Guard::of(&self.report.path, self.device, self.inode, is_shared)?;
             let bytes = guard.content.bytes;
-            if bytes != self.report.bytes {
+            let is_other = |span: &Span| span.range.file_bytes != bytes;
+            if bytes != self.report.bytes || self.spans.iter().any(is_other) {
                 // Chunks are counted anew.
                 self.report.bytes = bytes;
                 self.chunk_bytes = chunks::chunk_bytes(bytes);
@@ -530,6 +560,10 @@ impl Watched {
             let found = maps.iter().find(|map| map.start <= at && map.end > at);
             mirror.mapped_as = found.map(|map| map.file.clone()).unwrap_or_default();
         }
+        if maps.len() + 3 * built.len() + SPARE_MAPPINGS > sys::most_mappings() {
+            let why = "the process has nearly all mappings that it may have (vm.max_map_count)";
+            return Err(Refusal::Never(why.to_owned()));
+        }
         let files = [self.mapped_as.as_str(), mirror.mapped_as.as_str()];
         let end = span.range.end();
         if !maps::holds(&maps, span.range.start, end, span.range.offset, &files) {
@@ -554,7 +588,12 @@ impl Watched {
                         span.mapped[run.0..run.1].fill(true);
                         count += 1;
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        // Nothing is left of which nobody knows.
+                        span.mapped.fill(false);
+                        range.give_back();
+                        return Err(error);
+                    }
                 }
             }
             Ok(count)
