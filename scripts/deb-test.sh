@@ -132,7 +132,7 @@ names > "$made/before.txt"
 
 step 'install'
 expect 'Setting up hither' inside apt-get install --yes /hither.deb
-for file in bin/hither lib/hither/libhither_preload.so lib/systemd/system/hither.service \
+for file in bin/hither lib/hither/libhither_preload.so lib/hither/libhither_mirror.so lib/systemd/system/hither.service \
   share/man/man1/hither.1.gz share/bash-completion/completions/hither share/doc/hither/copyright \
   share/hither/machines/opteron8385.toml; do
   [ -e "$root/usr/$file" ] || fail "/usr/$file is missing"

@@ -134,6 +134,11 @@ set -o pipefail; replicated='target/release/examples/replicated shared --mb 32 -
 target/release/hither lab compare --machine machines/opteron8385.toml --cpus 4 --policies first-touch,interleave -- \$replicated --copies none \
 --- \$replicated --copies replicated --build before --- \$replicated --copies replicated --build during 2>&1 | \
 grep -E '[|] (seconds|build_seconds|copy_bytes|checksum|forecast)'"
+  "file-replicas|four processes on four nodes read a part of a file that lies on one, without copies, with file replicas of what is used and of all, from private copies; and parts that are local already, in the laboratory|\
+set -o pipefail; for words in '64 16 500 150 plain hot own' '64 16 1300 120 all apart apart-hot'; do \
+target/release/hither lab run --machine machines/opteron8385.toml --cpus 4 --timeout 1h --file target/release/libhither_mirror.so \
+--file target/release/examples/mapped --file scripts/files-guest.sh -- sh -c \"PATH=\\\$PATH:\$PWD/target/release/examples \
+exec scripts/files-guest.sh \$PWD/target/release/libhither_mirror.so \$words\" 2> /dev/null; done"
   "quickstart|every step of docs/quickstart.md with its output compared, by a PMU's evidence and without a PMU, in the laboratory|\
 set -o pipefail; for evidence in pmu software; do HITHER_EVIDENCE=\$evidence $boots quickstart::long 2> /dev/null | grep -e 'steps of'; done"
   "record-cost|what recording at default settings costs programs in the laboratory, in instructions of the whole machine|\

@@ -20,13 +20,13 @@ esac
 root=${DESTDIR:-}
 share=$root$prefix/share
 
-for file in hither libhither_preload.so libhither_plugin.so; do
+for file in hither libhither_preload.so libhither_mirror.so libhither_plugin.so; do
   [ -f "$built/$file" ] || { echo "$built/$file is not there; run \`make build\` first" >&2; exit 2; }
 done
 install -d "$root$prefix/bin" "$root$prefix/lib/hither" "$share/hither/machines" "$root$mandir/man1" \
   "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
 install -m 755 "$built/hither" "$root$prefix/bin/hither"
-install -m 644 "$built/libhither_preload.so" "$built/libhither_plugin.so" "$root$prefix/lib/hither/"
+install -m 644 "$built/libhither_preload.so" "$built/libhither_mirror.so" "$built/libhither_plugin.so" "$root$prefix/lib/hither/"
 install -m 644 "$tree"/machines/*.toml "$share/hither/machines/"
 
 made=$(mktemp -d)

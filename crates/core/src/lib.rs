@@ -17,6 +17,7 @@ pub mod foreign;
 pub mod ids;
 pub mod machine;
 pub mod metrics;
+pub mod mirror;
 pub mod observation;
 pub mod opium;
 pub mod partition;

@@ -1,6 +1,7 @@
 //! `hither run`: a program placed on CPUs and memory, and beside the control loop that moves its
 //! memory.
 
+mod mirrors;
 mod numactl;
 mod place;
 mod places;
@@ -48,7 +49,7 @@ const MOST_INTERVAL_US: u64 = 10_000_000;
 #[derive(Debug, clap::Args)]
 #[command(infer_long_args = true)]
 pub struct Command {
-    /// What decides what moves while it runs; auto, or none where the program is placed. With
+    /// What decides what moves while it runs; auto, or none where the program is placed or its files are. With
     /// `none` there is not even a tracker
     #[arg(long, value_name = "NAME", value_parser = policies())]
     policy: Option<String>,
@@ -70,6 +71,8 @@ pub struct Command {
     machine: Option<PathBuf>,
     #[command(flatten)]
     place: place::Options,
+    #[command(flatten)]
+    mirrors: mirrors::Options,
     #[command(flatten)]
     numactl: numactl::Options,
     /// Program and arguments
@@ -120,7 +123,15 @@ impl Command {
             );
             can_write("--json", path)?;
         }
-        let finished = supervise::run(setup, placement, &self.command, self.explain)?;
+        let mirrors = self.mirrors.prepare()?;
+        let mut finished = supervise::run(
+            setup,
+            placement,
+            mirrors.as_ref(),
+            &self.command,
+            self.explain,
+        )?;
+        finished.mirrored = mirrors.map(mirrors::Mirrors::finish);
         let report = report::Report::new(&self, machine.as_ref(), &finished, start.elapsed());
         print::err_report(&report.text());
         let status = finished.ended.status();
@@ -142,14 +153,15 @@ impl Command {
     fn policy(&self) -> &str {
         match &self.policy {
             Some(policy) => policy,
-            None if self.is_placed() => "none",
+            None if self.is_placed() || self.mirrors.is_meant() => "none",
             None => policy::DEFAULT,
         }
     }
 
     /// Is there nothing to do beside the program?
     fn becomes_program(&self) -> bool {
-        let is_watched = self.policy.is_some() || self.json.is_some() || self.explain;
+        let is_watched =
+            self.policy.is_some() || self.json.is_some() || self.explain || self.mirrors.is_meant();
         self.numactl.is_used() && !self.place.stays_beside() && !is_watched
     }
 

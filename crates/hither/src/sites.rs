@@ -45,15 +45,24 @@ impl Shim {
     /// # Errors
     /// It is nowhere, or where `LD_PRELOAD` cannot name it.
     pub fn find() -> anyhow::Result<Self> {
+        Self::find_part(&parts::SHIM)
+    }
+
+    /// The same of another part that is preloaded.
+    ///
+    /// # Errors
+    /// As of [`find`](Self::find).
+    pub fn find_part(part: &parts::Part) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("asking for the path of hither itself")?;
         Self::find_near(
+            part,
             &own,
-            std::env::var_os(parts::SHIM.variable).map(PathBuf::from),
+            std::env::var_os(part.variable).map(PathBuf::from),
         )
     }
 
-    fn find_near(own: &Path, named: Option<PathBuf>) -> anyhow::Result<Self> {
-        let path = parts::SHIM.find(own, named)?;
+    fn find_near(part: &parts::Part, own: &Path, named: Option<PathBuf>) -> anyhow::Result<Self> {
+        let path = part.find(own, named)?;
         let path = path
             .canonicalize()
             .with_context(|| format!("resolving {}", path.shown()))?;
@@ -61,8 +70,9 @@ impl Shim {
         if path.to_string_lossy().contains([' ', ':', '$']) {
             bail!(
                 "{}: LD_PRELOAD cannot name a path with a space, a colon or a dollar; copy the file \
-                 elsewhere and name it in HITHER_PRELOAD",
-                path.shown()
+                 elsewhere and name it in {}",
+                path.shown(),
+                part.variable
             );
         }
         Ok(Self { path })

@@ -1,6 +1,6 @@
 //! What `make install` installs, from scripts/install.sh.
 
-use crate::common::{shim, text};
+use crate::common::{mirror_shim, shim, text};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ fn built(folder: &Path) -> PathBuf {
     fs::create_dir(&built).unwrap();
     symlink(env!("CARGO_BIN_EXE_hither"), built.join("hither")).unwrap();
     symlink(shim(), built.join("libhither_preload.so")).unwrap();
+    symlink(mirror_shim(), built.join("libhither_mirror.so")).unwrap();
     fs::write(built.join("libhither_plugin.so"), "").unwrap();
     built
 }

@@ -4,6 +4,7 @@ mod attach;
 mod cli;
 mod common;
 mod daemon;
+mod filereplicas;
 mod foreign;
 mod hwloc;
 mod imports;

@@ -10,6 +10,7 @@ pub mod counting;
 pub mod doctor;
 pub mod error;
 pub mod filecache;
+pub mod filereplicas;
 pub mod filter;
 pub mod fixed;
 pub mod opium;

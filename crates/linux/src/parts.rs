@@ -27,6 +27,13 @@ pub const SHIM: Part = Part {
     package: "hither-preload",
 };
 
+/// The shim that gives files that programs map a copy on their node.
+pub const MIRROR: Part = Part {
+    file: "libhither_mirror.so",
+    variable: "HITHER_MIRROR",
+    package: "hither-mirror",
+};
+
 /// The laboratory's plugin for QEMU.
 pub const PLUGIN: Part = Part {
     file: "libhither_plugin.so",

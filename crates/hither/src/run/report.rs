@@ -1,6 +1,7 @@
 //! The report at the end of a run, for a person and as `hither.run/1` (`docs/cli.md`).
 
 use super::Command;
+use super::mirrors::Mirrored;
 use super::place::Placed;
 use super::supervise::Finished;
 use crate::print;
@@ -58,8 +59,11 @@ impl<'a> Report<'a> {
         if let Some(placed) = &finished.placed {
             text.push_str(&placed.text());
         }
+        if let Some(mirrored) = &finished.mirrored {
+            text.push_str(&mirrored.text());
+        }
         match &finished.decided {
-            None if finished.placed.is_some() => {}
+            None if finished.placed.is_some() || finished.mirrored.is_some() => {}
             None => text.push_str("policy none: nothing was watched, nothing was moved\n"),
             Some((decided, backend)) => text.push_str(&decided_text(decided, backend)),
         }
@@ -92,6 +96,7 @@ impl<'a> Report<'a> {
             "own": own_json(&finished.usage, self.elapsed),
             "decided": Value::Null,
             "placed": finished.placed.as_ref().map(Placed::json),
+            "files": finished.mirrored.as_ref().map(Mirrored::json),
         });
         if let Some((decided, backend)) = &finished.decided {
             document["decided"] = decided_json(decided, backend);

@@ -1,5 +1,6 @@
 //! The program with what works beside it.
 
+use super::mirrors::{Mirrored, Mirrors};
 use super::place::{Placed, Placement};
 use crate::print;
 use hither_agent::host::attendant::Attendant;
@@ -43,12 +44,15 @@ pub struct Finished {
     pub decided: Option<(Decided, &'static str)>,
     /// Where it was placed, and what came of that; `None` where nobody asked.
     pub placed: Option<Placed>,
+    /// What became of its files; `None` where nobody asked.
+    pub mirrored: Option<Mirrored>,
 }
 
 /// Runs the program to its end.
 pub fn run(
     mut setup: Option<Setup>,
     placement: Option<Placement>,
+    mirrors: Option<&Mirrors>,
     words: &[OsString],
     explain: bool,
 ) -> anyhow::Result<Finished> {
@@ -60,7 +64,11 @@ pub fn run(
     }
     let supervisor = Supervisor::start(words, placement.is_some(), |command| {
         let placement = placement.as_ref();
-        placement.map_or(Ok(()), |placement| placement.attach(command))
+        placement.map_or(Ok(()), |placement| placement.attach(command))?;
+        if let Some(mirrors) = mirrors {
+            mirrors.attach(command);
+        }
+        anyhow::Ok(())
     })?;
     let root = Root::host();
     let mut placement = placement;
@@ -106,6 +114,7 @@ pub fn run(
         usage: sys::own_usage(),
         decided,
         placed,
+        mirrored: None,
     })
 }
 

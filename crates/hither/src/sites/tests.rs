@@ -16,7 +16,10 @@ fn the_shim_is_found_beside_the_program_or_installed_or_named() {
     let root = folder.path().canonicalize().unwrap();
     let own = root.join("bin/hither");
     fs::create_dir(root.join("bin")).unwrap();
-    let missing = Shim::find_near(&own, None).err().unwrap().to_string();
+    let missing = Shim::find_near(&parts::SHIM, &own, None)
+        .err()
+        .unwrap()
+        .to_string();
     assert!(missing.contains("make install"), "{missing}");
     let places =
         ["lib/hither", "bin", "other"].map(|place| root.join(place).join(parts::SHIM.file));
@@ -24,12 +27,15 @@ fn the_shim_is_found_beside_the_program_or_installed_or_named() {
         fs::create_dir_all(place.parent().unwrap()).unwrap();
         fs::write(place, "").unwrap();
         let named = place.starts_with(root.join("other")).then(|| place.clone());
-        assert_eq!(Shim::find_near(&own, named).unwrap().path, *place);
+        assert_eq!(
+            Shim::find_near(&parts::SHIM, &own, named).unwrap().path,
+            *place
+        );
     }
     let spaced = root.join("a b").join(parts::SHIM.file);
     fs::create_dir_all(spaced.parent().unwrap()).unwrap();
     fs::write(&spaced, "").unwrap();
-    let refused = Shim::find_near(&own, Some(spaced))
+    let refused = Shim::find_near(&parts::SHIM, &own, Some(spaced))
         .err()
         .unwrap()
         .to_string();

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 pub fn hither(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hither"));
     command.args(arguments).env("HITHER_PRELOAD", shim());
+    command.env("HITHER_MIRROR", mirror_shim());
     // Whoever runs the tests may have told it others.
     command.env_remove("COLUMNS").env_remove("NO_COLOR");
     command
@@ -23,6 +24,11 @@ pub fn shim() -> PathBuf {
     std::env::current_exe()
         .unwrap()
         .with_file_name("libhither_preload.so")
+}
+
+/// As [`shim`].
+pub fn mirror_shim() -> PathBuf {
+    shim().with_file_name("libhither_mirror.so")
 }
 
 pub fn output(arguments: &[&str]) -> Output {

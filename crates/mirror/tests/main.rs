@@ -1,0 +1,3 @@
+//! The shim in programs of C: what they read, and what is left of copies.
+
+mod programs;
