@@ -127,9 +127,13 @@ impl Executor {
     /// # Panics
     /// As [`Queue::submit`].
     pub fn submit(&self, tasks: impl IntoIterator<Item = Task>) -> Vec<Task> {
+        let mut tasks = tasks.into_iter().peekable();
+        // A loop that has nothing to move wakes nobody: a mover that wakes takes a CPU from a program.
+        if tasks.peek().is_none() {
+            return Vec::new();
+        }
         let mut state = self.state();
         let given_back = tasks
-            .into_iter()
             .filter_map(|task| state.queue.submit(task).err())
             .collect();
         drop(state);
@@ -161,8 +165,12 @@ impl Executor {
 
     /// As [`Queue::cancel`].
     pub fn cancel(&self, is_meant: impl FnMut(Ticket) -> bool) {
-        self.state().queue.cancel(is_meant);
-        self.shared.ends.notify_all();
+        let mut state = self.state();
+        if state.queue.task_count() > 0 {
+            state.queue.cancel(is_meant);
+            drop(state);
+            self.shared.ends.notify_all();
+        }
     }
 
     /// Says which CPUs each mover may use, from its next slice on; none: those that it has now.
@@ -271,7 +279,9 @@ impl Mover {
             state.fault_count += u64::from(!is_sound);
             state.queue.done(slice, outcomes);
             // Others may find work again: what a full node refused, or a lane that was busy.
-            self.shared.work.notify_all();
+            if state.queue.task_count() > 0 {
+                self.shared.work.notify_all();
+            }
             self.shared.ends.notify_all();
         }
     }
