@@ -36,7 +36,7 @@ pub fn declare(py: Python<'_>, memory: &Bound<'_, PyAny>, hint: Option<&str>) ->
     let end = span.address + span.bytes;
     // Addresses of this process fit.
     let range = span.address as usize..end as usize;
-    answered(py.detach(|| opting::declare(&default_socket(), &[range], hint)))
+    answered(py.detach(|| opting::declare(&default_socket(), std::slice::from_ref(&range), hint)))
 }
 
 fn told(py: Python<'_>, opting: Opting) -> PyResult<()> {

@@ -62,7 +62,11 @@ pub extern "C" fn hither_declare(start: *const c_void, length: u64, hint: u32) -
                 format!("{length} bytes from {start:#x} on end outside of the address space");
             return Err(Failure::new(HITHER_EINVAL, text));
         };
-        answered(declare(&default_socket(), &[start..end], hint))
+        answered(declare(
+            &default_socket(),
+            std::slice::from_ref(&(start..end)),
+            hint,
+        ))
     })
 }
 

@@ -6,7 +6,7 @@ use crate::ids::NodeId;
 use crate::set::{CpuSet, NodeSet};
 
 /// A machine, and what of it a process may use.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resources {
     /// Nodes, ascending by the kernel's number.
     pub nodes: Vec<Node>,
