@@ -77,6 +77,10 @@ for row in 8:208 4:272 2:400; do
   [ "$part" != 4 ] || tables+=("tiers-scan-$part|random updates of a tenth of memory beside a thread that reads all of it, with $where|$programs/scan --mb 512 --updates 20000000|$options")
 done
 
+tables+=(
+  "tiers-memlat|dependent random loads in 332 MB of slow memory, which the thesis brings into fast memory within 20 s (its table 9)|$programs/memlat --mb 332 --first-node 1 --cpu 0 --accesses 100000000|--machine machines/westmere-m2.toml --repeat 1 --cpus 2 --memory 512,1024 --timeout 2h --policies tiers-paper@device,tiers@pmu"
+)
+
 bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 8 --timeout 12h -- \
 target/release/hither bench service"
 torture=target/release/examples/move_torture

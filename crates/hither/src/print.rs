@@ -193,9 +193,14 @@ fn unsign_zeros(value: &mut serde_json::Value) {
     }
 }
 
-/// `1 node`, `2 nodes`.
+/// `1 node`, `2 nodes`, `2 processes`.
 pub fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    let end = match number {
+        1 => "",
+        _ if what.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{number} {what}{end}")
 }
 
 /// A report as it is printed has no line that is wider than what it is printed on, and all figures

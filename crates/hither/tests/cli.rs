@@ -84,7 +84,15 @@ fn the_doctor_names_works_and_remedies() {
         .collect();
     assert_eq!(
         names,
-        ["none", "auto", "carrefour", "tiers", "guard", "wrong-node"]
+        [
+            "none",
+            "auto",
+            "carrefour",
+            "tiers",
+            "tiers-paper",
+            "guard",
+            "wrong-node"
+        ]
     );
     for one in policies {
         let needs_none = one["policy"] == "none" || one["policy"] == "guard";

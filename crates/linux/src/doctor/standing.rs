@@ -98,6 +98,10 @@ fn standing(
         ))
     });
     standing.raise = better.collect();
+    if best.is_none() && needs.contains(&EvidenceKind::EveryPage) {
+        let remedy = EvidenceKind::EveryPage.remedy();
+        standing.raise.push(format!("device: {remedy}"));
+    }
     if let Some(kernel) = check("kernel").filter(|check| !check.works) {
         standing
             .raise
@@ -161,6 +165,7 @@ mod tests {
         assert_eq!((lab.works, lab.tracker), (true, Some("opium-pages")));
         let elsewhere = of(&["perf", "hintfault", "kernel"]);
         assert_eq!((elsewhere.works, elsewhere.tracker), (false, None));
+        assert!(elsewhere.raise[0].contains("hither lab run"));
     }
 
     #[test]
