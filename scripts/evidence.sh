@@ -128,7 +128,7 @@ PATH=\$PWD/target/release:\$PATH scripts/daemon-idle.sh 60 100 500 1000 5000"
   "daemon-minutes|four programs of two users that start and end for two minutes of guest time, under two policies: seconds of each run by first touch, under hither attach and hither daemon; an undo; then what the daemon costs while nothing runs, in the laboratory|\
 set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh minutes 12000000 120 carrefour auto\" 2> /dev/null"
   "daemon-kills|hither daemon killed 100 times while it moves pages of two programs, then undone by the next one: pages by node, and the checksums and longest gaps of the programs and of one that is left alone, in the laboratory|\
-set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 130000000\" 2> /dev/null"
+set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 280000000\" 2> /dev/null"
   "guard|a program that grows on a node that another has filled: alone, under the policies guard and auto, in the laboratory|\
 for policy in '' guard auto; do echo \"policy: \${policy:-none}\"; $full -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/guard-guest.sh 360 200 100 \$policy\" 2> /dev/null || true; done"
   "vm|a virtual machine as a program on a machine of two tiers, without hither and under the policy tiers, in the laboratory|\
