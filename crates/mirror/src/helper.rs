@@ -90,6 +90,8 @@ struct Helper {
     other_looks: u32,
     look_us: u64,
     is_open: bool,
+    /// What the beginning of the window took.
+    open_cost: Duration,
     look_count: u32,
     pause: Duration,
     next: Instant,
@@ -129,6 +131,7 @@ impl Helper {
             other_looks: 0,
             look_us: 0,
             is_open: false,
+            open_cost: Duration::ZERO,
             look_count: 0,
             pause: SLOW,
             next: Instant::now(),
@@ -212,7 +215,7 @@ impl Helper {
                 .iter_mut()
                 .for_each(|file| file.open_window(&maps));
             self.is_open = true;
-            self.look_us += start.elapsed().as_micros() as u64;
+            self.open_cost = start.elapsed();
             self.next = start + WINDOW;
             return;
         }
@@ -221,7 +224,7 @@ impl Helper {
         for file in &mut self.files {
             file.close_window(node);
         }
-        let cost = start.elapsed();
+        let cost = self.open_cost + start.elapsed();
         self.look_us += cost.as_micros() as u64;
         if self.files.iter().any(Watched::is_guarded)
             && Nodes::memory(node).is_some_and(|(free, total)| is_short(free, total))

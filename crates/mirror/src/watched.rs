@@ -256,8 +256,9 @@ impl Watched {
         {
             mirror.outdate();
         }
-        self.mirror = None;
+        // The writer goes on before memory is given back, which takes longer.
         self.guard = None;
+        self.mirror = None;
         if had_copies {
             self.report.collapse_count += 1;
         }
