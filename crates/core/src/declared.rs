@@ -120,7 +120,8 @@ impl Declared {
             }),
         };
         // A range within another splits it in two.
-        if own.stretches.len() + 2 > MOST_RANGES && hint.is_some() {
+        let grows = hint.is_some() || own.is_split_by(&pages);
+        if own.stretches.len() + 2 > MOST_RANGES && grows {
             return Err(TooMany);
         }
         own.cut(&pages);
@@ -160,8 +161,8 @@ impl Declared {
     }
 
     /// Has this process declared anything?
-    #[must_use]
-    pub fn has(&self, pid: Pid) -> bool {
+    #[cfg(test)]
+    fn has(&self, pid: Pid) -> bool {
         self.by_process.contains_key(&pid)
     }
 
@@ -181,6 +182,12 @@ impl Declared {
 }
 
 impl Own {
+    /// Do the pages lie within one stretch, apart from its ends?
+    fn is_split_by(&self, pages: &Range<u64>) -> bool {
+        let before = self.stretches.range(..pages.start).next_back();
+        before.is_some_and(|(_, stretch)| stretch.end > pages.end)
+    }
+
     /// Takes pages out.
     fn cut(&mut self, pages: &Range<u64>) {
         let before = self.stretches.range(..pages.start).next_back();
@@ -212,24 +219,12 @@ impl Own {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Evidence;
     use proptest::prelude::*;
 
     const PID: Pid = Pid(7);
 
     fn process(space: u32) -> ProcessState {
-        ProcessState {
-            pid: PID,
-            space: SpaceId(space),
-            parent: Pid(1),
-            user: 0,
-            group: None,
-            allowed_nodes: None,
-            opted_in: false,
-            name: String::new(),
-            resident_pages: Evidence::unknown("test"),
-            cpu_us: Evidence::unknown("test"),
-        }
+        ProcessState::of_test(PID, SpaceId(space))
     }
 
     proptest! {
@@ -304,5 +299,13 @@ mod tests {
         assert_eq!(more, Err(TooMany));
         declared.declare(PID, 0..1 << 40, None, 0).unwrap();
         assert!(!declared.has(PID));
+        // Holes make ranges, too.
+        declared
+            .declare(PID, 0..1 << 40, Some(Hint::Hot), 0)
+            .unwrap();
+        let holes = (1..=MOST_RANGES as u64).map(|at| 2 * at..2 * at + 1);
+        let refused = holes.filter(|hole| declared.declare(PID, hole.clone(), None, 0).is_err());
+        assert_eq!(refused.count(), 2);
+        assert_eq!(declared.counting(0).count(), MOST_RANGES - 1);
     }
 }

@@ -269,20 +269,14 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Evidence;
 
     fn process(pid: i32, parent: i32, name: &str) -> ProcessState {
         ProcessState {
-            pid: Pid(pid),
-            space: SpaceId(pid as u32),
             parent: Pid(parent),
             user: 1000 + pid as u32 % 2,
             group: Some(format!("/work/{}", pid / 100)),
-            allowed_nodes: None,
-            opted_in: false,
             name: name.to_owned(),
-            resident_pages: Evidence::unknown("test"),
-            cpu_us: Evidence::unknown("test"),
+            ..ProcessState::of_test(Pid(pid), SpaceId(pid as u32))
         }
     }
 

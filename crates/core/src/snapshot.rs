@@ -406,6 +406,26 @@ pub struct ProcessState {
     pub cpu_us: Evidence<u64>,
 }
 
+#[cfg(test)]
+impl ProcessState {
+    /// One of which nothing else is known.
+    pub fn of_test(pid: Pid, space: SpaceId) -> Self {
+        let unknown = || Evidence::unknown("test");
+        Self {
+            pid,
+            space,
+            parent: Pid(1),
+            user: 0,
+            group: None,
+            allowed_nodes: None,
+            opted_in: false,
+            name: String::new(),
+            resident_pages: unknown(),
+            cpu_us: unknown(),
+        }
+    }
+}
+
 /// The belief about a machine over one interval. Immutable once built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {

@@ -175,9 +175,8 @@ impl Supervisor {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn spawn(&self, mut command: process::Command, has_work: bool) -> Result<Started> {
+    pub fn spawn(&self, command: process::Command, has_work: bool) -> Result<Started> {
         let program = command.get_program().to_owned();
-        command.stdin(process::Stdio::inherit());
         sys::spawn_with_mask(command, self.signals.mask_before(), has_work)
             .map_err(|error| cannot_start(&program, error))
     }

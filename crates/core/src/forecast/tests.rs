@@ -48,16 +48,8 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
         samples_lost: 0,
         own_cpu_us: Evidence::unknown("test"),
         processes: vec![ProcessState {
-            pid: Pid(5),
-            space: SpaceId(1),
-            parent: Pid(1),
-            user: 0,
-            group: None,
-            allowed_nodes: None,
-            opted_in: false,
             name: "test".into(),
-            resident_pages: Evidence::unknown("test"),
-            cpu_us: Evidence::unknown("test"),
+            ..ProcessState::of_test(Pid(5), SpaceId(1))
         }],
     }
 }

@@ -309,16 +309,8 @@ mod tests {
                 })
                 .collect();
             snapshot.processes = vec![ProcessState {
-                pid: PID,
-                space: SpaceId(1),
-                parent: Pid(1),
-                user: 0,
-                group: None,
                 allowed_nodes: self.allowed.clone(),
-                opted_in: false,
-                name: String::new(),
-                resident_pages: Evidence::unknown("test"),
-                cpu_us: Evidence::unknown("test"),
+                ..ProcessState::of_test(PID, SpaceId(1))
             }];
             let room = self.free.map(|mib| mib * MIB / PAGE_BYTES);
             let mut context = Context {

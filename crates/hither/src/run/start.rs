@@ -3,6 +3,7 @@
 use crate::print;
 use anyhow::{anyhow, bail, ensure};
 use hither_core::bind::choose::{self, Candidate, Criterion};
+use hither_core::bind::ranks;
 use hither_core::ids::CpuId;
 use hither_core::rset::resolve::near_position;
 use hither_core::rset::{ResourceSet, Resources};
@@ -42,28 +43,24 @@ pub fn choose(
         true => &usable,
         false => wanted.from,
     };
-    // A set without CPUs says nothing of CPUs.
-    let from_cpus = match from.cpus.is_empty() {
-        true => &usable.cpus,
-        false => &from.cpus,
-    };
     let device = wanted.near.map(|name| near_position(resources, name));
     let device = device.transpose();
     let device = device.map_err(|why| anyhow!("--near: {why}"))?;
     let idle = idle_shares(root)?;
-    let candidates = resources.nodes.iter().enumerate().filter_map(|(at, node)| {
-        let cpus = node.cpus.intersection(from_cpus);
-        let may_be_used = usable.nodes.contains(node.id);
-        let is_meant = from.nodes.is_empty() || from.nodes.contains(node.id);
-        (!cpus.is_empty() && may_be_used && is_meant).then(|| Candidate {
-            node: node.id,
-            cpu_count: cpus.len(),
-            idle_cpus: cpus.iter().filter_map(|cpu| idle.get(&cpu)).sum(),
-            free_bytes: node.free_bytes,
-            bandwidth_mbs: node.read_bandwidth_mbs,
-            device_distance: device.map(|device| resources.distances[at][device]),
-        })
-    });
+    let candidates = ranks::nodes(from, resources)
+        .into_iter()
+        .filter_map(|(id, cpus)| {
+            let at = resources.nodes.iter().position(|node| node.id == id)?;
+            let node = &resources.nodes[at];
+            Some(Candidate {
+                node: id,
+                cpu_count: cpus.len(),
+                idle_cpus: cpus.iter().filter_map(|cpu| idle.get(&cpu)).sum(),
+                free_bytes: node.free_bytes,
+                bandwidth_mbs: node.read_bandwidth_mbs,
+                device_distance: device.map(|device| resources.distances[at][device]),
+            })
+        });
     let per_node = wanted.needed_bytes.div_ceil(wanted.count.max(1) as u64);
     let ranked = choose::rank(candidates.collect(), per_node);
     ensure!(

@@ -80,16 +80,8 @@ impl Scene {
             samples_lost: 0,
             own_cpu_us: Evidence::unknown("test"),
             processes: vec![ProcessState {
-                pid: PID,
-                space: SpaceId(1),
-                parent: Pid(1),
-                user: 0,
-                group: None,
-                allowed_nodes: None,
-                opted_in: false,
                 name: "test".into(),
-                resident_pages: Evidence::unknown("test"),
-                cpu_us: Evidence::unknown("test"),
+                ..ProcessState::of_test(PID, SpaceId(1))
             }],
         }
     }

@@ -288,16 +288,8 @@ mod tests {
                 sample_period: 1,
                 samples_lost: 0,
                 processes: vec![ProcessState {
-                    pid: Pid(9),
-                    space: SpaceId(1),
-                    parent: Pid(1),
-                    user: 0,
-                    group: None,
-                    allowed_nodes: None,
-                    opted_in: false,
-                    name: String::new(),
-                    resident_pages: Evidence::unknown("test"),
                     cpu_us: Evidence::measured(self.cpu_us, "test"),
+                    ..ProcessState::of_test(Pid(9), SpaceId(1))
                 }],
                 own_cpu_us: Evidence::unknown("test"),
             };

@@ -93,18 +93,7 @@ impl Town {
             sample_count: Evidence::measured(samples as u64, "test"),
             sample_period: PERIOD,
             samples_lost: 0,
-            processes: vec![ProcessState {
-                pid: PID,
-                space: SpaceId(1),
-                parent: Pid(1),
-                user: 0,
-                group: None,
-                allowed_nodes: None,
-                opted_in: false,
-                name: String::new(),
-                resident_pages: Evidence::unknown("test"),
-                cpu_us: Evidence::unknown("test"),
-            }],
+            processes: vec![ProcessState::of_test(PID, SpaceId(1))],
             own_cpu_us: Evidence::unknown("test"),
         };
         let ledger = Ledger::new();
