@@ -31,7 +31,7 @@ steps() {
   begin; target store 'command = "memstore"' 0; mv next.toml h.toml
   hither daemon --config h.toml 2> daemon.log & daemon=$!
   ready
-  memstore --mb "$1" --threads 1 --seconds 60000 > log & store=$!
+  memstore --mb "$1" --threads 1 --seconds 60000 --live > log & store=$!
   until grep -q '^second:' log; do sleep 0.1; done
   quota=0
   while [ $quota -le "$1" ]; do
@@ -52,7 +52,7 @@ goal() {
   mv next.toml h.toml
   hither daemon --config h.toml 2> daemon.log & daemon=$!
   ready
-  memstore --mb "$1" --threads 1 --seconds 60000 > log & store=$!
+  memstore --mb "$1" --threads 1 --seconds 60000 --live > log & store=$!
   for at in $(seq "$2"); do
     sleep 1
     echo "$at s: $(nodes_of $store) MiB fast and slow, $(grep '^second:' log | tail -n 1)"
@@ -73,7 +73,7 @@ shares() {
   ready
   stores=
   for weight in 1 2 5; do
-    sh -c "echo \$\$ > /sys/fs/cgroup/w$weight/cgroup.procs; exec memstore --mb $1 --threads 1 --seconds 60000" > log.$weight &
+    sh -c "echo \$\$ > /sys/fs/cgroup/w$weight/cgroup.procs; exec memstore --mb $1 --threads 1 --seconds 60000 --live" > log.$weight &
     stores="$stores $!"
   done
   for at in $(seq "$2"); do

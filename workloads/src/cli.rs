@@ -400,6 +400,11 @@ pub fn main(program: &Program) -> ExitCode {
     }
 }
 
+/// Prints before the report what cannot wait for it.
+pub fn tell(text: &str) {
+    print(text);
+}
+
 /// Prints to standard output; a reader that went away is no failure.
 fn print(text: &str) -> ExitCode {
     let mut out = std::io::stdout().lock();

@@ -11,6 +11,7 @@
 //! was due, so that a store that falls behind shows it.
 
 mod latency;
+mod live;
 mod store;
 mod trace;
 
@@ -21,6 +22,7 @@ use crate::series;
 use crate::team::{Member, Team};
 use crate::zipf::Zipf;
 use latency::Latencies;
+use live::Live;
 use std::time::{Duration, Instant};
 use store::Store;
 use trace::{Load, Trace};
@@ -77,6 +79,12 @@ pub const PROGRAM: Program = Program {
             default: "",
             help: "data in use and requests a second by time, see docs/workloads.md",
         },
+        Opt {
+            name: "live",
+            value: None,
+            default: "",
+            help: "print the line of each second when it is over, not at the end",
+        },
         NODE,
         FIRST_NODE,
         HUGE,
@@ -110,7 +118,24 @@ fn run(args: &Args) -> Result<Report, Failure> {
         gets,
         data_mb: mb,
     };
-    let results = team.run(|member| member.measure(|| client.serve(member)))?;
+    let of_second = |second: usize, latencies: &Latencies| {
+        let load = trace.at(second as u64);
+        format!(
+            "requests {} mean_us {} p99_us {} active_mb {}",
+            latencies.requests(second),
+            in_us(latencies.mean_ns(second)),
+            in_us(latencies.quantile_ns(second, 0.99)),
+            load.active_mb.min(mb)
+        )
+    };
+    let is_live = args.has("live");
+    let live = Live::new(team.threads(), |second, latencies: &Latencies| {
+        if is_live {
+            let text = of_second(second, latencies);
+            cli::tell(&format!("second: {} {text}\n", second + 1));
+        }
+    });
+    let results = team.run(|member| member.measure(|| client.serve(member, &live)))?;
     let (mut latencies, mut wrong) = (Latencies::default(), 0);
     for ((own, amiss), _) in &results {
         latencies.merge(own);
@@ -122,16 +147,8 @@ fn run(args: &Args) -> Result<Report, Failure> {
         store.keys()
     );
     let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
-    let report = series::lines(report, trace.seconds(), |second| {
-        let load = trace.at(second as u64);
-        format!(
-            "requests {} mean_us {} p99_us {} active_mb {}",
-            latencies.requests(second),
-            in_us(latencies.mean_ns(second)),
-            in_us(latencies.quantile_ns(second, 0.99)),
-            load.active_mb.min(mb)
-        )
-    });
+    let seconds = if is_live { 0 } else { trace.seconds() };
+    let report = series::lines(report, seconds, |second| of_second(second, &latencies));
     let took = results[0].1;
     Ok(report
         .line(
@@ -182,14 +199,19 @@ impl Client<'_> {
     /// One client's requests until the trace ends: latencies, and values that were not what had been
     /// stored.
     #[inline(never)]
-    fn serve(&self, member: &Member<'_>) -> (Latencies, u64) {
+    fn serve<F>(&self, member: &Member<'_>, live: &Live<F>) -> (Latencies, u64)
+    where
+        F: Fn(usize, &Latencies) + Sync,
+    {
         let mut random = Random::new(member.id as u64 + 1);
         let (mut latencies, mut wrong) = (Latencies::default(), 0);
         let limit = Duration::from_secs(self.trace.seconds());
         let began = Instant::now();
         let mut now = Duration::ZERO;
         let mut pace = Pace::default();
+        let mut told = 0;
         while now < limit {
+            told = live.pass(told, now.as_secs() as usize, &latencies);
             let load = self.trace.at(now.as_secs());
             let keys = self.keys_in_use(load.active_mb);
             let due = pace.next(now, load.requests, member.threads as u64);
@@ -212,6 +234,7 @@ impl Client<'_> {
             now = began.elapsed();
             latencies.add(now, now - from);
         }
+        live.pass(told, self.trace.seconds() as usize, &latencies);
         (latencies, wrong)
     }
 

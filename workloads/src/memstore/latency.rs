@@ -26,6 +26,15 @@ impl Default for Second {
     }
 }
 
+impl Second {
+    fn merge(&mut self, other: &Self) {
+        self.sum_ns += other.sum_ns;
+        for (own, more) in self.steps.iter_mut().zip(&other.steps) {
+            *own += more;
+        }
+    }
+}
+
 impl Latencies {
     /// Adds a request that ended at `at` and took `took`.
     pub fn add(&mut self, at: Duration, took: Duration) {
@@ -44,11 +53,19 @@ impl Latencies {
         let longest = self.0.len().max(other.0.len());
         self.0.resize_with(longest, Second::default);
         for (own, more) in self.0.iter_mut().zip(&other.0) {
-            own.sum_ns += more.sum_ns;
-            for (own, more) in own.steps.iter_mut().zip(&more.steps) {
-                *own += more;
-            }
+            own.merge(more);
         }
+    }
+
+    /// Adds another thread's of one second.
+    pub fn merge_second(&mut self, other: &Self, second: usize) {
+        let Some(more) = other.0.get(second) else {
+            return;
+        };
+        if second >= self.0.len() {
+            self.0.resize_with(second + 1, Second::default);
+        }
+        self.0[second].merge(more);
     }
 
     /// Requests that ended in a second, counted from 0.
