@@ -15,6 +15,7 @@
 //! 0x00c000  windows     P   16 x 1 KiB measuring windows
 //! 0x010000  fired       P   64 KiB  one bit per base counter
 //! 0x020000  secondary   P   16 x 8 x u64
+//! 0x080000  spaces      P   2048 x 256 B address spaces
 //! 0x100000  rings       P   16 x 640 KiB sample rings
 //! 0x1000000 counters    P   512K x 8 x u32, one per region and requesting node
 //! 0x2000000 end (32 MiB)
@@ -25,7 +26,7 @@
 /// First eight bytes of the header: `HITHEROP`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
 /// Version of this layout. A reader refuses any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// PCI vendor of `ivshmem-plain`.
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device of `ivshmem-plain`.
@@ -41,6 +42,8 @@ pub const MAX_NODES: usize = 8;
 pub const MAX_LINKS: usize = 64;
 /// Base filters, and as many secondary counters sets.
 pub const FILTERS: usize = 16;
+/// Address spaces that are counted apart; later ones are not.
+pub const SPACES: usize = 2048;
 /// Measuring windows.
 pub const WINDOWS: usize = 16;
 /// Base counters per requesting node.
@@ -72,6 +75,8 @@ pub mod header {
     pub const NODE_IDS: usize = 64;
     /// u8 x 16: node position of each vCPU.
     pub const VCPU_NODES: usize = 96;
+    /// u64 entries of [`super::space`] that are in use, the first ones.
+    pub const SPACE_COUNT: usize = 112;
 }
 
 /// Control fields. *G*
@@ -292,6 +297,37 @@ pub const FIRED: usize = 0x1_0000;
 /// Secondary counts: u64 `[filter][requesting node]`. *P*
 pub const SECONDARY: usize = 0x2_0000;
 
+/// What was executed in one address space since boot: 256 bytes at `space::BASE + space::STRIDE * index`; all
+/// u64, added to by every vCPU, some 100 us late and at each switch of address spaces. Where the kernel uses a
+/// page table again, its counts go on. *P*
+pub mod space {
+    /// Offset of the first.
+    pub const BASE: usize = 0x8_0000;
+    /// Bytes per entry.
+    pub const STRIDE: usize = 256;
+    /// Physical address of the page table (as [`super::ring::PAGE_TABLE`]).
+    pub const PAGE_TABLE: usize = 0;
+    /// Instructions in user mode.
+    pub const INSTRUCTIONS: usize = 8;
+    /// Floating-point operations (user mode; an operation on n lanes counts n).
+    pub const FLOPS: usize = 16;
+    /// Modelled time in ns in which it was in force, user and kernel mode.
+    pub const TIME_NS: usize = 24;
+    /// Time of that lost to memory, in ns.
+    pub const STALL_NS: usize = 32;
+    /// Virtual address of a recent fill in user mode; with [`PADDR`], which may be of another fill where a
+    /// vCPU writes meanwhile, it tells whose address space this is.
+    pub const VADDR: usize = 40;
+    /// Physical address of the same.
+    pub const PADDR: usize = 48;
+    /// Fills for loads in user mode, `[8 nodes]`.
+    pub const READ_FILLS: usize = 64;
+    /// Fills for stores in user mode, `[8 nodes]`.
+    pub const WRITE_FILLS: usize = 128;
+    /// Lines written back or written past the caches while it was in force, `[8 nodes]`.
+    pub const WRITE_BACKS: usize = 192;
+}
+
 /// Sample rings. *P*
 pub mod ring {
     /// Offset of the first ring.
@@ -351,7 +387,9 @@ const _: () = {
     assert!(link::BASE + MAX_LINKS * 64 <= window::BASE);
     assert!(window::BASE + WINDOWS * window::STRIDE <= FIRED);
     assert!(FIRED + COUNTERS / 8 <= SECONDARY);
-    assert!(SECONDARY + FILTERS * MAX_NODES * 8 <= ring::BASE);
+    assert!(SECONDARY + FILTERS * MAX_NODES * 8 <= space::BASE);
+    assert!(space::WRITE_BACKS + MAX_NODES * 8 <= space::STRIDE);
+    assert!(space::BASE + SPACES * space::STRIDE <= ring::BASE);
     assert!(ring::BASE + MAX_VCPUS * ring::STRIDE <= COUNTER_BASE);
     assert!(COUNTER_BASE + COUNTERS * MAX_NODES * 4 <= SIZE);
 };

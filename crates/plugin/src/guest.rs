@@ -121,6 +121,14 @@ impl Guest {
         }
     }
 
+    /// Physical address of the page table in force; `None` where it cannot be read.
+    pub fn table(&mut self) -> Option<u64> {
+        if self.root.is_none() {
+            self.root = self.read_register(self.cr3);
+        }
+        Some(self.root? & FRAME)
+    }
+
     fn read_word(&self, physical: u64) -> Option<u64> {
         // SAFETY: a buffer of this vCPU; the bytes read are checked.
         unsafe {
@@ -148,10 +156,7 @@ impl Guest {
     }
 
     fn walk(&mut self, vaddr: u64) -> Option<bool> {
-        if self.root.is_none() {
-            self.root = self.read_register(self.cr3);
-        }
-        let mut table = self.root? & FRAME;
+        let mut table = self.table()?;
         for shift in [39, 30, 21] {
             let entry = self.read_word(table + (vaddr >> shift & 0x1ff) * 8)?;
             if entry & PRESENT == 0 {

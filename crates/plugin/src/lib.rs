@@ -39,6 +39,7 @@ mod model;
 mod options;
 mod regions;
 mod seats;
+mod spaces;
 mod stream;
 mod tlb;
 mod turns;

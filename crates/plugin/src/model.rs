@@ -18,6 +18,7 @@ use crate::filter::Filter;
 use crate::guest::Executed;
 use crate::load::{Load, Prices};
 use crate::regions::Regions;
+use crate::spaces::Spaces;
 use crate::vcpu::{Fill, Score, Vcpu};
 use hither_core::machine::{Cpu, Machine};
 use hither_core::opium::{self, vcpu as block};
@@ -60,6 +61,8 @@ pub struct Model {
     pub load: Load,
     /// Region filters as last read.
     pub regions: Mutex<Regions>,
+    /// Counters of address spaces.
+    pub spaces: Spaces,
     /// What each vCPU need not ask for.
     pub filter: Filter,
     private: Vec<Private>,
@@ -137,6 +140,7 @@ impl Model {
             clock: Clock::new(skew_ns, machine.cpu_count(), ring),
             load: Load::new(&machine),
             regions: Mutex::default(),
+            spaces: Spaces::default(),
             filter: Filter::new(line),
             private,
             llcs,

@@ -125,8 +125,7 @@ extern "C" fn on_vcpu_init(_: sys::qemu_plugin_id_t, vcpu: c_uint) {
     let (owned, _) = plugin.own(vcpu as usize);
     owned.guest = Guest::new();
     let model = &plugin.model;
-    owned.vcpu.time_ps = model.clock.start(vcpu as usize, 0);
-    owned.vcpu.begun_ps = owned.vcpu.time_ps;
+    owned.vcpu.starts_at(model.clock.start(vcpu as usize, 0));
     let vcpu = &mut owned.vcpu;
     model
         .load

@@ -3,7 +3,7 @@
 
 use crate::access::{on_access, on_store_past, on_string};
 use crate::decode::{Decoded, Kind, decode};
-use crate::plugin::plugin;
+use crate::plugin::{Owned, Plugin, plugin};
 use crate::vcpu::Score;
 use hither_core::machine::Machine;
 use hither_core::opium::{MARKER_STARTED, vcpu as block};
@@ -53,7 +53,16 @@ impl InstructionPrices {
 extern "C" fn on_quantum(vcpu: c_uint, _: *mut c_void) {
     let plugin = plugin();
     let (owned, score) = plugin.own(vcpu as usize);
+    if owned.vcpu.books(score) {
+        book(plugin, owned, score);
+    }
     plugin.model.synchronise(&mut owned.vcpu, score, true);
+}
+
+/// Books what ran to the address space that is in force.
+fn book(plugin: &Plugin, owned: &mut Owned, score: &Score) {
+    let table = owned.guest.table();
+    (owned.vcpu).book(&plugin.model.device, &plugin.model.spaces, score, table);
 }
 
 extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
@@ -74,6 +83,8 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
         }
         Event::ReadsFaultAddress => owned.vcpu.fault_seen = true,
         Event::PageTableSwitch => {
+            // Before the instruction is executed.
+            book(plugin, owned, score);
             owned.vcpu.count(device, block::PAGE_TABLE_SWITCHES, 1);
             owned.vcpu.tlb.flush_user();
             owned.guest.forget_all();

@@ -4,6 +4,7 @@ use crate::device::Device;
 use crate::guest::Executed;
 use crate::load::{Prices, Traffic};
 use crate::regions::{Region, Regions};
+use crate::spaces::{Spaces, Tally};
 use crate::stream::{Burst, Dependence, Streams};
 use crate::tlb::Tlb;
 use hither_core::machine::Machine;
@@ -48,7 +49,8 @@ impl Score {
         self.spent += ps << Self::TIME_SHIFT;
     }
 
-    fn user(&self) -> u64 {
+    /// Instructions in user mode.
+    pub fn user(&self) -> u64 {
         self.spent & ((1 << Self::TIME_SHIFT) - 1)
     }
 }
@@ -134,6 +136,7 @@ pub struct Vcpu {
     random: u64,
     filter_sequence: u32,
     regions: Vec<Region>,
+    tally: Tally,
 }
 
 impl Vcpu {
@@ -188,6 +191,7 @@ impl Vcpu {
             random: 0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1),
             filter_sequence: 0,
             regions: Vec::new(),
+            tally: Tally::default(),
         }
     }
 
@@ -203,6 +207,9 @@ impl Vcpu {
         let kind = usize::from(fill.kernel) * 2 + usize::from(fill.store);
         device.add(self.block + block::fills(kind, fill.node), 1);
         self.traffic.read[fill.node] += 1;
+        if !fill.kernel {
+            (self.tally).fill(fill.node, fill.store, fill.vaddr, fill.paddr);
+        }
         if fill.stream {
             device.add(self.block + block::stream_fills(kind, fill.node), 1);
         } else {
@@ -244,6 +251,31 @@ impl Vcpu {
     pub fn write_back(&mut self, device: &Device, node: usize) {
         device.add(self.block + block::write_backs(node), 1);
         self.traffic.written[node] += 1;
+        self.tally.write_back(node);
+    }
+
+    /// Books what was done in the address space that is in force, where that is due or must be now.
+    pub fn book(&mut self, device: &Device, spaces: &Spaces, score: &Score, table: Option<u64>) {
+        let now = (
+            self.time_ps + score.since_ps(),
+            self.stalled_ps + self.stall_ps,
+        );
+        self.tally.take(score);
+        if let Some(table) = table {
+            self.tally.book(device, spaces, table, now);
+        }
+    }
+
+    /// Nothing ran before this time.
+    pub fn starts_at(&mut self, time_ps: u64) {
+        self.time_ps = time_ps;
+        self.begun_ps = time_ps;
+        self.tally.skip(time_ps);
+    }
+
+    /// Is it time to book?
+    pub fn books(&self, score: &Score) -> bool {
+        self.tally.is_due(self.time_ps + score.since_ps())
     }
 
     #[inline(never)]
@@ -311,6 +343,7 @@ impl Vcpu {
 
     /// Moves the scoreboard's counts to the device.
     pub fn flush(&mut self, device: &Device, score: &mut Score) {
+        self.tally.take_last(score);
         self.count(device, block::INSTRUCTIONS_USER, score.user());
         self.count(device, block::INSTRUCTIONS_KERNEL, score.kernel);
         self.count(device, block::FLOPS, score.flops);
@@ -347,6 +380,7 @@ impl Vcpu {
     /// Time spent halted.
     pub fn idle(&mut self, device: &Device, idle_ps: u64) {
         self.idle_ps += idle_ps;
+        self.tally.skip(idle_ps);
         device.set(self.block + block::IDLE_NS, self.idle_ps / 1000);
     }
 
