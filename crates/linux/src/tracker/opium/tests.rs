@@ -172,7 +172,7 @@ fn wrong_magic_version_size_and_numbers_are_refused() {
     refused(&fake, "mark");
     fake.put(header::MAGIC, layout::MAGIC);
     fake.put32(header::VERSION, layout::VERSION + 1);
-    refused(&fake, "layout version 5");
+    refused(&fake, "layout version 6");
     fake.put32(header::VERSION, layout::VERSION);
     for (offset, value, words) in [
         (header::VCPU_COUNT, 0, "0 vCPUs"),
