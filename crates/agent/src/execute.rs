@@ -370,6 +370,8 @@ mod tests {
             name: "test".to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::unknown("test"),
+            faults: Evidence::unknown("test"),
+            work: Evidence::unknown("test"),
         };
         movers.keep(&[process]);
         assert_eq!(sums(movers.collect(0)), [(2, 0, 7)]);

@@ -380,6 +380,40 @@ impl GlobalMetrics {
     }
 }
 
+/// What a process executed in an interval, in user mode, over all its threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// Instructions.
+    pub instructions: u64,
+    /// Floating-point operations: one on n lanes counts n, a multiplication with an addition 2.
+    pub flops: u64,
+    /// Bytes of the lines that memory sent for its loads and stores.
+    pub read_bytes: u64,
+    /// Bytes of the lines that went back to memory meanwhile, where that is counted.
+    pub written_bytes: Option<u64>,
+    /// Time in which its CPUs waited for memory, in ns, where that is counted.
+    pub stall_ns: Option<u64>,
+}
+
+impl Work {
+    /// Bytes between its CPUs and memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.read_bytes + self.written_bytes.unwrap_or(0)
+    }
+
+    /// Floating-point operations for each byte; `None` where no byte came from memory.
+    #[must_use]
+    pub fn intensity(&self) -> Option<f64> {
+        let bytes = self.bytes();
+        (bytes > 0).then(|| self.flops as f64 / bytes as f64)
+    }
+}
+
+fn untold<T>() -> Evidence<T> {
+    Evidence::unknown("not told")
+}
+
 /// A watched process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessState {
@@ -404,6 +438,12 @@ pub struct ProcessState {
     pub resident_pages: Evidence<u64>,
     /// CPU time it used in the interval over all threads, in us.
     pub cpu_us: Evidence<u64>,
+    /// Page faults in the interval.
+    #[serde(default = "untold")]
+    pub faults: Evidence<u64>,
+    /// What it executed in the interval, where that is asked for and counted.
+    #[serde(default = "untold")]
+    pub work: Evidence<Work>,
 }
 
 #[cfg(test)]
@@ -422,6 +462,8 @@ impl ProcessState {
             name: String::new(),
             resident_pages: unknown(),
             cpu_us: unknown(),
+            faults: unknown(),
+            work: untold(),
         }
     }
 }

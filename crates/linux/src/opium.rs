@@ -6,17 +6,18 @@
 //!
 //! The kernel enters each page of the device in this process's page tables when it is mapped, and
 //! takes it out again: 450 instructions a page, 4 million for all. So what is unused before the rings,
-//! and rings of vCPUs that are not there, are left out, and base counters are mapped when a filter is
-//! set up first.
+//! and rings of vCPUs that are not there, are left out, base counters are mapped when a filter is
+//! set up first, and counters of address spaces when they are asked for.
 
 use crate::error::{Error, Result};
 use crate::root::Root;
 use crate::sys::SharedMap;
 use hither_core::ids::NodeId;
 use hither_core::opium::{
-    self as layout, MAX_NODES, control, filter, header, link, node, ring, vcpu, window,
+    self as layout, MAX_NODES, control, filter, header, link, node, ring, space, vcpu, window,
 };
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -64,6 +65,31 @@ impl VcpuCounters {
         }
         Self(words)
     }
+}
+
+/// What was executed in one address space since boot; see `hither_core::opium::space`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceCounts {
+    /// Physical address of its page table.
+    pub page_table: u64,
+    /// Instructions in user mode.
+    pub instructions: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Time in which it was in force, in ns.
+    pub time_ns: u64,
+    /// Time of that lost to memory, in ns.
+    pub stall_ns: u64,
+    /// A page that was accessed in it, and where that was.
+    pub vaddr: u64,
+    /// Physical address of the same.
+    pub paddr: u64,
+    /// Lines that loads brought, by node position.
+    pub read_fills: [u64; MAX_NODES],
+    /// Lines that stores brought.
+    pub write_fills: [u64; MAX_NODES],
+    /// Lines written back meanwhile.
+    pub write_backs: [u64; MAX_NODES],
 }
 
 /// Traffic of a node since boot.
@@ -173,6 +199,8 @@ pub struct Device {
     rings: SharedMap,
     /// The base counters, from the first filter on.
     counters: OnceLock<SharedMap>,
+    /// The counters of address spaces, once they were asked for.
+    spaces: OnceLock<SharedMap>,
     file: File,
     vcpu_count: usize,
     link_count: usize,
@@ -312,6 +340,7 @@ impl Device {
             map,
             rings,
             counters: OnceLock::new(),
+            spaces: OnceLock::new(),
             file,
             vcpu_count,
             link_count,
@@ -398,6 +427,42 @@ impl Device {
             utilisation_integral: self.map.read64(base + link::UTILISATION_INTEGRAL),
             capacity_mbs: self.map.read32(base + link::CAPACITY_MBS),
         }
+    }
+
+    /// Counters of each address space since boot.
+    ///
+    /// # Errors
+    /// They cannot be mapped.
+    pub fn spaces(&self) -> io::Result<impl Iterator<Item = SpaceCounts> + '_> {
+        let map = match self.spaces.get() {
+            Some(map) => map,
+            None => {
+                let bytes = layout::SPACES * space::STRIDE;
+                let map = SharedMap::at(&self.file, space::BASE, bytes)?;
+                self.spaces.get_or_init(|| map)
+            }
+        };
+        let count = self.map.read64(header::SPACE_COUNT);
+        Ok(
+            (0..(count as usize).min(layout::SPACES)).map(move |number| {
+                let mut words = [0; space::STRIDE / 8];
+                map.read_block(space::STRIDE * number, &mut words);
+                let at = |offset: usize| words[offset / 8];
+                let by_node = |offset: usize| std::array::from_fn(|node| at(offset + 8 * node));
+                SpaceCounts {
+                    page_table: at(space::PAGE_TABLE),
+                    instructions: at(space::INSTRUCTIONS),
+                    flops: at(space::FLOPS),
+                    time_ns: at(space::TIME_NS),
+                    stall_ns: at(space::STALL_NS),
+                    vaddr: at(space::VADDR),
+                    paddr: at(space::PADDR),
+                    read_fills: by_node(space::READ_FILLS),
+                    write_fills: by_node(space::WRITE_FILLS),
+                    write_backs: by_node(space::WRITE_BACKS),
+                }
+            }),
+        )
     }
 
     /// Totals of a measuring window.

@@ -24,6 +24,9 @@ use std::os::unix::fs::FileExt;
 /// Free memory is read this often at most: a policy's room budget keeps a margin.
 const FREE_US: u64 = 500_000;
 
+const NO_WORK: &str =
+    "floating-point operations and memory references of processes are not counted by this tracker";
+
 /// Builds snapshots.
 pub struct Watch {
     root: Root,
@@ -189,7 +192,10 @@ impl Watch {
             state.allowed_nodes = allowed(&snapshot.nodes, belonging.allowed_nodes.as_ref());
             state.resident_pages = Evidence::measured(process.resident_pages, "/proc/PID/stat");
             state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");
+            state.faults = Evidence::measured(process.faults, "/proc/PID/stat");
+            state.work = Evidence::unknown(NO_WORK);
         }
+        self.tracker.fill_in_work(&self.tree, snapshot);
         Ok(&self.snapshot)
     }
 
@@ -260,6 +266,8 @@ fn unnamed() -> ProcessState {
         name: String::new(),
         resident_pages: none(),
         cpu_us: none(),
+        faults: none(),
+        work: Evidence::unknown("not read yet"),
     }
 }
 

@@ -171,8 +171,14 @@ mod tests {
             space::WRITE_BACKS,
             space::VADDR,
         ];
-        assert_eq!(first.map(|field| at(0, field)), [0x1000, 500, 7, 2000, 1, 1, 1, 1, 0x6000]);
-        assert_eq!(first.map(|field| at(1, field)), [0x2000, 20, 0, 1000, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            first.map(|field| at(0, field)),
+            [0x1000, 500, 7, 2000, 1, 1, 1, 1, 0x6000]
+        );
+        assert_eq!(
+            first.map(|field| at(1, field)),
+            [0x2000, 20, 0, 1000, 0, 0, 0, 0, 0]
+        );
     }
 
     #[test]

@@ -301,6 +301,8 @@ impl World {
                 interval.cpu_us.get(&process.pid).copied().unwrap_or(0.0) as u64,
                 "the simulation",
             ),
+            faults: Evidence::unknown("not simulated"),
+            work: Evidence::unknown("not simulated"),
         };
         self.processes.values().map(state).collect()
     }

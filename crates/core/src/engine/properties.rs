@@ -75,6 +75,8 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         name: "puppet".into(),
         resident_pages: Evidence::unknown("test"),
         cpu_us: Evidence::unknown("test"),
+        faults: Evidence::unknown("test"),
+        work: Evidence::unknown("test"),
     };
     let page = |(pid, page): (Pid, u64)| PageStats {
         pid,

@@ -224,6 +224,8 @@ mod tests {
             name: "test".to_owned(),
             resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::measured(cpu_us, "test"),
+            faults: Evidence::unknown("test"),
+            work: Evidence::unknown("test"),
         };
         // Process 1 is local with 30 samples; process 2 has 10 of 40 samples local.
         let page = |pid: i32, page: u64, home: u32, counts: &[u32]| PageStats {

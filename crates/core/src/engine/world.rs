@@ -277,6 +277,8 @@ impl World {
                 name: "world".into(),
                 resident_pages: Evidence::measured(self.homes.len() as u64, "the world"),
                 cpu_us: Evidence::unknown("not modelled"),
+                faults: Evidence::unknown("not modelled"),
+                work: Evidence::unknown("not modelled"),
             }],
         }
     }

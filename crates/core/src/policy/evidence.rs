@@ -49,6 +49,8 @@ pub enum EvidenceKind {
     PageAccesses,
     /// Accesses of every page, none left out.
     EveryPage,
+    /// What each process executes, and how much memory it asks for.
+    ProgramWork,
     /// Distances between nodes.
     Distances,
 }
@@ -63,6 +65,9 @@ impl EvidenceKind {
             Self::ControllerImbalance => "the controller imbalance",
             Self::PageAccesses => "samples of pages with the node that used them",
             Self::EveryPage => "the accesses of every page",
+            Self::ProgramWork => {
+                "the floating-point operations and memory references of each process"
+            }
             Self::Distances => "the distances between nodes",
         }
     }
@@ -80,6 +85,10 @@ impl EvidenceKind {
             }
             Self::EveryPage => {
                 "run in the lab (`hither lab run`) with all that its device tells, on a machine of at most 2 GiB"
+            }
+            Self::ProgramWork => {
+                "run in the lab (`hither lab run`), or on a processor whose events for floating-point operations \
+                 and memory are known; `hither topo --doctor` tells"
             }
             Self::Distances => "check that /sys/devices/system/node/node*/distance is readable",
         }
@@ -100,6 +109,10 @@ impl EvidenceKind {
             Self::EveryPage => {
                 let is_whole = snapshot.sample_count.is_known() && snapshot.sample_period == 1;
                 return (!is_whole).then(|| "accesses are sampled".to_owned());
+            }
+            Self::ProgramWork => {
+                let lacks = (snapshot.processes.iter()).find(|process| !process.work.is_known());
+                return lacks.map(|process| process.work.basis().to_owned());
             }
             Self::Distances => {
                 let complete = snapshot.distances.len() == snapshot.nodes.len()

@@ -247,6 +247,22 @@ impl Heat {
         }
     }
 
+    /// Base pages of each process by position of their node.
+    pub fn held(&self) -> BTreeMap<Pid, Vec<(usize, u64)>> {
+        let mut all: BTreeMap<Pid, Vec<(usize, u64)>> = BTreeMap::new();
+        for (&(pid, _), block) in &self.blocks {
+            let held = all.entry(pid).or_default();
+            for &(home, units) in &block.held {
+                let (home, pages) = (usize::from(home), u64::from(units) * base_pages(block.huge));
+                match held.iter_mut().find(|(of, _)| *of == home) {
+                    Some((_, sum)) => *sum += pages,
+                    None => held.push((home, pages)),
+                }
+            }
+        }
+        all
+    }
+
     /// Judges every block; pages of those that `wants` says yes to, whose place is known, are visited.
     pub fn visit(&self, mut wants: impl FnMut(&View<'_>) -> bool, mut visit: impl FnMut(Judged)) {
         for (&(pid, number), block) in &self.blocks {

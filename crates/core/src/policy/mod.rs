@@ -12,6 +12,7 @@ pub mod evidence;
 pub mod guard;
 mod heat;
 pub mod none;
+pub mod programs;
 pub mod random;
 pub mod tiers;
 mod units;
@@ -191,6 +192,11 @@ pub const TABLE: &[PolicyEntry] = &[
         build: || Box::new(tiers::paper::Paper::default()),
     },
     PolicyEntry {
+        name: programs::hydm::NAME,
+        summary: "moves whole programs into fast memory, the lowest arithmetic intensity first, by the HyDM paper's rules, unjudged",
+        build: || Box::new(programs::hydm::Hydm::default()),
+    },
+    PolicyEntry {
         name: guard::NAME,
         summary: "moves cold pages off a node that runs out of memory while others have some",
         build: || Box::new(guard::Guard::default()),
@@ -255,7 +261,7 @@ mod tests {
         let error = by_name("carefour").err().unwrap().to_string();
         assert_eq!(
             error,
-            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, tiers-paper, guard, wrong-node"
+            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, tiers-paper, hydm, guard, wrong-node"
         );
     }
 }

@@ -55,8 +55,12 @@ fn standing(
         found: "needs no evidence of accesses".to_owned(),
         raise: Vec::new(),
     };
-    let of_pages = [EvidenceKind::PageAccesses, EvidenceKind::EveryPage];
-    if !needs.iter().any(|kind| of_pages.contains(kind)) {
+    let of_trackers = [
+        EvidenceKind::PageAccesses,
+        EvidenceKind::EveryPage,
+        EvidenceKind::ProgramWork,
+    ];
+    if !needs.iter().any(|kind| of_trackers.contains(kind)) {
         return standing;
     }
     let mut serving = table::deciding().filter(|entry| table::serves(entry, needs));
@@ -98,8 +102,10 @@ fn standing(
         ))
     });
     standing.raise = better.collect();
-    if best.is_none() && needs.contains(&EvidenceKind::EveryPage) {
-        let remedy = EvidenceKind::EveryPage.remedy();
+    let by_device = [EvidenceKind::EveryPage, EvidenceKind::ProgramWork];
+    let lacking = by_device.into_iter().find(|kind| needs.contains(kind));
+    if let (None, Some(lacking)) = (best, lacking) {
+        let remedy = lacking.remedy();
         standing.raise.push(format!("device: {remedy}"));
     }
     if let Some(kernel) = check("kernel").filter(|check| !check.works) {

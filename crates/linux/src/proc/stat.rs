@@ -19,6 +19,8 @@ pub struct Stat {
     pub cpu_ticks: u64,
     /// The same of the children that it has waited for, with those that these had waited for.
     pub children_ticks: u64,
+    /// Page faults, minor and major.
+    pub faults: u64,
     /// Start, in clock ticks since boot: tells two processes of one number apart.
     pub start_ticks: u64,
     /// Addresses that are mapped, in bytes.
@@ -83,6 +85,7 @@ pub fn parse(text: &str) -> Parsed<Stat> {
         flags: unsigned(9)?,
         cpu_ticks: unsigned(14)?.saturating_add(unsigned(15)?),
         children_ticks: unsigned(16)?.saturating_add(unsigned(17)?),
+        faults: unsigned(10)?.saturating_add(unsigned(12)?),
         start_ticks: unsigned(22)?,
         mapped_bytes: unsigned(23)?,
         resident_pages: unsigned(24)?,
@@ -107,7 +110,7 @@ mod tests {
         let stat = parse(LINE).unwrap();
         assert_eq!(stat.name, "my (app) x");
         assert_eq!((stat.state, stat.parent, stat.cpu_ticks), ('S', 77, 15));
-        assert_eq!(stat.children_ticks, 42);
+        assert_eq!((stat.children_ticks, stat.faults), (42, 99));
         assert_eq!((stat.start_ticks, stat.resident_pages), (8342, 225));
         assert_eq!(stat.flags, 4_194_304);
     }

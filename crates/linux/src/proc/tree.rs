@@ -108,12 +108,15 @@ pub struct Process {
     pub resident_pages: u64,
     /// CPU time used since the last refresh, in us; of one that is new, since it started.
     pub cpu_us: u64,
+    /// Page faults since the last refresh; none of one that is new.
+    pub faults: u64,
     /// To whom it belongs and where it may have memory, as of its start or last exec.
     pub belonging: Belonging,
     /// Its page map; `None` where it is not ours to read.
     pub pagemap: Option<Pagemap>,
     start_ticks: u64,
     cpu_ticks: u64,
+    all_faults: u64,
     /// Its parent's number.
     pub parent: i32,
     /// Another one after each exec.
@@ -487,6 +490,8 @@ impl Tree {
             };
             process.cpu_us = used_us;
             process.cpu_ticks = stat.cpu_ticks;
+            process.faults = stat.faults.saturating_sub(process.all_faults);
+            process.all_faults = stat.faults;
             process.parent = stat.parent;
             process.mapped_bytes = stat.mapped_bytes;
             process.resident_pages = stat.resident_pages;
@@ -701,6 +706,8 @@ impl Tree {
             mapped_bytes: stat.mapped_bytes,
             resident_pages: stat.resident_pages,
             cpu_us,
+            faults: 0,
+            all_faults: stat.faults,
             pagemap,
             start_ticks: stat.start_ticks,
             cpu_ticks: stat.cpu_ticks,

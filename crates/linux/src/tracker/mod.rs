@@ -74,6 +74,12 @@ pub trait Tracker {
     /// nodes are there already, with their ids and sizes, and `snapshot.interval_us` too.
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()>;
 
+    /// Whether it is counted from now on what each process executes. Trackers that cannot ignore it.
+    fn count_work(&mut self, _on: bool) {}
+
+    /// Fills in what each process of the snapshot executed since the last call, where that is counted.
+    fn fill_in_work(&mut self, _tree: &Tree, _snapshot: &mut Snapshot) {}
+
     /// What the samples of the last interval say of the whole machine; `None` for trackers that
     /// take none.
     fn view(&self) -> Option<&SampleView> {

@@ -14,6 +14,7 @@ mod pages;
 mod pmu;
 mod rate;
 mod spaces;
+mod works;
 
 pub use counted::FrameCounts;
 
@@ -45,6 +46,7 @@ use rate::{
     Allowance, FIRST_CHEAP_PERIOD, FIRST_PERIOD, LEAST_PERIOD, PRICE_WINDOW, affordable_in_time,
     is_worth_a_change, not_too_soon, period_for,
 };
+use works::Works;
 
 /// What a sample that is kept costs after it was read, in ns: its owner, its row, its part of the
 /// file. Measured in the lab: some 400 instructions.
@@ -89,6 +91,8 @@ pub struct OpiumTracker {
     frames_at: Option<Root>,
     /// Where only that may be told which a PMU tells.
     pmu: Option<Pmu>,
+    /// What each process executes, where that is asked for.
+    works: Option<Works>,
 }
 
 /// Last readings.
@@ -159,6 +163,7 @@ impl OpiumTracker {
             wants_pages: true,
             frames_at: Some(root.clone()),
             pmu: (device.is_pmu_only()).then(|| Pmu::new(topology, device.node_ids())),
+            works: None,
             device,
         };
         tracker.start();
@@ -572,6 +577,16 @@ impl Tracker for OpiumTracker {
             );
         }
         Ok(())
+    }
+
+    fn count_work(&mut self, on: bool) {
+        self.works = on.then(|| Works::new(&self.device));
+    }
+
+    fn fill_in_work(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
+        if let Some(works) = &mut self.works {
+            works.fill_in(&self.device, self.pmu.is_some(), tree, snapshot);
+        }
     }
 
     fn view(&self) -> Option<&SampleView> {

@@ -213,9 +213,13 @@ pub struct NoEvidence {
     remedy: &'static str,
 }
 
-/// Does this tracker tell what is needed? Who needs every page has use for no sample, and the reverse.
+/// Does this tracker tell what is needed? Who needs every page has use for no sample, and the reverse; what
+/// programs execute is counted by the device alone.
 #[must_use]
 pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
+    if needs.contains(&EvidenceKind::ProgramWork) && entry.name != OPIUM.name {
+        return false;
+    }
     needs.contains(&EvidenceKind::EveryPage) == (entry.name == OPIUM_PAGES.name)
 }
 
@@ -236,7 +240,10 @@ pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker
     for entry in serving.chain(without) {
         match (entry.open)(here) {
             Err(why) => reasons.push(format!("tracker {}: {why}", entry.name)),
-            Ok(tracker) => return Ok(tracker),
+            Ok(mut tracker) => {
+                tracker.count_work(needs.contains(&EvidenceKind::ProgramWork));
+                return Ok(tracker);
+            }
         }
     }
     let names: Vec<&str> = needs.iter().map(|kind| kind.name()).collect();
@@ -244,10 +251,11 @@ pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker
         policy: policy.name(),
         needs: names.join(", "),
         reasons,
-        remedy: match needs.contains(&EvidenceKind::EveryPage) {
-            true => EvidenceKind::EveryPage.remedy(),
-            false => EvidenceKind::PageAccesses.remedy(),
-        },
+        remedy: [EvidenceKind::EveryPage, EvidenceKind::ProgramWork]
+            .into_iter()
+            .find(|kind| needs.contains(kind))
+            .unwrap_or(EvidenceKind::PageAccesses)
+            .remedy(),
     })
 }
 

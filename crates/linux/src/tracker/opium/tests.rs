@@ -3,7 +3,7 @@
 use super::*;
 use crate::opium::Filter;
 use crate::watch::empty_snapshot;
-use hither_core::opium::{self as layout, control, filter, header, link, node, vcpu};
+use hither_core::opium::{self as layout, control, filter, header, link, node, space, vcpu};
 use hither_core::snapshot::PageStats;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -572,4 +572,80 @@ fn the_period_follows_the_traffic_and_survives_a_rest() {
     tracker.set_sampling(Sampling::Cheap);
     // 412 million / 5,000.
     assert_eq!(fake.get32(control::SAMPLE_PERIOD), 82_400);
+}
+
+#[test]
+fn each_process_is_told_what_its_address_space_executed() {
+    let fake = Fake::new();
+    let topology = topology(fake.folder.path());
+    fake_process(fake.folder.path(), 50, 64);
+    // Alone in its frames.
+    let map = (0..64u64).flat_map(|page| (1u64 << 63 | 1 << 56 | (page + 1000)).to_ne_bytes());
+    let map: Vec<u8> = map.collect();
+    fs::write(fake.folder.path().join("proc/50/pagemap"), map).unwrap();
+    let put = |number: usize, field: usize, value: u64| {
+        fake.put(space::BASE + number * space::STRIDE + field, value);
+    };
+    // What was counted before is left out, and what nobody has that is watched.
+    for (number, paddr) in [(0, 1005 << 12), (1, 77 << 12)] {
+        put(number, space::PAGE_TABLE, 0x1000 * (number as u64 + 1));
+        put(number, space::FLOPS, 500);
+        put(number, space::VADDR, 5 << 12);
+        put(number, space::PADDR, paddr);
+    }
+    fake.put(header::SPACE_COUNT, 2);
+    let root = fake.root();
+    let device = fake.open().unwrap();
+    let mut tracker = OpiumTracker::with_device(device, &root, &topology, None).unwrap();
+    let mut tree = Tree::new(root, 1);
+    tree.refresh(0).unwrap();
+    let process = &tree.processes()[0];
+    let mut snapshot = empty_snapshot(&topology);
+    snapshot.processes = vec![hither_core::snapshot::ProcessState {
+        pid: hither_core::ids::Pid(50),
+        space: hither_core::ids::SpaceId(process.incarnation),
+        parent: hither_core::ids::Pid(1),
+        user: 0,
+        group: None,
+        allowed_nodes: None,
+        opted_in: false,
+        name: String::new(),
+        resident_pages: Evidence::unknown("test"),
+        cpu_us: Evidence::unknown("test"),
+        faults: Evidence::unknown("test"),
+        work: Evidence::unknown("test"),
+    }];
+    // Nobody asked.
+    tracker.fill_in_work(&tree, &mut snapshot);
+    assert!(!snapshot.processes[0].work.is_known());
+    tracker.count_work(true);
+    for number in [0, 1] {
+        put(number, space::FLOPS, 2500);
+        put(number, space::INSTRUCTIONS, 9000);
+        put(number, space::STALL_NS, 70);
+        put(number, space::READ_FILLS, 10);
+        put(number, space::WRITE_FILLS + 8, 5);
+        put(number, space::WRITE_BACKS + 8, 3);
+    }
+    tracker.fill_in_work(&tree, &mut snapshot);
+    let work = snapshot.processes[0].work.get().unwrap();
+    let expected = hither_core::snapshot::Work {
+        instructions: 9000,
+        flops: 2000,
+        read_bytes: 15 * 64,
+        written_bytes: Some(3 * 64),
+        stall_ns: Some(70),
+    };
+    assert_eq!(work, expected);
+    assert_eq!(work.intensity(), Some(2000.0 / (18.0 * 64.0)));
+    // The page table goes on with another process: nothing of it is this one's.
+    put(0, space::PADDR, 88 << 12);
+    put(0, space::FLOPS, 9999);
+    let mut told = 0;
+    for round in 0..20 {
+        put(0, space::INSTRUCTIONS, 9001 + round);
+        tracker.fill_in_work(&tree, &mut snapshot);
+        told += u32::from(snapshot.processes[0].work.get().unwrap().instructions > 0);
+    }
+    assert_eq!(told, 16, "until its owner is asked for again");
 }

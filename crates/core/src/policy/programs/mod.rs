@@ -1,0 +1,276 @@
+//! Whole programs in the fast memory tier: where the memory of each is, and how all of it is moved.
+//!
+//! A program is a process: the HyDM paper's applications are known by their process numbers (section III-A).
+
+pub mod hydm;
+
+use super::heat::Heat;
+use super::units::for_each_unit;
+use super::{Context, ProposedMove};
+use crate::ids::Pid;
+use crate::plan::Mechanism;
+use crate::snapshot::{Snapshot, base_pages};
+use crate::tiers::Tiers;
+use std::collections::BTreeMap;
+
+/// Pages of a process: all addresses of user mode.
+const ALL_PAGES: std::ops::Range<u64> = 0..1 << 45;
+/// Blocks of 2 MiB whose pages' places are remembered: 512 GiB, 400 MiB of metadata at the most.
+const MOST_BLOCKS: usize = 1 << 18;
+
+/// Base pages of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    fast: u64,
+    slow: u64,
+}
+
+/// Where the pages of all programs are.
+#[derive(Debug, Default)]
+struct Places {
+    heat: Heat,
+    held: BTreeMap<Pid, Held>,
+}
+
+impl Places {
+    /// Takes in an interval.
+    fn take(&mut self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers) {
+        self.heat.begin(snapshot, context.now_us);
+        for_each_unit(snapshot, context, |unit| {
+            (self.heat).take(unit.pid, unit.page, unit.huge, unit.home, 0.0, MOST_BLOCKS);
+        });
+        self.held.clear();
+        for (pid, by_node) in self.heat.held() {
+            let held = self.held.entry(pid).or_default();
+            for (node, pages) in by_node {
+                match tiers.rank(node) {
+                    0 => held.fast += pages,
+                    _ => held.slow += pages,
+                }
+            }
+        }
+    }
+
+    /// Pages of a program, as far as they were listed.
+    fn held(&self, pid: Pid) -> Held {
+        self.held.get(&pid).copied().unwrap_or_default()
+    }
+}
+
+/// Moves of one step.
+struct Moves<'a> {
+    snapshot: &'a Snapshot,
+    tiers: &'a Tiers,
+    room: Vec<u64>,
+    budget: u64,
+    moves: Vec<ProposedMove>,
+}
+
+impl<'a> Moves<'a> {
+    fn new(snapshot: &'a Snapshot, tiers: &'a Tiers, context: &Context<'_>) -> Self {
+        Self {
+            snapshot,
+            tiers,
+            room: context.room_pages.to_vec(),
+            budget: context.page_budget,
+            moves: Vec::new(),
+        }
+    }
+
+    /// Moves what a program has on the other side into the fastest tier (promotion), or out of it.
+    fn whole(&mut self, places: &Places, pid: Pid, mechanism: Mechanism, context: &Context<'_>) {
+        let is_up = mechanism == Mechanism::Promote;
+        if !context.allows(mechanism) {
+            return;
+        }
+        let nodes = &self.snapshot.nodes;
+        places.heat.visit_range(pid, &ALL_PAGES, |page| {
+            let pages = base_pages(page.huge);
+            let is_fast = self.tiers.rank(page.home) == 0;
+            if is_fast == is_up || self.budget < pages || !context.may_move(pid, page.page) {
+                return;
+            }
+            let with_room = (0..nodes.len()).filter(|&node| {
+                (self.tiers.rank(node) == 0) == is_up
+                    && nodes[node].total_bytes > 0
+                    && self.room[node] >= pages
+            });
+            let distance = |to: usize| {
+                let row = self.snapshot.distances.get(page.home);
+                row.and_then(|row| row.get(to)).copied().unwrap_or(u32::MAX)
+            };
+            let best = with_room.min_by_key(|&to| (distance(to), u64::MAX - self.room[to]));
+            let (Some(to), Some(from)) = (best, nodes.get(page.home)) else {
+                return;
+            };
+            self.room[to] -= pages;
+            self.budget -= pages;
+            self.moves.push(ProposedMove {
+                pid,
+                page: page.page,
+                huge: page.huge,
+                from: from.id,
+                to: nodes[to].id,
+                mechanism,
+            });
+        });
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::engine::ledger::Ledger;
+    use crate::ids::{NodeId, SpaceId};
+    use crate::plan::Sampling;
+    use crate::policy::random::Random;
+    use crate::policy::{Policy, Proposal};
+    use crate::snapshot::{
+        Evidence, NodeCounts, NodeState, PageStats, ProcessState, Rated, Snapshot, Work,
+    };
+    use std::collections::BTreeSet;
+
+    /// A program of the tests: its pages, all on one node, and what it does in an interval.
+    #[derive(Clone, Debug)]
+    pub struct Program {
+        pub pages: u64,
+        pub is_fast: bool,
+        pub flops: u64,
+        pub bytes: u64,
+        pub faults: u64,
+        pub stall_share: f64,
+    }
+
+    impl Program {
+        /// In slow memory.
+        pub fn new(pages: u64, flops: u64, bytes: u64) -> Self {
+            Self {
+                pages,
+                is_fast: false,
+                flops,
+                bytes,
+                faults: 0,
+                stall_share: 0.5,
+            }
+        }
+    }
+
+    /// A machine of a fast node 1 and a slow node 0 with the CPUs.
+    pub struct World {
+        pub programs: BTreeMap<i32, Program>,
+        pub fast_pages: u64,
+        pub now_us: u64,
+        /// Utilisation of the slow node, and of the fast one.
+        pub uses: [f64; 2],
+    }
+
+    impl World {
+        pub fn new(fast_pages: u64, programs: impl IntoIterator<Item = (i32, Program)>) -> Self {
+            Self {
+                programs: programs.into_iter().collect(),
+                fast_pages,
+                now_us: 0,
+                uses: [0.9, 0.1],
+            }
+        }
+
+        /// Pages of the fast node in use.
+        pub fn used(&self) -> u64 {
+            let fast = self.programs.values().filter(|program| program.is_fast);
+            fast.map(|program| program.pages).sum()
+        }
+
+        pub fn snapshot(&self) -> Snapshot {
+            let node = |at: usize| NodeState {
+                id: NodeId(at as u32),
+                cpu_count: [16, 0][at],
+                free_bytes: [1 << 40, (self.fast_pages - self.used()) << 12][at],
+                cache_bytes: 0,
+                total_bytes: [1 << 40, self.fast_pages << 12][at],
+                idle_ns: Some([147.0, 176.0][at]),
+                rated: Rated {
+                    tier: Some([1, 0][at]),
+                    ..Rated::default()
+                },
+                latency_ns: None,
+                read_bytes: Evidence::unknown("test"),
+                write_bytes: Evidence::unknown("test"),
+                utilisation: Evidence::measured(self.uses[at], "test"),
+            };
+            let mut snapshot = Snapshot::of_nodes(vec![node(0), node(1)], "test");
+            snapshot.now_us = self.now_us;
+            snapshot.interval_us = 100_000;
+            snapshot.distances = vec![vec![10, 31], vec![31, 10]];
+            for (&pid, program) in &self.programs {
+                let home = NodeId(u32::from(program.is_fast));
+                snapshot
+                    .pages
+                    .extend((0..program.pages).map(|page| PageStats {
+                        pid: Pid(pid),
+                        page,
+                        home,
+                        was: None,
+                        reads: NodeCounts::new(),
+                        writes: NodeCounts::new(),
+                        huge: false,
+                    }));
+                snapshot.processes.push(ProcessState {
+                    cpu_us: Evidence::measured(100_000, "test"),
+                    resident_pages: Evidence::measured(program.pages, "test"),
+                    faults: Evidence::measured(program.faults, "test"),
+                    work: Evidence::measured(
+                        Work {
+                            instructions: 100_000_000,
+                            flops: program.flops,
+                            read_bytes: program.bytes,
+                            written_bytes: None,
+                            stall_ns: Some((program.stall_share * 1e8) as u64),
+                        },
+                        "test",
+                    ),
+                    ..ProcessState::of_test(Pid(pid), SpaceId(pid as u32))
+                });
+            }
+            snapshot
+        }
+
+        /// One interval; what is proposed is done.
+        pub fn step(&mut self, policy: &mut dyn Policy) -> Proposal {
+            self.now_us += 100_000;
+            let snapshot = self.snapshot();
+            let room = [1 << 28, self.fast_pages - self.used()];
+            let proposal = policy.decide(
+                &snapshot,
+                &mut Context {
+                    now_us: self.now_us,
+                    random: &mut Random::new(1),
+                    page_budget: 1 << 20,
+                    room_pages: &room,
+                    ledger: &Ledger::new(),
+                    sampling: Sampling::Off,
+                    switched_off: &[],
+                    proven: &BTreeSet::new(),
+                    unjudged_pages: 0,
+                    fast_pages: None,
+                    declared: &crate::declared::Declared::default(),
+                    move_ns: None,
+                },
+            );
+            for (&pid, program) in &mut self.programs {
+                let own = proposal.moves.iter().filter(|order| order.pid == Pid(pid));
+                let own: Vec<_> = own.collect();
+                if let Some(first) = own.first() {
+                    assert_eq!(own.len() as u64, program.pages, "all of it moves");
+                    program.is_fast = first.to == NodeId(1);
+                }
+            }
+            proposal
+        }
+
+        /// Programs in the fast tier.
+        pub fn fast(&self) -> Vec<i32> {
+            let fast = self.programs.iter().filter(|(_, program)| program.is_fast);
+            fast.map(|(&pid, _)| pid).collect()
+        }
+    }
+}
