@@ -1,12 +1,12 @@
 //! `hither attach`: drives programs that run already, their new children and threads included.
 
 mod placed;
-mod select;
+pub mod select;
 mod show;
 
 use crate::output::{can_write, is_standard_output, write};
 use crate::{print, run, signal_status, units};
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow};
 use hither_agent::host::drive::{self, Session, Told};
 use hither_agent::host::{End, Hands, Supervisor};
 use hither_agent::{Dry, Execute, Gate};
@@ -35,18 +35,8 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 #[command(infer_long_args = true)]
 pub struct Command {
-    /// These processes and their children, judged together
-    #[arg(short, long, value_name = "PID,..")]
-    pid: Vec<String>,
-    /// The processes of a control group and of those below it, by its path below /sys/fs/cgroup
-    #[arg(long, value_name = "PATH")]
-    cgroup: Vec<String>,
-    /// Processes by command name, as `postgres*`, and their children
-    #[arg(long, value_name = "GLOB")]
-    name: Vec<String>,
-    /// The processes of a user, by name or number
-    #[arg(long, value_name = "NAME")]
-    user: Vec<String>,
+    #[command(flatten)]
+    who: select::Who,
     /// What decides: NAME for all scopes, or SCOPE=NAME for the one that was chosen by that word
     /// [default: auto]
     #[arg(long, value_name = "[SCOPE=]NAME")]
@@ -197,10 +187,10 @@ impl Command {
     /// The command that does what a dry run decided.
     fn without_dry_run(&self) -> String {
         let words = [
-            ("--pid", &self.pid),
-            ("--cgroup", &self.cgroup),
-            ("--name", &self.name),
-            ("--user", &self.user),
+            ("--pid", &self.who.pid),
+            ("--cgroup", &self.who.cgroup),
+            ("--name", &self.who.name),
+            ("--user", &self.who.user),
             ("--policy", &self.policy),
             ("--fast", &self.fast),
         ];
@@ -261,14 +251,4 @@ impl Command {
             Err(why) => Err(why.into()),
         }
     }
-}
-
-/// Is anybody named?
-fn check_any(command: &Command) -> anyhow::Result<()> {
-    let count = command.pid.len() + command.cgroup.len() + command.name.len() + command.user.len();
-    ensure!(
-        count > 0,
-        "nobody is chosen; give --pid, --cgroup, --name or --user"
-    );
-    Ok(())
 }

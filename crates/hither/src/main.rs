@@ -19,6 +19,7 @@ mod print;
 mod probe;
 mod record;
 mod report;
+mod roofline;
 mod run;
 mod sites;
 mod terminal;
@@ -65,6 +66,7 @@ enum Command {
     Probe(probe::Command),
     Record(record::Command),
     Report(report::Command),
+    Roofline(roofline::Command),
     Top(top::Command),
     Import(import::Command),
     Zoom(zoom::Command),
@@ -100,6 +102,7 @@ fn main() -> ExitCode {
         Command::Attach(command) => command.run(),
         Command::Record(command) => command.run(),
         Command::Report(command) => command.run(),
+        Command::Roofline(command) => command.run(),
         Command::Top(command) => command.run(),
         Command::Import(command) => command.run(),
         Command::Zoom(command) => command.run(),

@@ -6,7 +6,7 @@ mod help;
 mod live;
 mod once;
 mod render;
-mod screen;
+pub mod screen;
 mod text;
 mod view;
 

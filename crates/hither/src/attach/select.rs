@@ -1,6 +1,6 @@
 //! Who is meant: from words of the command line to scopes.
 
-use super::{Command, check_any};
+use super::Command;
 use crate::watchable;
 use anyhow::{Context, bail, ensure};
 use hither_core::foreign::Foreign;
@@ -30,20 +30,40 @@ pub struct Chosen {
     pub quota: Quota,
 }
 
-/// All scopes, in the order of their kinds: the first that takes a process has it.
+/// Running programs that are meant.
+#[derive(Debug, clap::Args)]
+pub struct Who {
+    /// These processes and their children, judged together
+    #[arg(short, long, value_name = "PID,..")]
+    pub pid: Vec<String>,
+    /// The processes of a control group and of those below it, by its path below /sys/fs/cgroup
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Vec<String>,
+    /// Processes by command name, as `postgres*`, and their children
+    #[arg(long, value_name = "GLOB")]
+    pub name: Vec<String>,
+    /// The processes of a user, by name or number
+    #[arg(long, value_name = "NAME")]
+    pub user: Vec<String>,
+}
+
+/// A scope for each word, in the order of their kinds: the first that takes a process has it.
 ///
 /// # Errors
 /// What is wrong with a word, where, and how to mend it.
-pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
-    check_any(command)?;
+pub fn scopes(who: &Who, root: &Root) -> anyhow::Result<Vec<Chosen>> {
+    ensure!(
+        who.pid.len() + who.cgroup.len() + who.name.len() + who.user.len() > 0,
+        "nobody is chosen; give --pid, --cgroup, --name or --user"
+    );
     let mut chosen = Vec::new();
-    for word in &command.pid {
+    for word in &who.pid {
         chosen.push(pids(word, root).with_context(|| format!("--pid {}", word.shown()))?);
     }
-    for word in &command.cgroup {
+    for word in &who.cgroup {
         chosen.push(group(word, root)?);
     }
-    for word in &command.name {
+    for word in &who.name {
         ensure!(
             !word.is_empty(),
             "--name is empty; give a command name, as `postgres*`"
@@ -54,7 +74,7 @@ pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
             Scope::Named(word.clone()),
         ));
     }
-    for word in &command.user {
+    for word in &who.user {
         let user = user(word, root).with_context(|| format!("--user {}", word.shown()))?;
         chosen.push(of(word, Selector::User(user), Scope::OfUser(user)));
     }
@@ -66,6 +86,15 @@ pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
             one.name.shown()
         );
     }
+    Ok(chosen)
+}
+
+/// The same with what decides for each, and how much fast memory it may have.
+///
+/// # Errors
+/// As [`scopes`].
+pub fn choose(command: &Command, root: &Root) -> anyhow::Result<Vec<Chosen>> {
+    let mut chosen = scopes(&command.who, root)?;
     for word in &command.policy {
         let set = |one: &mut Chosen, name: &str| {
             policy::by_name(name)?;

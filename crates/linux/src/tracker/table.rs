@@ -201,12 +201,12 @@ fn opened<T: Tracker + 'static>(opened: crate::Result<T>) -> Opened {
 /// No tracker gives what a policy needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "policy {policy} needs {needs}, and no tracker can give that here\n  {}\n  to mend it: {}",
+    "{whom} needs {needs}, and no tracker can give that here\n  {}\n  to mend it: {}",
     reasons.join("\n  "),
     remedy
 )]
 pub struct NoEvidence {
-    policy: &'static str,
+    whom: String,
     needs: String,
     /// Of each tracker, why not.
     reasons: Vec<String>,
@@ -228,8 +228,25 @@ pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
 /// # Errors
 /// Where none does: what is missing, why each tracker cannot give it, and how to get it.
 pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker>, NoEvidence> {
+    let whom = format!("policy {}", policy.name());
+    open(&whom, policy.needs(), here)
+}
+
+/// The first tracker that gives all of this, for somebody who decides nothing.
+///
+/// # Errors
+/// As [`to_decide`].
+pub fn that_gives(needs: &[EvidenceKind], here: &Here<'_>) -> Result<Box<dyn Tracker>, NoEvidence> {
+    open("this", needs, here)
+}
+
+fn open(
+    whom: &str,
+    needs: &[EvidenceKind],
+    here: &Here<'_>,
+) -> Result<Box<dyn Tracker>, NoEvidence> {
     // Distances come with the topology, whatever the tracker.
-    let needs = policy.needs().iter();
+    let needs = needs.iter();
     let needs: Vec<EvidenceKind> = needs
         .copied()
         .filter(|&kind| kind != EvidenceKind::Distances)
@@ -248,7 +265,7 @@ pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker
     }
     let names: Vec<&str> = needs.iter().map(|kind| kind.name()).collect();
     Err(NoEvidence {
-        policy: policy.name(),
+        whom: whom.to_owned(),
         needs: names.join(", "),
         reasons,
         remedy: [EvidenceKind::EveryPage, EvidenceKind::ProgramWork]
