@@ -197,6 +197,16 @@ pub const TABLE: &[PolicyEntry] = &[
         build: || Box::new(programs::hydm::Hydm::default()),
     },
     PolicyEntry {
+        name: programs::value::NAME,
+        summary: "moves the programs, and parts of programs, into fast memory that gain most for each byte of it",
+        build: || Box::new(programs::value::Value::default()),
+    },
+    PolicyEntry {
+        name: programs::value::FAIR_NAME,
+        summary: "the same, for the product of the programs' speeds instead of their sum",
+        build: || Box::new(programs::value::Value::fair()),
+    },
+    PolicyEntry {
         name: guard::NAME,
         summary: "moves cold pages off a node that runs out of memory while others have some",
         build: || Box::new(guard::Guard::default()),
@@ -261,7 +271,7 @@ mod tests {
         let error = by_name("carefour").err().unwrap().to_string();
         assert_eq!(
             error,
-            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, tiers-paper, hydm, guard, wrong-node"
+            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, tiers-paper, hydm, value, value-fair, guard, wrong-node"
         );
     }
 }

@@ -38,7 +38,7 @@ use std::collections::HashSet;
 pub const LEAST_CYCLES: u64 = 30;
 /// Samples per second over all CPUs, at full and at cheap sampling; as the tracker `opium`.
 const FULL_RATE: u64 = 50_000;
-const CHEAP_RATE: u64 = 5_000;
+const CHEAP_RATE: u64 = 2_000;
 /// Samples per second and CPU: bounds for very large and very small machines.
 const LEAST_PER_CPU: u64 = 10;
 pub(super) const MOST_PER_CPU: u64 = 4_000;

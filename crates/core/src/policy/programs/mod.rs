@@ -3,6 +3,8 @@
 //! A program is a process: the HyDM paper's applications are known by their process numbers (section III-A).
 
 pub mod hydm;
+mod model;
+pub mod value;
 
 use super::heat::Heat;
 use super::units::for_each_unit;
@@ -79,6 +81,19 @@ impl<'a> Moves<'a> {
 
     /// Moves what a program has on the other side into the fastest tier (promotion), or out of it.
     fn whole(&mut self, places: &Places, pid: Pid, mechanism: Mechanism, context: &Context<'_>) {
+        self.part(places, pid, mechanism, u64::MAX, context);
+    }
+
+    /// The same of so many base pages at most.
+    fn part(
+        &mut self,
+        places: &Places,
+        pid: Pid,
+        mechanism: Mechanism,
+        most: u64,
+        context: &Context<'_>,
+    ) {
+        let mut left = most;
         let is_up = mechanism == Mechanism::Promote;
         if !context.allows(mechanism) {
             return;
@@ -87,7 +102,10 @@ impl<'a> Moves<'a> {
         places.heat.visit_range(pid, &ALL_PAGES, |page| {
             let pages = base_pages(page.huge);
             let is_fast = self.tiers.rank(page.home) == 0;
-            if is_fast == is_up || self.budget < pages || !context.may_move(pid, page.page) {
+            if is_fast == is_up
+                || self.budget.min(left) < pages
+                || !context.may_move(pid, page.page)
+            {
                 return;
             }
             let with_room = (0..nodes.len()).filter(|&node| {
@@ -105,6 +123,7 @@ impl<'a> Moves<'a> {
             };
             self.room[to] -= pages;
             self.budget -= pages;
+            left -= pages;
             self.moves.push(ProposedMove {
                 pid,
                 page: page.page,
@@ -134,7 +153,8 @@ pub(super) mod tests {
     #[derive(Clone, Debug)]
     pub struct Program {
         pub pages: u64,
-        pub is_fast: bool,
+        /// Those of them in fast memory.
+        pub fast: BTreeSet<u64>,
         pub flops: u64,
         pub bytes: u64,
         pub faults: u64,
@@ -146,7 +166,7 @@ pub(super) mod tests {
         pub fn new(pages: u64, flops: u64, bytes: u64) -> Self {
             Self {
                 pages,
-                is_fast: false,
+                fast: BTreeSet::new(),
                 flops,
                 bytes,
                 faults: 0,
@@ -176,8 +196,8 @@ pub(super) mod tests {
 
         /// Pages of the fast node in use.
         pub fn used(&self) -> u64 {
-            let fast = self.programs.values().filter(|program| program.is_fast);
-            fast.map(|program| program.pages).sum()
+            let programs = self.programs.values();
+            programs.map(|program| program.fast.len() as u64).sum()
         }
 
         pub fn snapshot(&self) -> Snapshot {
@@ -190,6 +210,7 @@ pub(super) mod tests {
                 idle_ns: Some([147.0, 176.0][at]),
                 rated: Rated {
                     tier: Some([1, 0][at]),
+                    read_gbs: Some([78.0, 350.0][at]),
                     ..Rated::default()
                 },
                 latency_ns: None,
@@ -202,18 +223,16 @@ pub(super) mod tests {
             snapshot.interval_us = 100_000;
             snapshot.distances = vec![vec![10, 31], vec![31, 10]];
             for (&pid, program) in &self.programs {
-                let home = NodeId(u32::from(program.is_fast));
-                snapshot
-                    .pages
-                    .extend((0..program.pages).map(|page| PageStats {
-                        pid: Pid(pid),
-                        page,
-                        home,
-                        was: None,
-                        reads: NodeCounts::new(),
-                        writes: NodeCounts::new(),
-                        huge: false,
-                    }));
+                let pages = (0..program.pages).map(|page| PageStats {
+                    pid: Pid(pid),
+                    page,
+                    home: NodeId(u32::from(program.fast.contains(&page))),
+                    was: None,
+                    reads: NodeCounts::new(),
+                    writes: NodeCounts::new(),
+                    huge: false,
+                });
+                snapshot.pages.extend(pages);
                 snapshot.processes.push(ProcessState {
                     cpu_us: Evidence::measured(100_000, "test"),
                     resident_pages: Evidence::measured(program.pages, "test"),
@@ -236,10 +255,23 @@ pub(super) mod tests {
 
         /// One interval; what is proposed is done.
         pub fn step(&mut self, policy: &mut dyn Policy) -> Proposal {
+            let proposal = self.propose(policy);
+            for order in &proposal.moves {
+                let program = self.programs.get_mut(&order.pid.0).unwrap();
+                match order.to == NodeId(1) {
+                    true => assert!(program.fast.insert(order.page)),
+                    false => assert!(program.fast.remove(&order.page)),
+                }
+            }
+            assert!(self.used() <= self.fast_pages);
+            proposal
+        }
+
+        fn propose(&mut self, policy: &mut dyn Policy) -> Proposal {
             self.now_us += 100_000;
             let snapshot = self.snapshot();
             let room = [1 << 28, self.fast_pages - self.used()];
-            let proposal = policy.decide(
+            policy.decide(
                 &snapshot,
                 &mut Context {
                     now_us: self.now_us,
@@ -255,21 +287,13 @@ pub(super) mod tests {
                     declared: &crate::declared::Declared::default(),
                     move_ns: None,
                 },
-            );
-            for (&pid, program) in &mut self.programs {
-                let own = proposal.moves.iter().filter(|order| order.pid == Pid(pid));
-                let own: Vec<_> = own.collect();
-                if let Some(first) = own.first() {
-                    assert_eq!(own.len() as u64, program.pages, "all of it moves");
-                    program.is_fast = first.to == NodeId(1);
-                }
-            }
-            proposal
+            )
         }
 
-        /// Programs in the fast tier.
+        /// Programs with memory in the fast tier.
         pub fn fast(&self) -> Vec<i32> {
-            let fast = self.programs.iter().filter(|(_, program)| program.is_fast);
+            let programs = self.programs.iter();
+            let fast = programs.filter(|(_, program)| !program.fast.is_empty());
             fast.map(|(&pid, _)| pid).collect()
         }
     }

@@ -1,0 +1,352 @@
+//! The set of programs, and parts of programs, whose memory is worth most in the fast tier.
+//!
+//! Where HyDM takes one program after the other by its arithmetic intensity, this solves for what the machine
+//! would do: from the bytes that each program moves and the share of its time that waits, with both memories
+//! under their loads ([`super::model`]). A choice is greedy by gain for each page. The present one stands unless
+//! another is better by more than moving costs and than the figures scatter (hysteresis); what was moved is
+//! judged by the efficacy loop as everywhere.
+
+use super::model::{Demand, Memory, Model, Objective};
+use super::{Moves, Places};
+use crate::ids::{Pid, SpaceId};
+use crate::plan::{Listing, Mechanism};
+use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
+use crate::snapshot::{PAGE_BYTES, Snapshot};
+use crate::tiers::Tiers;
+use std::collections::BTreeMap;
+
+/// Its name, where the sum of all speeds is wanted.
+pub const NAME: &str = "value";
+/// Its name, where the product is wanted.
+pub const FAIR_NAME: &str = "value-fair";
+
+/// Time constant of the figures of programs, in us. 1 s: ten looks.
+const SMOOTHED_US: f64 = 1_000_000.0;
+/// Looks before a program's figures count.
+const LEAST_LOOKS: u32 = 3;
+/// Time between two choices, in us.
+const CHOICE_US: u64 = 500_000;
+/// Gain that a change must bring beyond what it costs: equal runs differ by 2 to 4 %.
+const HYSTERESIS: f64 = 0.02;
+/// Time in which a move is to be paid back, in us. 10 s: a program is expected to run as long again as it has,
+/// and this is the least that is worth the trouble.
+const HORIZON_US: f64 = 10_000_000.0;
+/// Time that a move takes for each base page before any was measured, in ns.
+const UNMEASURED_MOVE_NS: f64 = 5000.0;
+/// Share of the fast tier that is left free.
+const RESERVE: f64 = 0.04;
+/// A program below so many pages is not looked at: 1 MiB.
+const LEAST_PAGES: u64 = 256;
+
+#[derive(Debug)]
+struct Program {
+    space: SpaceId,
+    looks: u32,
+    /// Bytes a us.
+    bytes: f64,
+    stalled: f64,
+    pages: u64,
+    /// Share of its memory that is to be in the fast tier.
+    target: f64,
+}
+
+/// The policy with what it remembers.
+#[derive(Debug, Default)]
+pub struct Value {
+    objective: Objective,
+    programs: BTreeMap<Pid, Program>,
+    places: Places,
+    chosen_us: Option<u64>,
+    /// Pages of programs are still to be found.
+    is_listing: bool,
+}
+
+impl Value {
+    /// For the product of speeds.
+    #[must_use]
+    pub fn fair() -> Self {
+        Self {
+            objective: Objective::Fairness,
+            ..Self::default()
+        }
+    }
+
+    fn learn(&mut self, snapshot: &Snapshot) {
+        let lives = |pid: &Pid| snapshot.processes.iter().any(|process| process.pid == *pid);
+        self.programs.retain(|pid, _| lives(pid));
+        let interval_us = snapshot.interval_us.max(1) as f64;
+        let weight = (interval_us / SMOOTHED_US).min(1.0);
+        for process in &snapshot.processes {
+            let Some(work) = process.work.get() else {
+                continue;
+            };
+            let fresh = || Program {
+                space: process.space,
+                looks: 0,
+                bytes: 0.0,
+                stalled: 0.0,
+                pages: 0,
+                target: 0.0,
+            };
+            let program = self.programs.entry(process.pid).or_insert_with(fresh);
+            if program.space != process.space {
+                *program = fresh();
+            }
+            program.looks += 1;
+            let weight = weight.max(1.0 / f64::from(program.looks));
+            let cpu_us = process.cpu_us.get().unwrap_or(0) as f64;
+            let bytes = work.bytes() as f64 / interval_us;
+            // Of CPU time that is told in steps, as much as the waiting is at least.
+            let waited_us = work.stall_ns.unwrap_or(0) as f64 / 1e3;
+            let stalled = match cpu_us.max(waited_us) {
+                busy if busy > 0.0 => waited_us / busy,
+                _ => 0.0,
+            };
+            program.bytes += weight * (bytes - program.bytes);
+            program.stalled += weight * (stalled - program.stalled);
+            program.pages = process.resident_pages.get().unwrap_or(0);
+        }
+    }
+
+    /// The two tiers under their loads, and the programs that count, in order.
+    fn model(&self, snapshot: &Snapshot, tiers: &Tiers) -> Option<(Model, Vec<Pid>)> {
+        let counts = |program: &&Program| {
+            program.looks >= LEAST_LOOKS && program.pages >= LEAST_PAGES && program.bytes > 0.0
+        };
+        let chosen: Vec<(Pid, &Program)> = (self.programs.iter())
+            .map(|(&pid, program)| (pid, program))
+            .filter(|(_, program)| counts(program))
+            .collect();
+        let demand = |(pid, program): &(Pid, &Program)| {
+            let held = self.places.held(*pid);
+            let known = (held.fast + held.slow).max(1);
+            Demand {
+                bytes: program.bytes,
+                stalled: program.stalled,
+                pages: program.pages,
+                fast: held.fast as f64 / known as f64,
+            }
+        };
+        let programs: Vec<Demand> = chosen.iter().map(demand).collect();
+        let interval_us = snapshot.interval_us.max(1) as f64;
+        let memory = |rank: u32| {
+            let nodes = || tiers.nodes(rank).map(|node| &snapshot.nodes[node]);
+            let traffic = |node: &crate::snapshot::NodeState| {
+                let sum = node.read_bytes.get()? + node.write_bytes.get()?;
+                Some(sum as f64 / interval_us)
+            };
+            let rated = nodes().map(|node| node.rated.read_gbs.map(|gbs| gbs * 1e3));
+            let rated: Option<f64> = rated.sum();
+            let by_use = nodes().map(|node| {
+                let used = node.utilisation.get().filter(|&used| used > 0.05)?;
+                Some(traffic(node)? / used)
+            });
+            let capacity = rated.or_else(|| by_use.sum::<Option<f64>>());
+            let own: f64 = programs
+                .iter()
+                .map(|program| match rank {
+                    0 => program.bytes * program.fast,
+                    _ => program.bytes * (1.0 - program.fast),
+                })
+                .sum();
+            let all: Option<f64> = nodes().map(traffic).sum();
+            Some(Memory {
+                idle_ns: tiers.idle_ns(snapshot, rank)?,
+                capacity: capacity.filter(|&capacity| capacity > 0.0)?,
+                others: all.map_or(0.0, |all| (all - own).max(0.0)),
+            })
+        };
+        let memories = [memory(0)?, memory(1)?];
+        let pids = chosen.into_iter().map(|(pid, _)| pid).collect();
+        Some((Model { memories, programs }, pids))
+    }
+
+    /// Chooses anew; what changed, in a sentence.
+    fn choose(
+        &mut self,
+        snapshot: &Snapshot,
+        context: &Context<'_>,
+        tiers: &Tiers,
+    ) -> Result<Option<String>, &'static str> {
+        let Some((model, pids)) = self.model(snapshot, tiers) else {
+            return Err("value: latency and bandwidth of the tiers are not known (no HMAT)");
+        };
+        let fast = || tiers.nodes(0).map(|node| &snapshot.nodes[node]);
+        let total: u64 = fast().map(|node| node.total_bytes).sum();
+        let free: u64 = fast().map(|node| node.free_bytes).sum();
+        let held: u64 = pids.iter().map(|&pid| self.places.held(pid).fast).sum();
+        let usable = (free / PAGE_BYTES + held)
+            .saturating_sub((RESERVE * total as f64) as u64 / PAGE_BYTES)
+            .min(context.fast_pages.unwrap_or(u64::MAX));
+        let now: Vec<f64> = pids.iter().map(|pid| self.programs[pid].target).collect();
+        let best = model.best(usable, self.objective);
+        let (before, after) = (
+            model.value(&now, self.objective),
+            model.value(&best, self.objective),
+        );
+        // Of a product of speeds, the mean gain of a factor.
+        let count = pids.len().max(1) as f64;
+        let gain = match self.objective {
+            Objective::Throughput => after / before.max(1e-9) - 1.0,
+            Objective::Fairness => ((after - before) / count).exp() - 1.0,
+        };
+        let moved = |(index, program): (usize, &Demand)| {
+            (best[index] - program.fast).abs() * program.pages as f64
+        };
+        let moved: f64 = model.programs.iter().enumerate().map(moved).sum();
+        let move_us = moved * context.move_ns.unwrap_or(UNMEASURED_MOVE_NS) / 1e3;
+        let is_over = now
+            .iter()
+            .zip(&model.programs)
+            .map(|(share, program)| share * program.pages as f64);
+        let must_change = is_over.sum::<f64>() > usable as f64;
+        if !must_change && gain <= HYSTERESIS + move_us / HORIZON_US / count {
+            return Ok(None);
+        }
+        for (&pid, &share) in pids.iter().zip(&best) {
+            if let Some(program) = self.programs.get_mut(&pid) {
+                program.target = share;
+            }
+        }
+        let chosen = best.iter().filter(|&&share| share > 0.0).count();
+        Ok(Some(format!(
+            "{chosen} of {} programs in fast memory: {:+.1} % speed expected",
+            pids.len(),
+            gain * 100.0
+        )))
+    }
+}
+
+impl Policy for Value {
+    fn name(&self) -> &'static str {
+        match self.objective {
+            Objective::Throughput => NAME,
+            Objective::Fairness => FAIR_NAME,
+        }
+    }
+
+    fn needs(&self) -> &[EvidenceKind] {
+        &[EvidenceKind::ProgramWork]
+    }
+
+    fn listing(&self) -> Listing {
+        match self.is_listing {
+            true => Listing::Fast,
+            false => Listing::Slow,
+        }
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
+        let tiers = Tiers::of(&snapshot.nodes);
+        let mut proposal = Proposal {
+            outlook: Outlook::Working,
+            ..Proposal::default()
+        };
+        if !tiers.are_several() {
+            proposal.outlook = Outlook::Done;
+            let note = format!("{}: this machine has one memory tier", self.name());
+            proposal.notes.push(note);
+            return proposal;
+        }
+        self.places.take(snapshot, context, &tiers);
+        self.learn(snapshot);
+        let is_due = |last: u64| context.now_us.saturating_sub(last) >= CHOICE_US;
+        let mut because = None;
+        if self.chosen_us.is_none_or(is_due) {
+            self.chosen_us = Some(context.now_us);
+            match self.choose(snapshot, context, &tiers) {
+                Ok(text) => because = text,
+                Err(note) => {
+                    proposal.notes.push(note.to_owned());
+                    proposal.outlook = Outlook::Done;
+                }
+            }
+        }
+        let mut moves = Moves::new(snapshot, &tiers, context);
+        self.is_listing = false;
+        for mechanism in [Mechanism::Demote, Mechanism::Promote] {
+            for (&pid, program) in &self.programs {
+                let held = self.places.held(pid);
+                let wanted = (program.target * program.pages as f64) as u64;
+                let most = match mechanism {
+                    Mechanism::Demote => held.fast.saturating_sub(wanted),
+                    _ => wanted.saturating_sub(held.fast),
+                };
+                // A few pages more or less are not worth a move.
+                if most * 50 > program.pages {
+                    moves.part(&self.places, pid, mechanism, most, context);
+                }
+                self.is_listing |= program.target > 0.0 && held.fast + held.slow < program.pages;
+            }
+        }
+        for mechanism in [Mechanism::Demote, Mechanism::Promote] {
+            if moves.moves.iter().any(|order| order.mechanism == mechanism) {
+                let text = because
+                    .clone()
+                    .map_or("by the last choice".into(), Into::into);
+                proposal.reasons.insert(mechanism, text);
+            }
+        }
+        proposal.moves = moves.moves;
+        proposal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Program as Made, World};
+    use super::*;
+
+    fn made(pages: u64, bytes: u64, stall_share: f64) -> Made {
+        Made {
+            stall_share,
+            ..Made::new(pages, 1000, bytes)
+        }
+    }
+
+    #[test]
+    fn who_loads_the_slow_memory_goes_and_the_idle_stays() {
+        // 100 ms of 50 and 25 GB/s of the 78 that slow memory carries.
+        let mut world = World::new(
+            2000,
+            [
+                (1, made(600, 5_000_000_000, 0.9)),
+                (2, made(600, 2_500_000_000, 0.9)),
+                (3, made(600, 1_000_000, 0.1)),
+            ],
+        );
+        let mut policy = Value::default();
+        for _ in 0..30 {
+            world.step(&mut policy);
+        }
+        assert!(
+            world.fast().contains(&1) && !world.fast().contains(&3),
+            "{:?}",
+            world.fast()
+        );
+    }
+
+    #[test]
+    fn a_machine_at_rest_is_left_alone_and_a_choice_stands() {
+        let mut world = World::new(2000, [(1, made(600, 50_000_000, 0.4))]);
+        let mut policy = Value::default();
+        let moved: usize = (0..30).map(|_| world.step(&mut policy).moves.len()).sum();
+        assert_eq!(moved, 0);
+        // Figures that scatter by a few per cent do not turn a choice round.
+        let mut world = World::new(
+            700,
+            [
+                (1, made(600, 4_000_000_000, 0.9)),
+                (2, made(600, 3_900_000_000, 0.9)),
+            ],
+        );
+        let mut policy = Value::default();
+        let mut moved = Vec::new();
+        for turn in 0..60u64 {
+            world.programs.get_mut(&2).unwrap().bytes = 3_900_000_000 + turn % 3 * 100_000_000;
+            moved.push(world.step(&mut policy).moves.len());
+        }
+        assert!(moved[..20].iter().sum::<usize>() > 0);
+        assert_eq!(moved[20..].iter().sum::<usize>(), 0, "{moved:?}");
+    }
+}
