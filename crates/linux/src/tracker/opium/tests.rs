@@ -570,7 +570,7 @@ fn the_period_follows_the_traffic_and_survives_a_rest() {
     );
     tracker.set_sampling(Sampling::Off);
     tracker.set_sampling(Sampling::Cheap);
-    // 412 million / 5,000.
+    // 412 million / 2,000.
     assert_eq!(fake.get32(control::SAMPLE_PERIOD), 206_000);
 }
 
