@@ -185,7 +185,11 @@ fn checksums_are_these_on_every_machine() {
             "0x91d7f2ed08b5a5ce",
         ),
         ("pca", &["--mb", "1"], "0x0fac736c5f49af79"),
-        ("facerec", &["--mb", "1", "--rounds", "2"], "0xaa2705d5227853bc"),
+        (
+            "facerec",
+            &["--mb", "1", "--rounds", "2"],
+            "0xaa2705d5227853bc",
+        ),
         ("is", &["--mb", "1", "--rounds", "3"], "0x662fcb771040f749"),
         ("mg", &["--size", "16"], "0xc8a9a9f420f8f499"),
     ] {
