@@ -60,6 +60,13 @@ pub const STEPS: Opt = Opt {
     default: "1",
     help: "steps of time",
 };
+/// `--seed`, of programs whose data are drawn.
+pub const SEED: Opt = Opt {
+    name: "seed",
+    value: Some("N"),
+    default: "1",
+    help: "what the data are drawn from",
+};
 /// `--pin`, the default, so that a script can say it.
 pub const PIN: Opt = Opt {
     name: "pin",

@@ -14,18 +14,22 @@ pub mod cli;
 pub mod cluster;
 pub mod counted;
 pub mod csr;
+pub mod facerec;
 pub mod fft3d;
 pub mod floats;
 pub mod fmm;
 pub mod grow;
 pub mod gups;
 pub mod hotspot;
+pub mod is;
 pub mod kvstore;
 pub mod marker;
 pub mod memlat;
 pub mod memory;
 pub mod memstore;
+pub mod mg;
 pub mod ocean;
+pub mod pca;
 pub mod planted;
 pub mod random;
 pub mod scan;
@@ -36,7 +40,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 17] = [
+pub const PROGRAMS: [&cli::Program; 21] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -53,5 +57,9 @@ pub const PROGRAMS: [&cli::Program; 17] = [
     &water::PROGRAM,
     &fmm::PROGRAM,
     &barnes::PROGRAM,
+    &pca::PROGRAM,
+    &facerec::PROGRAM,
+    &is::PROGRAM,
+    &mg::PROGRAM,
     &churn::PROGRAM,
 ];

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [(&str, &str, &[&str]); 15] = [
+const PROGRAMS: [(&str, &str, &[&str]); 19] = [
     (
         "cluster",
         env!("CARGO_BIN_EXE_cluster"),
@@ -58,6 +58,18 @@ const PROGRAMS: [(&str, &str, &[&str]); 15] = [
         env!("CARGO_BIN_EXE_barnes"),
         &["--bodies", "500", "--steps", "2"],
     ),
+    ("pca", env!("CARGO_BIN_EXE_pca"), &["--mb", "1"]),
+    (
+        "facerec",
+        env!("CARGO_BIN_EXE_facerec"),
+        &["--mb", "1", "--rounds", "2", "--phases", "3"],
+    ),
+    (
+        "is",
+        env!("CARGO_BIN_EXE_is"),
+        &["--mb", "1", "--rounds", "3"],
+    ),
+    ("mg", env!("CARGO_BIN_EXE_mg"), &["--size", "16"]),
 ];
 
 fn run(program: &str, words: &[&str]) -> Output {
@@ -172,6 +184,14 @@ fn checksums_are_these_on_every_machine() {
             &["--bodies", "500", "--steps", "2"],
             "0x91d7f2ed08b5a5ce",
         ),
+        ("pca", &["--mb", "1"], "0x0fac736c5f49af79"),
+        (
+            "facerec",
+            &["--mb", "1", "--rounds", "2"],
+            "0xaa2705d5227853bc",
+        ),
+        ("is", &["--mb", "1", "--rounds", "3"], "0x662fcb771040f749"),
+        ("mg", &["--size", "16"], "0xc8a9a9f420f8f499"),
     ] {
         assert_eq!(checksum(program, words), expected, "{program} {words:?}");
     }
@@ -210,10 +230,26 @@ fn placement_threads_and_pinning_do_not_change_a_result() {
         ("water", ["--side", "6"]),
         ("fmm", ["--levels", "2"]),
         ("barnes", ["--bodies", "500"]),
+        ("pca", ["--mb", "1"]),
+        ("facerec", ["--mb", "1"]),
+        ("is", ["--mb", "1"]),
+        ("mg", ["--size", "16"]),
     ] {
         let of = |more: &[&str]| checksum(program, &[&words, more].concat());
         assert_eq!(of(&["--threads", "1"]), of(&["--threads", "3", "--no-pin"]));
     }
+    for (program, words) in [
+        ("pca", ["--mb", "1"]),
+        ("facerec", ["--mb", "1"]),
+        ("is", ["--mb", "1"]),
+        ("mg", ["--size", "16"]),
+    ] {
+        let seeded = |seed| checksum(program, &[&words[..], &["--seed", seed]].concat());
+        assert_ne!(seeded("1"), seeded("2"), "{program}");
+        assert_eq!(seeded("1"), checksum(program, &words), "{program}");
+    }
+    let mg = |more: &[&str]| checksum("mg", &[&["--size", "16"], more].concat());
+    assert_eq!(mg(&["--local", "--threads", "20"]), mg(&["--threads", "2"]));
     let stream = |more: &[&str]| {
         checksum(
             "stream",
@@ -378,6 +414,15 @@ fn wrong_command_lines_end_with_status_2_and_a_remedy() {
         ("gups", &["--hot-accesses", "50"], "give --hot"),
         ("scan", &["--threads", "1"], "needs 2 threads"),
         ("memstore", &["--value", "100"], "multiple of 64"),
+        (
+            "pca",
+            &["--mb", "1", "--variables", "4096"],
+            "fewer --variables",
+        ),
+        ("mg", &["--size", "100"], "the nearest is 128"),
+        ("mg", &["--size", "4"], "from 8 to 1024"),
+        ("facerec", &["--phases", "0"], "from 1 to"),
+        ("is", &["--seed", "x"], "no whole number"),
         ("memstore", &["--trace", "/nowhere"], "--trace /nowhere"),
     ] {
         let output = run(program, words);

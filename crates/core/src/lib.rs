@@ -15,6 +15,7 @@ pub mod flow;
 pub mod forecast;
 pub mod foreign;
 pub mod ids;
+pub mod learned;
 pub mod machine;
 pub mod metrics;
 pub mod mirror;

@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Once;
@@ -30,6 +30,34 @@ pub fn open(path: &Path) -> Result<File> {
 /// As [`open`]; it has more than `most_bytes`.
 pub fn read(path: &Path, most_bytes: u64) -> Result<Vec<u8>> {
     bytes(open(path)?, most_bytes)
+}
+
+/// The bytes of a regular file of the user `uid` that nobody else may write, and that no link stands for: what
+/// somebody else could have put there is not believed.
+///
+/// # Errors
+/// As [`read`]; it is a link, somebody else's, or others may write it.
+pub fn read_own(path: &Path, uid: u32, most_bytes: u64) -> Result<Vec<u8>> {
+    let refused = |text: &str| Err(Error::new(ErrorKind::PermissionDenied, text));
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if kind.is_symlink() {
+        return refused("it is a link, not a file of this user");
+    }
+    check(kind, false)?;
+    let flags = libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    let seen = file.metadata()?;
+    check(seen.file_type(), false)?;
+    if seen.uid() != uid {
+        return refused("it is not this user's");
+    }
+    if seen.mode() & 0o022 != 0 {
+        return refused("others may write it");
+    }
+    bytes(file, most_bytes)
 }
 
 /// The bytes of what a person named, which may be a pipe: `/dev/stdin`, or `<(command)` of a shell.
@@ -149,6 +177,28 @@ mod tests {
             open(&folder.path().join("none")).unwrap_err().kind(),
             ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_read_as_own() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&path, "text").unwrap();
+        symlink(&path, &link).unwrap();
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o600);
+        let uid = fs::metadata(&path).unwrap().uid();
+        assert_eq!(read_own(&path, uid, 10).unwrap(), b"text");
+        let said = |path: &Path, uid| read_own(path, uid, 10).unwrap_err().to_string();
+        assert_eq!(said(&link, uid), "it is a link, not a file of this user");
+        assert_eq!(said(&path, uid + 1), "it is not this user's");
+        let pipe = fifo(folder.path());
+        assert_eq!(said(&pipe, uid), "it is a pipe, not a regular file");
+        mode(0o620);
+        assert_eq!(said(&path, uid), "others may write it");
+        mode(0o600);
+        assert!(read_own(&path, uid, 3).is_err());
     }
 
     #[test]

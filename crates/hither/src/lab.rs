@@ -124,7 +124,8 @@ struct CompareArguments {
     #[command(flatten)]
     machine: MachineArguments,
     /// Policies: first-touch, interleave, weighted, kernel, kernel-tiering, damon and those of hither;
-    /// `carrefour@software` beside `carrefour@device` compares evidence
+    /// `carrefour@software` beside `carrefour@device` compares evidence, and `auto+learned` begins with what a run
+    /// before it has taught
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
     policies: Vec<String>,
     /// Runs of each policy

@@ -12,6 +12,7 @@ mod generate;
 mod import;
 mod lab;
 mod launch;
+mod learned;
 mod moving;
 mod output;
 mod partition;
@@ -60,6 +61,7 @@ enum Command {
     /// Run a program and move its memory where it is used
     Run(Box<run::Command>),
     Launch(launch::Command),
+    Learned(learned::Command),
     Attach(attach::Command),
     Move(moving::Command),
     Bench(bench::Command),
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Command::Topo(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Launch(command) => command.run(),
+        Command::Learned(command) => command.run(),
         Command::Move(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Probe(command) => command.run(),

@@ -1,6 +1,7 @@
 //! `hither run`: a program placed on CPUs and memory, and beside the control loop that moves its
 //! memory.
 
+mod learn;
 mod mirrors;
 mod numactl;
 mod place;
@@ -63,6 +64,10 @@ pub struct Command {
     /// Print every decision as it is made, on standard error
     #[arg(long)]
     explain: bool,
+    /// Begin with what earlier runs of this program and these arguments have taught, and learn from this one
+    /// (docs/learned.md)
+    #[arg(long)]
+    learn: bool,
     /// Write the report to a file (hither.run/1)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -98,15 +103,22 @@ impl Command {
         if let Some(option) = self.numactl.shared.misplaced() {
             bail!("{option} is about shared memory; name that with --file or --shm");
         }
+        self.check_learning()?;
         // Who is not to be placed needs no look at the machine's devices.
-        let placement = match self.is_placed() {
-            true => {
+        let (placement, learning) = match (self.is_placed(), self.learn) {
+            (true, _) => {
                 let may_move = self.policy() == "none";
                 let host = read_host()?;
-                self.place
-                    .placement(&self.numactl, &self.command[0], &host, may_move)?
+                let placement =
+                    self.place
+                        .placement(&self.numactl, &self.command[0], &host, may_move)?;
+                (placement, None)
             }
-            false => None,
+            (false, true) => {
+                let (learning, placement) = learn::begin(&self.command, &self.numactl)?;
+                (placement, Some(learning))
+            }
+            (false, false) => (None, None),
         };
         for warning in placement.iter().flat_map(|placement| &placement.warnings) {
             print::err_lines(warning);
@@ -115,7 +127,14 @@ impl Command {
             return self.become_program(placement);
         }
         let machine = self.machine.as_deref().map(read_machine).transpose()?;
-        let setup = self.prepare(machine.as_ref())?;
+        let is_alone = learning.as_ref().is_some_and(learn::Learning::is_alone);
+        let setup = match is_alone {
+            true => None,
+            false => self.prepare(machine.as_ref())?,
+        };
+        if let (Some(learning), true) = (&learning, self.explain) {
+            print::err_lines(&learning.explained());
+        }
         if let Some(path) = &self.json {
             ensure!(
                 !is_standard_output(path),
@@ -132,6 +151,7 @@ impl Command {
             self.explain,
         )?;
         finished.mirrored = mirrors.map(mirrors::Mirrors::finish);
+        finished.learned = learning.map(|learning| learning.finish(&finished));
         let report = report::Report::new(&self, machine.as_ref(), &finished, start.elapsed());
         print::err_report(&report.text());
         let status = finished.ended.status();
@@ -149,10 +169,24 @@ impl Command {
         self.numactl.is_used() || self.place.stays_beside()
     }
 
+    /// `--learn` is about programs that nobody places otherwise, and that a policy judges.
+    fn check_learning(&self) -> anyhow::Result<()> {
+        ensure!(
+            !(self.learn && self.is_placed()),
+            "--learn chooses where a program begins; leave the options of placement out, or leave out --learn"
+        );
+        ensure!(
+            !(self.learn && self.policy() == "none"),
+            "--learn: policy none judges no moves, so that there is nothing to learn from; leave out --policy none"
+        );
+        Ok(())
+    }
+
     /// What decides while the program runs.
     fn policy(&self) -> &str {
         match &self.policy {
             Some(policy) => policy,
+            None if self.learn => policy::DEFAULT,
             None if self.is_placed() || self.mirrors.is_meant() => "none",
             None => policy::DEFAULT,
         }

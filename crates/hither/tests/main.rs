@@ -10,6 +10,7 @@ mod hwloc;
 mod imports;
 mod install;
 mod launch;
+mod learned;
 mod moves;
 mod partition;
 mod place;

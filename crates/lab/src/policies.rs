@@ -2,6 +2,9 @@
 //!
 //! `carrefour@software` is carrefour without the lab's device: hither then sees what it would see on any
 //! machine without a PMU. The lab's own measurements come from the device all the same.
+//!
+//! `auto+learned@pmu` is auto on that evidence with `--learn`: in a comparison one more run comes first, which
+//! teaches and is not compared.
 
 use crate::error::{Error, Result};
 use hither_core::policy::{self, Rung};
@@ -41,6 +44,9 @@ pub struct LinuxPolicy {
 pub const BALANCING: &str = "proc/sys/kernel/numa_balancing";
 /// Pages that memory pressure would take from a node go to a slower tier instead.
 pub const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
+
+/// What follows the name of a policy whose runs begin with what was learned.
+pub const LEARNED: &str = "+learned";
 
 /// What holds under every policy that says nothing else.
 pub const BASE: &[(&str, &str)] = &[(BALANCING, "0")];
@@ -100,6 +106,8 @@ pub struct Choice {
     pub launch: Launch,
     /// What hither may decide by.
     pub evidence: Rung,
+    /// Runs learn, and begin with what was learned.
+    pub learns: bool,
 }
 
 impl Choice {
@@ -111,14 +119,19 @@ impl Choice {
             .is_none_or(|name| of_linux(name).is_none())
     }
 
-    /// From `POLICY` or `POLICY@EVIDENCE`; `evidence` is for who names none.
+    /// From `POLICY`, `POLICY@EVIDENCE`, or either with `+learned` after the policy; `evidence` is for who names
+    /// none.
     ///
     /// # Errors
-    /// There is no such policy, or no such evidence.
+    /// There is no such policy, or no such evidence, or nothing to learn from.
     pub fn parse(text: &str, evidence: Rung) -> Result<Self> {
         let (name, own) = match text.split_once('@') {
             Some((name, own)) => (name, Some(own)),
             None => (text, None),
+        };
+        let (name, learns) = match name.strip_suffix(LEARNED) {
+            Some(name) => (name, true),
+            None => (name, false),
         };
         let of_linux = of_linux(name);
         if of_linux.is_none() && policy::TABLE.iter().all(|entry| entry.name != name) {
@@ -129,6 +142,12 @@ impl Choice {
             return Err(Error::bad(
                 format!("there is no policy `{name}`"),
                 format!("use one of {}", known.join(", ")),
+            ));
+        }
+        if learns && (of_linux.is_some() || name == "none") {
+            return Err(Error::bad(
+                format!("`{name}` judges no moves, so that there is nothing to learn from"),
+                format!("use `{name}`, or auto{LEARNED}"),
             ));
         }
         let evidence = match own {
@@ -145,6 +164,7 @@ impl Choice {
             policy: name.to_owned(),
             launch: of_linux.map_or(Launch::Hither, |entry| entry.launch),
             evidence,
+            learns,
         })
     }
 }
@@ -169,6 +189,16 @@ mod tests {
             "first-touch, interleave, weighted, kernel, kernel-tiering, damon, none, auto"
         ));
         assert_eq!(parse("carrefour@pmu").evidence, Rung::Pmu);
+        let learned = parse("auto+learned@pmu");
+        assert_eq!(
+            (learned.policy.as_str(), learned.evidence),
+            ("auto", Rung::Pmu)
+        );
+        assert!(learned.learns && !parse("auto@pmu").learns && parse("auto+learned").learns);
+        assert!(Choice::is_of_hither("auto+learned@pmu"));
+        for text in ["interleave+learned", "none+learned"] {
+            assert!(refused(text).contains("nothing to learn from"));
+        }
         let known = "carrefour@device, carrefour@pmu, carrefour@software";
         assert!(refused("carrefour@ibs").contains(known));
     }

@@ -227,6 +227,8 @@ pub struct RunSpec {
     pub launch: Launch,
     /// What hither may decide by.
     pub evidence: Rung,
+    /// hither learns, and begins with what was learned under the same policy on the same evidence.
+    pub learns: bool,
     /// Put caches, balancing and memory into the same state first (needed between runs).
     pub reset: bool,
 }

@@ -114,6 +114,7 @@ impl Program {
             policy: choice.policy,
             launch: choice.launch,
             evidence: choice.evidence,
+            learns: choice.learns,
             reset,
         })
     }
@@ -202,7 +203,8 @@ impl Lab {
         Ok((run, setting))
     }
 
-    /// Runs one program after another under each policy, `repeat` times, in one boot.
+    /// Runs one program after another under each policy, `repeat` times, in one boot. Under one that begins with
+    /// what was learned each program runs once more, first of all, to be learned.
     ///
     /// # Errors
     /// As [`Lab::boot`].
@@ -214,7 +216,14 @@ impl Lab {
     ) -> Result<Vec<Comparison>> {
         let programs = commands.iter().map(|argv| Program::find(argv));
         let programs: Vec<Program> = programs.collect::<Result<_>>()?;
-        let order = crate::compare::order(policies.len(), repeat);
+        let mut order = Vec::new();
+        for (at, policy) in policies.iter().enumerate() {
+            if Choice::parse(policy, self.options.evidence)?.learns {
+                order.push(at);
+            }
+        }
+        let teaching = order.len();
+        order.extend(crate::compare::order(policies.len(), repeat));
         let (mut specs, mut names) = (Vec::new(), Vec::new());
         for program in &programs {
             for &policy in &order {
@@ -234,6 +243,7 @@ impl Lab {
         }
         let of_each = commands.iter().zip(viewer.runs.chunks(order.len()));
         let comparisons = of_each.map(|(argv, runs)| {
+            let runs = runs.get(teaching..).unwrap_or_default();
             Comparison::new(self.setting(argv, &viewer.kernel), policies, runs)
         });
         Ok(comparisons.collect())

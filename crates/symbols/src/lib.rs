@@ -112,6 +112,14 @@ pub fn functions(path: &Path, name: &str) -> Result<Vec<(u64, u64)>, String> {
         .map_or_else(Vec::new, |file| table::functions(&file, name)))
 }
 
+/// The build id of an object file; `None` where it has none, cannot be read, or is no object file.
+#[must_use]
+pub fn build_id(path: &Path) -> Option<Vec<u8>> {
+    let mapped = table::Mapped::open(path).ok()?;
+    let id = locate::build_id(&mapped.parse()?);
+    (!id.is_empty()).then_some(id)
+}
+
 /// What is said where nothing is known: the file's name and the offset.
 fn plain(path: &Path, offset: u64) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());

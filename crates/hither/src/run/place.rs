@@ -10,6 +10,7 @@ use hither_agent::host::attendant::{Attendant, Attended, Look};
 use hither_agent::host::weighing::{self, Weighed, Weighing};
 use hither_core::bind::rules::WrittenRule;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode, ThreadPolicy};
+use hither_core::learned::Start;
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::size::parse_bytes;
 use hither_linux::bind::threads::Keeper;
@@ -21,7 +22,7 @@ use std::ffi::OsStr;
 use std::rc::Rc;
 
 /// hither's own words for placement.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[group(id = "placement")]
 #[command(next_help_heading = "Placement")]
 pub struct Options {
@@ -103,6 +104,19 @@ impl Placement {
 }
 
 impl Options {
+    /// As what a program begins with, by what was learned of it.
+    ///
+    /// # Errors
+    /// The rule cannot be read.
+    pub fn of_start(start: Start) -> anyhow::Result<Self> {
+        let rule = start.rule().map(parse_rule).transpose();
+        Ok(Self {
+            memory: start.memory(),
+            place: rule.map_err(anyhow::Error::msg)?.into_iter().collect(),
+            ..Self::default()
+        })
+    }
+
     /// Does any of them need hither beside the program?
     pub fn stays_beside(&self) -> bool {
         self.verify
@@ -386,6 +400,14 @@ fn told(policy: &KernelPolicy, seen: &Whereabouts) -> String {
 mod tests {
     use super::*;
     use hither_core::ids::NodeId;
+
+    #[test]
+    fn every_start_is_options_for_placement() {
+        for start in Start::ALL {
+            let options = Options::of_start(start).unwrap();
+            assert_eq!(options.stays_beside(), start != Start::Nothing, "{start}");
+        }
+    }
 
     #[test]
     fn nothing_seen_is_not_called_placed() {

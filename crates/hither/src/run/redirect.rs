@@ -231,7 +231,7 @@ fn sites(words: &str, program: &OsStr) -> anyhow::Result<Vec<shim::Site>> {
 }
 
 /// The file that a command's first word means.
-fn found(program: &OsStr) -> Option<PathBuf> {
+pub fn found(program: &OsStr) -> Option<PathBuf> {
     let named = Path::new(program);
     let candidates = match named.components().count() {
         0 | 1 if !program.as_encoded_bytes().contains(&b'/') => {

@@ -1,6 +1,7 @@
 //! The report at the end of a run, for a person and as `hither.run/1` (`docs/cli.md`).
 
 use super::Command;
+use super::learn::Learned;
 use super::mirrors::Mirrored;
 use super::place::Placed;
 use super::supervise::Finished;
@@ -64,8 +65,14 @@ impl<'a> Report<'a> {
         }
         match &finished.decided {
             None if finished.placed.is_some() || finished.mirrored.is_some() => {}
+            None if finished.learned.is_some() => {
+                text.push_str("one memory node: nothing was watched, nothing was moved\n");
+            }
             None => text.push_str("policy none: nothing was watched, nothing was moved\n"),
             Some((decided, backend)) => text.push_str(&decided_text(decided, backend)),
+        }
+        if let Some(learned) = &finished.learned {
+            text.push_str(&learned.text());
         }
         text + &own_cost(&finished.usage, self.elapsed)
     }
@@ -97,6 +104,7 @@ impl<'a> Report<'a> {
             "decided": Value::Null,
             "placed": finished.placed.as_ref().map(Placed::json),
             "files": finished.mirrored.as_ref().map(Mirrored::json),
+            "learned": finished.learned.as_ref().map(Learned::json),
         });
         if let Some((decided, backend)) = &finished.decided {
             document["decided"] = decided_json(decided, backend);

@@ -1,5 +1,6 @@
 //! The program with what works beside it.
 
+use super::learn::Learned;
 use super::mirrors::{Mirrored, Mirrors};
 use super::place::{Placed, Placement};
 use crate::print;
@@ -46,6 +47,8 @@ pub struct Finished {
     pub placed: Option<Placed>,
     /// What became of its files; `None` where nobody asked.
     pub mirrored: Option<Mirrored>,
+    /// What was known and is learned of it; `None` where nobody asked.
+    pub learned: Option<Learned>,
 }
 
 /// Runs the program to its end.
@@ -115,6 +118,7 @@ pub fn run(
         decided,
         placed,
         mirrored: None,
+        learned: None,
     })
 }
 

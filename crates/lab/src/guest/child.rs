@@ -16,6 +16,8 @@ use std::process::{Command, Stdio};
 
 /// Where `hither run` leaves its report.
 pub const REPORT_PATH: &str = "/hither/report.json";
+/// Where `hither run --learn` keeps what it learned, until the guest is switched off.
+const LEARNED_FOLDER: &str = "/hither/learned";
 /// `MPOL_INTERLEAVE` of `linux/mempolicy.h`.
 const MPOL_INTERLEAVE: libc::c_long = 3;
 /// `MPOL_WEIGHTED_INTERLEAVE`, of Linux 6.9.
@@ -124,6 +126,9 @@ fn command(job: &Job, spec: &RunSpec) -> Command {
         command
             .arg0("hither")
             .args(["run", "--policy", &spec.policy, "--machine", MACHINE_PATH]);
+        if spec.learns {
+            command.arg("--learn");
+        }
         command
             .args(["--json", REPORT_PATH])
             .args(&job.hither_arguments)
@@ -140,6 +145,11 @@ fn command(job: &Job, spec: &RunSpec) -> Command {
         .current_dir(&job.cwd)
         .env_clear();
     command.envs(job.env.iter().map(|(name, value)| (name, value)));
+    if spec.learns {
+        // What one policy taught, or one kind of evidence, is not another's. The program sees the variable, too.
+        let folder = format!("{LEARNED_FOLDER}/{}-{}", spec.policy, spec.evidence.name());
+        command.env("XDG_STATE_HOME", folder);
+    }
     command
 }
 

@@ -111,6 +111,7 @@ fn job() -> Job {
             policy: "kernel".into(),
             launch: Launch::Plain,
             evidence: Rung::Software,
+            learns: false,
             reset: true,
         }],
         back: vec!["/tmp/out".into()],
