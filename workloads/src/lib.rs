@@ -25,6 +25,8 @@ pub mod marker;
 pub mod memlat;
 pub mod memory;
 pub mod memstore;
+pub mod mix;
+pub mod npb;
 pub mod ocean;
 pub mod planted;
 pub mod random;
@@ -36,7 +38,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 17] = [
+pub const PROGRAMS: [&cli::Program; 19] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -54,4 +56,6 @@ pub const PROGRAMS: [&cli::Program; 17] = [
     &fmm::PROGRAM,
     &barnes::PROGRAM,
     &churn::PROGRAM,
+    &npb::PROGRAM,
+    &mix::PROGRAM,
 ];
