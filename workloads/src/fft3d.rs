@@ -157,11 +157,11 @@ fn copy(from: &Floats, source: usize, to: &Floats, target: usize) {
 }
 
 /// exp(-2 pi i k / n) for k below n / 2, for n = 2, 4 and so on up to the size.
-struct Roots(Vec<Vec<(f64, f64)>>);
+pub(crate) struct Roots(pub(crate) Vec<Vec<(f64, f64)>>);
 
 impl Roots {
     /// By halving angles and adding them, with square roots alone.
-    fn new(size: usize) -> Self {
+    pub(crate) fn new(size: usize) -> Self {
         // The first root for n = 1, 2, 4: 1, -1, -i; then half the angle each time.
         let mut firsts = vec![(1.0, 0.0), (-1.0, 0.0), (0.0, -1.0)];
         while firsts.len() <= size.ilog2() as usize {

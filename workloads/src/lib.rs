@@ -28,6 +28,8 @@ pub mod memlat;
 pub mod memory;
 pub mod memstore;
 pub mod mg;
+pub mod mix;
+pub mod npb;
 pub mod ocean;
 pub mod pca;
 pub mod planted;
@@ -40,7 +42,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 21] = [
+pub const PROGRAMS: [&cli::Program; 23] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -62,4 +64,6 @@ pub const PROGRAMS: [&cli::Program; 21] = [
     &is::PROGRAM,
     &mg::PROGRAM,
     &churn::PROGRAM,
+    &npb::PROGRAM,
+    &mix::PROGRAM,
 ];

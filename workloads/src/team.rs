@@ -73,19 +73,35 @@ impl Team {
     /// # Errors
     /// [`Failure::Usage`] for a wrong number or for `--pin --no-pin`.
     pub fn from_args(args: &Args) -> Result<Self, Failure> {
+        Self::from_args_or(args, None)
+    }
+
+    /// As [`Team::from_args`], with so many threads where `--threads` is not given; `None` is one per CPU.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_args_or(args: &Args, threads: Option<usize>) -> Result<Self, Failure> {
         if args.has("pin") && args.has("no-pin") {
             return Err(usage(
                 "--pin and --no-pin exclude each other: give one".to_owned(),
             ));
         }
         let cpus = allowed_cpus()?;
-        let threads = args
-            .optional("threads", 1..=MAX_THREADS)?
-            .unwrap_or(cpus.len() as u64);
+        let given = args.optional("threads", 1..=MAX_THREADS)?;
+        let threads = given.map(|given| given as usize).or(threads);
         Ok(Self {
-            threads: threads as usize,
+            threads: threads.unwrap_or(cpus.len()),
             cpus: (!args.has("no-pin")).then_some(cpus),
         })
+    }
+
+    /// So many threads, which the kernel's scheduler places.
+    #[cfg(test)]
+    pub(crate) fn unpinned(threads: usize) -> Self {
+        Self {
+            threads,
+            cpus: None,
+        }
     }
 
     /// As [`Team::from_args`], on the CPUs of `--cpus` where that is given: one thread on each
