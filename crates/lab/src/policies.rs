@@ -21,6 +21,8 @@ pub enum Launch {
     /// `set_mempolicy(MPOL_WEIGHTED_INTERLEAVE)` over all nodes before exec, weights by the bandwidths that
     /// firmware tells.
     Weighted,
+    /// `set_mempolicy(MPOL_PREFERRED_MANY)` with the nodes of the fastest tier before exec.
+    FastFirst,
     /// DAMON's schemes move pages between two tiers while the program runs.
     Damon,
     /// `hither run --policy NAME -- CMD`.
@@ -69,6 +71,12 @@ pub const LINUX: &[LinuxPolicy] = &[
         name: "weighted",
         about: "pages go to all nodes in turn, to each as its bandwidth is",
         launch: Launch::Weighted,
+        settings: &[],
+    },
+    LinuxPolicy {
+        name: "fast-first",
+        about: "pages go to the fastest tier while it has room: first come, first served",
+        launch: Launch::FastFirst,
         settings: &[],
     },
     LinuxPolicy {
@@ -186,7 +194,7 @@ mod tests {
             error.to_string()
         };
         assert!(refused("carefour").contains(
-            "first-touch, interleave, weighted, kernel, kernel-tiering, damon, none, auto"
+            "first-touch, interleave, weighted, fast-first, kernel, kernel-tiering, damon, none, auto"
         ));
         assert_eq!(parse("carrefour@pmu").evidence, Rung::Pmu);
         let learned = parse("auto+learned@pmu");

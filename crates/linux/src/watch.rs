@@ -37,6 +37,8 @@ pub struct Watch {
     free_read_us: Option<u64>,
     /// CPU time of this process at the end of the last interval.
     own_cpu_ns: u64,
+    /// Does the tracker tell it?
+    is_own_clock_better: bool,
     others: Others,
     /// Lists pages that were not sampled, while they are wanted.
     residents: Option<Residents>,
@@ -90,6 +92,7 @@ impl Watch {
             meminfo,
             free_read_us: None,
             own_cpu_ns: sys::own_cpu_ns(),
+            is_own_clock_better: false,
             others: Others::default(),
             residents: None,
         }
@@ -164,9 +167,18 @@ impl Watch {
                 }
             }
         }
-        let own_cpu_ns = sys::own_cpu_ns();
-        let own_us = own_cpu_ns.saturating_sub(self.own_cpu_ns) / 1000;
-        snapshot.own_cpu_us = Evidence::measured(own_us, "CLOCK_PROCESS_CPUTIME_ID");
+        let better = self.tracker.own_cpu_ns();
+        let (own_cpu_ns, by) = match better {
+            Some(own_cpu_ns) => (own_cpu_ns, "opium counters of address spaces"),
+            None => (sys::own_cpu_ns(), "CLOCK_PROCESS_CPUTIME_ID"),
+        };
+        // The first reading of a clock is of all the time before.
+        let own_us = match better.is_some() == self.is_own_clock_better {
+            true => own_cpu_ns.saturating_sub(self.own_cpu_ns) / 1000,
+            false => 0,
+        };
+        self.is_own_clock_better = better.is_some();
+        snapshot.own_cpu_us = Evidence::measured(own_us, by);
         self.own_cpu_ns = own_cpu_ns;
         // Estimates are made of samples of the watched; nobody else is in them.
         if snapshot.metrics.memory_accesses_per_us.is_measured() {

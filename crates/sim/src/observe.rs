@@ -9,7 +9,7 @@ use hither_core::metrics;
 use hither_core::plan::Sampling;
 use hither_core::snapshot::{
     Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState, Rated,
-    Snapshot,
+    Snapshot, Work,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,6 +74,8 @@ pub(crate) struct Interval {
     bytes: Vec<f64>,
     busy_us: Vec<f64>,
     cpu_us: BTreeMap<Pid, f64>,
+    /// Fills of each process, and the time that they waited, in ns of CPUs.
+    works: BTreeMap<Pid, (f64, f64)>,
     samples: BTreeMap<(Pid, usize), NodeCounts>,
     lost: u64,
     own_cpu_us: f64,
@@ -96,6 +98,12 @@ impl Interval {
 
     pub fn cpu_us(&mut self, pid: Pid, us: f64) {
         *self.cpu_us.entry(pid).or_default() += us;
+    }
+
+    pub fn worked(&mut self, pid: Pid, fills: f64, stalled_ns: f64) {
+        let work = self.works.entry(pid).or_default();
+        work.0 += fills;
+        work.1 += stalled_ns;
     }
 
     pub fn own_cpu_us(&mut self, us: f64) {
@@ -135,6 +143,7 @@ impl Interval {
     /// What was seen of a life that is over.
     pub fn forget(&mut self, pid: Pid) {
         self.cpu_us.remove(&pid);
+        self.works.remove(&pid);
         let of: Vec<_> = self.samples.range((pid, 0)..=(pid, usize::MAX)).collect();
         let keys: Vec<_> = of.into_iter().map(|(&key, _)| key).collect();
         for key in keys {
@@ -248,7 +257,8 @@ impl World {
                 .map(|row| row[at])
                 .reduce(f64::min),
             rated: Rated {
-                tier: Some(u32::from(node.cpu_count == 0)),
+                tier: Some(u32::from((node.cpu_count == 0) != self.fast_is_far)),
+                read_gbs: Some(self.memory.capacity_gbs[at]),
                 ..Rated::default()
             },
             latency_ns: None,
@@ -283,6 +293,23 @@ impl World {
         }
     }
 
+    /// Programs differ in what they compute for each byte: 1 to 7 operations.
+    fn work_of(&self, interval: &Interval, process: &Process) -> Evidence<Work> {
+        if self.tracker.sight != Sight::Counters {
+            return Evidence::unknown("nothing counts it here");
+        }
+        let (fills, stalled_ns) = (interval.works.get(&process.pid).copied()).unwrap_or_default();
+        let read_bytes = (fills * LINE_BYTES) as u64;
+        let work = Work {
+            instructions: (fills * 100.0) as u64,
+            flops: read_bytes * (1 + u64::from(process.pid.0.unsigned_abs()) % 7),
+            read_bytes,
+            written_bytes: None,
+            stall_ns: Some(stalled_ns as u64),
+        };
+        Evidence::measured(work, "the simulation")
+    }
+
     fn process_states(&self, interval: &Interval) -> Vec<ProcessState> {
         let state = |process: &Process| ProcessState {
             pid: process.pid,
@@ -301,8 +328,8 @@ impl World {
                 interval.cpu_us.get(&process.pid).copied().unwrap_or(0.0) as u64,
                 "the simulation",
             ),
-            faults: Evidence::unknown("not simulated"),
-            work: Evidence::unknown("not simulated"),
+            faults: Evidence::measured(0, "the simulation"),
+            work: self.work_of(interval, process),
         };
         self.processes.values().map(state).collect()
     }

@@ -49,6 +49,8 @@ pub struct World {
     pub distances: Vec<Vec<u32>>,
     /// Latencies and capacities.
     pub memory: Memory,
+    /// Nodes without CPUs are the fast tier, as on Knights Landing; the slow one otherwise.
+    pub fast_is_far: bool,
     /// Who runs.
     pub processes: BTreeMap<Pid, Process>,
     /// What goes wrong.
@@ -80,6 +82,7 @@ impl World {
             nodes,
             distances,
             memory,
+            fast_is_far: false,
             processes: BTreeMap::new(),
             faults: Faults::default(),
             tracker: Tracker::default(),
@@ -281,6 +284,9 @@ impl World {
                 process.fills += fills;
                 self.interval.count(demand, fills, flow.latencies_ns[at]);
                 self.interval.cpu_us(pid, demand.cpus * interval_us as f64);
+                let computed_ns = fills * COMPUTE_NS;
+                let stalled_ns = demand.cpus * interval_ns - computed_ns;
+                self.interval.worked(pid, fills, stalled_ns.max(0.0));
                 let samples = (period > 0).then(|| (fills / f64::from(period)) as u64);
                 let (tracker, loses) = (self.tracker, self.faults.loses);
                 self.interval.sample(

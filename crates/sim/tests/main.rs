@@ -2,6 +2,7 @@
 
 mod apart;
 mod planted;
+mod programs;
 mod seeds;
 mod street;
 mod tiers;

@@ -1,11 +1,12 @@
 //! Starting the program under a policy.
 
-use super::rivals::memory_nodes;
+use super::rivals::{fast_nodes, memory_nodes};
 use super::wants_input;
 use crate::image::AGENT_PATH;
 use crate::os;
 use crate::policies::Launch;
 use crate::protocol::{Job, MACHINE_PATH, RunSpec, Stdin};
+use hither_core::set::NodeSet;
 use hither_linux::root::Root;
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -22,6 +23,8 @@ const LEARNED_FOLDER: &str = "/hither/learned";
 const MPOL_INTERLEAVE: libc::c_long = 3;
 /// `MPOL_WEIGHTED_INTERLEAVE`, of Linux 6.9.
 const MPOL_WEIGHTED_INTERLEAVE: libc::c_long = 6;
+/// `MPOL_PREFERRED_MANY`, of Linux 5.15.
+const MPOL_PREFERRED_MANY: libc::c_long = 5;
 /// Bits of a node mask: the lab has at most 8 nodes.
 const MASK_BITS: usize = 64;
 
@@ -48,14 +51,14 @@ pub fn start(job: &Job, spec: &RunSpec) -> io::Result<Started> {
     let mut command = command(job, spec);
     let (clock, clock_writer) = pipe()?;
     let clock_fd = clock_writer.as_raw_fd();
-    let mode = match spec.launch {
-        Launch::Interleave => Some(MPOL_INTERLEAVE),
-        Launch::Weighted => Some(MPOL_WEIGHTED_INTERLEAVE),
+    let policy = match spec.launch {
+        Launch::Interleave => Some((MPOL_INTERLEAVE, mask(memory_nodes(&Root::host()))?)),
+        Launch::Weighted => {
+            let nodes = memory_nodes(&Root::host());
+            Some((MPOL_WEIGHTED_INTERLEAVE, mask(nodes)?))
+        }
+        Launch::FastFirst => Some((MPOL_PREFERRED_MANY, mask(fast_nodes(&Root::host()))?)),
         Launch::Plain | Launch::Damon | Launch::Hither => None,
-    };
-    let policy = match mode {
-        Some(mode) => Some((mode, memory_node_mask()?)),
-        None => None,
     };
     let terminal = job.stdin == Stdin::Terminal;
     let (leader, ends) = if terminal {
@@ -153,10 +156,10 @@ fn command(job: &Job, spec: &RunSpec) -> Command {
     command
 }
 
-/// Bit per node that has memory.
-fn memory_node_mask() -> io::Result<u64> {
-    let nodes = memory_nodes(&Root::host()).map_err(io::Error::other)?;
+/// A bit for each of these nodes.
+fn mask(nodes: Result<NodeSet, String>) -> io::Result<u64> {
     Ok(nodes
+        .map_err(io::Error::other)?
         .iter()
         .filter(|node| (node.0 as usize) < MASK_BITS)
         .fold(0, |mask, node| mask | 1 << node.0))

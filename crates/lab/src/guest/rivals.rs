@@ -9,10 +9,12 @@ use hither_core::bind::Weights;
 use hither_core::foreign::Foreign;
 use hither_core::ids::NodeId;
 use hither_core::set::NodeSet;
+use hither_core::tiers::Tiers;
 use hither_linux::bind::weights::Table;
 use hither_linux::restore::{self, Setting};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
+use hither_linux::watch::empty_snapshot;
 use std::collections::BTreeMap;
 
 /// The kernel's weights of nodes.
@@ -32,6 +34,9 @@ pub fn check(job: &Job, root: &Root) -> Result<()> {
     names.sort_unstable();
     names.dedup();
     for policy in names.into_iter().filter_map(policies::of_linux) {
+        if policy.launch == Launch::FastFirst {
+            fast_nodes(root)?;
+        }
         let weights = (policy.launch == Launch::Weighted).then_some(WEIGHTS);
         let schemes = (policy.launch == Launch::Damon).then_some(super::damon::FOLDER);
         let files = policy.settings.iter().map(|(path, _)| *path);
@@ -67,6 +72,17 @@ pub fn memory_nodes(root: &Root) -> Result<NodeSet> {
     text.trim()
         .parse()
         .map_err(doing(format!("reading {path}")))
+}
+
+/// Nodes of the fastest memory tier, where there is a slower one.
+pub fn fast_nodes(root: &Root) -> Result<NodeSet> {
+    let topology = Topology::read(root).map_err(|error| error.to_string())?;
+    let nodes = empty_snapshot(&topology).nodes;
+    let tiers = Tiers::of(&nodes);
+    if !tiers.are_several() {
+        return Err("this machine has one memory tier; use a machine file with two".to_owned());
+    }
+    Ok(tiers.nodes(0).map(|node| nodes[node].id).collect())
 }
 
 /// Sets everything up for a run under a policy.

@@ -74,6 +74,11 @@ pub trait Tracker {
     /// nodes are there already, with their ids and sizes, and `snapshot.interval_us` too.
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()>;
 
+    /// CPU time of this process so far in ns, where the tracker knows it better than the kernel.
+    fn own_cpu_ns(&mut self) -> Option<u64> {
+        None
+    }
+
     /// Whether it is counted from now on what each process executes. Trackers that cannot ignore it.
     fn count_work(&mut self, _on: bool) {}
 

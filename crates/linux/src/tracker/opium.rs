@@ -10,6 +10,7 @@
 mod counted;
 mod figures;
 mod kept;
+mod own;
 mod pages;
 mod pmu;
 mod rate;
@@ -40,6 +41,7 @@ use hither_core::plan::Sampling;
 use hither_core::policy::Rung;
 use hither_core::snapshot::{Evidence, Snapshot};
 use kept::Kept;
+use own::Own;
 use pages::EveryPage;
 use pmu::{MOST_PER_CPU, Pmu, restrict};
 use rate::{
@@ -93,6 +95,7 @@ pub struct OpiumTracker {
     pmu: Option<Pmu>,
     /// What each process executes, where that is asked for.
     works: Option<Works>,
+    own: Own,
 }
 
 /// Last readings.
@@ -164,6 +167,7 @@ impl OpiumTracker {
             frames_at: Some(root.clone()),
             pmu: (device.is_pmu_only()).then(|| Pmu::new(topology, device.node_ids())),
             works: None,
+            own: Own::new(root),
             device,
         };
         tracker.start();
@@ -577,6 +581,10 @@ impl Tracker for OpiumTracker {
             );
         }
         Ok(())
+    }
+
+    fn own_cpu_ns(&mut self) -> Option<u64> {
+        self.own.cpu_ns(&self.device)
     }
 
     fn count_work(&mut self, on: bool) {
