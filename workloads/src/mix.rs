@@ -4,7 +4,7 @@
 //! averages their times over runs. The seed decides the CPUs, so that policies can be compared
 //! under the same assignments: `cargo xtask mix-report` does so.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report, usage};
+use crate::cli::{Args, Failure, Opt, Program, Report, usage};
 use crate::memory;
 use crate::npb::{self, table::TABLE};
 use crate::random::{Random, mix};
@@ -159,9 +159,8 @@ fn given(path: &str) -> Result<PathBuf, Failure> {
 }
 
 fn beside_this_program() -> Result<PathBuf, Failure> {
-    let own = std::env::current_exe().map_err(|error| {
-        Failure::Machine(format!("cannot tell where this program is: {error}"))
-    })?;
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::Machine(format!("cannot tell where this program is: {error}")))?;
     let path = own.with_file_name(npb::PROGRAM.name);
     match path.is_file() {
         true => Ok(path),
@@ -199,7 +198,7 @@ fn assign(programs: usize, cpus: &[usize], seed: u64, is_even: bool) -> Vec<Plac
         let draw = |_| cpus[random.below(cpus.len() as u64) as usize];
         (0..programs).map(draw).collect()
     };
-    let place = |(number, cpu)| Place {
+    let place = |(number, cpu): (usize, usize)| Place {
         kernel: TABLE[number % TABLE.len()].name,
         copy: number / TABLE.len(),
         cpu,
@@ -218,7 +217,10 @@ fn start(npb: &Path, place: &Place, words: &[String]) -> Result<Child, Error> {
     let (cpu, parent) = (place.cpu, std::process::id());
     let mut command = Command::new(npb);
     command.arg(place.kernel).args(words);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let prepare = move || {
         // SAFETY: prctl reads its arguments alone.
         let status = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -242,7 +244,11 @@ fn wait(mut children: Started, places: &[Place]) -> Result<Vec<Outcome>, Failure
     let (mut outcomes, mut failures) = (Vec::new(), Vec::new());
     let mut rest = std::mem::take(&mut children.0).into_iter().zip(places);
     while let Some((child, place)) = rest.next() {
-        match child.wait_with_output().map_err(|error| error.to_string()).and_then(|output| outcome(&output)) {
+        match child
+            .wait_with_output()
+            .map_err(|error| error.to_string())
+            .and_then(|output| outcome(&output))
+        {
             Ok(outcome) => outcomes.push(outcome),
             Err(message) => failures.push(format!("{}.{}: {message}", place.kernel, place.copy)),
         }
@@ -257,7 +263,11 @@ fn wait(mut children: Started, places: &[Place]) -> Result<Vec<Outcome>, Failure
 fn outcome(output: &Output) -> Result<Outcome, String> {
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        let message = message.lines().next().unwrap_or("it said nothing").to_owned();
+        let message = message
+            .lines()
+            .next()
+            .unwrap_or("it said nothing")
+            .to_owned();
         return Err(format!("{}: {message}", output.status));
     }
     let text = String::from_utf8_lossy(&output.stdout);
@@ -268,11 +278,16 @@ fn outcome(output: &Output) -> Result<Outcome, String> {
     };
     let number = |key: &str| {
         let value = value(key)?;
-        let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
+        let number = value
+            .parse::<f64>()
+            .ok()
+            .filter(|number| number.is_finite());
         number.ok_or_else(|| format!("its line `{key}` has no number but `{value}`"))
     };
     let checksum = value("checksum")?;
-    let bits = checksum.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    let bits = checksum
+        .strip_prefix("0x")
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok());
     Ok(Outcome {
         seconds: number("seconds")?,
         mflops: number("mflops")?,
@@ -283,7 +298,11 @@ fn outcome(output: &Output) -> Result<Outcome, String> {
 fn summarise(mut report: Report, places: &[Place], outcomes: &[Outcome]) -> Report {
     for (place, outcome) in places.iter().zip(outcomes) {
         let Place { kernel, copy, cpu } = place;
-        let Outcome { seconds, mflops, checksum } = outcome;
+        let Outcome {
+            seconds,
+            mflops,
+            checksum,
+        } = outcome;
         let line = format!(
             "{kernel}.{copy} cpu {cpu} seconds {seconds:.6} mflops {mflops:.3} checksum {checksum:#018x}"
         );
@@ -297,7 +316,10 @@ fn summarise(mut report: Report, places: &[Place], outcomes: &[Outcome]) -> Repo
             mean(of_kernel.iter().map(|outcome| outcome.seconds)),
             mean(of_kernel.iter().map(|outcome| outcome.mflops)),
         ) {
-            let line = format!("{} mean_seconds {seconds:.6} mean_mflops {mflops:.3}", row.name);
+            let line = format!(
+                "{} mean_seconds {seconds:.6} mean_mflops {mflops:.3}",
+                row.name
+            );
             report = report.line("kernel", line);
         }
     }
@@ -312,7 +334,9 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// Of the programs' checksums in order.
 fn checksum(outcomes: &[Outcome]) -> u64 {
-    outcomes.iter().fold(0, |sum, outcome| mix(sum) ^ outcome.checksum)
+    outcomes
+        .iter()
+        .fold(0, |sum, outcome| mix(sum) ^ outcome.checksum)
 }
 
 #[cfg(test)]
@@ -336,7 +360,10 @@ mod tests {
                 .collect();
             assert_eq!(copies, [0, 1]);
         }
-        assert_eq!(cpus.iter().map(|&cpu| load(&places, cpu)).sum::<usize>(), 16);
+        assert_eq!(
+            cpus.iter().map(|&cpu| load(&places, cpu)).sum::<usize>(),
+            16
+        );
     }
 
     #[test]
@@ -345,7 +372,10 @@ mod tests {
         let mut seen = Vec::new();
         for seed in 0..50 {
             let places = assign(16, &cpus, seed, true);
-            assert!(cpus.iter().all(|&cpu| matches!(load(&places, cpu), 2 | 3)), "{places:?}");
+            assert!(
+                cpus.iter().all(|&cpu| matches!(load(&places, cpu), 2 | 3)),
+                "{places:?}"
+            );
             seen.push(places[0].cpu);
         }
         assert!(cpus.iter().all(|cpu| seen.contains(cpu)), "{seen:?}");
@@ -358,7 +388,11 @@ mod tests {
     fn means_are_by_kernel_and_over_all() {
         let places = assign(9, &[0], 1, false);
         let outcomes: Vec<Outcome> = (1..10)
-            .map(|number| Outcome { seconds: f64::from(number), mflops: 2.0, checksum: 1 })
+            .map(|number| Outcome {
+                seconds: f64::from(number),
+                mflops: 2.0,
+                checksum: 1,
+            })
             .collect();
         let text = summarise(Report::default(), &places, &outcomes).text();
         for line in [
@@ -367,7 +401,10 @@ mod tests {
             "kernel: lu mean_seconds 8.000000 mean_mflops 2.000",
             "mean_seconds: 5.000000",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [(&str, &str, &[&str]); 19] = [
+const PROGRAMS: [(&str, &str, &[&str]); 21] = [
     (
         "cluster",
         env!("CARGO_BIN_EXE_cluster"),
@@ -70,6 +70,16 @@ const PROGRAMS: [(&str, &str, &[&str]); 19] = [
         &["--mb", "1", "--rounds", "3"],
     ),
     ("mg", env!("CARGO_BIN_EXE_mg"), &["--size", "16"]),
+    (
+        "npb",
+        env!("CARGO_BIN_EXE_npb"),
+        &["mg", "--scale-mb", "3", "--rounds", "2"],
+    ),
+    (
+        "mix",
+        env!("CARGO_BIN_EXE_mix"),
+        &["--programs", "9", "--scale-mb", "3", "--rounds", "1"],
+    ),
 ];
 
 fn run(program: &str, words: &[&str]) -> Output {
@@ -265,6 +275,140 @@ fn placement_threads_and_pinning_do_not_change_a_result() {
 }
 
 #[test]
+fn kernels_of_npb_have_these_checksums_for_any_threads() {
+    for (kernel, expected) in [
+        ("is", "0x4d864a28e8f2b409"),
+        ("ep", "0x1352d8f38d2303be"),
+        ("cg", "0x4dd444b0869dd46b"),
+        ("mg", "0x6420673babfa84f7"),
+        ("ft", "0x8e6b8e13a7b04d06"),
+        ("bt", "0x9d12a7fa1157bfb1"),
+        ("sp", "0x8ead8436e9ea7aea"),
+        ("lu", "0x3cb162e6b9fc6d18"),
+    ] {
+        let of = |threads: &str| {
+            let words = [
+                kernel,
+                "--scale-mb",
+                "3",
+                "--rounds",
+                "2",
+                "--threads",
+                threads,
+            ];
+            checksum("npb", &words)
+        };
+        assert_eq!(of("1"), expected, "{kernel}");
+        assert_eq!(of("3"), expected, "{kernel}");
+    }
+    let output = run("npb", &["cg", "--scale-mb", "3", "--divide", "100000"]);
+    let number = |key: &str| value(&output, key).parse::<f64>().unwrap();
+    // As many rounds as are nearest to the table's 261 GFlop, divided.
+    assert!((number("flops") / 2.61e6 - 1.0).abs() < 0.1, "{output:?}");
+    let bytes = number("read_bytes") + number("write_bytes");
+    assert!((number("flops") / bytes / number("flops_per_byte") - 1.0).abs() < 0.01);
+}
+
+fn mix_programs(output: &Output) -> Vec<Vec<String>> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("program: "));
+    lines
+        .map(|line| line.split(' ').map(str::to_owned).collect())
+        .collect()
+}
+
+#[test]
+fn a_mix_runs_each_program_on_its_cpu_and_repeats_by_seed() {
+    let base = [
+        "--programs",
+        "10",
+        "--scale-mb",
+        "3",
+        "--rounds",
+        "1",
+        "--policy",
+        "none",
+    ];
+    let with = |more: &[&str]| run("mix", &[&base, more].concat());
+    let (one, again, even) = (
+        with(&[]),
+        with(&["--seed", "1"]),
+        with(&["--even", "--seed", "9"]),
+    );
+    let programs = mix_programs(&one);
+    let column = |programs: &[Vec<String>], at: usize| -> Vec<String> {
+        programs.iter().map(|words| words[at].clone()).collect()
+    };
+    assert_eq!(
+        column(&programs, 0),
+        [
+            "is.0", "ep.0", "cg.0", "mg.0", "ft.0", "bt.0", "sp.0", "lu.0", "is.1", "ep.1"
+        ]
+    );
+    assert_eq!(column(&programs, 2), column(&mix_programs(&again), 2));
+    // CPUs decide about times, not about results.
+    assert_eq!(column(&programs, 8), column(&mix_programs(&even), 8));
+    assert_eq!(
+        programs[3][8],
+        checksum("npb", &["mg", "--scale-mb", "3", "--rounds", "1"])
+    );
+    assert_eq!(value(&one, "policy"), "none");
+    assert_eq!(value(&even, "seed"), "9");
+    let mean: f64 = value(&one, "mean_seconds").parse().unwrap();
+    let seconds: Vec<f64> = column(&programs, 4)
+        .iter()
+        .map(|word| word.parse().unwrap())
+        .collect();
+    assert!((seconds.iter().sum::<f64>() / 10.0 - mean).abs() < 1e-5);
+}
+
+#[test]
+fn a_mix_whose_programs_fail_says_which() {
+    let output = run("mix", &["--programs", "2", "--npb", "/bin/false"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        message.contains("is.0: exit status: 1") && message.contains("ep.0"),
+        "{message}"
+    );
+}
+
+#[test]
+fn programs_of_a_mix_end_with_it() {
+    let path = PROGRAMS.iter().find(|(name, ..)| *name == "mix").unwrap().1;
+    let mut mix = Command::new(path)
+        .args(["--programs", "2", "--rounds", "1000000"])
+        .spawn()
+        .unwrap();
+    let children = || {
+        let path = format!("/proc/{0}/task/{0}/children", mix.id());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let wait = |done: &dyn Fn() -> bool| {
+        (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            done()
+        })
+    };
+    assert!(wait(&|| children().len() == 2), "no children");
+    let started = children();
+    // Whoever is still to become npb has not asked for the signal yet, and ends by itself.
+    mix.kill().unwrap();
+    mix.wait().unwrap();
+    let ended = |id: &String| {
+        // One that nobody waits for is a zombie until init has taken it.
+        let state = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        state.is_empty() || state.contains(") Z ")
+    };
+    assert!(wait(&|| started.iter().all(ended)), "{started:?} go on");
+}
+
+#[test]
 fn kernels_and_regions_report_their_rates() {
     for (kernel, key) in [
         ("read", "read_gbs"),
@@ -424,6 +568,25 @@ fn wrong_command_lines_end_with_status_2_and_a_remedy() {
         ("facerec", &["--phases", "0"], "from 1 to"),
         ("is", &["--seed", "x"], "no whole number"),
         ("memstore", &["--trace", "/nowhere"], "--trace /nowhere"),
+        ("npb", &[], "KERNEL is missing"),
+        ("npb", &["dc"], "it is is | ep | cg"),
+        ("npb", &["ft", "--scale-mb", "50"], "are 48 and 96"),
+        ("npb", &["ft", "--scale-mb", "1"], "from 3 to"),
+        (
+            "npb",
+            &["is", "--rounds", "1", "--divide", "9"],
+            "exclude each other",
+        ),
+        (
+            "npb",
+            &["is", "--node", "0", "--first-node", "0"],
+            "give one",
+        ),
+        ("mix", &["--programs", "0"], "from 1 to 1024"),
+        ("mix", &["--cpus", "60000"], "it may use"),
+        ("mix", &["--scale-mb", "7"], "are 6 and 12"),
+        ("mix", &["--npb", "/nowhere"], "there is no such file"),
+        ("mix", &["--policy", "a\nb"], "one line"),
     ] {
         let output = run(program, words);
         let message = String::from_utf8_lossy(&output.stderr);

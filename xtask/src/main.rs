@@ -1,4 +1,5 @@
-//! Chores of the repository: `cargo xtask check | tidy | gen [--check] | evidence FILE`.
+//! Chores of the repository: `cargo xtask check | tidy | gen [--check] | evidence FILE |
+//! mix-report FILE...`.
 //!
 //! What a compiler cannot know about this repository is checked here, and what can be derived from
 //! its sources is generated here, so that neither depends on anybody's memory.
@@ -9,6 +10,7 @@ mod evidence;
 mod files;
 mod generate;
 mod header;
+mod mix;
 mod tidy;
 
 use anyhow::{Result, bail};
@@ -22,7 +24,10 @@ Usage: cargo xtask COMMAND
   tidy             rules of this repository (docs/ARCHITECTURE.md, \"Rules that tidy checks\")
   gen              writes the generated parts of README.md and docs/, and the C header
   gen --check      says which of them are not up to date
-  evidence FILE    prints the table of a `hither lab compare --json` result as Markdown";
+  evidence FILE    prints the table of a `hither lab compare --json` result as Markdown
+  mix-report FILE...
+                   compares outputs of the program `mix` under several policies, the first
+                   with the others (docs/workloads.md)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +39,17 @@ fn main() -> ExitCode {
         ["gen"] => generate::write(&root),
         ["gen", "--check"] => generate::check(&root),
         ["evidence", file] => evidence::print(Path::new(file)),
+        ["mix-report", files @ ..] if !files.is_empty() => {
+            let Err(error) = mix::print(files) else {
+                return ExitCode::SUCCESS;
+            };
+            eprintln!("xtask: {error:#}");
+            return ExitCode::from(2);
+        }
+        ["mix-report"] => {
+            eprintln!("xtask: mix-report needs files: outputs of the program `mix`");
+            return ExitCode::from(2);
+        }
         [] | ["--help" | "-h" | "help"] => {
             println!("{USAGE}");
             Ok(())

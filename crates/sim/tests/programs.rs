@@ -94,7 +94,12 @@ fn street_of_32(policy: &str) -> u64 {
     );
     let told = simulation.summaries().swap_remove(0);
     let by = |row: &&hither_core::engine::DirectionRow| row.mechanism == Mechanism::Promote;
-    let promoted = told.directions.iter().filter(by).map(|row| row.page_count).sum();
+    let promoted = told
+        .directions
+        .iter()
+        .filter(by)
+        .map(|row| row.page_count)
+        .sum();
     let found = simulation.end(false);
     assert!(found.is_empty(), "{policy}: {found:?}\n{told}");
     promoted
