@@ -1,8 +1,9 @@
 //! `facerec`: a program whose use of memory changes: phases that share and phases that do not, in turns.
 //!
-//! After ALPBench's Face_Rec, of which Carrefour measured a short and a long run (FaceRec, FaceRecLong).
-//! This program keeps the use of memory and drops the rest. The main thread loads a gallery of images and a
-//! set of probes, so that first touch puts both on one node.
+//! Named after FaceRec and FaceRecLong, a short and a long run of the CSU Face Identification Evaluation
+//! System that Carrefour measured. The paper does not describe their use of memory: the two kinds of phase
+//! are a model of a program that searches a gallery and then works on its results. The main thread loads a
+//! gallery of images and a set of probes, so that first touch puts both on one node.
 //!
 //! - A *shared* phase compares a face with the whole gallery: every thread reads all images, from an offset
 //!   of its own. Nobody writes. It gains by interleaving, or by replicas.

@@ -1,7 +1,7 @@
 //! `pca`: means and covariances of variables, as map-reduce computes them for a principal component
 //! analysis.
 //!
-//! After the PCA of Phoenix and Metis, which Carrefour measured: the main thread loads a matrix, so that
+//! After the PCA of Metis, which Carrefour measured: the main thread loads a matrix, so that
 //! first touch puts all of it on one node; then the threads share out pairs of variables. Each pair is the
 //! sum of products over two whole rows, so that over time every thread reads every page, and all of that
 //! traffic hits the node of the main thread.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 /// Options as in numactl(8). Where one is repeated, the last counts; a second memory policy is
 /// refused, be it the same.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[group(id = "numactl")]
 #[command(next_help_heading = "Placement, as numactl has it")]
 pub struct Options {
@@ -94,7 +94,7 @@ pub struct Options {
 }
 
 /// Options for memory that is shared by name, instead of a program.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[group(id = "shared memory")]
 #[command(next_help_heading = "Placement of shared memory, as numactl has it")]
 pub struct Shared {

@@ -407,6 +407,14 @@ mod tests {
             let options = Options::of_start(start).unwrap();
             assert_eq!(options.stays_beside(), start != Start::Nothing, "{start}");
         }
+        // The kernel takes it: of the child, before its first instruction.
+        let host = super::super::read_host().unwrap();
+        let options = Options::of_start(Start::Turns).unwrap();
+        let numactl = numactl::Options::default();
+        let placement = options.placement(&numactl, OsStr::new("sh"), &host, false);
+        let policy = placement.unwrap().unwrap().granted.policy.unwrap();
+        let expected = KernelPolicy::new(Mode::Interleave, host.2.usable().nodes);
+        assert_eq!(policy, expected);
     }
 
     #[test]
