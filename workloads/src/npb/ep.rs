@@ -172,7 +172,7 @@ fn logarithm<R: Real>(x: R) -> R {
     // From 0.707 on below 1.414: half of what lies above.
     let halve = u64::from(f64::from_bits(ONE | fraction) > std::f64::consts::SQRT_2);
     let mantissa = R::of(f64::from_bits((ONE - (halve << 52)) | fraction));
-    let exponent = R::of(((bits >> 52) + halve) as f64 - 1023.0);
+    let exponent = R::of((((bits >> 52) + halve) as i64 - 1023) as f64);
     let one = R::of(1.0);
     let s = (mantissa - one) / (mantissa + one);
     let square = s * s;
