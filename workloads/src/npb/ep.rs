@@ -148,7 +148,7 @@ impl Ep {
             x_sum = x_sum + x;
             y_sum = y_sum + y;
             accepted += 1;
-            let ring = x.value().abs().max(y.value().abs()) as usize;
+            let ring = x.value().abs().max(y.value().abs()) as i64 as usize;
             let ring = &sums.rings[ring.min(RINGS - 1)];
             ring.store(ring.load(Relaxed) + 1, Relaxed);
         }
