@@ -148,7 +148,7 @@ impl Ep {
             x_sum = x_sum + x;
             y_sum = y_sum + y;
             accepted += 1;
-            let ring = x.value().abs().max(y.value().abs()) as usize;
+            let ring = x.value().abs().max(y.value().abs()) as i64 as usize;
             let ring = &sums.rings[ring.min(RINGS - 1)];
             ring.store(ring.load(Relaxed) + 1, Relaxed);
         }
@@ -172,7 +172,7 @@ fn logarithm<R: Real>(x: R) -> R {
     // From 0.707 on below 1.414: half of what lies above.
     let halve = u64::from(f64::from_bits(ONE | fraction) > std::f64::consts::SQRT_2);
     let mantissa = R::of(f64::from_bits((ONE - (halve << 52)) | fraction));
-    let exponent = R::of(((bits >> 52) + halve) as f64 - 1023.0);
+    let exponent = R::of((((bits >> 52) + halve) as i64 - 1023) as f64);
     let one = R::of(1.0);
     let s = (mantissa - one) / (mantissa + one);
     let square = s * s;

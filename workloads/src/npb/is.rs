@@ -122,7 +122,8 @@ impl Is {
         };
         for word in &keys[own] {
             let sum = next() + next() + next() + next();
-            R::store_word((scale * sum).value() as u64, word);
+            // By way of a signed number: for the others the compiler subtracts doubles.
+            R::store_word((scale * sum).value() as i64 as u64, word);
         }
     }
 
