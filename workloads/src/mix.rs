@@ -243,7 +243,7 @@ fn start(npb: &Path, place: &Place, words: &[String]) -> Result<Child, Error> {
 fn wait(mut children: Started, places: &[Place]) -> Result<Vec<Outcome>, Failure> {
     let (mut outcomes, mut failures) = (Vec::new(), Vec::new());
     let mut rest = std::mem::take(&mut children.0).into_iter().zip(places);
-    while let Some((child, place)) = rest.next() {
+    for (child, place) in rest.by_ref() {
         match child
             .wait_with_output()
             .map_err(|error| error.to_string())

@@ -118,6 +118,9 @@ fn timed(line: &str) -> Result<Timed> {
 /// Mean times of the programs by seed, for each policy in the order in which they appear.
 type Times = Vec<(String, BTreeMap<u64, Vec<f64>>)>;
 
+/// How often each seed was run, and sums of the programs' times.
+type Sums = BTreeMap<u64, (u32, Vec<f64>)>;
+
 /// Averages repetitions, and refuses outputs that are not of the same experiment.
 fn times(runs: &[Run]) -> Result<(Vec<String>, Times)> {
     let first = runs.first().context("no outputs")?;
@@ -126,7 +129,7 @@ fn times(runs: &[Run]) -> Result<(Vec<String>, Times)> {
         .iter()
         .map(|timed| timed.name.clone())
         .collect();
-    let mut sums: Vec<(String, BTreeMap<u64, (u32, Vec<f64>)>)> = Vec::new();
+    let mut sums: Vec<(String, Sums)> = Vec::new();
     for run in runs {
         let which = format!("policy {}, seed {}", run.policy, run.seed);
         let own: Vec<&String> = run.programs.iter().map(|timed| &timed.name).collect();

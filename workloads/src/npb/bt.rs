@@ -11,6 +11,11 @@
 //! substitution; bytes read: 600 of the blocks, 200 of the fourth one fetched, 40 of the right-hand side; written:
 //! 200 and 40. A line's data stay in the cache until it is substituted.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "indices name places of several arrays at once"
+)]
+
 use super::grid::{Grid, Line};
 use super::real::Real;
 use super::solve::{

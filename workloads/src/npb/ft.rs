@@ -10,6 +10,11 @@
 //! fetched), each axis 32 n; written: 32 n, and 16 n for each axis. The ratio grows with the logarithm of the size, by 5 %
 //! for twice as many points.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "indices name places of several arrays at once"
+)]
+
 use super::grid::Grid;
 use super::real::{Real, fraction};
 use super::table::Work;

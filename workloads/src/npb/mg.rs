@@ -12,6 +12,11 @@
 //! point, 8; 8 n written. The finest grid has three residuals and two smoothing steps, coarser ones two
 //! residuals and two smoothing steps, the first of them from zero; the coarsest has this one alone.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "indices name places of several arrays at once"
+)]
+
 use super::grid::{Grid, after, before};
 use super::real::Real;
 use super::table::Work;

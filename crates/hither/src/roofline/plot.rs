@@ -50,9 +50,17 @@ impl Plot {
     }
 }
 
+/// A roof, or a program's trail.
+struct Set {
+    name: String,
+    colour: Color,
+    kind: GraphType,
+    points: Vec<(f64, f64)>,
+}
+
 /// Lines and points in powers of ten.
 struct Picture {
-    sets: Vec<(String, Color, GraphType, Vec<(f64, f64)>)>,
+    sets: Vec<Set>,
     x: [f64; 2],
     y: [f64; 2],
 }
@@ -77,7 +85,12 @@ impl Picture {
             });
             let name = format!("node{node} {:.0} GB/s", roof.gbs);
             let colour = colours.next().unwrap_or(Color::White);
-            sets.push((name, colour, GraphType::Line, steps.collect()));
+            sets.push(Set {
+                name,
+                colour,
+                kind: GraphType::Line,
+                points: steps.collect(),
+            });
         }
         for (name, trail) in trails {
             let first = trail.len().saturating_sub(TRAIL);
@@ -85,9 +98,14 @@ impl Picture {
             let points = points.map(|(x, y)| (x.log10(), y.log10()));
             let points: Vec<(f64, f64)> = points.collect();
             let colour = colours.next().unwrap_or(Color::White);
-            sets.push((name, colour, GraphType::Scatter, points));
+            sets.push(Set {
+                name,
+                colour,
+                kind: GraphType::Scatter,
+                points,
+            });
         }
-        let heights = sets.iter().flat_map(|(.., points)| points.iter());
+        let heights = sets.iter().flat_map(|set| set.points.iter());
         let heights: Vec<f64> = heights
             .map(|point| point.1)
             .filter(|y| y.is_finite())
@@ -102,17 +120,17 @@ impl Picture {
     }
 
     fn chart(&self) -> Chart<'_> {
-        let sets = self.sets.iter().map(|(name, colour, kind, points)| {
-            let marker = match kind {
+        let sets = self.sets.iter().map(|set| {
+            let marker = match set.kind {
                 GraphType::Scatter => Marker::Dot,
                 _ => Marker::Braille,
             };
             Dataset::default()
-                .name(name.as_str())
+                .name(set.name.as_str())
                 .marker(marker)
-                .graph_type(*kind)
-                .style(*colour)
-                .data(points)
+                .graph_type(set.kind)
+                .style(set.colour)
+                .data(&set.points)
         });
         let axis = |title: &'static str, bounds: [f64; 2]| {
             Axis::default()
@@ -155,7 +173,7 @@ mod tests {
     fn roofs_and_programs_are_named_and_within_the_axes() {
         let picture = Picture::of(&roofs(), &seen());
         assert_eq!(picture.sets.len(), 4);
-        for (name, _, _, points) in &picture.sets {
+        for Set { name, points, .. } in &picture.sets {
             for (x, y) in points {
                 assert!((picture.x[0]..=picture.x[1]).contains(x), "{name} {x}");
                 assert!((picture.y[0]..=picture.y[1]).contains(y), "{name} {y}");
