@@ -17,6 +17,7 @@ mod numactl;
 mod partition;
 mod policies;
 mod probe;
+mod programs;
 mod quickstart;
 mod record;
 mod tiers;
