@@ -51,7 +51,7 @@ use crate::ids::ScopeId;
 use crate::plan::{MoveOutcome, Plan, Sampling};
 use crate::quota::{self, Quota, Use};
 use crate::scope::{Roster, ScopeSpec, Selector};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PAGE_BYTES, Snapshot};
 use crate::tiers::Tiers;
 use arbiter::Arbiter;
 use ledger::Ledger;
@@ -59,6 +59,9 @@ use scope::Scope;
 use std::borrow::Cow;
 use std::sync::Arc;
 use view::Company;
+
+/// Below this part of what programs have in memory, one in ten, what was not listed is not waited for.
+const LISTED_PART: u64 = 10;
 
 /// Numbers given out over all scopes.
 #[derive(Clone, Copy, Debug)]
@@ -257,7 +260,8 @@ impl Engine {
         let tiers = Tiers::of(&snapshot.nodes);
         let held: u64 = uses.iter().map(|(_, used)| used.held_pages).sum();
         let free: u64 = tiers.nodes(0).map(|node| room[node]).sum();
-        quota::share_out(held + free, &uses)
+        let unseen = unseen_pages(snapshot, &tiers, &uses, held);
+        quota::share_out(held + unseen + free, &uses)
     }
 
     /// Outcomes by the scope that asked; one that nobody waits for is told.
@@ -377,4 +381,24 @@ impl Engine {
         let scopes = self.scopes.iter();
         scopes.map(|entry| entry.scope.pending_count()).sum()
     }
+}
+
+/// Pages of the programs that may be in the fastest tier and were not listed yet: until they are, what all
+/// scopes may have is not known, and a part of too little would send pages away that may stay.
+fn unseen_pages(snapshot: &Snapshot, tiers: &Tiers, uses: &[(Quota, Use)], held: u64) -> u64 {
+    let resident = snapshot.processes.iter();
+    let resident: u64 = resident
+        .filter_map(|process| process.resident_pages.get())
+        .sum();
+    let listed: u64 = uses.iter().map(|(_, used)| used.all_pages).sum();
+    let unlisted = resident.saturating_sub(listed);
+    // Pages that several processes map are resident in each, and are listed in none.
+    if unlisted < resident / LISTED_PART {
+        return 0;
+    }
+    let nodes = tiers.nodes(0).map(|node| &snapshot.nodes[node]);
+    let used: u64 = nodes
+        .map(|node| node.total_bytes.saturating_sub(node.free_bytes) / PAGE_BYTES)
+        .sum();
+    unlisted.min(used.saturating_sub(held))
 }

@@ -648,3 +648,44 @@ fn moves_that_must_be_do_not_wait_for_a_verdict() {
         assert_eq!(campaign.verdict, Verdict::Inconclusive, "{summary}");
     }
 }
+
+#[test]
+fn what_was_not_listed_yet_counts_as_held_until_it_is() {
+    use crate::snapshot::{NodeState, ProcessState, Rated};
+    let node = |at: u32, free: u64| NodeState {
+        id: NodeId(at),
+        cpu_count: 1 - at,
+        free_bytes: free * PAGE_BYTES,
+        total_bytes: 10_000 * PAGE_BYTES,
+        cache_bytes: 0,
+        idle_ns: None,
+        rated: Rated {
+            tier: Some(at),
+            ..Rated::default()
+        },
+        latency_ns: None,
+        read_bytes: Evidence::unknown("test"),
+        write_bytes: Evidence::unknown("test"),
+        utilisation: Evidence::unknown("test"),
+    };
+    let mut snapshot = Snapshot::of_nodes(vec![node(0, 1_000), node(1, 5_000)], "test");
+    snapshot.processes = vec![ProcessState {
+        resident_pages: Evidence::measured(8_000, "test"),
+        ..ProcessState::of_test(Pid(1), SpaceId(1))
+    }];
+    let tiers = Tiers::of(&snapshot.nodes);
+    let unseen = |all_pages: u64, held_pages: u64| {
+        let used = Use {
+            held_pages,
+            all_pages,
+            working_pages: 0,
+        };
+        unseen_pages(&snapshot, &tiers, &[(Quota::Shares(1.0), used)], held_pages)
+    };
+    assert_eq!(unseen(0, 0), 8_000);
+    assert_eq!(unseen(3_000, 3_000), 5_000);
+    // The fast tier has no more than 9,000 in use.
+    assert_eq!(unseen(1_000, 3_000), 6_000);
+    // Nearly all is listed: the rest is what several processes map.
+    assert_eq!(unseen(7_500, 2_000), 0);
+}

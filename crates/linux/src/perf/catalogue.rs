@@ -36,6 +36,8 @@ pub struct Source {
     pub codes: Vec<EventCode>,
     /// Units that one count stands for: bytes, or 1 of what the line's unit is.
     pub each: f64,
+    /// Besides, of each event.
+    pub times: Vec<u32>,
     /// CPUs on which it is read (outside the cores), or which it counts; `None`: all.
     pub cpus: Option<CpuSet>,
 }
@@ -237,6 +239,7 @@ pub fn resolve(root: &Root, line: &'static Line, names: &[String]) -> Result<Vec
             kind: pmu.kind,
             codes,
             each,
+            times: line.events.iter().map(|event| event.times).collect(),
             cpus: pmu.readers.or(pmu.cpus),
         });
     }
@@ -261,6 +264,7 @@ fn generic(line: &'static Line, names: &[String]) -> Result<Vec<Source>> {
         kind: GENERIC_KIND,
         codes: line.events.iter().filter_map(word).collect(),
         each: table_each(line),
+        times: line.events.iter().map(|event| event.times).collect(),
         cpus: None,
     }])
 }

@@ -187,13 +187,13 @@ impl Counters {
             for source in &served.sources {
                 let cpus = source.cpus.iter().flat_map(|cpus| cpus.iter());
                 for cpu in cpus {
-                    for code in &source.codes {
+                    for (at, code) in source.codes.iter().enumerate() {
                         let attribute = EventAttribute::counted(source.kind, code.words, 0);
                         let scope = EventScope::Cpu(cpu.0);
                         let event = open_event(&attribute, scope, None).map_err(|error| {
                             refusal(root, served.role.name(), Asked::UncoreCounts, error)
                         })?;
-                        counters.push(served.role, Whose::Cpu(cpu), source, event, true);
+                        counters.push(served.role, Whose::Cpu(cpu), (source, at), event, true);
                     }
                 }
             }
@@ -257,12 +257,21 @@ impl Counters {
         }
     }
 
-    fn push(&mut self, role: Role, whose: Whose, source: &Source, event: File, is_leader: bool) {
+    /// `at`: which of the source's events it is.
+    fn push(
+        &mut self,
+        role: Role,
+        whose: Whose,
+        (source, at): (&Source, usize),
+        event: File,
+        is_leader: bool,
+    ) {
+        let times = source.times.get(at).copied().unwrap_or(1);
         self.slots.push(Slot {
             role,
             whose,
             source: source.name.clone(),
-            each: source.each,
+            each: source.each * f64::from(times),
             event,
             is_leader,
             last: Count::default(),
@@ -291,7 +300,7 @@ impl Counters {
                 if !is_here {
                     continue;
                 }
-                for code in &source.codes {
+                for (at, code) in source.codes.iter().enumerate() {
                     let key = (source.kind, group_of(served.role));
                     let attribute = EventAttribute::counted(source.kind, code.words, flags);
                     let leader = leaders.iter().find(|(of, _)| *of == key).map(|&(_, at)| at);
@@ -317,7 +326,7 @@ impl Counters {
                         leaders.retain(|(of, _)| *of != key);
                         leaders.push((key, self.slots.len()));
                     }
-                    self.push(served.role, whose, source, event, is_leader);
+                    self.push(served.role, whose, (source, at), event, is_leader);
                 }
             }
         }
@@ -329,6 +338,7 @@ impl Counters {
 fn group_of(role: Role) -> u8 {
     match role {
         Role::Instructions | Role::Cycles | Role::MemoryStalls => 0,
+        Role::Operations => 2,
         _ => 1,
     }
 }
@@ -383,6 +393,7 @@ mod tests {
                     words: [word, 0, 0],
                 }],
                 each,
+                times: vec![1],
                 cpus: None,
             }],
         };

@@ -13,7 +13,7 @@ use hither_core::snapshot::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is counted of each process, as far as the machine has it.
-const ROLES: [Role; 8] = [
+const ROLES: [Role; 9] = [
     Role::Instructions,
     Role::Cycles,
     Role::MemoryStalls,
@@ -22,6 +22,7 @@ const ROLES: [Role; 8] = [
     Role::RemoteCache,
     Role::Misses,
     Role::Remote,
+    Role::Operations,
 ];
 
 /// What was counted of a process in an interval.

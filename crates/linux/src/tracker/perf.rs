@@ -199,6 +199,8 @@ pub struct PerfTracker {
     samples: Vec<SampledAccess>,
     totals: Totals,
     counts: Counts,
+    /// Is it asked what each process executes?
+    counts_work: bool,
     notes: Vec<String>,
 }
 
@@ -256,6 +258,7 @@ impl PerfTracker {
             samples: Vec::new(),
             totals: Totals::default(),
             counts: Counts::open(root, topology),
+            counts_work: false,
             notes: Vec::new(),
         })
     }
@@ -418,6 +421,16 @@ fn metrics(sums: &Sums, ghz: Option<f64>) -> GlobalMetrics {
 impl Tracker for PerfTracker {
     fn name(&self) -> &'static str {
         "perf"
+    }
+
+    fn fill_in_work(&mut self, _tree: &Tree, snapshot: &mut Snapshot) {
+        if self.counts_work {
+            self.counts.fill_in_work(snapshot);
+        }
+    }
+
+    fn count_work(&mut self, on: bool) {
+        self.counts_work = on;
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {

@@ -214,10 +214,11 @@ pub struct NoEvidence {
 }
 
 /// Does this tracker tell what is needed? Who needs every page has use for no sample, and the reverse; what
-/// programs execute is counted by the device alone.
+/// programs execute is counted by the device and by PMUs.
 #[must_use]
 pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
-    if needs.contains(&EvidenceKind::ProgramWork) && entry.name != OPIUM.name {
+    let counts_work = entry.name == OPIUM.name || entry.rung == Some(Rung::Pmu);
+    if needs.contains(&EvidenceKind::ProgramWork) && !counts_work {
         return false;
     }
     needs.contains(&EvidenceKind::EveryPage) == (entry.name == OPIUM_PAGES.name)

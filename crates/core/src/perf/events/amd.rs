@@ -79,6 +79,28 @@ const CYCLES: Line = core(
      amd_zen2_perfmon_event_map",
 );
 
+/// Operations of vector units; a multiplication with an addition counts 2. Zen 3's table is that of Zen 2.
+const OPERATIONS: Line = core(
+    Role::Operations,
+    &[raw("event=0x03,umask=0xff")],
+    Unit::Operations,
+    "pmu-events x86/amdzen2/floating-point.json, fp_ret_sse_avx_ops.all",
+);
+
+const OPERATIONS_ZEN_4: Line = core(
+    Role::Operations,
+    &[raw("event=0x03,umask=0x1f")],
+    Unit::Operations,
+    "pmu-events x86/amdzen4/floating-point.json, fp_ret_sse_avx_ops.all",
+);
+
+const OPERATIONS_ZEN_5: Line = core(
+    Role::Operations,
+    &[raw("event=0x03,umask=0x0f")],
+    Unit::Operations,
+    "pmu-events x86/amdzen5/floating-point.json, fp_ret_sse_avx_ops.all",
+);
+
 /// Eight channels of a die, each with its own event.
 const CHANNELS: &[Encoding] = &[
     raw("event=0x07,umask=0x38"),
@@ -106,6 +128,7 @@ pub const ZEN_2: Family = Family {
     family: 0x17,
     models: &[(0x30, 0x4f), (0x60, 0x7f), (0x90, 0x91), (0xa0, 0xaf)],
     lines: &[
+        OPERATIONS,
         IBS,
         INSTRUCTIONS,
         CYCLES,
@@ -158,6 +181,7 @@ pub const ZEN_3: Family = Family {
     family: 0x19,
     models: &[(0x00, 0x0f), (0x20, 0x5f)],
     lines: &[
+        OPERATIONS,
         IBS,
         INSTRUCTIONS,
         CYCLES,
@@ -257,6 +281,7 @@ pub const ZEN_4: Family = Family {
     family: 0x19,
     models: &[(0x10, 0x1f), (0x60, 0xaf)],
     lines: &[
+        OPERATIONS_ZEN_4,
         IBS,
         INSTRUCTIONS,
         CYCLES,
@@ -328,6 +353,7 @@ pub const ZEN_5: Family = Family {
     family: 0x1a,
     models: &[(0x00, 0x2f), (0x40, 0x4f), (0x60, 0x7f)],
     lines: &[
+        OPERATIONS_ZEN_5,
         IBS,
         INSTRUCTIONS,
         CYCLES,

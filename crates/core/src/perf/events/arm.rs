@@ -54,6 +54,10 @@ const MESH_LINKS: &str =
     "link events of the mesh (CCLA) hang on its wiring, which no table can know";
 
 const LACKS: &[(Role, &str)] = &[
+    (
+        Role::Operations,
+        "the cores count operations by what a vector could hold (FP_SCALE_OPS_SPEC), not by what it held",
+    ),
     (Role::LocalMemory, NOT_TOLD),
     (Role::RemoteMemory, NOT_TOLD),
     (Role::RemoteCache, NOT_TOLD),

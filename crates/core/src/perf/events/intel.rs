@@ -4,7 +4,7 @@
 //! not in them, so that a program that streams shows fewer than its memory serves. With sub-NUMA
 //! clusters "local" is the socket, not the cluster.
 
-use super::{Encoding, Family, Line, Role, Unit, named, raw};
+use super::{Encoding, Family, Line, Role, Unit, named, raw, times};
 
 const CORE: &[&str] = &["cpu"];
 const CONTROLLERS: &[&str] = &["uncore_imc_#", "uncore_imc"];
@@ -17,6 +17,27 @@ const FLIT: Unit = Unit::Bytes(64.0 / 9.0);
 
 /// Flits of data that left a socket: the masks of all three slots and of data.
 const SENT_FLITS: &[Encoding] = &[raw("event=0x02,umask=0x0f")];
+
+/// Operations by how many values an instruction is on; masks of one event may be joined. A multiplication with
+/// an addition counts twice by itself, as the event's description says.
+const OPERATIONS: Line = core(
+    Role::Operations,
+    &[
+        // Scalar, double and single.
+        times(1, "event=0xc7,umask=0x03"),
+        // 128 bits, double.
+        times(2, "event=0xc7,umask=0x04"),
+        // 128 bits single, 256 bits double.
+        times(4, "event=0xc7,umask=0x18"),
+        // 256 bits single, 512 bits double.
+        times(8, "event=0xc7,umask=0x60"),
+        // 512 bits, single.
+        times(16, "event=0xc7,umask=0x80"),
+    ],
+    Unit::Operations,
+    "pmu-events x86/skylakex/floating-point.json and those of later servers, FP_ARITH_INST_RETIRED.SCALAR, \
+     .128B_PACKED_DOUBLE, .4_FLOPS, .8_FLOPS, .512B_PACKED_SINGLE",
+);
 
 const NOT_APART: &str = "reads and writes are told apart";
 const BY_MEMORY: &str = "local and remote memory and remote caches are told apart";
@@ -66,6 +87,7 @@ pub const SKYLAKE_SP: Family = Family {
     family: 6,
     models: &[(0x55, 0x55)],
     lines: &[
+        OPERATIONS,
         core(
             Role::MemorySamples,
             &[named("mem-loads", "event=0xcd,umask=0x1,ldlat=30")],
@@ -135,6 +157,7 @@ pub const ICE_LAKE_SP: Family = Family {
     family: 6,
     models: &[(0x6a, 0x6a), (0x6c, 0x6c)],
     lines: &[
+        OPERATIONS,
         core(
             Role::MemorySamples,
             &[named("mem-loads", "event=0xcd,umask=0x1,ldlat=30")],
@@ -201,6 +224,7 @@ pub const SAPPHIRE_RAPIDS: Family = Family {
     family: 6,
     models: &[(0x8f, 0x8f), (0xcf, 0xcf)],
     lines: &[
+        OPERATIONS,
         core(
             Role::MemorySamples,
             // Behind `mem-loads-aux`, which the sampler opens first.
@@ -270,6 +294,7 @@ pub const GRANITE_RAPIDS: Family = Family {
     family: 6,
     models: &[(0xad, 0xae)],
     lines: &[
+        OPERATIONS,
         core(
             Role::MemorySamples,
             &[named("mem-loads", "event=0xcd,umask=0x1,ldlat=30")],

@@ -42,6 +42,9 @@ pub enum Role {
     Remote,
     /// Cycles in which nothing was executed, or nothing retired, for want of data from memory.
     MemoryStalls,
+    /// Floating-point operations that retired, of vector units: one on n values counts n, a multiplication
+    /// with an addition 2.
+    Operations,
     /// What memory controllers read.
     ControllerReads,
     /// What memory controllers wrote.
@@ -54,7 +57,7 @@ pub enum Role {
 
 impl Role {
     /// All, in the order in which they are told.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::MemorySamples,
         Self::Instructions,
         Self::Cycles,
@@ -64,6 +67,7 @@ impl Role {
         Self::RemoteCache,
         Self::Remote,
         Self::MemoryStalls,
+        Self::Operations,
         Self::ControllerReads,
         Self::ControllerWrites,
         Self::ControllerTraffic,
@@ -83,6 +87,7 @@ impl Role {
             Self::RemoteCache => "remote caches",
             Self::Remote => "other sockets",
             Self::MemoryStalls => "stalls on memory",
+            Self::Operations => "floating-point operations",
             Self::ControllerReads => "controller reads",
             Self::ControllerWrites => "controller writes",
             Self::ControllerTraffic => "controller traffic",
@@ -138,6 +143,8 @@ pub enum Unit {
     Fills,
     /// An access of the core, as the manual defines it.
     Accesses,
+    /// A floating-point operation, as often as the event says.
+    Operations,
     /// So many bytes.
     Bytes(f64),
 }
@@ -150,6 +157,8 @@ pub struct Encoding {
     pub name: &'static str,
     /// `event=0x04,umask=0x03`.
     pub terms: &'static str,
+    /// Units of the line that one count stands for, besides what the unit says.
+    pub times: u32,
 }
 
 /// One line of the table.
@@ -245,6 +254,7 @@ pub const GENERIC: Family = Family {
         (Role::RemoteCache, UNKNOWN),
         (Role::Remote, UNKNOWN),
         (Role::MemoryStalls, UNKNOWN),
+        (Role::Operations, UNKNOWN),
         (Role::ControllerReads, UNKNOWN),
         (Role::ControllerWrites, UNKNOWN),
         (Role::ControllerTraffic, UNKNOWN),
@@ -289,10 +299,23 @@ const fn generic(role: Role, events: &'static [Encoding], unit: Unit) -> Line {
 
 /// An event without a name in sysfs.
 const fn raw(terms: &'static str) -> Encoding {
-    Encoding { name: "", terms }
+    times(1, terms)
 }
 
 /// An event that the kernel names.
 const fn named(name: &'static str, terms: &'static str) -> Encoding {
-    Encoding { name, terms }
+    Encoding {
+        name,
+        terms,
+        times: 1,
+    }
+}
+
+/// An event without a name in sysfs, of which one count stands for so many units.
+const fn times(times: u32, terms: &'static str) -> Encoding {
+    Encoding {
+        name: "",
+        terms,
+        times,
+    }
 }

@@ -15,13 +15,16 @@ use crate::topology::Topology;
 use hither_core::metrics;
 use hither_core::perf::count::{Estimates, Rate, local_share, stall_share};
 use hither_core::perf::events::Role;
-use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
+use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot, Work};
+use std::collections::BTreeMap;
 
 /// Processes that are counted at most: each needs some eight descriptors for each of its threads.
 const MOST_PROCESSES: usize = 32;
 /// Bytes of a line.
 const LINE_BYTES: f64 = 64.0;
 const BY_CORES: &str = "counting events of the watched processes";
+const NO_WORK: &str = "this processor's table has no events for floating-point operations and memory, or the \
+                       process is not counted yet";
 const BY_CONTROLLERS: &str = "counting events of the memory controllers";
 
 /// Open counters.
@@ -31,6 +34,8 @@ pub(super) struct Counts {
     uncore: Option<Uncore>,
     ratings: Ratings,
     notes: Vec<String>,
+    /// What each process executed in the last interval, and the share of its cycles that stalled on memory.
+    works: BTreeMap<i32, (Work, Option<f64>)>,
 }
 
 impl Counts {
@@ -41,6 +46,7 @@ impl Counts {
             uncore: None,
             ratings: Ratings::new(topology, topology.nodes.iter().map(|node| node.id)),
             notes: Vec::new(),
+            works: BTreeMap::new(),
         };
         let catalogue = match Catalogue::read(root) {
             Ok(catalogue) => catalogue,
@@ -65,7 +71,13 @@ impl Counts {
     /// Fills in what was counted since the last call.
     pub fn fill_in(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
         if let Some(tally) = &mut self.tally {
-            let sums = tally.read().into_values().map(|counts| counts.counted);
+            let read = tally.read();
+            let works = read.iter().filter_map(|(&pid, counts)| {
+                let work = work(&counts.counted)?;
+                Some((pid, (work, counts.stall_share.get())))
+            });
+            self.works = works.collect();
+            let sums = read.into_values().map(|counts| counts.counted);
             of_cores(&sum(sums), snapshot.interval_us, &mut snapshot.metrics);
             tally.follow(&busiest(tree));
             self.notes.append(&mut tally.take_notes());
@@ -81,10 +93,43 @@ impl Counts {
         }
     }
 
+    /// What each process executed, as counted in the last interval.
+    pub fn fill_in_work(&self, snapshot: &mut Snapshot) {
+        for state in &mut snapshot.processes {
+            state.work = match self.works.get(&state.pid.0) {
+                Some(&(work, stalled)) => {
+                    let cpu_ns = state.cpu_us.get().map(|cpu_us| cpu_us as f64 * 1e3);
+                    let stalled = stalled.zip(cpu_ns);
+                    let stall_ns = stalled.map(|(share, cpu_ns)| (share * cpu_ns) as u64);
+                    Evidence::estimated(Work { stall_ns, ..work }, BY_CORES)
+                }
+                None => Evidence::unknown(NO_WORK),
+            };
+        }
+    }
+
     /// Sentences that came up since the last call.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
+}
+
+/// What a process executed; `None` where the processor does not count operations, or not what memory served.
+/// Loads alone are counted on some (see the tables): stores and prefetches are missing in the bytes then, and
+/// what goes back to memory always is.
+fn work(counted: &Estimates) -> Option<Work> {
+    let value = |role| counted.get(&role).map(|estimate| estimate.value);
+    let lines = match [Role::LocalMemory, Role::RemoteMemory].map(value) {
+        [Some(local), Some(remote)] => local + remote,
+        _ => value(Role::Misses)?,
+    };
+    Some(Work {
+        instructions: value(Role::Instructions).unwrap_or(0.0) as u64,
+        flops: value(Role::Operations)? as u64,
+        read_bytes: (lines * LINE_BYTES) as u64,
+        written_bytes: None,
+        stall_ns: None,
+    })
 }
 
 /// The processes that used most CPU time since they were looked at last; all where they are few.
@@ -263,5 +308,21 @@ mod tests {
         of_nodes(&[traffic(&[0, 1], 6.4e9, 8e9)], &ratings, &mut together);
         assert!(!together.metrics.controller_imbalance.is_known());
         assert!(!together.metrics.memory_accesses_per_us.is_known());
+    }
+
+    #[test]
+    fn what_a_process_executed_comes_of_its_counts() {
+        let counted = estimates(&[
+            (Role::Instructions, 5e6),
+            (Role::Operations, 3e6),
+            (Role::LocalMemory, 1000.0),
+            (Role::RemoteMemory, 500.0),
+        ]);
+        let told = work(&counted).unwrap();
+        assert_eq!((told.flops, told.read_bytes), (3_000_000, 96_000));
+        let by_misses = estimates(&[(Role::Operations, 8.0), (Role::Misses, 2.0)]);
+        assert_eq!(work(&by_misses).unwrap().intensity(), Some(8.0 / 128.0));
+        assert_eq!(work(&estimates(&[(Role::Misses, 2.0)])), None);
+        assert_eq!(work(&estimates(&[(Role::Operations, 8.0)])), None);
     }
 }
