@@ -212,7 +212,7 @@ impl Engine {
             entry.scope.add_pending(snapshot, &mut pending);
         }
         let mut room = budget::room_pages(&self.config, snapshot, &pending);
-        let fast_pages = self.share_out_fast(snapshot, &room);
+        let fast_pages = self.share_out_fast(snapshot, &views, &room);
         self.arbiter.begin(&self.config, now_us, snapshot);
         let is_held = self.is_held || self.arbiter.is_exhausted();
         let runs = self.scopes.iter().map(|entry| entry.scope.run_count());
@@ -249,10 +249,15 @@ impl Engine {
     }
 
     /// What each scope may have of the fastest memory tier.
-    fn share_out_fast(&self, snapshot: &Snapshot, room: &[u64]) -> Vec<Option<u64>> {
-        let scopes = self.scopes.iter();
+    fn share_out_fast(
+        &self,
+        snapshot: &Snapshot,
+        views: &[Cow<'_, Snapshot>],
+        room: &[u64],
+    ) -> Vec<Option<u64>> {
+        let scopes = self.scopes.iter().zip(views);
         let uses: Vec<(Quota, Use)> = scopes
-            .map(|entry| (entry.scope.quota, entry.scope.fast_use))
+            .map(|(entry, view)| (entry.scope.quota, entry.scope.fast_use.with_resident(view)))
             .collect();
         if uses.iter().all(|(quota, _)| *quota == Quota::Unlimited) {
             return vec![None; uses.len()];
@@ -260,8 +265,14 @@ impl Engine {
         let tiers = Tiers::of(&snapshot.nodes);
         let held: u64 = uses.iter().map(|(_, used)| used.held_pages).sum();
         let free: u64 = tiers.nodes(0).map(|node| room[node]).sum();
-        let unseen = unseen_pages(snapshot, &tiers, &uses, held);
+        let unseen = unseen_pages(snapshot, &tiers, self.listed(), held);
         quota::share_out(held + unseen + free, &uses)
+    }
+
+    /// Pages of all scopes whose place was told.
+    fn listed(&self) -> u64 {
+        let scopes = self.scopes.iter();
+        scopes.map(|entry| entry.scope.fast_use.all_pages).sum()
     }
 
     /// Outcomes by the scope that asked; one that nobody waits for is told.
@@ -385,12 +396,11 @@ impl Engine {
 
 /// Pages of the programs that may be in the fastest tier and were not listed yet: until they are, what all
 /// scopes may have is not known, and a part of too little would send pages away that may stay.
-fn unseen_pages(snapshot: &Snapshot, tiers: &Tiers, uses: &[(Quota, Use)], held: u64) -> u64 {
+fn unseen_pages(snapshot: &Snapshot, tiers: &Tiers, listed: u64, held: u64) -> u64 {
     let resident = snapshot.processes.iter();
     let resident: u64 = resident
         .filter_map(|process| process.resident_pages.get())
         .sum();
-    let listed: u64 = uses.iter().map(|(_, used)| used.all_pages).sum();
     let unlisted = resident.saturating_sub(listed);
     // Pages that several processes map are resident in each, and are listed in none.
     if unlisted < resident / LISTED_PART {

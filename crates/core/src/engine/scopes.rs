@@ -674,15 +674,15 @@ fn what_was_not_listed_yet_counts_as_held_until_it_is() {
         ..ProcessState::of_test(Pid(1), SpaceId(1))
     }];
     let tiers = Tiers::of(&snapshot.nodes);
-    let unseen = |all_pages: u64, held_pages: u64| {
-        let used = Use {
-            held_pages,
-            all_pages,
-            working_pages: 0,
-        };
-        unseen_pages(&snapshot, &tiers, &[(Quota::Shares(1.0), used)], held_pages)
-    };
+    let unseen =
+        |all_pages: u64, held_pages: u64| unseen_pages(&snapshot, &tiers, all_pages, held_pages);
     assert_eq!(unseen(0, 0), 8_000);
+    // A scope is as large as its processes are, whatever was listed.
+    let known = Use {
+        all_pages: 100,
+        ..Use::default()
+    };
+    assert_eq!(known.with_resident(&snapshot).all_pages, 8_000);
     assert_eq!(unseen(3_000, 3_000), 5_000);
     // The fast tier has no more than 9,000 in use.
     assert_eq!(unseen(1_000, 3_000), 6_000);
