@@ -133,10 +133,10 @@ impl<'a> Tiers<'a> {
             .collect();
         let memory = self.memory(window);
         let mut queues_ns = vec![0.0; self.machine.nodes.len()];
-        flow::settle(&memory, &demands, &mut queues_ns, ROUNDS);
         let mut rate = 0.0;
-        for _ in 0..MEAN_ROUNDS {
-            let flow = flow::settle(&memory, &demands, &mut queues_ns, 1);
+        for round in 0..MEAN_ROUNDS {
+            let rounds = if round == 0 { ROUNDS } else { 1 };
+            let flow = flow::settle(&memory, &demands, &mut queues_ns, rounds);
             rate += flow.rates.iter().sum::<f64>() / f64::from(MEAN_ROUNDS);
         }
         rate / window.rate
