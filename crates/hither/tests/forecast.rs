@@ -203,6 +203,36 @@ fn stalls_that_were_not_recorded_make_a_range() {
 }
 
 #[test]
+fn every_recording_of_the_corpus_has_a_forecast_or_a_sentence() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings");
+    let machine = machine("spr-2s-cxl");
+    let mut count = 0;
+    for entry in std::fs::read_dir(fixtures).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.is_dir() {
+            continue;
+        }
+        count += 1;
+        let folder = folder.to_str().unwrap();
+        let told = output(&["forecast", folder, "--machine", &machine, "--json"]);
+        let errors = text(&told.stderr);
+        assert!(!errors.contains("panicked"), "{folder}: {errors}");
+        match told.status.code() {
+            Some(0) => {
+                let told: Value = serde_json::from_str(&text(&told.stdout)).unwrap();
+                for row in told["rows"].as_array().unwrap() {
+                    let [low, high] = ["speed_low", "speed_high"].map(|end| row[end].as_f64());
+                    assert!(low.unwrap() <= high.unwrap(), "{folder}: {row}");
+                }
+            }
+            Some(2) => assert!(errors.contains("; "), "{folder}: {errors}"),
+            status => panic!("{folder}: status {status:?}: {errors}"),
+        }
+    }
+    assert!(count >= 8);
+}
+
+#[test]
 fn what_cannot_be_forecast_is_refused() {
     let (_within, folder) = recorded(Some(0.6), 100);
     let folder = folder.to_str().unwrap();

@@ -2,7 +2,7 @@
 
 use super::super::data::Data;
 use super::super::{homes, working_set};
-use super::windows::Window;
+use super::windows::{LEAST_LATENCY_NS, Window};
 use super::{LEAST_SAMPLES, MOST_STALL, Missing, PAGE_BYTES, Question, STALL_ERROR};
 
 /// A refusal.
@@ -101,7 +101,7 @@ pub fn latency(data: &Data, windows: &[Window]) -> Result<(f64, &'static str), M
     let (sum, weight) = told.fold((0.0, 0.0), |sum, (ns, weight)| {
         (sum.0 + ns * weight, sum.1 + weight)
     });
-    if sum > 0.0 {
+    if sum >= LEAST_LATENCY_NS * weight && weight > 0.0 {
         return Ok((sum / weight, "samples"));
     }
     Err(missing(
@@ -140,14 +140,19 @@ pub fn stalls(
         ),
         (true, _, None) => (1.0, "not recorded: anything"),
     };
+    // At most all misses one after the other.
+    let waited_ns: f64 = windows
+        .iter()
+        .map(|w| w.rate * w.length_ns * w.latency_ns.unwrap_or(latency_ns))
+        .sum();
     let of = |window: &Window| {
         let share = match told.is_empty() {
             false => window.stall_share.unwrap_or(mean),
             true => 0.0,
         };
         let limit = match (told.is_empty(), cpus) {
-            // Each CPU waits for one miss at a time at most.
-            (true, Some(cpus)) => window.rate * window.latency_ns.unwrap_or(latency_ns) / cpus,
+            // Over the whole: which CPUs were busy when is not known.
+            (true, Some(cpus)) => waited_ns / (cpus * data.length_ns() as f64),
             _ => 1.0,
         };
         [share - error, (share + error).min(limit)].map(|share| share.clamp(0.0, MOST_STALL))

@@ -13,6 +13,9 @@ const MOST_WINDOWS: u64 = 64;
 /// Lines of traffic for each fill at most: beyond it others than the fills cause it.
 const MOST_LINES: f64 = 4.0;
 
+/// No memory answers sooner; what is below was not measured.
+pub const LEAST_LATENCY_NS: f64 = 1.0;
+
 /// A stretch of time in which the programs ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
@@ -119,7 +122,7 @@ impl Sums {
             until_ns,
             length_ns: self.length_ns,
             rate: self.fills / self.length_ns,
-            latency_ns: ratio(self.timed[1], self.timed[0]).filter(|&ns| ns > 0.0),
+            latency_ns: ratio(self.timed[1], self.timed[0]).filter(|&ns| ns >= LEAST_LATENCY_NS),
             stall_share: ratio(self.stalled[1], self.stalled[0]),
             bytes_per_fill: ratio(bytes, self.carried)
                 .map(|bytes| bytes.clamp(line, MOST_LINES * line)),
