@@ -19,8 +19,8 @@ pub struct Memory {
     pub idle_ns: Vec<Vec<f64>>,
     /// What each node's controller delivers, in GB/s (bytes per ns).
     pub capacity_gbs: Vec<f64>,
-    /// What load adds to latency.
-    pub curve: Curve,
+    /// What load adds to the latency of each node.
+    pub curves: Vec<Curve>,
 }
 
 /// CPUs of one node that use memory alike.
@@ -95,7 +95,7 @@ pub fn settle(memory: &Memory, demands: &[Demand], queues_ns: &mut [f64], rounds
             let queue_ns = *waiting_ns;
             let target = match load > 1.0 {
                 true => queue_ns * load + 10.0,
-                false => memory.curve.queueing_ns(load).max(queue_ns * 0.9),
+                false => memory.curves[home].queueing_ns(load).max(queue_ns * 0.9),
             };
             *waiting_ns = (1.0 - STEP) * queue_ns + STEP * target;
         }
@@ -111,11 +111,14 @@ mod tests {
         Memory {
             idle_ns: vec![vec![100.0, 150.0], vec![150.0, 100.0]],
             capacity_gbs: vec![4.0, 4.0],
-            curve: Curve {
-                a_ns: 0.0,
-                b_ns: 0.0,
-                n: 2.0,
-            },
+            curves: vec![
+                Curve {
+                    a_ns: 0.0,
+                    b_ns: 0.0,
+                    n: 2.0,
+                };
+                2
+            ],
         }
     }
 

@@ -63,6 +63,16 @@ pub enum Verb {
 }
 
 impl Command {
+    /// The targets and scopes that were named.
+    pub fn scopes(&self) -> &[String] {
+        &self.scopes
+    }
+
+    /// Is the answer wanted as JSON?
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Runs it.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod attach;
 mod bench;
 mod daemon;
 mod draw;
+mod forecast;
 mod generate;
 mod import;
 mod lab;
@@ -79,8 +80,7 @@ enum Command {
     Status(ask::Command),
     /// Ask the daemon what it decided, and why
     Explain(ask::Command),
-    /// Ask the daemon what better places of pages would bring
-    Forecast(ask::Command),
+    Forecast(forecast::Command),
     /// Have the daemon move nothing new
     Pause(ask::Command),
     /// Have the daemon move pages again
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         Command::Config(command) => command.run(),
         Command::Status(command) => command.run(ask::Verb::Status),
         Command::Explain(command) => command.run(ask::Verb::Explain),
-        Command::Forecast(command) => command.run(ask::Verb::Forecast),
+        Command::Forecast(command) => command.run(),
         Command::Pause(command) => command.run(ask::Verb::Pause),
         Command::Resume(command) => command.run(ask::Verb::Resume),
         Command::Undo(command) => command.run(ask::Verb::Undo),

@@ -5,6 +5,7 @@ mod cli;
 mod common;
 mod daemon;
 mod filereplicas;
+mod forecast;
 mod foreign;
 mod hwloc;
 mod imports;

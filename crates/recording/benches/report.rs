@@ -129,6 +129,7 @@ fn write(folder: &std::path::Path) {
                 accesses_per_us: Some(30.0),
                 instructions_per_us: Some(4000.0),
                 flops_per_us: Some(500.0),
+                stall_share: Some(0.5),
                 l3_mpki: Some(8.0),
                 sample_count: 166,
                 lost_count: 0,

@@ -123,6 +123,8 @@ rows! {
         instructions_per_us: Option<f64>,
         /// Floating-point operations of user mode per us over all CPUs.
         flops_per_us: Option<f64>,
+        /// Share of the CPU time in which CPUs waited for memory, 0..=1.
+        stall_share: Option<f64>,
         /// Last-level misses per 1000 instructions.
         l3_mpki: Option<f64>,
         /// Samples of watched processes.

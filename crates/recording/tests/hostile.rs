@@ -98,6 +98,7 @@ fn write(folder: &Path, rows: u64) {
             accesses_per_us: Some(number as f64),
             instructions_per_us: None,
             flops_per_us: None,
+            stall_share: None,
             l3_mpki: None,
             sample_count: number,
             lost_count: 0,

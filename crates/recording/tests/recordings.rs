@@ -85,6 +85,7 @@ fn record(folder: &Path) -> Vec<Sample> {
             accesses_per_us: Some(1e300),
             instructions_per_us: None,
             flops_per_us: None,
+            stall_share: None,
             l3_mpki: None,
             sample_count: 1,
             lost_count: u64::MAX,

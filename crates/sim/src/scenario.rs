@@ -172,11 +172,14 @@ pub fn machine(seed: u64, with_cpus: usize, without: usize) -> World {
         capacity_gbs: (0..count)
             .map(|home| if has_cpus(home) { 3.07 } else { 1.5 })
             .collect(),
-        curve: Curve {
-            a_ns: 20.0,
-            b_ns: 8.0,
-            n: 2.0,
-        },
+        curves: vec![
+            Curve {
+                a_ns: 20.0,
+                b_ns: 8.0,
+                n: 2.0,
+            };
+            count
+        ],
     };
     let nodes = (0..count).map(node).collect();
     World::new(seed, nodes, table(count, distance), memory)

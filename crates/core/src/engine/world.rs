@@ -163,11 +163,14 @@ impl World {
         let memory = Memory {
             idle_ns: (0..nodes).map(|user| idle_ns(user).collect()).collect(),
             capacity_gbs: vec![3.07; nodes],
-            curve: Curve {
-                a_ns: 20.0,
-                b_ns: 8.0,
-                n: 2.0,
-            },
+            curves: vec![
+                Curve {
+                    a_ns: 20.0,
+                    b_ns: 8.0,
+                    n: 2.0,
+                };
+                nodes
+            ],
         };
         let runs = |user: usize| self.alone.is_none_or(|alone| alone == user);
         let demand = |user: usize| Demand {

@@ -343,6 +343,11 @@ pub(crate) mod tests {
     }
 
     impl Access {
+        /// Makes its latency unknown.
+        pub fn forget_latency(&mut self) {
+            self.latency_ns = u32::MAX;
+        }
+
         /// Makes it a load.
         pub fn set_read(&mut self) {
             self.flags &= !WRITE;

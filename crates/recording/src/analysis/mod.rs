@@ -14,6 +14,7 @@
 //! | `homes` | where pages are, and from where to where they went |
 //! | `verdict` | what it comes to, and the one thing to try next |
 //! | `page` | one page, or a few: who uses which line of it, from which code |
+//! | `what_if` | what other sizes of fast memory, or another machine, would bring |
 //! | `zoom` | step by step from areas to pages to lines, until remedies are known |
 
 pub mod areas;
@@ -26,6 +27,7 @@ pub mod phases;
 pub mod sharing;
 pub mod use_of;
 pub mod verdict;
+pub mod what_if;
 pub mod working_set;
 pub mod written;
 pub mod zoom;

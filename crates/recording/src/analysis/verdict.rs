@@ -531,6 +531,7 @@ mod tests {
             accesses_per_us: Some(accesses_per_us),
             instructions_per_us: None,
             flops_per_us: None,
+            stall_share: None,
             l3_mpki: None,
             sample_count: 0,
             lost_count: 0,

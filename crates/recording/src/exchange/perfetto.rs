@@ -216,6 +216,7 @@ mod tests {
             accesses_per_us: None,
             instructions_per_us: None,
             flops_per_us: None,
+            stall_share: None,
             l3_mpki: None,
             sample_count: 0,
             lost_count: 0,

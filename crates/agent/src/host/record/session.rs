@@ -182,6 +182,7 @@ impl Session {
             accesses_per_us: metrics.memory_accesses_per_us.get(),
             instructions_per_us: metrics.instructions_per_us.get(),
             flops_per_us: metrics.flops_per_us.get(),
+            stall_share: metrics.stall_share.get(),
             l3_mpki: metrics.l3_mpki.get(),
             sample_count: seen.samples.len() as u64,
             lost_count: self.snapshot.samples_lost,

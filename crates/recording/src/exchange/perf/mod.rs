@@ -214,6 +214,7 @@ fn assemble(header: Header<'_>, read: Read) -> Imported {
         accesses_per_us: None,
         instructions_per_us: None,
         flops_per_us: None,
+        stall_share: None,
         l3_mpki: None,
         sample_count: imported.samples.len() as u64,
         lost_count: read.lost_count,
