@@ -1,0 +1,53 @@
+//! Workers: threads that answer the visits of one lane, pinned once.
+
+use crate::life::{self, Life};
+use crate::protocol::Desk;
+use crate::region::Shared;
+use std::cell::Cell;
+use std::io;
+use std::ptr::null;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+/// What a worker knows of itself.
+pub(crate) struct Worker<'a> {
+    pub(crate) desk: Desk<'a>,
+    pub(crate) region: *const Shared,
+    /// A child that is forked in a visit is no worker.
+    pub(crate) life: Life,
+}
+
+thread_local! {
+    /// The worker that this thread is; null in threads of the program.
+    static HERE: Cell<*const Worker<'static>> = const { Cell::new(null()) };
+}
+
+/// Calls `act` with the worker that the calling thread is, if it is one.
+#[inline]
+pub(crate) fn with_own<T>(act: impl FnOnce(Option<&Worker<'_>>) -> T) -> T {
+    // SAFETY: `work` sets it to what lives on its own stack frame, below everything that this thread runs
+    // until it sets it back.
+    act(unsafe { HERE.get().as_ref() })
+}
+
+/// The life of a worker's thread: until a stop is in its inbox.
+pub(crate) fn work(shared: &Arc<Shared>, lane: usize, told: &SyncSender<io::Result<()>>) {
+    let pinned = hither_linux::sys::stay_on(shared.domain.cpus());
+    let is_pinned = pinned.is_ok();
+    // Who made the region waits for it.
+    let _ = told.send(pinned);
+    if !is_pinned {
+        return;
+    }
+    let lane = &shared.lanes[lane];
+    let worker = Worker {
+        desk: Desk::new(&lane.inbox),
+        region: Arc::as_ptr(shared),
+        life: shared.life,
+    };
+    HERE.set((&raw const worker).cast());
+    life::note(Some(shared.life));
+    worker.desk.serve(None, lane.patience());
+    life::note(None);
+    HERE.set(null());
+}
