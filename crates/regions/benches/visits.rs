@@ -1,1 +1,232 @@
-fn main() {}
+//! What a visit costs, and when it pays: `cargo bench -p hither-regions`; with `-- WORD` only the parts whose names
+//! contain it.
+//!
+//! `cost`: medians of several runs of one caller and one worker, each on a CPU of its own, and beside it what it
+//! replaces: `sched_setaffinity` there and back, in the same run. The thesis's figures are printed for comparison; they
+//! are of one switch each, on processors of 2006 and 2010, and a visit there and back is two.
+//!
+//! `pays`: one thread that works on two regions in turns, in place and by visits to two CPUs, as the regions grow.
+//! Each CPU's own cache stands for a last-level cache here, so that two CPUs are enough.
+
+use hither_core::ids::CpuId;
+use hither_linux::sys::{self, EventAttribute, EventScope, event_flag};
+use hither_regions::{Config, Domain, Error, Region};
+use hither_workloads::random::Random;
+use std::fs::File;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const RUNS: usize = 9;
+/// One micro-scheduling action (thesis, section 2.5.1), in ns.
+const THESIS: [(&str, f64); 2] = [("Clovertown", 15_860.0), ("Westmere", 6_357.0)];
+
+/// Medians of ns, and of this thread's user-mode instructions where they can be counted, for each of `count`.
+fn median(counter: Option<&File>, count: u64, mut run: impl FnMut()) -> (f64, Option<f64>) {
+    let read =
+        || counter.and_then(|counter| sys::read_count(counter).ok().map(|count| count.value));
+    let middle = |mut all: Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied()
+    };
+    let (mut times, mut instructions) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let (start, before) = (Instant::now(), read());
+        for _ in 0..count {
+            run();
+        }
+        times.push(start.elapsed().as_nanos() as f64 / count as f64);
+        if let (Some(before), Some(after)) = (before, read()) {
+            instructions.push((after - before) as f64 / count as f64);
+        }
+    }
+    (middle(times).unwrap_or(0.0), middle(instructions))
+}
+
+fn on(cpu: CpuId) -> Result<Domain, Error> {
+    Domain::of_cpus([cpu])
+}
+
+fn cost(here: CpuId, there: CpuId, counter: Option<&File>) -> Result<(), Error> {
+    let stay = |cpu: CpuId| sys::stay_on(&[cpu].into_iter().collect()).expect("an allowed CPU");
+    stay(here);
+    let print = |name: &str, (ns, instructions): (f64, Option<f64>), base: f64| {
+        let counted = instructions.map_or("not measured".to_owned(), |count| format!("{count:.0}"));
+        println!("{name:<46} {ns:>9.0} ns {counted:>13} {:>8.1}", ns / base);
+    };
+    println!(
+        "{:<46} {:>12} {:>13} {:>8}",
+        "caller on one CPU", "time", "instructions*", "ratio"
+    );
+
+    // Spins for as long as the other side may need on a busy machine.
+    let patient = Config {
+        spin: Duration::from_millis(2),
+        ..Config::default()
+    };
+    let region = Region::with(on(there)?, &patient)?;
+    let awake = median(counter, 100_000, || {
+        black_box(region.run(|| black_box(1)));
+    });
+    let base = awake.0;
+    print("visit to a worker on another CPU, both awake", awake, base);
+    let counts = region.counts();
+    let asleep = median(counter, 50, || {
+        // Longer than the worker spins.
+        std::thread::sleep(Duration::from_millis(5));
+    });
+    let woken = median(counter, 50, || {
+        std::thread::sleep(Duration::from_millis(5));
+        region.run(|| black_box(1));
+    });
+    print(
+        "the same, the worker asleep",
+        (woken.0 - asleep.0, None),
+        base,
+    );
+
+    let usual = Region::new(on(there)?)?;
+    print(
+        "visit with the usual spin of 20 us",
+        median(counter, 20_000, || {
+            black_box(usual.run(|| black_box(1)));
+        }),
+        base,
+    );
+    let same = Region::new(on(here)?)?;
+    print(
+        "visit to a worker on the caller's CPU",
+        median(counter, 2_000, || {
+            black_box(same.run(|| black_box(1)));
+        }),
+        base,
+    );
+    let inside = region.run(|| {
+        median(None, 100_000, || {
+            black_box(region.run(|| black_box(1)));
+        })
+    });
+    print("visit in place (from a visit to the region)", inside, base);
+    let naive = median(counter, 500, || {
+        stay(there);
+        black_box(black_box(1));
+        stay(here);
+    });
+    print("sched_setaffinity there and back", naive, base);
+    for (machine, ns) in THESIS {
+        print(
+            &format!("thesis, one switch on {machine}"),
+            (ns, None),
+            base,
+        );
+    }
+    println!("* of the caller in user mode, its spins included");
+    println!(
+        "sleeps in {} awake visits: caller {}, worker {}",
+        counts.visits, counts.caller_sleeps, counts.worker_sleeps
+    );
+    Ok(())
+}
+
+/// Lines of a region in a random circle: each access waits for the one before.
+fn circle(bytes: usize, random: &mut Random) -> Vec<[u32; 16]> {
+    let lines = bytes / 64;
+    let mut order: Vec<u32> = (0..lines as u32).collect();
+    for index in (1..lines).rev() {
+        order.swap(index, random.below(index as u64 + 1) as usize);
+    }
+    let mut chain = vec![[0; 16]; lines];
+    for pair in 0..lines {
+        chain[order[pair] as usize][0] = order[(pair + 1) % lines];
+    }
+    chain
+}
+
+fn walk(chain: &[[u32; 16]], from: &mut u32, accesses: u32) {
+    for _ in 0..accesses {
+        *from = chain[*from as usize][0];
+    }
+}
+
+fn pays(here: CpuId, there: CpuId) -> Result<(), Error> {
+    sys::stay_on(&[here].into_iter().collect()).expect("an allowed CPU");
+    let patient = Config {
+        spin: Duration::from_millis(5),
+        ..Config::default()
+    };
+    let regions = [
+        Region::with(on(here)?, &patient)?,
+        Region::with(on(there)?, &patient)?,
+    ];
+    println!("\ntwo regions in turns: ns for each access, in place / by visits = gain");
+    print!("{:>14}", "KiB each");
+    let lengths = [1 << 10, 1 << 13, 1 << 16];
+    println!(
+        "{}",
+        lengths
+            .map(|length| format!("{:>26}", format!("{length} accesses")))
+            .concat()
+    );
+    let mut random = Random::new(7);
+    for kib in [256, 768, 1280, 1536, 1792, 3072, 6144] {
+        let chains = [
+            circle(kib << 10, &mut random),
+            circle(kib << 10, &mut random),
+        ];
+        print!("{kib:>14}");
+        for length in lengths {
+            let turns = (1 << 20) / u64::from(length);
+            let (mut at, mut turn) = ([0, 0], 0);
+            let mut one = |by_visits: bool| {
+                median(None, turns, || {
+                    let side = turn % 2;
+                    turn += 1;
+                    // The first region's thread is the caller: its visits run in place, as a program would have it.
+                    match by_visits && side == 1 {
+                        true => regions[1].run(|| walk(&chains[1], &mut at[1], length)),
+                        false => walk(&chains[side], &mut at[side], length),
+                    }
+                })
+                .0 / f64::from(length)
+            };
+            let (plain, visits) = (one(false), one(true));
+            print!(
+                "{:>26}",
+                format!("{plain:.1} / {visits:.1} = {:.2}", plain / visits)
+            );
+        }
+        println!();
+    }
+    Ok(())
+}
+
+/// Instructions of this thread in user mode, where the kernel and the processor count them.
+fn instructions() -> Option<File> {
+    /// `PERF_TYPE_HARDWARE` and `PERF_COUNT_HW_INSTRUCTIONS`.
+    const INSTRUCTIONS: (u32, u64) = (0, 1);
+    let flags = event_flag::EXCLUDE_KERNEL | event_flag::EXCLUDE_HYPERVISOR;
+    let attribute = EventAttribute::counted(INSTRUCTIONS.0, [INSTRUCTIONS.1, 0, 0], flags);
+    let counter = sys::open_event(&attribute, EventScope::Thread, None).ok()?;
+    sys::switch_event(&counter, true).ok()?;
+    Some(counter)
+}
+
+fn main() -> Result<(), Error> {
+    let word = std::env::args()
+        .skip(1)
+        .find(|word| !word.starts_with('-'))
+        .unwrap_or_default();
+    let cpus: Vec<CpuId> = sys::allowed_cpus()
+        .map(|cpus| cpus.iter().collect())
+        .unwrap_or_default();
+    let [here, there, ..] = cpus[..] else {
+        println!("one CPU only: nothing to hand over to");
+        return Ok(());
+    };
+    if "cost".contains(&word) {
+        cost(here, there, instructions().as_ref())?;
+    }
+    if "pays".contains(&word) {
+        pays(here, there)?;
+    }
+    Ok(())
+}
