@@ -3,9 +3,9 @@
 use crate::error::Error;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::CpuSet;
+use hither_linux::Root;
 use hither_linux::bind;
 use hither_linux::topology::Topology;
-use hither_linux::{Root, sys};
 use std::fmt;
 
 /// CPUs whose cache holds a region: usually those that share a last-level cache.
@@ -57,28 +57,19 @@ impl Domain {
         })
     }
 
-    /// These CPUs.
+    /// These CPUs. Whether they may be used is asked when a region is made: a thread that is bound to one CPU may make
+    /// regions on others.
     ///
     /// # Errors
-    /// There is none, or this thread may not run on one of them.
+    /// There is none.
     pub fn of_cpus(cpus: impl IntoIterator<Item = CpuId>) -> Result<Self, Error> {
         let cpus: CpuSet = cpus.into_iter().collect();
         if cpus.is_empty() {
             let text = "domain: the list of CPUs is empty: name one at least";
             return Err(Error::Invalid(text.to_owned()));
         }
-        let allowed = sys::allowed_cpus().map_err(Error::system("sched_getaffinity"))?;
-        let refused = cpus.difference(&allowed);
-        if !refused.is_empty() {
-            return Err(Error::Invalid(format!(
-                "domain: CPUs {refused} may not be used, CPUs {allowed} may: name some of these, or widen the cpuset \
-                 or affinity"
-            )));
-        }
-        Ok(Self {
-            name: format!("cpus:{cpus}"),
-            cpus,
-        })
+        let name = format!("cpus:{cpus}");
+        Ok(Self { name, cpus })
     }
 
     /// Its CPUs.

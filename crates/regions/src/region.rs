@@ -151,12 +151,20 @@ impl Region {
             .map_err(Error::system("no thread for a region: end some"))?;
         self.threads.push(thread);
         let cpus = self.shared.domain.cpus();
-        let what = || format!("a worker cannot be kept on CPUs {cpus}: name CPUs that it may use");
         let ended = |_| Err(std::io::ErrorKind::BrokenPipe.into());
-        pinned
-            .recv()
-            .unwrap_or_else(ended)
-            .map_err(Error::system(what()))
+        let granted = pinned.recv().unwrap_or_else(ended);
+        let what = || {
+            format!(
+                "region on {cpus}: a thread cannot be kept there: name CPUs that run, in the cpuset"
+            )
+        };
+        let missing = cpus.difference(&granted.map_err(Error::system(what()))?);
+        if !missing.is_empty() {
+            return Err(Error::Invalid(format!(
+                "region on {cpus}: CPUs {missing} are offline or outside the cpuset: leave them out"
+            )));
+        }
+        Ok(())
     }
 
     /// Its domain.

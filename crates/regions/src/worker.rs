@@ -3,6 +3,8 @@
 use crate::life::{self, Life};
 use crate::protocol::Desk;
 use crate::region::Shared;
+use hither_core::set::CpuSet;
+use hither_linux::sys;
 use std::cell::Cell;
 use std::io;
 use std::ptr::null;
@@ -30,12 +32,13 @@ pub(crate) fn with_own<T>(act: impl FnOnce(Option<&Worker<'_>>) -> T) -> T {
     act(unsafe { HERE.get().as_ref() })
 }
 
-/// The life of a worker's thread: until a stop is in its inbox.
-pub(crate) fn work(shared: &Arc<Shared>, lane: usize, told: &SyncSender<io::Result<()>>) {
-    let pinned = hither_linux::sys::stay_on(shared.domain.cpus());
-    let is_pinned = pinned.is_ok();
+/// The life of a worker's thread: until a stop is in its inbox. `told` gets the CPUs that the kernel keeps it on.
+pub(crate) fn work(shared: &Arc<Shared>, lane: usize, told: &SyncSender<io::Result<CpuSet>>) {
+    let wanted = shared.domain.cpus();
+    let granted = sys::stay_on(wanted).and_then(|()| sys::allowed_cpus());
+    let is_pinned = granted.as_ref().is_ok_and(|granted| granted == wanted);
     // Who made the region waits for it.
-    let _ = told.send(pinned);
+    let _ = told.send(granted);
     if !is_pinned {
         return;
     }

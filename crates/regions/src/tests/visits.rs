@@ -44,6 +44,23 @@ fn a_visit_runs_on_the_domain_and_borrows() {
     }
 }
 
+/// A bound thread makes regions elsewhere.
+#[test]
+fn a_bound_thread_visits_other_cpus() {
+    for cpu in cpus() {
+        for other in cpus() {
+            std::thread::spawn(move || {
+                sys::stay_on(&[cpu].into_iter().collect()).unwrap();
+                let region = Region::new(Domain::of_cpus([other]).unwrap()).unwrap();
+                let seen = region.run(|| sys::allowed_cpus().unwrap());
+                assert!(seen.contains(other) && seen.len() == 1);
+            })
+            .join()
+            .unwrap();
+        }
+    }
+}
+
 #[test]
 fn every_cache_of_the_machine_is_a_domain() {
     let caches = Domain::caches().unwrap();
@@ -64,11 +81,15 @@ fn what_has_no_meaning_is_refused_with_a_remedy() {
     let said = |error: Error| error.to_string();
     let none = said(Domain::of_cpus([]).unwrap_err());
     assert!(none.contains("name one"), "{none}");
-    let missing = said(Domain::of_cpus([CpuId(8191)]).unwrap_err());
-    assert!(
-        missing.contains("8191") && missing.contains("name some"),
-        "{missing}"
-    );
+    let some = [cpus()[0], CpuId(8191)];
+    for (list, word) in [(&some[..], "leave them out"), (&some[1..], "name CPUs")] {
+        let domain = Domain::of_cpus(list.iter().copied()).unwrap();
+        let missing = said(Region::new(domain).unwrap_err());
+        assert!(
+            missing.contains("8191") && missing.contains(word),
+            "{missing}"
+        );
+    }
     let node = said(Domain::of_node(hither_core::ids::NodeId(1023)).unwrap_err());
     assert!(node.contains("no node 1023"), "{node}");
     let memory = Domain::of_set("mem:0").map_or_else(said, |domain| domain.to_string());
