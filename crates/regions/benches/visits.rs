@@ -20,26 +20,56 @@ const RUNS: usize = 9;
 /// One micro-scheduling action (thesis, section 2.5.1), in ns.
 const THESIS: [(&str, f64); 2] = [("Clovertown", 15_860.0), ("Westmere", 6_357.0)];
 
-/// Medians of ns, and of this thread's user-mode instructions where they can be counted, for each of `count`.
-fn median(counter: Option<&File>, count: u64, mut run: impl FnMut()) -> (f64, Option<f64>) {
-    let read =
-        || counter.and_then(|counter| sys::read_count(counter).ok().map(|count| count.value));
-    let middle = |mut all: Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied()
-    };
-    let (mut times, mut instructions) = (Vec::new(), Vec::new());
-    for _ in 0..RUNS {
-        let (start, before) = (Instant::now(), read());
-        for _ in 0..count {
+/// Figures of many calls that are timed one by one, so that what another program took does not count in the middle.
+struct Timed {
+    /// In ns, less what the clock takes: a tenth of the calls took less, half of them, and the mean.
+    tenth: f64,
+    half: f64,
+    mean: f64,
+    /// Of this thread in user mode, for each call.
+    instructions: Option<f64>,
+}
+
+/// `before` is not timed.
+fn timed(counter: Option<&File>, count: usize, before: impl Fn(), mut run: impl FnMut()) -> Timed {
+    let clock = (0..1000).map(|_| {
+        let start = Instant::now();
+        start.elapsed()
+    });
+    let clock = clock.min().unwrap_or_default().as_nanos() as f64;
+    let read = || counter.and_then(|counter| sys::read_count(counter).ok());
+    let first = read();
+    let mut all: Vec<f64> = (0..count)
+        .map(|_| {
+            before();
+            let start = Instant::now();
             run();
-        }
-        times.push(start.elapsed().as_nanos() as f64 / count as f64);
-        if let (Some(before), Some(after)) = (before, read()) {
-            instructions.push((after - before) as f64 / count as f64);
-        }
+            start.elapsed().as_nanos() as f64 - clock
+        })
+        .collect();
+    let counted = first
+        .zip(read())
+        .map(|(first, last)| last.value - first.value);
+    all.sort_by(f64::total_cmp);
+    Timed {
+        tenth: all[count / 10],
+        half: all[count / 2],
+        mean: all.iter().sum::<f64>() / count as f64,
+        instructions: counted.map(|counted| counted as f64 / count as f64),
     }
-    (middle(times).unwrap_or(0.0), middle(instructions))
+}
+
+/// Median of ns for each of `count` calls together.
+fn median(count: u64, mut run: impl FnMut()) -> f64 {
+    let mut all: Vec<f64> = (0..RUNS)
+        .map(|_| {
+            let start = Instant::now();
+            (0..count).for_each(|_| run());
+            start.elapsed().as_nanos() as f64 / count as f64
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    all[RUNS / 2]
 }
 
 fn on(cpu: CpuId) -> Result<Domain, Error> {
@@ -49,76 +79,69 @@ fn on(cpu: CpuId) -> Result<Domain, Error> {
 fn cost(here: CpuId, there: CpuId, counter: Option<&File>) -> Result<(), Error> {
     let stay = |cpu: CpuId| sys::stay_on(&[cpu].into_iter().collect()).expect("an allowed CPU");
     stay(here);
-    let print = |name: &str, (ns, instructions): (f64, Option<f64>), base: f64| {
-        let counted = instructions.map_or("not measured".to_owned(), |count| format!("{count:.0}"));
-        println!("{name:<46} {ns:>9.0} ns {counted:>13} {:>8.1}", ns / base);
-    };
-    println!(
-        "{:<46} {:>12} {:>13} {:>8}",
-        "caller on one CPU", "time", "instructions*", "ratio"
-    );
-
+    let rest = || std::thread::sleep(Duration::from_millis(5));
     // Spins for as long as the other side may need on a busy machine.
     let patient = Config {
         spin: Duration::from_millis(2),
         ..Config::default()
     };
     let region = Region::with(on(there)?, &patient)?;
-    let awake = median(counter, 100_000, || {
+    let (usual, same) = (Region::new(on(there)?)?, Region::new(on(here)?)?);
+    let visit = |region: &Region| {
         black_box(region.run(|| black_box(1)));
-    });
-    let base = awake.0;
-    print("visit to a worker on another CPU, both awake", awake, base);
+    };
+    let awake = timed(counter, 400_000, || (), || visit(&region));
     let counts = region.counts();
-    let asleep = median(counter, 50, || {
-        // Longer than the worker spins.
-        std::thread::sleep(Duration::from_millis(5));
-    });
-    let woken = median(counter, 50, || {
-        std::thread::sleep(Duration::from_millis(5));
-        region.run(|| black_box(1));
-    });
-    print(
-        "the same, the worker asleep",
-        (woken.0 - asleep.0, None),
-        base,
+    let naive = timed(
+        counter,
+        2_000,
+        || (),
+        || {
+            stay(there);
+            black_box(1);
+            stay(here);
+        },
     );
-
-    let usual = Region::new(on(there)?)?;
-    print(
-        "visit with the usual spin of 20 us",
-        median(counter, 20_000, || {
-            black_box(usual.run(|| black_box(1)));
-        }),
-        base,
+    let rows = [
+        ("visit to another CPU, both awake", &awake),
+        (
+            "the same with the usual spin of 20 us",
+            &timed(counter, 100_000, || (), || visit(&usual)),
+        ),
+        (
+            "the same, the worker asleep",
+            &timed(counter, 200, rest, || visit(&usual)),
+        ),
+        (
+            "visit to a worker on the caller's CPU",
+            &timed(counter, 5_000, || (), || visit(&same)),
+        ),
+        ("sched_setaffinity there and back", &naive),
+    ];
+    println!(
+        "ns                                         a tenth       half       mean  half/visit  instructions*"
     );
-    let same = Region::new(on(here)?)?;
-    print(
-        "visit to a worker on the caller's CPU",
-        median(counter, 2_000, || {
-            black_box(same.run(|| black_box(1)));
-        }),
-        base,
-    );
-    let inside = region.run(|| {
-        median(None, 100_000, || {
-            black_box(region.run(|| black_box(1)));
-        })
-    });
-    print("visit in place (from a visit to the region)", inside, base);
-    let naive = median(counter, 500, || {
-        stay(there);
-        black_box(black_box(1));
-        stay(here);
-    });
-    print("sched_setaffinity there and back", naive, base);
-    for (machine, ns) in THESIS {
-        print(
-            &format!("thesis, one switch on {machine}"),
-            (ns, None),
-            base,
+    for (name, row) in rows {
+        let counted = row
+            .instructions
+            .map_or("not measured".to_owned(), |count| format!("{count:.0}"));
+        let ratio = row.half / awake.half;
+        println!(
+            "{name:<40} {:>9.0} {:>10.0} {:>10.0} {ratio:>11.2} {counted:>14}",
+            row.tenth, row.half, row.mean
         );
     }
+    for (machine, ns) in THESIS {
+        let ratio = ns / awake.half;
+        println!(
+            "{:<40} {:>9} {ns:>10.0} {:>10} {ratio:>11.2}",
+            format!("thesis, one switch, {machine}"),
+            "",
+            ""
+        );
+    }
+    let inside = region.run(|| median(100_000, || visit(&region)));
+    println!("visit in place, from a visit to the region: {inside:.1} ns");
     println!("* of the caller in user mode, its spins included");
     println!(
         "sleeps in {} awake visits: caller {}, worker {}",
@@ -177,7 +200,7 @@ fn pays(here: CpuId, there: CpuId) -> Result<(), Error> {
             let turns = (1 << 20) / u64::from(length);
             let (mut at, mut turn) = ([0, 0], 0);
             let mut one = |by_visits: bool| {
-                median(None, turns, || {
+                median(turns, || {
                     let side = turn % 2;
                     turn += 1;
                     // The first region's thread is the caller: its visits run in place, as a program would have it.
@@ -185,8 +208,7 @@ fn pays(here: CpuId, there: CpuId) -> Result<(), Error> {
                         true => regions[1].run(|| walk(&chains[1], &mut at[1], length)),
                         false => walk(&chains[side], &mut at[side], length),
                     }
-                })
-                .0 / f64::from(length)
+                }) / f64::from(length)
             };
             let (plain, visits) = (one(false), one(true));
             print!(
