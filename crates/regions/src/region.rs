@@ -5,11 +5,11 @@ use crate::error::Error;
 use crate::life::{self, Life};
 use crate::patience::{Patience, pauses};
 use crate::protocol::{Inbox, Visit};
-use crate::worker;
+use crate::worker::{self, Told};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -142,7 +142,8 @@ impl Region {
     }
 
     fn start(&mut self, lane: usize, stack_bytes: usize) -> Result<(), Error> {
-        let (told, pinned) = mpsc::sync_channel(1);
+        let told = Arc::new(Told::default());
+        let heard = Arc::clone(&told);
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new()
             .name("hither-region".to_owned())
@@ -151,8 +152,7 @@ impl Region {
             .map_err(Error::system("no thread for a region: end some"))?;
         self.threads.push(thread);
         let cpus = self.shared.domain.cpus();
-        let ended = |_| Err(std::io::ErrorKind::BrokenPipe.into());
-        let granted = pinned.recv().unwrap_or_else(ended);
+        let granted = heard.wait();
         let what = || {
             format!(
                 "region on {cpus}: a thread cannot be kept there: name CPUs that run, in the cpuset"

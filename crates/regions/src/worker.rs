@@ -8,8 +8,7 @@ use hither_linux::sys;
 use std::cell::Cell;
 use std::io;
 use std::ptr::null;
-use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// What a worker knows of itself.
 pub(crate) struct Worker<'a> {
@@ -32,13 +31,44 @@ pub(crate) fn with_own<T>(act: impl FnOnce(Option<&Worker<'_>>) -> T) -> T {
     act(unsafe { HERE.get().as_ref() })
 }
 
+/// The CPUs that the kernel keeps a worker on. (A channel of the standard library would leave memory with the thread
+/// that waits.)
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    granted: Mutex<Option<io::Result<CpuSet>>>,
+    is_there: Condvar,
+}
+
+impl Told {
+    fn tell(&self, granted: io::Result<CpuSet>) {
+        let mut place = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(granted);
+        self.is_there.notify_one();
+    }
+
+    pub(crate) fn wait(&self) -> io::Result<CpuSet> {
+        let mut place = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match place.take() {
+                Some(granted) => return granted,
+                None => {
+                    place = self
+                        .is_there
+                        .wait(place)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
+            }
+        }
+    }
+}
+
 /// The life of a worker's thread: until a stop is in its inbox. `told` gets the CPUs that the kernel keeps it on.
-pub(crate) fn work(shared: &Arc<Shared>, lane: usize, told: &SyncSender<io::Result<CpuSet>>) {
+pub(crate) fn work(shared: &Arc<Shared>, lane: usize, told: &Told) {
     let wanted = shared.domain.cpus();
     let granted = sys::stay_on(wanted).and_then(|()| sys::allowed_cpus());
     let is_pinned = granted.as_ref().is_ok_and(|granted| granted == wanted);
     // Who made the region waits for it.
-    let _ = told.send(granted);
+    told.tell(granted);
     if !is_pinned {
         return;
     }

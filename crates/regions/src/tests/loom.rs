@@ -3,7 +3,11 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p hither-regions --lib --target-dir target/loom`
 //!
-//! WEAKENINGS
+//! Each of these was tried, and is found: `Relaxed` instead of `Release` in `push`, instead of `Acquire` in `take` and in
+//! `has_arrived`; no wake; a wake where the inbox was empty instead of asleep; going to sleep by a swap; a worker that
+//! answers nobody while it waits; the visit changed after its push; `next` set after the exchange; taking by a load
+//! and a store. (A list that loses what was taken before is found by `order`, as it needs no other thread.) A lost wake
+//! is a deadlock, at which loom ends the whole test program.
 //!
 //! Closures and their results are cells in loom's sight, and so are the fields of visits; each region has a cell that
 //! its visits change without a lock. Loom fails a test where a cell is used by two threads at once, or by one that does
