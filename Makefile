@@ -41,7 +41,7 @@ help:
 	@echo 'make build     build everything, in release'
 	@echo 'make unit      tests that need no root, network or QEMU'
 	@echo 'make python    the Python wheel in a fresh environment: tests and examples (PyPI)'
-	@echo 'make model     the mover queues under model checkers: loom, shuttle'
+	@echo 'make model     mover queues, replicated arrays, visits under model checkers: loom, shuttle'
 	@echo 'make boot      tests that boot the emulated machine'
 	@echo 'make check     formatting, clippy, the rules of this repository'
 	@echo 'make bench     speed of the laboratory and of the mover queues'
@@ -100,7 +100,8 @@ python: setup
 model: MODEL := --config profile.release.package.hither-core.opt-level=0 --config profile.release.debug=false
 model: setup
 	@$(STEP) 'model: loom' $(IDLE) env RUSTFLAGS='--cfg loom' \
-		cargo test --quiet --release $(MODEL) --package hither-mover --package hither-replica --lib --target-dir target/loom
+		cargo test --quiet --release $(MODEL) --package hither-mover --package hither-regions \
+		--package hither-replica --lib --target-dir target/loom
 	@$(STEP) 'model: shuttle' $(IDLE) env RUSTFLAGS='--cfg shuttle' \
 		cargo test --quiet --release $(MODEL) --package hither-mover --lib --target-dir target/shuttle
 

@@ -10,12 +10,13 @@ use std::path::Path;
 pub const PATH: &str = "crates/capi/include/hither.h";
 
 /// The files that define the interface, in the order of the header.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "constants.rs",
     "types.rs",
     "calls.rs",
     "placement.rs",
     "replicated.rs",
+    "regions.rs",
     "opting.rs",
 ];
 

@@ -37,7 +37,7 @@
 // The structure is larger than the library knows, and what it does not know is not zero.
 #define HITHER_E2BIG -7
 
-// The handle names no open mover, replicated array or reader of this process.
+// The handle names no open mover, replicated array, reader or region of this process.
 #define HITHER_EBADF -9
 
 // This is a child after fork(): the mover belongs to the parent.
@@ -52,7 +52,8 @@
 // A pointer that must not be NULL is.
 #define HITHER_EFAULT -14
 
-// Somebody uses it: a request is submitted and not yet retrieved, an array has readers.
+// Somebody uses it: a request is submitted and not yet retrieved, an array has readers, a region
+// is visited.
 #define HITHER_EBUSY -16
 
 // An argument or a field of the request has no meaning.
@@ -663,6 +664,35 @@ int hither_replicated_read(int reader,
 // Returns 0. Errors: HITHER_EINVAL (it holds nothing), HITHER_EBADF, HITHER_EBUSY (another thread uses the
 // reader), HITHER_EFORK.
 int hither_replicated_done(int reader);
+
+// Makes a region: threads that are kept on the CPUs of a resource set, such as "domain:1", those that share the
+// second last-level cache, and that answer hither_region_run(). `workers` is how many; 0 is 1, which answers visits
+// one after another.
+//
+// Returns a number above 0 for the other calls. Errors: HITHER_EFAULT (set is NULL), HITHER_EINVAL (the set cannot be
+// read, names what is not there, or has no CPUs that may be used; more than 1024 workers), HITHER_EAGAIN (there are 1024
+// regions), HITHER_ENOMEM (no memory or thread), HITHER_EFORK.
+int hither_region_create(const char *set,
+                         uint32_t workers);
+
+// Has a thread of the region call `work` with `argument`, and returns when it has returned; `*result` is set to what it
+// returned, unless `result` is NULL. Makes no system call while both threads are awake. Within `work`, a call for the same
+// region runs in place, and one for another region lets this region's thread answer other callers meanwhile: a lock that
+// is held across such a call must not be taken by other visits to the same region.
+//
+// `work` must return: neither longjmp(), pthread_exit(), cancellation nor an exception of C++ may leave it. A child
+// that is forked in `work` must call exec or _exit() there.
+//
+// Returns 0. Errors: HITHER_EFAULT (work is NULL), HITHER_EBADF, HITHER_EFORK; `work` was not called then.
+int hither_region_run(int region,
+                      void *(*work)(void *argument),
+                      void *argument,
+                      void **result);
+
+// Ends a region and its threads.
+//
+// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (a thread is in hither_region_run() for it), HITHER_EFORK.
+int hither_region_destroy(int region);
 
 // Has the daemon leave this process alone until it ends, and the children that it makes from now on: no
 // page of theirs is moved. Pages that were moved stay where they are. Blocks until the daemon has answered,

@@ -17,7 +17,7 @@ pub const HITHER_EPERM: c_int = -1;
 pub const HITHER_ENOENT: c_int = -2;
 /// The structure is larger than the library knows, and what it does not know is not zero.
 pub const HITHER_E2BIG: c_int = -7;
-/// The handle names no open mover, replicated array or reader of this process.
+/// The handle names no open mover, replicated array, reader or region of this process.
 pub const HITHER_EBADF: c_int = -9;
 /// This is a child after fork(): the mover belongs to the parent.
 pub const HITHER_EFORK: c_int = -10;
@@ -27,7 +27,8 @@ pub const HITHER_EAGAIN: c_int = -11;
 pub const HITHER_ENOMEM: c_int = -12;
 /// A pointer that must not be NULL is.
 pub const HITHER_EFAULT: c_int = -14;
-/// Somebody uses it: a request is submitted and not yet retrieved, an array has readers.
+/// Somebody uses it: a request is submitted and not yet retrieved, an array has readers, a region
+/// is visited.
 pub const HITHER_EBUSY: c_int = -16;
 /// An argument or a field of the request has no meaning.
 pub const HITHER_EINVAL: c_int = -22;

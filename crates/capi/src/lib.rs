@@ -1,10 +1,10 @@
-//! libhither: memory and threads on resource sets, replicated arrays, and the asynchronous memory-move service,
-//! for C.
+//! libhither: memory and threads on resource sets, replicated arrays, visits to regions, and the asynchronous
+//! memory-move service, for C.
 //!
 //! The service is modelled on the user interface of memif (Lin and Liu, "memif: Towards Programming Heterogeneous
 //! Memory Asynchronously", ASPLOS 2016, section 4.1): a program written from the paper's figure 2
 //! compiles with its names changed. `include/hither.h` is made from [`constants`], [`types`] and
-//! the functions in [`calls`], [`placement`], [`replicated`] and [`opting`] (`cargo xtask gen`); the manual is in `docs/man`.
+//! the functions in [`calls`], [`placement`], [`replicated`], [`regions`] and [`opting`] (`cargo xtask gen`); the manual is in `docs/man`.
 //!
 //! What always holds, whatever a program passes:
 //! - A handle and a request are looked up before they are used; what is not found is an error.
@@ -24,6 +24,7 @@ mod lifetime;
 mod open;
 pub mod opting;
 pub mod placement;
+pub mod regions;
 mod registry;
 pub mod replicated;
 pub mod types;
@@ -32,5 +33,6 @@ pub use calls::*;
 pub use constants::*;
 pub use opting::*;
 pub use placement::*;
+pub use regions::*;
 pub use replicated::*;
 pub use types::{HitherConfig, HitherReplicatedConfig, HitherRequest, HitherResidency, HitherView};

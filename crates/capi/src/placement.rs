@@ -326,7 +326,7 @@ unsafe fn parsed<T: FromStr<Err = String>>(name: &str, pointer: *const c_char) -
 
 /// # Safety
 /// `pointer` is NULL or a text with a final zero.
-unsafe fn read(name: &str, pointer: *const c_char) -> Outcome<String> {
+pub(crate) unsafe fn read(name: &str, pointer: *const c_char) -> Outcome<String> {
     if pointer.is_null() {
         return missing(name);
     }

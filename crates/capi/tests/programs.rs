@@ -3,11 +3,12 @@
 use crate::common::{compile, compile_by, compiler, home, installed, run};
 use std::process::Command;
 
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 6] = [
     ("figure2", "10 of 10 regions moved"),
     ("replicate", "replication done by copy: 512 pages moved"),
     ("event_loop", "64 of 64 copies"),
     ("replicated", "4 of 4 threads saw whole epochs in order"),
+    ("regions", "128000 of 128000 keys counted"),
     ("place", "1024 of 1024 pages are in memory, 0 astray"),
 ];
 
@@ -93,6 +94,15 @@ fn replicated_arrays_refuse_every_misuse() {
     run(&mut Command::new(&program));
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let program = compile("tests/replicated.c", "replicated-sanitized", &flags);
+    run(&mut Command::new(&program));
+}
+
+#[test]
+fn regions_refuse_every_misuse() {
+    let program = compile("tests/regions.c", "regions-misuse", &[]);
+    run(&mut Command::new(&program));
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let program = compile("tests/regions.c", "regions-sanitized", &flags);
     run(&mut Command::new(&program));
 }
 
