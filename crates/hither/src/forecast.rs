@@ -26,6 +26,8 @@ const MOST_SIZES: usize = 64;
 /// beside the recorded run, with the range in which it is expected. The hottest memory is in the fast tier all
 /// the time, which is the best that a placement without moves can do.
 #[derive(Debug, clap::Args)]
+// The daemon's arguments have the group of this name.
+#[group(skip)]
 #[command(
     override_usage = "\
 hither forecast [TARGET]... [--json] [--socket PATH]

@@ -43,7 +43,8 @@ pub fn check_samples(data: &Data, windows: &[Window]) -> Result<(), Missing> {
     }
     Err(missing(
         "the recording does not tell how many memory fills there were (accesses_per_us of intervals)",
-        "record in the lab (`hither lab run -- hither record -- CMD`), or where a PMU counts fills (`hither topo --doctor`)",
+        "record in the lab (`hither lab run -- hither record -- CMD`), or where a PMU counts fills \
+         (`hither topo --doctor`)",
     ))
 }
 
@@ -106,7 +107,8 @@ pub fn latency(data: &Data, windows: &[Window]) -> Result<(f64, &'static str), M
     }
     Err(missing(
         "the recording does not tell what a memory access takes (latency_ns of intervals and of samples)",
-        "record in the lab (`hither lab run -- hither record -- CMD`), or where a PMU samples latencies (`hither topo --doctor`)",
+        "record in the lab (`hither lab run -- hither record -- CMD`), or where a PMU samples latencies \
+         (`hither topo --doctor`)",
     ))
 }
 
@@ -201,10 +203,18 @@ pub fn notes(
         ));
     }
     if question.recorded_on.is_none() {
-        notes.push("Computing takes the time that it took: the machine of the recording is not known (--recorded-on).".to_owned());
+        notes.push(
+            "Computing takes the time that it took: the machine of the recording is not known \
+             (--recorded-on)."
+                .to_owned(),
+        );
     }
     if !has_traffic {
-        notes.push("The bytes between memory and caches were not counted: one line for each fill is assumed, and nothing written back.".to_owned());
+        notes.push(
+            "The bytes between memory and caches were not counted: one line for each fill is assumed, \
+             and nothing written back."
+                .to_owned(),
+        );
     }
     notes
 }
