@@ -52,7 +52,12 @@ impl Patience {
     pub(crate) fn wait(&self, inbox: &Inbox) {
         let limit = self.limit.load(Ordering::Relaxed);
         let mut tries = limit;
-        if limit < self.longest && self.short.fetch_add(1, Ordering::Relaxed) % LEARN == 0 {
+        if limit < self.longest
+            && self
+                .short
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(LEARN)
+        {
             tries = self.longest;
         }
         for _ in 0..tries {
