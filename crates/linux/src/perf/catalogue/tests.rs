@@ -240,7 +240,7 @@ fn roles_that_another_tells_are_not_wanting() {
     assert_eq!(of("amd-milan"), [Role::MemoryStalls]);
     assert_eq!(
         of("arm-neoverse-n1"),
-        [Role::RemoteCache, Role::LinkTraffic]
+        [Role::RemoteCache, Role::Operations, Role::LinkTraffic]
     );
 }
 
