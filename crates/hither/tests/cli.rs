@@ -90,6 +90,9 @@ fn the_doctor_names_works_and_remedies() {
             "carrefour",
             "tiers",
             "tiers-paper",
+            "hydm",
+            "value",
+            "value-fair",
             "guard",
             "wrong-node"
         ]

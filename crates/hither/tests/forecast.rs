@@ -89,7 +89,7 @@ fn record(folder: &Path, stall_share: Option<f64>, samples: u64) {
         pid: 7,
         start: 0,
         node: 1,
-        bytes: 2 * PAGES << 12,
+        bytes: (2 * PAGES) << 12,
         asked_pages: None,
     };
     writer.add([resident]).unwrap();
@@ -129,7 +129,7 @@ fn the_curve_is_the_one_worked_by_hand() {
     assert!(told.status.success(), "{}", text(&told.stderr));
     let told: Value = serde_json::from_str(&text(&told.stdout)).unwrap();
     assert_eq!(told["schema"], "hither.forecast-recording/1");
-    assert_eq!(told["footprint_bytes"], 2 * PAGES << 12);
+    assert_eq!(told["footprint_bytes"], (2 * PAGES) << 12);
     // Fast memory takes 82 ns, slow memory 244 and the link's 38.
     near(&told["check_speed"], 1.0);
     near(&told["rows"][0]["speed"], 1.0);
