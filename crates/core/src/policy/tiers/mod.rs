@@ -104,8 +104,6 @@ pub struct Hot {
     period: f64,
     began_us: Option<u64>,
     has_told: bool,
-    /// There is a quota, and more than a tenth of the memory was not listed yet.
-    is_unlisted: bool,
 }
 
 /// What an access to each tier takes, and what that makes of heat.
@@ -453,12 +451,8 @@ impl Policy for Hot {
     }
 
     fn listing(&self) -> Listing {
-        // Memory that is never used is not seen by samples, and is the first to be demoted. Who keeps to a
-        // quota must know what there is.
-        match self.is_unlisted {
-            true => Listing::Fast,
-            false => Listing::Slow,
-        }
+        // Memory that is never used is not seen by samples, and is the first to be demoted.
+        Listing::Slow
     }
 
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
@@ -474,15 +468,6 @@ impl Policy for Hot {
             };
         }
         self.learn(snapshot, context, &tiers);
-        self.is_unlisted = context.fast_pages.is_some() && {
-            let processes = snapshot.processes.iter();
-            let resident: u64 = processes
-                .filter_map(|process| process.resident_pages.get())
-                .sum();
-            let held = self.heat.held();
-            let known: u64 = held.values().flatten().map(|&(_, pages)| pages).sum();
-            known * 10 < resident * 9
-        };
         if context.page_budget == 0 {
             return Proposal {
                 outlook: Outlook::Learning,
