@@ -146,7 +146,7 @@ trait Kernel: Sized + Sync {
 
 /// The arrays of a kernel, one after the other in one mapping.
 #[derive(Debug)]
-struct Words {
+pub struct Words {
     region: Region,
     len: usize,
 }

@@ -360,18 +360,8 @@ mod tests {
         };
         assert!(movers.submit(0, vec![request(1, 5), old]).is_empty());
         let process = ProcessState {
-            pid: Pid(1),
-            space: SpaceId(1),
-            parent: Pid(0),
-            user: 0,
-            group: None,
-            allowed_nodes: None,
-            opted_in: false,
             name: "test".to_owned(),
-            resident_pages: Evidence::unknown("test"),
-            cpu_us: Evidence::unknown("test"),
-            faults: Evidence::unknown("test"),
-            work: Evidence::unknown("test"),
+            ..ProcessState::unknown(Pid(1), SpaceId(1), "test")
         };
         movers.keep(&[process]);
         assert_eq!(sums(movers.collect(0)), [(2, 0, 7)]);

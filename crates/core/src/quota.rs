@@ -87,12 +87,8 @@ impl Use {
     /// page: a listing takes its time, and who is believed to be small gets little.
     #[must_use]
     pub fn with_resident(self, snapshot: &Snapshot) -> Self {
-        let processes = snapshot.processes.iter();
-        let resident: u64 = processes
-            .filter_map(|process| process.resident_pages.get())
-            .sum();
         Self {
-            all_pages: self.all_pages.max(resident),
+            all_pages: self.all_pages.max(snapshot.resident_pages()),
             ..self
         }
     }

@@ -446,24 +446,32 @@ pub struct ProcessState {
     pub work: Evidence<Work>,
 }
 
-#[cfg(test)]
 impl ProcessState {
-    /// One of which nothing else is known.
-    pub fn of_test(pid: Pid, space: SpaceId) -> Self {
-        let unknown = || Evidence::unknown("test");
+    /// One of which nothing else is known, for one reason.
+    #[must_use]
+    pub fn unknown(pid: Pid, space: SpaceId, why: &'static str) -> Self {
         Self {
             pid,
             space,
-            parent: Pid(1),
+            parent: Pid(0),
             user: 0,
             group: None,
             allowed_nodes: None,
             opted_in: false,
             name: String::new(),
-            resident_pages: unknown(),
-            cpu_us: unknown(),
-            faults: unknown(),
-            work: untold(),
+            resident_pages: Evidence::unknown(why),
+            cpu_us: Evidence::unknown(why),
+            faults: Evidence::unknown(why),
+            work: Evidence::unknown(why),
+        }
+    }
+
+    /// The same for tests, as a child of init.
+    #[cfg(test)]
+    pub fn of_test(pid: Pid, space: SpaceId) -> Self {
+        Self {
+            parent: Pid(1),
+            ..Self::unknown(pid, space, "test")
         }
     }
 }
@@ -523,6 +531,14 @@ impl Snapshot {
             processes: Vec::new(),
             own_cpu_us: Evidence::unknown(why),
         }
+    }
+
+    /// Base pages that all processes have in memory, as far as that is known.
+    #[must_use]
+    pub fn resident_pages(&self) -> u64 {
+        let processes = self.processes.iter();
+        let pages = processes.filter_map(|process| process.resident_pages.get());
+        pages.sum()
     }
 
     /// Position of a node.

@@ -15,6 +15,23 @@ const OTHER_TIER: f64 = 1.0 + 128.0 / 576.0;
 /// Samples from which a share of a part is told.
 const MIN_SAMPLES: u64 = 20;
 
+/// Memory of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes {
+    /// All of it.
+    pub total: u64,
+    /// Of that free.
+    pub free: u64,
+}
+
+impl Bytes {
+    /// In use.
+    #[must_use]
+    pub fn used(self) -> u64 {
+        self.total.saturating_sub(self.free)
+    }
+}
+
 /// Ranks of nodes by position: 0 is the fastest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tiers {
@@ -68,6 +85,16 @@ impl Tiers {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranks.is_empty()
+    }
+
+    /// Memory of the nodes of a rank.
+    #[must_use]
+    pub fn bytes(&self, snapshot: &Snapshot, rank: u32) -> Bytes {
+        let nodes = || self.nodes(rank).map(|node| &snapshot.nodes[node]);
+        Bytes {
+            total: nodes().map(|node| node.total_bytes).sum(),
+            free: nodes().map(|node| node.free_bytes).sum(),
+        }
     }
 
     /// Positions of the nodes of a rank.

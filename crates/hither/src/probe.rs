@@ -1,9 +1,12 @@
 //! `hither probe`: latency and bandwidth of the memory under it, and peak floating point, measured.
 
 mod alone;
+mod document;
 mod machine;
 mod report;
 mod roofline;
+
+pub use document::{read, without_roofline};
 
 use crate::output::{self, Files, Progress, show};
 use crate::terminal::Terminal;

@@ -92,6 +92,27 @@ pub struct SpaceCounts {
     pub write_backs: [u64; MAX_NODES],
 }
 
+impl SpaceCounts {
+    fn read(map: &SharedMap, number: usize) -> Self {
+        let mut words = [0; space::STRIDE / 8];
+        map.read_block(space::STRIDE * number, &mut words);
+        let at = |offset: usize| words[offset / 8];
+        let by_node = |offset: usize| std::array::from_fn(|node| at(offset + 8 * node));
+        Self {
+            page_table: at(space::PAGE_TABLE),
+            instructions: at(space::INSTRUCTIONS),
+            flops: at(space::FLOPS),
+            time_ns: at(space::TIME_NS),
+            stall_ns: at(space::STALL_NS),
+            vaddr: at(space::VADDR),
+            paddr: at(space::PADDR),
+            read_fills: by_node(space::READ_FILLS),
+            write_fills: by_node(space::WRITE_FILLS),
+            write_backs: by_node(space::WRITE_BACKS),
+        }
+    }
+}
+
 /// Traffic of a node since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTraffic {
@@ -429,7 +450,7 @@ impl Device {
         }
     }
 
-    /// Counters of each address space since boot.
+    /// Counters of each address space since boot, in an order that stays.
     ///
     /// # Errors
     /// They cannot be mapped.
@@ -442,27 +463,15 @@ impl Device {
                 self.spaces.get_or_init(|| map)
             }
         };
-        let count = self.map.read64(header::SPACE_COUNT);
-        Ok(
-            (0..(count as usize).min(layout::SPACES)).map(move |number| {
-                let mut words = [0; space::STRIDE / 8];
-                map.read_block(space::STRIDE * number, &mut words);
-                let at = |offset: usize| words[offset / 8];
-                let by_node = |offset: usize| std::array::from_fn(|node| at(offset + 8 * node));
-                SpaceCounts {
-                    page_table: at(space::PAGE_TABLE),
-                    instructions: at(space::INSTRUCTIONS),
-                    flops: at(space::FLOPS),
-                    time_ns: at(space::TIME_NS),
-                    stall_ns: at(space::STALL_NS),
-                    vaddr: at(space::VADDR),
-                    paddr: at(space::PADDR),
-                    read_fills: by_node(space::READ_FILLS),
-                    write_fills: by_node(space::WRITE_FILLS),
-                    write_backs: by_node(space::WRITE_BACKS),
-                }
-            }),
-        )
+        let count = self.map.read64(header::SPACE_COUNT) as usize;
+        Ok((0..count.min(layout::SPACES)).map(|number| SpaceCounts::read(map, number)))
+    }
+
+    /// Those of one that [`Device::spaces`] has told, by its place there.
+    #[must_use]
+    pub fn space(&self, number: usize) -> Option<SpaceCounts> {
+        let map = self.spaces.get().filter(|_| number < layout::SPACES)?;
+        Some(SpaceCounts::read(map, number))
     }
 
     /// Totals of a measuring window.

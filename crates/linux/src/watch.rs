@@ -27,6 +27,8 @@ const FREE_US: u64 = 500_000;
 const NO_WORK: &str =
     "floating-point operations and memory references of processes are not counted by this tracker";
 
+const DEVICE_CLOCK: &str = "opium counters of address spaces";
+
 /// Builds snapshots.
 pub struct Watch {
     root: Root,
@@ -35,10 +37,8 @@ pub struct Watch {
     snapshot: Snapshot,
     meminfo: Vec<Option<File>>,
     free_read_us: Option<u64>,
-    /// CPU time of this process at the end of the last interval.
-    own_cpu_ns: u64,
-    /// Does the tracker tell it?
-    is_own_clock_better: bool,
+    /// CPU time of this process at the end of the last interval in ns, and the clock that told it.
+    own_cpu: (u64, &'static str),
     others: Others,
     /// Lists pages that were not sampled, while they are wanted.
     residents: Option<Residents>,
@@ -68,6 +68,11 @@ pub fn empty_snapshot(topology: &Topology) -> Snapshot {
     }
 }
 
+/// CPU time of this process by the kernel's clock.
+fn own_cpu() -> (u64, &'static str) {
+    (sys::own_cpu_ns(), "CLOCK_PROCESS_CPUTIME_ID")
+}
+
 impl Watch {
     /// Watches these processes through a tracker.
     #[must_use]
@@ -91,8 +96,7 @@ impl Watch {
             snapshot: empty_snapshot(topology),
             meminfo,
             free_read_us: None,
-            own_cpu_ns: sys::own_cpu_ns(),
-            is_own_clock_better: false,
+            own_cpu: own_cpu(),
             others: Others::default(),
             residents: None,
         }
@@ -168,18 +172,14 @@ impl Watch {
             }
         }
         let better = self.tracker.own_cpu_ns();
-        let (own_cpu_ns, by) = match better {
-            Some(own_cpu_ns) => (own_cpu_ns, "opium counters of address spaces"),
-            None => (sys::own_cpu_ns(), "CLOCK_PROCESS_CPUTIME_ID"),
-        };
+        let (own_cpu_ns, clock) = better.map_or_else(own_cpu, |ns| (ns, DEVICE_CLOCK));
+        let (before_ns, before) = std::mem::replace(&mut self.own_cpu, (own_cpu_ns, clock));
         // The first reading of a clock is of all the time before.
-        let own_us = match better.is_some() == self.is_own_clock_better {
-            true => own_cpu_ns.saturating_sub(self.own_cpu_ns) / 1000,
+        let own_us = match clock == before {
+            true => own_cpu_ns.saturating_sub(before_ns) / 1000,
             false => 0,
         };
-        self.is_own_clock_better = better.is_some();
-        snapshot.own_cpu_us = Evidence::measured(own_us, by);
-        self.own_cpu_ns = own_cpu_ns;
+        snapshot.own_cpu_us = Evidence::measured(own_us, clock);
         // Estimates are made of samples of the watched; nobody else is in them.
         if snapshot.metrics.memory_accesses_per_us.is_measured() {
             let known_us = self.tree.cpu_us() + own_us;
@@ -266,21 +266,7 @@ impl Observer for Watch {
 }
 
 fn unnamed() -> ProcessState {
-    let none = || Evidence::unknown("not read yet");
-    ProcessState {
-        pid: Pid(0),
-        space: SpaceId(0),
-        parent: Pid(0),
-        user: 0,
-        group: None,
-        allowed_nodes: None,
-        opted_in: false,
-        name: String::new(),
-        resident_pages: none(),
-        cpu_us: none(),
-        faults: none(),
-        work: Evidence::unknown("not read yet"),
-    }
+    ProcessState::unknown(Pid(0), SpaceId(0), "not read yet")
 }
 
 /// The first lines of a node's `meminfo`: free memory and the page cache are among the first eleven.

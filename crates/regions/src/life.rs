@@ -1,18 +1,15 @@
 //! Whether this process is the one that made a region, or a child of it after `fork`.
 //!
-//! A child has no workers. It is told by a word that the kernel sets to 0 in it (`MADV_WIPEONFORK`, Linux 4.14): one
-//! load at each visit, where `getpid` would be a system call. The word holds the process's number in the line of
+//! A child has no workers. It is told by a word that the kernel sets to 0 in it ([`WipedOnce`]), at the price of one
+//! load at each visit. The word holds the process's number in the line of
 //! forks that made regions, so that a child makes its own and is still known as a child by those of its parent.
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use hither_linux::sys::WipedOnce;
 use std::io;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-const BYTES: usize = hither_core::snapshot::PAGE_BYTES as usize;
-
-/// The page with the word, never unmapped; null until the first region is made.
-static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// Made with the first region.
+static WORD: WipedOnce = WipedOnce::new();
 /// The last number that was given, which a child inherits.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
@@ -26,7 +23,7 @@ pub(crate) struct Life {
 impl Life {
     /// Of this process.
     pub(crate) fn here() -> io::Result<Self> {
-        let word = word()?;
+        let word = WORD.get_or_make(0)?;
         let seen = word.load(Ordering::Relaxed);
         if seen != 0 {
             return Ok(Self { word, number: seen });
@@ -72,32 +69,4 @@ fn lost() -> ! {
     // SAFETY: the kernel reads so many bytes of the text.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     std::process::abort();
-}
-
-fn word() -> io::Result<&'static AtomicU64> {
-    let mut page = PAGE.load(Ordering::Acquire);
-    if page.is_null() {
-        page = wiped_at_fork()?;
-        let kept = PAGE.compare_exchange(null_mut(), page, Ordering::AcqRel, Ordering::Acquire);
-        if let Err(first) = kept {
-            // SAFETY: another thread was first, so that nobody knows this page.
-            let _ = unsafe { munmap(page.cast(), BYTES) };
-            page = first;
-        }
-    }
-    // SAFETY: the page of `wiped_at_fork`, which is never unmapped once it is kept.
-    Ok(unsafe { &*page })
-}
-
-fn wiped_at_fork() -> io::Result<*mut AtomicU64> {
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    let page = unsafe { mmap_anonymous(null_mut(), BYTES, access, MapFlags::PRIVATE) }?;
-    // SAFETY: the page just mapped; the advice concerns children alone.
-    if let Err(error) = unsafe { madvise(page, BYTES, Advice::LinuxWipeOnFork) } {
-        // SAFETY: nobody knows the page.
-        let _ = unsafe { munmap(page, BYTES) };
-        return Err(error.into());
-    }
-    Ok(page.cast())
 }

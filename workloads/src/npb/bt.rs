@@ -20,7 +20,7 @@ use super::grid::{Grid, Line};
 use super::real::Real;
 use super::solve::{
     ADD_WORK, BLOCK, Block, FIELD_WORDS, Fields, LESS_PRODUCT_FLOPS, RIGHT_WORK, VALUES, Vector,
-    add, less_product, load_block, right_hand_side, small, store_block,
+    add, less_product, load_block, place, right_hand_side, small, store_block,
 };
 use super::table::Work;
 use super::{Kernel, Words};
@@ -55,11 +55,8 @@ impl Kernel for Bt {
     const NAME: &'static str = "bt";
 
     fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
-        let grid = Grid::of(bytes / (8 * POINT_WORDS), 1);
-        Ok(Self {
-            words: Words::new(grid.points() * POINT_WORDS, start)?,
-            grid,
-        })
+        let (grid, words) = place(bytes, POINT_WORDS, start)?;
+        Ok(Self { words, grid })
     }
 
     fn words(&self) -> &Words {

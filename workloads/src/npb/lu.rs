@@ -17,7 +17,7 @@ use super::grid::Grid;
 use super::real::Real;
 use super::solve::{
     ADD_WORK, BLOCK, Block, FIELD_WORDS, Fields, RIGHT_WORK, VALUES, Vector, add, load_block,
-    right_hand_side, small, store_block,
+    place, right_hand_side, small, store_block,
 };
 use super::table::Work;
 use super::{Kernel, Words};
@@ -45,11 +45,8 @@ impl Kernel for Lu {
     const NAME: &'static str = "lu";
 
     fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
-        let grid = Grid::of(bytes / (8 * POINT_WORDS), 1);
-        Ok(Self {
-            words: Words::new(grid.points() * POINT_WORDS, start)?,
-            grid,
-        })
+        let (grid, words) = place(bytes, POINT_WORDS, start)?;
+        Ok(Self { words, grid })
     }
 
     fn words(&self) -> &Words {

@@ -1,8 +1,11 @@
 //! What the three solvers of flow share: five values per point, their right-hand side, blocks of five by five.
 
+use super::Words;
 use super::grid::Grid;
 use super::real::{Real, fraction};
 use super::table::Work;
+use crate::cli::Failure;
+use crate::memory::Start;
 use crate::random::mix;
 use crate::team::Member;
 use std::sync::atomic::AtomicU64;
@@ -20,6 +23,13 @@ pub type Block<R> = [[R; VALUES]; VALUES];
 /// The operator of the right-hand side: the point and its six neighbours. For a steady field it is
 /// half the field, so that solutions stay around 1.
 const OPERATOR: [f64; 2] = [1.1, -0.1];
+
+/// The largest grid that fits, with so many words per point.
+pub fn place(bytes: usize, point_words: usize, start: Start) -> Result<(Grid, Words), Failure> {
+    let grid = Grid::of(bytes / (8 * point_words), 1);
+    let words = Words::new(grid.points() * point_words, start)?;
+    Ok((grid, words))
+}
 
 /// The arrays that every solver has, five values per point.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@
 use super::grid::{Grid, Line};
 use super::real::Real;
 use super::solve::{
-    ADD_WORK, FIELD_WORDS, Fields, RIGHT_WORK, VALUES, Vector, add, right_hand_side,
+    ADD_WORK, FIELD_WORDS, Fields, RIGHT_WORK, VALUES, Vector, add, place, right_hand_side,
 };
 use super::table::Work;
 use super::{Kernel, Words};
@@ -51,11 +51,8 @@ impl Kernel for Sp {
     const NAME: &'static str = "sp";
 
     fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
-        let grid = Grid::of(bytes / (8 * POINT_WORDS), 1);
-        Ok(Self {
-            words: Words::new(grid.points() * POINT_WORDS, start)?,
-            grid,
-        })
+        let (grid, words) = place(bytes, POINT_WORDS, start)?;
+        Ok(Self { words, grid })
     }
 
     fn words(&self) -> &Words {

@@ -397,18 +397,12 @@ impl Engine {
 /// Pages of the programs that may be in the fastest tier and were not listed yet: until they are, what all
 /// scopes may have is not known, and a part of too little would send pages away that may stay.
 fn unseen_pages(snapshot: &Snapshot, tiers: &Tiers, listed: u64, held: u64) -> u64 {
-    let resident = snapshot.processes.iter();
-    let resident: u64 = resident
-        .filter_map(|process| process.resident_pages.get())
-        .sum();
+    let resident = snapshot.resident_pages();
     let unlisted = resident.saturating_sub(listed);
     // Pages that several processes map are resident in each, and are listed in none.
     if unlisted < resident / LISTED_PART {
         return 0;
     }
-    let nodes = tiers.nodes(0).map(|node| &snapshot.nodes[node]);
-    let used: u64 = nodes
-        .map(|node| node.total_bytes.saturating_sub(node.free_bytes) / PAGE_BYTES)
-        .sum();
-    unlisted.min(used.saturating_sub(held))
+    let fast = tiers.bytes(snapshot, 0);
+    unlisted.min((fast.used() / PAGE_BYTES).saturating_sub(held))
 }

@@ -65,18 +65,8 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         utilisation: Evidence::unknown("test"),
     };
     let process = |pid: Pid| ProcessState {
-        pid,
-        space: SpaceId(1),
-        parent: Pid(1),
-        user: 0,
-        group: None,
-        allowed_nodes: None,
-        opted_in: false,
         name: "puppet".into(),
-        resident_pages: Evidence::unknown("test"),
-        cpu_us: Evidence::unknown("test"),
-        faults: Evidence::unknown("test"),
-        work: Evidence::unknown("test"),
+        ..ProcessState::of_test(pid, SpaceId(1))
     };
     let page = |(pid, page): (Pid, u64)| PageStats {
         pid,

@@ -214,18 +214,9 @@ mod tests {
             utilisation: Evidence::measured(0.5, "test"),
         };
         let process = |pid: i32, cpu_us: u64| ProcessState {
-            pid: Pid(pid),
-            space: SpaceId(pid as u32),
-            parent: Pid(1),
-            user: 0,
-            group: None,
-            allowed_nodes: None,
-            opted_in: false,
             name: "test".to_owned(),
-            resident_pages: Evidence::unknown("test"),
             cpu_us: Evidence::measured(cpu_us, "test"),
-            faults: Evidence::unknown("test"),
-            work: Evidence::unknown("test"),
+            ..ProcessState::of_test(Pid(pid), SpaceId(pid as u32))
         };
         // Process 1 is local with 30 samples; process 2 has 10 of 40 samples local.
         let page = |pid: i32, page: u64, home: u32, counts: &[u32]| PageStats {

@@ -270,18 +270,11 @@ impl World {
             pages,
             own_cpu_us: Evidence::unknown("test"),
             processes: vec![ProcessState {
-                pid: self.pid,
-                space: self.space,
                 parent: Pid(1),
-                user: 0,
-                group: None,
                 allowed_nodes: self.allowed.clone(),
-                opted_in: false,
                 name: "world".into(),
                 resident_pages: Evidence::measured(self.homes.len() as u64, "the world"),
-                cpu_us: Evidence::unknown("not modelled"),
-                faults: Evidence::unknown("not modelled"),
-                work: Evidence::unknown("not modelled"),
+                ..ProcessState::unknown(self.pid, self.space, "not modelled")
             }],
         }
     }

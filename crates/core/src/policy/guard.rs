@@ -244,12 +244,9 @@ impl Policy for Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ledger::Ledger;
     use crate::ids::{NodeId, Pid, SpaceId};
-    use crate::plan::Sampling;
-    use crate::policy::random::Random;
+    use crate::policy::asked;
     use crate::snapshot::{Evidence, NodeCounts, NodeState, PageStats, ProcessState, Rated};
-    use std::collections::BTreeSet;
 
     const MIB: u64 = 1 << 20;
     const PID: Pid = Pid(4);
@@ -313,21 +310,7 @@ mod tests {
                 ..ProcessState::of_test(PID, SpaceId(1))
             }];
             let room = self.free.map(|mib| mib * MIB / PAGE_BYTES);
-            let mut context = Context {
-                now_us: self.now_us,
-                random: &mut Random::new(1),
-                page_budget: 1 << 20,
-                room_pages: &room,
-                ledger: &Ledger::new(),
-                sampling: Sampling::Off,
-                switched_off: &[],
-                proven: &BTreeSet::new(),
-                unjudged_pages: 0,
-                fast_pages: None,
-                declared: &crate::declared::Declared::default(),
-                move_ns: None,
-            };
-            self.guard.decide(&snapshot, &mut context)
+            asked(&mut self.guard, &snapshot, &room, |_| ())
         }
     }
 

@@ -81,7 +81,17 @@ pub struct Context<'a> {
     pub move_ns: Option<f64>,
 }
 
+/// Time that a move takes for each base page before any was measured, in ns. 5 us: `move_pages` in batches
+/// takes 1 to 5 us.
+const UNMEASURED_MOVE_NS: f64 = 5000.0;
+
 impl Context<'_> {
+    /// Time that a move takes for each base page in ns, as those of the scope took; a guess before any.
+    #[must_use]
+    pub fn page_move_ns(&self) -> f64 {
+        self.move_ns.unwrap_or(UNMEASURED_MOVE_NS)
+    }
+
     /// May this mechanism be used now?
     #[must_use]
     pub fn allows(&self, mechanism: Mechanism) -> bool {
@@ -253,6 +263,33 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
 #[must_use]
 pub fn moving_unit(page: u64, huge: bool) -> u64 {
     if huge { page & !(HUGE_PAGES - 1) } else { page }
+}
+
+/// What a policy of a test says of a snapshot: with room for so many pages on each node, and nothing else in its
+/// way but what `change` puts there.
+#[cfg(test)]
+pub(crate) fn asked(
+    policy: &mut dyn Policy,
+    snapshot: &Snapshot,
+    room_pages: &[u64],
+    change: impl FnOnce(&mut Context<'_>),
+) -> Proposal {
+    let mut context = Context {
+        now_us: snapshot.now_us,
+        random: &mut Random::new(1),
+        page_budget: 1 << 20,
+        room_pages,
+        ledger: &Ledger::new(),
+        sampling: Sampling::Off,
+        switched_off: &[],
+        proven: &BTreeSet::new(),
+        unjudged_pages: 0,
+        fast_pages: None,
+        declared: &Declared::default(),
+        move_ns: None,
+    };
+    change(&mut context);
+    policy.decide(snapshot, &mut context)
 }
 
 #[cfg(test)]

@@ -3,14 +3,12 @@
 
 use super::document::Part;
 use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
-use anyhow::{Context, anyhow, bail};
-use hither_core::foreign::Foreign;
+use crate::probe;
+use anyhow::bail;
 use hither_recording::analysis::verdict::Overall;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Largest file of ceilings that is read.
-const MOST_BYTES: u64 = 16 << 20;
 /// What the run is compared with.
 const MEMORY: &str = "local memory";
 
@@ -35,18 +33,8 @@ impl Roofline {
     /// The file cannot be read, is no such document or has no roofline; the recording has no
     /// floating-point operations.
     pub fn read(path: &Path, overall: &Overall) -> anyhow::Result<Self> {
-        let name = path.shown();
-        let remedy = "give what `hither probe --json FILE` wrote";
-        let text = hither_files::read_named(path, MOST_BYTES)
-            .with_context(|| format!("--roofline {name}: {remedy}"))?;
-        let probe: Value = serde_json::from_slice(&text)
-            .with_context(|| format!("--roofline {name}: it is no JSON; {remedy}"))?;
-        if probe["schema"] != "hither.probe/1" {
-            bail!("--roofline {name}: it is no hither.probe/1; {remedy}");
-        }
-        let ceiling = ceiling(&probe).ok_or_else(|| {
-            anyhow!("--roofline {name}: it has no roofline; measure peak and reading: {remedy}")
-        })?;
+        let probe = probe::read("--roofline", path)?;
+        let ceiling = ceiling(&probe).ok_or_else(|| probe::without_roofline("--roofline", path))?;
         let place = overall.flops_per_us.zip(overall.flops_per_byte());
         let Some((flops_per_us, flops_per_byte)) = place.filter(|&(flops, _)| flops > 0.0) else {
             bail!(

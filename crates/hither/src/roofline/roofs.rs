@@ -1,14 +1,10 @@
 //! What each memory allows: from the figures of `hither probe`.
 
 use crate::draw::Ceiling;
-use anyhow::{Context, bail};
-use hither_core::foreign::Foreign;
+use crate::probe;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Largest file of figures that is read.
-const MOST_BYTES: u64 = 16 << 20;
 
 /// What all CPUs together can do with the memory of each node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,18 +19,9 @@ impl Roofs {
     /// # Errors
     /// The file cannot be read, or has no roofline.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let name = path.shown();
-        let remedy = "give what `hither probe --json FILE` wrote";
-        let text = hither_files::read_named(path, MOST_BYTES)
-            .with_context(|| format!("--probe {name}: {remedy}"))?;
-        let probe: Value = serde_json::from_slice(&text)
-            .with_context(|| format!("--probe {name}: it is no JSON; {remedy}"))?;
-        if probe["schema"] != "hither.probe/1" {
-            bail!("--probe {name}: it is no hither.probe/1; {remedy}");
-        }
-        let roofs = Self::of(&probe);
+        let roofs = Self::of(&probe::read("--probe", path)?);
         if roofs.memories.is_empty() {
-            bail!("--probe {name}: it has no roofline; measure peak and reading: {remedy}");
+            return Err(probe::without_roofline("--probe", path));
         }
         Ok(roofs)
     }

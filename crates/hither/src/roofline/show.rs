@@ -335,18 +335,12 @@ pub mod tests {
     /// Two programs of one second: one of 0.25 operations a byte, one of 8, and one that did nothing.
     pub fn seen() -> Seen {
         let process = |pid: i32, name: &str, work: Work| ProcessState {
-            pid: Pid(pid),
-            space: SpaceId(1),
             parent: Pid(1),
-            user: 0,
-            group: None,
-            allowed_nodes: None,
-            opted_in: false,
             name: name.to_owned(),
             resident_pages: Evidence::measured(512, "test"),
             cpu_us: Evidence::measured(1_000_000, "test"),
-            faults: Evidence::unknown("test"),
             work: Evidence::measured(work, "test"),
+            ..ProcessState::unknown(Pid(pid), SpaceId(1), "test")
         };
         let work = |flops: u64, bytes: u64| Work {
             instructions: 1,

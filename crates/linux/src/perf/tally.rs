@@ -13,7 +13,7 @@ use hither_core::snapshot::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is counted of each process, as far as the machine has it.
-const ROLES: [Role; 9] = [
+const ROLES: [Role; 8] = [
     Role::Instructions,
     Role::Cycles,
     Role::MemoryStalls,
@@ -22,7 +22,6 @@ const ROLES: [Role; 9] = [
     Role::RemoteCache,
     Role::Misses,
     Role::Remote,
-    Role::Operations,
 ];
 
 /// What was counted of a process in an interval.
@@ -99,6 +98,8 @@ pub struct Tally {
     /// Processes that could not be counted; they are not tried again.
     refused: BTreeSet<i32>,
     notes: Vec<String>,
+    /// Roles that are counted.
+    roles: Vec<Role>,
 }
 
 impl Tally {
@@ -111,6 +112,16 @@ impl Tally {
             open: BTreeMap::new(),
             refused: BTreeSet::new(),
             notes: Vec::new(),
+            roles: ROLES.to_vec(),
+        }
+    }
+
+    /// Counts floating-point operations as well, from now on: up to five more events, so that all of them take
+    /// turns on counters.
+    pub fn count_operations(&mut self) {
+        if !self.roles.contains(&Role::Operations) {
+            self.roles.push(Role::Operations);
+            self.open.clear();
         }
     }
 
@@ -122,7 +133,7 @@ impl Tally {
             if self.open.contains_key(&pid) || self.refused.contains(&pid) {
                 continue;
             }
-            let opened = Counters::of_process(&self.root, &self.catalogue, pid, &ROLES)
+            let opened = Counters::of_process(&self.root, &self.catalogue, pid, &self.roles)
                 .and_then(|mut counters| counters.switch(true).map(|()| counters));
             match opened {
                 Ok(counters) => drop(self.open.insert(pid, counters)),

@@ -22,6 +22,7 @@ mod statics;
 mod thread;
 mod userfault;
 mod window;
+mod wiped;
 
 pub use area::{Area, discard, fill, is_resident};
 pub use events::{Arrived, Signals, Timer, Waiter, Wake, stop_here};
@@ -59,6 +60,7 @@ pub use thread::{
 };
 pub use userfault::{FaultEvent, Progress, Userfault, feature};
 pub use window::{FileWindow, may_tell_cached};
+pub use wiped::{WipedOnce, WipedWord};
 
 use std::io;
 

@@ -79,8 +79,8 @@ pub trait Tracker {
         None
     }
 
-    /// Whether it is counted from now on what each process executes. Trackers that cannot ignore it.
-    fn count_work(&mut self, _on: bool) {}
+    /// It is counted from now on what each process executes. Trackers that cannot ignore it.
+    fn count_work(&mut self) {}
 
     /// Fills in what each process of the snapshot executed since the last call, where that is counted.
     fn fill_in_work(&mut self, _tree: &Tree, _snapshot: &mut Snapshot) {}

@@ -587,8 +587,8 @@ impl Tracker for OpiumTracker {
         self.own.cpu_ns(&self.device)
     }
 
-    fn count_work(&mut self, on: bool) {
-        self.works = on.then(|| Works::new(&self.device));
+    fn count_work(&mut self) {
+        self.works = Some(Works::new(&self.device));
     }
 
     fn fill_in_work(&mut self, tree: &Tree, snapshot: &mut Snapshot) {

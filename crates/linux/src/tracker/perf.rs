@@ -429,8 +429,9 @@ impl Tracker for PerfTracker {
         }
     }
 
-    fn count_work(&mut self, on: bool) {
-        self.counts_work = on;
+    fn count_work(&mut self) {
+        self.counts_work = true;
+        self.counts.count_work();
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {

@@ -259,7 +259,9 @@ fn open(
         match (entry.open)(here) {
             Err(why) => reasons.push(format!("tracker {}: {why}", entry.name)),
             Ok(mut tracker) => {
-                tracker.count_work(needs.contains(&EvidenceKind::ProgramWork));
+                if needs.contains(&EvidenceKind::ProgramWork) {
+                    tracker.count_work();
+                }
                 return Ok(tracker);
             }
         }

@@ -17,7 +17,7 @@
 //! not selected, as the regression has nothing to go by. The paper judges no result but by V, and knows no cost
 //! of its own: neither does this ([`Policy::follows_paper`]).
 
-use super::{Moves, Places};
+use super::{Moves, Places, follow};
 use crate::ids::{Pid, SpaceId};
 use crate::plan::{Listing, Mechanism};
 use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
@@ -96,36 +96,34 @@ fn ahead(values: &[f64]) -> f64 {
 impl Hydm {
     /// Algorithm 2.
     fn monitor(&mut self, snapshot: &Snapshot) {
-        let lives = |pid: &Pid| snapshot.processes.iter().any(|process| process.pid == *pid);
-        self.programs.retain(|pid, _| lives(pid));
-        for process in &snapshot.processes {
-            let Some(work) = process.work.get() else {
-                continue;
-            };
-            let fresh = || Program {
-                space: process.space,
-                windows: VecDeque::new(),
-                stand: Stand::Slow,
-            };
-            let program = self.programs.entry(process.pid).or_insert_with(fresh);
-            if program.space != process.space {
-                *program = fresh();
-            }
-            let window = Window {
-                flops: work.flops as f64,
-                bytes: work.bytes() as f64,
-                faults: process.faults.get().unwrap_or(0) as f64,
-                time_us: snapshot.interval_us as f64,
-            };
-            if program.windows.len() == WINDOWS {
-                program.windows.pop_front();
-            }
-            program.windows.push_back(window);
-            if let Stand::Fast { windows, best, .. } = &mut program.stand {
-                *windows += 1;
-                *best = best.max(window.flops_per_us());
-            }
-        }
+        let fresh = |space| Program {
+            space,
+            windows: VecDeque::new(),
+            stand: Stand::Slow,
+        };
+        let programs = &mut self.programs;
+        follow(
+            programs,
+            snapshot,
+            |program| program.space,
+            fresh,
+            |program, process, work| {
+                let window = Window {
+                    flops: work.flops as f64,
+                    bytes: work.bytes() as f64,
+                    faults: process.faults.get().unwrap_or(0) as f64,
+                    time_us: snapshot.interval_us as f64,
+                };
+                if program.windows.len() == WINDOWS {
+                    program.windows.pop_front();
+                }
+                program.windows.push_back(window);
+                if let Stand::Fast { windows, best, .. } = &mut program.stand {
+                    *windows += 1;
+                    *best = best.max(window.flops_per_us());
+                }
+            },
+        );
     }
 
     /// Algorithm 3: the program with the lowest intensity one window ahead, and that.
@@ -161,9 +159,7 @@ impl Hydm {
         let Some((chosen, intensity)) = self.select() else {
             return;
         };
-        let fast = || tiers.nodes(0).map(|node| &snapshot.nodes[node]);
-        let total: u64 = fast().map(|node| node.total_bytes).sum();
-        let free: u64 = fast().map(|node| node.free_bytes).sum();
+        let fast = tiers.bytes(snapshot, 0);
         // What is on its way there counts as being there.
         let coming = self
             .programs
@@ -175,8 +171,8 @@ impl Hydm {
             .and_then(|process| process.resident_pages.get())
             .unwrap_or(0);
         let new = own.saturating_sub(self.places.held(chosen).fast);
-        let then = total.saturating_sub(free) + (coming + new) * PAGE_BYTES;
-        if then as f64 <= THRESHOLD * total as f64 {
+        let then = fast.used() + (coming + new) * PAGE_BYTES;
+        if then as f64 <= THRESHOLD * fast.total as f64 {
             if let Some(program) = self.programs.get_mut(&chosen) {
                 let before = program.windows.iter().map(Window::flops_per_us);
                 program.stand = Stand::Fast {

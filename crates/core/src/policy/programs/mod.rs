@@ -7,11 +7,12 @@ mod model;
 pub mod value;
 
 use super::heat::Heat;
+use super::tiers::nearest_with_room;
 use super::units::for_each_unit;
 use super::{Context, ProposedMove};
-use crate::ids::Pid;
+use crate::ids::{Pid, SpaceId};
 use crate::plan::Mechanism;
-use crate::snapshot::{Snapshot, base_pages};
+use crate::snapshot::{ProcessState, Snapshot, Work, base_pages};
 use crate::tiers::Tiers;
 use std::collections::BTreeMap;
 
@@ -56,6 +57,30 @@ impl Places {
     /// Pages of a program, as far as they were listed.
     fn held(&self, pid: Pid) -> Held {
         self.held.get(&pid).copied().unwrap_or_default()
+    }
+}
+
+/// Visits each program of the interval of which it is told what it executed. Those that have ended are forgotten,
+/// and one with another life of its memory begins anew.
+fn follow<T>(
+    programs: &mut BTreeMap<Pid, T>,
+    snapshot: &Snapshot,
+    space_of: impl Fn(&T) -> SpaceId,
+    fresh: impl Fn(SpaceId) -> T,
+    mut visit: impl FnMut(&mut T, &ProcessState, Work),
+) {
+    let lives = |pid: &Pid| snapshot.processes.iter().any(|process| process.pid == *pid);
+    programs.retain(|pid, _| lives(pid));
+    for process in &snapshot.processes {
+        let Some(work) = process.work.get() else {
+            continue;
+        };
+        let begun = || fresh(process.space);
+        let program = programs.entry(process.pid).or_insert_with(begun);
+        if space_of(program) != process.space {
+            *program = begun();
+        }
+        visit(program, process, work);
     }
 }
 
@@ -108,17 +133,11 @@ impl<'a> Moves<'a> {
             {
                 return;
             }
-            let with_room = (0..nodes.len()).filter(|&node| {
-                (self.tiers.rank(node) == 0) == is_up
-                    && nodes[node].total_bytes > 0
-                    && self.room[node] >= pages
+            let targets = (0..nodes.len()).filter(|&node| {
+                (self.tiers.rank(node) == 0) == is_up && nodes[node].total_bytes > 0
             });
-            let distance = |to: usize| {
-                let row = self.snapshot.distances.get(page.home);
-                row.and_then(|row| row.get(to)).copied().unwrap_or(u32::MAX)
-            };
-            let best = with_room.min_by_key(|&to| (distance(to), u64::MAX - self.room[to]));
-            let (Some(to), Some(from)) = (best, nodes.get(page.home)) else {
+            let to = nearest_with_room(self.snapshot, page.home, targets, &self.room, pages);
+            let (Some(to), Some(from)) = (to, nodes.get(page.home)) else {
                 return;
             };
             self.room[to] -= pages;
@@ -139,14 +158,9 @@ impl<'a> Moves<'a> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::engine::ledger::Ledger;
-    use crate::ids::{NodeId, SpaceId};
-    use crate::plan::Sampling;
-    use crate::policy::random::Random;
-    use crate::policy::{Policy, Proposal};
-    use crate::snapshot::{
-        Evidence, NodeCounts, NodeState, PageStats, ProcessState, Rated, Snapshot, Work,
-    };
+    use crate::ids::NodeId;
+    use crate::policy::{Policy, Proposal, asked};
+    use crate::snapshot::{Evidence, NodeCounts, NodeState, PageStats, Rated};
     use std::collections::BTreeSet;
 
     /// A program of the tests: its pages, all on one node, and what it does in an interval.
@@ -271,23 +285,7 @@ pub(super) mod tests {
             self.now_us += 100_000;
             let snapshot = self.snapshot();
             let room = [1 << 28, self.fast_pages - self.used()];
-            policy.decide(
-                &snapshot,
-                &mut Context {
-                    now_us: self.now_us,
-                    random: &mut Random::new(1),
-                    page_budget: 1 << 20,
-                    room_pages: &room,
-                    ledger: &Ledger::new(),
-                    sampling: Sampling::Off,
-                    switched_off: &[],
-                    proven: &BTreeSet::new(),
-                    unjudged_pages: 0,
-                    fast_pages: None,
-                    declared: &crate::declared::Declared::default(),
-                    move_ns: None,
-                },
-            )
+            asked(policy, &snapshot, &room, |_| ())
         }
 
         /// Programs with memory in the fast tier.

@@ -6,6 +6,8 @@
 //! that follow change what is asked, so that they are solved for together. A memory that is asked for more
 //! than it carries answers so much later that it is not.
 
+use crate::machine::Curve;
+
 /// Rounds in which the speeds settle, each by half.
 const ROUNDS: usize = 30;
 /// Utilisation up to which the curve of latencies counts; beyond it capacity does.
@@ -23,13 +25,19 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Latency in ns at so many bytes a us. The curve is that of measured memories (Mess data, see
-    /// [`crate::timing`]), in parts of the latency at rest.
+    /// That of measured memories (Mess data, see [`crate::timing`]), in parts of the latency at rest.
+    fn curve(&self) -> Curve {
+        Curve {
+            a_ns: 0.4 * self.idle_ns,
+            b_ns: 0.0085 * self.idle_ns,
+            n: 4.0,
+        }
+    }
+
+    /// Latency in ns at so many bytes a us.
     fn latency_ns(&self, asked: f64) -> f64 {
         let asked = (asked + self.others) / self.capacity;
-        let used = asked.clamp(0.0, MOST_USE);
-        let waiting = 0.4 * used + 0.0085 * used.powi(4) / (1.0 - used);
-        self.idle_ns * (1.0 + waiting) * (asked / MOST_USE).max(1.0)
+        (self.idle_ns + self.curve().queueing_ns(asked)) * (asked / MOST_USE).max(1.0)
     }
 }
 

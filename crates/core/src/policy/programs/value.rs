@@ -7,7 +7,7 @@
 //! judged by the efficacy loop as everywhere.
 
 use super::model::{Demand, Memory, Model, Objective};
-use super::{Moves, Places};
+use super::{Moves, Places, follow};
 use crate::ids::{Pid, SpaceId};
 use crate::plan::{Listing, Mechanism};
 use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
@@ -31,8 +31,6 @@ const HYSTERESIS: f64 = 0.02;
 /// Time in which a move is to be paid back, in us. 10 s: a program is expected to run as long again as it has,
 /// and this is the least that is worth the trouble.
 const HORIZON_US: f64 = 10_000_000.0;
-/// Time that a move takes for each base page before any was measured, in ns.
-const UNMEASURED_MOVE_NS: f64 = 5000.0;
 /// Share of the fast tier that is left free.
 const RESERVE: f64 = 0.04;
 /// A program below so many pages is not looked at: 1 MiB.
@@ -72,40 +70,38 @@ impl Value {
     }
 
     fn learn(&mut self, snapshot: &Snapshot) {
-        let lives = |pid: &Pid| snapshot.processes.iter().any(|process| process.pid == *pid);
-        self.programs.retain(|pid, _| lives(pid));
         let interval_us = snapshot.interval_us.max(1) as f64;
         let weight = (interval_us / SMOOTHED_US).min(1.0);
-        for process in &snapshot.processes {
-            let Some(work) = process.work.get() else {
-                continue;
-            };
-            let fresh = || Program {
-                space: process.space,
-                looks: 0,
-                bytes: 0.0,
-                stalled: 0.0,
-                pages: 0,
-                target: 0.0,
-            };
-            let program = self.programs.entry(process.pid).or_insert_with(fresh);
-            if program.space != process.space {
-                *program = fresh();
-            }
-            program.looks += 1;
-            let weight = weight.max(1.0 / f64::from(program.looks));
-            let cpu_us = process.cpu_us.get().unwrap_or(0) as f64;
-            let bytes = work.bytes() as f64 / interval_us;
-            // Of CPU time that is told in steps, as much as the waiting is at least.
-            let waited_us = work.stall_ns.unwrap_or(0) as f64 / 1e3;
-            let stalled = match cpu_us.max(waited_us) {
-                busy if busy > 0.0 => waited_us / busy,
-                _ => 0.0,
-            };
-            program.bytes += weight * (bytes - program.bytes);
-            program.stalled += weight * (stalled - program.stalled);
-            program.pages = process.resident_pages.get().unwrap_or(0);
-        }
+        let fresh = |space| Program {
+            space,
+            looks: 0,
+            bytes: 0.0,
+            stalled: 0.0,
+            pages: 0,
+            target: 0.0,
+        };
+        let programs = &mut self.programs;
+        follow(
+            programs,
+            snapshot,
+            |program| program.space,
+            fresh,
+            |program, process, work| {
+                program.looks += 1;
+                let weight = weight.max(1.0 / f64::from(program.looks));
+                let cpu_us = process.cpu_us.get().unwrap_or(0) as f64;
+                let bytes = work.bytes() as f64 / interval_us;
+                // Of CPU time that is told in steps, as much as the waiting is at least.
+                let waited_us = work.stall_ns.unwrap_or(0) as f64 / 1e3;
+                let stalled = match cpu_us.max(waited_us) {
+                    busy if busy > 0.0 => waited_us / busy,
+                    _ => 0.0,
+                };
+                program.bytes += weight * (bytes - program.bytes);
+                program.stalled += weight * (stalled - program.stalled);
+                program.pages = process.resident_pages.get().unwrap_or(0);
+            },
+        );
     }
 
     /// The two tiers under their loads, and the programs that count, in order.
@@ -171,12 +167,10 @@ impl Value {
         let Some((model, pids)) = self.model(snapshot, tiers) else {
             return Err("value: latency and bandwidth of the tiers are not known (no HMAT)");
         };
-        let fast = || tiers.nodes(0).map(|node| &snapshot.nodes[node]);
-        let total: u64 = fast().map(|node| node.total_bytes).sum();
-        let free: u64 = fast().map(|node| node.free_bytes).sum();
+        let fast = tiers.bytes(snapshot, 0);
         let held: u64 = pids.iter().map(|&pid| self.places.held(pid).fast).sum();
-        let usable = (free / PAGE_BYTES + held)
-            .saturating_sub((RESERVE * total as f64) as u64 / PAGE_BYTES)
+        let usable = (fast.free / PAGE_BYTES + held)
+            .saturating_sub((RESERVE * fast.total as f64) as u64 / PAGE_BYTES)
             .min(context.fast_pages.unwrap_or(u64::MAX));
         let now: Vec<f64> = pids.iter().map(|pid| self.programs[pid].target).collect();
         let best = model.best(usable, self.objective);
@@ -194,7 +188,7 @@ impl Value {
             (best[index] - program.fast).abs() * program.pages as f64
         };
         let moved: f64 = model.programs.iter().enumerate().map(moved).sum();
-        let move_us = moved * context.move_ns.unwrap_or(UNMEASURED_MOVE_NS) / 1e3;
+        let move_us = moved * context.page_move_ns() / 1e3;
         let is_over = now
             .iter()
             .zip(&model.programs)

@@ -37,6 +37,7 @@ use crate::quota::Quota;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;
 use hinted::Hinted;
+pub(super) use places::nearest_with_room;
 use places::{Border, Ladder};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -53,9 +54,6 @@ pub fn keeps(policy: &str, quota: Quota) -> bool {
 /// Time that an access saves in faster memory where no latency is known, in ns. 100 ns: memory on CXL
 /// answers 100 to 280 ns later than the socket's own (Tigon's summary of measured devices).
 const UNRATED_NS: f64 = 100.0;
-/// Time that a move takes for each base page before any was measured, in ns. 5 us: `move_pages` in batches
-/// takes 1 to 5 us.
-const UNMEASURED_MOVE_NS: f64 = 5000.0;
 
 /// The thresholds.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,7 +194,7 @@ impl Hot {
         Worth {
             saved_ns,
             accesses: (self.period > 0.0).then_some(self.period * horizon),
-            move_ns: context.move_ns.unwrap_or(UNMEASURED_MOVE_NS),
+            move_ns: context.page_move_ns(),
         }
     }
 

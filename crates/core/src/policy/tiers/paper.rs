@@ -215,14 +215,12 @@ impl Policy for Paper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ledger::Ledger;
     use crate::ids::NodeId;
     use crate::plan::Sampling;
-    use crate::policy::random::Random;
+    use crate::policy::asked;
     use crate::snapshot::{
         Evidence, GlobalMetrics, NodeCounts, NodeState, PageStats, ProcessState, Rated,
     };
-    use std::collections::BTreeSet;
 
     /// A process whose memory is on two nodes, 0 the faster.
     struct World {
@@ -293,21 +291,9 @@ mod tests {
                 }],
                 own_cpu_us: Evidence::unknown("test"),
             };
-            let mut context = Context {
-                now_us: self.now_us,
-                random: &mut Random::new(1),
-                page_budget: 1 << 20,
-                room_pages: &self.room,
-                ledger: &Ledger::new(),
-                sampling: Sampling::Full,
-                switched_off: &[],
-                proven: &BTreeSet::new(),
-                unjudged_pages: 0,
-                fast_pages: None,
-                declared: &crate::declared::Declared::default(),
-                move_ns: None,
-            };
-            let proposal = self.policy.decide(&snapshot, &mut context);
+            let proposal = asked(&mut self.policy, &snapshot, &self.room, |context| {
+                context.sampling = Sampling::Full;
+            });
             let (mut up, mut down) = (0, 0);
             for order in &proposal.moves {
                 self.homes[order.page as usize] = order.to.0;

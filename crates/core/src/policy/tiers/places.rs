@@ -192,18 +192,26 @@ impl<'a> Ladder<'a> {
     pub fn place(&mut self, page: &Judged, rank: u32) -> Option<(NodeId, NodeId)> {
         let pages = base_pages(page.huge);
         let nodes = &self.snapshot.nodes;
-        let distance = |to: usize| {
-            let row = self.snapshot.distances.get(page.home);
-            row.and_then(|row| row.get(to)).copied().unwrap_or(u32::MAX)
-        };
-        let with_room = self
-            .tiers
-            .nodes(rank)
-            .filter(|&node| self.room[node] >= pages);
-        let to = with_room.min_by_key(|&node| (distance(node), u64::MAX - self.room[node]))?;
+        let targets = self.tiers.nodes(rank);
+        let to = nearest_with_room(self.snapshot, page.home, targets, &self.room, pages)?;
         self.room[to] -= pages;
         Some((nodes.get(page.home)?.id, nodes[to].id))
     }
+}
+
+/// Of the targets with room for so many base pages, the node nearest to where a page is; of several the one with
+/// most room.
+pub(in crate::policy) fn nearest_with_room(
+    snapshot: &Snapshot,
+    home: usize,
+    targets: impl Iterator<Item = usize>,
+    room: &[u64],
+    pages: u64,
+) -> Option<usize> {
+    let row = snapshot.distances.get(home);
+    let distance = |to: usize| row.and_then(|row| row.get(to)).copied().unwrap_or(u32::MAX);
+    let with_room = targets.filter(|&to| room[to] >= pages);
+    with_room.min_by_key(|&to| (distance(to), u64::MAX - room[to]))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::declared::{Declared, Hint};
 use crate::engine::ledger::Ledger;
 use crate::ids::{NodeId, SpaceId};
 use crate::plan::Sampling;
+use crate::policy::asked;
 use crate::policy::random::Random;
 use crate::snapshot::{
     Evidence, GlobalMetrics, NodeCounts, NodeState, PageStats, ProcessState, Rated,
@@ -275,25 +276,16 @@ fn one_tier_is_said_once_and_nothing_is_done() {
     let proposal = town.step(10, within(0, 64));
     assert!(proposal.notes.is_empty());
     let mut policy = Hot::default();
-    let ledger = Ledger::new();
     let snapshot = Snapshot::of_nodes(vec![town.node(0)], "test");
-    let mut context = Context {
-        now_us: 1,
-        random: &mut Random::new(1),
-        page_budget: 10,
-        room_pages: &[10],
-        ledger: &ledger,
-        sampling: Sampling::Full,
-        switched_off: &[],
-        proven: &BTreeSet::new(),
-        unjudged_pages: 0,
-        fast_pages: None,
-        declared: &Declared::default(),
-        move_ns: None,
+    let mut look = || {
+        asked(&mut policy, &snapshot, &[10], |context| {
+            context.page_budget = 10;
+            context.sampling = Sampling::Full;
+        })
     };
-    let first = policy.decide(&snapshot, &mut context);
+    let first = look();
     assert_eq!((first.outlook, first.notes.len()), (Outlook::Shut, 1));
-    assert!(policy.decide(&snapshot, &mut context).notes.is_empty());
+    assert!(look().notes.is_empty());
 }
 
 #[test]

@@ -141,10 +141,26 @@ struct Asked<'a> {
 
 /// How a process maps sampled pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Match {
+pub(super) enum Match {
     No,
     Shared,
     Alone,
+}
+
+impl Match {
+    /// Of a page that was seen in this frame; `None` where the page map does not tell it.
+    pub(super) fn of(map: &Pagemap, page: u64, frame: u64, bytes: &mut Vec<u8>) -> Option<Self> {
+        let mut entry = [0];
+        let Ok(1) = map.read(page, &mut entry, bytes) else {
+            return None;
+        };
+        let is_there = pagemap::frame(entry[0]) == Some(frame);
+        Some(match (is_there, pagemap::is_exclusive(entry[0])) {
+            (false, _) => Self::No,
+            (true, true) => Self::Alone,
+            (true, false) => Self::Shared,
+        })
+    }
 }
 
 impl Asked<'_> {
@@ -174,29 +190,17 @@ impl Asked<'_> {
         let mut found = Match::No;
         for &(page, frame) in self.pages {
             self.reads += 1;
-            let Some(entry) = self.entry(map, page) else {
-                if self.entry(map, 0).is_none() {
+            match Match::of(map, page, frame, self.bytes) {
+                None if Match::of(map, 0, 0, self.bytes).is_none() => {
                     self.void.push(process.pid);
                     return Match::No;
                 }
-                continue;
-            };
-            if pagemap::frame(entry) == Some(frame) {
-                if pagemap::is_exclusive(entry) {
-                    return Match::Alone;
-                }
-                found = Match::Shared;
+                Some(Match::Alone) => return Match::Alone,
+                Some(Match::Shared) => found = Match::Shared,
+                Some(Match::No) | None => {}
             }
         }
         found
-    }
-
-    fn entry(&mut self, map: &Pagemap, page: u64) -> Option<u64> {
-        let mut entry = [0];
-        match map.read(page, &mut entry, self.bytes) {
-            Ok(1) => Some(entry[0]),
-            _ => None,
-        }
     }
 }
 

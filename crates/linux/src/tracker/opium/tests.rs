@@ -602,23 +602,17 @@ fn each_process_is_told_what_its_address_space_executed() {
     let process = &tree.processes()[0];
     let mut snapshot = empty_snapshot(&topology);
     snapshot.processes = vec![hither_core::snapshot::ProcessState {
-        pid: hither_core::ids::Pid(50),
-        space: hither_core::ids::SpaceId(process.incarnation),
         parent: hither_core::ids::Pid(1),
-        user: 0,
-        group: None,
-        allowed_nodes: None,
-        opted_in: false,
-        name: String::new(),
-        resident_pages: Evidence::unknown("test"),
-        cpu_us: Evidence::unknown("test"),
-        faults: Evidence::unknown("test"),
-        work: Evidence::unknown("test"),
+        ..hither_core::snapshot::ProcessState::unknown(
+            hither_core::ids::Pid(50),
+            hither_core::ids::SpaceId(process.incarnation),
+            "test",
+        )
     }];
     // Nobody asked.
     tracker.fill_in_work(&tree, &mut snapshot);
     assert!(!snapshot.processes[0].work.is_known());
-    tracker.count_work(true);
+    tracker.count_work();
     for number in [0, 1] {
         put(number, space::FLOPS, 2500);
         put(number, space::INSTRUCTIONS, 9000);

@@ -8,8 +8,8 @@
 //! Properties: a page table that is told of for the first time begins at zero, unless it was there before
 //! watching began. One whose page moved since, or is shared with others, is nobody's until its next access.
 
+use super::spaces::Match;
 use crate::opium::{Device, SpaceCounts};
-use crate::proc::pagemap;
 use crate::proc::tree::Tree;
 use hither_core::opium::MAX_NODES;
 use hither_core::snapshot::{Evidence, Snapshot, Work};
@@ -122,16 +122,11 @@ fn find(
         let Some(map) = &process.pagemap else {
             continue;
         };
-        let mut entry = [0];
-        let Ok(1) = map.read(counts.vaddr >> 12, &mut entry, bytes) else {
-            continue;
-        };
-        if pagemap::frame(entry[0]) == Some(counts.paddr >> 12) {
-            let found = Some((process.incarnation, 0));
-            if pagemap::is_exclusive(entry[0]) {
-                return found;
-            }
-            shared = shared.or(found);
+        let found = Some((process.incarnation, 0));
+        match Match::of(map, counts.vaddr >> 12, counts.paddr >> 12, bytes) {
+            Some(Match::Alone) => return found,
+            Some(Match::Shared) => shared = shared.or(found),
+            Some(Match::No) | None => {}
         }
     }
     // Of a page that several have, it may be anybody's but for who had it before.

@@ -93,6 +93,13 @@ impl Counts {
         }
     }
 
+    /// Counts what each process executes, from now on.
+    pub fn count_work(&mut self) {
+        if let Some(tally) = &mut self.tally {
+            tally.count_operations();
+        }
+    }
+
     /// What each process executed, as counted in the last interval.
     pub fn fill_in_work(&self, snapshot: &mut Snapshot) {
         for state in &mut snapshot.processes {

@@ -20,6 +20,7 @@ use super::data::Data;
 use figures::{busy_cpus, check_samples, footprint, latency, missing, no_samples, notes, stalls};
 use hither_core::machine::Machine;
 use hither_core::set::CpuSet;
+use hither_core::snapshot::PAGE_BYTES;
 use hottest::{Hottest, Share};
 use place::{Core, Places, Tiers};
 use windows::Window;
@@ -37,8 +38,6 @@ pub const LEAST_SAMPLES: usize = 400;
 const PARTS: u64 = 8;
 /// Most stall: some computing is always between two misses.
 const MOST_STALL: f64 = 0.999;
-/// Bytes of a page.
-const PAGE_BYTES: u64 = 4096;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
