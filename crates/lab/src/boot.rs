@@ -9,8 +9,10 @@ use crate::error::{Console, Error, Result};
 use crate::os::{self, Interest, Signals};
 use crate::protocol::{self, Decoder, Frame, Kind};
 use crate::viewer;
-use crate::waiting::Waiting;
+use crate::waiting::{Stuck, Waiting};
 use hither_core::foreign::Foreign;
+use hither_linux::proc::stat;
+use hither_linux::root::Root;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -34,6 +36,8 @@ pub struct Start<'a> {
     pub inherit: Vec<RawFd>,
     /// Host time after which everything is stopped.
     pub timeout: Option<Duration>,
+    /// CPUs of the guest.
+    pub cpus: u32,
 }
 
 /// What a session does with what the guest sends.
@@ -75,6 +79,8 @@ pub struct Emulator {
     timeout: Option<Duration>,
     started: Instant,
     waiting: Waiting,
+    stuck: Stuck,
+    cpus: u32,
     done: Option<Instant>,
 }
 
@@ -127,6 +133,8 @@ impl Emulator {
             timeout: start.timeout,
             started: Instant::now(),
             waiting: Waiting::default(),
+            stuck: Stuck::default(),
+            cpus: start.cpus,
             done: None,
         };
         for fd in [
@@ -173,6 +181,7 @@ impl Emulator {
             ];
             let mut left = self.time_left(session)?;
             if !session.is_up() {
+                self.give_up_on_stuck()?;
                 let until_next = self.tell_waiting();
                 left = Some(left.map_or(until_next, |left| left.min(until_next)));
             }
@@ -223,6 +232,20 @@ impl Emulator {
             viewer::note(&line);
         }
         until_next
+    }
+
+    /// An error where the guest will never be up.
+    fn give_up_on_stuck(&mut self) -> Result<()> {
+        let pid = self.child.id() as i32;
+        let ticks = stat::read(&Root::host(), pid).map_or(0, |stat| stat.cpu_ticks);
+        let used = Duration::from_millis(ticks * 1000 / stat::TICKS_PER_SECOND);
+        match self.stuck.turn(self.started.elapsed(), used, self.cpus) {
+            None => Ok(()),
+            Some(why) => Err(Error::Crashed {
+                what: format!("QEMU hung while the guest was booting: {why}"),
+                console: self.console_lines(),
+            }),
+        }
     }
 
     fn take_signals(&mut self, session: &dyn Session) -> Result<()> {

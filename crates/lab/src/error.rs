@@ -57,7 +57,7 @@ pub enum Error {
         /// The guest's last console lines.
         console: Console,
     },
-    /// The emulator crashed before the guest was up: nothing has run yet.
+    /// The emulator crashed or hung before the guest was up: nothing has run yet.
     #[error("{what}{console}")]
     Crashed {
         /// What happened.

@@ -307,8 +307,8 @@ impl Lab {
         }
     }
 
-    /// One boot: everything from packing to power-off. An emulator that crashes before the guest is up
-    /// is started again: QEMU 10.0's map of the machine's memory has a race between its CPUs
+    /// One boot: everything from packing to power-off. An emulator that crashes or hangs before the
+    /// guest is up is started again: QEMU 10.0's map of the machine's memory has a race between its CPUs
     /// (`iotlb_to_section: Assertion`, QEMU's issue 1921), met once in some hundred boots.
     fn boot(
         &self,
@@ -383,6 +383,7 @@ impl Lab {
             preload: self.plugin.clone(),
             inherit,
             timeout: self.options.timeout,
+            cpus: self.machine.cpu_count() as u32,
         };
         // What QEMU inherits closes here: it has its copies, and with our copy of the channel's other side
         // open the end of the channel would never be seen.

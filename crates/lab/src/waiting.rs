@@ -27,6 +27,44 @@ impl Waiting {
     }
 }
 
+/// CPU time in which a guest of one CPU is up wherever it comes up at all: ten times what a boot takes, and as
+/// much again for every [`CPUS_MORE`] CPUs.
+const MOST_CPU_TIME: Duration = Duration::from_secs(60);
+/// CPUs that take as long again to boot, at the most.
+const CPUS_MORE: u32 = 4;
+/// Windows of [`EVERY`] in which an emulator that does next to nothing waits for what does not come.
+const MOST_IDLE: u32 = 4;
+/// CPU time of such a window, at the most.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Tells a guest that will never be up from one that is slow, by its emulator's CPU time: QEMU's CPUs can
+/// wait for each other for ever, met once in some thousand boots.
+#[derive(Debug, Default)]
+pub struct Stuck {
+    window_ends: Duration,
+    used_before: Duration,
+    idle_windows: u32,
+}
+
+impl Stuck {
+    /// The reason, where the guest of so many CPUs will not be up any more. `waited` is time since the start,
+    /// `used` the emulator's CPU time.
+    pub fn turn(&mut self, waited: Duration, used: Duration, cpus: u32) -> Option<String> {
+        if used > MOST_CPU_TIME * (1 + cpus / CPUS_MORE) {
+            return Some(format!("it used {} s of CPU time", used.as_secs()));
+        }
+        if waited < self.window_ends {
+            return None;
+        }
+        let idle = self.window_ends > Duration::ZERO && used - self.used_before < IDLE;
+        self.idle_windows = if idle { self.idle_windows + 1 } else { 0 };
+        self.window_ends = waited + EVERY;
+        self.used_before = used;
+        let idle_s = EVERY.as_secs() * u64::from(MOST_IDLE);
+        (self.idle_windows == MOST_IDLE).then(|| format!("it did nothing for {idle_s} s"))
+    }
+}
+
 /// What is said when a boot begins: its limit, and what else makes it slow.
 #[must_use]
 pub fn announcement(limit: Option<Duration>, others: &[u32]) -> String {
@@ -86,6 +124,23 @@ mod tests {
         // After a stop of everything (Ctrl-Z) one line, not all that were missed.
         assert_eq!(waiting.turn(seconds(50)), (line(50), seconds(10)));
         assert_eq!(waiting.turn(seconds(51)), (None, seconds(9)));
+    }
+
+    #[test]
+    fn a_guest_is_stuck_where_its_emulator_rests_or_never_ends() {
+        let seconds = Duration::from_secs;
+        let mut stuck = Stuck::default();
+        // A slow host: it goes on.
+        for at in 0..30 {
+            assert_eq!(stuck.turn(seconds(at * 15), seconds(at), 4), None);
+        }
+        // It rests from here on, looked at more often than a window is long.
+        let rests = (450..540).find(|&at| stuck.turn(seconds(at), seconds(29), 4).is_some());
+        assert_eq!(rests, Some(495));
+        let used = |used, cpus| Stuck::default().turn(seconds(20), seconds(used), cpus);
+        assert_eq!(used(120, 4), None);
+        assert_eq!(used(121, 4), Some("it used 121 s of CPU time".into()));
+        assert_eq!(used(121, 8), None);
     }
 
     #[test]
