@@ -8,6 +8,7 @@
 //! `docs/workloads.md` describes the patterns; [`PROGRAMS`] lists them.
 
 pub mod barnes;
+pub mod cachemix;
 pub mod cg;
 pub mod churn;
 pub mod cli;
@@ -34,6 +35,7 @@ pub mod ocean;
 pub mod pca;
 pub mod planted;
 pub mod random;
+pub mod ring;
 pub mod scan;
 pub mod series;
 pub mod stream;
@@ -42,7 +44,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 23] = [
+pub const PROGRAMS: [&cli::Program; 24] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -66,4 +68,5 @@ pub const PROGRAMS: [&cli::Program; 23] = [
     &churn::PROGRAM,
     &npb::PROGRAM,
     &mix::PROGRAM,
+    &cachemix::PROGRAM,
 ];

@@ -1,24 +1,19 @@
 //! `memlat`: dependent random loads, the latency of memory.
 //!
-//! Each line of a region holds the address of another, in one random cycle over all lines
-//! (Sattolo's algorithm). Following it, every load needs the one before, no prefetcher can guess
-//! the next, and with least-recently-used replacement no line is still cached when it comes round
-//! again, provided the region exceeds the caches. One instruction per load: the walk is unrolled.
+//! Each line of a region holds the address of another, in one random cycle over all lines ([`Ring`]).
+//! With least-recently-used replacement no line is still cached when it comes round again, provided the
+//! region exceeds the caches.
 //!
 //! With two regions the program stays in one for a visit and then goes to the other, each going on
 //! where it left: the pattern on which the memory-region thesis shows cache unification.
 
 use crate::cli::{Args, Failure, Opt, Program, Report, usage};
 use crate::marker;
-use crate::memory::{FIRST_NODE, LINE_WORDS, MAX_NODES, Placement, Region, Start};
-use crate::random::Random;
+use crate::memory::{FIRST_NODE, MAX_NODES, Placement, Start};
+use crate::ring::{Ring, UNROLL};
 use crate::series::{self, Series};
 use crate::team;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// Loads per turn of the walk.
-const UNROLL: u64 = 16;
 
 /// Most loads between two looks at the clock, which says in which second they were.
 const STRETCH: u64 = 1 << 12;
@@ -75,12 +70,6 @@ pub const PROGRAM: Program = Program {
     ],
     run,
 };
-
-/// A region whose lines form one cycle, and where the walk stands.
-struct Ring {
-    region: Region,
-    at: *const usize,
-}
 
 fn run(args: &Args) -> Result<Report, Failure> {
     let mb = args.number("mb", 1..=1 << 20)? as usize;
@@ -167,84 +156,4 @@ fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> (f64, Series, Serie
     let seconds = start.elapsed().as_secs_f64();
     marker::close();
     (seconds, loads, spent_ns, gap)
-}
-
-impl Ring {
-    fn new(bytes: usize, start: Start, seed: u64) -> Result<Self, Failure> {
-        let region = Region::new(bytes, start.placement)?;
-        let base = region.words().as_ptr().addr();
-        let line = |index: usize| &region.words()[index * LINE_WORDS];
-        let lines = region.words().len() / LINE_WORDS;
-        for index in 0..lines {
-            line(index).store((base + index * LINE_WORDS * 8) as u64, Relaxed);
-        }
-        sattolo(lines, &mut Random::new(seed), |one, other| {
-            let value = line(one).load(Relaxed);
-            line(one).store(line(other).load(Relaxed), Relaxed);
-            line(other).store(value, Relaxed);
-        });
-        start.written(&region)?;
-        let at = region.words().as_ptr().cast();
-        Ok(Self { region, at })
-    }
-
-    /// Follows `turns * UNROLL` addresses.
-    #[inline(never)]
-    fn walk(&mut self, turns: u64) {
-        let mut at = self.at;
-        for _ in 0..turns {
-            for _ in 0..UNROLL {
-                // SAFETY: `at` is the first word of a line of the live region, and so is the
-                // address that `new` stored in every one of those. Volatile, so that every load
-                // is made.
-                at = unsafe { at.read_volatile() } as *const usize;
-            }
-        }
-        self.at = at;
-    }
-
-    /// The line where the walk stands.
-    fn position(&self) -> u64 {
-        ((self.at.addr() - self.region.words().as_ptr().addr()) / (LINE_WORDS * 8)) as u64
-    }
-}
-
-/// Sattolo's algorithm: applied to the identity, these exchanges make one cycle of all elements.
-/// (S. Sattolo, "An algorithm to generate a random cyclic permutation", 1986.)
-fn sattolo(count: usize, random: &mut Random, mut swap: impl FnMut(usize, usize)) {
-    for last in (1..count).rev() {
-        swap(last, random.below(last as u64) as usize);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_permutation_is_one_cycle_of_all() {
-        for count in [1usize, 2, 3, 10, 1000] {
-            let mut next: Vec<usize> = (0..count).collect();
-            sattolo(count, &mut Random::new(count as u64), |a, b| {
-                next.swap(a, b)
-            });
-            let mut seen = vec![false; count];
-            let mut at = 0;
-            for _ in 0..count {
-                assert!(!seen[at], "{at} came twice in {next:?}");
-                seen[at] = true;
-                at = next[at];
-            }
-            assert_eq!(at, 0);
-        }
-    }
-
-    #[test]
-    fn the_walk_comes_home_after_all_lines() {
-        let mut ring = Ring::new(64 * 4096, Start::default(), 3).unwrap();
-        ring.walk(1);
-        assert_ne!(ring.position(), 0);
-        ring.walk(4096 / UNROLL - 1);
-        assert_eq!(ring.position(), 0);
-    }
 }

@@ -188,11 +188,11 @@ fn assign(programs: usize, cpus: &[usize], seed: u64, is_even: bool) -> Vec<Plac
         let mut drawn = Vec::new();
         while drawn.len() < programs {
             let mut turn = cpus.to_vec();
-            shuffle(&mut turn, &mut random);
+            random.shuffle(&mut turn);
             turn.truncate(programs - drawn.len());
             drawn.extend(turn);
         }
-        shuffle(&mut drawn, &mut random);
+        random.shuffle(&mut drawn);
         drawn
     } else {
         let draw = |_| cpus[random.below(cpus.len() as u64) as usize];
@@ -204,13 +204,6 @@ fn assign(programs: usize, cpus: &[usize], seed: u64, is_even: bool) -> Vec<Plac
         cpu,
     };
     drawn.into_iter().enumerate().map(place).collect()
-}
-
-/// Any order is as likely as any other (Fisher and Yates).
-fn shuffle(items: &mut [usize], random: &mut Random) {
-    for last in (1..items.len()).rev() {
-        items.swap(last, random.below(last as u64 + 1) as usize);
-    }
 }
 
 fn start(npb: &Path, place: &Place, words: &[String]) -> Result<Child, Error> {

@@ -39,6 +39,13 @@ impl Random {
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
+
+    /// Any order is as likely as any other (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
 }
 
 /// A step near the golden section of `count` that has no divisor in common with it: its multiples modulo

@@ -272,10 +272,20 @@ pub fn check_cpu(option: &str, cpu: usize) -> Result<(), Failure> {
 /// # Errors
 /// The kernel's, where the CPU has gone meanwhile.
 pub fn pin(cpu: usize) -> Result<(), Error> {
+    stay_on(&[cpu])
+}
+
+/// Keeps the calling thread on these CPUs, each one of [`allowed_cpus`].
+///
+/// # Errors
+/// The kernel's, where all of them have gone meanwhile.
+pub fn stay_on(cpus: &[usize]) -> Result<(), Error> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: callers take `cpu` from `allowed_cpus`, hence below CPU_SETSIZE.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
+    for &cpu in cpus {
+        // SAFETY: callers take `cpus` from `allowed_cpus`, hence below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
     // SAFETY: the kernel reads the size that it is told; 0 is the calling thread.
     let status =
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [(&str, &str, &[&str]); 21] = [
+const PROGRAMS: [(&str, &str, &[&str]); 22] = [
     (
         "cluster",
         env!("CARGO_BIN_EXE_cluster"),
@@ -79,6 +79,22 @@ const PROGRAMS: [(&str, &str, &[&str]); 21] = [
         "mix",
         env!("CARGO_BIN_EXE_mix"),
         &["--programs", "9", "--scale-mb", "3", "--rounds", "1"],
+    ),
+    (
+        "cachemix",
+        env!("CARGO_BIN_EXE_cachemix"),
+        &[
+            "--ws",
+            "64K,16K",
+            "--seconds",
+            "1",
+            "--server-kb",
+            "64",
+            "--request-loads",
+            "16",
+            "--every-us",
+            "5000",
+        ],
     ),
 ];
 
@@ -376,36 +392,93 @@ fn a_mix_whose_programs_fail_says_which() {
 }
 
 #[test]
-fn programs_of_a_mix_end_with_it() {
-    let path = PROGRAMS.iter().find(|(name, ..)| *name == "mix").unwrap().1;
-    let mut mix = Command::new(path)
-        .args(["--programs", "2", "--rounds", "1000000"])
-        .spawn()
-        .unwrap();
-    let children = || {
-        let path = format!("/proc/{0}/task/{0}/children", mix.id());
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+fn children_end_with_their_parent_and_have_names() {
+    for (program, words, names) in [
+        (
+            "mix",
+            &["--programs", "2", "--rounds", "1000000"][..],
+            &["npb", "npb"][..],
+        ),
+        (
+            "cachemix",
+            &["--ws", "64K,16K", "--seconds", "1000", "--server-kb", "16"],
+            &["cachemix-0", "cachemix-1", "cachemix-server"],
+        ),
+    ] {
+        let (_, path, _) = PROGRAMS.iter().find(|(name, ..)| *name == program).unwrap();
+        let mut parent = Command::new(path).args(words).spawn().unwrap();
+        let children = || {
+            let path = format!("/proc/{0}/task/{0}/children", parent.id());
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let wait = |done: &dyn Fn() -> bool| {
+            (0..1000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                done()
+            })
+        };
+        let has_names = || {
+            let of = |id: &String| std::fs::read_to_string(format!("/proc/{id}/comm"));
+            let found: Vec<String> = children().iter().flat_map(of).collect();
+            found
+                .iter()
+                .map(|name| name.trim_end())
+                .eq(names.iter().copied())
+        };
+        assert!(wait(&has_names), "{program} has not these children");
+        let started = children();
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+        let ended = |id: &String| {
+            // One that nobody waits for is a zombie until init has taken it.
+            let state = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            state.is_empty() || state.contains(") Z ")
+        };
+        assert!(wait(&|| started.iter().all(ended)), "{started:?} go on");
+    }
+}
+
+#[test]
+fn programs_that_compete_for_caches_tell_of_each_half_second() {
+    let words = [
+        "--programs",
+        "3",
+        "--seed",
+        "5",
+        "--most",
+        "256K",
+        "--seconds",
+        "2",
+    ];
+    let output = run("cachemix", &words);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = |key: &str| -> Vec<Vec<String>> {
+        let found = text.lines().filter_map(|line| line.strip_prefix(key));
+        found
+            .map(|line| line.split(' ').map(str::to_owned).collect())
+            .collect()
     };
-    let wait = |done: &dyn Fn() -> bool| {
-        (0..1000).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            done()
-        })
-    };
-    assert!(wait(&|| children().len() == 2), "no children");
-    let started = children();
-    // Whoever is still to become npb has not asked for the signal yet, and ends by itself.
-    mix.kill().unwrap();
-    mix.wait().unwrap();
-    let ended = |id: &String| {
-        // One that nobody waits for is a zombie until init has taken it.
-        let state = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        state.is_empty() || state.contains(") Z ")
-    };
-    assert!(wait(&|| started.iter().all(ended)), "{started:?} go on");
+    let (programs, series) = (lines("program: "), lines("loads_per_second: "));
+    assert_eq!((programs.len(), series.len()), (3, 3), "{text}");
+    for (program, series) in programs.iter().zip(&series) {
+        let number = |word: &String| word.parse::<f64>().unwrap();
+        let rates: Vec<f64> = series[1..].iter().map(number).collect();
+        assert_eq!(rates.len(), 4, "{text}");
+        assert!(rates.iter().sum::<f64>() > 0.0, "{text}");
+        let last = (rates[2] + rates[3]) / 2.0;
+        assert_eq!(program[8], "last_half");
+        assert!((number(&program[9]) - last).abs() <= 1.0, "{text}");
+    }
+    assert_eq!(value(&output, "seed"), "5");
+    assert!(
+        value(&output, "geometric_mean_last_half")
+            .parse::<f64>()
+            .unwrap()
+            > 0.0
+    );
 }
 
 #[test]
@@ -587,6 +660,9 @@ fn wrong_command_lines_end_with_status_2_and_a_remedy() {
         ("mix", &["--scale-mb", "7"], "are 6 and 12"),
         ("mix", &["--npb", "/nowhere"], "there is no such file"),
         ("mix", &["--policy", "a\nb"], "one line"),
+        ("cachemix", &["--ws", "4M,x"], "K, M, G or T"),
+        ("cachemix", &["--start-cpus", "60000"], "it may use"),
+        ("cachemix", &["--ws", "2T"], "1K to 1T"),
     ] {
         let output = run(program, words);
         let message = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
 //! Chores of the repository: `cargo xtask check | tidy | gen [--check] | evidence FILE |
-//! mix-report FILE...`.
+//! mix-report FILE... | unification-map SVG FILE...`.
 //!
 //! What a compiler cannot know about this repository is checked here, and what can be derived from
 //! its sources is generated here, so that neither depends on anybody's memory.
@@ -12,6 +12,7 @@ mod generate;
 mod header;
 mod mix;
 mod tidy;
+mod unification;
 
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,9 @@ Usage: cargo xtask COMMAND
   evidence FILE    prints the table of a `hither lab compare --json` result as Markdown
   mix-report FILE...
                    compares outputs of the program `mix` under several policies, the first
-                   with the others (docs/workloads.md)";
+                   with the others (docs/workloads.md)
+  unification-map SVG FILE...
+                   draws outputs of the example `tworegion` (docs/regions.md)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -44,6 +47,15 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             };
             eprintln!("xtask: {error:#}");
+            return ExitCode::from(2);
+        }
+        ["unification-map", svg, files @ ..] if !files.is_empty() => {
+            unification::draw(Path::new(svg), files)
+        }
+        ["unification-map", ..] => {
+            eprintln!(
+                "xtask: unification-map needs a drawing to write and files: outputs of `tworegion`"
+            );
             return ExitCode::from(2);
         }
         ["mix-report"] => {

@@ -79,6 +79,7 @@ impl<O: Observer, E: Execute> Agent<O, E> {
             self.observer.list_residents(plan.listing);
             let refused = self.executor.submit(now_us, plan.requests);
             self.outcomes.extend(refused);
+            self.notes.extend(self.executor.run_on(plan.places));
         }
         turn
     }

@@ -1,7 +1,7 @@
 //! How moves that were asked for are carried out.
 
 use hither_core::ids::{CpuId, ScopeId};
-use hither_core::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal};
+use hither_core::plan::{Mechanism, MoveOutcome, MoveRequest, PlaceRequest, Refusal};
 use hither_core::snapshot::ProcessState;
 use hither_mover::executor::{Executor, Factory, Limits, Queue, Step, Task, Ticket};
 use hither_mover::{Backend, Outcome};
@@ -25,6 +25,12 @@ pub trait Execute {
         let _ = movers;
     }
 
+    /// Says where programs run from now on; returns sentences about those that cannot be placed.
+    fn run_on(&mut self, places: Vec<PlaceRequest>) -> Vec<String> {
+        let _ = places;
+        Vec::new()
+    }
+
     /// What became of requests since the last call.
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome>;
 
@@ -43,6 +49,10 @@ impl<E: Execute + ?Sized> Execute for Box<E> {
 
     fn place(&mut self, movers: Vec<Vec<CpuId>>) {
         (**self).place(movers);
+    }
+
+    fn run_on(&mut self, places: Vec<PlaceRequest>) -> Vec<String> {
+        (**self).run_on(places)
     }
 
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
@@ -117,6 +127,12 @@ impl<E: Execute> Execute for Gate<E> {
 
     fn place(&mut self, movers: Vec<Vec<CpuId>>) {
         self.inner.place(movers);
+    }
+
+    fn run_on(&mut self, mut places: Vec<PlaceRequest>) -> Vec<String> {
+        // Back to what they had go those of dry scopes, too.
+        places.retain(|place| place.cpus.is_empty() || !self.dry.contains(&place.scope));
+        self.inner.run_on(places)
     }
 
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {

@@ -37,3 +37,5 @@ pub mod size;
 pub mod snapshot;
 pub mod tiers;
 pub mod timing;
+pub mod ways;
+pub mod working_set;

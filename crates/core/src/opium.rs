@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! 0x000000  header      P   4 KiB   identity, sizes, clock
-//! 0x001000  control     G   4 KiB   sampling, filters, read positions
+//! 0x001000  control     G   4 KiB   sampling, way masks, filters, read positions
 //! 0x002000  vcpus       P   16 x 2 KiB counters of one vCPU each
 //! 0x00a000  nodes       P   8 x 64 B
 //! 0x00a400  links       P   64 x 64 B
@@ -26,7 +26,7 @@
 /// First eight bytes of the header: `HITHEROP`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
 /// Version of this layout. A reader refuses any other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// PCI vendor of `ivshmem-plain`.
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device of `ivshmem-plain`.
@@ -104,8 +104,16 @@ pub mod control {
     pub const EVIDENCE: usize = BASE + 16;
     /// A value of [`EVIDENCE`].
     pub const EVIDENCE_PMU: u32 = 1;
+    /// u32: one sample per this many *references* of a vCPU to its last-level cache, misses of its private
+    /// cache in user mode, on demand or by a stream, whether the last-level cache has the line or not; 0
+    /// turns that off.
+    pub const REFERENCE_PERIOD: usize = BASE + 20;
     /// u64 x 16: samples that the reader has consumed, per vCPU.
     pub const RING_TAIL: usize = BASE + 0x80;
+    /// u32 x 16: ways of its last-level cache that a vCPU may fill, bit w for way w; 0, and a mask that names
+    /// none of the cache's ways, stand for all. As Intel's CAT has it, a mask says which lines a fill may
+    /// replace; a line is found in whatever way it is.
+    pub const WAY_MASKS: usize = BASE + 0x100;
     /// 16 filters of 64 bytes.
     pub const FILTERS: usize = BASE + 0x200;
 }
@@ -320,6 +328,8 @@ pub mod space {
     pub const VADDR: usize = 40;
     /// Physical address of the same.
     pub const PADDR: usize = 48;
+    /// Private-cache misses in user mode: references to the last-level cache.
+    pub const PRIVATE_MISSES: usize = 56;
     /// Fills for loads in user mode, `[8 nodes]`.
     pub const READ_FILLS: usize = 64;
     /// Fills for stores in user mode, `[8 nodes]`.
@@ -365,6 +375,10 @@ pub mod ring {
     pub const STREAM: u8 = 4;
     /// Flag: no memory fill, but a line that another CPU's cache had modified and handed over.
     pub const TRANSFER: u8 = 8;
+    /// Flag: no memory fill, but a reference to the last-level cache, whoever served it
+    /// ([`super::control::REFERENCE_PERIOD`]). Its latency is that of whoever did; [`STREAM`] says that a
+    /// stream brought it, [`TRANSFER`] is not set.
+    pub const REFERENCE: u8 = 16;
 }
 
 /// Base counters: u32 `[counter][8 requesting nodes]`. *P*
@@ -381,6 +395,8 @@ pub const MARKER_CLOSE: u32 = 2;
 pub const MARKER_STARTED: u32 = 3;
 
 const _: () = {
+    assert!(control::RING_TAIL + MAX_VCPUS * 8 <= control::WAY_MASKS);
+    assert!(control::WAY_MASKS + MAX_VCPUS * 4 <= control::FILTERS);
     assert!(vcpu::BASE + MAX_VCPUS * vcpu::STRIDE <= node::BASE);
     assert!(vcpu::write_backs(MAX_NODES) <= vcpu::STRIDE);
     assert!(node::BASE + MAX_NODES * 64 <= link::BASE);

@@ -4,6 +4,7 @@
 //! (address >> 12) in the named process. Ratios are fractions of 1, times in ns or us as named.
 
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
+use crate::set::CpuSet;
 use crate::snapshot::Evidence;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -147,6 +148,21 @@ pub struct MoveRequest {
     pub predicted_gain_ns: Evidence<f64>,
 }
 
+/// One request: where the threads of a process shall run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlaceRequest {
+    /// The scope that asked.
+    pub scope: ScopeId,
+    /// Whose threads.
+    pub pid: Pid,
+    /// Which life of its memory.
+    pub space: SpaceId,
+    /// CPUs to run on, as far as each thread might run there before; none: wherever it might before.
+    pub cpus: CpuSet,
+    /// Why: half a sentence.
+    pub because: Cow<'static, str>,
+}
+
 /// Why a page was not moved. Outcomes, not errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -252,6 +268,9 @@ pub enum Sampling {
 pub struct Plan {
     /// Moves, most valuable first. The executor keeps this order.
     pub requests: Vec<MoveRequest>,
+    /// Where programs shall run from now on.
+    #[serde(default)]
+    pub places: Vec<PlaceRequest>,
     /// Sentences for a person: gates that are shut, refusals, verdicts.
     pub notes: Vec<String>,
     /// How densely to sample from now on.

@@ -13,12 +13,15 @@
 
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::metrics;
+use crate::set::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 
 /// Bytes of a base page.
 pub const PAGE_BYTES: u64 = 4096;
+/// Bytes of a line of the caches, and so of a fill.
+pub const LINE_BYTES: u64 = 64;
 /// Base pages of a 2 MiB huge page.
 pub const HUGE_PAGES: u64 = 512;
 
@@ -410,6 +413,37 @@ impl Work {
     }
 }
 
+/// What a process asked of the last-level caches in an interval, in user mode, over all its threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheUse {
+    /// Accesses that reached a last-level cache.
+    pub references: u64,
+    /// Those of them that memory served.
+    pub misses: u64,
+    /// Bytes of the lines that it goes over again, where enough was sampled of late.
+    pub working_set_bytes: Option<u64>,
+}
+
+/// Where the threads of a process run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Threads {
+    /// CPUs' worth of threads that ran or waited for a CPU, over the interval.
+    pub runnable: f64,
+    /// Position of the last-level cache on whose CPUs most of them ran last.
+    pub cache: Option<usize>,
+    /// May they run on CPUs of each cache, by position?
+    pub may: Vec<bool>,
+}
+
+/// A last-level cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheState {
+    /// CPUs that share it.
+    pub cpus: CpuSet,
+    /// Its size.
+    pub bytes: u64,
+}
+
 fn untold<T>() -> Evidence<T> {
     Evidence::unknown("not told")
 }
@@ -444,6 +478,12 @@ pub struct ProcessState {
     /// What it executed in the interval, where that is asked for and counted.
     #[serde(default = "untold")]
     pub work: Evidence<Work>,
+    /// What it asked of the caches, where that is asked for and counted.
+    #[serde(default = "untold")]
+    pub cache: Evidence<CacheUse>,
+    /// Where its threads run, where that is asked for.
+    #[serde(default = "untold")]
+    pub threads: Evidence<Threads>,
 }
 
 impl ProcessState {
@@ -463,6 +503,8 @@ impl ProcessState {
             cpu_us: Evidence::unknown(why),
             faults: Evidence::unknown(why),
             work: Evidence::unknown(why),
+            cache: Evidence::unknown(why),
+            threads: Evidence::unknown(why),
         }
     }
 
@@ -487,6 +529,9 @@ pub struct Snapshot {
     pub nodes: Vec<NodeState>,
     /// ACPI SLIT distances by node position; empty where unknown.
     pub distances: Vec<Vec<u32>>,
+    /// Last-level caches, those that CPUs share and those that they have alone; empty where unknown.
+    #[serde(default)]
+    pub caches: Vec<CacheState>,
     /// Metrics of the whole machine.
     pub metrics: GlobalMetrics,
     /// Pages seen in the interval; each (process, page) at most once, in any order.
@@ -523,6 +568,7 @@ impl Snapshot {
             interval_us: 0,
             nodes,
             distances: Vec::new(),
+            caches: Vec::new(),
             metrics: GlobalMetrics::unknown(why),
             pages: Vec::new(),
             sample_count: Evidence::unknown(why),

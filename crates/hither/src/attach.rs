@@ -64,6 +64,12 @@ pub struct Command {
     /// Put pages back where they were on leaving
     #[arg(long)]
     undo: bool,
+    /// Name of a program whose speed counts more than others', for policy caches
+    #[arg(long, value_name = "NAME")]
+    prefer: Vec<String>,
+    /// Machine file that tells the sizes of the last-level caches, where the kernel does not know them
+    #[arg(long, value_name = "NAME")]
+    machine: Option<PathBuf>,
     /// Print every decision as it is made
     #[arg(long)]
     explain: bool,
@@ -89,7 +95,10 @@ impl Command {
         {
             can_write("--json", path)?;
         }
-        let topology = Topology::read(&root).context("reading the machine")?;
+        let mut topology = Topology::read(&root).context("reading the machine")?;
+        if let Some(machine) = &self.machine {
+            topology.take_cache_sizes(&run::read_machine(machine)?);
+        }
         let (tracker, why) = self.tracker(&chosen, &root, &topology)?;
         let scope = Scope::Any(chosen.iter().map(|chosen| chosen.watched.clone()).collect());
         let mended = match self.mend {
@@ -204,7 +213,10 @@ impl Command {
     }
 
     fn engine(&self, chosen: &[Chosen]) -> anyhow::Result<Engine> {
-        let mut engine = Engine::new(EngineConfig::at_interval(self.interval));
+        let mut engine = Engine::new(EngineConfig {
+            preferred: self.prefer.clone(),
+            ..EngineConfig::at_interval(self.interval)
+        });
         for chosen in chosen {
             let scope = engine.add_scope(ScopeSpec {
                 name: chosen.name.clone(),

@@ -71,7 +71,10 @@ pub struct Command {
     /// Write the report to a file (hither.run/1)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Machine file that tells the clock of the CPUs, or the name of one that comes with hither
+    /// Name of a program whose speed counts more than others', for policy caches
+    #[arg(long, value_name = "NAME")]
+    prefer: Vec<String>,
+    /// Machine file that tells the clock of the CPUs and the sizes of their last-level caches, or the name of one that comes with hither
     #[arg(long, value_name = "NAME")]
     machine: Option<PathBuf>,
     #[command(flatten)]
@@ -254,7 +257,10 @@ impl Command {
             return Ok(None);
         }
         let root = Root::host();
-        let topology = Topology::read(&root).context("reading the machine")?;
+        let mut topology = Topology::read(&root).context("reading the machine")?;
+        if let Some(machine) = machine {
+            topology.take_cache_sizes(machine);
+        }
         let ghz = machine.map(|machine| machine.cpu.ghz);
         let here = Here {
             root: &root,
@@ -263,7 +269,10 @@ impl Command {
         };
         let tracker = table::to_decide(&*policy, &here)?;
         let hands = Hands::find()?;
-        let config = EngineConfig::at_interval(self.interval);
+        let config = EngineConfig {
+            preferred: self.prefer.clone(),
+            ..EngineConfig::at_interval(self.interval)
+        };
         let mut engine = Engine::of_all(policy, config);
         engine.set_quota(ScopeId(0), quota);
         Ok(Some(supervise::Setup {
@@ -285,7 +294,7 @@ pub fn read_host() -> anyhow::Result<(Root, Topology, Resources)> {
     Ok((root, topology, resources))
 }
 
-fn read_machine(name: &Path) -> anyhow::Result<Machine> {
+pub fn read_machine(name: &Path) -> anyhow::Result<Machine> {
     let own = std::env::current_exe().context("asking for the path of hither itself")?;
     let path = &parts::find_machine(&own, name).context("--machine")?;
     let text = hither_files::read_named_text(path, parse::limits::TEXT_BYTES as u64).with_context(

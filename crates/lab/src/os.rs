@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Turns a system call's -1 into the error it left behind.
@@ -147,6 +149,55 @@ impl Drop for Signals {
                 std::ptr::null_mut(),
             );
         }
+    }
+}
+
+/// Tells that something has changed in folders, by a descriptor that can then be read (inotify).
+#[derive(Debug)]
+pub struct Changes(OwnedFd);
+
+impl Changes {
+    /// Of no folder yet.
+    ///
+    /// # Errors
+    /// Where the system has no descriptors left, or the kernel no inotify.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        unsafe {
+            let fd = check(libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// Of this folder too: what is made, removed, renamed in it or written to a file of it. Nothing is
+    /// told twice of a folder that is watched already.
+    ///
+    /// # Errors
+    /// Where there is no such folder.
+    pub fn watch(&self, folder: &Path) -> io::Result<()> {
+        let path = std::ffi::CString::new(folder.as_os_str().as_bytes())?;
+        let told = libc::IN_CREATE | libc::IN_DELETE | libc::IN_MOVE | libc::IN_CLOSE_WRITE;
+        // SAFETY: a terminated string that lives through the call.
+        unsafe {
+            check(libc::inotify_add_watch(
+                self.as_raw_fd(),
+                path.as_ptr(),
+                told,
+            ))
+            .map(drop)
+        }
+    }
+
+    /// Forgets what was told: the descriptor can be read again after the next change.
+    pub fn forget(&self) {
+        let mut buffer = [0; 4096];
+        while read(self.as_raw_fd(), &mut buffer).is_ok_and(|count| count > 0) {}
+    }
+}
+
+impl AsRawFd for Changes {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 
@@ -319,6 +370,30 @@ pub fn window_size(fd: RawFd) -> Option<(u16, u16)> {
 mod tests {
     use super::*;
     use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn changes_of_a_folder_are_told_until_they_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let changes = Changes::new().unwrap();
+        changes.watch(folder.path()).unwrap();
+        changes.watch(folder.path()).unwrap();
+        assert!(changes.watch(&folder.path().join("none")).is_err());
+        let is_told = || {
+            let fd = changes.as_raw_fd();
+            let ready = wait(&[Interest { fd, write: false }], Some(Duration::ZERO));
+            ready.unwrap()[0].read
+        };
+        assert!(!is_told());
+        let file = folder.path().join("file");
+        std::fs::write(&file, "1").unwrap();
+        assert!(is_told());
+        changes.forget();
+        assert!(!is_told());
+        std::fs::read(&file).unwrap();
+        assert!(!is_told(), "reading changes nothing");
+        std::fs::remove_file(&file).unwrap();
+        assert!(is_told());
+    }
 
     #[test]
     fn memory_files_hold_bytes_and_have_a_path() {

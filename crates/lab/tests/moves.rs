@@ -10,7 +10,7 @@ use std::process::Command;
 /// that back, and moves it with the policy of the process that is alone in a control group. `$H` is
 /// hither, `$P` the program; `show` prints pages by node and the policy as the kernel has them.
 const SHARED: &str = r#"
-set -e; cd /tmp; truncate -s 16M /dev/shm/seg; mkfifo go; exec 9<>go
+cd /tmp; truncate -s 16M /dev/shm/seg; mkfifo go; exec 9<>go
 $H run -m 1 $P --share /dev/shm/seg <go 9<&- >a & A=$!
 until grep -q ready a; do sleep 0.05; done
 $P --share /dev/shm/seg <go 9<&- >b & B=$!
@@ -166,7 +166,7 @@ fn no_byte_is_lost_between_nodes_and_shared_memory_moves_for_root() {
     // In the same boot.
     let placed = bare("examples/placed");
     let script = format!(
-        "{} && {} && H={AGENT_PATH} P='{}' && {SHARED}",
+        "set -e\n{}\n{}\nH={AGENT_PATH} P='{}'\n{SHARED}",
         torture("writers"),
         torture("forks"),
         placed.display()

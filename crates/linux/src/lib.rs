@@ -21,6 +21,7 @@ pub mod parts;
 pub mod perf;
 pub mod probe;
 pub mod proc;
+pub mod resctrl;
 pub mod resources;
 pub mod restore;
 pub mod rivals;

@@ -84,6 +84,8 @@ pub struct SpaceCounts {
     pub vaddr: u64,
     /// Physical address of the same.
     pub paddr: u64,
+    /// Private-cache misses in user mode: references to the last-level cache.
+    pub cache_references: u64,
     /// Lines that loads brought, by node position.
     pub read_fills: [u64; MAX_NODES],
     /// Lines that stores brought.
@@ -106,6 +108,7 @@ impl SpaceCounts {
             stall_ns: at(space::STALL_NS),
             vaddr: at(space::VADDR),
             paddr: at(space::PADDR),
+            cache_references: at(space::PRIVATE_MISSES),
             read_fills: by_node(space::READ_FILLS),
             write_fills: by_node(space::WRITE_FILLS),
             write_backs: by_node(space::WRITE_BACKS),
@@ -137,7 +140,7 @@ pub struct LinkTraffic {
     pub capacity_mbs: u32,
 }
 
-/// One sampled memory fill.
+/// One sampled memory fill, transfer or reference to a last-level cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Virtual address.
@@ -150,7 +153,7 @@ pub struct Sample {
     pub latency_ns: u32,
     /// Device position of the memory node.
     pub node: u8,
-    /// Bits of `hither_core::opium::ring`: `WRITE`, `KERNEL`, `STREAM`, `TRANSFER`.
+    /// Bits of `hither_core::opium::ring`: `WRITE`, `KERNEL`, `STREAM`, `TRANSFER`, `REFERENCE`.
     pub flags: u8,
     /// Virtual address of the instruction.
     pub code: u64,
@@ -497,6 +500,33 @@ impl Device {
     /// Sets the sampling of transfers between caches: one sample per `period` of a vCPU (0 off).
     pub fn set_transfer_sampling(&self, period: u32) {
         self.map.write32_release(control::TRANSFER_PERIOD, period);
+    }
+
+    /// Sets the sampling of references to last-level caches, misses of private caches in user mode: one sample
+    /// per `period` of a vCPU (0 off). They come into the rings with the flag `REFERENCE`.
+    pub fn set_reference_sampling(&self, period: u32) {
+        self.map.write32_release(control::REFERENCE_PERIOD, period);
+    }
+
+    /// Sets the ways of its last-level cache that a vCPU may fill, bit w for way w; 0 all. Lines are found in
+    /// every way. The plugin sees it within microseconds of the vCPU's time.
+    ///
+    /// # Panics
+    /// There is no such vCPU.
+    pub fn set_way_mask(&self, index: usize, mask: u32) {
+        assert!(index < self.vcpu_count, "vCPU {index}");
+        let offset = control::WAY_MASKS + 4 * index;
+        self.map.write32_release(offset, mask);
+    }
+
+    /// The ways that a vCPU may fill, as they were set; 0 all.
+    ///
+    /// # Panics
+    /// There is no such vCPU.
+    #[must_use]
+    pub fn way_mask(&self, index: usize) -> u32 {
+        assert!(index < self.vcpu_count, "vCPU {index}");
+        self.map.read32(control::WAY_MASKS + 4 * index)
     }
 
     /// From now on those who open the device tell only what a PMU tells, or all.

@@ -5,11 +5,12 @@
 use crate::error::Result;
 use crate::parse::{self, NodeMemory};
 use crate::proc::others::Others;
+use crate::proc::threads::ThreadTimes;
 use crate::proc::tree::{Scope, Tree};
 use crate::proc::wish::Wish;
 use crate::root::Root;
 use crate::sys;
-use crate::topology::Topology;
+use crate::topology::{CacheDomain, Topology};
 use crate::tracker::Tracker;
 use crate::tracker::residency::Residents;
 use crate::tracker::view::SampleView;
@@ -17,7 +18,7 @@ use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::observation::Observer;
 use hither_core::plan::{Listing, Sampling};
 use hither_core::set::NodeSet;
-use hither_core::snapshot::{Evidence, NodeState, ProcessState, Snapshot};
+use hither_core::snapshot::{CacheState, Evidence, NodeState, ProcessState, Snapshot};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -26,6 +27,9 @@ const FREE_US: u64 = 500_000;
 
 const NO_WORK: &str =
     "floating-point operations and memory references of processes are not counted by this tracker";
+
+const NO_CACHE: &str = "references to last-level caches are not counted by this tracker";
+const NO_THREADS: &str = "threads are not followed";
 
 const DEVICE_CLOCK: &str = "opium counters of address spaces";
 
@@ -42,6 +46,7 @@ pub struct Watch {
     others: Others,
     /// Lists pages that were not sampled, while they are wanted.
     residents: Option<Residents>,
+    threads: ThreadTimes,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -62,7 +67,14 @@ pub fn empty_snapshot(topology: &Topology) -> Snapshot {
         utilisation: Evidence::unknown(NOT_YET),
     };
     let nodes = topology.nodes.iter().map(node).collect();
+    let cache = |domain: &CacheDomain| {
+        Some(CacheState {
+            cpus: domain.cpus.clone(),
+            bytes: domain.size_kb? << 10,
+        })
+    };
     Snapshot {
+        caches: topology.domains.iter().filter_map(cache).collect(),
         distances: topology.distances.clone(),
         ..Snapshot::of_nodes(nodes, NOT_YET)
     }
@@ -99,6 +111,7 @@ impl Watch {
             own_cpu: own_cpu(),
             others: Others::default(),
             residents: None,
+            threads: ThreadTimes::default(),
         }
     }
 
@@ -206,8 +219,14 @@ impl Watch {
             state.cpu_us = Evidence::measured(process.cpu_us, "/proc/PID/stat");
             state.faults = Evidence::measured(process.faults, "/proc/PID/stat");
             state.work = Evidence::unknown(NO_WORK);
+            state.cache = Evidence::unknown(NO_CACHE);
+            state.threads = Evidence::unknown(NO_THREADS);
         }
         self.tracker.fill_in_work(&self.tree, snapshot);
+        // Who places programs on caches wants to know where they run.
+        if self.tracker.counts_references() {
+            self.threads.fill_in(&self.root, snapshot);
+        }
         Ok(&self.snapshot)
     }
 

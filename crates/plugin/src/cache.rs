@@ -264,8 +264,17 @@ impl Entry {
     }
 }
 
+/// A mask of all ways of a cache with so many.
+pub fn all_ways(count: u32) -> u32 {
+    u32::MAX >> (WAYS as u32 - count.clamp(1, WAYS as u32))
+}
+
 /// A last-level cache: inclusive of its private caches, not-recently-used replacement. A way holds
 /// an [`Entry`]; a set remembers one recently-used bit per way.
+///
+/// Who fills may be kept to some ways (`allowed`, at least one, none beyond the cache's): a fill then
+/// replaces what was not used recently of these, and once all of these were used, they alone are taken for
+/// not used. With masks that have no way in common, nobody's use tells on another's.
 pub struct Llc(Table);
 
 impl Llc {
@@ -274,12 +283,16 @@ impl Llc {
         Self(Table::new(size_bytes, line_bytes, ways))
     }
 
-    fn touch(&self, set: &Set, way: usize) {
+    fn touch(set: &Set, way: usize, allowed: u32) {
         let bits = set.history.load(Relaxed);
         let with = bits | 1 << way;
         if with != bits {
-            let full = u32::MAX >> (WAYS - self.0.ways);
-            let kept = if with == full { 1 << way } else { with };
+            let is_full = with & allowed == allowed;
+            let kept = if is_full {
+                with & !allowed | 1 << way
+            } else {
+                with
+            };
             set.history.store(kept, Relaxed);
         }
     }
@@ -294,11 +307,12 @@ impl Llc {
         Some((set, place, way, Entry(seen)))
     }
 
-    /// The line's state, marked as used; [`Llc::replace`] changes it.
+    /// The line's state, in whatever way, marked as used by one who may fill the `allowed` ways;
+    /// [`Llc::replace`] changes it.
     #[inline(always)]
-    pub fn find(&self, line: u64) -> Option<Entry> {
+    pub fn find(&self, line: u64, allowed: u32) -> Option<Entry> {
         let (set, _, way, entry) = self.locate(line)?;
-        self.touch(set, way);
+        Self::touch(set, way, allowed);
         Some(entry)
     }
 
@@ -327,13 +341,18 @@ impl Llc {
         }
     }
 
-    /// Puts a line in and returns the one it replaces.
+    /// Puts a line into one of the `allowed` ways and returns the one it replaces.
     #[inline(always)]
-    pub fn insert(&self, entry: Entry) -> Option<Entry> {
+    pub fn insert(&self, entry: Entry, allowed: u32) -> Option<Entry> {
         let set = self.0.set(entry.line());
         loop {
-            let used = set.history.load(Relaxed);
-            let way = ((!used).trailing_zeros() as usize).min(self.0.ways - 1) % WAYS;
+            let mut unused = !set.history.load(Relaxed) & allowed;
+            if unused == 0 {
+                // Others used the last of them.
+                set.history.fetch_and(!allowed, Relaxed);
+                unused = allowed;
+            }
+            let way = unused.trailing_zeros() as usize % WAYS;
             let victim = set.ways[way].load(Relaxed);
             let (word, shift) = set.hint_of(way);
             let hints = |word| Some(with_hint(word, shift, entry.line()));
@@ -343,7 +362,7 @@ impl Llc {
             {
                 // Never fails: `hints` never says no.
                 let _ = word.fetch_update(SeqCst, Relaxed, hints);
-                self.touch(set, way);
+                Self::touch(set, way, allowed);
                 return (victim != 0).then_some(Entry(victim));
             }
         }
@@ -409,14 +428,99 @@ mod tests {
     fn llc_replaces_what_was_not_used() {
         // 1 KiB, 64 B, 4 ways: 4 sets; lines 0, 4, 8, 12 fill set 0. Using 0, 8, 12 leaves 4.
         let llc = Llc::new(1024, 64, 4);
+        let all = all_ways(4);
         for line in [0, 4, 8, 12] {
-            assert_eq!(llc.insert(Entry::new(line, 0, true, false)), None);
+            assert_eq!(llc.insert(Entry::new(line, 0, true, false), all), None);
         }
         for line in [0, 8] {
-            assert!(llc.find(line).is_some());
+            assert!(llc.find(line, all).is_some());
         }
-        let victim = llc.insert(Entry::new(16, 0, true, false)).unwrap();
+        let victim = llc.insert(Entry::new(16, 0, true, false), all).unwrap();
         assert_eq!(victim.line(), 4);
+    }
+
+    /// An LLC of one set with 8 ways, and what a fill of a line under a mask replaces.
+    fn one_set() -> (Llc, impl Fn(&Llc, u64, u32) -> Option<u64>) {
+        let fill = |llc: &Llc, line, allowed| {
+            let victim = llc.insert(Entry::new(line, 0, true, false), allowed);
+            victim.map(Entry::line)
+        };
+        (Llc::new(8 * 64, 64, 8), fill)
+    }
+
+    #[test]
+    fn masks_without_a_common_way_keep_others_lines() {
+        let (llc, fill) = one_set();
+        let (one, other) = (0b0000_0111, 0b1111_1000);
+        for line in 0..3 {
+            assert_eq!(fill(&llc, line, one), None);
+        }
+        for line in 100..10_000 {
+            let victim = fill(&llc, line, other);
+            assert!(victim.is_none_or(|victim| victim >= 100), "{victim:?}");
+        }
+        assert!((0..3).all(|line| llc.find(line, one).is_some()));
+        let kept = (100..10_000).filter(|&line| llc.probe(line).is_some());
+        assert_eq!(kept.count(), 5);
+        // What was used last of the three stays, whatever the other one did meanwhile.
+        for line in 3..50 {
+            assert!(llc.find(line - 1, one).is_some());
+            for by in 0..9 {
+                fill(&llc, 20_000 + 9 * line + by, other);
+            }
+            let victim = fill(&llc, line, one);
+            assert!(victim.is_some_and(|victim| victim < line - 1), "{victim:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_found_in_a_way_that_its_finder_may_not_fill() {
+        let (llc, fill) = one_set();
+        let (one, other) = (0b0000_0011, 0b0000_1100);
+        assert_eq!((fill(&llc, 1, one), fill(&llc, 2, one)), (None, None));
+        for _ in 0..3 {
+            assert_eq!(llc.find(1, other).map(Entry::line), Some(1));
+            assert_eq!(llc.find(2, other).map(Entry::line), Some(2));
+        }
+        // Used by the other one, all of the ways count as used: the next fill is one of these still.
+        assert!(fill(&llc, 3, one).is_some_and(|victim| victim < 3));
+        assert_eq!((fill(&llc, 4, other), fill(&llc, 5, other)), (None, None));
+        // One way alone is replaced each time.
+        assert_eq!(fill(&llc, 6, 0b0001_0000), None);
+        assert_eq!(fill(&llc, 7, 0b0001_0000), Some(6));
+        assert_eq!(fill(&llc, 8, 0b0001_0000), Some(7));
+    }
+
+    #[test]
+    fn all_ways_are_replaced_as_if_there_were_no_masks() {
+        // The rule as it was before there were masks, on one set of 5 ways.
+        let (mut ways, mut used) = ([None; 5], 0u32);
+        let touch = |used: &mut u32, way: usize| {
+            let with = *used | 1 << way;
+            *used = if with == 0b1_1111 { 1 << way } else { with };
+        };
+        let llc = Llc::new(5 * 64, 64, 5);
+        let mut random = 1u64;
+        for _ in 0..100_000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let line = random >> 33 & 7;
+            let found = llc.find(line, all_ways(5)).is_some();
+            match ways.iter().position(|&held| held == Some(line)) {
+                Some(way) => {
+                    assert!(found);
+                    touch(&mut used, way);
+                }
+                None => {
+                    assert!(!found);
+                    let way = ((!used).trailing_zeros() as usize).min(4);
+                    let victim = llc.insert(Entry::new(line, 0, true, false), all_ways(5));
+                    assert_eq!(victim.map(Entry::line), ways[way].replace(line));
+                    touch(&mut used, way);
+                }
+            }
+        }
     }
 
     #[test]
@@ -424,13 +528,15 @@ mod tests {
         // 12 ways: the hints' last four bytes of each set stand for no way.
         let llc = Llc::new(12 * 64 * 5, 64, 12);
         let private = Private::new(12 * 64 * 5, 64, 12);
+        let all = all_ways(12);
         for line in 0..10_000 {
-            assert!(llc.find(line).is_none() && private.find(line).is_none());
-            llc.insert(Entry::new(line, 0, true, false));
+            assert!(llc.find(line, all).is_none() && private.find(line).is_none());
+            llc.insert(Entry::new(line, 0, true, false), all);
             private.fill(line, false);
         }
         let lines = || 0..10_000;
-        assert_eq!(lines().filter(|&line| llc.find(line).is_some()).count(), 60);
+        let held = lines().filter(|&line| llc.find(line, all).is_some());
+        assert_eq!(held.count(), 60);
         let held = lines().filter(|&line| private.find(line).is_some());
         assert_eq!(held.count(), 60);
     }
@@ -451,9 +557,10 @@ mod tests {
         // 3 KiB, 64 B, 16 ways: 3 sets; 48 consecutive lines fit exactly.
         let llc = Llc::new(3072, 64, 16);
         for line in 0..48 {
-            assert_eq!(llc.insert(Entry::new(line, 0, true, false)), None);
+            let victim = llc.insert(Entry::new(line, 0, true, false), all_ways(16));
+            assert_eq!(victim, None);
         }
-        assert!((0..48).all(|line| llc.find(line).is_some()));
+        assert!((0..48).all(|line| llc.find(line, all_ways(16)).is_some()));
     }
 
     #[test]

@@ -79,6 +79,15 @@ pub struct Model {
     llc_ps: Vec<u64>,
 }
 
+/// What an access beyond the private cache came to.
+struct Served {
+    stall_ps: u64,
+    /// Of whoever served it; of a stream's line, its stall.
+    latency_ps: u64,
+    /// Charged as a line of a stream?
+    stream: bool,
+}
+
 /// What `contest` says of an access.
 enum Contested {
     /// An ordinary line.
@@ -97,6 +106,22 @@ fn depends(vcpu: &mut Vcpu, access: &Access) -> bool {
     let dependent = vcpu.dependence.check(access.pc, access.vaddr);
     vcpu.dependence.loaded((access.value)());
     dependent
+}
+
+/// What is booked of an access to memory of this node.
+#[inline(always)]
+fn fill<'a>(access: &Access<'a>, node: usize, latency_ps: u64, stream: bool) -> Fill<'a> {
+    Fill {
+        pc: access.pc,
+        executed: access.executed,
+        vaddr: access.vaddr,
+        paddr: access.paddr,
+        node,
+        store: access.store,
+        kernel: access.kernel,
+        stream,
+        latency_ps,
+    }
 }
 
 /// How long a vCPU has computed: its time less its stalls.
@@ -233,10 +258,17 @@ impl Model {
                 0
             };
         }
-        let stall = self.miss(vcpu, score, access, (line, node), found.is_some(), now_ps);
+        let served = self.miss(vcpu, score, access, (line, node), found.is_some(), now_ps);
+        let stall = served.stall_ps;
         match found {
             Some(_) => self.private[vcpu.id].insert(line, access.store),
-            None => self.private[vcpu.id].fill(line, access.store),
+            None => {
+                self.private[vcpu.id].fill(line, access.store);
+                if !access.kernel && vcpu.reference() {
+                    let fill = fill(access, node, served.latency_ps, served.stream);
+                    vcpu.sample_reference(&self.device, &fill);
+                }
+            }
         }
         match contested {
             Contested::Pays(price) => stall.max(price),
@@ -272,16 +304,16 @@ impl Model {
         place: (u64, usize),
         held: bool,
         now_ps: u64,
-    ) -> u64 {
+    ) -> Served {
         let (line, node) = place;
         let llc = &self.llcs[vcpu.domain as usize];
         if !held {
             vcpu.count(&self.device, block::PRIVATE_MISSES, 1);
         }
-        while let Some(entry) = llc.find(line) {
-            let stall = self.llc_hit(vcpu, score, access, (entry, node), held, now_ps);
-            if let Some(stall) = stall {
-                return stall;
+        while let Some(entry) = llc.find(line, vcpu.ways) {
+            let served = self.llc_hit(vcpu, score, access, (entry, node), held, now_ps);
+            if let Some(served) = served {
+                return served;
             }
         }
         let streaming = vcpu.streams.miss(access.vaddr >> self.line_shift);
@@ -292,7 +324,8 @@ impl Model {
         let comes_shared =
             node != vcpu.node && self.machine.coherence.remote_ownership_ns.is_some();
         let alone = access.store || !comes_shared && self.directory.others(line, vcpu.domain) == 0;
-        let victim = llc.insert(Entry::new(line, vcpu.slot, alone, access.store));
+        let entry = Entry::new(line, vcpu.slot, alone, access.store);
+        let victim = llc.insert(entry, vcpu.ways);
         self.directory.add(line, vcpu.domain);
         // Another domain may have filled the line meanwhile: whoever added itself later sees both.
         if alone && self.directory.others(line, vcpu.domain) != 0 {
@@ -311,56 +344,32 @@ impl Model {
         }
         if let Some(transfer_ps) = transfer {
             self.transferred(vcpu, access, node, transfer_ps);
-            return transfer_ps;
+            return Served {
+                stall_ps: transfer_ps,
+                latency_ps: transfer_ps,
+                stream: false,
+            };
         }
         let latency_ps = vcpu.prices.latency_ps[node];
         let prefetched = streaming && self.machine.cpu.window.is_none();
-        let stall = if prefetched {
+        let stall_ps = if prefetched {
             let cost_ps = stream_ps(&self.machine.cpu, &vcpu.prices, node, access.store);
             self.stream_stall(vcpu, score, cost_ps)
         } else {
             self.demand_stall(vcpu, score, access, latency_ps)
         };
-        let latency_ps = if prefetched { stall } else { latency_ps };
-        let Access {
-            vaddr,
-            paddr,
-            pc,
-            executed,
-            store,
-            kernel,
-            ..
-        } = *access;
-        vcpu.fill(
-            &self.device,
-            &Fill {
-                pc,
-                executed,
-                vaddr,
-                paddr,
-                node,
-                store,
-                kernel,
-                stream: prefetched,
-                latency_ps,
-            },
-        );
-        stall
+        let latency_ps = if prefetched { stall_ps } else { latency_ps };
+        vcpu.fill(&self.device, &fill(access, node, latency_ps, prefetched));
+        Served {
+            stall_ps,
+            latency_ps,
+            stream: prefetched,
+        }
     }
 
     /// Books a line that came from another CPU's cache.
     fn transferred(&self, vcpu: &mut Vcpu, access: &Access, node: usize, latency_ps: u64) {
-        let fill = Fill {
-            pc: access.pc,
-            executed: access.executed,
-            vaddr: access.vaddr,
-            paddr: access.paddr,
-            node,
-            store: access.store,
-            kernel: access.kernel,
-            stream: false,
-            latency_ps,
-        };
+        let fill = fill(access, node, latency_ps, false);
         vcpu.transfer(&self.device, &fill);
     }
 
@@ -419,7 +428,7 @@ impl Model {
         place: (Entry, usize),
         held: bool,
         now_ps: u64,
-    ) -> Option<u64> {
+    ) -> Option<Served> {
         let (entry, node) = place;
         let line = entry.line();
         let siblings = entry.sharers() & !(1 << vcpu.slot);
@@ -458,24 +467,36 @@ impl Model {
             }
         }
         if taken {
-            let stall = (self.machine.coherence.same_domain_ns * 1000.0) as u64;
+            stall = (self.machine.coherence.same_domain_ns * 1000.0) as u64;
             self.transferred(vcpu, access, node, stall);
             self.contests.mark(vcpu.id, line, access.store, now_ps);
-            return Some(stall);
         }
-        if held {
-            return Some(stall);
+        if taken || held {
+            return Some(Served {
+                stall_ps: stall,
+                latency_ps: stall,
+                stream: false,
+            });
         }
         vcpu.count(&self.device, block::LLC_HITS, 1);
-        let latency = self.llc_ps[vcpu.domain as usize];
-        let waited = if vcpu.streams.miss(access.vaddr >> self.line_shift) {
-            self.stream_stall(vcpu, score, (latency as f64 / self.machine.cpu.mlp) as u64)
+        let latency_ps = self.llc_ps[vcpu.domain as usize];
+        let stream = vcpu.streams.miss(access.vaddr >> self.line_shift);
+        let waited = if stream {
+            self.stream_stall(
+                vcpu,
+                score,
+                (latency_ps as f64 / self.machine.cpu.mlp) as u64,
+            )
         } else if depends(vcpu, access) {
-            latency
+            latency_ps
         } else {
-            (latency as f64 / self.machine.cpu.mlp) as u64
+            (latency_ps as f64 / self.machine.cpu.mlp) as u64
         };
-        Some(stall + waited)
+        Some(Served {
+            stall_ps: stall + waited,
+            latency_ps: if stream { waited } else { latency_ps },
+            stream,
+        })
     }
 
     /// A domain has a line no more; returns false where it has it again: whoever brought it there
@@ -673,6 +694,8 @@ impl Model {
 
 #[cfg(test)]
 mod races;
+#[cfg(test)]
+mod references;
 
 #[cfg(test)]
 mod tests {

@@ -46,6 +46,7 @@ pub struct Tally {
     instructions: u64,
     flops: u64,
     fills: [[u64; MAX_NODES]; 3],
+    references: u64,
     place: Option<(u64, u64)>,
     /// Time and stalls up to the last booking, in ps.
     booked: (u64, u64),
@@ -59,6 +60,12 @@ impl Tally {
     pub fn fill(&mut self, node: usize, store: bool, vaddr: u64, paddr: u64) {
         self.fills[usize::from(store)][node] += 1;
         self.place = Some((vaddr, paddr));
+    }
+
+    /// A private-cache miss in user mode.
+    #[inline(always)]
+    pub fn reference(&mut self) {
+        self.references += 1;
     }
 
     /// A line written back or past the caches.
@@ -103,6 +110,7 @@ impl Tally {
         let stall_ns = since(now.1, &mut self.booked.1);
         let instructions = std::mem::take(&mut self.instructions);
         let flops = std::mem::take(&mut self.flops);
+        let references = std::mem::take(&mut self.references);
         let fills = std::mem::take(&mut self.fills);
         let Some(at) = entry else {
             return;
@@ -116,6 +124,7 @@ impl Tally {
         add(space::FLOPS, flops);
         add(space::TIME_NS, time_ns);
         add(space::STALL_NS, stall_ns);
+        add(space::PRIVATE_MISSES, references);
         let fields = [space::READ_FILLS, space::WRITE_FILLS, space::WRITE_BACKS];
         for (field, by_node) in fields.into_iter().zip(fills) {
             for (node, by) in by_node.into_iter().enumerate() {
@@ -151,6 +160,7 @@ mod tests {
         one.take(&score);
         one.fill(1, false, 0x5000, 0x9000);
         one.write_back(0);
+        (0..3).for_each(|_| one.reference());
         one.book(&device, &spaces, 0x1000, (2_000_500, 1_000));
         // What was taken over is not taken again.
         score.spent += 20;
@@ -169,15 +179,16 @@ mod tests {
             space::READ_FILLS + 8,
             space::WRITE_FILLS + 8,
             space::WRITE_BACKS,
+            space::PRIVATE_MISSES,
             space::VADDR,
         ];
         assert_eq!(
             first.map(|field| at(0, field)),
-            [0x1000, 500, 7, 2000, 1, 1, 1, 1, 0x6000]
+            [0x1000, 500, 7, 2000, 1, 1, 1, 1, 3, 0x6000]
         );
         assert_eq!(
             first.map(|field| at(1, field)),
-            [0x2000, 20, 0, 1000, 0, 0, 0, 0, 0]
+            [0x2000, 20, 0, 1000, 0, 0, 0, 0, 0, 0]
         );
     }
 

@@ -1,5 +1,6 @@
 //! One vCPU: what only its own thread touches, and its share of the device.
 
+use crate::cache::all_ways;
 use crate::device::Device;
 use crate::guest::Executed;
 use crate::load::{Prices, Traffic};
@@ -88,6 +89,8 @@ pub struct Vcpu {
     pub domain: u32,
     /// Its place within the domain.
     pub slot: u32,
+    /// Ways of the domain's cache that it may fill.
+    pub ways: u32,
     /// Translations.
     pub tlb: Tlb,
     /// Stream table.
@@ -131,8 +134,14 @@ pub struct Vcpu {
     sample_skip: u32,
     transfer_left: u64,
     transfer_period: u32,
-    /// Instruction and virtual address of the latest sample of a load, and the sample's place.
-    sampled_load: Option<(u64, u64, usize)>,
+    reference_left: u64,
+    reference_period: u32,
+    /// The mask that `ways` was made of, and all ways of the cache.
+    way_mask: u32,
+    all_ways: u32,
+    /// Instruction and virtual address of the latest sample of a load, and the sample's place; of a reference
+    /// whose fill was sampled just before, that one's too.
+    sampled_load: Option<(u64, u64, [usize; 2])>,
     random: u64,
     filter_sequence: u32,
     regions: Vec<Region>,
@@ -159,6 +168,7 @@ impl Vcpu {
             node,
             domain: domain.id.0,
             slot,
+            ways: all_ways(domain.cache.ways),
             tlb: Tlb::new(
                 machine.tlb.small_entries as usize,
                 machine.tlb.huge_entries as usize,
@@ -187,6 +197,10 @@ impl Vcpu {
             sample_skip: 0,
             transfer_left: u64::MAX,
             transfer_period: 0,
+            reference_left: u64::MAX,
+            reference_period: 0,
+            way_mask: 0,
+            all_ways: all_ways(domain.cache.ways),
             sampled_load: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1),
             filter_sequence: 0,
@@ -245,6 +259,31 @@ impl Vcpu {
             self.transfer_left = self.draw(self.transfer_period);
             self.put(device, fill, ring::TRANSFER);
         }
+    }
+
+    /// Books a reference of user mode to the last-level cache; tells whether it is one to sample.
+    #[inline(always)]
+    pub fn reference(&mut self) -> bool {
+        self.tally.reference();
+        match self.reference_left {
+            ..=1 => true,
+            _ => {
+                self.reference_left -= 1;
+                false
+            }
+        }
+    }
+
+    /// Samples a reference that [`Vcpu::reference`] told of, whoever served it.
+    #[inline(never)]
+    pub fn sample_reference(&mut self, device: &Device, fill: &Fill<'_>) {
+        if self.reference_period == 0 {
+            self.reference_left = u64::MAX;
+            return;
+        }
+        self.reference_left = self.draw(self.reference_period);
+        let stream = u8::from(fill.stream) * ring::STREAM;
+        self.put(device, fill, stream | ring::REFERENCE);
     }
 
     /// Books a line written back or past the caches.
@@ -322,7 +361,15 @@ impl Vcpu {
         let executed = (fill.executed)();
         device.set(at + ring::CODE, executed.code);
         device.set(at + ring::PAGE_TABLE, executed.page_table);
-        self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, at));
+        let before = match self.sampled_load {
+            Some((pc, vaddr, [before, _]))
+                if flags & ring::REFERENCE != 0 && (pc, vaddr) == (fill.pc, fill.vaddr) =>
+            {
+                before
+            }
+            _ => at,
+        };
+        self.sampled_load = (!fill.store).then_some((fill.pc, fill.vaddr, [at, before]));
         // Pairs with the reader's acquire load of the head: the sample is complete first.
         device
             .u64(self.block + block::RING_HEAD)
@@ -332,12 +379,14 @@ impl Vcpu {
     /// A store: where it belongs to the instruction whose load was sampled last, the sample is of
     /// a write too. The reader may have the sample already, which loses no more than this.
     pub fn stored(&mut self, device: &Device, pc: u64, vaddr: u64) {
-        if let Some((_, _, at)) = self
+        if let Some((_, _, places)) = self
             .sampled_load
             .take_if(|&mut (load_pc, load_vaddr, _)| (load_pc, load_vaddr) == (pc, vaddr))
         {
-            let flags = device.u8(at + ring::FLAGS);
-            flags.store(flags.load(Relaxed) | ring::WRITE, Relaxed);
+            for at in places {
+                let flags = device.u8(at + ring::FLAGS);
+                flags.store(flags.load(Relaxed) | ring::WRITE, Relaxed);
+            }
         }
     }
 
@@ -399,6 +448,23 @@ impl Vcpu {
         if period != self.transfer_period {
             self.transfer_period = period;
             self.transfer_left = u64::from(period.max(1));
+        }
+        let period = device.u32(control::REFERENCE_PERIOD).load(Relaxed);
+        if period != self.reference_period {
+            self.reference_period = period;
+            self.reference_left = if period == 0 {
+                u64::MAX
+            } else {
+                u64::from(period)
+            };
+        }
+        let mask = device.u32(control::WAY_MASKS + 4 * self.id).load(Relaxed);
+        if mask != self.way_mask {
+            self.way_mask = mask;
+            self.ways = match mask & self.all_ways {
+                0 => self.all_ways,
+                allowed => allowed,
+            };
         }
         self.sample_skip = device.u32(control::SAMPLE_SKIP).load(Relaxed);
         let sequence = device.u32(control::FILTER_SEQ).load(Relaxed);
@@ -492,6 +558,27 @@ mod tests {
     }
 
     #[test]
+    fn references_are_sampled_by_a_period_of_their_own() {
+        let (device, mut vcpu) = sampling(0);
+        device.u32(control::SAMPLE_PERIOD).store(0, Relaxed);
+        device.u32(control::REFERENCE_PERIOD).store(10, Relaxed);
+        vcpu.control(&device, &Mutex::default(), 64);
+        for at in 0..10_000 {
+            if vcpu.reference() {
+                vcpu.sample_reference(&device, &fill(at * 64, false));
+            }
+        }
+        assert!(taken(&device).abs_diff(1000) < 100, "{}", taken(&device));
+        let flags = device.u8(ring::BASE + ring::FLAGS).load(Relaxed);
+        assert_eq!(flags, ring::REFERENCE);
+        device.u32(control::REFERENCE_PERIOD).store(0, Relaxed);
+        vcpu.control(&device, &Mutex::default(), 64);
+        let before = taken(&device);
+        assert!((0..10_000).all(|_| !vcpu.reference()));
+        assert_eq!(taken(&device), before);
+    }
+
+    #[test]
     fn a_load_whose_instruction_stores_is_sampled_as_a_write() {
         let (device, mut vcpu) = sampling(0);
         let mut at = 0;
@@ -513,5 +600,14 @@ mod tests {
         vcpu.stored(&device, PC + 4, vaddr);
         vcpu.stored(&device, PC, vaddr + 8);
         assert_eq!(device.u8(flags).load(Relaxed) & ring::WRITE, 0);
+        // A reference whose fill was sampled just before: both.
+        device.u32(control::REFERENCE_PERIOD).store(1, Relaxed);
+        vcpu.control(&device, &Mutex::default(), 64);
+        let (vaddr, flags) = next(&mut vcpu);
+        vcpu.sample_reference(&device, &fill(vaddr, false));
+        vcpu.stored(&device, PC, vaddr);
+        for flags in [flags, flags + ring::SAMPLE_BYTES] {
+            assert_eq!(device.u8(flags).load(Relaxed) & ring::WRITE, ring::WRITE);
+        }
     }
 }

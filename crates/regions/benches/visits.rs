@@ -10,7 +10,7 @@
 
 use hither_core::ids::CpuId;
 use hither_linux::sys::{self, EventAttribute, EventScope, event_flag};
-use hither_regions::{Config, Domain, Error, Region};
+use hither_regions::{Config, Domain, Error, Region, Unified, Use};
 use hither_workloads::random::Random;
 use std::fs::File;
 use std::hint::black_box;
@@ -139,6 +139,26 @@ fn cost(here: CpuId, there: CpuId, counter: Option<&File>) -> Result<(), Error> 
     }
     let inside = region.run(|| least(100_000, || visit(&region)));
     println!("visit in place, from a visit to the region: {inside:.1} ns");
+    let caches = [here, there].map(|cpu| Ok(on(cpu)?.with_cache_bytes(1 << 20)));
+    let caches = caches.into_iter().collect::<Result<Vec<_>, Error>>()?;
+    for (name, bytes, wish) in [
+        ("off, as the sizes say", 1, Use::Auto),
+        ("off, until it is tried again", 1 << 19, Use::Auto),
+        ("on, at home", 1 << 19, Use::Always),
+    ] {
+        let unified = Unified::new(caches.clone(), &[bytes; 2])?;
+        unified.set_use(wish);
+        let once = || {
+            black_box(unified.run(0, || black_box(1)));
+        };
+        while !unified.state().is_settled {
+            once();
+        }
+        println!(
+            "visit in place by Unified, {name}: {:.1} ns",
+            least(100_000, once)
+        );
+    }
     println!("* of the caller in user mode, its spins included");
     println!(
         "sleeps in {} awake visits: caller {}, worker {}",

@@ -13,6 +13,7 @@ use std::fmt;
 pub struct Domain {
     name: String,
     cpus: CpuSet,
+    cache_bytes: Option<u64>,
 }
 
 impl Domain {
@@ -27,6 +28,7 @@ impl Domain {
         let found = caches.map(|(number, cache)| Self {
             name: format!("domain:{number}"),
             cpus: cache.cpus.intersection(&here.allowed.cpus),
+            cache_bytes: cache.size_kb.map(|kb| kb << 10),
         });
         Ok(found.filter(|domain| !domain.cpus.is_empty()).collect())
     }
@@ -54,6 +56,7 @@ impl Domain {
         Ok(Self {
             name: text.to_owned(),
             cpus: resolved.set.cpus,
+            cache_bytes: None,
         })
     }
 
@@ -69,7 +72,26 @@ impl Domain {
             return Err(Error::Invalid(text.to_owned()));
         }
         let name = format!("cpus:{cpus}");
-        Ok(Self { name, cpus })
+        Ok(Self {
+            name,
+            cpus,
+            cache_bytes: None,
+        })
+    }
+
+    /// The same with a cache of this size, whatever the kernel tells.
+    #[must_use]
+    pub fn with_cache_bytes(self, bytes: u64) -> Self {
+        Self {
+            cache_bytes: Some(bytes),
+            ..self
+        }
+    }
+
+    /// Bytes of its cache, where it is one of [`Domain::caches`] and the kernel tells, or they were said.
+    #[must_use]
+    pub fn cache_bytes(&self) -> Option<u64> {
+        self.cache_bytes
     }
 
     /// Its CPUs.

@@ -9,6 +9,8 @@
 //! **Terms.** A [`Domain`] is the set of CPUs whose cache holds a region. A *visit* is one closure handed over. A *lane*
 //! is one worker with its inbox. An *inbox* is the word that a thread watches, and sleeps on.
 //!
+//! [`Unified`] does so by itself where it pays, and leaves visits where they are otherwise.
+//!
 //! [`protocol`] has the queue and its memory orderings and is tried by loom; [`patience`] says how long a waiting
 //! thread spins; [`life`] tells a forked child from its parent. `docs/regions.md` is the manual.
 
@@ -28,6 +30,8 @@ mod sync;
 #[cfg(test)]
 mod tests;
 #[cfg(not(loom))]
+mod unify;
+#[cfg(not(loom))]
 mod worker;
 
 #[cfg(not(loom))]
@@ -36,3 +40,5 @@ pub use domain::Domain;
 pub use error::Error;
 #[cfg(not(loom))]
 pub use region::{Config, Counts, Region};
+#[cfg(not(loom))]
+pub use unify::{Reason, State, Unified, Use};

@@ -175,6 +175,7 @@ impl World {
             nodes: (0..nodes)
                 .map(|at| self.node_state(at, &interval))
                 .collect(),
+            caches: Vec::new(),
             distances: self.distances.clone(),
             metrics: self.metrics(&interval),
             sample_count: match period {
@@ -330,6 +331,7 @@ impl World {
             ),
             faults: Evidence::measured(0, "the simulation"),
             work: self.work_of(interval, process),
+            ..ProcessState::unknown(process.pid, process.space, "the simulation has no caches")
         };
         self.processes.values().map(state).collect()
     }

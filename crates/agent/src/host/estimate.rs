@@ -236,6 +236,7 @@ mod tests {
             now_us: 0,
             interval_us: 1000,
             nodes: vec![node(0), node(4)],
+            caches: Vec::new(),
             distances: Vec::new(),
             metrics,
             pages: Vec::new(),

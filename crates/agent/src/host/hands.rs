@@ -2,8 +2,13 @@
 
 use super::seats::MOST_MOVERS;
 use super::{Error, Result};
-use crate::Movers;
+use crate::{Execute, Movers};
+use hither_core::ids::CpuId;
+use hither_core::plan::{MoveOutcome, MoveRequest, PlaceRequest};
+use hither_core::snapshot::ProcessState;
 use hither_linux::backend::kernel::KernelBackend;
+use hither_linux::bind::placed::Placed;
+use hither_linux::sys;
 use hither_mover::Backend;
 use hither_mover::executor::{Factory, Limits};
 
@@ -40,12 +45,64 @@ impl Hands {
         Err(Error::Refused(why))
     }
 
-    /// Threads that move pages by it.
+    /// Threads that move pages by it, beside which programs are placed.
     ///
     /// # Errors
     /// They cannot be started.
-    pub fn movers(self) -> Result<Movers> {
+    pub fn movers(self) -> Result<Placing> {
         let movers = Movers::start(Limits::default(), MOST_MOVERS, self.factory);
-        movers.map_err(Error::system("starting what moves pages"))
+        let movers = movers.map_err(Error::system("starting what moves pages"))?;
+        Ok(Placing {
+            movers,
+            placed: Placed::new(),
+        })
+    }
+}
+
+/// Movers, and programs whose threads were placed: they have back what they had when it closes.
+#[derive(Debug)]
+pub struct Placing {
+    movers: Movers,
+    placed: Placed,
+}
+
+impl Execute for Placing {
+    fn submit(&mut self, now_us: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        self.movers.submit(now_us, requests)
+    }
+
+    fn keep(&mut self, living: &[ProcessState]) {
+        self.movers.keep(living);
+    }
+
+    fn place(&mut self, movers: Vec<Vec<CpuId>>) {
+        self.movers.place(movers);
+    }
+
+    fn run_on(&mut self, places: Vec<PlaceRequest>) -> Vec<String> {
+        let mut notes = Vec::new();
+        for place in places {
+            let pid = place.pid.0;
+            if place.cpus.is_empty() {
+                self.placed.release(pid);
+            } else if let Err(error) = self.placed.put(pid, &place.cpus)
+                && error.raw_os_error() != Some(sys::ESRCH)
+            {
+                let cpus = &place.cpus;
+                notes.push(format!(
+                    "process {pid} cannot be kept on CPUs {cpus}: {error}"
+                ));
+            }
+        }
+        notes
+    }
+
+    fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        self.movers.collect(now_us)
+    }
+
+    fn close(&mut self, now_us: u64) -> Vec<MoveOutcome> {
+        self.placed.release_all();
+        self.movers.close(now_us)
     }
 }

@@ -15,5 +15,5 @@ pub mod weights;
 pub mod zoom;
 
 pub use error::{Error, Result};
-pub use hands::Hands;
+pub use hands::{Hands, Placing};
 pub use supervisor::{Beat, Client, End, Input, Supervisor, cannot_start};

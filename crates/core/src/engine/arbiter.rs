@@ -167,6 +167,7 @@ mod tests {
             now_us: 0,
             interval_us: 100_000,
             nodes: vec![node],
+            caches: Vec::new(),
             distances: Vec::new(),
             metrics: GlobalMetrics::unknown("test"),
             pages: Vec::new(),

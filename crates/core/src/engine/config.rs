@@ -87,6 +87,8 @@ pub struct EngineConfig {
     /// a fraction of a percent of a CPU. They keep what is reported of the whole run a sample of
     /// the whole run, and a policy whose gates open knows since when its pages have their users.
     pub rest_sampling: Sampling,
+    /// Names of programs whose speed counts more than others', for policies that weigh programs.
+    pub preferred: Vec<String>,
     /// When asleep and not sampling, look with cheap sampling this often, in us. 10 s.
     pub probe_us: u64,
 }
@@ -138,6 +140,7 @@ impl Default for EngineConfig {
             campaign_rows: 1024,
             log_entries: 4096,
             rest_sampling: Sampling::Cheap,
+            preferred: Vec::new(),
             probe_us: 10_000_000,
         }
     }

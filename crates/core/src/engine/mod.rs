@@ -21,6 +21,7 @@ pub mod config;
 mod efficacy;
 pub mod ledger;
 pub mod phase;
+mod place;
 mod predict;
 mod revert;
 mod round;
@@ -315,7 +316,12 @@ impl Engine {
             .filter(|step| !step.requests.is_empty())
             .count()
             > 1;
-        let mut requests: Vec<_> = steps.into_iter().flat_map(|step| step.requests).collect();
+        let mut places = Vec::new();
+        let mut requests = Vec::new();
+        for step in steps {
+            requests.extend(step.requests);
+            places.extend(step.places);
+        }
         if several {
             // Reverts first; then what is predicted to gain most. The sort is stable.
             requests.sort_by(|a, b| scope::precedence(b).total_cmp(&scope::precedence(a)));
@@ -323,6 +329,7 @@ impl Engine {
         self.last_sampling = sampling;
         Plan {
             requests,
+            places,
             notes,
             sampling,
             listing: listing.unwrap_or_default(),

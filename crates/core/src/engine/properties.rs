@@ -81,6 +81,7 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         now_us,
         interval_us: 100_000,
         nodes: (0..NODES).map(node).collect(),
+        caches: Vec::new(),
         distances: vec![vec![10; 3]; 3],
         metrics: GlobalMetrics {
             local_access_ratio: Evidence::measured(local, "test"),

@@ -160,6 +160,7 @@ mod tests {
             now_us,
             interval_us: 1000,
             nodes: vec![node(0), node(1)],
+            caches: Vec::new(),
             distances: Vec::new(),
             metrics: GlobalMetrics::unknown("test"),
             sample_count: Evidence::measured(pages.end - pages.start, "test"),

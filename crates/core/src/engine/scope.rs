@@ -19,13 +19,13 @@ use super::{Turn, predict};
 use crate::explain::Event;
 use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
-use crate::plan::{Listing, Mechanism, MoveOutcome, MoveRequest, Refusal, Sampling};
+use crate::plan::{Listing, Mechanism, MoveOutcome, MoveRequest, PlaceRequest, Refusal, Sampling};
 use crate::policy::random::Random;
 use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, moving_unit};
 use crate::quota::{Quota, Use};
 use crate::snapshot::{Snapshot, base_pages};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// One page of a request under way.
@@ -93,6 +93,8 @@ pub(super) struct Scope {
     pub is_full: bool,
     /// Its policy cannot wait: a node runs out of memory.
     is_pressed: bool,
+    /// Members whose threads were placed.
+    pub placed: BTreeSet<Pid>,
 }
 
 /// What the samples of an interval are.
@@ -110,6 +112,7 @@ enum Seen {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Step {
     pub requests: Vec<MoveRequest>,
+    pub places: Vec<PlaceRequest>,
     pub sampling: Sampling,
     pub next_interval_us: u64,
     pub listing: Listing,
@@ -151,6 +154,7 @@ impl Scope {
             local_ratio: None,
             is_full: false,
             is_pressed: false,
+            placed: BTreeSet::new(),
             policy,
         }
     }
@@ -231,7 +235,8 @@ impl Scope {
         }
         let mut requests = self.revert(turn);
         requests.extend(self.put_all_back(turn));
-        let proposal = self.ask_policy(turn);
+        let mut proposal = self.ask_policy(turn);
+        let places = self.place(turn, std::mem::take(&mut proposal.places));
         let outlook = proposal.outlook;
         self.is_pressed = outlook == Outlook::Pressed;
         if self.may_ask() {
@@ -246,7 +251,7 @@ impl Scope {
             outlook,
             is_busy: !self.efficacy.is_idle() || !self.pending.is_empty() || !self.is_undone(),
             is_measured: self.efficacy.is_measuring(),
-            has_moves: !requests.is_empty(),
+            has_moves: !requests.is_empty() || !places.is_empty(),
             may_move: self.may_move(),
             reading,
             spaces: &spaces,
@@ -256,6 +261,7 @@ impl Scope {
         let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);
         Step {
             requests,
+            places,
             sampling,
             next_interval_us,
             listing: match self.lives.is_empty() {
@@ -306,7 +312,8 @@ impl Scope {
         let snapshot = turn.snapshot;
         // A part that did next to nothing lacks no evidence: there is nothing to do.
         let sample_count = snapshot.sample_count.get();
-        if turn.is_part && sample_count.is_some_and(|count| count < MIN_SAMPLES) {
+        let by_samples = self.policy.needs().contains(&EvidenceKind::PageAccesses);
+        if by_samples && turn.is_part && sample_count.is_some_and(|count| count < MIN_SAMPLES) {
             return Proposal::default();
         }
         let was_off = turn.sampling == Sampling::Off;
@@ -350,6 +357,7 @@ impl Scope {
             fast_pages: turn.fast_pages,
             declared: turn.declared,
             move_ns: self.account.move_ns(),
+            preferred: &turn.config.preferred,
         };
         let mut proposal = self.policy.decide(snapshot, &mut context);
         for text in std::mem::take(&mut proposal.notes) {

@@ -7,14 +7,12 @@
 
 use crate::ids::Pid;
 use crate::metrics;
-use crate::snapshot::{Evidence, GlobalMetrics, PageStats, Snapshot};
+use crate::snapshot::{Evidence, GlobalMetrics, LINE_BYTES, PageStats, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Samples from which a ratio of a part is told: its standard error is then 11 points at most.
 pub(super) const MIN_SAMPLES: u64 = 20;
-/// Bytes of a fill.
-const LINE_BYTES: f64 = 64.0;
 
 /// Share of the CPU time used by others above which counters of the machine are not the watched
 /// processes' own: they would differ by as much.
@@ -87,6 +85,7 @@ fn part(snapshot: &Snapshot, members: &BTreeSet<Pid>, pages: Vec<PageStats>) -> 
         interval_us: snapshot.interval_us,
         nodes: snapshot.nodes.clone(),
         distances: snapshot.distances.clone(),
+        caches: snapshot.caches.clone(),
         metrics: GlobalMetrics::unknown(
             "what is counted for the whole machine is not known of a part",
         ),
@@ -142,7 +141,7 @@ fn tell_traffic(part: &mut Snapshot, total: u64) {
     let period = f64::from(part.sample_period);
     let bytes = |samples: u64| match period > 0.0 {
         true => Evidence::estimated(
-            (samples as f64 * period * LINE_BYTES) as u64,
+            (samples as f64 * period * LINE_BYTES as f64) as u64,
             format!("{total} samples of these processes"),
         ),
         false => Evidence::unknown("how many accesses a sample stands for is unknown"),
@@ -235,6 +234,7 @@ mod tests {
             now_us: 100_000,
             interval_us: 100_000,
             nodes: vec![node(0), node(4)],
+            caches: Vec::new(),
             distances: vec![vec![10, 20], vec![20, 10]],
             metrics,
             pages: vec![

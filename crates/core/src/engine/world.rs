@@ -251,6 +251,7 @@ impl World {
             now_us: self.now_us,
             interval_us,
             nodes: (0..self.nodes()).map(node).collect(),
+            caches: Vec::new(),
             distances: (0..4)
                 .map(|a| (0..4).map(|b| 10 + 3 * Self::hops(a, b)).collect())
                 .collect(),

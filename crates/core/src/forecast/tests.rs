@@ -37,6 +37,7 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
         now_us: 0,
         interval_us: 100_000,
         nodes: (0..4).map(node).collect(),
+        caches: Vec::new(),
         distances: (0..4).map(row).collect(),
         metrics: GlobalMetrics {
             stall_share: figure(stalled),

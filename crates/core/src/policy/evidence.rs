@@ -1,6 +1,6 @@
 //! What a policy may need to know, and the sentence for when it is unknown.
 
-use crate::snapshot::Snapshot;
+use crate::snapshot::{ProcessState, Snapshot};
 use serde::{Deserialize, Serialize};
 
 /// Where evidence comes from, the best first.
@@ -51,6 +51,8 @@ pub enum EvidenceKind {
     EveryPage,
     /// What each process executes, and how much memory it asks for.
     ProgramWork,
+    /// What each process asks of the last-level caches, its working set, and where it runs.
+    CacheUse,
     /// Distances between nodes.
     Distances,
 }
@@ -67,6 +69,9 @@ impl EvidenceKind {
             Self::EveryPage => "the accesses of every page",
             Self::ProgramWork => {
                 "the floating-point operations and memory references of each process"
+            }
+            Self::CacheUse => {
+                "the references to last-level caches of each process, and its working set"
             }
             Self::Distances => "the distances between nodes",
         }
@@ -89,6 +94,10 @@ impl EvidenceKind {
             Self::ProgramWork => {
                 "run in the lab (`hither lab run`), or on a processor whose events for floating-point operations \
                  and memory are known; `hither topo --doctor` tells"
+            }
+            Self::CacheUse => {
+                "run in the lab (`hither lab run`), or on a processor that counts and samples references to the \
+                 last-level cache; `hither topo --doctor` tells"
             }
             Self::Distances => "check that /sys/devices/system/node/node*/distance is readable",
         }
@@ -113,6 +122,17 @@ impl EvidenceKind {
             Self::ProgramWork => {
                 let lacks = (snapshot.processes.iter()).find(|process| !process.work.is_known());
                 return lacks.map(|process| process.work.basis().to_owned());
+            }
+            Self::CacheUse => {
+                let basis = |process: &ProcessState| {
+                    let untold = [
+                        (!process.work.is_known()).then(|| process.work.basis()),
+                        (!process.cache.is_known()).then(|| process.cache.basis()),
+                        (!process.threads.is_known()).then(|| process.threads.basis()),
+                    ];
+                    untold.into_iter().flatten().next().map(str::to_owned)
+                };
+                return snapshot.processes.iter().find_map(basis);
             }
             Self::Distances => {
                 let complete = snapshot.distances.len() == snapshot.nodes.len()

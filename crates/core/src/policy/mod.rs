@@ -7,6 +7,7 @@
 //! To add one: write its file, add a line to [`TABLE`].
 
 pub mod auto;
+pub mod caches;
 pub mod carrefour;
 pub mod evidence;
 pub mod guard;
@@ -79,6 +80,8 @@ pub struct Context<'a> {
     pub declared: &'a Declared,
     /// Time that a move takes for each base page, in ns, as those of the scope took; `None` before any.
     pub move_ns: Option<f64>,
+    /// Names of programs whose speed counts more than others'.
+    pub preferred: &'a [String],
 }
 
 /// Time that a move takes for each base page before any was measured, in ns. 5 us: `move_pages` in batches
@@ -130,6 +133,17 @@ impl ProposedMove {
     }
 }
 
+/// One proposed place of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProposedPlace {
+    /// Which program.
+    pub pid: Pid,
+    /// Position of the last-level cache on whose CPUs it shall run; `None`: wherever it might before.
+    pub cache: Option<usize>,
+    /// Why: half a sentence.
+    pub because: Cow<'static, str>,
+}
+
 /// How much a policy still sees to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outlook {
@@ -151,6 +165,8 @@ pub enum Outlook {
 pub struct Proposal {
     /// Moves, most valuable first, each page at most once.
     pub moves: Vec<ProposedMove>,
+    /// Places of programs.
+    pub places: Vec<ProposedPlace>,
     /// Half a sentence per mechanism used: the rule with its figures.
     pub reasons: BTreeMap<Mechanism, Cow<'static, str>>,
     /// Sentences for a person; the engine prints one only when it changes.
@@ -215,6 +231,11 @@ pub const TABLE: &[PolicyEntry] = &[
         name: programs::value::FAIR_NAME,
         summary: "the same, for the product of the programs' speeds instead of their sum",
         build: || Box::new(programs::value::Value::fair()),
+    },
+    PolicyEntry {
+        name: caches::NAME,
+        summary: "places programs so that those that need a last-level cache have one",
+        build: || Box::new(caches::Caches::default()),
     },
     PolicyEntry {
         name: guard::NAME,
@@ -287,6 +308,7 @@ pub(crate) fn asked(
         fast_pages: None,
         declared: &Declared::default(),
         move_ns: None,
+        preferred: &[],
     };
     change(&mut context);
     policy.decide(snapshot, &mut context)
@@ -308,7 +330,7 @@ mod tests {
         let error = by_name("carefour").err().unwrap().to_string();
         assert_eq!(
             error,
-            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, tiers-paper, hydm, value, value-fair, guard, wrong-node"
+            "there is no policy `carefour`; the policies are none, auto, carrefour, tiers, tiers-paper, hydm, value, value-fair, caches, guard, wrong-node"
         );
     }
 }

@@ -73,10 +73,8 @@ impl Policy for WrongNode {
         Proposal {
             moves,
             reasons: reasons.into(),
-            notes: Vec::new(),
             outlook,
-            forecast: None,
-            fast_use: None,
+            ..Proposal::default()
         }
     }
 }

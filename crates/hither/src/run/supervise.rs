@@ -4,10 +4,11 @@ use super::learn::Learned;
 use super::mirrors::{Mirrored, Mirrors};
 use super::place::{Placed, Placement};
 use crate::print;
+use hither_agent::LEAST_SLEEP_US;
+use hither_agent::host::Placing;
 use hither_agent::host::attendant::Attendant;
 use hither_agent::host::drive::{self, Decided, Session, Told};
 use hither_agent::host::{Beat, Client, End, Hands, Supervisor};
-use hither_agent::{LEAST_SLEEP_US, Movers};
 use hither_core::engine::Engine;
 use hither_linux::root::Root;
 use hither_linux::sys::{self, Ended, Usage};
@@ -123,7 +124,7 @@ pub fn run(
 }
 
 /// The agent beside the program; with `explain` its log is printed as it goes.
-fn session(setup: Setup, explain: bool) -> anyhow::Result<Session<'static, Movers>> {
+fn session(setup: Setup, explain: bool) -> anyhow::Result<Session<'static, Placing>> {
     let base = std::process::id() as i32;
     let watch = Watch::new(&setup.root, &setup.topology, base, setup.tracker);
     let executor = setup.hands.movers()?;

@@ -11,14 +11,19 @@ mod damon;
 mod files;
 mod port;
 mod relay;
+mod resctrl;
 mod rivals;
 mod system;
 
 use crate::protocol::{self, Hello, Job, Kind, RunEnded, RunSpec, Stdin};
 use counters::Meter;
+use hither_core::machine::parse;
 use hither_core::policy::Rung;
+use hither_linux::resctrl::LAB_FOLDER;
+use hither_linux::restore;
 use hither_linux::root::Root;
 use port::Port;
+use resctrl::Feeder;
 use std::fs;
 use std::process::ExitCode;
 
@@ -95,11 +100,19 @@ fn serve(port: &mut Port) -> Result<()> {
     } else {
         None
     };
+    let feeder = match &meter {
+        Some(_) => offer_resctrl(port)?,
+        None => None,
+    };
     fs::create_dir_all(&job.cwd).map_err(doing(format!("making {}", job.cwd)))?;
     let mut hidden = system::Hidden::default();
     for (index, spec) in job.runs.iter().enumerate() {
         let index = index as u16;
-        let ended = run(port, &job, index, spec, meter.as_ref(), &mut hidden)?;
+        let devices = (meter.as_ref(), feeder.as_ref());
+        let ended = run(port, &job, index, spec, devices, &mut hidden)?;
+        if let (Some(meter), Some(feeder)) = devices {
+            feeder.reset(|cpu, mask| meter.device().set_way_mask(cpu, mask))?;
+        }
         port.send_json(Kind::RunEnded, index, &ended)?;
     }
     for (asked, path) in job.back.iter().enumerate() {
@@ -108,12 +121,27 @@ fn serve(port: &mut Port) -> Result<()> {
     Ok(())
 }
 
+/// The folder by which programs divide caches; a kernel that cannot have it is worth a notice.
+fn offer_resctrl(port: &mut Port) -> Result<Option<Feeder>> {
+    let text = fs::read_to_string(protocol::MACHINE_PATH).map_err(doing("reading the machine"))?;
+    let machine = parse::parse(&text).map_err(doing("reading the machine file"))?;
+    // Journals are kept beside it, in a folder that is nobody else's.
+    restore::make_runtime_folder().map_err(|error| error.to_string())?;
+    match Feeder::offer(&Root::host(), &machine) {
+        Ok(feeder) => Ok(Some(feeder)),
+        Err(reason) => {
+            port.notice(&format!("no folder /{LAB_FOLDER}: {reason}"))?;
+            Ok(None)
+        }
+    }
+}
+
 fn run(
     port: &mut Port,
     job: &Job,
     index: u16,
     spec: &RunSpec,
-    meter: Option<&Meter>,
+    (meter, feeder): (Option<&Meter>, Option<&Feeder>),
     hidden: &mut system::Hidden,
 ) -> Result<RunEnded> {
     if spec.reset {
@@ -127,7 +155,7 @@ fn run(
     }
     let _ = fs::remove_file(child::REPORT_PATH);
     port.send(Kind::RunStarted, index, b"")?;
-    let mut relay = relay::Relay::new(index, job.sample_ms, meter);
+    let mut relay = relay::Relay::new(index, job.sample_ms, meter, feeder);
     let started = child::start(job, spec);
     let child = match started {
         Ok(child) => child,

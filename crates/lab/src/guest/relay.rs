@@ -3,6 +3,7 @@
 use super::child::Started;
 use super::counters::Meter;
 use super::port::Port;
+use super::resctrl::Feeder;
 use super::{Result, doing, system};
 use crate::measure::Point;
 use crate::os::{self, Interest};
@@ -21,6 +22,7 @@ const MAX_INPUT_BYTES: usize = 64 << 10;
 pub struct Relay<'a> {
     run: u16,
     meter: Option<&'a Meter>,
+    feeder: Option<&'a Feeder>,
     sample_ns: u64,
     timeline: Vec<Point>,
     input: Vec<u8>,
@@ -29,10 +31,16 @@ pub struct Relay<'a> {
 
 impl<'a> Relay<'a> {
     /// Takes the first point of the timeline now.
-    pub fn new(run: u16, sample_ms: u64, meter: Option<&'a Meter>) -> Self {
+    pub fn new(
+        run: u16,
+        sample_ms: u64,
+        meter: Option<&'a Meter>,
+        feeder: Option<&'a Feeder>,
+    ) -> Self {
         let mut relay = Self {
             run,
             meter,
+            feeder,
             sample_ns: sample_ms * 1_000_000,
             timeline: Vec::new(),
             input: Vec::new(),
@@ -71,6 +79,11 @@ impl<'a> Relay<'a> {
                 self.take(frames, &started);
             }
             self.feed(&mut started.input);
+            if ready[5].read
+                && let Some((feeder, meter)) = self.feeder.zip(self.meter)
+            {
+                feeder.feed(|cpu, mask| meter.device().set_way_mask(cpu, mask));
+            }
             if self.sample_ns > 0 && os::monotonic_ns() >= next_sample_ns {
                 self.sample();
                 next_sample_ns = os::monotonic_ns() + self.sample_ns;
@@ -104,7 +117,7 @@ impl<'a> Relay<'a> {
         })
     }
 
-    fn interests(&self, exit: &OwnedFd, port: &Port, started: &Started) -> [Interest; 5] {
+    fn interests(&self, exit: &OwnedFd, port: &Port, started: &Started) -> [Interest; 6] {
         let of = |fd: &Option<OwnedFd>| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let reading = |fd: RawFd| Interest { fd, write: false };
         let port_fd = if self.input.len() < MAX_INPUT_BYTES {
@@ -127,6 +140,7 @@ impl<'a> Relay<'a> {
                 fd: feed_fd,
                 write: true,
             },
+            reading(self.feeder.map_or(-1, Feeder::fd)),
         ]
     }
 

@@ -181,6 +181,8 @@ struct Meeting {
     begun: AtomicBool,
     /// Children made at each step.
     by_step: [AtomicU64; STEPS.len()],
+    /// Children made without a descriptor to be had, from before until after.
+    by_shortage: AtomicU64,
 }
 
 impl Meeting {
@@ -191,7 +193,7 @@ impl Meeting {
     }
 
     fn has_met_all(&self) -> bool {
-        let mut counts = self.by_step.iter();
+        let mut counts = self.by_step.iter().chain([&self.by_shortage]);
         counts.all(|count| count.load(Ordering::Relaxed) > 0)
     }
 
@@ -216,8 +218,6 @@ impl Meeting {
 struct Forker {
     elsewhere: u64,
     in_window: u64,
-    /// Without a descriptor to be had, from before until after.
-    short: u64,
     children: Vec<i32>,
     count: u64,
 }
@@ -266,7 +266,9 @@ impl Forker {
                 exit(i32::from(!good));
             }
             self.in_window += u64::from(window % 2 == 1);
-            self.short += u64::from(short && meeting.short.load(Ordering::SeqCst));
+            let was_short = short && meeting.short.load(Ordering::SeqCst);
+            let count = u64::from(was_short);
+            meeting.by_shortage.fetch_add(count, Ordering::Relaxed);
             self.count += 1;
             if step == 0 {
                 self.elsewhere += 1;
@@ -367,7 +369,8 @@ pub fn run(options: &Options) -> Report {
     report.met("forks begun in windows", forker.in_window);
     if !options.unprivileged {
         report.met("forks that fell into windows", tally.forks);
-        report.met("forks without a descriptor to be had", forker.short);
+        let count = meeting.by_shortage.load(Ordering::Relaxed);
+        report.met("forks without a descriptor to be had", count);
     }
     report.met("children with all they should have", verdict.checked());
     report.met("stores in flight", met.in_flight.into_inner());

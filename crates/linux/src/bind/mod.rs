@@ -11,6 +11,7 @@ pub mod astray;
 pub mod board;
 pub mod loaded;
 mod memory;
+pub mod placed;
 pub mod range;
 pub mod shared;
 pub mod spread;

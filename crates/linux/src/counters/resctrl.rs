@@ -1,5 +1,5 @@
-//! Memory bandwidth by last-level cache, from `/sys/fs/resctrl` where somebody mounted it: hither
-//! reads it and never mounts or changes anything there.
+//! Memory bandwidth by last-level cache, from `/sys/fs/resctrl` where somebody mounted it. This reads, and
+//! never mounts or changes anything there; groups are made by [`crate::resctrl`].
 //!
 //! Each cache counts the bytes that its CPUs fetch from all memory (`mbm_total_bytes`) and from
 //! memory of their own node (`mbm_local_bytes`), per group of tasks; a control group's count holds
@@ -91,7 +91,7 @@ pub fn available(root: &Root) -> std::result::Result<(), (&'static str, &'static
     if !root.has(&format!("{FOLDER}/info")) {
         return Err((
             "resctrl is not mounted",
-            "mount it (mount -t resctrl resctrl /sys/fs/resctrl); hither only reads it",
+            "mount it (mount -t resctrl resctrl /sys/fs/resctrl)",
         ));
     }
     let features = root.text_if_any(&format!("{FOLDER}/info/L3_MON/mon_features"));

@@ -59,6 +59,7 @@ fn standing(
         EvidenceKind::PageAccesses,
         EvidenceKind::EveryPage,
         EvidenceKind::ProgramWork,
+        EvidenceKind::CacheUse,
     ];
     if !needs.iter().any(|kind| of_trackers.contains(kind)) {
         return standing;
@@ -102,7 +103,11 @@ fn standing(
         ))
     });
     standing.raise = better.collect();
-    let by_device = [EvidenceKind::EveryPage, EvidenceKind::ProgramWork];
+    let by_device = [
+        EvidenceKind::EveryPage,
+        EvidenceKind::ProgramWork,
+        EvidenceKind::CacheUse,
+    ];
     let lacking = by_device.into_iter().find(|kind| needs.contains(kind));
     if let (None, Some(lacking)) = (best, lacking) {
         let remedy = lacking.remedy();

@@ -12,6 +12,7 @@ pub mod pagemap;
 pub mod schedstat;
 pub mod soft_dirty;
 pub mod stat;
+pub mod threads;
 pub mod tree;
 pub mod users;
 pub mod wish;

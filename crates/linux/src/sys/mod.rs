@@ -43,9 +43,9 @@ pub use policy::{
 pub use private::{PrivateMemory, Stores};
 pub use probe::effective_uid;
 pub use process::{
-    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, children_usage, give_way, keep_freed_memory,
-    keep_thread_on, kernel_release, own_cpu_ns, own_usage, reap_any, signal_child, stay_on,
-    thread_cpu_ns, wait_child,
+    Ended, PidFd, Usage, adopt_orphans, allowed_cpus, allowed_cpus_of, children_usage, give_way,
+    keep_freed_memory, keep_thread_on, kernel_release, own_cpu_ns, own_usage, reap_any,
+    signal_child, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};
@@ -91,6 +91,8 @@ pub const SIGKILL: i32 = libc::SIGKILL;
 pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// Error number: there is no such process.
 pub const ESRCH: i32 = libc::ESRCH;
+/// Something that was asked for makes no sense, or there is none of it.
+pub const EINVAL: i32 = libc::EINVAL;
 /// This process may open no more descriptors, or nobody may.
 #[must_use]
 pub fn no_descriptor(error: &io::Error) -> bool {

@@ -238,11 +238,24 @@ pub(super) fn set_affinity(thread: i32, mask: &[u64]) -> io::Result<()> {
 /// # Errors
 /// What the kernel says. Source: `sched_getaffinity(2)`.
 pub fn allowed_cpus() -> io::Result<CpuSet> {
+    allowed_cpus_of(0)
+}
+
+/// The same of any thread, by its number.
+///
+/// # Errors
+/// What the kernel says; `ESRCH`: it has ended.
+pub fn allowed_cpus_of(thread: i32) -> io::Result<CpuSet> {
     let mut mask = [0u64; 128];
     // SAFETY: the call writes at most the bytes announced of `mask`.
     let written = unsafe {
         let bytes = size_of_val(&mask);
-        libc::syscall(libc::SYS_sched_getaffinity, 0, bytes, mask.as_mut_ptr())
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            thread,
+            bytes,
+            mask.as_mut_ptr(),
+        )
     };
     check(written)?;
     let is_set = |cpu: &u32| mask[*cpu as usize / 64] >> (cpu % 64) & 1 == 1;

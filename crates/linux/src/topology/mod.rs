@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::parse::NodeMemory;
 use crate::root::Root;
 use hither_core::ids::{CpuId, NodeId};
+use hither_core::machine::Machine;
 use hither_core::set::{CpuSet, NodeSet};
 use hither_core::snapshot::Rated;
 
@@ -219,6 +220,15 @@ impl Topology {
             .iter()
             .find(|node| node.cpus.contains(cpu))
             .map(|node| node.id)
+    }
+
+    /// Takes the sizes of last-level caches from a machine file: an emulated processor tells of no size but its own.
+    pub fn take_cache_sizes(&mut self, machine: &Machine) {
+        for domain in &mut self.domains {
+            let first = domain.cpus.first();
+            let told = first.and_then(|cpu| machine.domain_of_cpu(cpu));
+            domain.size_kb = told.map_or(domain.size_kb, |told| Some(told.cache.size_kb));
+        }
     }
 
     /// Position of a node in [`Topology::nodes`].

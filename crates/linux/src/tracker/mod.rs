@@ -82,6 +82,15 @@ pub trait Tracker {
     /// It is counted from now on what each process executes. Trackers that cannot ignore it.
     fn count_work(&mut self) {}
 
+    /// It is counted from now on what each process asks of the last-level caches, too. Trackers that cannot
+    /// ignore it.
+    fn count_references(&mut self) {}
+
+    /// Is it?
+    fn counts_references(&self) -> bool {
+        false
+    }
+
     /// Fills in what each process of the snapshot executed since the last call, where that is counted.
     fn fill_in_work(&mut self, _tree: &Tree, _snapshot: &mut Snapshot) {}
 

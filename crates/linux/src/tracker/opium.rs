@@ -7,6 +7,7 @@
 //! whatever the program does, and less where samples turn out dear: the tracker runs inside
 //! the machine that it measures.
 
+mod cached;
 mod counted;
 mod figures;
 mod kept;
@@ -32,6 +33,7 @@ use crate::proc::tree::Tree;
 use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
+use cached::Cached;
 use figures::{COUNTERS, Sums, known, mean_share};
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::metrics;
@@ -186,6 +188,11 @@ impl OpiumTracker {
         self.foreign_samples
     }
 
+    /// References to last-level caches, where they are asked for.
+    fn cached(&self) -> Option<&Cached> {
+        self.works.as_ref()?.cached.as_ref()
+    }
+
     /// Takes the first readings and throws away what somebody else left in the rings.
     fn start(&mut self) {
         let device = &mut self.device;
@@ -303,7 +310,14 @@ impl OpiumTracker {
             let cpu = Some(CpuId(index as u32));
             let pages = &mut snapshot.pages;
             let is_sampled = self.period > 0;
+            let mut cached = self.works.as_mut().and_then(|works| works.cached.as_mut());
             drained += self.device.drain(index, |sample| {
+                if sample.flags & ring::REFERENCE != 0 {
+                    if let Some(cached) = &mut cached {
+                        cached.take(&sample);
+                    }
+                    return;
+                }
                 // What vCPUs wrote until they noticed the switch is no picture of the interval.
                 if !is_sampled || is_untold(&mut self.pmu, &sample) {
                     return;
@@ -483,8 +497,12 @@ impl Answers {
     }
 }
 
-/// Is it a sample that a PMU would not take? Otherwise its latency is summed up, where that is asked.
+/// Is it a sample of something else than memory, or one that a PMU would not take? Otherwise its latency is
+/// summed up, where that is asked.
 fn is_untold(pmu: &mut Option<Pmu>, sample: &Sample) -> bool {
+    if sample.flags & ring::REFERENCE != 0 {
+        return true;
+    }
     let Some(pmu) = pmu else {
         return false;
     };
@@ -588,12 +606,22 @@ impl Tracker for OpiumTracker {
     }
 
     fn count_work(&mut self) {
-        self.works = Some(Works::new(&self.device));
+        self.works.get_or_insert_with(|| Works::new(&self.device));
+    }
+
+    fn count_references(&mut self) {
+        let works = self.works.get_or_insert_with(|| Works::new(&self.device));
+        works.count_references(&self.device);
+    }
+
+    fn counts_references(&self) -> bool {
+        self.cached().is_some()
     }
 
     fn fill_in_work(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
         if let Some(works) = &mut self.works {
-            works.fill_in(&self.device, self.pmu.is_some(), tree, snapshot);
+            let is_pmu = self.pmu.is_some();
+            works.fill_in(&self.device, is_pmu, self.sampling, tree, snapshot);
         }
     }
 
@@ -640,6 +668,9 @@ impl Tracker for OpiumTracker {
     fn stop(&mut self) {
         self.device.set_sampling(0, Fills::All);
         self.device.set_transfer_sampling(0);
+        if self.cached().is_some() {
+            self.device.set_reference_sampling(0);
+        }
         self.stop_counting();
     }
 

@@ -221,6 +221,9 @@ pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
     if needs.contains(&EvidenceKind::ProgramWork) && !counts_work {
         return false;
     }
+    if needs.contains(&EvidenceKind::CacheUse) && entry.name != OPIUM.name {
+        return false;
+    }
     needs.contains(&EvidenceKind::EveryPage) == (entry.name == OPIUM_PAGES.name)
 }
 
@@ -262,6 +265,9 @@ fn open(
                 if needs.contains(&EvidenceKind::ProgramWork) {
                     tracker.count_work();
                 }
+                if needs.contains(&EvidenceKind::CacheUse) {
+                    tracker.count_references();
+                }
                 return Ok(tracker);
             }
         }
@@ -271,7 +277,7 @@ fn open(
         whom: whom.to_owned(),
         needs: names.join(", "),
         reasons,
-        remedy: [EvidenceKind::EveryPage, EvidenceKind::ProgramWork]
+        remedy: [EvidenceKind::EveryPage, EvidenceKind::ProgramWork, EvidenceKind::CacheUse]
             .into_iter()
             .find(|kind| needs.contains(kind))
             .unwrap_or(EvidenceKind::PageAccesses)

@@ -449,10 +449,8 @@ impl Carrefour {
         Proposal {
             moves,
             reasons: gates::reasons(snapshot),
-            notes: Vec::new(),
             outlook,
-            forecast: None,
-            fast_use: None,
+            ..Proposal::default()
         }
     }
 }

@@ -67,6 +67,7 @@ impl Scene {
             now_us: 0,
             interval_us: 100_000,
             nodes: (0..4).map(node).collect(),
+            caches: Vec::new(),
             distances: Vec::new(),
             metrics: GlobalMetrics {
                 memory_accesses_per_us: measured(self.rate),
@@ -101,6 +102,7 @@ impl Scene {
             fast_pages: None,
             declared: &crate::declared::Declared::default(),
             move_ns: None,
+            preferred: &[],
         };
         policy.decide(&self.snapshot(pages), &mut context)
     }

@@ -279,6 +279,7 @@ mod tests {
                 now_us: self.now_us,
                 interval_us: 100_000,
                 nodes: vec![self.node(0), self.node(1)],
+                caches: Vec::new(),
                 distances: vec![vec![10, 30], vec![30, 10]],
                 metrics: GlobalMetrics::unknown("test"),
                 pages: pages.collect(),

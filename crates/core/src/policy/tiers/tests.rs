@@ -88,6 +88,7 @@ impl Town {
             now_us: self.now_us,
             interval_us: 100_000,
             nodes: vec![self.node(0), self.node(1)],
+            caches: Vec::new(),
             distances: vec![vec![10, 30], vec![30, 10]],
             metrics: GlobalMetrics::unknown("test"),
             pages: pages.collect(),
@@ -110,6 +111,7 @@ impl Town {
             unjudged_pages: 0,
             fast_pages: self.quota,
             declared: &self.declared,
+            preferred: &[],
             move_ns: Some(5000.0),
         };
         let proposal = self.policy.decide(&snapshot, &mut context);

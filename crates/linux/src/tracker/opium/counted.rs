@@ -169,7 +169,8 @@ impl OpiumTracker {
         let (mut drained, is_sampled) = (0, self.period > 0);
         for index in 0..self.device.vcpu_count() {
             drained += self.device.drain(index, |sample| {
-                if is_sampled && sample.flags & (ring::KERNEL | ring::TRANSFER) == 0 {
+                let others = ring::KERNEL | ring::TRANSFER | ring::REFERENCE;
+                if is_sampled && sample.flags & others == 0 {
                     counted.add(sample.paddr >> 12);
                 }
             });

@@ -172,7 +172,7 @@ fn wrong_magic_version_size_and_numbers_are_refused() {
     refused(&fake, "mark");
     fake.put(header::MAGIC, layout::MAGIC);
     fake.put32(header::VERSION, layout::VERSION + 1);
-    refused(&fake, "layout version 6");
+    refused(&fake, &format!("layout version {}", layout::VERSION + 1));
     fake.put32(header::VERSION, layout::VERSION);
     for (offset, value, words) in [
         (header::VCPU_COUNT, 0, "0 vCPUs"),
@@ -468,6 +468,77 @@ fn restricted_to_a_pmu_it_samples_loads() {
     assert!(snapshot.pages.iter().all(|page| loads(page) == (1, 0)));
     drop(tracker);
     assert_eq!(fake.get32(control::SAMPLE_SKIP), 0);
+}
+
+#[test]
+fn references_to_caches_are_no_samples_of_memory() {
+    let fake = Fake::new();
+    let topology = topology(fake.folder.path());
+    fake_process(fake.folder.path(), 50, 64);
+    let root = fake.root();
+    let mut tree = Tree::new(root.clone(), 1);
+    tree.refresh(0).unwrap();
+    let mut snapshot = empty_snapshot(&topology);
+    // A fill of page 5; references to the same page and another one, one by a stream.
+    for (number, page, flags) in [
+        (0, 5, 0),
+        (1, 5, ring::REFERENCE),
+        (2, 6, ring::REFERENCE | ring::STREAM),
+        (3, 6, ring::REFERENCE | ring::WRITE),
+    ] {
+        fake.put_sample(0, number, page, 1000 + page, 0, flags);
+    }
+    let open = || {
+        fake.put_vcpu(0, vcpu::RING_HEAD, 0);
+        let device = fake.open().unwrap();
+        let tracker = OpiumTracker::with_device(device, &root, &topology, None).unwrap();
+        fake.put_vcpu(0, vcpu::RING_HEAD, 4);
+        tracker
+    };
+    let mut tracker = open();
+    tracker.keep_observations(true);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    assert_eq!(snapshot.sample_count.get(), Some(1));
+    let pages: Vec<u64> = snapshot.pages.iter().map(|page| page.page).collect();
+    assert_eq!(pages, [5]);
+    let mut kept = Observations::default();
+    tracker.take_observations(&mut kept);
+    assert_eq!(kept.samples.len(), 1);
+    drop(tracker);
+    let mut tracker = open();
+    tracker.keep_observations(true);
+    tracker.fill_in_pages(false);
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    tracker.take_observations(&mut kept);
+    assert_eq!(
+        kept.samples.len(),
+        2,
+        "kept without being summed up by page"
+    );
+    drop(tracker);
+    let mut tracker = open();
+    tracker.count_frames();
+    tracker.observe(&mut tree, &mut snapshot).unwrap();
+    let counts = tracker.frame_counts().unwrap();
+    assert_eq!((counts.total(), counts.of(1005)), (1, 1));
+}
+
+#[test]
+fn references_and_ways_are_set_for_vcpus_that_are_there() {
+    let fake = Fake::new();
+    let device = fake.open().unwrap();
+    device.set_reference_sampling(4000);
+    assert_eq!(fake.get32(control::REFERENCE_PERIOD), 4000);
+    device.set_way_mask(1, 0xff0);
+    assert_eq!(fake.get32(control::WAY_MASKS + 4), 0xff0);
+    assert_eq!((device.way_mask(0), device.way_mask(1)), (0, 0xff0));
+    let beyond = std::panic::AssertUnwindSafe(|| device.set_way_mask(2, 1));
+    assert!(std::panic::catch_unwind(beyond).is_err());
+    assert_eq!(fake.get32(control::WAY_MASKS + 8), 0);
+    fake.put(header::SPACE_COUNT, 1);
+    fake.put(space::BASE + space::PRIVATE_MISSES, 321);
+    let counts: Vec<_> = device.spaces().unwrap().collect();
+    assert_eq!(counts[0].cache_references, 321);
 }
 
 #[test]

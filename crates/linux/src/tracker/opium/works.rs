@@ -8,11 +8,13 @@
 //! Properties: a page table that is told of for the first time begins at zero, unless it was there before
 //! watching began. One whose page moved since, or is shared with others, is nobody's until its next access.
 
+use super::cached::Cached;
 use super::spaces::Match;
 use crate::opium::{Device, SpaceCounts};
 use crate::proc::tree::Tree;
 use hither_core::opium::MAX_NODES;
-use hither_core::snapshot::{Evidence, Snapshot, Work};
+use hither_core::plan::Sampling;
+use hither_core::snapshot::{CacheUse, Evidence, Snapshot, Work};
 use std::collections::HashMap;
 
 const COUNTERS: &str = "opium counters of address spaces";
@@ -30,6 +32,8 @@ struct Space {
 /// The counters as they were read last.
 #[derive(Debug)]
 pub(super) struct Works {
+    /// References to last-level caches, where they are asked for.
+    pub cached: Option<Cached>,
     spaces: HashMap<u64, Space>,
     bytes: Vec<u8>,
 }
@@ -47,15 +51,24 @@ impl Works {
             (counts.page_table, space)
         });
         Self {
+            cached: None,
             spaces: spaces.collect(),
             bytes: Vec::new(),
         }
     }
 
     /// Fills in what each process did since the last call. `is_pmu`: only what a PMU counts.
-    pub fn fill_in(&mut self, device: &Device, is_pmu: bool, tree: &Tree, snapshot: &mut Snapshot) {
+    pub fn fill_in(
+        &mut self,
+        device: &Device,
+        is_pmu: bool,
+        sampling: Sampling,
+        tree: &Tree,
+        snapshot: &mut Snapshot,
+    ) {
         let line_bytes = u64::from(device.line_bytes());
-        let mut works: HashMap<u32, Work> = HashMap::new();
+        let mut works: HashMap<u32, (Work, CacheUse)> = HashMap::new();
+        let mut references = 0;
         let spaces = match device.spaces() {
             Ok(spaces) => spaces,
             Err(error) => {
@@ -92,7 +105,7 @@ impl Works {
                 let sum = |counts: &SpaceCounts| of(counts).iter().sum::<u64>();
                 (sum(&now).wrapping_sub(sum(&before))) * line_bytes
             };
-            let work = works.entry(incarnation).or_default();
+            let (work, used) = works.entry(incarnation).or_default();
             work.instructions += since(|counts| counts.instructions);
             work.flops += since(|counts| counts.flops);
             work.read_bytes += lines(|counts| &counts.read_fills) + lines(|c| &c.write_fills);
@@ -100,11 +113,25 @@ impl Works {
                 *work.written_bytes.get_or_insert(0) += lines(|counts| &counts.write_backs);
             }
             *work.stall_ns.get_or_insert(0) += since(|counts| counts.stall_ns);
+            let asked = since(|counts| counts.cache_references);
+            references += asked;
+            used.references += asked;
+            used.misses += (lines(|counts| &counts.read_fills) + lines(|c| &c.write_fills)) / line_bytes;
+            let cached = self.cached.as_ref();
+            let bytes = cached.and_then(|cached| cached.bytes(now.page_table));
+            used.working_set_bytes = used.working_set_bytes.max(bytes);
         }
         for state in &mut snapshot.processes {
             // Who has not executed anything has no entry.
-            let work = works.get(&state.space.0).copied().unwrap_or_default();
+            let (work, used) = works.get(&state.space.0).copied().unwrap_or_default();
             state.work = Evidence::measured(work, COUNTERS);
+            if self.cached.is_some() {
+                state.cache = Evidence::measured(used, COUNTERS);
+            }
+        }
+        if let Some(cached) = &mut self.cached {
+            let per_s = references as f64 * 1e6 / snapshot.interval_us.max(1) as f64;
+            cached.turn(device, sampling, snapshot.now_us, per_s);
         }
     }
 }

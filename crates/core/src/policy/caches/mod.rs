@@ -1,0 +1,447 @@
+//! Policy `caches`: programs over last-level caches.
+//!
+//! Chapter II of the memory-region thesis, on a stock kernel and for whole programs (2.5.2, 2.5.5, 2.5.6): working sets are
+//! weighed, programs are placed so that those that need a cache have one, and the kernel keeps to it (3.4), as their
+//! CPUs are restricted to those of one cache. Within these the kernel's scheduler decides.
+//!
+//! The loop is the one of every policy here: figures of half a second, a forecast ([`model`]) of the best
+//! arrangement ([`search`]), the change where the forecast exceeds [`LEAST_GAIN`], and a look at what all programs
+//! got done before and after. What did not pay is taken back, and not tried again for a while.
+
+mod model;
+mod search;
+
+#[cfg(test)]
+mod tests;
+
+use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedPlace};
+use crate::ids::{Pid, SpaceId};
+use crate::snapshot::{LINE_BYTES, ProcessState, Snapshot};
+use model::Program;
+use search::{Cache, Candidate, search};
+use std::collections::BTreeMap;
+
+/// Its name.
+pub const NAME: &str = "caches";
+
+/// Forecast gain of all programs together from which a change is made.
+const LEAST_GAIN: f64 = 1.03;
+/// Measured gain below which a change is taken back.
+const LEAST_KEPT: f64 = 0.99;
+/// Part of the forecast gain that must come true for another change to be tried at once.
+const LEAST_TRUE: f64 = 0.25;
+/// Time over which figures are summed up before they are decided on, in us.
+const WINDOW_US: u64 = 500_000;
+/// Time after a change that is not judged, as caches fill, in us.
+const SETTLE_US: u64 = 200_000;
+/// Time for which nothing is tried after a change that did not pay, in us; twice as long after each.
+const PAUSE_US: u64 = 5_000_000;
+/// The longest such time.
+const LONGEST_PAUSE_US: u64 = 300_000_000;
+/// How much more the speed of a preferred program counts.
+const PREFERRED_WEIGHT: f64 = 8.0;
+/// Latency of a last-level cache in ns: 15 to 25 on the processors of `machines/`.
+const HIT_NS: f64 = 20.0;
+/// What memory takes longer where firmware rates no node: 100 ns in all.
+const UNRATED_MISS_NS: f64 = 80.0;
+/// CPUs that a program must keep busy to be placed or judged.
+const LEAST_DEMAND: f64 = 0.02;
+/// References for each us of a CPU below which a program needs no cache: 1 % of its time at 20 ns each.
+const LEAST_REFERENCES: f64 = 0.5;
+/// Programs that are placed, those that ask their caches most; the search takes their square.
+const MOST_PROGRAMS: usize = 24;
+/// Part of the time of an instruction that misses may be taken for.
+const MOST_MISS_SHARE: f64 = 0.95;
+
+/// What was seen of a program since the window began.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    space: Option<SpaceId>,
+    interval_us: u64,
+    instructions: u64,
+    cpu_us: u64,
+    references: u64,
+    misses: u64,
+    runnable_us: f64,
+    working_set_bytes: Option<u64>,
+    cache: Option<usize>,
+    /// Caches that it might use when it was first seen.
+    may: Vec<bool>,
+    is_preferred: bool,
+}
+
+impl Seen {
+    fn take(&mut self, process: &ProcessState, interval_us: u64) {
+        self.interval_us += interval_us;
+        if let Some(work) = process.work.get() {
+            self.instructions += work.instructions;
+        }
+        self.cpu_us += process.cpu_us.get().unwrap_or(0);
+        if let Some(used) = process.cache.get() {
+            self.references += used.references;
+            self.misses += used.misses;
+            self.working_set_bytes = used.working_set_bytes.or(self.working_set_bytes);
+        }
+        if let Some(threads) = process.threads.value() {
+            self.runnable_us += threads.runnable * interval_us as f64;
+            self.cache = threads.cache.or(self.cache);
+        }
+    }
+
+    /// CPUs that it would keep busy.
+    fn demand(&self) -> f64 {
+        self.runnable_us / self.interval_us.max(1) as f64
+    }
+
+    /// Instructions in a us of the window.
+    fn rate(&self) -> f64 {
+        self.instructions as f64 / self.interval_us.max(1) as f64
+    }
+
+    /// What the model needs to know, where it is known. `miss_ns`: what memory takes longer than the cache.
+    fn program(&self, miss_ns: f64) -> Option<Program> {
+        if self.instructions == 0 {
+            return None;
+        }
+        let instructions = self.instructions as f64;
+        let ns = self.cpu_us as f64 * 1000.0 / instructions;
+        let missed = self.misses as f64 / instructions;
+        // Misses that overlap cost less than memory's latency; how much less shows in the time at the latest.
+        let miss_ns = match missed > 0.0 {
+            true => miss_ns.min(MOST_MISS_SHARE * ns / missed),
+            false => miss_ns,
+        };
+        // A program that hardly asks its cache is in nobody's way, wherever its working set was not told.
+        let bytes = self.working_set_bytes.unwrap_or(0);
+        Some(Program {
+            lines: bytes as f64 / LINE_BYTES as f64,
+            references: self.references as f64 / instructions,
+            base_ns: (ns - missed * miss_ns).max(0.01),
+            miss_ns,
+            demand: self.demand(),
+        })
+    }
+}
+
+/// What memory takes longer than a last-level cache, in ns, of the nearest node whose latency is rated.
+fn miss_ns(snapshot: &Snapshot) -> f64 {
+    let rated = snapshot.nodes.iter().filter_map(|node| node.idle_ns);
+    let nearest = rated.min_by(f64::total_cmp);
+    nearest.map_or(UNRATED_MISS_NS, |idle_ns| (idle_ns - HIT_NS).max(HIT_NS))
+}
+
+/// Where the loop is.
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Figures are summed up.
+    Learning,
+    /// A change was made at this time, with the speeds before it and what was forecast.
+    Judging {
+        since_us: u64,
+        rates: BTreeMap<Pid, f64>,
+        forecast: f64,
+        before: BTreeMap<Pid, Option<usize>>,
+    },
+    /// Nothing is tried until this time.
+    Pausing { until_us: u64 },
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Caches {
+    seen: BTreeMap<Pid, Seen>,
+    window_us: u64,
+    /// Where programs were placed.
+    placed: BTreeMap<Pid, usize>,
+    phase: Phase,
+    pause_us: u64,
+}
+
+impl Default for Caches {
+    fn default() -> Self {
+        Self {
+            seen: BTreeMap::new(),
+            window_us: 0,
+            placed: BTreeMap::new(),
+            phase: Phase::Learning,
+            pause_us: PAUSE_US,
+        }
+    }
+}
+
+impl Policy for Caches {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn needs(&self) -> &[EvidenceKind] {
+        &[EvidenceKind::CacheUse]
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
+        let mut proposal = Proposal::default();
+        if snapshot.caches.len() < 2 {
+            let note = "this machine has one last-level cache: there is nothing to balance";
+            proposal.notes.push(note.into());
+            proposal.outlook = Outlook::Shut;
+            return proposal;
+        }
+        if self.follow(snapshot, context) {
+            // Who starts or ends changes what everybody has: begun anew.
+            self.restart();
+        }
+        self.window_us += snapshot.interval_us;
+        match self.phase.clone() {
+            Phase::Pausing { until_us } if context.now_us < until_us => {
+                self.restart();
+                proposal.outlook = Outlook::Done;
+                return proposal;
+            }
+            Phase::Judging { since_us, .. } if context.now_us < since_us + SETTLE_US => {
+                self.restart();
+            }
+            _ if self.window_us < WINDOW_US => {}
+            Phase::Judging {
+                rates,
+                forecast,
+                before,
+                ..
+            } => self.judge(&rates, forecast, before, context.now_us, &mut proposal),
+            Phase::Learning | Phase::Pausing { .. } => {
+                self.phase = Phase::Learning;
+                self.propose(snapshot, context.now_us, &mut proposal);
+            }
+        }
+        proposal.outlook = Outlook::Learning;
+        proposal
+    }
+}
+
+impl Caches {
+    /// Takes in an interval; says whether programs came or went.
+    fn follow(&mut self, snapshot: &Snapshot, context: &Context<'_>) -> bool {
+        let lives = |pid: &Pid, space: Option<SpaceId>| {
+            let mut processes = snapshot.processes.iter();
+            processes.any(|process| process.pid == *pid && Some(process.space) == space)
+        };
+        let count = self.seen.len();
+        self.seen.retain(|pid, seen| lives(pid, seen.space));
+        let mut has_changed = self.seen.len() != count;
+        for process in &snapshot.processes {
+            let seen = self.seen.entry(process.pid).or_insert_with(|| {
+                has_changed = true;
+                let threads = process.threads.value();
+                Seen {
+                    space: Some(process.space),
+                    may: threads.map_or_else(Vec::new, |threads| threads.may.clone()),
+                    is_preferred: context.preferred.iter().any(|name| **name == process.name),
+                    ..Seen::default()
+                }
+            });
+            seen.take(process, snapshot.interval_us);
+        }
+        let living = &self.seen;
+        self.placed.retain(|pid, _| living.contains_key(pid));
+        has_changed
+    }
+
+    /// Sums up anew.
+    fn restart(&mut self) {
+        self.window_us = 0;
+        for seen in self.seen.values_mut() {
+            *seen = Seen {
+                space: seen.space,
+                working_set_bytes: seen.working_set_bytes,
+                cache: seen.cache,
+                may: std::mem::take(&mut seen.may),
+                is_preferred: seen.is_preferred,
+                ..Seen::default()
+            };
+        }
+    }
+
+    /// Looks for a better arrangement, and proposes it where it is worth a change.
+    fn propose(&mut self, snapshot: &Snapshot, now_us: u64, proposal: &mut Proposal) {
+        let caches: Vec<Cache> = (snapshot.caches.iter())
+            .map(|cache| Cache {
+                lines: cache.bytes as f64 / LINE_BYTES as f64,
+                cpus: cache.cpus.len() as f64,
+            })
+            .collect();
+        if let Some(name) = self.unweighed(snapshot) {
+            let note = format!("the working set of {name} is not known yet");
+            proposal.notes.push(note);
+            self.restart();
+            return;
+        }
+        let (pids, candidates) = self.candidates(snapshot, &caches);
+        let found = search(&candidates, &caches);
+        if found.gain < LEAST_GAIN {
+            proposal
+                .notes
+                .push("the programs are well on their caches".into());
+            self.restart();
+            return;
+        }
+        let before: BTreeMap<Pid, Option<usize>> = (pids.iter())
+            .map(|pid| (*pid, self.placed.get(pid).copied()))
+            .collect();
+        let rates = (self.seen.iter())
+            .filter(|(_, seen)| seen.demand() >= LEAST_DEMAND)
+            .map(|(&pid, seen)| (pid, seen.rate()))
+            .collect();
+        for ((pid, candidate), &at) in pids.iter().zip(&candidates).zip(&found.at) {
+            if before[pid] == Some(at) {
+                continue;
+            }
+            let kib = candidate.program.lines * LINE_BYTES as f64 / 1024.0;
+            proposal.places.push(ProposedPlace {
+                pid: *pid,
+                cache: Some(at),
+                because: format!(
+                    "a working set of {kib:.0} KiB, for {:.0} % more speed of all",
+                    (found.gain - 1.0) * 100.0
+                )
+                .into(),
+            });
+            self.placed.insert(*pid, at);
+        }
+        self.phase = Phase::Judging {
+            since_us: now_us,
+            rates,
+            forecast: found.gain,
+            before,
+        };
+        self.restart();
+    }
+
+    /// A program that asks its cache for much, of unknown size.
+    fn unweighed<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a str> {
+        let asks = |seen: &Seen| {
+            let per_cpu_us = seen.references as f64 / seen.cpu_us.max(1) as f64;
+            seen.working_set_bytes.is_none() && per_cpu_us >= LEAST_REFERENCES
+        };
+        let (pid, _) = self.seen.iter().find(|(_, seen)| asks(seen))?;
+        let mut processes = snapshot.processes.iter();
+        Some(&processes.find(|process| process.pid == *pid)?.name)
+    }
+
+    /// The programs that ask their caches most, and what is known of them; each that runs on more CPUs than a
+    /// cache has is on every cache, and stays.
+    fn candidates(&self, snapshot: &Snapshot, caches: &[Cache]) -> (Vec<Pid>, Vec<Candidate>) {
+        let miss_ns = miss_ns(snapshot);
+        let mut programs: Vec<(Pid, &Seen, Program)> = (self.seen.iter())
+            .filter_map(|(&pid, seen)| Some((pid, seen, seen.program(miss_ns)?)))
+            .filter(|(_, _, program)| program.demand >= LEAST_DEMAND)
+            .collect();
+        let asks = |seen: &Seen| (!seen.is_preferred, std::cmp::Reverse(seen.references));
+        programs.sort_by_key(|&(pid, seen, _)| (asks(seen), pid));
+        programs.truncate(MOST_PROGRAMS);
+        let narrow = |program: &Program| caches.iter().all(|cache| program.demand <= cache.cpus);
+        let (one, wide): (Vec<_>, Vec<_>) = programs
+            .into_iter()
+            .partition(|(_, _, program)| narrow(program));
+        let mut pids = Vec::new();
+        let mut candidates = Vec::new();
+        for (pid, seen, program) in one {
+            let Some(at) = self.placed.get(&pid).copied().or(seen.cache) else {
+                continue;
+            };
+            let may = match seen.may.len() == caches.len() {
+                true => seen.may.clone(),
+                false => (0..caches.len()).map(|cache| cache == at).collect(),
+            };
+            pids.push(pid);
+            candidates.push(Candidate {
+                program,
+                weight: if seen.is_preferred {
+                    PREFERRED_WEIGHT
+                } else {
+                    1.0
+                },
+                at,
+                may,
+            });
+        }
+        for (_, _, program) in wide {
+            for at in 0..caches.len() {
+                let part = Program {
+                    demand: program.demand / caches.len() as f64,
+                    ..program
+                };
+                candidates.push(Candidate {
+                    program: part,
+                    weight: 1.0 / caches.len() as f64,
+                    at,
+                    may: (0..caches.len()).map(|cache| cache == at).collect(),
+                });
+            }
+        }
+        (pids, candidates)
+    }
+
+    /// Weighs what all programs got done before and after a change.
+    fn judge(
+        &mut self,
+        rates: &BTreeMap<Pid, f64>,
+        forecast: f64,
+        before: BTreeMap<Pid, Option<usize>>,
+        now_us: u64,
+        proposal: &mut Proposal,
+    ) {
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (pid, &rate) in rates {
+            let Some(seen) = self.seen.get(pid) else {
+                continue;
+            };
+            let weight = if seen.is_preferred {
+                PREFERRED_WEIGHT
+            } else {
+                1.0
+            };
+            if rate > 0.0 && seen.rate() > 0.0 {
+                sum += weight * (seen.rate() / rate).ln();
+                weights += weight;
+            }
+        }
+        let gain = (sum / f64::max(weights, 1e-9)).exp();
+        let percent = |gain: f64| (gain - 1.0) * 100.0;
+        let told = format!(
+            "programs on caches: {:+.0} % forecast, {:+.0} % measured",
+            percent(forecast),
+            percent(gain)
+        );
+        self.restart();
+        if gain >= LEAST_KEPT {
+            proposal.notes.push(format!("{told}: kept"));
+            self.pause_us = PAUSE_US;
+            // Where the forecast was far off, the next would be, too.
+            self.phase = match gain.ln() >= LEAST_TRUE * forecast.ln() {
+                true => Phase::Learning,
+                false => Phase::Pausing {
+                    until_us: now_us + PAUSE_US,
+                },
+            };
+            return;
+        }
+        proposal.notes.push(format!("{told}: taken back"));
+        for (pid, place) in before {
+            if !self.seen.contains_key(&pid) {
+                continue;
+            }
+            match place {
+                Some(cache) => self.placed.insert(pid, cache),
+                None => self.placed.remove(&pid),
+            };
+            proposal.places.push(ProposedPlace {
+                pid,
+                cache: place,
+                because: "the arrangement did not pay".into(),
+            });
+        }
+        self.phase = Phase::Pausing {
+            until_us: now_us + self.pause_us,
+        };
+        self.pause_us = (2 * self.pause_us).min(LONGEST_PAUSE_US);
+    }
+}

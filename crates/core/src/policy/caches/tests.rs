@@ -1,0 +1,223 @@
+//! The policy in a small world that runs by another model than its own: each line of a full cache is held for as long
+//! as its program's share of the misses says, and programs follow rates of their own.
+
+use super::*;
+use crate::policy::{Proposal, asked};
+use crate::set::CpuSet;
+use crate::snapshot::{CacheState, CacheUse, Evidence, Threads, Work};
+
+const CACHE_BYTES: u64 = 4 << 20;
+const INTERVAL_US: u64 = 100_000;
+
+/// A program of dependent loads over its working set.
+#[derive(Clone)]
+struct Walker {
+    bytes: f64,
+    at: usize,
+    may: Vec<bool>,
+    name: &'static str,
+    /// Instructions in the last interval.
+    done: f64,
+}
+
+struct World {
+    walkers: Vec<Walker>,
+    policy: Caches,
+    now_us: u64,
+    /// Time of a miss in ns, whatever the policy thinks of it.
+    miss_ns: f64,
+    notes: Vec<String>,
+    changes: usize,
+}
+
+fn world(walkers: &[(f64, usize)]) -> World {
+    let walker = |&(mib, at): &(f64, usize)| Walker {
+        bytes: mib * (1 << 20) as f64,
+        at,
+        may: vec![true; 2],
+        name: "walker",
+        done: 0.0,
+    };
+    World {
+        walkers: walkers.iter().map(walker).collect(),
+        policy: Caches::default(),
+        now_us: 0,
+        miss_ns: 80.0,
+        notes: Vec::new(),
+        changes: 0,
+    }
+}
+
+impl World {
+    /// Part of a walker's references that its cache serves: shares of the cache in proportion to the sets.
+    fn hits(&self, walker: &Walker) -> f64 {
+        let here = self.walkers.iter().filter(|other| other.at == walker.at);
+        let wanted: f64 = here.map(|other| other.bytes).sum();
+        (CACHE_BYTES as f64 / wanted).min(1.0)
+    }
+
+    fn step(&mut self) -> Proposal {
+        self.now_us += INTERVAL_US;
+        let mut snapshot = Snapshot::of_nodes(Vec::new(), "test");
+        snapshot.now_us = self.now_us;
+        snapshot.interval_us = INTERVAL_US;
+        let cpus = ["0-1", "2-3"];
+        snapshot.caches = (cpus.iter())
+            .map(|cpus| CacheState {
+                cpus: cpus.parse::<CpuSet>().unwrap(),
+                bytes: CACHE_BYTES,
+            })
+            .collect();
+        let hits: Vec<f64> = self
+            .walkers
+            .iter()
+            .map(|walker| self.hits(walker))
+            .collect();
+        let counts: Vec<f64> = (0..2)
+            .map(|at| self.walkers.iter().filter(|walker| walker.at == at).count() as f64)
+            .collect();
+        for (number, (walker, hits)) in self.walkers.iter_mut().zip(hits).enumerate() {
+            let cpu_us = INTERVAL_US as f64 * (2.0 / counts[walker.at]).min(1.0);
+            let load_ns = 4.0 + (1.0 - hits) * self.miss_ns;
+            let loads = cpu_us * 1000.0 / load_ns;
+            walker.done = 2.0 * loads;
+            let mut process =
+                ProcessState::of_test(Pid(number as i32 + 1), SpaceId(number as u32 + 1));
+            process.name = walker.name.to_owned();
+            process.cpu_us = Evidence::measured(cpu_us as u64, "test");
+            let work = Work {
+                instructions: walker.done as u64,
+                ..Work::default()
+            };
+            process.work = Evidence::measured(work, "test");
+            let used = CacheUse {
+                references: loads as u64,
+                misses: (loads * (1.0 - hits)) as u64,
+                working_set_bytes: Some(walker.bytes as u64),
+            };
+            process.cache = Evidence::measured(used, "test");
+            let threads = Threads {
+                runnable: 1.0,
+                cache: Some(walker.at),
+                may: walker.may.clone(),
+            };
+            process.threads = Evidence::measured(threads, "test");
+            snapshot.processes.push(process);
+        }
+        let proposal = asked(&mut self.policy, &snapshot, &[], |_| {});
+        for place in &proposal.places {
+            self.changes += 1;
+            if let Some(cache) = place.cache {
+                self.walkers[place.pid.0 as usize - 1].at = cache;
+            }
+        }
+        self.notes.extend(proposal.notes.clone());
+        proposal
+    }
+
+    fn run(&mut self, seconds: f64) {
+        for _ in 0..(seconds * 1e6) as u64 / INTERVAL_US {
+            self.step();
+        }
+    }
+
+    fn done(&self) -> Vec<f64> {
+        self.walkers.iter().map(|walker| walker.done).collect()
+    }
+}
+
+#[test]
+fn large_programs_are_parted_within_two_seconds_and_stay_so() {
+    let mut world = world(&[(4.0, 0), (4.0, 0), (0.02, 1), (0.02, 1)]);
+    world.step();
+    let before = world.done();
+    world.run(1.9);
+    let after = world.done();
+    assert!(
+        after[0] > 1.5 * before[0] && after[1] > 1.5 * before[1],
+        "{before:?} {after:?}"
+    );
+    // A small one beside a large one lacks what the large one fetches meanwhile.
+    assert!(
+        after[2] > 0.9 * before[2] && after[3] > 0.9 * before[3],
+        "{before:?} {after:?}"
+    );
+    let changes = world.changes;
+    world.run(60.0);
+    assert_eq!(world.changes, changes);
+    assert!(
+        world.notes.iter().any(|note| note.ends_with("kept")),
+        "{:?}",
+        world.notes
+    );
+}
+
+#[test]
+fn what_is_well_is_left_alone() {
+    for walkers in [
+        [(4.0, 0), (0.02, 0), (4.0, 1), (0.02, 1)],
+        // Small ones, and large ones that no cache helps.
+        [(0.5, 0), (0.5, 0), (1.0, 1), (1.0, 1)],
+        [(400.0, 0), (400.0, 0), (400.0, 1), (400.0, 1)],
+    ] {
+        let mut world = world(&walkers);
+        world.run(20.0);
+        assert_eq!(world.changes, 0, "{walkers:?}: {:?}", world.notes);
+    }
+}
+
+#[test]
+fn a_change_that_does_not_pay_is_taken_back_and_tried_ever_more_rarely() {
+    let mut world = world(&[(4.0, 0), (4.0, 0), (0.02, 1), (0.02, 1)]);
+    // Programs run slower together than apart by nothing that the model knows.
+    let slow = |world: &mut World| {
+        let parted = world.walkers[0].at != world.walkers[1].at;
+        world.miss_ns = if parted { 2000.0 } else { 80.0 };
+        if parted {
+            world
+                .walkers
+                .iter_mut()
+                .for_each(|walker| walker.bytes = 64e6);
+        }
+    };
+    for _ in 0..20 {
+        world.step();
+        slow(&mut world);
+    }
+    assert!(
+        world.notes.iter().any(|note| note.ends_with("taken back")),
+        "{:?}",
+        world.notes
+    );
+    let changes = world.changes;
+    world.run(4.0);
+    assert_eq!(world.changes, changes, "it pauses");
+}
+
+#[test]
+fn who_may_not_leave_a_cache_is_not_sent_away() {
+    let mut world = world(&[(4.0, 0), (4.0, 0), (0.02, 1), (0.02, 1)]);
+    for (number, walker) in world.walkers.iter_mut().enumerate() {
+        walker.may = vec![number < 2, number >= 2];
+    }
+    world.run(10.0);
+    assert_eq!(world.changes, 0);
+}
+
+#[test]
+fn programs_of_unknown_size_are_waited_for() {
+    let mut caches = Caches::default();
+    caches.seen.insert(
+        Pid(1),
+        Seen {
+            references: 1000,
+            cpu_us: 100,
+            ..Seen::default()
+        },
+    );
+    let mut snapshot = Snapshot::of_nodes(Vec::new(), "test");
+    let mut process = ProcessState::of_test(Pid(1), SpaceId(1));
+    process.name = "big".into();
+    snapshot.processes.push(process);
+    assert_eq!(caches.unweighed(&snapshot), Some("big"));
+}

@@ -1,0 +1,168 @@
+//! Where the threads of processes run, and for how many CPUs they are.
+//!
+//! Two files of each thread: `schedstat` has the time for which it ran and the time for which it waited for a CPU
+//! (`Documentation/scheduler/sched-stats.rst`), `stat` the CPU on which it ran last (`proc_pid_stat(5)`, field 39).
+
+use crate::root::Root;
+use crate::sys;
+use hither_core::ids::{CpuId, Pid, SpaceId};
+use hither_core::snapshot::{CacheState, Evidence, ProcessState, Snapshot, Threads};
+use std::collections::BTreeMap;
+
+/// Field of the CPU in `stat`, of those after the name, the state being the first.
+const CPU_FIELD: usize = 36;
+
+/// What is remembered of a process.
+#[derive(Clone, Debug)]
+struct Known {
+    space: SpaceId,
+    /// Time for which its threads ran or waited so far, in ns, by thread.
+    wanted_ns: BTreeMap<i32, u64>,
+    may: Vec<bool>,
+}
+
+/// Follows the threads of watched processes.
+#[derive(Debug, Default)]
+pub struct ThreadTimes {
+    known: BTreeMap<Pid, Known>,
+}
+
+impl ThreadTimes {
+    /// Fills in where the threads of each process ran in the interval.
+    pub fn fill_in(&mut self, root: &Root, snapshot: &mut Snapshot) {
+        let caches = &snapshot.caches;
+        let mut known = BTreeMap::new();
+        for process in &mut snapshot.processes {
+            let before = self.known.remove(&process.pid);
+            let before = before.filter(|known| known.space == process.space);
+            let (threads, now) = look(root, process, before, caches, snapshot.interval_us);
+            process.threads = threads;
+            known.insert(process.pid, now);
+        }
+        self.known = known;
+    }
+}
+
+/// Looks at the threads of a process.
+fn look(
+    root: &Root,
+    process: &ProcessState,
+    before: Option<Known>,
+    caches: &[CacheState],
+    interval_us: u64,
+) -> (Evidence<Threads>, Known) {
+    let pid = process.pid.0;
+    let mut wanted_ns = BTreeMap::new();
+    let mut by_cache = vec![0u64; caches.len()];
+    let mut runnable_ns = 0;
+    let tids = root.numbered(&format!("proc/{pid}/task"), "");
+    for tid in tids.unwrap_or_default() {
+        let folder = format!("proc/{pid}/task/{tid}");
+        let times = root.text(&format!("{folder}/schedstat"));
+        let stat = root.text(&format!("{folder}/stat"));
+        let Some((wanted, cpu)) = times
+            .ok()
+            .and_then(|text| wanted(&text))
+            .zip(stat.ok().and_then(|text| cpu(&text)))
+        else {
+            continue;
+        };
+        let tid = tid as i32;
+        let then = before.as_ref().and_then(|known| known.wanted_ns.get(&tid));
+        let since = wanted.saturating_sub(then.copied().unwrap_or(wanted));
+        runnable_ns += since;
+        let holds = |cache: &CacheState| cache.cpus.contains(cpu);
+        if let Some(at) = caches.iter().position(holds) {
+            by_cache[at] += since.max(1);
+        }
+        wanted_ns.insert(tid, wanted);
+    }
+    let may = match &before {
+        Some(known) => known.may.clone(),
+        None => {
+            let allowed = sys::allowed_cpus_of(pid).unwrap_or_default();
+            let has = |cache: &CacheState| !cache.cpus.intersection(&allowed).is_empty();
+            caches.iter().map(has).collect()
+        }
+    };
+    let is_known = !wanted_ns.is_empty();
+    let most = (0..by_cache.len()).max_by_key(|&at| (by_cache[at], std::cmp::Reverse(at)));
+    let threads = Threads {
+        runnable: runnable_ns as f64 / (interval_us.max(1) * 1000) as f64,
+        cache: most.filter(|&at| by_cache[at] > 0),
+        may: may.clone(),
+    };
+    let told = match is_known {
+        true => Evidence::measured(threads, "/proc/PID/task/TID/schedstat and stat"),
+        false => Evidence::unknown(
+            "the kernel keeps no times of threads (CONFIG_SCHED_INFO), or the process has ended",
+        ),
+    };
+    let now = Known {
+        space: process.space,
+        wanted_ns,
+        may,
+    };
+    (told, now)
+}
+
+/// Time for which a thread ran or waited, in ns.
+fn wanted(text: &str) -> Option<u64> {
+    let mut words = text.split_ascii_whitespace();
+    let ran: u64 = words.next()?.parse().ok()?;
+    let waited: u64 = words.next()?.parse().ok()?;
+    Some(ran.saturating_add(waited))
+}
+
+/// The CPU on which a thread ran last.
+fn cpu(text: &str) -> Option<CpuId> {
+    // The name stands in brackets and may hold anything.
+    let (_, fields) = text.rsplit_once(')')?;
+    fields
+        .split_ascii_whitespace()
+        .nth(CPU_FIELD)?
+        .parse()
+        .ok()
+        .map(CpuId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn lines_are_read() {
+        assert_eq!(wanted("1200 34 5\n"), Some(1234));
+        assert_eq!(wanted("1200\n"), None);
+        let mut line = "7 (a) b) R".to_owned();
+        (4..=52).for_each(|field| line += &format!(" {field}"));
+        assert_eq!(cpu(&line), Some(CpuId(39)));
+        assert_eq!(cpu("7 (a) R 1 2"), None);
+    }
+
+    #[test]
+    fn a_busy_thread_of_this_process_is_seen_where_it_runs() {
+        let mut snapshot = Snapshot::of_nodes(Vec::new(), "test");
+        let all = sys::allowed_cpus().unwrap();
+        snapshot.caches.push(CacheState {
+            cpus: all,
+            bytes: 1 << 20,
+        });
+        let pid = Pid(std::process::id() as i32);
+        snapshot
+            .processes
+            .push(ProcessState::unknown(pid, SpaceId(1), "test"));
+        let mut times = ThreadTimes::default();
+        times.fill_in(&Root::host(), &mut snapshot);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(60) {
+            std::hint::spin_loop();
+        }
+        snapshot.interval_us = begin.elapsed().as_micros() as u64;
+        times.fill_in(&Root::host(), &mut snapshot);
+        let threads = snapshot.processes[0].threads.value().unwrap();
+        assert!(threads.runnable > 0.5, "{threads:?}");
+        assert_eq!((threads.cache, &threads.may[..]), (Some(0), &[true][..]));
+    }
+}
