@@ -31,7 +31,7 @@ pub const PROGRAM: Program = Program {
             name: "ws",
             value: Some("LIST"),
             default: plan::SETS,
-            help: "working sets, as 4M,4M,16K,16K; one program each",
+            help: "working sets, as 4M,4M,16K,16K, one program each; none: a server alone",
         },
         Opt {
             name: "programs",

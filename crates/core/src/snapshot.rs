@@ -416,6 +416,8 @@ impl Work {
 /// What a process asked of the last-level caches in an interval, in user mode, over all its threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheUse {
+    /// Instructions that it executed meanwhile.
+    pub instructions: u64,
     /// Accesses that reached a last-level cache.
     pub references: u64,
     /// Those of them that memory served.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Pairs from which a size is told: its standard error is then one part in four.
 const LEAST_PAIRS: u64 = 16;
 /// Samples of a space from which a set without pairs is told to be large.
-const LEAST_SAMPLES: u64 = 400;
+const LEAST_SAMPLES: u64 = 4000;
 /// Samples of a space that are kept at the most; later ones of a window are left out.
 const MOST_SAMPLES: u64 = 1 << 15;
 /// Length of a window in us. Two are kept: the one that fills, and the one before.
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn a_stream_is_large_and_the_past_is_forgotten() {
         let mut sets = WorkingSets::default();
-        (0..1000).for_each(|line| sets.take(1, line));
-        assert!(sets.lines(&1).unwrap() > 400_000);
+        (0..5000).for_each(|line| sets.take(1, line));
+        assert!(sets.lines(&1).unwrap() > 10_000_000);
         sets.turn(600_000);
         assert!(sets.lines(&1).is_some(), "the window before counts");
         sets.turn(1_200_000);

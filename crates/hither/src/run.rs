@@ -11,6 +11,7 @@ pub mod report;
 mod show;
 mod start;
 mod supervise;
+mod ways;
 mod weigh;
 
 pub use place::memory_policies;
@@ -71,6 +72,9 @@ pub struct Command {
     /// Write the report to a file (hither.run/1)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Only the program fills so many ways of the last-level caches of its CPUs (resctrl)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=31))]
+    ways: Option<u32>,
     /// Name of a program whose speed counts more than others', for policy caches
     #[arg(long, value_name = "NAME")]
     prefer: Vec<String>,
@@ -146,6 +150,11 @@ impl Command {
             can_write("--json", path)?;
         }
         let mirrors = self.mirrors.prepare()?;
+        let divide = |count| ways::divide(count, placement.as_ref());
+        let divided = self.ways.map(divide).transpose()?;
+        if let Some(divided) = &divided {
+            print::err_lines(&format!("{}\n", divided.note));
+        }
         let mut finished = supervise::run(
             setup,
             placement,
@@ -153,6 +162,9 @@ impl Command {
             &self.command,
             self.explain,
         )?;
+        if let Some(error) = divided.and_then(|divided| divided.finish().err()) {
+            print::error(&error);
+        }
         finished.mirrored = mirrors.map(mirrors::Mirrors::finish);
         finished.learned = learning.map(|learning| learning.finish(&finished));
         let report = report::Report::new(&self, machine.as_ref(), &finished, start.elapsed());
@@ -190,15 +202,18 @@ impl Command {
         match &self.policy {
             Some(policy) => policy,
             None if self.learn => policy::DEFAULT,
-            None if self.is_placed() || self.mirrors.is_meant() => "none",
+            None if self.is_placed() || self.mirrors.is_meant() || self.ways.is_some() => "none",
             None => policy::DEFAULT,
         }
     }
 
     /// Is there nothing to do beside the program?
     fn becomes_program(&self) -> bool {
-        let is_watched =
-            self.policy.is_some() || self.json.is_some() || self.explain || self.mirrors.is_meant();
+        let is_watched = self.policy.is_some()
+            || self.json.is_some()
+            || self.explain
+            || self.mirrors.is_meant()
+            || self.ways.is_some();
         self.numactl.is_used() && !self.place.stays_beside() && !is_watched
     }
 

@@ -9,6 +9,8 @@ use hither_core::size::parse_bytes;
 
 /// Working sets where none are given: the thesis's on Clovertown.
 pub const SETS: &str = "4M,4M,16K,16K";
+/// For a server alone.
+pub const NO_SETS: &str = "none";
 /// The smallest one that is drawn.
 pub const LEAST: &str = "16K";
 /// The largest one that is drawn.
@@ -57,7 +59,8 @@ pub fn from_args(args: &Args, allowed: &[usize]) -> Result<Plan, Failure> {
         }
         None => {
             let text = args.text("ws").unwrap_or(SETS);
-            let sets = text.split(',').map(|part| size("ws", part));
+            let parts = text.split(',').filter(|_| text != NO_SETS);
+            let sets = parts.map(|part| size("ws", part));
             sets.collect::<Result<Vec<u64>, _>>()?
         }
     };

@@ -90,9 +90,7 @@ mod tests {
 
         fn decide(&mut self, snapshot: &Snapshot, _: &mut Context<'_>) -> Proposal {
             let processes = snapshot.processes.iter().map(|process| process.pid);
-            let new: Vec<Pid> = processes
-                .filter(|pid| !self.placed.contains(pid))
-                .collect();
+            let new: Vec<Pid> = processes.filter(|pid| !self.placed.contains(pid)).collect();
             self.placed.extend(&new);
             let place = |pid| ProposedPlace {
                 pid,
@@ -131,10 +129,7 @@ mod tests {
             cpus: cpus.parse().unwrap_or_else(|_| CpuSet::new()),
             because: "test".into(),
         };
-        assert_eq!(
-            step(&snapshot, false),
-            [asked(7, "2-3"), asked(8, "2-3")]
-        );
+        assert_eq!(step(&snapshot, false), [asked(7, "2-3"), asked(8, "2-3")]);
         assert!(step(&snapshot, false).is_empty());
         // One ends: there is nothing of it to take back.
         snapshot.processes.remove(0);

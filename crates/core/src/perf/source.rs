@@ -167,6 +167,12 @@ impl DataSource {
         matches!(self.level, Level::Memory | Level::Persistent | Level::Cxl)
     }
 
+    /// Did it get as far as the last cache, whether that had the line or not?
+    #[must_use]
+    pub fn reached_last_cache(&self) -> bool {
+        self.is_memory() || matches!(self.level, Level::L3 | Level::L4)
+    }
+
     /// Was it served by another node?
     #[must_use]
     pub fn is_remote(&self) -> bool {

@@ -126,7 +126,6 @@ impl EvidenceKind {
             Self::CacheUse => {
                 let basis = |process: &ProcessState| {
                     let untold = [
-                        (!process.work.is_known()).then(|| process.work.basis()),
                         (!process.cache.is_known()).then(|| process.cache.basis()),
                         (!process.threads.is_known()).then(|| process.threads.basis()),
                     ];

@@ -119,8 +119,17 @@ impl Tally {
     /// Counts floating-point operations as well, from now on: up to five more events, so that all of them take
     /// turns on counters.
     pub fn count_operations(&mut self) {
-        if !self.roles.contains(&Role::Operations) {
-            self.roles.push(Role::Operations);
+        self.add(Role::Operations);
+    }
+
+    /// Counts references to the last cache as well, from now on.
+    pub fn count_references(&mut self) {
+        self.add(Role::References);
+    }
+
+    fn add(&mut self, role: Role) {
+        if !self.roles.contains(&role) {
+            self.roles.push(role);
             self.open.clear();
         }
     }

@@ -18,7 +18,6 @@ struct Known {
     space: SpaceId,
     /// Time for which its threads ran or waited so far, in ns, by thread.
     wanted_ns: BTreeMap<i32, u64>,
-    may: Vec<bool>,
 }
 
 /// Follows the threads of watched processes.
@@ -77,20 +76,14 @@ fn look(
         }
         wanted_ns.insert(tid, wanted);
     }
-    let may = match &before {
-        Some(known) => known.may.clone(),
-        None => {
-            let allowed = sys::allowed_cpus_of(pid).unwrap_or_default();
-            let has = |cache: &CacheState| !cache.cpus.intersection(&allowed).is_empty();
-            caches.iter().map(has).collect()
-        }
-    };
+    let allowed = sys::allowed_cpus_of(pid).unwrap_or_default();
+    let has = |cache: &CacheState| !cache.cpus.intersection(&allowed).is_empty();
     let is_known = !wanted_ns.is_empty();
     let most = (0..by_cache.len()).max_by_key(|&at| (by_cache[at], std::cmp::Reverse(at)));
     let threads = Threads {
         runnable: runnable_ns as f64 / (interval_us.max(1) * 1000) as f64,
         cache: most.filter(|&at| by_cache[at] > 0),
-        may: may.clone(),
+        may: caches.iter().map(has).collect(),
     };
     let told = match is_known {
         true => Evidence::measured(threads, "/proc/PID/task/TID/schedstat and stat"),
@@ -101,7 +94,6 @@ fn look(
     let now = Known {
         space: process.space,
         wanted_ns,
-        may,
     };
     (told, now)
 }

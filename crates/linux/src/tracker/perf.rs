@@ -31,7 +31,8 @@ use hither_core::ids::{CpuId, NodeId, Pid};
 use hither_core::observation::{AccessKind, Observations, SampledAccess};
 use hither_core::plan::Sampling;
 use hither_core::set::CpuSet;
-use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
+use hither_core::snapshot::{Evidence, GlobalMetrics, LINE_BYTES, Snapshot};
+use hither_core::working_set::WorkingSets;
 use std::collections::HashSet;
 
 /// Loads that take fewer cycles were served by a near cache (`perf mem` takes 30, too).
@@ -70,6 +71,11 @@ pub struct MemoryEvent {
 /// # Errors
 /// There is none: why, and what would help.
 pub fn memory_events(root: &Root) -> Result<Vec<MemoryEvent>> {
+    events_of(root, false)
+}
+
+/// The same; `with_hits`: what caches served shall be sampled, too.
+fn events_of(root: &Root, with_hits: bool) -> Result<Vec<MemoryEvent>> {
     let mut found = Vec::new();
     let mut without = None;
     for name in ["cpu", "cpu_core", "cpu_atom"] {
@@ -82,7 +88,7 @@ pub fn memory_events(root: &Root) -> Result<Vec<MemoryEvent>> {
     if found.is_empty()
         && let Some(pmu) = Pmu::read(root, "ibs_op")?
     {
-        found.push(amd(&pmu)?);
+        found.push(amd(&pmu, with_hits)?);
     }
     if !found.is_empty() {
         return Ok(found);
@@ -131,11 +137,13 @@ fn intel(pmu: &Pmu) -> Result<MemoryEvent> {
     })
 }
 
-fn amd(pmu: &Pmu) -> Result<MemoryEvent> {
+fn amd(pmu: &Pmu, with_hits: bool) -> Result<MemoryEvent> {
     // By operations rather than cycles, and, from Zen 4 on, only those that missed the last cache.
-    let wanted = ["cnt_ctl", "l3missonly"];
-    let terms: Vec<_> = wanted
-        .into_iter()
+    let wanted: &[_] = match with_hits {
+        true => &["cnt_ctl"],
+        false => &["cnt_ctl", "l3missonly"],
+    };
+    let terms: Vec<_> = (wanted.iter().copied())
         .filter(|term| pmu.has_term(term))
         .map(|term| (term, 1))
         .collect();
@@ -201,6 +209,10 @@ pub struct PerfTracker {
     counts: Counts,
     /// Is it asked what each process executes?
     counts_work: bool,
+    /// Working sets of processes, where they are asked for.
+    sets: Option<WorkingSets<i32>>,
+    root: Root,
+    online: CpuSet,
     notes: Vec<String>,
 }
 
@@ -259,8 +271,23 @@ impl PerfTracker {
             totals: Totals::default(),
             counts: Counts::open(root, topology),
             counts_work: false,
+            sets: None,
+            root: root.clone(),
+            online: topology.online.clone(),
             notes: Vec::new(),
         })
+    }
+
+    /// Samples what caches served, too, where the hardware can leave it out.
+    fn sample_hits(&mut self) -> Result<()> {
+        let mut samplers = Vec::new();
+        for event in &mut events_of(&self.root, true)? {
+            let cpus = settle(&self.root, event, &self.online)?;
+            samplers.push(Sampler::open(&self.root, &event.spec, &cpus)?);
+        }
+        self.samplers = samplers;
+        self.begun = false;
+        Ok(())
     }
 
     /// What was seen so far.
@@ -289,6 +316,7 @@ impl PerfTracker {
         for sampler in &mut self.samplers {
             let (nodes, totals) = (&self.nodes, &mut self.totals);
             let (by_page, samples) = (&mut self.by_page, &mut self.samples);
+            let sets = &mut self.sets;
             let reading = sampler.drain(|sample| {
                 let Some(seen) = Seen::of(sample) else { return };
                 let weight = sample.period.unwrap_or(1).max(1);
@@ -305,6 +333,11 @@ impl PerfTracker {
                 if !watched.contains(&seen.pid) {
                     totals.foreign += 1;
                     return;
+                }
+                if let Some(sets) = sets
+                    && seen.source.reached_last_cache()
+                {
+                    sets.take(seen.pid, seen.address / LINE_BYTES);
                 }
                 totals.modified_elsewhere += u64::from(seen.source.is_modified_elsewhere());
                 // A line that another cache had modified is a transfer, which recordings keep.
@@ -427,11 +460,30 @@ impl Tracker for PerfTracker {
         if self.counts_work {
             self.counts.fill_in_work(snapshot);
         }
+        if let Some(sets) = &mut self.sets {
+            let bytes = |pid| Some(sets.lines(&pid)? * LINE_BYTES);
+            self.counts.fill_in_uses(snapshot, bytes);
+            sets.turn(snapshot.now_us);
+        }
     }
 
     fn count_work(&mut self) {
         self.counts_work = true;
         self.counts.count_work();
+    }
+
+    fn count_references(&mut self) {
+        self.counts.count_references();
+        self.sets.get_or_insert_default();
+        if let Err(error) = self.sample_hits() {
+            self.notes.push(format!(
+                "perf: working sets are told from misses alone: {error}"
+            ));
+        }
+    }
+
+    fn counts_references(&self) -> bool {
+        self.sets.is_some()
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {

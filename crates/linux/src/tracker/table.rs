@@ -221,7 +221,7 @@ pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
     if needs.contains(&EvidenceKind::ProgramWork) && !counts_work {
         return false;
     }
-    if needs.contains(&EvidenceKind::CacheUse) && entry.name != OPIUM.name {
+    if needs.contains(&EvidenceKind::CacheUse) && !counts_work {
         return false;
     }
     needs.contains(&EvidenceKind::EveryPage) == (entry.name == OPIUM_PAGES.name)
@@ -277,11 +277,15 @@ fn open(
         whom: whom.to_owned(),
         needs: names.join(", "),
         reasons,
-        remedy: [EvidenceKind::EveryPage, EvidenceKind::ProgramWork, EvidenceKind::CacheUse]
-            .into_iter()
-            .find(|kind| needs.contains(kind))
-            .unwrap_or(EvidenceKind::PageAccesses)
-            .remedy(),
+        remedy: [
+            EvidenceKind::EveryPage,
+            EvidenceKind::ProgramWork,
+            EvidenceKind::CacheUse,
+        ]
+        .into_iter()
+        .find(|kind| needs.contains(kind))
+        .unwrap_or(EvidenceKind::PageAccesses)
+        .remedy(),
     })
 }
 

@@ -80,6 +80,14 @@ const CYCLES: Line = core(
 );
 
 /// Operations of vector units; a multiplication with an addition counts 2. Zen 3's table is that of Zen 2.
+/// Data that the second level lacked; what its prefetcher asks for is not in it.
+const REFERENCES: Line = core(
+    Role::References,
+    &[raw("event=0x64,umask=0x08")],
+    Unit::Accesses,
+    "pmu-events x86/amdzen2/cache.json, l2_cache_req_stat.ls_rd_blk_c; the same in amdzen3 to amdzen5",
+);
+
 const OPERATIONS: Line = core(
     Role::Operations,
     &[raw("event=0x03,umask=0xff")],
@@ -129,6 +137,7 @@ pub const ZEN_2: Family = Family {
     models: &[(0x30, 0x4f), (0x60, 0x7f), (0x90, 0x91), (0xa0, 0xaf)],
     lines: &[
         OPERATIONS,
+        REFERENCES,
         IBS,
         INSTRUCTIONS,
         CYCLES,
@@ -182,6 +191,7 @@ pub const ZEN_3: Family = Family {
     models: &[(0x00, 0x0f), (0x20, 0x5f)],
     lines: &[
         OPERATIONS,
+        REFERENCES,
         IBS,
         INSTRUCTIONS,
         CYCLES,
@@ -282,6 +292,7 @@ pub const ZEN_4: Family = Family {
     models: &[(0x10, 0x1f), (0x60, 0xaf)],
     lines: &[
         OPERATIONS_ZEN_4,
+        REFERENCES,
         IBS,
         INSTRUCTIONS,
         CYCLES,
@@ -354,6 +365,7 @@ pub const ZEN_5: Family = Family {
     models: &[(0x00, 0x2f), (0x40, 0x4f), (0x60, 0x7f)],
     lines: &[
         OPERATIONS_ZEN_5,
+        REFERENCES,
         IBS,
         INSTRUCTIONS,
         CYCLES,

@@ -45,6 +45,7 @@ const MESH: Line = Line {
 
 const INSTRUCTIONS: &[Encoding] = &[named("inst_retired", "event=0x0008")];
 const CYCLES: &[Encoding] = &[named("cpu_cycles", "event=0x0011")];
+const REFERENCES: &[Encoding] = &[named("ll_cache_rd", "event=0x0036")];
 const MISSES: &[Encoding] = &[named("ll_cache_miss_rd", "event=0x0037")];
 const REMOTE: &[Encoding] = &[named("remote_access", "event=0x0031")];
 
@@ -88,6 +89,7 @@ pub const NEOVERSE_N1: Family = Family {
             STANDARD,
         ),
         core(Role::Cycles, N1, CYCLES, Unit::Cycles, STANDARD),
+        core(Role::References, N1, REFERENCES, Unit::Accesses, STANDARD),
         core(Role::Misses, N1, MISSES, Unit::Accesses, STANDARD),
         core(
             Role::Remote,
@@ -125,6 +127,7 @@ pub const NEOVERSE_V1: Family = Family {
             STANDARD,
         ),
         core(Role::Cycles, V1, CYCLES, Unit::Cycles, STANDARD),
+        core(Role::References, V1, REFERENCES, Unit::Accesses, STANDARD),
         core(Role::Misses, V1, MISSES, Unit::Accesses, STANDARD),
         core(
             Role::Remote,

@@ -18,6 +18,13 @@ const FLIT: Unit = Unit::Bytes(64.0 / 9.0);
 /// Flits of data that left a socket: the masks of all three slots and of data.
 const SENT_FLITS: &[Encoding] = &[raw("event=0x02,umask=0x0f")];
 
+const REFERENCES: Line = core(
+    Role::References,
+    &[named("cache-references", "event=0x2e,umask=0x4f")],
+    Unit::Accesses,
+    "perfmon SKX/events/skylakex_core.json, LONGEST_LAT_CACHE.REFERENCE: an architectural event (SDM, volume 3B)",
+);
+
 /// Operations by how many values an instruction is on; masks of one event may be joined. A multiplication with
 /// an addition counts twice by itself, as the event's description says.
 const OPERATIONS: Line = core(
@@ -88,6 +95,7 @@ pub const SKYLAKE_SP: Family = Family {
     models: &[(0x55, 0x55)],
     lines: &[
         OPERATIONS,
+        REFERENCES,
         core(
             Role::MemorySamples,
             &[named("mem-loads", "event=0xcd,umask=0x1,ldlat=30")],
@@ -158,6 +166,7 @@ pub const ICE_LAKE_SP: Family = Family {
     models: &[(0x6a, 0x6a), (0x6c, 0x6c)],
     lines: &[
         OPERATIONS,
+        REFERENCES,
         core(
             Role::MemorySamples,
             &[named("mem-loads", "event=0xcd,umask=0x1,ldlat=30")],
@@ -225,6 +234,7 @@ pub const SAPPHIRE_RAPIDS: Family = Family {
     models: &[(0x8f, 0x8f), (0xcf, 0xcf)],
     lines: &[
         OPERATIONS,
+        REFERENCES,
         core(
             Role::MemorySamples,
             // Behind `mem-loads-aux`, which the sampler opens first.
@@ -295,6 +305,7 @@ pub const GRANITE_RAPIDS: Family = Family {
     models: &[(0xad, 0xae)],
     lines: &[
         OPERATIONS,
+        REFERENCES,
         core(
             Role::MemorySamples,
             &[named("mem-loads", "event=0xcd,umask=0x1,ldlat=30")],

@@ -29,6 +29,8 @@ pub enum Role {
     Instructions,
     /// Cycles of the core in which the thread ran.
     Cycles,
+    /// Accesses that reached the last cache.
+    References,
     /// Accesses that the last cache missed, wherever they were served.
     Misses,
     /// Of them those that memory of the CPU's own node served (Intel without sub-NUMA clusters: of its
@@ -57,10 +59,11 @@ pub enum Role {
 
 impl Role {
     /// All, in the order in which they are told.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::MemorySamples,
         Self::Instructions,
         Self::Cycles,
+        Self::References,
         Self::Misses,
         Self::LocalMemory,
         Self::RemoteMemory,
@@ -81,6 +84,7 @@ impl Role {
             Self::MemorySamples => "memory samples",
             Self::Instructions => "instructions",
             Self::Cycles => "cycles",
+            Self::References => "references to the last cache",
             Self::Misses => "misses of the last cache",
             Self::LocalMemory => "local memory",
             Self::RemoteMemory => "remote memory",
@@ -244,6 +248,8 @@ pub const GENERIC: Family = Family {
     lines: &[
         generic(Role::Instructions, &[raw("config=1")], Unit::Instructions),
         generic(Role::Cycles, &[raw("config=0")], Unit::Cycles),
+        // PERF_COUNT_HW_CACHE_REFERENCES: of the last cache, as the kernel's documentation says.
+        generic(Role::References, &[raw("config=2")], Unit::Accesses),
         // The kernel's PERF_COUNT_HW_CACHE_MISSES: of the last cache, as its documentation says.
         generic(Role::Misses, &[raw("config=3")], Unit::Accesses),
     ],

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 pub const NAME: &str = "caches";
 
 /// Forecast gain of all programs together from which a change is made.
-const LEAST_GAIN: f64 = 1.03;
+const LEAST_GAIN: f64 = 1.05;
 /// Measured gain below which a change is taken back.
 const LEAST_KEPT: f64 = 0.99;
 /// Part of the forecast gain that must come true for another change to be tried at once.
@@ -65,7 +65,7 @@ struct Seen {
     runnable_us: f64,
     working_set_bytes: Option<u64>,
     cache: Option<usize>,
-    /// Caches that it might use when it was first seen.
+    /// Caches that it may use, but for this policy.
     may: Vec<bool>,
     is_preferred: bool,
 }
@@ -73,11 +73,9 @@ struct Seen {
 impl Seen {
     fn take(&mut self, process: &ProcessState, interval_us: u64) {
         self.interval_us += interval_us;
-        if let Some(work) = process.work.get() {
-            self.instructions += work.instructions;
-        }
         self.cpu_us += process.cpu_us.get().unwrap_or(0);
         if let Some(used) = process.cache.get() {
+            self.instructions += used.instructions;
             self.references += used.references;
             self.misses += used.misses;
             self.working_set_bytes = used.working_set_bytes.or(self.working_set_bytes);
@@ -230,14 +228,18 @@ impl Caches {
         for process in &snapshot.processes {
             let seen = self.seen.entry(process.pid).or_insert_with(|| {
                 has_changed = true;
-                let threads = process.threads.value();
                 Seen {
                     space: Some(process.space),
-                    may: threads.map_or_else(Vec::new, |threads| threads.may.clone()),
-                    is_preferred: context.preferred.iter().any(|name| **name == process.name),
                     ..Seen::default()
                 }
             });
+            // Programs are known by their names, and set their CPUs, only after they have begun. Once one is
+            // placed, what it may use is what this policy has made of it.
+            seen.is_preferred = context.preferred.contains(&process.name);
+            if !self.placed.contains_key(&process.pid) {
+                let may = process.threads.value().map(|threads| &threads.may);
+                may.map_or(&[][..], Vec::as_slice).clone_into(&mut seen.may);
+            }
             seen.take(process, snapshot.interval_us);
         }
         let living = &self.seen;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::policy::{Proposal, asked};
 use crate::set::CpuSet;
-use crate::snapshot::{CacheState, CacheUse, Evidence, Threads, Work};
+use crate::snapshot::{CacheState, CacheUse, Evidence, Threads};
 
 const CACHE_BYTES: u64 = 4 << 20;
 const INTERVAL_US: u64 = 100_000;
@@ -85,12 +85,8 @@ impl World {
                 ProcessState::of_test(Pid(number as i32 + 1), SpaceId(number as u32 + 1));
             process.name = walker.name.to_owned();
             process.cpu_us = Evidence::measured(cpu_us as u64, "test");
-            let work = Work {
-                instructions: walker.done as u64,
-                ..Work::default()
-            };
-            process.work = Evidence::measured(work, "test");
             let used = CacheUse {
+                instructions: walker.done as u64,
                 references: loads as u64,
                 misses: (loads * (1.0 - hits)) as u64,
                 working_set_bytes: Some(walker.bytes as u64),

@@ -13,8 +13,8 @@ const LEAST_PERIOD: f64 = 32.0;
 /// Samples in a second over all CPUs: working sets of some MiB are told by half a second of them. Each takes about 1 us.
 fn wanted_per_s(sampling: Sampling) -> f64 {
     match sampling {
-        Sampling::Full => 12_000.0,
-        Sampling::Cheap => 6000.0,
+        Sampling::Full => 30_000.0,
+        Sampling::Cheap => 10_000.0,
         Sampling::Off => 1000.0,
     }
 }
@@ -40,7 +40,8 @@ impl Cached {
 
     /// Takes in a sample of a reference.
     pub fn take(&mut self, sample: &Sample) {
-        self.sets.take(sample.page_table, sample.vaddr >> self.line_shift);
+        self.sets
+            .take(sample.page_table, sample.vaddr >> self.line_shift);
     }
 
     /// Bytes of the working set of an address space, where they are known.

@@ -115,8 +115,10 @@ impl Works {
             *work.stall_ns.get_or_insert(0) += since(|counts| counts.stall_ns);
             let asked = since(|counts| counts.cache_references);
             references += asked;
+            used.instructions += since(|counts| counts.instructions);
             used.references += asked;
-            used.misses += (lines(|counts| &counts.read_fills) + lines(|c| &c.write_fills)) / line_bytes;
+            used.misses +=
+                (lines(|counts| &counts.read_fills) + lines(|c| &c.write_fills)) / line_bytes;
             let cached = self.cached.as_ref();
             let bytes = cached.and_then(|cached| cached.bytes(now.page_table));
             used.working_set_bytes = used.working_set_bytes.max(bytes);

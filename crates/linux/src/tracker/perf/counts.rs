@@ -15,16 +15,16 @@ use crate::topology::Topology;
 use hither_core::metrics;
 use hither_core::perf::count::{Estimates, Rate, local_share, stall_share};
 use hither_core::perf::events::Role;
-use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot, Work};
+use hither_core::snapshot::{CacheUse, Evidence, GlobalMetrics, LINE_BYTES, Snapshot, Work};
 use std::collections::BTreeMap;
 
 /// Processes that are counted at most: each needs some eight descriptors for each of its threads.
 const MOST_PROCESSES: usize = 32;
-/// Bytes of a line.
-const LINE_BYTES: f64 = 64.0;
 const BY_CORES: &str = "counting events of the watched processes";
 const NO_WORK: &str = "this processor's table has no events for floating-point operations and memory, or the \
                        process is not counted yet";
+const NO_USE: &str = "this processor's table has no event for references to the last cache, or the process is not \
+                      counted yet";
 const BY_CONTROLLERS: &str = "counting events of the memory controllers";
 
 /// Open counters.
@@ -36,6 +36,8 @@ pub(super) struct Counts {
     notes: Vec<String>,
     /// What each process executed in the last interval, and the share of its cycles that stalled on memory.
     works: BTreeMap<i32, (Work, Option<f64>)>,
+    /// What each asked of the last cache; without its working set.
+    uses: BTreeMap<i32, CacheUse>,
 }
 
 impl Counts {
@@ -47,6 +49,7 @@ impl Counts {
             ratings: Ratings::new(topology, topology.nodes.iter().map(|node| node.id)),
             notes: Vec::new(),
             works: BTreeMap::new(),
+            uses: BTreeMap::new(),
         };
         let catalogue = match Catalogue::read(root) {
             Ok(catalogue) => catalogue,
@@ -77,6 +80,9 @@ impl Counts {
                 Some((pid, (work, counts.stall_share.get())))
             });
             self.works = works.collect();
+            let uses = read.iter();
+            let uses = uses.filter_map(|(&pid, counts)| Some((pid, cache_use(&counts.counted)?)));
+            self.uses = uses.collect();
             let sums = read.into_values().map(|counts| counts.counted);
             of_cores(&sum(sums), snapshot.interval_us, &mut snapshot.metrics);
             tally.follow(&busiest(tree));
@@ -115,6 +121,30 @@ impl Counts {
         }
     }
 
+    /// Counts what each process asks of the last cache, from now on.
+    pub fn count_references(&mut self) {
+        if let Some(tally) = &mut self.tally {
+            tally.count_references();
+        }
+    }
+
+    /// What each process asked of the last cache, as counted in the last interval, with its working set.
+    pub fn fill_in_uses(&self, snapshot: &mut Snapshot, set: impl Fn(i32) -> Option<u64>) {
+        for state in &mut snapshot.processes {
+            state.cache = match self.uses.get(&state.pid.0) {
+                Some(&used) => {
+                    let working_set_bytes = set(state.pid.0);
+                    let used = CacheUse {
+                        working_set_bytes,
+                        ..used
+                    };
+                    Evidence::estimated(used, BY_CORES)
+                }
+                None => Evidence::unknown(NO_USE),
+            };
+        }
+    }
+
     /// Sentences that came up since the last call.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
@@ -126,16 +156,33 @@ impl Counts {
 /// what goes back to memory always is.
 fn work(counted: &Estimates) -> Option<Work> {
     let value = |role| counted.get(&role).map(|estimate| estimate.value);
-    let lines = match [Role::LocalMemory, Role::RemoteMemory].map(value) {
-        [Some(local), Some(remote)] => local + remote,
-        _ => value(Role::Misses)?,
-    };
     Some(Work {
         instructions: value(Role::Instructions).unwrap_or(0.0) as u64,
         flops: value(Role::Operations)? as u64,
-        read_bytes: (lines * LINE_BYTES) as u64,
+        read_bytes: (lines(counted)? * LINE_BYTES as f64) as u64,
         written_bytes: None,
         stall_ns: None,
+    })
+}
+
+/// Lines that memory served.
+fn lines(counted: &Estimates) -> Option<f64> {
+    let value = |role| counted.get(&role).map(|estimate| estimate.value);
+    match [Role::LocalMemory, Role::RemoteMemory].map(value) {
+        [Some(local), Some(remote)] => Some(local + remote),
+        _ => value(Role::Misses),
+    }
+}
+
+/// What a process asked of the last cache; `None` where the processor does not count it.
+fn cache_use(counted: &Estimates) -> Option<CacheUse> {
+    let value = |role| counted.get(&role).map(|estimate| estimate.value);
+    let references = value(Role::References)?;
+    Some(CacheUse {
+        instructions: value(Role::Instructions)? as u64,
+        references: references as u64,
+        misses: lines(counted)?.min(references) as u64,
+        working_set_bytes: None,
     })
 }
 
@@ -214,7 +261,7 @@ fn of_nodes(traffic: &[NodeTraffic], ratings: &Ratings, snapshot: &mut Snapshot)
             let read = told.and_then(|told| told.reads.or(told.both));
             lines = lines
                 .zip(read)
-                .map(|(sum, rate)| sum + rate.per_second / 1e6 / LINE_BYTES);
+                .map(|(sum, rate)| sum + rate.per_second / 1e6 / LINE_BYTES as f64);
         }
     }
     let all: Option<Vec<f64>> = by_node
@@ -327,6 +374,15 @@ mod tests {
         ]);
         let told = work(&counted).unwrap();
         assert_eq!((told.flops, told.read_bytes), (3_000_000, 96_000));
+        assert_eq!(cache_use(&counted), None);
+        let referring = estimates(&[
+            (Role::Instructions, 5e6),
+            (Role::References, 9000.0),
+            (Role::LocalMemory, 1000.0),
+            (Role::RemoteMemory, 500.0),
+        ]);
+        let used = cache_use(&referring).unwrap();
+        assert_eq!((used.references, used.misses), (9000, 1500));
         let by_misses = estimates(&[(Role::Operations, 8.0), (Role::Misses, 2.0)]);
         assert_eq!(work(&by_misses).unwrap().intensity(), Some(8.0 / 128.0));
         assert_eq!(work(&estimates(&[(Role::Misses, 2.0)])), None);

@@ -1,0 +1,137 @@
+//! How often one region follows another, and which of them are one.
+//!
+//! The thesis merges two regions where the time between leaving one and entering the other is below a
+//! threshold again and again (2.3.2, figure 21). Of samples most entries are missing, and what is left is
+//! how often a touch of one comes next to a touch of the other. Two parts of one region follow each other
+//! as often as each follows itself, for their size; two regions that are visited in turns do not, however
+//! few they are and in whatever order. So the rule compares with the regions themselves, not with chance:
+//! where A is always followed by B, chance would be exceeded many times over.
+
+/// Below so many touches nothing is said.
+const LEAST_TOUCHES: f64 = 8.0;
+
+/// Pairs of touches next to each other, by their regions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Follows {
+    count: usize,
+    pairs: Vec<f64>,
+}
+
+impl Follows {
+    /// Of so many regions, nothing seen.
+    pub fn new(count: usize) -> Self {
+        Self {
+            count,
+            pairs: vec![0.0; count * count],
+        }
+    }
+
+    /// Regions.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// A touch of `next` came after one of `region`.
+    #[inline]
+    pub fn add(&mut self, region: usize, next: usize) {
+        self.pairs[region * self.count + next] += 1.0;
+    }
+
+    /// Adds another's pairs.
+    pub fn add_all(&mut self, other: &Self) {
+        assert_eq!(self.count, other.count, "the same regions");
+        for (sum, pairs) in self.pairs.iter_mut().zip(&other.pairs) {
+            *sum += pairs;
+        }
+    }
+
+    /// What was seen counts less by that.
+    pub fn fade(&mut self, factor: f64) {
+        for pairs in &mut self.pairs {
+            *pairs *= factor;
+        }
+    }
+
+    /// Pairs of this, then that.
+    pub fn get(&self, region: usize, next: usize) -> f64 {
+        self.pairs[region * self.count + next]
+    }
+
+    /// Pairs that begin with this.
+    pub fn from(&self, region: usize) -> f64 {
+        self.pairs[region * self.count..][..self.count].iter().sum()
+    }
+
+    /// All pairs.
+    pub fn total(&self) -> f64 {
+        self.pairs.iter().sum()
+    }
+
+    /// The same of other regions, of which each was one of these, or is new.
+    pub fn of(&self, were: &[Option<usize>]) -> Self {
+        let mut new = Self::new(were.len());
+        for (region, was) in were.iter().enumerate() {
+            for (next, next_was) in were.iter().enumerate() {
+                if let (Some(was), Some(next_was)) = (was, next_was) {
+                    new.pairs[region * new.count + next] = self.get(*was, *next_was);
+                }
+            }
+        }
+        new
+    }
+
+    /// One becomes part of another; nothing is left of its own.
+    pub fn join(&mut self, part: usize, of: usize) {
+        for region in 0..self.count {
+            self.pairs[of * self.count + region] += std::mem::take(&mut self.pairs[part * self.count + region]);
+        }
+        for region in 0..self.count {
+            self.pairs[region * self.count + of] += std::mem::take(&mut self.pairs[region * self.count + part]);
+        }
+    }
+
+    /// For each region the one that it is part of: itself, or one before it. Those that are `left_out`
+    /// stay what they are.
+    pub fn joined(&self, threshold: f64, left_out: &[bool]) -> Vec<usize> {
+        let count = self.count;
+        let mut now = self.clone();
+        let half = |one: &Self, a: usize, b: usize| (one.get(a, b) + one.get(b, a)) / 2.0;
+        let mut sizes: Vec<f64> = (0..count)
+            .map(|region| (0..count).map(|next| half(self, region, next)).sum())
+            .collect();
+        let total = self.total().max(1.0);
+        let mut part_of: Vec<usize> = (0..count).collect();
+        loop {
+            let may = |region: usize| {
+                part_of[region] == region && !left_out[region] && sizes[region] >= LEAST_TOUCHES
+            };
+            let mut best: Option<(f64, usize, usize)> = None;
+            for one in (0..count).filter(|&region| may(region)) {
+                for other in (one + 1..count).filter(|&region| may(region)) {
+                    let own = at_least(now.get(one, one)) * at_least(now.get(other, other));
+                    let by_chance = sizes[one] * sizes[other] / total;
+                    let needed = (threshold * own.sqrt()).max(threshold * by_chance);
+                    let between = half(&now, one, other);
+                    let rank = between / needed.max(f64::MIN_POSITIVE);
+                    if between > needed && best.is_none_or(|(most, ..)| rank > most) {
+                        best = Some((rank, one, other));
+                    }
+                }
+            }
+            let Some((_, one, other)) = best else { break };
+            part_of[other] = one;
+            sizes[one] += sizes[other];
+            now.join(other, one);
+        }
+        for region in 0..count {
+            // Parts come after what they are part of, which is known by then.
+            part_of[region] = part_of[part_of[region]];
+        }
+        part_of
+    }
+}
+
+/// A count of chance events, less one standard deviation: so much is surely behind it.
+fn at_least(count: f64) -> f64 {
+    (count - count.sqrt()).max(0.0)
+}
