@@ -108,6 +108,9 @@ pub mod control {
     /// cache in user mode, on demand or by a stream, whether the last-level cache has the line or not; 0
     /// turns that off.
     pub const REFERENCE_PERIOD: usize = BASE + 20;
+    /// u32: of these samples two of a vCPU are so many ns of its time apart, about, at the least: programs that share it
+    /// have samples by the time for which they run, as those of a PMU are that is told a frequency.
+    pub const REFERENCE_NS: usize = BASE + 24;
     /// u64 x 16: samples that the reader has consumed, per vCPU.
     pub const RING_TAIL: usize = BASE + 0x80;
     /// u32 x 16: ways of its last-level cache that a vCPU may fill, bit w for way w; 0, and a mask that names

@@ -6,6 +6,7 @@ mod astray;
 mod bad_input;
 mod binding;
 mod boot;
+mod caches;
 mod ccnuma;
 mod common;
 mod daemon;

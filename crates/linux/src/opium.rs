@@ -504,7 +504,9 @@ impl Device {
 
     /// Sets the sampling of references to last-level caches, misses of private caches in user mode: one sample
     /// per `period` of a vCPU (0 off). They come into the rings with the flag `REFERENCE`.
-    pub fn set_reference_sampling(&self, period: u32) {
+    /// Two of a vCPU are `least_ns` of its time apart, at the least.
+    pub fn set_reference_sampling(&self, period: u32, least_ns: u32) {
+        self.map.write32_release(control::REFERENCE_NS, least_ns);
         self.map.write32_release(control::REFERENCE_PERIOD, period);
     }
 

@@ -136,6 +136,9 @@ pub struct Vcpu {
     transfer_period: u32,
     reference_left: u64,
     reference_period: u32,
+    /// Time between two samples of references, and when the next may be.
+    reference_ps: u64,
+    reference_due_ps: u64,
     /// The mask that `ways` was made of, and all ways of the cache.
     way_mask: u32,
     all_ways: u32,
@@ -199,6 +202,8 @@ impl Vcpu {
             transfer_period: 0,
             reference_left: u64::MAX,
             reference_period: 0,
+            reference_ps: 0,
+            reference_due_ps: 0,
             way_mask: 0,
             all_ways: all_ways(domain.cache.ways),
             sampled_load: None,
@@ -282,6 +287,10 @@ impl Vcpu {
             return;
         }
         self.reference_left = self.draw(self.reference_period);
+        if self.time_ps < self.reference_due_ps {
+            return;
+        }
+        self.reference_due_ps = self.time_ps + self.reference_ps;
         let stream = u8::from(fill.stream) * ring::STREAM;
         self.put(device, fill, stream | ring::REFERENCE);
     }
@@ -458,6 +467,8 @@ impl Vcpu {
                 u64::from(period)
             };
         }
+        let least_ns = device.u32(control::REFERENCE_NS).load(Relaxed);
+        self.reference_ps = u64::from(least_ns) * 1000;
         let mask = device.u32(control::WAY_MASKS + 4 * self.id).load(Relaxed);
         if mask != self.way_mask {
             self.way_mask = mask;
@@ -571,6 +582,19 @@ mod tests {
         assert!(taken(&device).abs_diff(1000) < 100, "{}", taken(&device));
         let flags = device.u8(ring::BASE + ring::FLAGS).load(Relaxed);
         assert_eq!(flags, ring::REFERENCE);
+        // None within the time that must lie between two, and one when it has passed.
+        device.u32(control::REFERENCE_NS).store(5000, Relaxed);
+        vcpu.control(&device, &Mutex::default(), 64);
+        let before = taken(&device);
+        for _ in 0..10 {
+            for at in 0..1000 {
+                if vcpu.reference() {
+                    vcpu.sample_reference(&device, &fill(at * 64, false));
+                }
+            }
+            vcpu.time_ps += 2_500_000;
+        }
+        assert_eq!(taken(&device) - before, 5);
         device.u32(control::REFERENCE_PERIOD).store(0, Relaxed);
         vcpu.control(&device, &Mutex::default(), 64);
         let before = taken(&device);

@@ -31,7 +31,13 @@ pub enum Which {
 }
 
 /// Gives pages to regions; returns how many moved.
-pub fn assign(sequence: &Sequence, labels: &mut [Label], region_count: usize, reach: &Reach, which: Which) -> usize {
+pub fn assign(
+    sequence: &Sequence,
+    labels: &mut [Label],
+    region_count: usize,
+    reach: &Reach,
+    which: Which,
+) -> usize {
     if region_count == 0 {
         return 0;
     }
@@ -41,7 +47,11 @@ pub fn assign(sequence: &Sequence, labels: &mut [Label], region_count: usize, re
         true => label as usize,
         false => seeds,
     };
-    let states: Vec<u32> = sequence.pages.iter().map(|&page| state(labels[page as usize]) as u32).collect();
+    let states: Vec<u32> = sequence
+        .pages
+        .iter()
+        .map(|&page| state(labels[page as usize]) as u32)
+        .collect();
     let fits = Fits::measure(sequence, &states, region_count + 1, &reach.lags);
     let mut votes = vec![0.0; region_count + 1];
     let mut moved = 0;
@@ -57,7 +67,10 @@ pub fn assign(sequence: &Sequence, labels: &mut [Label], region_count: usize, re
         for &place in places.iter().step_by(step) {
             for &lag in &reach.lags {
                 let place = place as usize;
-                for other in [sequence.before(place, lag), sequence.after(place, lag)].into_iter().flatten() {
+                for other in [sequence.before(place, lag), sequence.after(place, lag)]
+                    .into_iter()
+                    .flatten()
+                {
                     if sequence.pages[other] as usize != page {
                         votes[states[other] as usize] += 1.0;
                     }
@@ -104,9 +117,14 @@ impl Fits {
         let logs: Vec<f64> = pairs.iter().enumerate().map(log).collect();
         let regions = (0..count - 1).map(|region| {
             let row = logs[region * count..][..count].iter().zip(&anywhere);
-            (sums[region], row.map(|(log, any)| log.exp() * (log - any)).sum::<f64>())
+            (
+                sums[region],
+                row.map(|(log, any)| log.exp() * (log - any)).sum::<f64>(),
+            )
         });
-        let (weight, told) = regions.fold((0.0, 0.0), |all, (sum, told)| (all.0 + sum, all.1 + sum * told));
+        let (weight, told) = regions.fold((0.0, 0.0), |all, (sum, told)| {
+            (all.0 + sum, all.1 + sum * told)
+        });
         Self {
             count,
             logs,
@@ -133,10 +151,19 @@ impl Fits {
         if label == SEED {
             return was;
         }
-        let anywhere: f64 = self.anywhere.iter().zip(votes).map(|(log, votes)| log * votes).sum();
+        let anywhere: f64 = self
+            .anywhere
+            .iter()
+            .zip(votes)
+            .map(|(log, votes)| log * votes)
+            .sum();
         let has_several = seeds > 1;
         let per_place = votes.iter().sum::<f64>() / touches.min(MOST_PLACES) as f64;
-        if has_several && touches >= LEAST_GLOBAL && anywhere > fit + SURELY_GLOBAL * per_place && self.is_like_any(votes) {
+        if has_several
+            && touches >= LEAST_GLOBAL
+            && anywhere > fit + SURELY_GLOBAL * per_place
+            && self.is_like_any(votes)
+        {
             return GLOBAL;
         }
         let is_seeds = which == Which::Seeds && votes[seeds] > 0.0 && self.fit(seeds, votes) > fit;
@@ -151,8 +178,13 @@ impl Fits {
     /// Is what is touched around a page what is touched everywhere, as far as it is told at all?
     fn is_like_any(&self, votes: &[f64]) -> bool {
         let all: f64 = votes.iter().sum();
-        let told = votes.iter().zip(&self.anywhere).filter(|(votes, _)| **votes > 0.0);
-        let told: f64 = told.map(|(votes, any)| votes / all * ((votes / all).ln() - any)).sum();
+        let told = votes
+            .iter()
+            .zip(&self.anywhere)
+            .filter(|(votes, _)| **votes > 0.0);
+        let told: f64 = told
+            .map(|(votes, any)| votes / all * ((votes / all).ln() - any))
+            .sum();
         told < LIKE_ANY * self.told
     }
 }

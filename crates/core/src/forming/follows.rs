@@ -83,10 +83,12 @@ impl Follows {
     /// One becomes part of another; nothing is left of its own.
     pub fn join(&mut self, part: usize, of: usize) {
         for region in 0..self.count {
-            self.pairs[of * self.count + region] += std::mem::take(&mut self.pairs[part * self.count + region]);
+            self.pairs[of * self.count + region] +=
+                std::mem::take(&mut self.pairs[part * self.count + region]);
         }
         for region in 0..self.count {
-            self.pairs[region * self.count + of] += std::mem::take(&mut self.pairs[region * self.count + part]);
+            self.pairs[region * self.count + of] +=
+                std::mem::take(&mut self.pairs[region * self.count + part]);
         }
     }
 

@@ -73,7 +73,10 @@ mod tests {
         assert_eq!(history.ones(10), 3);
         // Tick 3 is the 32nd at tick 34.
         assert_eq!((history.ones(34), history.ones(35)), (3, 2));
-        assert_eq!((history.ones(41), history.ones(42), history.ones(90)), (1, 0, 0));
+        assert_eq!(
+            (history.ones(41), history.ones(42), history.ones(90)),
+            (1, 0, 0)
+        );
     }
 
     #[test]
@@ -83,6 +86,9 @@ mod tests {
             set.add(ones);
         }
         assert_eq!(set.touched_pages, 10);
-        assert_eq!(set.weighted_pages, 2.0 + 2.0 * 0.75 + 2.0 * 0.5 + 2.0 * 0.25);
+        assert_eq!(
+            set.weighted_pages,
+            2.0 + 2.0 * 0.75 + 2.0 * 0.5 + 2.0 * 0.25
+        );
     }
 }

@@ -101,7 +101,8 @@ pub struct Config {
     /// Touches of the past that are looked at, in ns. More tells more of what goes on; a new phase ends it in
     /// any case, but only where it shows at once.
     pub history_ns: u64,
-    /// A page that was not touched for so long leaves its region, in ns: the length of the access bits.
+    /// A space that was not touched for so long is forgotten, in ns. A page leaves its region when its access
+    /// bits are empty: 3.2 s of its space's own time.
     pub forget_ns: u64,
     /// Share of the time that forming may take.
     pub most_cost: f64,
@@ -121,7 +122,7 @@ impl Default for Config {
             near_ns: 5_000_000,
             threshold: 0.6,
             history_ns: 2_500_000_000,
-            forget_ns: 3_200_000_000,
+            forget_ns: 60_000_000_000,
             most_cost: 0.01,
             most_touches: 1 << 16,
             most_pages: 1 << 17,
@@ -172,9 +173,10 @@ impl Forming {
         for space in self.spaces.values_mut() {
             space.turn(now_ns, &self.config);
         }
+        let oldest_ns = now_ns.saturating_sub(self.config.forget_ns);
         let left_out_count = &mut self.left_out_count;
         self.spaces.retain(|_, space| {
-            let stays = !space.is_empty();
+            let stays = space.last_touch_ns() >= oldest_ns;
             if !stays {
                 *left_out_count += space.left_out_count();
             }
@@ -186,7 +188,9 @@ impl Forming {
     #[must_use]
     pub fn programs(&self) -> Vec<Program> {
         let programs = self.spaces.iter();
-        programs.map(|(&id, space)| Program::of(id, space)).collect()
+        programs
+            .map(|(&id, space)| Program::of(id, space))
+            .collect()
     }
 
     /// Share of the touches that are taken in, as more would cost too much, 0..=1.

@@ -48,18 +48,29 @@ pub struct Formed {
 }
 
 /// Forms regions of units; `unit_of` has [`NONE`] for pages that do not take part.
-pub fn form(sequence: &Sequence, unit_of: &[u32], unit_count: usize, reach: &Reach, threshold: f64) -> Formed {
+pub fn form(
+    sequence: &Sequence,
+    unit_of: &[u32],
+    unit_count: usize,
+    reach: &Reach,
+    threshold: f64,
+) -> Formed {
     let lags = reach.up_to(2);
     let units = Units {
         sequence,
         unit_of,
-        chunk_bits: CHUNK.max(4 * lags[lags.len() - 1]).next_power_of_two().ilog2(),
+        chunk_bits: CHUNK
+            .max(4 * lags[lags.len() - 1])
+            .next_power_of_two()
+            .ilog2(),
     };
     let (piece_of, piece_count) = units.pieces(unit_count, lags);
     let near = reach.up_to(4);
     let near = &near[near.len().saturating_sub(3)..];
     let mut graph = Graph::new(piece_count);
-    units.pairs(near, 0, |unit, other| graph.add(piece_of[unit], piece_of[other]));
+    units.pairs(near, 0, |unit, other| {
+        graph.add(piece_of[unit], piece_of[other])
+    });
     units.measured(|unit| graph.size[piece_of[unit] as usize] += 1.0);
     graph.merge(threshold);
     let (cluster_of, count) = graph.largest(MOST);
@@ -212,7 +223,10 @@ impl Units<'_> {
         let own = self.unit(place);
         let chunk = self.chunk(place);
         for &lag in lags {
-            let both = [self.sequence.before(place, lag), self.sequence.after(place, lag)];
+            let both = [
+                self.sequence.before(place, lag),
+                self.sequence.after(place, lag),
+            ];
             for other in both.into_iter().flatten() {
                 let unit = self.unit(other);
                 if unit != NONE && unit != own && self.chunk(other) == chunk {
@@ -240,7 +254,9 @@ impl Units<'_> {
                 continue;
             }
             for &lag in lags.iter().filter(|&lag| place / lag % 2 == turn) {
-                let Some(other) = self.sequence.after(place, lag) else { continue };
+                let Some(other) = self.sequence.after(place, lag) else {
+                    continue;
+                };
                 let next = self.unit(other);
                 if next != NONE && next != unit && self.chunk(other) == self.chunk(place) {
                     tell(unit as usize, next as usize);
@@ -342,7 +358,8 @@ impl Graph {
     /// Merges the best pairs until none is left that belongs together.
     fn merge(&mut self, threshold: f64) {
         self.combine();
-        let total = self.own.iter().sum::<f64>() + self.edges.iter().map(|edge| edge.2).sum::<f64>();
+        let total =
+            self.own.iter().sum::<f64>() + self.edges.iter().map(|edge| edge.2).sum::<f64>();
         let touches = self.size.iter().sum::<f64>().max(1.0);
         let by_chance = 2.0 * total / (touches * touches);
         while self.merge_once(threshold, by_chance) {
@@ -381,7 +398,11 @@ impl Graph {
         let (mut gone, mut grown) = (vec![false; self.size.len()], vec![false; self.size.len()]);
         for &(_, one, other) in &order {
             let is_larger = self.size[one as usize] > self.size[other as usize];
-            let (larger, smaller) = if is_larger { (one, other) } else { (other, one) };
+            let (larger, smaller) = if is_larger {
+                (one, other)
+            } else {
+                (other, one)
+            };
             let (into, from) = (larger as usize, smaller as usize);
             if gone[into] || gone[from] || grown[from] {
                 continue;

@@ -89,7 +89,11 @@ impl Program {
     pub(super) fn of(id: SpaceId, space: &Space) -> Self {
         let mut by_number: Vec<(u64, Label, u32)> = Vec::with_capacity(space.pages().len());
         for page in space.pages() {
-            by_number.push((page.number, page.label, page.history.ones(space.tick())));
+            let ones = page.history.ones(space.tick());
+            // Pages whose access bits are empty have left their regions.
+            if ones > 0 {
+                by_number.push((page.number, page.label, ones));
+            }
         }
         by_number.sort_unstable();
         let mut regions: Vec<Region> = space.held().iter().map(region).collect();
@@ -108,7 +112,9 @@ impl Program {
             working_set.add(ones);
             match region.pages.last_mut() {
                 Some(last) if last.end == number => last.end += 1,
-                Some(last) if before == label && number - last.end < MOST_GAP => last.end = number + 1,
+                Some(last) if before == label && number - last.end < MOST_GAP => {
+                    last.end = number + 1
+                }
                 _ => region.pages.push(number..number + 1),
             }
             before = label;

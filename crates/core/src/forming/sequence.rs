@@ -101,7 +101,8 @@ impl Sequence {
         let (mut run, mut before) = (0, (u32::MAX, 0));
         for entry in &ordered {
             let (thread, time_ns) = before;
-            let is_near = entry.thread == thread && entry.time_ns.saturating_sub(time_ns) <= near_ns;
+            let is_near =
+                entry.thread == thread && entry.time_ns.saturating_sub(time_ns) <= near_ns;
             run += u32::from(!is_near);
             before = (entry.thread, entry.time_ns);
             if counts(entry) {
@@ -142,7 +143,10 @@ impl Sequence {
 
     /// Pages that were touched.
     pub fn page_count(&self) -> usize {
-        self.starts.windows(2).filter(|pair| pair[0] < pair[1]).count()
+        self.starts
+            .windows(2)
+            .filter(|pair| pair[0] < pair[1])
+            .count()
     }
 
     /// The place that follows by a lag in the same run.
@@ -175,7 +179,11 @@ impl Sequence {
             let (same, all) = self.same(&ids, measured.clone(), near);
             let (same_far, all_far) = self.same(&ids, measured.clone(), far);
             let (same, by_chance) = (same + same_far, (all + all_far) * chance);
-            (same, by_chance, same / by_chance.max(f64::MIN_POSITIVE) - 1.0)
+            (
+                same,
+                by_chance,
+                same / by_chance.max(f64::MIN_POSITIVE) - 1.0,
+            )
         };
         let (same, by_chance, nearest) = excess(0);
         let mut far = LAGS[1];

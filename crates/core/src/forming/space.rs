@@ -1,37 +1,28 @@
 //! One address space: its touches of the last seconds, its pages, and its regions as they are now.
 
-use super::assign::{Which, assign};
+mod shape;
+
 use super::follows::Follows;
 use super::history::{History, TICK_NS};
 use super::label::{GLOBAL, Label, SEED, is_region};
-use super::pieces::{self, NONE};
-use super::sequence::{Entry, Reach, Sequence};
+use super::sequence::Entry;
 use super::visits::Visits;
 use super::{Config, Hint, Touch};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// What is left of older pairs and visits at each turn: a second's half-life at four turns a second.
 const FADE: f64 = 0.84;
-/// Turns from one forming to the next, and from one tear-down to the next: half a second and a second.
+/// Turns from one forming to the next: half a second.
 const FORM_TURNS: u64 = 2;
-const TEAR_TURNS: u64 = 4;
-/// All is formed anew where the history grew by this factor: the first seconds tell much more than the
-/// first tenths.
-const GREW: f64 = 1.5;
-/// Touches from which regions are formed.
-const LEAST_TOUCHES: usize = 128;
 /// Touches of a region in a turn from which it is judged whether it still holds.
 const LEAST_JUDGED: f64 = 8.0;
 /// A region does not hold any more where touches stay in it by less than this part of what they did.
 const LEAST_STAY: f64 = 0.5;
 /// Where regions with this share of the touches do not hold, it is another phase.
 const NEW_PHASE: f64 = 0.5;
-/// Touches for each unit, below which blocks of pages are tried in place of pages, up to 2 MiB.
-const LEAST_OF_UNIT: usize = 4;
-const MOST_SHIFT: u32 = 9;
-/// Passes that give pages to regions at most, and the share of pages at which they end before.
-const PASSES: usize = 3;
-const FEW: f64 = 0.01;
+
+/// No place.
+const GONE: u32 = u32::MAX;
 
 /// A page that was touched lately.
 #[derive(Clone, Debug)]
@@ -44,7 +35,6 @@ pub struct Page {
     pub history: History,
     /// Touches before this are of another phase.
     since_ns: u64,
-    last_ns: u64,
     /// Code or stack: global whatever it is touched with.
     is_fixed: bool,
 }
@@ -88,7 +78,7 @@ pub struct Space {
     threads: Vec<Thread>,
     thread_at: HashMap<Option<i32>, u32>,
     held: Vec<Held>,
-    /// Pairs since the last turn, and older ones, faded.
+    /// Pairs of touches by region: since the last turn, in the turn before, and all, older ones faded.
     fresh: Follows,
     before: Follows,
     follows: Follows,
@@ -101,6 +91,7 @@ pub struct Space {
     /// Ticks in which the space ran, and the last of them by the clock.
     tick: u32,
     clock_tick: u64,
+    last_touch_ns: u64,
     touch_count: u64,
     left_out_count: u64,
 }
@@ -108,27 +99,28 @@ pub struct Space {
 impl Space {
     /// Takes a touch; those of one thread come in order of time.
     pub fn touch(&mut self, touch: &Touch, config: &Config) {
+        self.last_touch_ns = self.last_touch_ns.max(touch.time_ns);
         let clock_tick = touch.time_ns / TICK_NS;
-        if clock_tick > self.clock_tick || self.touch_count == 0 {
+        if clock_tick > self.clock_tick || self.tick == 0 {
             self.tick += 1;
             self.clock_tick = clock_tick;
         }
-        self.touch_count += 1;
-        let Some(at) = self.page(touch, config) else {
+        let known = (self.page(touch, config), self.thread(touch.thread, config));
+        let (Some(at), Some(thread)) = known else {
             self.left_out_count += 1;
             return;
         };
+        self.touch_count += 1;
         let page = &mut self.pages[at as usize];
         page.history.touch(self.tick);
-        page.last_ns = touch.time_ns;
-        let label = page.label;
-        let Some(thread) = self.thread(touch.thread, config) else {
-            self.left_out_count += 1;
-            return;
-        };
-        if self.pages[at as usize].is_fixed {
+        if touch.hint != Hint::None {
+            page.is_fixed = true;
+            page.label = GLOBAL;
+        }
+        if page.is_fixed {
             return;
         }
+        let label = page.label;
         if self.entries.len() >= config.most_touches {
             self.entries.pop_front();
         }
@@ -137,7 +129,7 @@ impl Space {
             page: at,
             thread,
         });
-        // Global pages do not part what is before them from what comes after.
+        // What is global does not part what was touched before it from what comes after.
         if label != GLOBAL {
             let now = Thread {
                 page: at,
@@ -148,7 +140,7 @@ impl Space {
         }
     }
 
-    /// Its page, which is new where it was not touched lately; none where there are too many.
+    /// A touched page, which is new where it was not touched lately; none where there are too many.
     fn page(&mut self, touch: &Touch, config: &Config) -> Option<u32> {
         if let Some(&at) = self.page_at.get(&touch.page) {
             return Some(at);
@@ -156,16 +148,14 @@ impl Space {
         if self.pages.len() >= config.most_pages {
             return None;
         }
-        let is_fixed = touch.hint != Hint::None;
         let at = self.pages.len() as u32;
         self.page_at.insert(touch.page, at);
         self.pages.push(Page {
             number: touch.page,
-            label: if is_fixed { GLOBAL } else { SEED },
+            label: SEED,
             history: History::default(),
             since_ns: 0,
-            last_ns: touch.time_ns,
-            is_fixed,
+            is_fixed: false,
         });
         Some(at)
     }
@@ -180,7 +170,7 @@ impl Space {
         let at = self.threads.len() as u32;
         self.thread_at.insert(id, at);
         self.threads.push(Thread {
-            page: u32::MAX,
+            page: GONE,
             time_ns: 0,
         });
         Some(at)
@@ -188,7 +178,10 @@ impl Space {
 
     /// Counts what a touch says of the region that its thread was in before, and of its own.
     fn follow(&mut self, before: Thread, touch: &Touch, label: Label, config: &Config) {
-        let was = self.pages.get(before.page as usize).map_or(SEED, |page| page.label);
+        let was = self
+            .pages
+            .get(before.page as usize)
+            .map_or(SEED, |page| page.label);
         let gap_ns = touch.time_ns.saturating_sub(before.time_ns);
         let is_near = gap_ns <= config.near_ns;
         if is_near && is_region(was) {
@@ -241,48 +234,60 @@ impl Space {
 
     /// Touches that were taken in.
     pub fn touch_count(&self) -> u64 {
-        self.touch_count - self.left_out_count
+        self.touch_count
     }
 
-    /// Touches that could not be kept.
+    /// Touches of pages or threads that were too many.
     pub fn left_out_count(&self) -> u64 {
         self.left_out_count
     }
 
-    /// Was nothing touched lately?
-    pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
+    /// When it was touched last.
+    pub fn last_touch_ns(&self) -> u64 {
+        self.last_touch_ns
     }
 
-    /// Drops touches and pages that are too old.
+    /// Drops touches that are too old, and pages and threads that are too many of those that are. A space
+    /// that sleeps keeps its pages.
     fn forget(&mut self, now_ns: u64, config: &Config) {
         let oldest_ns = now_ns.saturating_sub(config.history_ns);
-        while self.entries.front().is_some_and(|entry| entry.time_ns < oldest_ns) {
+        while self
+            .entries
+            .front()
+            .is_some_and(|entry| entry.time_ns < oldest_ns)
+        {
             self.entries.pop_front();
         }
-        let forgotten_ns = now_ns.saturating_sub(config.forget_ns);
-        let is_old = |page: &Page| page.last_ns < forgotten_ns;
-        if self.pages.iter().filter(|page| is_old(page)).count() * 8 <= self.pages.len() {
+        let tick = self.tick;
+        let pages = keep(&mut self.pages, |page| page.history.ones(tick) > 0);
+        // The last page that a thread touched counts for what it touches next, if that is soon.
+        let threads = keep(&mut self.threads, |thread| thread.time_ns >= oldest_ns);
+        if let Some(moved) = &pages {
+            self.page_at.clear();
+            let numbers = self.pages.iter().map(|page| page.number).zip(0..);
+            self.page_at.extend(numbers);
+            for thread in &mut self.threads {
+                thread.page = moved.get(thread.page as usize).copied().unwrap_or(GONE);
+            }
+        }
+        if let Some(moved) = &threads {
+            self.thread_at.retain(|_, at| {
+                *at = moved[*at as usize];
+                *at != GONE
+            });
+        }
+        if pages.is_none() && threads.is_none() {
             return;
         }
-        let mut moved = vec![u32::MAX; self.pages.len()];
-        let mut next = 0;
-        for (was, page) in self.pages.iter().enumerate().filter(|(_, page)| !is_old(page)) {
-            moved[was] = next;
-            next += 1;
-            self.page_at.insert(page.number, moved[was]);
-        }
-        self.pages.retain(|page| !is_old(page));
-        self.page_at.retain(|number, at| {
-            self.pages.get(*at as usize).is_some_and(|page| page.number == *number)
-        });
+        let at = |moved: &Option<Vec<u32>>, at: u32| match moved {
+            Some(moved) => moved[at as usize],
+            None => at,
+        };
         self.entries.retain_mut(|entry| {
-            entry.page = moved[entry.page as usize];
-            entry.page != u32::MAX
+            entry.page = at(&pages, entry.page);
+            entry.thread = at(&threads, entry.thread);
+            entry.page != GONE && entry.thread != GONE
         });
-        for thread in &mut self.threads {
-            thread.page = moved.get(thread.page as usize).copied().unwrap_or(u32::MAX);
-        }
     }
 
     /// Do regions hold for touches that came after they were formed? Those that do not are given up, with
@@ -345,245 +350,26 @@ impl Space {
         };
         self.held.iter().enumerate().map(fails).collect()
     }
-
-    /// Forms regions out of the history.
-    fn form(&mut self, now_ns: u64, config: &Config) {
-        let was: Vec<Label> = self.pages.iter().map(|page| page.label).collect();
-        let mut labels = was.clone();
-        let mut sequence = self.sequence(&labels, config);
-        if sequence.len() < LEAST_TOUCHES {
-            return;
-        }
-        let count = self.held.len();
-        let forms_all = sequence.len() as f64 >= GREW * self.formed_touches as f64;
-        let tears = self.turns.is_multiple_of(TEAR_TURNS);
-        if forms_all {
-            self.formed_touches = sequence.len();
-            labels.iter_mut().filter(|label| **label != GLOBAL).for_each(|label| *label = SEED);
-        } else if tears {
-            self.free(&mut labels);
-            sequence = self.sequence(&labels, config);
-        }
-        let reach = sequence.reach(|page| labels[page as usize], count);
-        let mut torn = Vec::new();
-        if !forms_all {
-            assign(&sequence, &mut labels, count, &reach, Which::Seeds);
-            if tears {
-                torn = self.tear_down(&mut labels);
-                sequence = self.sequence(&labels, config);
-            }
-        }
-        let found = self.form_seeds(&sequence, &mut labels, &reach, config);
-        if torn.contains(&true) {
-            restore(&mut labels, &was, &torn);
-        }
-        let count = count + found;
-        for _ in 0..PASSES {
-            let moved = assign(&sequence, &mut labels, count, &reach, Which::All);
-            if (moved as f64) < FEW * self.pages.len() as f64 {
-                break;
-            }
-        }
-        self.settle(&was, labels, count, now_ns);
-    }
-
-    /// Touches that count, by thread.
-    fn sequence(&self, labels: &[Label], config: &Config) -> Sequence {
-        let counts = |entry: &Entry| {
-            let page = entry.page as usize;
-            labels[page] != GLOBAL && entry.time_ns >= self.pages[page].since_ns
-        };
-        Sequence::new(self.entries.iter(), self.threads.len(), self.pages.len(), config.near_ns, counts)
-    }
-
-    /// Pages that became global are asked again.
-    fn free(&self, labels: &mut [Label]) {
-        for (label, page) in labels.iter_mut().zip(&self.pages) {
-            if *label == GLOBAL && !page.is_fixed {
-                *label = SEED;
-            }
-        }
-    }
-
-    /// Makes regions seeds: the largest, as in the thesis (2.3.3), never the same twice in a row; and of the
-    /// others those that were not for longest, as long as they are no more than the largest together. Else
-    /// two large ones would take turns, and none of the others its own. Returns which.
-    fn tear_down(&mut self, labels: &mut [Label]) -> Vec<bool> {
-        let mut sizes = vec![0_u64; self.held.len()];
-        for &label in labels.iter().filter(|&&label| is_region(label)) {
-            sizes[label as usize] += 1;
-        }
-        let torn_last = self.held.iter().map(|held| held.torn_turn).max().unwrap_or(0);
-        let is_new = |region: &usize| torn_last == 0 || self.held[*region].torn_turn < torn_last;
-        let mut order: Vec<usize> = (0..sizes.len()).filter(is_new).collect();
-        if order.is_empty() {
-            order.extend(0..sizes.len());
-        }
-        order.sort_by_key(|&region| (self.held[region].torn_turn, std::cmp::Reverse(sizes[region])));
-        let largest = order.iter().copied().max_by_key(|&region| (sizes[region], std::cmp::Reverse(region)));
-        let mut torn = vec![false; sizes.len()];
-        if let Some(largest) = largest {
-            let mut left = sizes[largest];
-            torn[largest] = true;
-            for region in order {
-                if region != largest && sizes[region] <= left {
-                    left -= sizes[region];
-                    torn[region] = true;
-                }
-            }
-        }
-        for region in (0..torn.len()).filter(|&region| torn[region]) {
-            self.held[region].torn_turn = self.turns;
-        }
-        for label in labels.iter_mut().filter(|label| is_region(**label) && torn[**label as usize]) {
-            *label = SEED;
-        }
-        torn
-    }
-
-    /// Forms regions of the pages that have none; labels go on after those of the regions that there are.
-    /// Where touches are few for so many pages, blocks of them are tried too, and what explains more of the
-    /// order is taken.
-    fn form_seeds(&self, sequence: &Sequence, labels: &mut [Label], reach: &Reach, config: &Config) -> usize {
-        let seeds = |page: usize| labels[page] == SEED && !sequence.of_page(page).is_empty();
-        let (mut touches, mut pages) = (0, 0);
-        for page in (0..labels.len()).filter(|&page| seeds(page)) {
-            touches += sequence.of_page(page).len();
-            pages += 1;
-        }
-        if pages < 2 {
-            return 0;
-        }
-        let form = |shift: u32| {
-            let (unit_of, unit_count) = self.units(shift, &seeds);
-            let formed = pieces::form(sequence, &unit_of, unit_count, reach, config.threshold);
-            (unit_of, unit_count, formed)
-        };
-        let mut best = form(0);
-        let mut shift = 0;
-        while touches < LEAST_OF_UNIT * best.1 && shift < MOST_SHIFT {
-            shift += 3;
-            let blocks = form(shift);
-            let is_better = blocks.2.explained > best.2.explained;
-            let unit_count = blocks.1;
-            if is_better {
-                best = blocks;
-            }
-            if touches >= LEAST_OF_UNIT * unit_count {
-                break;
-            }
-        }
-        let (unit_of, _, formed) = best;
-        let first = self.held.len() as u32;
-        for (label, &unit) in labels.iter_mut().zip(&unit_of) {
-            if unit != NONE && formed.of_unit[unit as usize] != NONE {
-                *label = first + formed.of_unit[unit as usize];
-            }
-        }
-        formed.count
-    }
-
-    /// Units of the pages that take part: blocks of 2^shift pages.
-    fn units(&self, shift: u32, takes_part: &impl Fn(usize) -> bool) -> (Vec<u32>, usize) {
-        let mut unit_of = vec![NONE; self.pages.len()];
-        let mut known: HashMap<u64, u32> = HashMap::new();
-        for (page, unit) in unit_of.iter_mut().enumerate().filter(|(page, _)| takes_part(*page)) {
-            let next = known.len() as u32;
-            *unit = *known.entry(self.pages[page].number >> shift).or_insert(next);
-        }
-        (unit_of, known.len())
-    }
-
-    /// Makes labels the truth: regions without pages go, and new ones take over from those whose pages they
-    /// have most of.
-    fn settle(&mut self, was: &[Label], labels: Vec<Label>, count: usize, now_ns: u64) {
-        let mut sizes = vec![0_u64; count];
-        let mut common: BTreeMap<(Label, Label), u64> = BTreeMap::new();
-        for (&label, &was) in labels.iter().zip(was).filter(|&(&label, _)| is_region(label)) {
-            sizes[label as usize] += 1;
-            if is_region(was) {
-                *common.entry((label, was)).or_default() += 1;
-            }
-        }
-        // One page alone is no region.
-        let stays = |region: usize| sizes[region] > 1;
-        let mut by_size: Vec<_> = common.into_iter().filter(|&((label, _), _)| stays(label as usize)).collect();
-        by_size.sort_by_key(|&(pair, pages)| (std::cmp::Reverse(pages), pair));
-        let mut heir_of: Vec<Option<usize>> = vec![None; count];
-        let mut has_heir = vec![false; self.held.len()];
-        for ((label, was), _) in by_size {
-            let (label, was) = (label as usize, was as usize);
-            if heir_of[label].is_none() && !has_heir[was] {
-                heir_of[label] = Some(was);
-                has_heir[was] = true;
-            }
-        }
-        let (mut place, mut held, mut were) = (vec![SEED; count], Vec::new(), Vec::new());
-        for region in (0..count).filter(|&region| stays(region)) {
-            place[region] = held.len() as Label;
-            were.push(heir_of[region]);
-            held.push(match heir_of[region] {
-                Some(was) => self.held[was].clone(),
-                None => self.new_region(now_ns),
-            });
-        }
-        self.held = held;
-        self.follows = self.follows.of(&were);
-        self.before = self.before.of(&were);
-        self.fresh = Follows::new(self.held.len());
-        for (page, label) in self.pages.iter_mut().zip(labels) {
-            page.label = match is_region(label) {
-                true => place[label as usize],
-                false => label,
-            };
-        }
-    }
-
-    fn new_region(&mut self, now_ns: u64) -> Held {
-        self.next_name += 1;
-        Held {
-            name: self.next_name,
-            formed_ns: now_ns,
-            visits: Visits::default(),
-            stay: 0.0,
-            known: 0.0,
-            torn_turn: 0,
-        }
-    }
 }
 
-/// Pages of regions that were torn down, and of which nothing new was formed, go with most of the others of
-/// theirs, or stay together. Where most of two went into one, the smaller part comes back: tearing down
-/// splits, and what is one is judged by touches that came after.
-fn restore(labels: &mut [Label], was: &[Label], torn: &[bool]) {
-    let is_torn = |was: Label| is_region(was) && torn[was as usize];
-    let mut parts: BTreeMap<(Label, Label), u64> = BTreeMap::new();
-    for (&label, &was) in labels.iter().zip(was).filter(|&(_, &was)| is_torn(was)) {
-        if is_region(label) && label as usize >= torn.len() {
-            *parts.entry((was, label)).or_default() += 1;
-        }
+/// Drops what is not kept, where that is more than an eighth; then tells where each went, or that it is
+/// [`GONE`].
+fn keep<T>(all: &mut Vec<T>, is_kept: impl Fn(&T) -> bool) -> Option<Vec<u32>> {
+    let kept: Vec<bool> = all.iter().map(is_kept).collect();
+    let kept_count = kept.iter().filter(|kept| **kept).count();
+    if (all.len() - kept_count) * 8 <= all.len() {
+        return None;
     }
-    let mut by_size: Vec<_> = parts.into_iter().collect();
-    by_size.sort_by_key(|&(pair, pages)| (std::cmp::Reverse(pages), pair));
-    // For each that was torn, and each new one, the other that it is now.
-    let mut heir_of: BTreeMap<Label, Label> = BTreeMap::new();
-    let mut heirs = BTreeSet::new();
-    let mut back = BTreeSet::new();
-    for ((was, label), _) in by_size {
-        if heir_of.contains_key(&was) {
-            continue;
+    let mut next = 0;
+    let place = |kept: &bool| match kept {
+        true => {
+            next += 1;
+            next - 1
         }
-        match heirs.insert(label) {
-            true => heir_of.insert(was, label),
-            false => {
-                back.insert((was, label));
-                heir_of.insert(was, was)
-            }
-        };
-    }
-    for (label, &was) in labels.iter_mut().zip(was).filter(|&(_, &was)| is_torn(was)) {
-        if *label == SEED || back.contains(&(was, *label)) {
-            *label = heir_of.get(&was).copied().unwrap_or(was);
-        }
-    }
+        false => GONE,
+    };
+    let moved = kept.iter().map(place).collect();
+    let mut kept = kept.iter();
+    all.retain(|_| kept.next() == Some(&true));
+    Some(moved)
 }

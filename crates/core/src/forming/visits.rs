@@ -61,7 +61,12 @@ impl Visits {
 
     /// What was counts less from now on.
     pub fn fade(&mut self, factor: f64) {
-        let sums = [&mut self.entries, &mut self.access_ns, &mut self.idles, &mut self.idle_ns];
+        let sums = [
+            &mut self.entries,
+            &mut self.access_ns,
+            &mut self.idles,
+            &mut self.idle_ns,
+        ];
         for sum in sums {
             *sum *= factor;
         }
@@ -84,7 +89,11 @@ impl Visits {
     /// Is it one thread's? Unknown where threads are.
     pub fn is_one_threads(&self) -> Option<bool> {
         let all: f64 = self.threads.iter().map(|thread| thread.1).sum();
-        let most = self.threads.iter().map(|thread| thread.1).fold(0.0, f64::max);
+        let most = self
+            .threads
+            .iter()
+            .map(|thread| thread.1)
+            .fold(0.0, f64::max);
         (!self.has_unknown && all > 0.0).then_some(most >= ONE_THREAD * all)
     }
 
@@ -114,7 +123,10 @@ mod tests {
         visits.enter(100);
         visits.touch(100, Some(1));
         visits.stay(10);
-        assert_eq!((visits.access_ns(), visits.idle_ns()), (Some(20.0), Some(60.0)));
+        assert_eq!(
+            (visits.access_ns(), visits.idle_ns()),
+            (Some(20.0), Some(60.0))
+        );
         assert_eq!(visits.entry_count, 2);
         // Means do not depend on how often it faded.
         visits.fade(0.5);
@@ -127,11 +139,17 @@ mod tests {
         for touch in 0..100 {
             visits.touch(touch, Some(if touch % 25 == 0 { 8 } else { 7 }));
         }
-        assert_eq!((visits.is_one_threads(), visits.threads()), (Some(true), vec![7]));
+        assert_eq!(
+            (visits.is_one_threads(), visits.threads()),
+            (Some(true), vec![7])
+        );
         for touch in 0..20 {
             visits.touch(touch, Some(9));
         }
-        assert_eq!((visits.is_one_threads(), visits.threads()), (Some(false), vec![7, 9]));
+        assert_eq!(
+            (visits.is_one_threads(), visits.threads()),
+            (Some(false), vec![7, 9])
+        );
         visits.touch(1, None);
         assert_eq!(visits.is_one_threads(), None);
     }

@@ -669,7 +669,7 @@ impl Tracker for OpiumTracker {
         self.device.set_sampling(0, Fills::All);
         self.device.set_transfer_sampling(0);
         if self.cached().is_some() {
-            self.device.set_reference_sampling(0);
+            self.device.set_reference_sampling(0, 0);
         }
         self.stop_counting();
     }

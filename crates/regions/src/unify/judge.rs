@@ -238,7 +238,7 @@ impl Judge {
                 let visit_ns = rule::mean_ns(window).unwrap_or(0.0);
                 let cost_ns = cost(visit_ns);
                 (self.visit_ns, self.cost_ns) = (Some(visit_ns), Some(cost_ns));
-                match rule::long_enough(visit_ns, cost_ns, self.sets.len()) {
+                match rule::long_enough(visit_ns, cost_ns) {
                     Ok(()) => {
                         let in_place = window.to_vec();
                         self.step = Step::HandedOver { score, in_place };

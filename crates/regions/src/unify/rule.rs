@@ -15,6 +15,11 @@ const SURELY_FITS: f64 = 0.75;
 /// afterwards, and visits elsewhere take time of a second CPU.
 pub(crate) const MARGIN: f64 = 1.10;
 
+/// Visits in place that are shorter than so many hand-overs are left alone. Where one costs half of a visit, another CPU's
+/// time is spent for little, and what a trial shows is mostly the trial: in the laboratory visits of 1.2 hand-overs
+/// were up to 1.18 times as fast in trials, and 0.9 to 1.06 times as fast afterwards.
+const SHORTEST: f64 = 2.0;
+
 /// Why regions are, or are not, each in a cache of their own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
@@ -34,7 +39,7 @@ pub enum Reason {
         /// Bytes that it holds.
         cache: u64,
     },
-    /// Handing a visit over costs as much as all of it takes in place.
+    /// Handing a visit over costs more than half of what all of it takes in place.
     TooShort {
         /// ns of a visit in place, in the mean.
         visit_ns: f64,
@@ -144,12 +149,9 @@ pub(crate) fn places(sets: &[u64], caches: &[u64]) -> Result<Vec<usize>, Reason>
     }
 }
 
-/// Can visits gain that take so long in place, where handing one over costs so much? Of visits that go through
-/// `regions` in turns, one in so many is where the caller is, and is not handed over.
-pub(crate) fn long_enough(visit_ns: f64, cost_ns: f64, regions: usize) -> Result<(), Reason> {
-    let handed = 1.0 - 1.0 / regions.max(1) as f64;
-    // Were visits to take no time at all where their memory is cached, this would be left.
-    match cost_ns * handed * MARGIN < visit_ns {
+/// Can visits gain that take so long in place, where handing one over costs so much?
+pub(crate) fn long_enough(visit_ns: f64, cost_ns: f64) -> Result<(), Reason> {
+    match SHORTEST * cost_ns <= visit_ns {
         true => Ok(()),
         false => Err(Reason::TooShort { visit_ns, cost_ns }),
     }
@@ -236,11 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_must_be_longer_than_its_share_of_hand_overs() {
-        assert!(long_enough(1000.0, 1000.0, 2).is_ok());
-        let short = long_enough(1000.0, 2000.0, 2);
+    fn a_visit_must_be_longer_than_two_hand_overs() {
+        assert!(long_enough(2000.0, 1000.0).is_ok());
+        let short = long_enough(1900.0, 1000.0);
         assert!(matches!(short, Err(Reason::TooShort { .. })));
-        assert!(long_enough(1000.0, 1000.0, 100).is_err());
     }
 
     #[test]

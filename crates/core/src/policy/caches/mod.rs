@@ -48,6 +48,10 @@ const UNRATED_MISS_NS: f64 = 80.0;
 const LEAST_DEMAND: f64 = 0.02;
 /// References for each us of a CPU below which a program needs no cache: 1 % of its time at 20 ns each.
 const LEAST_REFERENCES: f64 = 0.5;
+/// Windows for which working sets that are not known are waited for: 2 s.
+const MOST_WAITED: u32 = 4;
+/// Caches that one of them would fill, as it is taken for afterwards.
+const BEYOND_CACHES: u64 = 8;
 /// Programs that are placed, those that ask their caches most; the search takes their square.
 const MOST_PROGRAMS: usize = 24;
 /// Part of the time of an instruction that misses may be taken for.
@@ -86,6 +90,11 @@ impl Seen {
         }
     }
 
+    /// Does it ask its cache for much?
+    fn asks(&self) -> bool {
+        self.references as f64 / self.cpu_us.max(1) as f64 >= LEAST_REFERENCES
+    }
+
     /// CPUs that it would keep busy.
     fn demand(&self) -> f64 {
         self.runnable_us / self.interval_us.max(1) as f64
@@ -97,7 +106,7 @@ impl Seen {
     }
 
     /// What the model needs to know, where it is known. `miss_ns`: what memory takes longer than the cache.
-    fn program(&self, miss_ns: f64) -> Option<Program> {
+    fn program(&self, miss_ns: f64, largest: u64) -> Option<Program> {
         if self.instructions == 0 {
             return None;
         }
@@ -109,8 +118,12 @@ impl Seen {
             true => miss_ns.min(MOST_MISS_SHARE * ns / missed),
             false => miss_ns,
         };
-        // A program that hardly asks its cache is in nobody's way, wherever its working set was not told.
-        let bytes = self.working_set_bytes.unwrap_or(0);
+        // A program that hardly asks its cache is in nobody's way.
+        let bytes = match (self.working_set_bytes, self.asks()) {
+            (Some(bytes), _) => bytes,
+            (None, true) => BEYOND_CACHES * largest,
+            (None, false) => 0,
+        };
         Some(Program {
             lines: bytes as f64 / LINE_BYTES as f64,
             references: self.references as f64 / instructions,
@@ -153,6 +166,10 @@ pub struct Caches {
     placed: BTreeMap<Pid, usize>,
     phase: Phase,
     pause_us: u64,
+    /// Nothing better was found, and that was told.
+    is_well: bool,
+    /// Windows for which working sets were waited for.
+    waited: u32,
 }
 
 impl Default for Caches {
@@ -163,6 +180,8 @@ impl Default for Caches {
             placed: BTreeMap::new(),
             phase: Phase::Learning,
             pause_us: PAUSE_US,
+            is_well: false,
+            waited: 0,
         }
     }
 }
@@ -187,7 +206,13 @@ impl Policy for Caches {
         if self.follow(snapshot, context) {
             // Who starts or ends changes what everybody has: begun anew.
             self.restart();
+            self.is_well = false;
+            self.waited = 0;
         }
+        proposal.outlook = match self.is_well {
+            true => Outlook::Done,
+            false => Outlook::Learning,
+        };
         self.window_us += snapshot.interval_us;
         match self.phase.clone() {
             Phase::Pausing { until_us } if context.now_us < until_us => {
@@ -210,7 +235,6 @@ impl Policy for Caches {
                 self.propose(snapshot, context.now_us, &mut proposal);
             }
         }
-        proposal.outlook = Outlook::Learning;
         proposal
     }
 }
@@ -270,7 +294,11 @@ impl Caches {
                 cpus: cache.cpus.len() as f64,
             })
             .collect();
-        if let Some(name) = self.unweighed(snapshot) {
+        // What is not weighed by then uses more than any cache holds.
+        if let Some(name) = self.unweighed(snapshot)
+            && self.waited < MOST_WAITED
+        {
+            self.waited += 1;
             let note = format!("the working set of {name} is not known yet");
             proposal.notes.push(note);
             self.restart();
@@ -278,13 +306,18 @@ impl Caches {
         }
         let (pids, candidates) = self.candidates(snapshot, &caches);
         let found = search(&candidates, &caches);
+        let weighed = self.weighed(snapshot, &pids, &candidates);
         if found.gain < LEAST_GAIN {
-            proposal
-                .notes
-                .push("the programs are well on their caches".into());
+            if !std::mem::replace(&mut self.is_well, true) {
+                let note = format!("the programs are well on their caches: {weighed}");
+                proposal.notes.push(note);
+            }
+            proposal.outlook = Outlook::Done;
             self.restart();
             return;
         }
+        self.is_well = false;
+        proposal.notes.push(weighed);
         let before: BTreeMap<Pid, Option<usize>> = (pids.iter())
             .map(|pid| (*pid, self.placed.get(pid).copied()))
             .collect();
@@ -317,13 +350,31 @@ impl Caches {
         self.restart();
     }
 
+    /// What is known of the programs, for a person.
+    fn weighed(&self, snapshot: &Snapshot, pids: &[Pid], candidates: &[Candidate]) -> String {
+        let told = pids.iter().zip(candidates).map(|(pid, candidate)| {
+            let mut processes = snapshot.processes.iter();
+            let process = processes.find(|process| process.pid == *pid);
+            let seen = &self.seen[pid];
+            let missed = seen.misses as f64 / seen.references.max(1) as f64;
+            format!(
+                "{} on CPUs {}: {:.0} KiB, {:.1} references/us, {:.0} % missed, {:.2} CPUs{}",
+                process.map_or("", |process| &process.name),
+                snapshot.caches[candidate.at].cpus,
+                candidate.program.lines * LINE_BYTES as f64 / 1024.0,
+                seen.references as f64 / seen.interval_us.max(1) as f64,
+                missed * 100.0,
+                candidate.program.demand,
+                if seen.is_preferred { ", preferred" } else { "" }
+            )
+        });
+        told.collect::<Vec<_>>().join("; ")
+    }
+
     /// A program that asks its cache for much, of unknown size.
     fn unweighed<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a str> {
-        let asks = |seen: &Seen| {
-            let per_cpu_us = seen.references as f64 / seen.cpu_us.max(1) as f64;
-            seen.working_set_bytes.is_none() && per_cpu_us >= LEAST_REFERENCES
-        };
-        let (pid, _) = self.seen.iter().find(|(_, seen)| asks(seen))?;
+        let is_unknown = |seen: &Seen| seen.working_set_bytes.is_none() && seen.asks();
+        let (pid, _) = self.seen.iter().find(|(_, seen)| is_unknown(seen))?;
         let mut processes = snapshot.processes.iter();
         Some(&processes.find(|process| process.pid == *pid)?.name)
     }
@@ -332,8 +383,10 @@ impl Caches {
     /// cache has is on every cache, and stays.
     fn candidates(&self, snapshot: &Snapshot, caches: &[Cache]) -> (Vec<Pid>, Vec<Candidate>) {
         let miss_ns = miss_ns(snapshot);
+        let sizes = snapshot.caches.iter().map(|cache| cache.bytes);
+        let largest = sizes.max().unwrap_or(0);
         let mut programs: Vec<(Pid, &Seen, Program)> = (self.seen.iter())
-            .filter_map(|(&pid, seen)| Some((pid, seen, seen.program(miss_ns)?)))
+            .filter_map(|(&pid, seen)| Some((pid, seen, seen.program(miss_ns, largest)?)))
             .filter(|(_, _, program)| program.demand >= LEAST_DEMAND)
             .collect();
         let asks = |seen: &Seen| (!seen.is_preferred, std::cmp::Reverse(seen.references));

@@ -5,17 +5,15 @@ use crate::opium::{Device, Sample};
 use hither_core::plan::Sampling;
 use hither_core::working_set::WorkingSets;
 
-/// Period before it is known how many references there are.
-const FIRST_PERIOD: u32 = 1024;
-/// The shortest.
-const LEAST_PERIOD: f64 = 32.0;
+/// References of which one may be a sample.
+const PERIOD: u32 = 32;
 
 /// Samples in a second over all CPUs: working sets of some MiB are told by half a second of them. Each takes about 1 us.
-fn wanted_per_s(sampling: Sampling) -> f64 {
+fn wanted_per_s(sampling: Sampling) -> u32 {
     match sampling {
-        Sampling::Full => 30_000.0,
-        Sampling::Cheap => 10_000.0,
-        Sampling::Off => 1000.0,
+        Sampling::Full => 30_000,
+        Sampling::Cheap => 10_000,
+        Sampling::Off => 1000,
     }
 }
 
@@ -24,18 +22,19 @@ fn wanted_per_s(sampling: Sampling) -> f64 {
 pub(super) struct Cached {
     sets: WorkingSets<u64>,
     line_shift: u32,
-    period: u32,
+    least_ns: u32,
 }
 
 impl Cached {
     /// References are sampled from now on.
     pub fn new(device: &Device) -> Self {
-        device.set_reference_sampling(FIRST_PERIOD);
-        Self {
+        let mut cached = Self {
             sets: WorkingSets::default(),
             line_shift: device.line_bytes().trailing_zeros(),
-            period: FIRST_PERIOD,
-        }
+            least_ns: 0,
+        };
+        cached.turn(device, Sampling::Full, 0);
+        cached
     }
 
     /// Takes in a sample of a reference.
@@ -49,14 +48,12 @@ impl Cached {
         Some(self.sets.lines(&page_table)? << self.line_shift)
     }
 
-    /// Goes on in time, and sets the period by the references that there were in the interval.
-    pub fn turn(&mut self, device: &Device, sampling: Sampling, now_us: u64, per_s: f64) {
+    /// Goes on in time.
+    pub fn turn(&mut self, device: &Device, sampling: Sampling, now_us: u64) {
         self.sets.turn(now_us);
-        let wanted = (per_s / wanted_per_s(sampling)).max(LEAST_PERIOD) as u32;
-        // Small changes are not worth a write that the plugin must notice.
-        if wanted > self.period + self.period / 2 || wanted < self.period - self.period / 3 {
-            self.period = wanted;
-            device.set_reference_sampling(wanted);
+        let least_ns = 1_000_000_000 / wanted_per_s(sampling) * device.vcpu_count() as u32;
+        if std::mem::replace(&mut self.least_ns, least_ns) != least_ns {
+            device.set_reference_sampling(PERIOD, least_ns);
         }
     }
 }

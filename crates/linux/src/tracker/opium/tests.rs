@@ -527,7 +527,8 @@ fn references_to_caches_are_no_samples_of_memory() {
 fn references_and_ways_are_set_for_vcpus_that_are_there() {
     let fake = Fake::new();
     let device = fake.open().unwrap();
-    device.set_reference_sampling(4000);
+    device.set_reference_sampling(4000, 50);
+    assert_eq!(fake.get32(control::REFERENCE_NS), 50);
     assert_eq!(fake.get32(control::REFERENCE_PERIOD), 4000);
     device.set_way_mask(1, 0xff0);
     assert_eq!(fake.get32(control::WAY_MASKS + 4), 0xff0);

@@ -68,7 +68,6 @@ impl Works {
     ) {
         let line_bytes = u64::from(device.line_bytes());
         let mut works: HashMap<u32, (Work, CacheUse)> = HashMap::new();
-        let mut references = 0;
         let spaces = match device.spaces() {
             Ok(spaces) => spaces,
             Err(error) => {
@@ -113,10 +112,8 @@ impl Works {
                 *work.written_bytes.get_or_insert(0) += lines(|counts| &counts.write_backs);
             }
             *work.stall_ns.get_or_insert(0) += since(|counts| counts.stall_ns);
-            let asked = since(|counts| counts.cache_references);
-            references += asked;
             used.instructions += since(|counts| counts.instructions);
-            used.references += asked;
+            used.references += since(|counts| counts.cache_references);
             used.misses +=
                 (lines(|counts| &counts.read_fills) + lines(|c| &c.write_fills)) / line_bytes;
             let cached = self.cached.as_ref();
@@ -132,8 +129,7 @@ impl Works {
             }
         }
         if let Some(cached) = &mut self.cached {
-            let per_s = references as f64 * 1e6 / snapshot.interval_us.max(1) as f64;
-            cached.turn(device, sampling, snapshot.now_us, per_s);
+            cached.turn(device, sampling, snapshot.now_us);
         }
     }
 }
