@@ -14,6 +14,7 @@ pub mod fault;
 pub mod flow;
 pub mod forecast;
 pub mod foreign;
+pub mod forming;
 pub mod ids;
 pub mod learned;
 pub mod machine;

@@ -418,6 +418,8 @@ impl Work {
 pub struct CacheUse {
     /// Instructions that it executed meanwhile.
     pub instructions: u64,
+    /// CPU time that it used meanwhile, where the tracker knows it better than the kernel.
+    pub cpu_us: Option<u64>,
     /// Accesses that reached a last-level cache.
     pub references: u64,
     /// Those of them that memory served.
@@ -429,8 +431,8 @@ pub struct CacheUse {
 /// Where the threads of a process run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Threads {
-    /// CPUs' worth of threads that ran or waited for a CPU, over the interval.
-    pub runnable: f64,
+    /// CPUs' worth of threads that waited for a CPU, over the interval.
+    pub waiting: f64,
     /// Position of the last-level cache on whose CPUs most of them ran last.
     pub cache: Option<usize>,
     /// May they run on CPUs of each cache, by position?

@@ -24,7 +24,9 @@ const SURELY_MOVES: f64 = 1.0;
 /// Which pages are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Those without a region; they stay so where they are touched with others without one.
+    /// Those without a region; they stay so where they are touched with others without one. New touches alone
+    /// are looked at: of pages that are new there are no others, so that in older ones regions are touched
+    /// with fewer pages that have none than now.
     Seeds,
     /// All. Those without a region get one.
     All,
@@ -52,25 +54,28 @@ pub fn assign(
         .iter()
         .map(|&page| state(labels[page as usize]) as u32)
         .collect();
-    let fits = Fits::measure(sequence, &states, region_count + 1, &reach.lags);
+    let counts = |place: usize| which == Which::All || sequence.is_new(place);
+    let fits = Fits::measure(sequence, &states, region_count + 1, &reach.lags, counts);
     let mut votes = vec![0.0; region_count + 1];
+    let mut places: Vec<usize> = Vec::new();
     let mut moved = 0;
     for page in 0..labels.len() {
         let was = labels[page];
-        let places = sequence.of_page(page);
-        let is_asked = was == SEED || (which == Which::All && is_region(was));
-        if places.is_empty() || !is_asked {
+        if was != SEED && (which == Which::Seeds || !is_region(was)) {
+            continue;
+        }
+        places.clear();
+        let of_page = sequence.of_page(page).iter().map(|&place| place as usize);
+        places.extend(of_page.filter(|&place| counts(place)));
+        if places.is_empty() {
             continue;
         }
         votes.fill(0.0);
         let step = places.len().div_ceil(MOST_PLACES);
         for &place in places.iter().step_by(step) {
             for &lag in &reach.lags {
-                let place = place as usize;
-                for other in [sequence.before(place, lag), sequence.after(place, lag)]
-                    .into_iter()
-                    .flatten()
-                {
+                let both = [sequence.before(place, lag), sequence.after(place, lag)];
+                for other in both.into_iter().flatten() {
                     if sequence.pages[other] as usize != page {
                         votes[states[other] as usize] += 1.0;
                     }
@@ -96,10 +101,17 @@ struct Fits {
 }
 
 impl Fits {
-    fn measure(sequence: &Sequence, states: &[u32], count: usize, lags: &[usize]) -> Self {
+    fn measure(
+        sequence: &Sequence,
+        states: &[u32],
+        count: usize,
+        lags: &[usize],
+        counts: impl Fn(usize) -> bool,
+    ) -> Self {
         let mut pairs = vec![0.0; count * count];
-        let step = states.len().div_ceil(MOST_MEASURED).max(1);
-        for place in (0..states.len()).step_by(step) {
+        let counted = (0..states.len()).filter(|&place| counts(place));
+        let step = counted.clone().count().div_ceil(MOST_MEASURED).max(1);
+        for place in counted.step_by(step) {
             for other in lags.iter().filter_map(|&lag| sequence.after(place, lag)) {
                 let (one, other) = (states[place] as usize, states[other] as usize);
                 pairs[one * count + other] += 1.0;

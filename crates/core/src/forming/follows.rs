@@ -92,9 +92,9 @@ impl Follows {
         }
     }
 
-    /// For each region the one that it is part of: itself, or one before it. Those that are `left_out`
-    /// stay what they are.
-    pub fn joined(&self, threshold: f64, left_out: &[bool]) -> Vec<usize> {
+    /// For each region the one that it is part of: itself, or one before it. `may` says which two may be one,
+    /// the lower first.
+    pub fn joined(&self, threshold: f64, may: impl Fn(usize, usize) -> bool) -> Vec<usize> {
         let count = self.count;
         let mut now = self.clone();
         let half = |one: &Self, a: usize, b: usize| (one.get(a, b) + one.get(b, a)) / 2.0;
@@ -104,12 +104,14 @@ impl Follows {
         let total = self.total().max(1.0);
         let mut part_of: Vec<usize> = (0..count).collect();
         loop {
-            let may = |region: usize| {
-                part_of[region] == region && !left_out[region] && sizes[region] >= LEAST_TOUCHES
-            };
+            let tells =
+                |region: &usize| part_of[*region] == *region && sizes[*region] >= LEAST_TOUCHES;
             let mut best: Option<(f64, usize, usize)> = None;
-            for one in (0..count).filter(|&region| may(region)) {
-                for other in (one + 1..count).filter(|&region| may(region)) {
+            for one in (0..count).filter(tells) {
+                for other in (one + 1..count)
+                    .filter(tells)
+                    .filter(|&other| may(one, other))
+                {
                     let own = at_least(now.get(one, one)) * at_least(now.get(other, other));
                     let by_chance = sizes[one] * sizes[other] / total;
                     let needed = (threshold * own.sqrt()).max(threshold * by_chance);

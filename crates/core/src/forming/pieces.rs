@@ -33,100 +33,107 @@ const MOST_PLACES: usize = 24;
 /// Regions that one forming finds at most: the larger ones.
 const MOST: usize = 64;
 /// Standard deviations by which a region has to follow itself more than by chance.
-const SURE: f64 = 4.0;
+const SURE: f64 = 3.0;
+
+/// The pages of which regions are formed, and those of regions that there are.
+pub struct Pages<'a> {
+    /// Unit of each page that takes part, else [`NONE`].
+    pub unit_of: &'a [u32],
+    /// Units.
+    pub unit_count: usize,
+    /// Region of each page that has one, else [`NONE`].
+    pub region_of: &'a [u32],
+    /// Regions that there are.
+    pub region_count: usize,
+}
 
 /// What was found.
 #[derive(Debug)]
 pub struct Formed {
-    /// Region of each unit, or [`NONE`].
+    /// Region of each unit, or [`NONE`]. Those that are new have numbers after those that there are.
     pub of_unit: Vec<u32>,
-    /// Regions.
+    /// New regions.
     pub count: usize,
-    /// Share of measured pairs within one region, beyond chance: how much of the program's order these
-    /// regions explain.
+    /// Share of measured pairs within one region, beyond chance: how much of the program's order all regions
+    /// explain.
     pub explained: f64,
 }
 
-/// Forms regions of units; `unit_of` has [`NONE`] for pages that do not take part.
-pub fn form(
-    sequence: &Sequence,
-    unit_of: &[u32],
-    unit_count: usize,
-    reach: &Reach,
-    threshold: f64,
-) -> Formed {
+/// Forms regions of units, or adds units to regions that there are.
+pub fn form(sequence: &Sequence, pages: &Pages<'_>, reach: &Reach, threshold: f64) -> Formed {
     let lags = reach.up_to(2);
+    let chunk = CHUNK.max(4 * lags[lags.len() - 1]);
     let units = Units {
         sequence,
-        unit_of,
-        chunk_bits: CHUNK
-            .max(4 * lags[lags.len() - 1])
-            .next_power_of_two()
-            .ilog2(),
+        unit_of: pages.unit_of,
+        chunk_bits: chunk.next_power_of_two().ilog2(),
     };
-    let (piece_of, piece_count) = units.pieces(unit_count, lags);
+    let (piece_of, piece_count) = units.pieces(pages.unit_count, lags);
     let near = reach.up_to(4);
     let near = &near[near.len().saturating_sub(3)..];
     let mut graph = Graph::new(piece_count);
-    units.pairs(near, 0, |unit, other| {
-        graph.add(piece_of[unit], piece_of[other])
+    units.pairs(near, 0, |page, other| {
+        let [unit, next] = [page, other].map(|page| pages.unit_of[page]);
+        if unit != NONE && next != NONE && unit != next {
+            graph.add(piece_of[unit as usize], piece_of[next as usize]);
+        }
     });
     units.measured(|unit| graph.size[piece_of[unit] as usize] += 1.0);
     graph.merge(threshold);
     let (cluster_of, count) = graph.largest(MOST);
-    let of_unit = piece_of.iter().map(|&piece| cluster_of[piece as usize]);
-    let of_unit: Vec<u32> = of_unit.collect();
-    let mut seen = [Follows::new(count), Follows::new(count)];
-    for (turn, seen) in seen.iter_mut().enumerate() {
-        units.pairs(near, turn, |unit, other| {
-            let (one, next) = (of_unit[unit], of_unit[other]);
-            if one != NONE && next != NONE {
-                seen.add(one as usize, next as usize);
-            }
-        });
-    }
-    confirm(of_unit, &seen, threshold)
+    let first = pages.region_count as u32;
+    let number = |piece: &u32| match cluster_of[*piece as usize] {
+        NONE => NONE,
+        cluster => first + cluster,
+    };
+    let of_unit: Vec<u32> = piece_of.iter().map(number).collect();
+    let region = |page: usize| match pages.unit_of[page] {
+        NONE => pages.region_of[page],
+        unit => of_unit[unit as usize],
+    };
+    let mut seen = Follows::new(pages.region_count + count);
+    units.pairs(near, 1, |page, other| {
+        let (one, next) = (region(page), region(other));
+        let is_one_unit =
+            pages.unit_of[page] != NONE && pages.unit_of[page] == pages.unit_of[other];
+        if one != NONE && next != NONE && !is_one_unit {
+            seen.add(one as usize, next as usize);
+        }
+    });
+    confirm(of_unit, seen, pages.region_count, threshold)
 }
 
 /// Joins what later pairs show to be one, and drops what is none.
-fn confirm(mut of_unit: Vec<u32>, [first, second]: &[Follows; 2], threshold: f64) -> Formed {
-    let count = second.len();
-    let part_of = second.joined(threshold, &vec![false; count]);
-    let mut own = vec![[0.0; 2]; count];
-    let mut sizes = vec![[0.0; 2]; count];
-    let totals = [first.total(), second.total()];
-    for (turn, seen) in [first, second].into_iter().enumerate() {
-        for region in 0..count {
-            sizes[part_of[region]][turn] += seen.from(region);
-            for next in (0..count).filter(|&next| part_of[next] == part_of[region]) {
-                own[part_of[region]][turn] += seen.get(region, next);
-            }
-        }
+fn confirm(mut of_unit: Vec<u32>, mut seen: Follows, held: usize, threshold: f64) -> Formed {
+    let count = seen.len();
+    // What is new may become part of a region that there is; these stay what they are.
+    let part_of = seen.joined(threshold, |_, other| other >= held);
+    for region in (held..count).filter(|&region| part_of[region] != region) {
+        seen.join(region, part_of[region]);
     }
-    let by_chance = |region: usize, turn: usize| {
-        sizes[region][turn] * sizes[region][turn] / totals[turn].max(1.0)
-    };
-    let holds = |region: usize| {
-        let chance = by_chance(region, 0) + by_chance(region, 1);
-        let [one, other] = own[region];
-        let size: f64 = sizes[region].iter().sum();
-        one + other - chance > SURE * (chance + 1.0).sqrt() || 2.0 * size > totals[0] + totals[1]
-    };
-    let (mut number, mut found, mut explained) = (vec![NONE; count], 0, 0.0);
+    let total = seen.total().max(1.0);
+    let mut number: Vec<u32> = (0..count as u32).collect();
+    let (mut found, mut explained) = (0, 0.0);
     for region in (0..count).filter(|&region| part_of[region] == region) {
-        if holds(region) {
-            number[region] = found;
+        let (own, size) = (seen.get(region, region), seen.from(region));
+        let by_chance = size * size / total;
+        if region >= held {
+            if own - by_chance <= SURE * (by_chance + 1.0).sqrt() && 2.0 * size <= total {
+                number[region] = NONE;
+                continue;
+            }
+            number[region] = (held + found) as u32;
             found += 1;
-            explained += own[region][1] - by_chance(region, 1);
         }
+        explained += (own - by_chance) / total;
     }
     for region in of_unit.iter_mut().filter(|region| **region != NONE) {
         *region = number[part_of[*region as usize]];
     }
     Formed {
         of_unit,
-        count: found as usize,
-        explained: explained / totals[1].max(1.0),
+        count: found,
+        explained,
     }
 }
 
@@ -245,21 +252,20 @@ impl Units<'_> {
         }
     }
 
-    /// Tells of pairs of units that were touched at these lags in chunks that measure; of two pairs with a
-    /// lag between them one has turn 0, the other turn 1.
+    /// Tells of pairs of pages that were touched at these lags in chunks that measure: of turn 0 those that
+    /// begin at even places, of turn 1 the others.
     fn pairs(&self, lags: &[usize], turn: usize, mut tell: impl FnMut(usize, usize)) {
-        for place in (0..self.sequence.len()).filter(|&place| !self.forms(place)) {
-            let unit = self.unit(place);
-            if unit == NONE {
+        let pages = &self.sequence.pages;
+        for place in (turn..self.sequence.len()).step_by(2) {
+            if self.forms(place) {
                 continue;
             }
-            for &lag in lags.iter().filter(|&lag| place / lag % 2 == turn) {
-                let Some(other) = self.sequence.after(place, lag) else {
-                    continue;
-                };
-                let next = self.unit(other);
-                if next != NONE && next != unit && self.chunk(other) == self.chunk(place) {
-                    tell(unit as usize, next as usize);
+            for other in lags
+                .iter()
+                .filter_map(|&lag| self.sequence.after(place, lag))
+            {
+                if pages[other] != pages[place] && self.chunk(other) == self.chunk(place) {
+                    tell(pages[place] as usize, pages[other] as usize);
                 }
             }
         }

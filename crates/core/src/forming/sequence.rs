@@ -18,11 +18,15 @@ const MOST_LAGS: usize = 4;
 /// A lag is within reach where what comes back beyond chance is at least this part of what it is at
 /// lags 1 and 2.
 const LEAST_EXCESS: f64 = 0.5;
-/// Touches that the reach is measured on at most.
-const MOST_MEASURED: usize = 1 << 14;
+/// Touches that the reach is measured on at most, by pages and by regions, which come back sooner.
+const MOST_BY_PAGE: usize = 1 << 14;
+const MOST_BY_REGION: usize = 1 << 12;
+
+/// Touches in a row that are taken or left out together where not all are: more than any lag twice.
+const BLOCK: usize = 256;
 
 /// One touch of the history.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Entry {
     /// When.
     pub time_ns: u64,
@@ -32,6 +36,24 @@ pub struct Entry {
     pub thread: u32,
 }
 
+/// What of the history is taken, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The longest gap within a run.
+    pub near_ns: u64,
+    /// Touches from then on are new.
+    pub new_ns: u64,
+    /// Into how many parts the history is cut, block by block, and which of them is taken.
+    pub parts: usize,
+    pub part: usize,
+}
+
+impl Taken {
+    fn has(&self, at: usize) -> bool {
+        self.parts == 1 || at / BLOCK % self.parts == self.part
+    }
+}
+
 /// Touches by thread, and their places by page.
 #[derive(Debug, Default)]
 pub struct Sequence {
@@ -39,9 +61,13 @@ pub struct Sequence {
     pub pages: Vec<u32>,
     /// The run of each touch.
     runs: Vec<u32>,
+    /// Did each come after the last forming?
+    is_new: Vec<bool>,
     /// Places of a page are `places[starts[page]..starts[page + 1]]`.
     starts: Vec<u32>,
     places: Vec<u32>,
+    /// Entries by thread; kept for its memory alone.
+    ordered: Vec<Entry>,
 }
 
 /// How far touches belong together.
@@ -63,59 +89,64 @@ impl Reach {
 }
 
 impl Sequence {
-    /// Of these entries, in order of time; those that `counts` refuses are left out as if they had not
-    /// been.
-    pub fn new<'a>(
+    /// Becomes that of these entries, in order of time; those that `counts` refuses are left out as if they
+    /// had not been.
+    pub fn fill<'a>(
+        &mut self,
         entries: impl Iterator<Item = &'a Entry> + Clone,
         thread_count: usize,
         page_count: usize,
-        near_ns: u64,
+        taken: &Taken,
         counts: impl Fn(&Entry) -> bool,
-    ) -> Self {
-        let mut ends = vec![0_usize; thread_count];
-        for entry in entries.clone() {
-            ends[entry.thread as usize] += 1;
-        }
-        let mut total = 0;
-        for end in &mut ends {
-            total += *end;
-            *end = total - *end;
-        }
-        let nothing = Entry {
-            time_ns: 0,
-            page: 0,
-            thread: 0,
-        };
-        let mut ordered = vec![nothing; total];
-        for entry in entries {
-            let at = &mut ends[entry.thread as usize];
-            ordered[*at] = *entry;
-            *at += 1;
-        }
-        let mut new = Self {
-            pages: Vec::with_capacity(total),
-            runs: Vec::with_capacity(total),
-            starts: vec![0; page_count + 1],
-            places: Vec::new(),
-        };
+    ) {
+        self.by_thread(entries, thread_count);
+        self.pages.clear();
+        self.runs.clear();
+        self.is_new.clear();
         let (mut run, mut before) = (0, (u32::MAX, 0));
-        for entry in &ordered {
+        for (at, entry) in self.ordered.iter().enumerate() {
             let (thread, time_ns) = before;
             let is_near =
-                entry.thread == thread && entry.time_ns.saturating_sub(time_ns) <= near_ns;
-            run += u32::from(!is_near);
+                entry.thread == thread && entry.time_ns.saturating_sub(time_ns) <= taken.near_ns;
+            run += u32::from(!is_near || (taken.parts > 1 && at.is_multiple_of(BLOCK)));
             before = (entry.thread, entry.time_ns);
-            if counts(entry) {
-                new.pages.push(entry.page);
-                new.runs.push(run);
+            if taken.has(at) && counts(entry) {
+                self.pages.push(entry.page);
+                self.runs.push(run);
+                self.is_new.push(entry.time_ns >= taken.new_ns);
             }
         }
-        new.place();
-        new
+        self.place(page_count);
+    }
+
+    /// Sorts entries by thread.
+    fn by_thread<'a>(
+        &mut self,
+        entries: impl Iterator<Item = &'a Entry> + Clone,
+        thread_count: usize,
+    ) {
+        let mut next = vec![0_usize; thread_count];
+        for entry in entries.clone() {
+            next[entry.thread as usize] += 1;
+        }
+        let mut total = 0;
+        for next in &mut next {
+            total += *next;
+            *next = total - *next;
+        }
+        self.ordered.clear();
+        self.ordered.resize(total, Entry::default());
+        for entry in entries {
+            let at = &mut next[entry.thread as usize];
+            self.ordered[*at] = *entry;
+            *at += 1;
+        }
     }
 
     /// Sorts places by page.
-    fn place(&mut self) {
+    fn place(&mut self, page_count: usize) {
+        self.starts.clear();
+        self.starts.resize(page_count + 1, 0);
         for &page in &self.pages {
             self.starts[page as usize + 1] += 1;
         }
@@ -123,7 +154,8 @@ impl Sequence {
             self.starts[page] += self.starts[page - 1];
         }
         let mut next = self.starts.clone();
-        self.places = vec![0; self.pages.len()];
+        self.places.clear();
+        self.places.resize(self.pages.len(), 0);
         for (place, &page) in self.pages.iter().enumerate() {
             let at = &mut next[page as usize];
             self.places[*at as usize] = place as u32;
@@ -141,12 +173,9 @@ impl Sequence {
         &self.places[self.starts[page] as usize..self.starts[page + 1] as usize]
     }
 
-    /// Pages that were touched.
-    pub fn page_count(&self) -> usize {
-        self.starts
-            .windows(2)
-            .filter(|pair| pair[0] < pair[1])
-            .count()
+    /// Was it touched since the last forming?
+    pub fn is_new(&self, place: usize) -> bool {
+        self.is_new[place]
     }
 
     /// The place that follows by a lag in the same run.
@@ -173,7 +202,12 @@ impl Sequence {
             false => self.pages.clone(),
         };
         let chance = same_by_chance(&ids);
-        let measured = 0..self.len().min(MOST_MEASURED);
+        let most = if by_region {
+            MOST_BY_REGION
+        } else {
+            MOST_BY_PAGE
+        };
+        let measured = 0..self.len().min(most);
         let excess = |pair: usize| {
             let [near, far] = [LAGS[2 * pair], LAGS[2 * pair + 1]];
             let (same, all) = self.same(&ids, measured.clone(), near);

@@ -5,7 +5,7 @@ mod shape;
 use super::follows::Follows;
 use super::history::{History, TICK_NS};
 use super::label::{GLOBAL, Label, SEED, is_region};
-use super::sequence::Entry;
+use super::sequence::{Entry, Sequence};
 use super::visits::Visits;
 use super::{Config, Hint, Touch};
 use std::collections::{HashMap, VecDeque};
@@ -60,6 +60,11 @@ impl Held {
     pub fn is_confirmed(&self) -> bool {
         self.known >= LEAST_JUDGED
     }
+
+    /// It has to be confirmed again.
+    fn doubt(&mut self) {
+        (self.stay, self.known) = (0.0, 0.0);
+    }
 }
 
 /// A thread, as it was last seen.
@@ -86,8 +91,14 @@ pub struct Space {
     turns: u64,
     last_turn_ns: u64,
     turn_before_ns: u64,
+    /// When regions were formed last.
+    formed_ns: u64,
     /// Touches of the history when all was formed last.
     formed_touches: usize,
+    /// Blocks of 2^this pages were the units then.
+    shift: u32,
+    /// The history as it was looked at last.
+    sequence: Sequence,
     /// Ticks in which the space ran, and the last of them by the clock.
     tick: u32,
     clock_tick: u64,
@@ -315,7 +326,9 @@ impl Space {
             }
         }
         self.before = fresh;
-        let part_of = self.follows.joined(config.threshold, &fails);
+        let part_of = self
+            .follows
+            .joined(config.threshold, |one, other| !fails[one] && !fails[other]);
         let is_new_phase = failed > NEW_PHASE * all && failed > 0.0;
         if is_new_phase {
             self.formed_touches = 0;

@@ -16,8 +16,8 @@ const CPU_FIELD: usize = 36;
 #[derive(Clone, Debug)]
 struct Known {
     space: SpaceId,
-    /// Time for which its threads ran or waited so far, in ns, by thread.
-    wanted_ns: BTreeMap<i32, u64>,
+    /// Time for which its threads ran, and waited, so far, in ns, by thread.
+    times_ns: BTreeMap<i32, [u64; 2]>,
 }
 
 /// Follows the threads of watched processes.
@@ -51,37 +51,38 @@ fn look(
     interval_us: u64,
 ) -> (Evidence<Threads>, Known) {
     let pid = process.pid.0;
-    let mut wanted_ns = BTreeMap::new();
+    let mut times_ns = BTreeMap::new();
     let mut by_cache = vec![0u64; caches.len()];
-    let mut runnable_ns = 0;
+    let mut waiting_ns = 0;
     let tids = root.numbered(&format!("proc/{pid}/task"), "");
     for tid in tids.unwrap_or_default() {
         let folder = format!("proc/{pid}/task/{tid}");
         let times = root.text(&format!("{folder}/schedstat"));
         let stat = root.text(&format!("{folder}/stat"));
-        let Some((wanted, cpu)) = times
+        let Some((now, cpu)) = times
             .ok()
-            .and_then(|text| wanted(&text))
+            .and_then(|text| ran_and_waited(&text))
             .zip(stat.ok().and_then(|text| cpu(&text)))
         else {
             continue;
         };
         let tid = tid as i32;
-        let then = before.as_ref().and_then(|known| known.wanted_ns.get(&tid));
-        let since = wanted.saturating_sub(then.copied().unwrap_or(wanted));
-        runnable_ns += since;
+        let then = before.as_ref().and_then(|known| known.times_ns.get(&tid));
+        let then = then.copied().unwrap_or(now);
+        let [ran, waited] = [0, 1].map(|at| u64::saturating_sub(now[at], then[at]));
+        waiting_ns += waited;
         let holds = |cache: &CacheState| cache.cpus.contains(cpu);
         if let Some(at) = caches.iter().position(holds) {
-            by_cache[at] += since.max(1);
+            by_cache[at] += (ran + waited).max(1);
         }
-        wanted_ns.insert(tid, wanted);
+        times_ns.insert(tid, now);
     }
     let allowed = sys::allowed_cpus_of(pid).unwrap_or_default();
     let has = |cache: &CacheState| !cache.cpus.intersection(&allowed).is_empty();
-    let is_known = !wanted_ns.is_empty();
+    let is_known = !times_ns.is_empty();
     let most = (0..by_cache.len()).max_by_key(|&at| (by_cache[at], std::cmp::Reverse(at)));
     let threads = Threads {
-        runnable: runnable_ns as f64 / (interval_us.max(1) * 1000) as f64,
+        waiting: waiting_ns as f64 / (interval_us.max(1) * 1000) as f64,
         cache: most.filter(|&at| by_cache[at] > 0),
         may: caches.iter().map(has).collect(),
     };
@@ -93,17 +94,17 @@ fn look(
     };
     let now = Known {
         space: process.space,
-        wanted_ns,
+        times_ns,
     };
     (told, now)
 }
 
-/// Time for which a thread ran or waited, in ns.
-fn wanted(text: &str) -> Option<u64> {
+/// Time for which a thread ran, and for which it waited, in ns.
+fn ran_and_waited(text: &str) -> Option<[u64; 2]> {
     let mut words = text.split_ascii_whitespace();
-    let ran: u64 = words.next()?.parse().ok()?;
-    let waited: u64 = words.next()?.parse().ok()?;
-    Some(ran.saturating_add(waited))
+    let ran = words.next()?.parse().ok()?;
+    let waited = words.next()?.parse().ok()?;
+    Some([ran, waited])
 }
 
 /// The CPU on which a thread ran last.
@@ -125,8 +126,8 @@ mod tests {
 
     #[test]
     fn lines_are_read() {
-        assert_eq!(wanted("1200 34 5\n"), Some(1234));
-        assert_eq!(wanted("1200\n"), None);
+        assert_eq!(ran_and_waited("1200 34 5\n"), Some([1200, 34]));
+        assert_eq!(ran_and_waited("1200\n"), None);
         let mut line = "7 (a) b) R".to_owned();
         (4..=52).for_each(|field| line += &format!(" {field}"));
         assert_eq!(cpu(&line), Some(CpuId(39)));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_thread_of_this_process_is_seen_where_it_runs() {
+    fn this_process_is_seen_where_it_runs() {
         let mut snapshot = Snapshot::of_nodes(Vec::new(), "test");
         let all = sys::allowed_cpus().unwrap();
         snapshot.caches.push(CacheState {
@@ -148,13 +149,15 @@ mod tests {
         let mut times = ThreadTimes::default();
         times.fill_in(&Root::host(), &mut snapshot);
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(60) {
+        while begin.elapsed() < Duration::from_millis(20) {
             std::hint::spin_loop();
         }
         snapshot.interval_us = begin.elapsed().as_micros() as u64;
         times.fill_in(&Root::host(), &mut snapshot);
         let threads = snapshot.processes[0].threads.value().unwrap();
-        assert!(threads.runnable > 0.5, "{threads:?}");
+        assert!(threads.waiting >= 0.0, "{threads:?}");
         assert_eq!((threads.cache, &threads.may[..]), (Some(0), &[true][..]));
+        let ours = times.known[&pid].times_ns.values().map(|times| times[0]);
+        assert!(ours.sum::<u64>() > 10_000_000, "it ran");
     }
 }

@@ -45,6 +45,17 @@ pub enum Order {
     Random,
 }
 
+/// What a plan gives at least to find it by.
+#[derive(Clone, Copy, Debug)]
+pub struct Least {
+    /// Samples of a visit.
+    pub visit_samples: f64,
+    /// Samples of a page in 2 s.
+    pub page_samples: f64,
+    /// Visits to a region in 2 s.
+    pub visits: f64,
+}
+
 /// What a program does, and how it is sampled.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -66,10 +77,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan drawn from a seed, such that a visit has `visit_samples` or more, every page `page_samples` or
-    /// more in 2 s, and every region ten visits in that time. Rates are 1,000 to 20,000 samples a second over
+    /// A plan drawn from a seed, such that a visit has so many samples or more, and in 2 s every page so many
+    /// and every region so many visits. Rates are 1,000 to 20,000 samples a second over
     /// all threads, visits 0.2 to 20 ms, regions 2 to 16 of 8 to 4096 pages.
-    pub fn drawn(random: &mut Random, visit_samples: f64, page_samples: f64) -> Self {
+    pub fn drawn(random: &mut Random, least: Least) -> Self {
         loop {
             let count = 2 + random.below(15);
             let threads = 1 + random.below(3);
@@ -78,7 +89,7 @@ impl Plan {
             let size = |_| random.between(8.0, most_pages) as usize;
             let sizes: Vec<usize> = (0..count).map(size).collect();
             let gap_ns = threads as f64 * 1e9 / rate;
-            let shortest_ns = (visit_samples * gap_ns).max(0.2e6);
+            let shortest_ns = (least.visit_samples * gap_ns).max(0.2e6);
             let least_ns = random.between(shortest_ns, shortest_ns.max(20e6));
             let most_ns = (least_ns * (1.0 + 4.0 * random.unit())).min(20e6);
             let mean_ns = (least_ns + most_ns) / 2.0;
@@ -86,8 +97,8 @@ impl Plan {
             let visits = 2e9 * threads as f64 / (mean_ns * count as f64);
             let has_enough = sizes
                 .iter()
-                .all(|&size| fewest / size as f64 >= page_samples);
-            if least_ns > 20e6 || !has_enough || visits < 10.0 {
+                .all(|&size| fewest / size as f64 >= least.page_samples);
+            if least_ns > 20e6 || !has_enough || visits < least.visits {
                 continue;
             }
             let stripe = [0, 0, 1, 4, 16, 64][random.below(6)];

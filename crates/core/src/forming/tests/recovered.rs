@@ -1,6 +1,6 @@
 //! Planted regions are found again, and phases are followed.
 
-use super::planted::{Order, Plan, Random, Run, laid_out};
+use super::planted::{Least, Order, Plan, Random, Run, laid_out};
 use super::{Config, Forming, Hint, Kind, SpaceId, TURN_NS, Touch};
 
 fn run(plan: Plan, seed: u64) -> Run {
@@ -22,34 +22,42 @@ fn plain(sizes: &[usize], stripe: usize) -> Plan {
     }
 }
 
-/// The figure: 95 % of each region's pages, within 3 s, from visits with four samples and pages
-/// with eight in 2 s.
+/// What it takes to find regions, and what it takes to find them within 2 s.
+const ENOUGH: Least = Least {
+    visit_samples: 4.0,
+    page_samples: 8.0,
+    visits: 10.0,
+};
+const SOON: Least = Least {
+    visit_samples: 4.0,
+    page_samples: 16.0,
+    visits: 20.0,
+};
+
+/// The figure: 95 % of each region's pages, here within 3 s.
 #[test]
 fn planted_regions_are_recovered() {
     for seed in 0..60 {
-        let plan = Plan::drawn(&mut Random(seed), 4.0, 8.0);
+        let plan = Plan::drawn(&mut Random(seed), ENOUGH);
         let mut run = run(plan, seed + 1000);
         run.turns(12);
         let score = run.score();
-        assert!(
-            score.is_good() && score.covered > 0.9,
-            "seed {seed}: {score:?}, {:?}",
-            run.plan
-        );
+        assert!(score.is_good(), "seed {seed}: {score:?}, {:?}", run.plan);
+        assert!(score.covered > 0.9, "seed {seed}: {score:?}");
     }
 }
 
 /// All pages are dealt out anew at once: within 2 s the new regions are there.
 #[test]
 fn a_phase_is_followed_within_two_seconds() {
-    for seed in 0..30 {
-        let plan = Plan::drawn(&mut Random(seed), 4.0, 8.0);
+    for seed in 0..40 {
+        let plan = Plan::drawn(&mut Random(seed), SOON);
         let mut run = run(plan, seed + 2000);
         run.turns(12);
         run.part_of_a_turn(0.6);
         run.plan = run.plan.shuffled(&mut Random(seed));
         run.forget_counts();
-        // 1.9 s after the change.
+        // 1.85 s after the change.
         run.turns(8);
         let score = run.score();
         assert!(score.is_good(), "seed {seed}: {score:?}, {:?}", run.plan);
@@ -284,7 +292,7 @@ fn bursts_of_entries_form_regions_too() {
 #[test]
 fn the_same_touches_give_the_same_regions() {
     let told = || {
-        let mut run = run(Plan::drawn(&mut Random(7), 4.0, 8.0), 7);
+        let mut run = run(Plan::drawn(&mut Random(7), ENOUGH), 7);
         run.turns(9);
         run.program()
     };

@@ -17,7 +17,7 @@ mod tests;
 use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedPlace};
 use crate::ids::{Pid, SpaceId};
 use crate::snapshot::{LINE_BYTES, ProcessState, Snapshot};
-use model::Program;
+use model::{Program, hits};
 use search::{Cache, Candidate, search};
 use std::collections::BTreeMap;
 
@@ -28,13 +28,11 @@ pub const NAME: &str = "caches";
 const LEAST_GAIN: f64 = 1.05;
 /// Measured gain below which a change is taken back.
 const LEAST_KEPT: f64 = 0.99;
-/// Part of the forecast gain that must come true for another change to be tried at once.
-const LEAST_TRUE: f64 = 0.25;
 /// Time over which figures are summed up before they are decided on, in us.
 const WINDOW_US: u64 = 500_000;
 /// Time after a change that is not judged, as caches fill, in us.
 const SETTLE_US: u64 = 200_000;
-/// Time for which nothing is tried after a change that did not pay, in us; twice as long after each.
+/// Time for which nothing is tried after a change, in us; after those that did not pay twice as long each time.
 const PAUSE_US: u64 = 5_000_000;
 /// The longest such time.
 const LONGEST_PAUSE_US: u64 = 300_000_000;
@@ -48,10 +46,14 @@ const UNRATED_MISS_NS: f64 = 80.0;
 const LEAST_DEMAND: f64 = 0.02;
 /// References for each us of a CPU below which a program needs no cache: 1 % of its time at 20 ns each.
 const LEAST_REFERENCES: f64 = 0.5;
+/// A program that finds so much less than one that uses its lines at random uses them in turns.
+const ROUND_LESS: f64 = 0.25;
 /// Windows for which working sets that are not known are waited for: 2 s.
 const MOST_WAITED: u32 = 4;
 /// Caches that one of them would fill, as it is taken for afterwards.
 const BEYOND_CACHES: u64 = 8;
+/// A program whose working set is a smaller part of a cache than one in so many is left to the kernel.
+const SMALL: f64 = 8.0;
 /// Programs that are placed, those that ask their caches most; the search takes their square.
 const MOST_PROGRAMS: usize = 24;
 /// Part of the time of an instruction that misses may be taken for.
@@ -66,7 +68,7 @@ struct Seen {
     cpu_us: u64,
     references: u64,
     misses: u64,
-    runnable_us: f64,
+    waiting_us: f64,
     working_set_bytes: Option<u64>,
     cache: Option<usize>,
     /// Caches that it may use, but for this policy.
@@ -77,15 +79,17 @@ struct Seen {
 impl Seen {
     fn take(&mut self, process: &ProcessState, interval_us: u64) {
         self.interval_us += interval_us;
-        self.cpu_us += process.cpu_us.get().unwrap_or(0);
-        if let Some(used) = process.cache.get() {
+        let used = process.cache.get();
+        let better_us = used.and_then(|used| used.cpu_us);
+        self.cpu_us += better_us.or(process.cpu_us.get()).unwrap_or(0);
+        if let Some(used) = used {
             self.instructions += used.instructions;
             self.references += used.references;
             self.misses += used.misses;
             self.working_set_bytes = used.working_set_bytes.or(self.working_set_bytes);
         }
         if let Some(threads) = process.threads.value() {
-            self.runnable_us += threads.runnable * interval_us as f64;
+            self.waiting_us += threads.waiting * interval_us as f64;
             self.cache = threads.cache.or(self.cache);
         }
     }
@@ -97,12 +101,12 @@ impl Seen {
 
     /// CPUs that it would keep busy.
     fn demand(&self) -> f64 {
-        self.runnable_us / self.interval_us.max(1) as f64
+        (self.cpu_us as f64 + self.waiting_us) / self.interval_us.max(1) as f64
     }
 
-    /// Instructions in a us of the window.
+    /// Instructions in a us for which it wanted a CPU: a program that waits for its next request is no slower for it.
     fn rate(&self) -> f64 {
-        self.instructions as f64 / self.interval_us.max(1) as f64
+        self.instructions as f64 / (self.cpu_us as f64 + self.waiting_us).max(1.0)
     }
 
     /// What the model needs to know, where it is known. `miss_ns`: what memory takes longer than the cache.
@@ -130,6 +134,7 @@ impl Seen {
             base_ns: (ns - missed * miss_ns).max(0.01),
             miss_ns,
             demand: self.demand(),
+            goes_round: false,
         })
     }
 }
@@ -307,7 +312,10 @@ impl Caches {
         let (pids, candidates) = self.candidates(snapshot, &caches);
         let found = search(&candidates, &caches);
         let weighed = self.weighed(snapshot, &pids, &candidates);
-        if found.gain < LEAST_GAIN {
+        let moves: Vec<usize> = (0..pids.len())
+            .filter(|&one| self.is_to_go(pids[one], &candidates[one], found.at[one], &caches))
+            .collect();
+        if found.gain < LEAST_GAIN || moves.is_empty() {
             if !std::mem::replace(&mut self.is_well, true) {
                 let note = format!("the programs are well on their caches: {weighed}");
                 proposal.notes.push(note);
@@ -325,21 +333,18 @@ impl Caches {
             .filter(|(_, seen)| seen.demand() >= LEAST_DEMAND)
             .map(|(&pid, seen)| (pid, seen.rate()))
             .collect();
-        for ((pid, candidate), &at) in pids.iter().zip(&candidates).zip(&found.at) {
-            if before[pid] == Some(at) {
-                continue;
-            }
-            let kib = candidate.program.lines * LINE_BYTES as f64 / 1024.0;
+        for one in moves {
+            let kib = candidates[one].program.lines * LINE_BYTES as f64 / 1024.0;
             proposal.places.push(ProposedPlace {
-                pid: *pid,
-                cache: Some(at),
+                pid: pids[one],
+                cache: Some(found.at[one]),
                 because: format!(
                     "a working set of {kib:.0} KiB, for {:.0} % more speed of all",
                     (found.gain - 1.0) * 100.0
                 )
                 .into(),
             });
-            self.placed.insert(*pid, at);
+            self.placed.insert(pids[one], found.at[one]);
         }
         self.phase = Phase::Judging {
             since_us: now_us,
@@ -348,6 +353,13 @@ impl Caches {
             before,
         };
         self.restart();
+    }
+
+    /// Is a program to be placed there? Small ones are where the kernel has a CPU for them.
+    fn is_to_go(&self, pid: Pid, candidate: &Candidate, at: usize, caches: &[Cache]) -> bool {
+        let is_large = candidate.program.lines >= caches[at].lines / SMALL;
+        let is_preferred = self.seen[&pid].is_preferred;
+        (is_large || is_preferred) && self.placed.get(&pid) != Some(&at)
     }
 
     /// What is known of the programs, for a person.
@@ -387,7 +399,7 @@ impl Caches {
         let largest = sizes.max().unwrap_or(0);
         let mut programs: Vec<(Pid, &Seen, Program)> = (self.seen.iter())
             .filter_map(|(&pid, seen)| Some((pid, seen, seen.program(miss_ns, largest)?)))
-            .filter(|(_, _, program)| program.demand >= LEAST_DEMAND)
+            .filter(|(_, seen, program)| seen.is_preferred || program.demand >= LEAST_DEMAND)
             .collect();
         let asks = |seen: &Seen| (!seen.is_preferred, std::cmp::Reverse(seen.references));
         programs.sort_by_key(|&(pid, seen, _)| (asks(seen), pid));
@@ -432,7 +444,27 @@ impl Caches {
                 });
             }
         }
+        self.tell_rounds(&pids, &mut candidates, caches);
         (pids, candidates)
+    }
+
+    /// Tells programs that use their lines in turns from others: they find much less where they are.
+    fn tell_rounds(&self, pids: &[Pid], candidates: &mut [Candidate], caches: &[Cache]) {
+        for (at, cache) in caches.iter().enumerate() {
+            let here: Vec<usize> = (0..candidates.len())
+                .filter(|&one| candidates[one].at == at)
+                .collect();
+            let programs: Vec<Program> = here.iter().map(|&one| candidates[one].program).collect();
+            let expected = hits(&programs, cache.lines, cache.cpus);
+            for (&one, expected) in here.iter().zip(expected) {
+                // The parts of wide programs have no numbers.
+                let Some(seen) = pids.get(one).map(|pid| &self.seen[pid]) else {
+                    continue;
+                };
+                let found = 1.0 - seen.misses as f64 / seen.references.max(1) as f64;
+                candidates[one].program.goes_round = found + ROUND_LESS < expected;
+            }
+        }
     }
 
     /// Weighs what all programs got done before and after a change.
@@ -470,12 +502,8 @@ impl Caches {
         if gain >= LEAST_KEPT {
             proposal.notes.push(format!("{told}: kept"));
             self.pause_us = PAUSE_US;
-            // Where the forecast was far off, the next would be, too.
-            self.phase = match gain.ln() >= LEAST_TRUE * forecast.ln() {
-                true => Phase::Learning,
-                false => Phase::Pausing {
-                    until_us: now_us + PAUSE_US,
-                },
+            self.phase = Phase::Pausing {
+                until_us: now_us + PAUSE_US,
             };
             return;
         }

@@ -4,13 +4,17 @@
 //! longest ago then keeps a line for about one time `T`, the same for all (Che, Tung and Wang, "Hierarchical Web
 //! caching systems", IEEE JSAC 2002): a line that is used `r` times a ns is found with probability `1 - exp(-r T)`,
 //! and `T` is such that what is found fills the cache. How often a program asks depends on how often it finds, so both
-//! are settled in turns. The memory-region thesis (2.2.3, 2.5.2) takes the sum of the working sets as a cache's load; the
+//! are settled in turns. A program that finds much less than that uses its lines in turns, of which a cache that is too
+//! small keeps none until they are used again. The memory-region thesis (2.2.3, 2.5.2) takes the sum of the working sets as a cache's load; the
 //! sum does not tell who suffers from whom, which is needed to weigh one arrangement against another.
 
 /// Turns in which speeds and hits settle.
 const TURNS: usize = 12;
 /// Halvings that find `T`.
 const HALVINGS: usize = 24;
+
+/// How sharp the limit is between a set in turns that fits and one that does not.
+const STEEPNESS: i32 = 8;
 
 /// What is known of a program.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,43 +29,80 @@ pub struct Program {
     pub miss_ns: f64,
     /// CPUs that it would keep busy.
     pub demand: f64,
+    /// It uses its lines in turns, so that each is replaced just before it is used again where they do not fit; else
+    /// at random.
+    pub goes_round: bool,
+}
+
+impl Program {
+    /// Instructions per ns where so much of what it asks for is found, with such a share of its demand of CPUs.
+    fn speed(&self, hits: f64, share: f64) -> f64 {
+        let ns = self.base_ns + self.references * (1.0 - hits) * self.miss_ns;
+        self.demand * share / ns.max(1e-3)
+    }
+
+    /// Part of what it asks for that is found where a line is kept for `time` ns and used every `reuse_ns`.
+    fn hits(&self, time: f64, reuse_ns: f64) -> f64 {
+        match self.goes_round {
+            false => 1.0 - (-time / reuse_ns).exp(),
+            true => 1.0 / (1.0 + (reuse_ns / time.max(1e-9)).powi(STEEPNESS)),
+        }
+    }
+
+    /// Part of its lines that the cache holds.
+    fn held(&self, time: f64, reuse_ns: f64) -> f64 {
+        match self.goes_round {
+            false => 1.0 - (-time / reuse_ns).exp(),
+            true => (time / reuse_ns).min(1.0),
+        }
+    }
+}
+
+/// Part of what each program asks for that a cache of so many lines with so many CPUs has.
+pub fn hits(programs: &[Program], lines: f64, cpus: f64) -> Vec<f64> {
+    let needed: f64 = programs.iter().map(|program| program.lines).sum();
+    let mut hits = vec![1.0; programs.len()];
+    if needed <= lines {
+        return hits;
+    }
+    let share = share(programs, cpus);
+    for _ in 0..TURNS {
+        let reuses: Vec<f64> = programs
+            .iter()
+            .zip(&hits)
+            .map(|(program, &hits)| {
+                let rate = program.speed(hits, share) * program.references;
+                program.lines.max(1.0) / rate.max(1e-12)
+            })
+            .collect();
+        let time = holding_time(programs, &reuses, lines);
+        for ((program, hits), reuse_ns) in programs.iter().zip(&mut hits).zip(&reuses) {
+            *hits = 0.5 * (*hits + program.hits(time, *reuse_ns));
+        }
+    }
+    hits
 }
 
 /// Instructions per ns of each program on a cache of so many lines with so many CPUs.
 pub fn speeds(programs: &[Program], lines: f64, cpus: f64) -> Vec<f64> {
-    let wanted: f64 = programs.iter().map(|program| program.demand).sum();
-    let share = (cpus / wanted.max(1e-9)).min(1.0);
-    let speed = |program: &Program, hits: f64| {
-        let ns = program.base_ns + program.references * (1.0 - hits) * program.miss_ns;
-        program.demand * share / ns.max(1e-3)
-    };
-    let needed: f64 = programs.iter().map(|program| program.lines).sum();
-    let mut hits = vec![1.0; programs.len()];
-    if needed > lines {
-        for _ in 0..TURNS {
-            let rates: Vec<f64> = programs
-                .iter()
-                .zip(&hits)
-                .map(|(program, &hits)| {
-                    speed(program, hits) * program.references / program.lines.max(1.0)
-                })
-                .collect();
-            let time = holding_time(programs, &rates, lines);
-            for (hits, rate) in hits.iter_mut().zip(&rates) {
-                *hits = 0.5 * (*hits + 1.0 - (-rate * time).exp());
-            }
-        }
-    }
-    (programs.iter().zip(&hits))
-        .map(|(program, &hits)| speed(program, hits))
+    let share = share(programs, cpus);
+    let hits = hits(programs, lines, cpus);
+    let each = programs.iter().zip(hits);
+    each.map(|(program, hits)| program.speed(hits, share))
         .collect()
 }
 
+/// Share of the CPUs that programs want which they get.
+fn share(programs: &[Program], cpus: f64) -> f64 {
+    let wanted: f64 = programs.iter().map(|program| program.demand).sum();
+    (cpus / wanted.max(1e-9)).min(1.0)
+}
+
 /// Time for which the cache keeps a line that is not used again, in ns.
-fn holding_time(programs: &[Program], rates: &[f64], lines: f64) -> f64 {
+fn holding_time(programs: &[Program], reuses: &[f64], lines: f64) -> f64 {
     let held = |time: f64| -> f64 {
-        let each = programs.iter().zip(rates);
-        each.map(|(program, rate)| program.lines * (1.0 - (-rate * time).exp()))
+        let each = programs.iter().zip(reuses);
+        each.map(|(program, &reuse_ns)| program.lines * program.held(time, reuse_ns))
             .sum()
     };
     // Programs that ask for nothing fill nothing, however long it takes.
@@ -92,6 +133,7 @@ pub(super) mod tests {
             base_ns: 3.0,
             miss_ns: 100.0,
             demand: 1.0,
+            goes_round: false,
         }
     }
 
@@ -112,6 +154,22 @@ pub(super) mod tests {
         for speed in both {
             assert!((1.0 / speed - 28.0).abs() < 0.5, "{}", 1.0 / speed);
         }
+    }
+
+    #[test]
+    fn of_a_set_in_turns_nothing_is_found_until_all_fits() {
+        let round = Program {
+            goes_round: true,
+            ..walker(4096.0)
+        };
+        let found = |programs: &[Program]| hits(programs, MIB4, 2.0)[0];
+        assert!(found(&[round, round]) < 0.05, "{}", found(&[round, round]));
+        assert_eq!(found(&[round]), 1.0);
+        let half = Program {
+            lines: MIB4 / 2.0,
+            ..round
+        };
+        assert_eq!(found(&[half, half]), 1.0);
     }
 
     #[test]

@@ -5,9 +5,11 @@ use super::*;
 use crate::policy::{Proposal, asked};
 use crate::set::CpuSet;
 use crate::snapshot::{CacheState, CacheUse, Evidence, Threads};
+use std::sync::OnceLock;
 
 const CACHE_BYTES: u64 = 4 << 20;
 const INTERVAL_US: u64 = 100_000;
+static PREFERRED: OnceLock<Vec<String>> = OnceLock::new();
 
 /// A program of dependent loads over its working set.
 #[derive(Clone)]
@@ -16,6 +18,9 @@ struct Walker {
     at: usize,
     may: Vec<bool>,
     name: &'static str,
+    is_placed: bool,
+    /// Loads of an interval, where it waits for requests in between.
+    requested: Option<f64>,
     /// Instructions in the last interval.
     done: f64,
 }
@@ -36,6 +41,8 @@ fn world(walkers: &[(f64, usize)]) -> World {
         at,
         may: vec![true; 2],
         name: "walker",
+        is_placed: false,
+        requested: None,
         done: 0.0,
     };
     World {
@@ -77,9 +84,16 @@ impl World {
             .map(|at| self.walkers.iter().filter(|walker| walker.at == at).count() as f64)
             .collect();
         for (number, (walker, hits)) in self.walkers.iter_mut().zip(hits).enumerate() {
-            let cpu_us = INTERVAL_US as f64 * (2.0 / counts[walker.at]).min(1.0);
             let load_ns = 4.0 + (1.0 - hits) * self.miss_ns;
-            let loads = cpu_us * 1000.0 / load_ns;
+            let most_us = INTERVAL_US as f64 * (2.0 / counts[walker.at]).min(1.0);
+            let (cpu_us, loads) = match walker.requested {
+                Some(loads) => (loads * load_ns / 1000.0, loads),
+                None => (most_us, most_us * 1000.0 / load_ns),
+            };
+            let waiting = match walker.requested {
+                Some(_) => 0.0,
+                None => 1.0 - cpu_us / INTERVAL_US as f64,
+            };
             walker.done = 2.0 * loads;
             let mut process =
                 ProcessState::of_test(Pid(number as i32 + 1), SpaceId(number as u32 + 1));
@@ -87,28 +101,52 @@ impl World {
             process.cpu_us = Evidence::measured(cpu_us as u64, "test");
             let used = CacheUse {
                 instructions: walker.done as u64,
+                cpu_us: None,
                 references: loads as u64,
                 misses: (loads * (1.0 - hits)) as u64,
                 working_set_bytes: Some(walker.bytes as u64),
             };
             process.cache = Evidence::measured(used, "test");
             let threads = Threads {
-                runnable: 1.0,
+                waiting,
                 cache: Some(walker.at),
                 may: walker.may.clone(),
             };
             process.threads = Evidence::measured(threads, "test");
             snapshot.processes.push(process);
         }
-        let proposal = asked(&mut self.policy, &snapshot, &[], |_| {});
+        let proposal = asked(&mut self.policy, &snapshot, &[], |context| {
+            context.preferred = PREFERRED.get_or_init(|| vec!["server".to_owned()]);
+        });
         for place in &proposal.places {
             self.changes += 1;
-            if let Some(cache) = place.cache {
-                self.walkers[place.pid.0 as usize - 1].at = cache;
-            }
+            let walker = &mut self.walkers[place.pid.0 as usize - 1];
+            walker.is_placed = place.cache.is_some();
+            walker.at = place.cache.unwrap_or(walker.at);
         }
+        self.balance();
         self.notes.extend(proposal.notes.clone());
         proposal
+    }
+
+    /// The kernel brings programs that are free to go to CPUs that are idle.
+    fn balance(&mut self) {
+        for from in 0..2 {
+            let on = |at| self.walkers.iter().filter(|walker| walker.at == at).count();
+            if on(from) < on(1 - from) + 2 {
+                continue;
+            }
+            let mut walkers = self.walkers.iter_mut();
+            let free = walkers.find(|walker| {
+                walker.at == from
+                    && !walker.is_placed
+                    && walker.may[1 - from]
+                    && walker.requested.is_none()
+            });
+            if let Some(walker) = free {
+                walker.at = 1 - from;
+            }
+        }
     }
 
     fn run(&mut self, seconds: f64) {
@@ -160,6 +198,22 @@ fn what_is_well_is_left_alone() {
         world.run(20.0);
         assert_eq!(world.changes, 0, "{walkers:?}: {:?}", world.notes);
     }
+}
+
+#[test]
+fn a_preferred_server_that_waits_for_requests_is_judged_by_the_time_that_they_take() {
+    let mut world = world(&[(2.0, 0), (4.0, 0), (4.0, 1), (4.0, 1)]);
+    world.walkers[0].name = "server";
+    world.walkers[0].requested = Some(400_000.0);
+    world.run(3.0);
+    let alone = |world: &World| {
+        world.walkers[1..]
+            .iter()
+            .all(|other| other.at != world.walkers[0].at)
+    };
+    assert!(alone(&world), "{:?}", world.notes);
+    world.run(30.0);
+    assert!(alone(&world), "{:?}", world.notes);
 }
 
 #[test]

@@ -113,6 +113,7 @@ impl Works {
             }
             *work.stall_ns.get_or_insert(0) += since(|counts| counts.stall_ns);
             used.instructions += since(|counts| counts.instructions);
+            *used.cpu_us.get_or_insert(0) += since(|counts| counts.time_ns) / 1000;
             used.references += since(|counts| counts.cache_references);
             used.misses +=
                 (lines(|counts| &counts.read_fills) + lines(|c| &c.write_fills)) / line_bytes;

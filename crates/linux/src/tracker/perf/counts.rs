@@ -182,7 +182,7 @@ fn cache_use(counted: &Estimates) -> Option<CacheUse> {
         instructions: value(Role::Instructions)? as u64,
         references: references as u64,
         misses: lines(counted)?.min(references) as u64,
-        working_set_bytes: None,
+        ..CacheUse::default()
     })
 }
 
