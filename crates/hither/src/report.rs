@@ -2,6 +2,7 @@
 
 mod document;
 mod figures;
+mod formed;
 mod json;
 mod pictures;
 mod roofline;
@@ -13,6 +14,7 @@ use crate::record::{DEFAULT_NAME, numbered, numbers};
 use crate::terminal::Terminal;
 use anyhow::{Context, anyhow, ensure};
 use figures::Figures;
+use formed::FormedRegions;
 use hither_core::foreign::Foreign;
 use hither_recording::Recording;
 use hither_recording::analysis::{Data, heat};
@@ -36,6 +38,7 @@ const MOST_WATCHED: usize = 120;
 Examples:
   hither report
   hither report before --html before.html
+  hither report before --regions
   hither report before --json - | jq .verdict")]
 pub struct Command {
     /// What `hither record` wrote [default: the newest hither-recording here]
@@ -60,6 +63,9 @@ pub struct Command {
     /// Place the run below the ceilings that `hither probe --json FILE` measured
     #[arg(long, value_name = "FILE")]
     roofline: Option<PathBuf>,
+    /// Form regions of memory that is used together, by access and idle time
+    #[arg(long)]
+    regions: bool,
     /// Write trace events for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
@@ -89,6 +95,9 @@ impl Command {
         let mut figures = Figures::new(data, self.pid, self.top);
         if let Some(path) = &self.roofline {
             figures.roofline = Some(Roofline::read(path, &figures.overall)?);
+        }
+        if self.regions {
+            figures.formed = Some(FormedRegions::of(&figures.data)?);
         }
         let about = about(&folder, &figures.data.meta);
         let document = document::document(&figures);

@@ -17,12 +17,14 @@ fn corpus(name: &str) -> String {
 }
 
 /// A report's forms: its options, and the file that it writes.
-const FORMS: [(&[&str], Option<&str>); 5] = [
+const FORMS: [(&[&str], Option<&str>); 7] = [
     (&[], None),
     (&["--json", "-"], None),
     (&["--html"], Some("page.html")),
     (&["--svg"], Some("heat.svg")),
     (&["--perfetto"], Some("trace.json")),
+    (&["--regions"], None),
+    (&["--regions", "--json", "-"], None),
 ];
 
 /// What came out of one form: the output, and the file where one was written.
@@ -67,9 +69,10 @@ fn every_recording_of_the_corpus_has_reports_or_a_sentence() {
             let printed = text(&output.stdout);
             assert!(!printed.is_empty());
             match (form, written) {
-                (1, _) => {
+                (1 | 6, _) => {
                     let document: Value = serde_json::from_str(&printed).unwrap();
                     assert_eq!(document["schema"], "hither.report/1");
+                    assert_eq!(document["formed"].is_null(), form == 1);
                 }
                 (2, Some(page)) => assert!(page.starts_with("<!") && page.contains("</html>")),
                 (3, Some(picture)) => assert!(picture.contains("</svg>")),
@@ -78,6 +81,7 @@ fn every_recording_of_the_corpus_has_reports_or_a_sentence() {
                     assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
                 }
                 (0, None) => {}
+                (5, None) => assert!(printed.contains("Formed from "), "{printed}"),
                 (form, _) => panic!("{folder}: form {form} wrote nothing"),
             }
         }

@@ -59,8 +59,8 @@ pub fn assign(
     let mut votes = vec![0.0; region_count + 1];
     let mut places: Vec<usize> = Vec::new();
     let mut moved = 0;
-    for page in 0..labels.len() {
-        let was = labels[page];
+    for (page, label) in labels.iter_mut().enumerate() {
+        let was = *label;
         if was != SEED && (which == Which::Seeds || !is_region(was)) {
             continue;
         }
@@ -84,7 +84,7 @@ pub fn assign(
         }
         let now = fits.judge(&votes, was, which, places.len());
         moved += usize::from(now != was);
-        labels[page] = now;
+        *label = now;
     }
     moved
 }

@@ -4,7 +4,10 @@
 //! grows with the touches of the history, so fewer touches cost less. They are left out at random: every
 //! other one would take the same pages of a program that goes through them in steps.
 
-/// How much faster than it fell the kept share does not grow, each turn.
+/// What is left of older costs at each turn, as turns that form take many times what others do.
+const FADE: f64 = 0.85;
+/// By how much the kept share falls and grows at each turn at most.
+const FALL: f64 = 0.85;
 const GROWTH: f64 = 1.1;
 /// Share that is kept in any case: less could not tell whether it still costs too much.
 const LEAST_KEPT: f64 = 0.01;
@@ -16,6 +19,9 @@ pub struct Budget {
     kept: f64,
     seen_count: u64,
     last_turn_ns: Option<u64>,
+    /// Time that passed, and was spent, lately.
+    passed_ns: f64,
+    spent_ns: f64,
 }
 
 impl Budget {
@@ -26,6 +32,8 @@ impl Budget {
             kept: 1.0,
             seen_count: 0,
             last_turn_ns: None,
+            passed_ns: 0.0,
+            spent_ns: 0.0,
         }
     }
 
@@ -44,9 +52,10 @@ impl Budget {
         if passed_ns == 0 {
             return;
         }
-        let cost = spent_ns as f64 / passed_ns as f64;
-        let fits = self.most_cost / cost.max(f64::MIN_POSITIVE);
-        self.kept = (self.kept * fits.min(GROWTH)).clamp(LEAST_KEPT, 1.0);
+        self.passed_ns = FADE * self.passed_ns + passed_ns as f64;
+        self.spent_ns = FADE * self.spent_ns + spent_ns as f64;
+        let fits = self.most_cost * self.passed_ns / self.spent_ns.max(f64::MIN_POSITIVE);
+        self.kept = (self.kept * fits.clamp(FALL, GROWTH)).clamp(LEAST_KEPT, 1.0);
     }
 
     /// Share of the touches that are taken in.
@@ -69,21 +78,26 @@ mod tests {
 
     #[test]
     fn what_costs_too_much_is_thinned_until_it_does_not() {
-        // A touch costs 1 us; 40,000 a second are 4 %.
+        // A touch costs 1 us; 40,000 a second are 4 %. Every fourth turn pays for all four.
         let mut budget = Budget::new(0.01);
         let mut taken = Vec::new();
         budget.turn(0, 0);
-        for turn in 1..=40_u64 {
-            let count = (0..10_000).filter(|_| budget.takes()).count() as u64;
-            budget.turn(turn * 250_000_000, 1000 * count);
-            taken.push(count);
+        for turn in 1..=100_u64 {
+            taken.push((0..10_000).filter(|_| budget.takes()).count() as u64);
+            let is_paid = turn % 4 == 0;
+            let cost: u64 = taken.iter().rev().take(4).sum();
+            budget.turn(turn * 250_000_000, if is_paid { 1000 * cost } else { 0 });
         }
         assert_eq!(taken[0], 10_000);
         // 2500 are 1 %.
-        let later = taken[5..].iter().sum::<u64>() / 35;
-        assert!((2300..2700).contains(&later), "{taken:?}");
+        let later = taken[40..].iter().sum::<u64>() / 60;
+        assert!((2100..2700).contains(&later), "{taken:?}");
+        assert!(
+            taken[40..].iter().all(|taken| (1500..4000).contains(taken)),
+            "{taken:?}"
+        );
         // Where they cost nothing any more all are taken again.
-        for turn in 41..=80 {
+        for turn in 101..=160 {
             budget.turn(turn * 250_000_000, 0);
         }
         assert_eq!(budget.kept_share(), 1.0);

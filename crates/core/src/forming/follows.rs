@@ -135,7 +135,7 @@ impl Follows {
     }
 }
 
-/// A count of chance events, less one standard deviation: so much is surely behind it.
+/// A count of chance events, less two standard deviations: so much is surely behind it.
 fn at_least(count: f64) -> f64 {
-    (count - count.sqrt()).max(0.0)
+    (count - 2.0 * count.sqrt()).max(0.0)
 }

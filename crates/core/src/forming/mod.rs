@@ -31,7 +31,8 @@
 //!
 //! Limits: a visit needs three samples or so. Where a program comes and goes faster than it is sampled, its
 //! regions look like one, and are told as one. Pages that were never sampled belong nowhere, but for short
-//! gaps. A region needs some ten visits within the history. `docs/forming.md` has figures.
+//! gaps. A region needs some ten visits within the history. Memory that is walked through in order is cut into
+//! parts that are used for a while each, as it is. `docs/forming.md` has figures.
 //!
 //! Properties: a page is in one region at most; the same touches give the same regions; memory is bounded by
 //! [`Config`]; the cost of a touch does not grow with the number of regions.
@@ -82,7 +83,7 @@ pub struct Touch {
     pub space: SpaceId,
     /// By which thread, where known.
     pub thread: Option<i32>,
-    /// Number of the base page.
+    /// Number of the base page, below 2^52.
     pub page: u64,
     /// Of code or a stack?
     pub hint: Hint,

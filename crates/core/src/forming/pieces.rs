@@ -34,6 +34,9 @@ const MOST_PLACES: usize = 24;
 const MOST: usize = 64;
 /// Standard deviations by which a region has to follow itself more than by chance.
 const SURE: f64 = 3.0;
+/// Share of its pairs that a region has within itself at least: what is mostly touched with another is a part of
+/// that.
+const LEAST_STAY: f64 = 0.25;
 
 /// The pages of which regions are formed, and those of regions that there are.
 pub struct Pages<'a> {
@@ -118,7 +121,8 @@ fn confirm(mut of_unit: Vec<u32>, mut seen: Follows, held: usize, threshold: f64
         let (own, size) = (seen.get(region, region), seen.from(region));
         let by_chance = size * size / total;
         if region >= held {
-            if own - by_chance <= SURE * (by_chance + 1.0).sqrt() && 2.0 * size <= total {
+            let is_sure = own - by_chance > SURE * (by_chance + 1.0).sqrt();
+            if !(is_sure && own >= LEAST_STAY * size || 2.0 * size > total) {
                 number[region] = NONE;
                 continue;
             }

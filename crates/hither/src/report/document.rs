@@ -44,6 +44,14 @@ pub fn document(figures: &Figures) -> Document {
             "Roofline",
             figures.roofline.iter().flat_map(Roofline::parts).collect(),
         ),
+        (
+            "Regions that are used together",
+            figures
+                .formed
+                .iter()
+                .flat_map(|formed| formed.parts(figures))
+                .collect(),
+        ),
         ("Resident memory by NUMA node", tables::residents(figures)),
         ("Notes", tables::notes(figures)),
     ];

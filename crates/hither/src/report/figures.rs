@@ -1,5 +1,6 @@
 //! All that is made out of a recording, once, for tables, pages and JSON alike.
 
+use super::formed::FormedRegions;
 use super::roofline::Roofline;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::areas::{self, Areas};
@@ -44,6 +45,8 @@ pub struct Figures {
     pub moves: Vec<Vec<u64>>,
     /// The run's place below the machine's ceilings, where those were given.
     pub roofline: Option<Roofline>,
+    /// Regions that are used together, where those were asked for.
+    pub formed: Option<FormedRegions>,
     /// Rows of a table at most.
     pub top: usize,
 }
@@ -74,6 +77,7 @@ impl Figures {
             verdict,
             heat,
             roofline: None,
+            formed: None,
             data,
             top,
         }

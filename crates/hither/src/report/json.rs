@@ -71,6 +71,7 @@ pub fn json(figures: &Figures) -> String {
         },
         "phases": phases.collect::<Vec<_>>(),
         "roofline": figures.roofline.as_ref().map(Roofline::json),
+        "formed": figures.formed.as_ref().map(|formed| formed.json(data)),
         "residents": residents.collect::<Vec<_>>(),
         "moved_pages": figures.moves,
         "notes": data.notes,

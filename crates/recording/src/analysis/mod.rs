@@ -11,6 +11,7 @@
 //! | `heat` | address by time |
 //! | `working_set` | how much memory is in use |
 //! | `phases` | stretches of time in which about the same memory is used |
+//! | `forming` | regions that are used together, by access and idle time |
 //! | `homes` | where pages are, and from where to where they went |
 //! | `verdict` | what it comes to, and the one thing to try next |
 //! | `page` | one page, or a few: who uses which line of it, from which code |
@@ -19,6 +20,7 @@
 
 pub mod areas;
 pub mod data;
+pub mod forming;
 pub mod heat;
 pub mod homes;
 pub mod page;

@@ -222,7 +222,11 @@ fn code_and_stack_are_global_at_once_and_other_pages_where_they_are_used_from_ev
             .find(|region| region.kind == Kind::Global)
             .map(|region| region.pages)
     };
-    assert_eq!(global(&run), Some(vec![0x2000..0x2001]));
+    let pages = std::ops::Range {
+        start: 0x2000,
+        end: 0x2001,
+    };
+    assert_eq!(global(&run), Some(vec![pages]));
     run.turns(11);
     assert_eq!(global(&run), Some(vec![0x1000..0x1003, 0x2000..0x2001]));
     assert!(run.score().is_good(), "{:?}", run.score());
@@ -286,6 +290,27 @@ fn bursts_of_entries_form_regions_too() {
         }
         run.forming.turn(turn * TURN_NS, 0);
     }
+    assert!(run.score().is_good(), "{:?}", run.score());
+}
+
+/// A touch costs 1 us: 20,000 a second are 2 %.
+#[test]
+fn what_costs_too_much_is_thinned_and_regions_are_recovered_all_the_same() {
+    let mut plan = plain(&[64; 8], 1);
+    plan.gap_ns = 5e4;
+    let mut run = run(plan, 1);
+    let mut taken = 0;
+    for turn in 1..=40 {
+        for touch in run.samples(turn * TURN_NS) {
+            run.forming.touch(&touch);
+        }
+        let programs = run.forming.programs();
+        let count = programs[0].touch_count;
+        run.forming.turn(turn * TURN_NS, 1000 * (count - taken));
+        taken = count;
+    }
+    assert!((0.4..0.6).contains(&run.forming.kept_share()));
+    assert!((0.4..0.65).contains(&(taken as f64 / run.sample_count as f64)));
     assert!(run.score().is_good(), "{:?}", run.score());
 }
 

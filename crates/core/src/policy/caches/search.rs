@@ -40,6 +40,13 @@ enum Step {
     Exchange(usize, usize),
 }
 
+/// A step that improves the sum, with the scores of its two caches afterwards.
+struct Better {
+    gain: f64,
+    step: Step,
+    new: [(usize, f64); 2],
+}
+
 /// Least improvement of the sum of logarithms for which a step is taken.
 const LEAST_STEP: f64 = 1e-4;
 
@@ -63,7 +70,7 @@ pub fn search(candidates: &[Candidate], caches: &[Cache]) -> Found {
     let before: f64 = scores.iter().sum();
     // Each step improves the sum, so it ends; a bound for what rounding might do.
     for _ in 0..4 * candidates.len() {
-        let mut best: Option<(f64, Step, [(usize, f64); 2])> = None;
+        let mut best: Option<Better> = None;
         for step in steps(candidates, &at, caches.len()) {
             let mut tried = at.clone();
             let pair = apply(step, &mut tried);
@@ -72,11 +79,11 @@ pub fn search(candidates: &[Candidate], caches: &[Cache]) -> Found {
                 .iter()
                 .map(|&(cache, score)| score - scores[cache])
                 .sum();
-            if gain > best.as_ref().map_or(LEAST_STEP, |(most, ..)| *most) {
-                best = Some((gain, step, new));
+            if gain > best.as_ref().map_or(LEAST_STEP, |better| better.gain) {
+                best = Some(Better { gain, step, new });
             }
         }
-        let Some((_, step, new)) = best else {
+        let Some(Better { step, new, .. }) = best else {
             break;
         };
         apply(step, &mut at);
