@@ -93,6 +93,7 @@ fn the_doctor_names_works_and_remedies() {
             "hydm",
             "value",
             "value-fair",
+            "caches",
             "guard",
             "wrong-node"
         ]

@@ -122,7 +122,7 @@ fn the_installed_command_names_its_machines_and_what_is_missing() {
     };
     let error = refused(&["lab", "run", "--machine", "no-such", "--", "true"]);
     assert!(
-        error.contains("that comes with hither: ibm-ccnuma, ibm-two-node, knl7250"),
+        error.contains("that comes with hither: clovertown, genoa, ibm-ccnuma, ibm-two-node"),
         "{error}"
     );
     // Found by its name: it is the number of CPUs that is refused.

@@ -139,3 +139,55 @@ impl Follows {
 fn at_least(count: f64) -> f64 {
     (count - 2.0 * count.sqrt()).max(0.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pairs: &[&[u32]]) -> Follows {
+        let mut follows = Follows::new(pairs.len());
+        for (region, row) in pairs.iter().enumerate() {
+            for (next, &count) in row.iter().enumerate() {
+                (0..count).for_each(|_| follows.add(region, next));
+            }
+        }
+        follows
+    }
+
+    #[test]
+    fn parts_of_one_region_are_joined_and_regions_in_turns_are_not() {
+        // A visit to the first region touches its two parts by chance; the second region is always next.
+        let follows = seen(&[&[100, 100, 40], &[100, 100, 40], &[40, 40, 300]]);
+        assert_eq!(follows.joined(0.6, |_, _| true), [0, 0, 2]);
+        // With four samples a visit each of five is followed by itself three times, then by the next: by chance
+        // it would be a fifth of 100.
+        let mut turns = [[0; 5]; 5];
+        for region in 0..5 {
+            turns[region][region] = 75;
+            turns[region][(region + 1) % 5] = 25;
+        }
+        let follows = seen(&turns.each_ref().map(|row| row.as_slice()));
+        assert_eq!(follows.joined(0.6, |_, _| true), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn few_touches_say_nothing_and_what_may_not_be_one_is_not() {
+        let few = seen(&[&[2, 2], &[2, 1]]);
+        assert_eq!(few.joined(0.6, |_, _| true), [0, 1]);
+        let thirds = seen(&[&[50; 3], &[50; 3], &[50; 3]]);
+        assert_eq!(thirds.joined(0.6, |_, _| true), [0, 0, 0]);
+        assert_eq!(thirds.joined(0.6, |_, other| other != 1), [0, 1, 0]);
+    }
+
+    #[test]
+    fn what_is_joined_has_the_pairs_of_both() {
+        let mut follows = seen(&[&[1, 2, 3], &[4, 5, 6], &[7, 8, 9]]);
+        follows.join(2, 0);
+        assert_eq!(follows.get(0, 0), 1.0 + 3.0 + 7.0 + 9.0);
+        assert_eq!((follows.get(0, 1), follows.get(1, 0)), (10.0, 10.0));
+        assert_eq!((follows.from(2), follows.total()), (0.0, 45.0));
+        // Of the second there is another now, and a new one.
+        let of = follows.of(&[Some(1), None]);
+        assert_eq!((of.get(0, 0), of.total(), of.len()), (5.0, 5.0, 2));
+    }
+}
