@@ -8,8 +8,8 @@ use crate::cli::{Args, Failure, Opt, Program, Report, usage};
 use crate::memory;
 use crate::npb::{self, table::TABLE};
 use crate::random::{Random, mix};
-use crate::team::{allowed_cpus, check_cpu, pin};
-use std::io::{Error, ErrorKind};
+use crate::team::{allowed_cpus, check_cpu, end_with, pin};
+use std::io::Error;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -215,16 +215,7 @@ fn start(npb: &Path, place: &Place, words: &[String]) -> Result<Child, Error> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let prepare = move || {
-        // SAFETY: prctl reads its arguments alone.
-        let status = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        if status != 0 {
-            return Err(Error::last_os_error());
-        }
-        // SAFETY: getppid has no arguments.
-        if unsafe { libc::getppid() }.cast_unsigned() != parent {
-            // The runner ended before the kernel was asked to tell.
-            return Err(Error::from(ErrorKind::BrokenPipe));
-        }
+        end_with(parent)?;
         pin(cpu)
     };
     // SAFETY: between fork and exec the closure makes system calls alone: it takes no lock and no memory.

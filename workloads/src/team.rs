@@ -275,6 +275,23 @@ pub fn pin(cpu: usize) -> Result<(), Error> {
     stay_on(&[cpu])
 }
 
+/// Has the kernel end this process when its parent ends. Makes system calls alone.
+///
+/// # Errors
+/// The parent has ended already, or the kernel refuses.
+pub fn end_with(parent: u32) -> Result<(), Error> {
+    // SAFETY: prctl reads its arguments alone.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: getppid has no arguments.
+    match unsafe { libc::getppid() }.cast_unsigned() == parent {
+        true => Ok(()),
+        // It ended before the kernel was asked.
+        false => Err(Error::from(std::io::ErrorKind::BrokenPipe)),
+    }
+}
+
 /// Keeps the calling thread on these CPUs, each one of [`allowed_cpus`].
 ///
 /// # Errors

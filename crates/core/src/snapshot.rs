@@ -591,6 +591,12 @@ impl Snapshot {
         pages.sum()
     }
 
+    /// A watched process.
+    #[must_use]
+    pub fn process(&self, pid: Pid) -> Option<&ProcessState> {
+        self.processes.iter().find(|process| process.pid == pid)
+    }
+
     /// Position of a node.
     #[must_use]
     pub fn node_position(&self, id: NodeId) -> Option<usize> {

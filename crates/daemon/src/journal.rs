@@ -178,7 +178,7 @@ impl Journal {
             }
         }
         for (pid, mut pages) in followed {
-            let process = snapshot.processes.iter().find(|process| process.pid == pid);
+            let process = snapshot.process(pid);
             if let Some(birth) = process.and_then(|process| births.get(&process.space)) {
                 pages.sort_unstable_by_key(|&(page, ..)| page);
                 self.add(&mut text, *birth, pages.into_iter());

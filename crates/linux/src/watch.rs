@@ -2,10 +2,10 @@
 //!
 //! One snapshot is kept and filled anew each interval, so that the steady state allocates little.
 
+use crate::counters::threads::ThreadTimes;
 use crate::error::Result;
 use crate::parse::{self, NodeMemory};
 use crate::proc::others::Others;
-use crate::proc::threads::ThreadTimes;
 use crate::proc::tree::{Scope, Tree};
 use crate::proc::wish::Wish;
 use crate::root::Root;

@@ -7,7 +7,7 @@ use super::figures::Latency;
 use crate::cli::Failure;
 use crate::memory::Start;
 use crate::ring::{Ring, UNROLL, Work};
-use crate::team::stay_on;
+use crate::team::{end_with, stay_on};
 use std::io::{Error, PipeReader, PipeWriter, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -279,20 +279,6 @@ fn prepare_and_work(
         .collect();
     tell.write_all(&bytes)
         .map_err(said("it cannot tell its figures"))
-}
-
-/// Has the kernel end this process when its parent ends.
-fn end_with(parent: u32) -> Result<(), Error> {
-    // SAFETY: prctl reads its arguments alone.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
-        return Err(Error::last_os_error());
-    }
-    // SAFETY: getppid has no arguments.
-    match unsafe { libc::getppid() }.cast_unsigned() == parent {
-        true => Ok(()),
-        // It ended before the kernel was asked.
-        false => Err(Error::from(std::io::ErrorKind::BrokenPipe)),
-    }
 }
 
 /// Loads in each half second from the start.

@@ -86,6 +86,10 @@ pub fn lines(mut report: Report, tasks: &[Task], outcomes: &[Outcome]) -> Report
             }
         }
     }
+    // A server alone has no loads to tell of.
+    if firsts.is_empty() {
+        return report;
+    }
     let line = |values: &[f64]| format!("{:.0}", geometric_mean(values));
     report
         .line("geometric_mean_first_second", line(&firsts))

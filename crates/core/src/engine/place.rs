@@ -33,21 +33,20 @@ impl Scope {
             let Some(&space) = self.lives.get(&place.pid) else {
                 continue;
             };
-            let cpus = match place.cache {
-                Some(cache) => turn.snapshot.caches[cache].cpus.clone(),
-                None => CpuSet::new(),
+            let (cpus, to) = match place.cache {
+                Some(cache) => {
+                    self.placed.insert(place.pid);
+                    let cpus = turn.snapshot.caches[cache].cpus.clone();
+                    let to = format!("to the cache of CPUs {cpus}");
+                    (cpus, to)
+                }
+                None => {
+                    self.placed.remove(&place.pid);
+                    (CpuSet::new(), "back to all CPUs that it had".to_owned())
+                }
             };
-            match place.cache {
-                Some(_) => self.placed.insert(place.pid),
-                None => self.placed.remove(&place.pid),
-            };
-            let mut processes = turn.snapshot.processes.iter();
-            let process = processes.find(|process| process.pid == place.pid);
+            let process = turn.snapshot.process(place.pid);
             let name = process.map_or("", |process| &process.name);
-            let to = match place.cache {
-                Some(_) => format!("to the cache of CPUs {cpus}"),
-                None => "back to all CPUs that it had".to_owned(),
-            };
             turn.note(format!(
                 "{name} ({}) goes {to}: {}",
                 place.pid, place.because

@@ -50,13 +50,19 @@ impl WorkingSet {
     /// Adds a page with so many ones in its history.
     pub fn add(&mut self, ones: u32) {
         self.touched_pages += u64::from(ones > 0);
-        self.weighted_pages += match ones {
-            26.. => 1.0,
-            20..=25 => 0.75,
-            14..=19 => 0.5,
-            8..=13 => 0.25,
-            _ => 0.0,
-        };
+        self.weighted_pages += weight(ones);
+    }
+}
+
+/// The thesis's weight of a page in a working set (2.4), by the ones of its history of 32 bits.
+#[must_use]
+pub fn weight(ones: u32) -> f64 {
+    match ones {
+        26.. => 1.0,
+        20..=25 => 0.75,
+        14..=19 => 0.5,
+        8..=13 => 0.25,
+        _ => 0.0,
     }
 }
 

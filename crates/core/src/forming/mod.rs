@@ -51,7 +51,7 @@ mod visits;
 #[cfg(test)]
 mod tests;
 
-pub use history::WorkingSet;
+pub use history::{WorkingSet, weight};
 pub use region::{Kind, Program, Region};
 
 use crate::ids::SpaceId;

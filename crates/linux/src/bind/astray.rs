@@ -3,8 +3,8 @@
 
 use crate::counters::task;
 use crate::error::Result;
-use crate::proc::allowed;
 use crate::proc::numa_maps::{self, Mapping};
+use crate::proc::{self, allowed};
 use crate::root::Root;
 use crate::topology::Topology;
 use hither_core::bind::KernelPolicy;
@@ -87,11 +87,7 @@ pub fn places(topology: &Topology) -> Vec<Place> {
 pub fn binding(root: &Root, places: &[Place], pid: i32) -> Result<Binding> {
     let whole = root.parse(&format!("proc/{pid}/status"), allowed::parse)?;
     let mut cpus = whole.cpus;
-    for tid in root
-        .numbered(&format!("proc/{pid}/task"), "")?
-        .into_iter()
-        .take(MOST_THREADS)
-    {
+    for tid in proc::threads(root, pid)?.into_iter().take(MOST_THREADS) {
         let below = format!("proc/{pid}/task/{tid}/status");
         // A thread that ends meanwhile runs nowhere.
         let told = root.parse_if_any(&below, allowed::parse).ok().flatten();

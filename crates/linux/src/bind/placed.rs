@@ -3,7 +3,7 @@
 //! Each thread keeps to what it might use before, within the CPUs that are asked for; one that could use none of them is left
 //! alone. A thread that a placed one starts inherits its CPUs.
 
-use crate::proc::stat;
+use crate::proc::{self, stat};
 use crate::root::Root;
 use crate::sys;
 use hither_core::set::CpuSet;
@@ -59,7 +59,7 @@ impl Placed {
         let was_placed = !program.before.is_empty();
         for pass in 0..PASSES {
             let count = done.len();
-            let living = threads(&self.root, pid);
+            let living = proc::threads(&self.root, pid).unwrap_or_default();
             for &tid in &living {
                 if done.contains(&tid) {
                     continue;
@@ -107,7 +107,7 @@ impl Placed {
         if stat::read(&self.root, pid).is_none_or(|stat| stat.start_ticks != program.start_ticks) {
             return;
         }
-        for tid in threads(&self.root, pid) {
+        for tid in proc::threads(&self.root, pid).unwrap_or_default() {
             let had = program.before.get(&tid).or(program.before.get(&pid));
             if let Some(had) = had {
                 // It has ended, or its cpuset was changed meanwhile, to which the kernel has adapted it.
@@ -133,12 +133,6 @@ impl Drop for Placed {
     fn drop(&mut self) {
         self.release_all();
     }
-}
-
-fn threads(root: &Root, pid: i32) -> Vec<i32> {
-    let numbers = root.numbered(&format!("proc/{pid}/task"), "");
-    let numbers = numbers.unwrap_or_default().into_iter();
-    numbers.map(|tid| tid as i32).collect()
 }
 
 #[cfg(test)]

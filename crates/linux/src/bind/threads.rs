@@ -5,6 +5,7 @@
 //! where the one that made it may run, until a turn finds it.
 
 use super::board::Board;
+use crate::proc;
 use crate::root::Root;
 use crate::sys;
 use hither_core::ids::CpuId;
@@ -47,13 +48,7 @@ impl Keeper {
         let mut living = BTreeSet::new();
         for pid in pids {
             // None of a process that has just ended.
-            let threads = root.numbered(&format!("proc/{pid}/task"), "");
-            living.extend(
-                threads
-                    .unwrap_or_default()
-                    .into_iter()
-                    .map(|tid| tid as i32),
-            );
+            living.extend(proc::threads(root, pid).unwrap_or_default());
         }
         let seats = self.board.seats();
         // Those that sat before anybody looked who lives: whoever sits since then may live as well.

@@ -11,5 +11,6 @@ pub mod lru_gen;
 pub mod pressure;
 pub mod resctrl;
 pub mod task;
+pub mod threads;
 pub mod uncore;
 pub mod vmstat;

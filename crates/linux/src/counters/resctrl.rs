@@ -7,13 +7,10 @@
 
 use crate::error::{Fault, Result};
 use crate::parse::{Parsed, clip};
+use crate::resctrl::{FOLDER, NO_GROUPS, NONE, NOT_MOUNTED};
 use crate::root::Root;
 use hither_core::snapshot::Evidence;
 use std::collections::BTreeMap;
-
-const FOLDER: &str = "sys/fs/resctrl";
-/// Entries of a resctrl tree that are no control groups.
-const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
 /// Bytes that one last-level cache fetched since somebody began to count, or between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,16 +80,13 @@ pub fn local_share(change: &Bandwidth) -> Evidence<f64> {
 pub fn available(root: &Root) -> std::result::Result<(), (&'static str, &'static str)> {
     if !root.has(FOLDER) {
         return Err((
-            "this kernel or CPU has no resctrl",
+            NONE,
             "use a CPU with cache monitoring (Intel RDT, AMD QoS, Arm MPAM) and a kernel with \
              CONFIG_X86_CPU_RESCTRL",
         ));
     }
     if !root.has(&format!("{FOLDER}/info")) {
-        return Err((
-            "resctrl is not mounted",
-            "mount it (mount -t resctrl resctrl /sys/fs/resctrl)",
-        ));
+        return Err(NOT_MOUNTED);
     }
     let features = root.text_if_any(&format!("{FOLDER}/info/L3_MON/mon_features"));
     let features = features.ok().flatten().unwrap_or_default();

@@ -54,14 +54,9 @@ pub fn process(root: &Root, pid: i32) -> Option<Task> {
 /// The threads of a process by number, ascending; those that end meanwhile are left out.
 #[must_use]
 pub fn threads(root: &Root, pid: i32) -> Vec<(i32, Task)> {
-    let Ok(numbers) = root.numbered(&format!("proc/{pid}/task"), "") else {
-        return Vec::new();
-    };
-    let thread = |&tid: &u32| {
-        let task = read(root, pid, &format!("task/{tid}/stat"))?;
-        Some((tid as i32, task))
-    };
-    numbers.iter().filter_map(thread).collect()
+    let threads = proc::threads(root, pid).unwrap_or_default().into_iter();
+    let read = |tid| Some((tid, read(root, pid, &format!("task/{tid}/stat"))?));
+    threads.filter_map(read).collect()
 }
 
 fn read(root: &Root, pid: i32, file: &str) -> Option<Task> {

@@ -10,6 +10,7 @@
 use super::catalogue::{Catalogue, Served, Source};
 use super::refusal::{Asked, PLACE, refusal};
 use crate::error::{Error, Result};
+use crate::proc;
 use crate::root::Root;
 use crate::sys::{
     self, EventAttribute, EventScope, event_flag, open_event, read_count, switch_event,
@@ -117,7 +118,7 @@ impl Counters {
         pid: i32,
         roles: &[Role],
     ) -> Result<Self> {
-        let threads = root.numbered(&format!("proc/{pid}/task"), "")?;
+        let threads = proc::threads(root, pid)?;
         let served = wanted(catalogue, roles, Role::is_counted_by_core)?;
         let flags =
             event_flag::EXCLUDE_KERNEL | event_flag::EXCLUDE_HYPERVISOR | event_flag::INHERIT;
@@ -133,9 +134,6 @@ impl Counters {
             ));
         }
         for &thread in &threads {
-            let Ok(thread) = i32::try_from(thread) else {
-                continue;
-            };
             let opened = counters.open(&served, Whose::Thread(thread), flags);
             match opened {
                 Err((_, error)) if error.raw_os_error() == Some(libc::ESRCH) => {}

@@ -12,7 +12,6 @@ pub mod pagemap;
 pub mod schedstat;
 pub mod soft_dirty;
 pub mod stat;
-pub mod threads;
 pub mod tree;
 pub mod users;
 pub mod wish;
@@ -27,6 +26,15 @@ use std::io::{ErrorKind, Read};
 /// Room for most files of a process: the kernel does not tell their size, and `std::fs::read` would begin
 /// with 32 bytes.
 const ROOM_BYTES: usize = 16 << 10;
+
+/// The threads of a process, by number, ascending; none where it has just ended.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn threads(root: &Root, pid: i32) -> Result<Vec<i32>> {
+    let numbers = root.numbered(&format!("proc/{pid}/task"), "")?;
+    Ok(numbers.into_iter().map(|tid| tid as i32).collect())
+}
 
 /// A file of a process, whole, through its parser. A process may have more mappings than fit in a page, and
 /// names may be in any encoding: what is not UTF-8 is replaced.

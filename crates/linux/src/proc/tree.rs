@@ -599,7 +599,7 @@ impl Tree {
     fn children(&self, pid: i32) -> Result<Vec<i32>> {
         let mut children = Vec::new();
         let mut told = false;
-        for thread in self.root.numbered(&format!("proc/{pid}/task"), "")? {
+        for thread in super::threads(&self.root, pid)? {
             let path = self
                 .root
                 .path(&format!("proc/{pid}/task/{thread}/children"));

@@ -6,6 +6,7 @@
 
 use super::{PREFIX, Schemata, Tree};
 use crate::error::{Error, Result};
+use crate::proc;
 use crate::restore::Journal;
 use hither_core::set::CpuSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,7 +149,7 @@ impl OwnGroups {
         let mut refused = None;
         for _ in 0..MOST_LOOKS {
             let mut is_new = false;
-            for tid in threads(&self.tree, pid)? {
+            for tid in proc::threads(&self.tree.root, pid)? {
                 if moved.contains_key(&tid) {
                     continue;
                 }
@@ -303,7 +304,7 @@ impl OwnGroups {
     fn put_back(&self, pid: i32, moved: &BTreeMap<i32, Option<String>>) -> Result<()> {
         let names: BTreeSet<String> = self.tree.names()?.into_iter().collect();
         let first = moved.get(&pid).cloned().flatten();
-        for tid in threads(&self.tree, pid)? {
+        for tid in proc::threads(&self.tree.root, pid)? {
             let group = moved.get(&tid).unwrap_or(&first).as_deref();
             // Its group may be gone.
             let group = group.filter(|group| names.contains(*group));
@@ -382,12 +383,6 @@ impl Drop for OwnGroups {
         // Who wants to know calls `stop`.
         let _ = self.remove_all();
     }
-}
-
-/// Threads of a process; none where it has ended.
-fn threads(tree: &Tree, pid: i32) -> Result<Vec<i32>> {
-    let numbers = tree.root.numbered(&format!("proc/{pid}/task"), "")?;
-    Ok(numbers.into_iter().map(|tid| tid as i32).collect())
 }
 
 /// Can a group have this? The kernel would say no more than that it cannot.

@@ -38,9 +38,14 @@ pub const PREFIX: &str = "hither-";
 /// ```
 pub const LAB_CPUS: &str = "info/L3/cache_cpus";
 /// Entries of a tree that are no groups.
-const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
+pub(crate) const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 const CPUS: &str = "sys/devices/system/cpu";
-const MOUNT: &str = "mount it (mount -t resctrl resctrl /sys/fs/resctrl)";
+/// Why there is no tree, and what would help.
+pub(crate) const NOT_MOUNTED: (&str, &str) = (
+    "resctrl is not mounted",
+    "mount it (mount -t resctrl resctrl /sys/fs/resctrl)",
+);
+pub(crate) const NONE: &str = "this kernel or CPU has no resctrl";
 
 /// What memory bandwidth can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,9 +109,9 @@ impl Tree {
             return Self::open(root, folder);
         }
         let (reason, remedy) = match root.has(FOLDER) {
-            true => ("resctrl is not mounted", MOUNT),
+            true => NOT_MOUNTED,
             false => (
-                "this kernel or CPU has no resctrl",
+                NONE,
                 "use a CPU whose last-level cache can be divided (Intel CAT, AMD QoS) and a kernel with \
                  CONFIG_X86_CPU_RESCTRL",
             ),

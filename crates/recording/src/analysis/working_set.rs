@@ -8,6 +8,7 @@
 //! about alike, and is too low where many of them are hardly used.
 
 use super::data::Data;
+use hither_core::forming;
 use hither_core::metrics::total;
 use std::collections::HashMap;
 
@@ -144,18 +145,11 @@ fn of_regions(data: &Data) -> WorkingSet {
     }
 }
 
-/// The thesis's weights by the number of ones in a history of 32 bits: 26 and more whole, 20 to 25
-/// three quarters, 14 to 19 half, 8 to 13 a quarter. Other numbers of checks are scaled to 32.
+/// The thesis's weight of a region; other numbers of checks than 32 are scaled to that.
 fn weight(region: &crate::rows::Region) -> f64 {
     let checks = u64::from(region.check_count.max(1));
     let ones = (u64::from(region.access_count) * 32 + checks / 2) / checks;
-    match ones {
-        26.. => 1.0,
-        20..=25 => 0.75,
-        14..=19 => 0.5,
-        8..=13 => 0.25,
-        _ => 0.0,
-    }
+    forming::weight(u32::try_from(ones).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

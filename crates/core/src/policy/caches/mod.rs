@@ -94,6 +94,14 @@ impl Seen {
         }
     }
 
+    /// How much its speed counts.
+    fn weight(&self) -> f64 {
+        match self.is_preferred {
+            true => PREFERRED_WEIGHT,
+            false => 1.0,
+        }
+    }
+
     /// Does it ask its cache for much?
     fn asks(&self) -> bool {
         self.references as f64 / self.cpu_us.max(1) as f64 >= LEAST_REFERENCES
@@ -144,6 +152,11 @@ fn miss_ns(snapshot: &Snapshot) -> f64 {
     let rated = snapshot.nodes.iter().filter_map(|node| node.idle_ns);
     let nearest = rated.min_by(f64::total_cmp);
     nearest.map_or(UNRATED_MISS_NS, |idle_ns| (idle_ns - HIT_NS).max(HIT_NS))
+}
+
+/// May a program that stays on this cache run on each of so many?
+fn only(at: usize, count: usize) -> Vec<bool> {
+    (0..count).map(|cache| cache == at).collect()
 }
 
 /// Where the loop is.
@@ -219,7 +232,7 @@ impl Policy for Caches {
             false => Outlook::Learning,
         };
         self.window_us += snapshot.interval_us;
-        match self.phase.clone() {
+        match self.phase {
             Phase::Pausing { until_us } if context.now_us < until_us => {
                 self.restart();
                 proposal.outlook = Outlook::Done;
@@ -229,12 +242,7 @@ impl Policy for Caches {
                 self.restart();
             }
             _ if self.window_us < WINDOW_US => {}
-            Phase::Judging {
-                rates,
-                forecast,
-                before,
-                ..
-            } => self.judge(&rates, forecast, before, context.now_us, &mut proposal),
+            Phase::Judging { .. } => self.judge(context.now_us, &mut proposal),
             Phase::Learning | Phase::Pausing { .. } => {
                 self.phase = Phase::Learning;
                 self.propose(snapshot, context.now_us, &mut proposal);
@@ -247,12 +255,11 @@ impl Policy for Caches {
 impl Caches {
     /// Takes in an interval; says whether programs came or went.
     fn follow(&mut self, snapshot: &Snapshot, context: &Context<'_>) -> bool {
-        let lives = |pid: &Pid, space: Option<SpaceId>| {
-            let mut processes = snapshot.processes.iter();
-            processes.any(|process| process.pid == *pid && Some(process.space) == space)
-        };
         let count = self.seen.len();
-        self.seen.retain(|pid, seen| lives(pid, seen.space));
+        self.seen.retain(|&pid, seen| {
+            let process = snapshot.process(pid);
+            process.is_some_and(|process| Some(process.space) == seen.space)
+        });
         let mut has_changed = self.seen.len() != count;
         for process in &snapshot.processes {
             let seen = self.seen.entry(process.pid).or_insert_with(|| {
@@ -311,12 +318,12 @@ impl Caches {
         }
         let (pids, candidates) = self.candidates(snapshot, &caches);
         let found = search(&candidates, &caches);
-        let weighed = self.weighed(snapshot, &pids, &candidates);
         let moves: Vec<usize> = (0..pids.len())
             .filter(|&one| self.is_to_go(pids[one], &candidates[one], found.at[one], &caches))
             .collect();
         if found.gain < LEAST_GAIN || moves.is_empty() {
             if !std::mem::replace(&mut self.is_well, true) {
+                let weighed = self.weighed(snapshot, &pids, &candidates);
                 let note = format!("the programs are well on their caches: {weighed}");
                 proposal.notes.push(note);
             }
@@ -325,14 +332,13 @@ impl Caches {
             return;
         }
         self.is_well = false;
+        let weighed = self.weighed(snapshot, &pids, &candidates);
         proposal.notes.push(weighed);
-        let before: BTreeMap<Pid, Option<usize>> = (pids.iter())
-            .map(|pid| (*pid, self.placed.get(pid).copied()))
-            .collect();
         let rates = (self.seen.iter())
             .filter(|(_, seen)| seen.demand() >= LEAST_DEMAND)
             .map(|(&pid, seen)| (pid, seen.rate()))
             .collect();
+        let mut before = BTreeMap::new();
         for one in moves {
             let kib = candidates[one].program.lines * LINE_BYTES as f64 / 1024.0;
             proposal.places.push(ProposedPlace {
@@ -344,7 +350,8 @@ impl Caches {
                 )
                 .into(),
             });
-            self.placed.insert(pids[one], found.at[one]);
+            let place = self.placed.insert(pids[one], found.at[one]);
+            before.insert(pids[one], place);
         }
         self.phase = Phase::Judging {
             since_us: now_us,
@@ -365,8 +372,7 @@ impl Caches {
     /// What is known of the programs, for a person.
     fn weighed(&self, snapshot: &Snapshot, pids: &[Pid], candidates: &[Candidate]) -> String {
         let told = pids.iter().zip(candidates).map(|(pid, candidate)| {
-            let mut processes = snapshot.processes.iter();
-            let process = processes.find(|process| process.pid == *pid);
+            let process = snapshot.process(*pid);
             let seen = &self.seen[pid];
             let missed = seen.misses as f64 / seen.references.max(1) as f64;
             format!(
@@ -386,9 +392,8 @@ impl Caches {
     /// A program that asks its cache for much, of unknown size.
     fn unweighed<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a str> {
         let is_unknown = |seen: &Seen| seen.working_set_bytes.is_none() && seen.asks();
-        let (pid, _) = self.seen.iter().find(|(_, seen)| is_unknown(seen))?;
-        let mut processes = snapshot.processes.iter();
-        Some(&processes.find(|process| process.pid == *pid)?.name)
+        let (&pid, _) = self.seen.iter().find(|(_, seen)| is_unknown(seen))?;
+        Some(&snapshot.process(pid)?.name)
     }
 
     /// The programs that ask their caches most, and what is known of them; each that runs on more CPUs than a
@@ -416,16 +421,12 @@ impl Caches {
             };
             let may = match seen.may.len() == caches.len() {
                 true => seen.may.clone(),
-                false => (0..caches.len()).map(|cache| cache == at).collect(),
+                false => only(at, caches.len()),
             };
             pids.push(pid);
             candidates.push(Candidate {
                 program,
-                weight: if seen.is_preferred {
-                    PREFERRED_WEIGHT
-                } else {
-                    1.0
-                },
+                weight: seen.weight(),
                 at,
                 may,
             });
@@ -440,7 +441,7 @@ impl Caches {
                     program: part,
                     weight: 1.0 / caches.len() as f64,
                     at,
-                    may: (0..caches.len()).map(|cache| cache == at).collect(),
+                    may: only(at, caches.len()),
                 });
             }
         }
@@ -468,24 +469,22 @@ impl Caches {
     }
 
     /// Weighs what all programs got done before and after a change.
-    fn judge(
-        &mut self,
-        rates: &BTreeMap<Pid, f64>,
-        forecast: f64,
-        before: BTreeMap<Pid, Option<usize>>,
-        now_us: u64,
-        proposal: &mut Proposal,
-    ) {
+    fn judge(&mut self, now_us: u64, proposal: &mut Proposal) {
+        let Phase::Judging {
+            rates,
+            forecast,
+            before,
+            ..
+        } = std::mem::replace(&mut self.phase, Phase::Learning)
+        else {
+            return;
+        };
         let (mut sum, mut weights) = (0.0, 0.0);
-        for (pid, &rate) in rates {
+        for (pid, &rate) in &rates {
             let Some(seen) = self.seen.get(pid) else {
                 continue;
             };
-            let weight = if seen.is_preferred {
-                PREFERRED_WEIGHT
-            } else {
-                1.0
-            };
+            let weight = seen.weight();
             if rate > 0.0 && seen.rate() > 0.0 {
                 sum += weight * (seen.rate() / rate).ln();
                 weights += weight;

@@ -169,8 +169,8 @@ impl Hydm {
             .iter()
             .filter(|(_, p)| matches!(p.stand, Stand::Fast { .. }));
         let coming: u64 = coming.map(|(&pid, _)| self.places.held(pid).slow).sum();
-        let own = (snapshot.processes.iter())
-            .find(|process| process.pid == chosen)
+        let own = snapshot
+            .process(chosen)
             .and_then(|process| process.resident_pages.get())
             .unwrap_or(0);
         let new = own.saturating_sub(self.places.held(chosen).fast);
@@ -237,8 +237,8 @@ impl Policy for Hydm {
         self.is_listing = false;
         for (&pid, program) in &self.programs {
             let held = self.places.held(pid);
-            let resident = (snapshot.processes.iter())
-                .find(|process| process.pid == pid)
+            let resident = snapshot
+                .process(pid)
                 .and_then(|process| process.resident_pages.get());
             let known = held.fast + held.slow;
             match program.stand {

@@ -69,8 +69,7 @@ fn follow<T>(
     fresh: impl Fn(SpaceId) -> T,
     mut visit: impl FnMut(&mut T, &ProcessState, Work),
 ) {
-    let lives = |pid: &Pid| snapshot.processes.iter().any(|process| process.pid == *pid);
-    programs.retain(|pid, _| lives(pid));
+    programs.retain(|&pid, _| snapshot.process(pid).is_some());
     for process in &snapshot.processes {
         let Some(work) = process.work.get() else {
             continue;

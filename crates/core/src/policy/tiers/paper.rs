@@ -87,8 +87,7 @@ impl Paper {
             let longest = snapshot.interval_us;
             life.run_us += process.cpu_us.get().unwrap_or(longest).min(longest);
         }
-        let lives = |pid: &Pid| snapshot.processes.iter().any(|process| process.pid == *pid);
-        self.lives.retain(|pid, _| lives(pid));
+        self.lives.retain(|&pid, _| snapshot.process(pid).is_some());
         for_each_unit(snapshot, context, |unit| {
             let Some(life) = self.lives.get_mut(&unit.pid) else {
                 return;

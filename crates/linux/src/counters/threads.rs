@@ -3,27 +3,20 @@
 //! Two files of each thread: `schedstat` has the time for which it ran and the time for which it waited for a CPU
 //! (`Documentation/scheduler/sched-stats.rst`), `stat` the CPU on which it ran last (`proc_pid_stat(5)`, field 39).
 
+use super::task;
 use crate::root::Root;
 use crate::sys;
-use hither_core::ids::{CpuId, Pid, SpaceId};
-use hither_core::snapshot::{CacheState, Evidence, ProcessState, Snapshot, Threads};
+use hither_core::ids::{CpuId, SpaceId};
+use hither_core::snapshot::{CacheState, Evidence, Snapshot, Threads};
 use std::collections::BTreeMap;
 
-/// Field of the CPU in `stat`, of those after the name, the state being the first.
-const CPU_FIELD: usize = 36;
-
-/// What is remembered of a process.
-#[derive(Clone, Debug)]
-struct Known {
-    space: SpaceId,
-    /// Time for which its threads ran, and waited, so far, in ns, by thread.
-    times_ns: BTreeMap<i32, [u64; 2]>,
-}
+/// Time for which each thread ran, and waited, so far, in ns.
+type Times = BTreeMap<i32, [u64; 2]>;
 
 /// Follows the threads of watched processes.
 #[derive(Debug, Default)]
 pub struct ThreadTimes {
-    known: BTreeMap<Pid, Known>,
+    known: BTreeMap<SpaceId, Times>,
 }
 
 impl ThreadTimes {
@@ -32,11 +25,10 @@ impl ThreadTimes {
         let caches = &snapshot.caches;
         let mut known = BTreeMap::new();
         for process in &mut snapshot.processes {
-            let before = self.known.remove(&process.pid);
-            let before = before.filter(|known| known.space == process.space);
-            let (threads, now) = look(root, process, before, caches, snapshot.interval_us);
+            let before = self.known.remove(&process.space).unwrap_or_default();
+            let (threads, now) = look(root, process.pid.0, &before, caches, snapshot.interval_us);
             process.threads = threads;
-            known.insert(process.pid, now);
+            known.insert(process.space, now);
         }
         self.known = known;
     }
@@ -45,58 +37,43 @@ impl ThreadTimes {
 /// Looks at the threads of a process.
 fn look(
     root: &Root,
-    process: &ProcessState,
-    before: Option<Known>,
+    pid: i32,
+    before: &Times,
     caches: &[CacheState],
     interval_us: u64,
-) -> (Evidence<Threads>, Known) {
-    let pid = process.pid.0;
-    let mut times_ns = BTreeMap::new();
+) -> (Evidence<Threads>, Times) {
+    let mut times = Times::new();
     let mut by_cache = vec![0u64; caches.len()];
     let mut waiting_ns = 0;
-    let tids = root.numbered(&format!("proc/{pid}/task"), "");
-    for tid in tids.unwrap_or_default() {
-        let folder = format!("proc/{pid}/task/{tid}");
-        let times = root.text(&format!("{folder}/schedstat"));
-        let stat = root.text(&format!("{folder}/stat"));
-        let Some((now, cpu)) = times
-            .ok()
-            .and_then(|text| ran_and_waited(&text))
-            .zip(stat.ok().and_then(|text| cpu(&text)))
-        else {
+    for (tid, task) in task::threads(root, pid) {
+        let text = root.text(&format!("proc/{pid}/task/{tid}/schedstat"));
+        let Some(now) = text.ok().and_then(|text| ran_and_waited(&text)) else {
             continue;
         };
-        let tid = tid as i32;
-        let then = before.as_ref().and_then(|known| known.times_ns.get(&tid));
-        let then = then.copied().unwrap_or(now);
+        let then = before.get(&tid).copied().unwrap_or(now);
         let [ran, waited] = [0, 1].map(|at| u64::saturating_sub(now[at], then[at]));
         waiting_ns += waited;
-        let holds = |cache: &CacheState| cache.cpus.contains(cpu);
+        let holds = |cache: &CacheState| cache.cpus.contains(CpuId(task.last_cpu));
         if let Some(at) = caches.iter().position(holds) {
             by_cache[at] += (ran + waited).max(1);
         }
-        times_ns.insert(tid, now);
+        times.insert(tid, now);
     }
     let allowed = sys::allowed_cpus_of(pid).unwrap_or_default();
     let has = |cache: &CacheState| !cache.cpus.intersection(&allowed).is_empty();
-    let is_known = !times_ns.is_empty();
     let most = (0..by_cache.len()).max_by_key(|&at| (by_cache[at], std::cmp::Reverse(at)));
     let threads = Threads {
         waiting: waiting_ns as f64 / (interval_us.max(1) * 1000) as f64,
         cache: most.filter(|&at| by_cache[at] > 0),
         may: caches.iter().map(has).collect(),
     };
-    let told = match is_known {
-        true => Evidence::measured(threads, "/proc/PID/task/TID/schedstat and stat"),
-        false => Evidence::unknown(
+    let told = match times.is_empty() {
+        false => Evidence::measured(threads, "/proc/PID/task/TID/schedstat and stat"),
+        true => Evidence::unknown(
             "the kernel keeps no times of threads (CONFIG_SCHED_INFO), or the process has ended",
         ),
     };
-    let now = Known {
-        space: process.space,
-        times_ns,
-    };
-    (told, now)
+    (told, times)
 }
 
 /// Time for which a thread ran, and for which it waited, in ns.
@@ -107,31 +84,17 @@ fn ran_and_waited(text: &str) -> Option<[u64; 2]> {
     Some([ran, waited])
 }
 
-/// The CPU on which a thread ran last.
-fn cpu(text: &str) -> Option<CpuId> {
-    // The name stands in brackets and may hold anything.
-    let (_, fields) = text.rsplit_once(')')?;
-    fields
-        .split_ascii_whitespace()
-        .nth(CPU_FIELD)?
-        .parse()
-        .ok()
-        .map(CpuId)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hither_core::ids::Pid;
+    use hither_core::snapshot::ProcessState;
     use std::time::{Duration, Instant};
 
     #[test]
     fn lines_are_read() {
         assert_eq!(ran_and_waited("1200 34 5\n"), Some([1200, 34]));
         assert_eq!(ran_and_waited("1200\n"), None);
-        let mut line = "7 (a) b) R".to_owned();
-        (4..=52).for_each(|field| line += &format!(" {field}"));
-        assert_eq!(cpu(&line), Some(CpuId(39)));
-        assert_eq!(cpu("7 (a) R 1 2"), None);
     }
 
     #[test]
@@ -157,7 +120,7 @@ mod tests {
         let threads = snapshot.processes[0].threads.value().unwrap();
         assert!(threads.waiting >= 0.0, "{threads:?}");
         assert_eq!((threads.cache, &threads.may[..]), (Some(0), &[true][..]));
-        let ours = times.known[&pid].times_ns.values().map(|times| times[0]);
+        let ours = times.known[&SpaceId(1)].values().map(|times| times[0]);
         assert!(ours.sum::<u64>() > 10_000_000, "it ran");
     }
 }
