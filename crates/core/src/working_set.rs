@@ -14,8 +14,11 @@ const LEAST_PAIRS: u64 = 16;
 const LEAST_SAMPLES: u64 = 4000;
 /// Samples of a space that are kept at the most; later ones of a window are left out.
 const MOST_SAMPLES: u64 = 1 << 15;
-/// Length of a window in us. Two are kept: the one that fills, and the one before.
+/// Least length of a window in us. Two are kept: the one that fills, and the one before.
 const WINDOW_US: u64 = 500_000;
+/// Length at which a window ends that has too few pairs. It does not end sooner for want of them: of many short
+/// windows of a large set one has enough by chance, and tells too small a set.
+const LONGEST_US: u64 = 4_000_000;
 
 /// Lines that were used in a window.
 #[derive(Debug, Default)]
@@ -37,19 +40,26 @@ impl Window {
     }
 }
 
+/// An address space.
+#[derive(Debug, Default)]
+struct Space {
+    before: Window,
+    filling: Window,
+    since_us: u64,
+}
+
 /// Working sets of all address spaces, named as the caller likes.
 #[derive(Debug)]
 pub struct WorkingSets<K> {
-    /// The window before, and the one that fills.
-    windows: BTreeMap<K, [Window; 2]>,
-    turned_us: u64,
+    spaces: BTreeMap<K, Space>,
+    now_us: u64,
 }
 
 impl<K> Default for WorkingSets<K> {
     fn default() -> Self {
         Self {
-            windows: BTreeMap::new(),
-            turned_us: 0,
+            spaces: BTreeMap::new(),
+            now_us: 0,
         }
     }
 }
@@ -57,29 +67,38 @@ impl<K> Default for WorkingSets<K> {
 impl<K: Ord> WorkingSets<K> {
     /// Takes in a sample: the number of a line in its address space.
     pub fn take(&mut self, space: K, line: u64) {
-        self.windows.entry(space).or_default()[1].take(line);
+        let space = self.spaces.entry(space).or_insert_with(|| Space {
+            since_us: self.now_us,
+            ..Space::default()
+        });
+        space.filling.take(line);
     }
 
     /// Goes on in time; what is older than two windows is forgotten.
     pub fn turn(&mut self, now_us: u64) {
-        if now_us.saturating_sub(self.turned_us) < WINDOW_US {
-            return;
-        }
-        self.turned_us = now_us;
-        self.windows.retain(|_, windows| {
-            windows.swap(0, 1);
-            windows[1] = Window::default();
-            windows[0].samples > 0
+        self.now_us = now_us;
+        self.spaces.retain(|_, space| {
+            let age_us = now_us.saturating_sub(space.since_us);
+            let least_us = match space.filling.pairs >= LEAST_PAIRS {
+                true => WINDOW_US,
+                false => LONGEST_US,
+            };
+            if age_us >= least_us {
+                space.before = std::mem::take(&mut space.filling);
+                space.since_us = now_us;
+            }
+            space.before.samples + space.filling.samples > 0
         });
     }
 
     /// Lines of a working set; `None` where too little was sampled.
     #[must_use]
     pub fn lines(&self, space: &K) -> Option<u64> {
-        let windows = self.windows.get(space)?;
+        let space = self.spaces.get(space)?;
+        let windows = [&space.before, &space.filling];
         let squares = |window: &Window| window.samples * window.samples.saturating_sub(1);
         let pairs: u64 = windows.iter().map(|window| window.pairs).sum();
-        let all: u64 = windows.iter().map(squares).sum();
+        let all: u64 = windows.into_iter().map(squares).sum();
         let samples: u64 = windows.iter().map(|window| window.samples).sum();
         (pairs >= LEAST_PAIRS || samples >= LEAST_SAMPLES).then(|| all / 2 / pairs.max(1))
     }
@@ -133,9 +152,28 @@ mod tests {
         let mut sets = WorkingSets::default();
         (0..5000).for_each(|line| sets.take(1, line));
         assert!(sets.lines(&1).unwrap() > 10_000_000);
-        sets.turn(600_000);
+        sets.turn(4_000_000);
         assert!(sets.lines(&1).is_some(), "the window before counts");
-        sets.turn(1_200_000);
+        sets.turn(8_000_000);
         assert_eq!(sets.lines(&1), None);
+    }
+
+    #[test]
+    fn a_large_set_that_is_seldom_sampled_is_told_late_and_not_too_small() {
+        // 450 samples in each half second, of 6 MiB.
+        let lines = 98_304.0;
+        let mut ratios = Vec::new();
+        for seed in 0..40 {
+            let mut random = Random::new(seed);
+            let mut sets = WorkingSets::default();
+            let told = (1..=8).find_map(|half| {
+                (0..450).for_each(|_| sets.take(1, (random.unit() * lines) as u64));
+                sets.turn(half * 500_000);
+                sets.lines(&1)
+            });
+            ratios.push(told.expect("told within 4 s") as f64 / lines);
+        }
+        let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+        assert!((0.85..1.15).contains(&mean), "{mean}: {ratios:?}");
     }
 }

@@ -65,10 +65,12 @@ pub enum Outcome {
         /// Of its lines.
         checksum: u64,
     },
-    /// Latencies.
+    /// Latencies of the last half of the run.
     Served {
-        /// Of the last half of the run.
+        /// From when a request was due.
         latency: Latency,
+        /// From when it was begun: without what its timer, or the request before, was late.
+        service: Latency,
         /// Of its lines.
         checksum: u64,
     },
@@ -105,7 +107,11 @@ impl Outcome {
     fn words(&self) -> Vec<u64> {
         match self {
             Self::Walked { halves, checksum } => [&halves[..], &[*checksum]].concat(),
-            Self::Served { latency, checksum } => [&latency.words()[..], &[*checksum]].concat(),
+            Self::Served {
+                latency,
+                service,
+                checksum,
+            } => [&latency.words()[..], &service.words(), &[*checksum]].concat(),
         }
     }
 
@@ -118,10 +124,14 @@ impl Outcome {
                 checksum,
             }),
             Job::Walk(_) => None,
-            Job::Serve(_) => Some(Self::Served {
-                latency: Latency::from_words(words.try_into().ok()?),
-                checksum,
-            }),
+            Job::Serve(_) => {
+                let (latency, service) = words.split_first_chunk()?;
+                Some(Self::Served {
+                    latency: Latency::from_words(*latency),
+                    service: Latency::from_words(service.try_into().ok()?),
+                    checksum,
+                })
+            }
         }
     }
 }
@@ -261,15 +271,15 @@ fn prepare_and_work(
             halves: walk(&mut ring, work, start, task.halves()),
             checksum,
         },
-        Job::Serve(service) => Outcome::Served {
-            latency: serve(
-                &mut ring,
+        Job::Serve(service) => {
+            let end = start + task.seconds * 2 * HALF_NS;
+            let (latency, service) = serve(&mut ring, service, start, end);
+            Outcome::Served {
+                latency,
                 service,
-                start,
-                start + task.seconds * 2 * HALF_NS,
-            ),
-            checksum,
-        },
+                checksum,
+            }
+        }
     };
     if ring.checksum() != checksum {
         return Err("its lines are not as they were".to_owned());
@@ -299,9 +309,9 @@ fn walk(ring: &mut Ring, work: Work, start: u64, count: usize) -> Vec<u64> {
     }
 }
 
-/// Latencies of the requests that were due in the second half of the time.
-fn serve(ring: &mut Ring, service: Service, start: u64, end: u64) -> Latency {
-    let mut took = Vec::new();
+/// Latencies of the requests that were due in the second half of the time: from then, and from when they were begun.
+fn serve(ring: &mut Ring, service: Service, start: u64, end: u64) -> (Latency, Latency) {
+    let (mut took, mut served) = (Vec::new(), Vec::new());
     let middle = start + (end - start) / 2;
     let mut due = start;
     let mut late = 0;
@@ -317,12 +327,14 @@ fn serve(ring: &mut Ring, service: Service, start: u64, end: u64) -> Latency {
         } else {
             ring.walk(service.turns);
             if counts {
-                took.push(now_ns() - due);
+                let done = now_ns();
+                took.push(done - due);
+                served.push(done - now);
             }
         }
         due += service.every_ns;
     }
-    Latency::of(took, late)
+    (Latency::of(took, late), Latency::of(served, late))
 }
 
 fn sleep_until(due: u64) {
@@ -375,6 +387,7 @@ mod tests {
         assert_eq!(Outcome::from_words(&walked.words()[1..], &walk), None);
         let served = Outcome::Served {
             latency: Latency::of(vec![1, 2, 3], 4),
+            service: Latency::of(vec![1, 1, 2], 4),
             checksum: 9,
         };
         let service = Service {
@@ -408,18 +421,19 @@ mod tests {
             turns: 1,
             every_ns: 5_000_000,
         };
-        let latency = serve(&mut ring(), service, start, start + 40_000_000);
+        let (latency, served) = serve(&mut ring(), service, start, start + 40_000_000);
         assert_eq!(latency.count + latency.late, 4);
+        assert!(served.max <= latency.max && served.count == latency.count);
         // Begun 20 ms late: all of the last half wait for that.
         let start = now_ns() - 20_000_000;
-        let latency = serve(&mut ring(), service, start, start + 21_000_000);
+        let (latency, _) = serve(&mut ring(), service, start, start + 21_000_000);
         assert!(
             latency.count == 0 || latency.max >= 5_000_000,
             "{latency:?}"
         );
         // The end has passed: none is served.
         let start = now_ns() - 50_000_000;
-        let latency = serve(&mut ring(), service, start, start + 40_000_000);
+        let (latency, _) = serve(&mut ring(), service, start, start + 40_000_000);
         assert_eq!((latency.count, latency.late), (0, 4));
     }
 }

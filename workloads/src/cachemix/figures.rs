@@ -72,15 +72,23 @@ pub fn lines(mut report: Report, tasks: &[Task], outcomes: &[Outcome]) -> Report
                 report = report.line("program", line);
                 report = report.line("loads_per_second", format!("{index} {}", series.join(" ")));
             }
-            Outcome::Served { latency, checksum } => {
+            Outcome::Served {
+                latency,
+                service,
+                checksum,
+            } => {
                 let us = |ns: u64| ns as f64 / 1e3;
                 let line = format!(
-                    "{about} requests {} p50_us {:.1} p99_us {:.1} max_us {:.1} late {} checksum {checksum:#018x}",
+                    "{about} requests {} p50_us {:.1} p99_us {:.1} max_us {:.1} late {} service_p50_us {:.1} \
+                     service_p99_us {:.1} service_max_us {:.1} checksum {checksum:#018x}",
                     latency.count,
                     us(latency.p50),
                     us(latency.p99),
                     us(latency.max),
-                    latency.late
+                    latency.late,
+                    us(service.p50),
+                    us(service.p99),
+                    us(service.max),
                 );
                 report = report.line("server", line);
             }

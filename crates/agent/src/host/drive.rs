@@ -175,7 +175,9 @@ impl<'a, E: Execute> Session<'a, E> {
         let turn = self.agent.turn_with(now_us, meet);
         // Afterwards, so that processes that were just found are looked at.
         let is_resting = turn.next_us > self.interval_us;
-        let movers = self.seats.turn(now_us, is_resting, self.agent.observer());
+        let (watch, engine) = (self.agent.observer(), self.agent.engine());
+        let preferred = &engine.config().preferred;
+        let movers = self.seats.turn(now_us, is_resting, watch, preferred);
         self.agent.executor_mut().place(movers);
         self.account(now_us, &turn);
         turn.next_us

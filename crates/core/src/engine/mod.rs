@@ -358,6 +358,12 @@ impl Engine {
         self.scopes.iter().all(|entry| entry.scope.is_undone())
     }
 
+    /// As it was made.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
     /// The explanation log, oldest entry first; bounded by [`EngineConfig::log_entries`].
     #[must_use]
     pub fn log(&self) -> &Log {
