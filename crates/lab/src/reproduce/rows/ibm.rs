@@ -61,7 +61,8 @@ const FEWER: &str = "our program of that pattern makes fewer steps (docs/workloa
                      computes is not counted to be the original's: seconds are not compared, speed-ups are";
 const NSQUARED: &str =
     "there is no program with Water-nsquared's pattern (all pairs of many small objects)";
-const WEB: &str = "the benchmark, its server and its clients are not in the text; the figure's axis is lost";
+const WEB: &str =
+    "the benchmark, its server and its clients are not in the text; the figure's axis is lost";
 const GRANULARITY: &str = "a filter counts by powers of two from the machine file's line on (32 bytes on ibm-ccnuma); no experiment asks it for the ends";
 const EXTRA: &str = "the fields of our bodies are not grouped by how they are used: there is no second layout of barnes";
 const SMALL: &str = "differs from the original in how much it computes for each line (docs/workloads.md, operations per transaction)";
