@@ -155,7 +155,7 @@ impl Command {
         let is_planned = |experiment: &&Experiment| {
             served.contains(experiment.name)
                 && (named.is_empty() || named.contains(experiment.name))
-                && (self.again || kept::is_due(results, experiment.name, commit))
+                && (self.again || kept::is_due(results, experiment, commit))
                 && longest.is_none_or(|longest| experiment.minutes * 60.0 <= longest.as_secs_f64())
         };
         experiments::ALL.iter().filter(is_planned).collect()

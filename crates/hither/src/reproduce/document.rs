@@ -4,6 +4,7 @@ use super::show::{self, HEAD, MECHANISM_HEAD};
 use super::{Shown, perform};
 use crate::draw::{Alignment, Block, Page, Section};
 use hither_core::foreign::Foreign;
+use hither_lab::reproduce::kept;
 use hither_lab::reproduce::mechanisms;
 use hither_lab::reproduce::{Paper, experiments};
 use std::collections::BTreeSet;
@@ -89,7 +90,7 @@ fn runs(shown: &Shown) -> Section {
         .flat_map(|one| one.row.experiments())
         .collect();
     let row = |one: &experiments::Experiment| {
-        let kept = shown.results.get(one.name);
+        let kept = kept::of(&shown.results, one);
         let estimate = perform::minutes(Duration::from_secs_f64(one.minutes * 60.0));
         vec![
             one.name.to_owned(),

@@ -188,12 +188,7 @@ impl<'a> Performer<'a> {
             commit: self.commit.into(),
             date: kept::day(now.as_secs()),
             host_seconds: (start.elapsed().as_secs_f64() * 10.0).round() / 10.0,
-            // As it is declared: paths of this machine say nothing elsewhere.
-            command: experiment
-                .command
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" "),
+            command: experiment.line(),
             failure,
             values,
         })

@@ -6,6 +6,7 @@ use crate::print::{self, Table};
 use crate::terminal::Terminal;
 use hither_lab::reproduce::assess::{self, Assessed, Outcome};
 use hither_lab::reproduce::judge::{Distance, Figure, Tolerance, Verdict, number};
+use hither_lab::reproduce::kept;
 use hither_lab::reproduce::mechanisms::{self, Mechanism, State};
 use hither_lab::reproduce::{Experiment, Paper, Row, experiments, tables};
 use serde_json::{Value, json};
@@ -53,9 +54,10 @@ pub fn note(one: &Assessed) -> Option<String> {
             Verdict::Off(_) => Some("why is not known".to_owned()),
             Verdict::Ok | Verdict::Differs(_) | Verdict::Shown => None,
         },
-        Outcome::NotRun(names) => Some(format!(
-            "`hither reproduce --experiment {}`",
-            names.iter().copied().collect::<Vec<_>>().join(",")
+        Outcome::NotRun(_) => Some(format!(
+            "`hither reproduce {} {}`",
+            one.row.paper.name(),
+            one.row.table
         )),
         Outcome::Failed(why) => Some(why.clone()),
         Outcome::Beyond(why) | Outcome::NotBuilt(why) | Outcome::Input(why) => {
@@ -241,11 +243,11 @@ pub fn json(shown: &Shown) -> Value {
             json!({"name": name, "section": section, "state": state, "reason": reason})
         }).collect::<Vec<_>>(),
         "experiments": experiments.map(|one| {
-            let kept = shown.results.get(one.name);
+            let kept = kept::of(&shown.results, one);
             json!({
                 "name": one.name,
                 "what": one.what,
-                "command": one.command.split_whitespace().collect::<Vec<_>>().join(" "),
+                "command": one.line(),
                 "estimated_seconds": one.minutes * 60.0,
                 "commit": kept.map(|kept| &kept.commit),
                 "date": kept.map(|kept| &kept.date),

@@ -1,8 +1,9 @@
 //! Rows beside what is kept: each with a verdict, or with the reason why there is none. Pure.
 
+use super::experiments;
 use super::formula::{self, Missing};
 use super::judge::{self, Verdict};
-use super::kept::Results;
+use super::kept::{self, Results};
 use super::rows::{Ours, Row};
 use std::collections::BTreeSet;
 
@@ -106,16 +107,15 @@ pub fn assess(rows: Vec<Row>, results: &Results) -> Vec<Assessed> {
 }
 
 fn measured(row: &Row, text: &str, results: &Results, declared: &formula::Values) -> Outcome {
+    let of =
+        |name: &str| experiments::find(name).and_then(|experiment| kept::of(results, experiment));
     let experiments = row.experiments();
-    let missing: BTreeSet<&str> = experiments
-        .iter()
-        .copied()
-        .filter(|name| !results.contains_key(*name))
-        .collect();
+    let missing = |name: &&&str| of(name).is_none();
+    let missing: BTreeSet<&str> = experiments.iter().filter(missing).copied().collect();
     if !missing.is_empty() {
         return Outcome::NotRun(missing);
     }
-    let kept = || experiments.iter().filter_map(|name| results.get(*name));
+    let kept = || experiments.iter().filter_map(|name| of(name));
     if let Some(failed) = kept().find(|kept| kept.failure.is_some()) {
         let why = failed.failure.as_deref().unwrap_or_default();
         return Outcome::Failed(format!("{}: {why}", failed.experiment));
@@ -152,7 +152,7 @@ pub fn counts(rows: &[Assessed]) -> Vec<(&'static str, usize)> {
 #[cfg(test)]
 mod tests {
     use super::super::kept::{Kept, SCHEMA};
-    use super::super::{Paper, experiments, rows};
+    use super::super::{Paper, rows};
     use super::*;
 
     fn kept(experiment: &str, failure: Option<&str>, values: &[(&str, f64)]) -> (String, Kept) {
@@ -165,7 +165,7 @@ mod tests {
             commit: "c0ffee".into(),
             date: "2026-11-28".into(),
             host_seconds: 1.0,
-            command: String::new(),
+            command: experiments::find(experiment).unwrap().line(),
             failure: failure.map(str::to_owned),
             values: values.collect(),
         };
@@ -182,30 +182,30 @@ mod tests {
 
     #[test]
     fn a_row_is_judged_by_what_is_kept() {
-        let id = "regions/table-7/m2-latency";
+        let id = "carrefour/latency/a-remote-access-beside-a-local-one-longer-by";
         let none = of(&Results::new(), id);
-        assert_eq!(none.told(), "not run: regions-throttle-m2");
+        assert_eq!(none.told(), "not run: carrefour-latency");
         let values = [
             ("node0.ns_per_access", 100.0),
             ("node1.ns_per_access", 520.0),
         ];
-        let results = Results::from([kept("regions-throttle-m2", None, &values)]);
+        let results = Results::from([kept("carrefour-latency", None, &values)]);
         let Outcome::Judged { ours, commits, .. } = of(&results, id) else {
             panic!("it is there")
         };
-        assert_eq!((ours, commits.len()), (5.2, 1));
-        let results = Results::from([kept("regions-throttle-m2", Some("no QEMU"), &[])]);
+        assert_eq!((ours.round(), commits.len()), (420.0, 1));
+        let results = Results::from([kept("carrefour-latency", Some("no QEMU"), &[])]);
         assert_eq!(
             of(&results, id).told(),
-            "failed: regions-throttle-m2: no QEMU"
+            "failed: carrefour-latency: no QEMU"
         );
-        let results = Results::from([kept("regions-throttle-m2", None, &values[..1])]);
+        let results = Results::from([kept("carrefour-latency", None, &values[..1])]);
         assert_eq!(
             of(&results, id).told(),
-            "failed: its result has no regions-throttle-m2/node1.ns_per_access"
+            "failed: its result has no carrefour-latency/node1.ns_per_access"
         );
         let nothing = [("node0.ns_per_access", 0.0), ("node1.ns_per_access", 520.0)];
-        let results = Results::from([kept("regions-throttle-m2", None, &nothing)]);
+        let results = Results::from([kept("carrefour-latency", None, &nothing)]);
         assert!(of(&results, id).told().contains("no number"));
     }
 

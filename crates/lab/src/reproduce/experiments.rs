@@ -29,6 +29,15 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
 }
 
 impl Experiment {
+    /// The command on one line, as it is declared: paths of this machine say nothing elsewhere.
+    #[must_use]
+    pub fn line(&self) -> String {
+        self.command
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
     /// The command's words.
     #[must_use]
     pub fn words(&self, programs: &str, scripts: &str) -> Vec<String> {
@@ -78,16 +87,18 @@ macro_rules! mix {
     };
 }
 
-/// Latency and bandwidth of both memories of a machine file.
+/// Latency and bandwidth of both memories of a machine file, from the first socket's CPUs.
 macro_rules! throttle {
-    ($machine:literal) => {
+    ($machine:literal, $cpus:literal) => {
         concat!(
             "{programs}/hither lab run --machine ",
             $machine,
-            " --cpus 6 --timeout 10m --file {programs}/memlat --file {programs}/stream -- \
+            " --cpus ",
+            $cpus,
+            " --timeout 10m --file {programs}/memlat --file {programs}/stream -- \
              sh -c 'for node in 0 1; do echo == node$node; \
              {programs}/memlat --mb 64 --accesses 1000000 --node $node --cpu 0; \
-             {programs}/stream read --mb 16 --iterations 3 --node $node; done'"
+             {programs}/stream read --mb 16 --iterations 3 --cpus 0-5 --node $node; done'"
         )
     };
 }
@@ -321,18 +332,25 @@ pub const ALL: &[Experiment] = &[
         mix!("5"),
     ),
     of(
+        "regions-throttle-m0",
+        1.0,
+        Reads::Lines,
+        "latency and bandwidth of both sockets' memory, not throttled",
+        throttle!("westmere", "12"),
+    ),
+    of(
         "regions-throttle-m1",
         1.0,
         Reads::Lines,
         "latency and bandwidth of fast and slow memory, 2.5 times as slow",
-        throttle!("westmere-m1"),
+        throttle!("westmere-m1", "6"),
     ),
     of(
         "regions-throttle-m2",
         1.0,
         Reads::Lines,
         "latency and bandwidth of fast and slow memory, 5.2 times as slow",
-        throttle!("westmere-m2"),
+        throttle!("westmere-m2", "6"),
     ),
     of(
         "regions-memlat",

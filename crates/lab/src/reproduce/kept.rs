@@ -3,6 +3,7 @@
 //! A file of these grows at its end; the last line of an experiment counts. So a run that is broken off loses at
 //! most the experiment that was under way.
 
+use super::Experiment;
 use super::formula::Values;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,11 +59,17 @@ pub fn parse(text: &str) -> Result<Results, String> {
     Ok(results)
 }
 
+/// The result of an experiment; none where its command was another then.
+#[must_use]
+pub fn of<'a>(results: &'a Results, experiment: &Experiment) -> Option<&'a Kept> {
+    let kept = results.get(experiment.name)?;
+    (kept.command == experiment.line()).then_some(kept)
+}
+
 /// Has the experiment to be run? Not where this commit has a result of it.
 #[must_use]
-pub fn is_due(results: &Results, experiment: &str, commit: &str) -> bool {
-    let kept = results.get(experiment);
-    kept.is_none_or(|kept| kept.commit != commit || kept.failure.is_some())
+pub fn is_due(results: &Results, experiment: &Experiment, commit: &str) -> bool {
+    of(results, experiment).is_none_or(|kept| kept.commit != commit || kept.failure.is_some())
 }
 
 /// The day of a time since 1970 in seconds, UTC, as 2026-11-28.
@@ -86,6 +93,7 @@ pub fn day(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::experiments;
     use super::*;
 
     fn kept(experiment: &str, commit: &str, failure: Option<&str>) -> Kept {
@@ -114,14 +122,30 @@ mod tests {
             .collect();
         let results = parse(&text).unwrap();
         assert_eq!((results.len(), results["x"].commit.as_str()), (2, "new"));
-        assert!(!is_due(&results, "x", "new"));
-        assert!(is_due(&results, "y", "new") && is_due(&results, "z", "new"));
     }
 
     #[test]
-    fn a_failure_is_tried_again() {
-        let results = Results::from([("x".into(), kept("x", "new", Some("no QEMU")))]);
-        assert!(is_due(&results, "x", "new"));
+    fn what_failed_or_was_another_command_or_commit_is_run() {
+        let one = &experiments::ALL[0];
+        let of = |kept: Kept| {
+            Results::from([(
+                one.name.to_owned(),
+                Kept {
+                    command: one.line(),
+                    ..kept
+                },
+            )])
+        };
+        assert!(!is_due(&of(kept(one.name, "new", None)), one, "new"));
+        assert!(is_due(&of(kept(one.name, "old", None)), one, "new"));
+        assert!(is_due(
+            &of(kept(one.name, "new", Some("no QEMU"))),
+            one,
+            "new"
+        ));
+        assert!(is_due(&Results::new(), one, "new"));
+        let other = Results::from([(one.name.to_owned(), kept(one.name, "new", None))]);
+        assert!(is_due(&other, one, "new") && super::of(&other, one).is_none());
     }
 
     #[test]
