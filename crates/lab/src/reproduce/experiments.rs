@@ -126,7 +126,7 @@ pub const ALL: &[Experiment] = &[
         1.0,
         Reads::Lines,
         "dependent loads here and on the next node, one thread",
-        "{programs}/hither lab run --machine opteron8385 --cpus 4 --timeout 5m --file {programs}/memlat -- \
+        "{programs}/hither lab run --machine opteron8385 --cpus 16 --timeout 5m --file {programs}/memlat -- \
          sh -c 'for node in 0 1; do echo == node$node; {programs}/memlat --mb 32 --accesses 1000000 --node $node --cpu 0; done'",
     ),
     of(
@@ -134,7 +134,7 @@ pub const ALL: &[Experiment] = &[
         3.0,
         Reads::Lines,
         "one thread, all memory on its node or on another one",
-        "{programs}/hither lab run --machine opteron8385 --cpus 4 --timeout 10m --file {programs}/cluster \
+        "{programs}/hither lab run --machine opteron8385 --cpus 16 --timeout 10m --file {programs}/cluster \
          --file {programs}/cg --file {programs}/kvstore --file {programs}/gups -- sh -c 'for memory in local remote; do \
          bound=\"/hither/hither run --on cpus:0 --memory $memory --\"; \
          echo == cluster $memory; $bound {programs}/cluster shared --threads 1 --mb 32 --rounds 8; \

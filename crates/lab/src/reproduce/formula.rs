@@ -4,6 +4,7 @@
 //! `* /` bind more than `+ - max min`; otherwise from left to right. A name that begins with [`DECLARED`] is a
 //! constant of the program itself, so that a paper's setting is compared with what is in force.
 
+use hither_core::engine::EngineConfig;
 use hither_core::opium;
 use hither_core::policy::carrefour;
 use hither_core::policy::programs::hydm;
@@ -29,7 +30,11 @@ pub enum Missing {
 #[must_use]
 pub fn declared() -> Values {
     let carrefour = carrefour::Config::default();
+    let engine = EngineConfig::default();
     let values = [
+        ("engine.success_local_ratio", engine.success_local_ratio),
+        ("engine.success_imbalance", engine.success_imbalance),
+        ("engine.harm_local_ratio", engine.harm_local_ratio),
         (
             "carrefour.accesses_per_us_per_cpu",
             carrefour.min_accesses_per_us_per_cpu,
