@@ -219,7 +219,9 @@ fn is_interrupted(code: i32) -> bool {
 fn reason(err: &str) -> String {
     let lines = || err.lines().filter(|line| !line.trim().is_empty());
     let told = lines().rfind(|line| line.starts_with("hither: "));
-    let line = told.or_else(|| lines().last()).unwrap_or("it said nothing");
+    let line = told
+        .or_else(|| lines().next_back())
+        .unwrap_or("it said nothing");
     let line: String = line.chars().take(MOST_REASON).collect();
     line.trim_start_matches("hither: ").to_owned()
 }

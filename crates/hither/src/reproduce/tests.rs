@@ -33,7 +33,8 @@ fn inner(script: &str) -> Vec<Vec<String>> {
         ("$memory", "local"),
         ("$kernel", "read"),
         ("$program", "ocean"),
-        ("$cpus", "0,4,8,12"),
+        ("$1", "0,4,8,12"),
+        ("$2", "0-3"),
         ("$node", "0"),
     ];
     let filled = values

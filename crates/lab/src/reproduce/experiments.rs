@@ -164,7 +164,7 @@ pub const ALL: &[Experiment] = &[
         Reads::Compare,
         "Streamcluster's pattern under the policy carrefour, with time to act",
         "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
-         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/cluster shared --rounds 110",
+         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/cluster shared --rounds 48",
     ),
     of(
         "carrefour-facerec",
@@ -188,7 +188,7 @@ pub const ALL: &[Experiment] = &[
         Reads::Compare,
         "CG, whose locality is good, under the policy carrefour",
         "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
-         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/cg --products 1040",
+         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/cg --products 200",
     ),
     of(
         "carrefour-mg",
@@ -255,13 +255,13 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "ibm-contention",
-        2.0,
+        4.0,
         Reads::Lines,
         "four threads on one, two and four nodes, arrays in blocks",
         "{programs}/hither lab run --machine ibm-ccnuma --cpus 16 --timeout 10m --file {programs}/ocean \
          --file {programs}/fft3d --file {programs}/libhither_preload.so --env HITHER_PRELOAD={programs}/libhither_preload.so -- \
-         sh -c 'for program in fft3d ocean; do for cpus in 0-3 0-1,4-5 0,4,8,12; do echo == $program $cpus; \
-         /hither/hither run --on cpus:$cpus --memory float --place \"size>=4K: blocks\" -- {programs}/$program --threads 4; done; done'",
+         sh -c 'for program in fft3d ocean; do set -- 0-3 0 0-1,4-5 0-1 0,4,8,12 0-3; while [ $# -gt 0 ]; do echo == $program $1; \
+         /hither/hither run --on \"cpus:$1 + mem:$2\" --place \"size>=4K: blocks\" -- {programs}/$program --threads 4; shift 2; done; done'",
     ),
     of(
         "memif-small",

@@ -57,7 +57,10 @@ const COLUMNS_2: [(&str, &str); 6] = [
 
 /// Table 3: packets for each memory transaction, MFLOP a second, MFLOP for 10^6 memory transactions and for 10^6
 /// packets.
-#[expect(clippy::approx_constant, reason = "a paper's 6.28 that is not a circle's")]
+#[expect(
+    clippy::approx_constant,
+    reason = "a paper's 6.28 that is not a circle's"
+)]
 const TABLE_3: [(&str, [f64; 4]); 13] = [
     ("3DFFT orig", [1.97, 9.01, 1.07, 0.54]),
     ("3DFFT reorg", [0.36, 20.65, 1.16, 3.21]),
