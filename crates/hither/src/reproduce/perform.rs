@@ -215,14 +215,17 @@ fn is_interrupted(code: i32) -> bool {
     [130, 143].contains(&code)
 }
 
-/// The last line that is an error's own, else the last.
+/// The last line that hither itself said, else the last but the laboratory's own, else the last.
 fn reason(err: &str) -> String {
     let lines = || err.lines().filter(|line| !line.trim().is_empty());
     let told = lines().rfind(|line| line.starts_with("hither: "));
-    let line = told
-        .or_else(|| lines().next_back())
-        .unwrap_or("it said nothing");
-    let line: String = line.chars().take(MOST_REASON).collect();
+    let other = || lines().rfind(|line| !line.starts_with("lab: "));
+    let line = told.or_else(other).or_else(|| lines().next_back());
+    let line: String = line
+        .unwrap_or("it said nothing")
+        .chars()
+        .take(MOST_REASON)
+        .collect();
     line.trim_start_matches("hither: ").to_owned()
 }
 
@@ -243,6 +246,11 @@ mod tests {
     fn the_reason_is_what_hither_said() {
         assert_eq!(reason("hither: no QEMU\nlab: later\n"), "no QEMU");
         assert_eq!(reason("a\nb\n\n"), "b");
+        assert_eq!(
+            reason("stream: no CPU\nlab: 0.9 s in the guest\n"),
+            "stream: no CPU"
+        );
+        assert_eq!(reason("lab: booting\n"), "lab: booting");
         assert_eq!(reason(""), "it said nothing");
         assert_eq!(reason(&"é".repeat(900)).chars().count(), MOST_REASON);
     }

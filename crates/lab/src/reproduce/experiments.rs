@@ -98,7 +98,7 @@ macro_rules! throttle {
             " --timeout 10m --file {programs}/memlat --file {programs}/stream -- \
              sh -c 'for node in 0 1; do echo == node$node; \
              {programs}/memlat --mb 64 --accesses 1000000 --node $node --cpu 0; \
-             {programs}/stream read --mb 16 --iterations 3 --cpus 0-5 --node $node; done'"
+             {programs}/stream read --mb 16 --iterations 3 --cpus 0,1,2,3,4,5 --node $node; done'"
         )
     };
 }
