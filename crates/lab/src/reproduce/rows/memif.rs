@@ -90,7 +90,7 @@ pub fn add(rows: &mut Rows) {
         rows.near(format!("{name}, gain"), 100.0 * (memif / linux - 1.0), "%")
             .measured(format!("100 * ( memif-streams/{kernel}.speed-up - 1 )"))
             .why(match kernel {
-                "pgain" => "on machines/spr-cxl-8.toml pgain is bound by its computing, so that the runtime takes the plain loop; why it gains \
+                "pgain" => "on machines/spr-cxl-8.toml the runtime tries it and takes the plain loop, as copies made it slower (docs/streaming.md); why pgain gains \
                             nothing is not shown yet",
                 _ => "on machines/spr-cxl-8.toml, whose memories differ by another factor than Keystone II's 24.0 and 6.2 GB/s",
             });
