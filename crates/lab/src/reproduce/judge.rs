@@ -9,6 +9,9 @@ use std::fmt;
 /// Room for what computing in binary loses, as a share.
 const ROUNDING: f64 = 1e-9;
 
+/// Letters of a figure that a paper prints, its point included.
+const MOST_DIGITS: usize = 7;
+
 /// What the paper says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Figure {
@@ -125,10 +128,10 @@ impl fmt::Display for Verdict {
 impl fmt::Display for Figure {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Near(value) => write!(to, "{}", number(value)),
-            Self::Between(least, most) => write!(to, "{} to {}", number(least), number(most)),
-            Self::AtMost(most) => write!(to, "at most {}", number(most)),
-            Self::AtLeast(least) => write!(to, "at least {}", number(least)),
+            Self::Near(value) => write!(to, "{}", printed(value)),
+            Self::Between(least, most) => write!(to, "{} to {}", printed(least), printed(most)),
+            Self::AtMost(most) => write!(to, "at most {}", printed(most)),
+            Self::AtLeast(least) => write!(to, "at least {}", printed(least)),
             Self::Unprinted => write!(to, "–"),
         }
     }
@@ -144,6 +147,14 @@ impl fmt::Display for Tolerance {
     }
 }
 
+/// A paper's figure with all its digits; what was computed from several as ours are.
+fn printed(value: f64) -> String {
+    match value.to_string() {
+        text if text.len() <= MOST_DIGITS => text,
+        _ => number(value),
+    }
+}
+
 /// With three digits at least, without zeros behind them.
 #[must_use]
 pub fn number(value: f64) -> String {
@@ -152,11 +163,6 @@ pub fn number(value: f64) -> String {
         size if size >= 10.0 => 1,
         size if size >= 1.0 => 2,
         _ => 3,
-    };
-    // A paper's 2384.1 keeps its place behind the point.
-    let digits = match value.abs() >= 100.0 && value.abs() < 1e5 && (value * 10.0).fract() == 0.0 {
-        true => 1,
-        false => digits,
     };
     let text = format!("{value:.digits$}");
     let text = match text.contains('.') {
@@ -240,9 +246,21 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits_and_no_empty_ones() {
+    fn a_papers_figure_keeps_its_digits() {
         for (value, text) in [
             (2384.1, "2384.1"),
+            (16.85, "16.85"),
+            (219_836.0, "219836"),
+            (1.0 / 3.0, "0.333"),
+        ] {
+            assert_eq!(Figure::Near(value).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn numbers_have_three_digits_and_no_empty_ones() {
+        for (value, text) in [
+            (2384.1, "2384"),
             (476.0, "476"),
             (16.85, "16.9"),
             (0.29, "0.29"),
