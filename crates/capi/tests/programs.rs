@@ -3,13 +3,17 @@
 use crate::common::{compile, compile_by, compiler, home, installed, run};
 use std::process::Command;
 
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 7] = [
     ("figure2", "10 of 10 regions moved"),
     ("replicate", "replication done by copy: 512 pages moved"),
     ("event_loop", "64 of 64 copies"),
     ("replicated", "4 of 4 threads saw whole epochs in order"),
     ("regions", "128000 of 128000 keys counted"),
     ("place", "1024 of 1024 pages are in memory, 0 astray"),
+    (
+        "rsets",
+        "every thread and every page is where it was promised",
+    ),
 ];
 
 fn source(name: &str) -> String {

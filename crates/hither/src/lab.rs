@@ -145,7 +145,7 @@ struct CompareArguments {
 
 /// A limit of host time, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TimeLimit(Option<Duration>);
+pub struct TimeLimit(pub Option<Duration>);
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Thp {
@@ -391,7 +391,7 @@ fn write_json(path: &Path, document: serde_json::Value) -> anyhow::Result<()> {
 }
 
 /// `90`, `90s`, `20m`, `2h`; `0` is no limit.
-fn parse_time(text: &str) -> Result<TimeLimit, String> {
+pub fn parse_time(text: &str) -> Result<TimeLimit, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 's')) => (&text[..at], 1),
         Some((at, 'm')) => (&text[..at], 60),

@@ -21,6 +21,7 @@ mod print;
 mod probe;
 mod record;
 mod report;
+mod reproduce;
 mod roofline;
 mod run;
 mod sites;
@@ -90,6 +91,7 @@ enum Command {
     OptOut(ask::OptOut),
     /// Run programs on an emulated NUMA machine
     Lab(lab::Command),
+    Reproduce(reproduce::Command),
     Generate(generate::Command),
 }
 
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
         Command::Undo(command) => command.run(ask::Verb::Undo),
         Command::OptOut(command) => command.run(),
         Command::Lab(command) => command.run(),
+        Command::Reproduce(command) => command.run(),
         Command::Generate(command) => command.run(),
     };
     match done {

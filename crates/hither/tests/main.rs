@@ -19,6 +19,7 @@ mod preloaded;
 mod private;
 mod record;
 mod recordings;
+mod reproduce;
 mod restricted;
 mod sets;
 mod terminals;

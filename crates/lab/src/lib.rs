@@ -21,6 +21,7 @@ pub mod policies;
 pub mod protocol;
 pub mod qemu;
 pub mod report;
+pub mod reproduce;
 pub mod session;
 pub mod viewer;
 mod vmlinux;

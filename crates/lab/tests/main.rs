@@ -21,6 +21,7 @@ mod probe;
 mod programs;
 mod quickstart;
 mod record;
+mod rsets;
 mod tiers;
 mod weights;
 mod written;

@@ -29,9 +29,9 @@ use std::collections::{BTreeMap, VecDeque};
 pub const NAME: &str = "hydm";
 
 /// Windows of a history (table II: 5, 10).
-const WINDOWS: usize = 5;
+pub const WINDOWS: usize = 5;
 /// Share of the fast memory that may be in use (table II).
-const THRESHOLD: f64 = 0.9;
+pub const THRESHOLD: f64 = 0.9;
 /// A program that does fewer operations a us, a thousand a second, computes nothing: what is counted of it is its own
 /// looks at the clock, now in this window and now in that.
 const LEAST_FLOPS_PER_US: f64 = 1e-3;

@@ -29,15 +29,15 @@ use std::collections::{BTreeMap, VecDeque};
 pub const NAME: &str = "tiers-paper";
 
 /// Time that an address space runs between two looks, and between two scans of the list, in us.
-const LOOK_US: u64 = 100_000;
+pub const LOOK_US: u64 = 100_000;
 /// Bits from which a page is hot.
-const HOT_BITS: u32 = 22;
+pub const HOT_BITS: u32 = 22;
 /// Entries of a scan (`MAX_SCAN`).
-const MAX_SCAN: usize = 512;
+pub const MAX_SCAN: usize = 512;
 /// Windows that are made up for at once, where steps come late.
 const MOST_WINDOWS: u64 = 10;
 /// Time without an access from which a page is inactive, in us (`TIME_WINDOW`).
-const WINDOW_US: u64 = 3_000_000;
+pub const WINDOW_US: u64 = 3_000_000;
 
 /// What is remembered of a page.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,127 @@
+//! memif. Its machine has no file yet: what is a ratio is measured on another one, which is named; what is absolute is not.
+
+use super::Rows;
+use crate::reproduce::Paper::Memif;
+
+const MACHINE: &str =
+    "machines/keystone2.toml does not exist yet, and the figure is that machine's own";
+const ENGINE: &str = "there is no copy engine: the paper's figure is what a DMA engine saves; here worker threads copy \
+                      (docs/mover.md, what bounds a move)";
+const OTHER: &str = "on machines/skylake8160.toml, by threads that copy instead of a DMA engine (docs/mover.md, what bounds a move)";
+
+pub fn add(rows: &mut Rows) {
+    rows.table(Memif, "linux", "2.2, page migration for NUMA");
+    for (name, figure, unit) in [
+        ("1500 pages of 4 KB by one mbind, Keystone II", 0.30, "GB/s"),
+        ("a page", 15.0, "us"),
+        ("of which copying", 4.0, "us"),
+    ] {
+        rows.near(name, figure, unit).not_built(MACHINE);
+    }
+    for (name, figure) in [
+        ("1500 pages of 4 KB by one mbind, Xeon E5-4650", 0.66),
+        ("a million pages by one call, Xeon E5-4650", 1.41),
+    ] {
+        rows.near(name, figure, "GB/s")
+            .beyond("there is no file of that machine, and the text tells neither its memory nor its kernel");
+    }
+
+    rows.table(
+        Memif,
+        "cpu",
+        "6.3 and figure 6, as the abstract sums them up",
+    );
+    rows.at_least("CPU use less than Linux's, 4 KB pages, up to", 15.0, "%")
+        .measured(format!(
+            "100 * ( 1 - {} / {} )",
+            best("small", "cpu_ns_per_kb", "service,_recycling"),
+            best("small", "cpu_ns_per_kb", "move_pages")
+        ))
+        .why(OTHER);
+    rows.at_least(
+        "CPU use beside Linux's, 2 MB pages, up to",
+        38.0,
+        "times less",
+    )
+    .measured(
+        "memif-huge/huge.2097152.both_ways.move_pages.cpu_ns_per_kb / \
+             memif-huge/huge.2097152.both_ways.service,_recycling.cpu_ns_per_kb",
+    )
+    .why(ENGINE);
+
+    rows.table(
+        Memif,
+        "latency",
+        "6.4 and figure 7: eight requests of sixteen 4 KB pages",
+    );
+    rows.at_least("mean latency less than by one call with all eight, up to", 63.0, "%")
+        .measured("100 * ( 1 - memif-small/latency.service.mean_ns / memif-small/latency.move_pages.mean_ns )")
+        .why("on machines/skylake8160.toml; each window of a request flushes translations twice (docs/mover.md, what bounds a move)");
+    rows.near("system calls for the eight", 1.0, "calls")
+        .not_built("the experiment does not count them; a test does (docs/mover.md, how it is checked: strace on stream_submit)");
+
+    rows.table(Memif, "throughput", "6.5 and figure 8");
+    for (name, bytes) in [("16", 65_536), ("256", 1_048_576)] {
+        rows.at_least(format!("requests of {name} pages of 4 KB, faster than migspeed by"), 40.0, "%")
+            .measured(format!(
+                "100 * ( memif-small/small.{bytes}.both_ways.service,_recycling.gbs / memif-small/small.{bytes}.both_ways.move_pages.gbs - 1 )"
+            ))
+            .why(OTHER);
+    }
+    rows.unprinted("requests of one page of 4 KB, faster than migspeed by (the paper loses there)", "%").measured(
+        "100 * ( memif-small/small.4096.both_ways.service,_recycling.gbs / memif-small/small.4096.both_ways.move_pages.gbs - 1 )",
+    );
+    rows.near("requests of large pages, beside migspeed, up to", 3.0, "times")
+        .measured(
+            "memif-huge/huge.2097152.both_ways.service,_recycling.gbs / memif-huge/huge.2097152.both_ways.move_pages.gbs",
+        )
+        .why(ENGINE);
+
+    rows.table(Memif, "table-4", "table 4");
+    for (kernel, name, linux, memif) in [
+        ("pgain", "StreamCluster.pgain", 1440.1, 1778.4),
+        ("triad", "STREAM.triad", 2384.1, 3184.4),
+        ("add", "STREAM.add", 2390.1, 3186.9),
+    ] {
+        rows.near(format!("{name}, Linux"), linux, "MB/s")
+            .not_built(MACHINE);
+        rows.near(format!("{name}, memif"), memif, "MB/s")
+            .not_built(MACHINE);
+        rows.near(format!("{name}, gain"), 100.0 * (memif / linux - 1.0), "%")
+            .measured(format!("100 * ( memif-streams/{kernel}.speed-up - 1 )"))
+            .why(match kernel {
+                "pgain" => "on machines/spr-cxl-8.toml the runtime tries it and takes the plain loop, as copies made it slower (docs/streaming.md); why pgain gains \
+                            nothing is not shown yet",
+                _ => "on machines/spr-cxl-8.toml, whose memories differ by another factor than Keystone II's 24.0 and 6.2 GB/s",
+            });
+    }
+
+    rows.table(Memif, "platform", "table 2");
+    for (name, figure, unit) in [
+        ("fast memory", 6.0, "MB"),
+        ("bandwidth of fast memory", 24.0, "GB/s"),
+        ("bandwidth of slow memory", 6.2, "GB/s"),
+        ("CPUs", 4.0, "CPUs"),
+        ("descriptors of the DMA engine", 512.0, "descriptors"),
+    ] {
+        rows.near(name, figure, unit).not_built(MACHINE);
+    }
+    rows.table(Memif, "driver", "5.2 to 5.4");
+    rows.near("a change of a page table and its TLB flush", 2.0, "us")
+        .not_built(MACHINE);
+    rows.between("writing a descriptor", 4.0, 5.0, "us")
+        .not_built(ENGINE);
+    rows.near("reusing a descriptor instead, cheaper by", 4.0, "times")
+        .not_built(ENGINE);
+    rows.near("requests below this are polled for", 512.0, "KB")
+        .not_built("workers look on for a time after small requests and sleep after large ones (docs/mover.md); the size is not told by a \
+                    command");
+    rows.table(Memif, "source", "table 3");
+    rows.near("lines of source", 6.6, "1000 lines")
+        .beyond("a count of another program's lines says nothing of ours");
+}
+
+/// A figure of the largest requests that the experiment has of these pages: where the paper gains most.
+fn best(pages: &str, figure: &str, by: &str) -> String {
+    format!("memif-{pages}/{pages}.1048576.both_ways.{by}.{figure}")
+}
