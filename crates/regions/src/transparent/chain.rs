@@ -36,19 +36,25 @@ impl Kept {
     }
 }
 
+/// Our action in front of the program's. It runs on the alternate stack where the program's does: a program that has made one for
+/// its handler may have none that is large enough for others, whose handlers may be entered again by a touch.
+fn ours(theirs: Action) -> Action {
+    let stack = theirs.flags & libc::SA_ONSTACK as u64;
+    let flags = libc::SA_SIGINFO as u64 | stack;
+    Action::new(on_fault as *const () as usize, flags, u64::MAX)
+}
+
 /// Puts ours in front of what is set now, unless it is there.
 pub(super) fn install() -> io::Result<()> {
-    let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64;
-    let ours = Action::new(on_fault as *const () as usize, flags, u64::MAX);
     // SAFETY: only asks.
     let before = unsafe { fault::swap_action(libc::SIGSEGV, None)? };
-    if before.handler == ours.handler {
+    if before.handler == on_fault as *const () as usize {
         return Ok(());
     }
     // First, so that a fault in another thread finds it.
-    set(before);
+    keep(before);
     // SAFETY: the handler lives as long as the program; this library is never unloaded while it is set.
-    unsafe { fault::swap_action(libc::SIGSEGV, Some(ours))? };
+    unsafe { fault::swap_action(libc::SIGSEGV, Some(ours(before)))? };
     IS_SET.store(true, Ordering::Release);
     Ok(())
 }
@@ -84,8 +90,16 @@ pub(super) fn current() -> Action {
     )
 }
 
-/// The program's action is this from now on.
+/// The program's action is this from now on, behind ours.
 pub(super) fn set(action: Action) {
+    keep(action);
+    if is_in_front() {
+        // SAFETY: as in `install`.
+        let _ = unsafe { fault::swap_action(libc::SIGSEGV, Some(ours(action))) };
+    }
+}
+
+fn keep(action: Action) {
     let next = BEGUN.fetch_add(1, Ordering::AcqRel) + 1;
     let kept = &ACTIONS[next % KEPT];
     kept.handler.store(action.handler, Ordering::Relaxed);
@@ -119,7 +133,7 @@ pub(super) unsafe fn pass(signal: c_int, info: *mut libc::siginfo_t, context: *m
         return;
     }
     if action.flags & libc::SA_RESETHAND as u32 as u64 != 0 {
-        set(Action::new(libc::SIG_DFL, 0, 0));
+        keep(Action::new(libc::SIG_DFL, 0, 0));
     }
     // SAFETY: as the caller vouches; the kernel's mask is the first 8 bytes.
     let outside = unsafe {

@@ -8,15 +8,15 @@
 use super::chain;
 use super::rule::{Form, Global, Mode, Step, Touch, opened, step, too_often};
 use super::table::{
-    self, FAULT_NS, FAULTS, IS_LIMITED, MOVE_NS, MOVES, NONE, OPEN, OURS, OWNER, PLACES, Slot,
-    THREADS, UNMOVED,
+    self, BOTH, FAULT_NS, FAULTS, IS_LIMITED, MOVE_NS, MOVES, NONE, OPEN, OURS, OWNER, PLACES,
+    Slot, THREADS, UNMOVED,
 };
 use hither_linux::sys::fault::{self, CpuMask, MASK_WORDS};
 use hither_linux::sys::pkey::{SEGV_ACCERR, SEGV_PKUERR, closed};
 use hither_linux::sys::{monotonic_ns, thread_id};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// Of `siginfo_t`: the key of a SEGV_PKUERR.
 const SI_PKEY: usize = 32;
@@ -29,7 +29,14 @@ struct Here {
     strays: AtomicU32,
     /// When its visit began; 0 before the first one.
     began_ns: AtomicU64,
+    /// More than its domain is open, for an instruction that touched two.
+    has_both: AtomicBool,
+    /// What the last touch found.
+    registers: [AtomicU64; REGISTERS],
 }
+
+/// General registers of x86-64, the stack pointer and the program counter among them: the first ones in a frame.
+const REGISTERS: usize = 17;
 
 thread_local! {
     static HERE: Here = const {
@@ -38,6 +45,8 @@ thread_local! {
             line: AtomicU32::new(NONE),
             strays: AtomicU32::new(0),
             began_ns: AtomicU64::new(0),
+            has_both: AtomicBool::new(false),
+            registers: [const { AtomicU64::new(0) }; REGISTERS],
         }
     };
 }
@@ -74,7 +83,10 @@ unsafe fn is_ours(info: *mut libc::siginfo_t, context: *mut c_void) -> bool {
             // SAFETY: as the caller vouches.
             unsafe { touched_key(address, key, context) }
         }
-        Some(Form::Protection) if code == SEGV_ACCERR => touched_protected(address),
+        // SAFETY: as the caller vouches.
+        Some(Form::Protection) if code == SEGV_ACCERR => unsafe {
+            touched_protected(address, context)
+        },
         _ => false,
     }
 }
@@ -113,10 +125,17 @@ unsafe fn touched_key(address: u64, key: u32, context: *mut c_void) -> bool {
             is_global: slot.global().is_some(),
             is_astray: before & bits(own) != 0,
             strays,
+            // SAFETY: as the caller vouches.
+            is_stuck: unsafe { is_stuck(here, context) },
         };
         let domain = slot.domain.load(Relaxed);
         match step(touch) {
             Step::Again => frame.set(before & !closed(key)),
+            Step::Also => {
+                here.has_both.store(true, Relaxed);
+                BOTH.fetch_add(1, Relaxed);
+                frame.set(before & !closed(key));
+            }
             Step::Open => {
                 let is_astray = u32::from(touch.is_astray && domain != own);
                 here.strays.store(is_astray * (strays + 1), Relaxed);
@@ -132,7 +151,9 @@ unsafe fn touched_key(address: u64, key: u32, context: *mut c_void) -> bool {
     true
 }
 
-fn touched_protected(address: u64) -> bool {
+/// # Safety
+/// `context` is the handler's.
+unsafe fn touched_protected(address: u64, context: *mut c_void) -> bool {
     let Some((_, slot)) = table::find(address) else {
         return false;
     };
@@ -151,10 +172,18 @@ fn touched_protected(address: u64) -> bool {
         is_global: slot.global().is_some(),
         is_astray: false,
         strays: 0,
+        // SAFETY: as the caller vouches.
+        is_stuck: HERE.with(|here| unsafe { is_stuck(here, context) }),
     };
     match step(touch) {
         // It is open by now, unless the kernel refused even that.
         Step::Again => slot.open(),
+        Step::Also => {
+            HERE.with(|here| here.has_both.store(true, Relaxed));
+            BOTH.fetch_add(1, Relaxed);
+            open_domains(OPEN.load(Relaxed) | 1 << domain);
+            true
+        }
         Step::Open => {
             open_domains(u32::MAX);
             HERE.with(go_home);
@@ -167,6 +196,29 @@ fn touched_protected(address: u64) -> bool {
             });
             true
         }
+    }
+}
+
+/// Has the instruction that is to be made again made the last touch, too, with the same registers? It needs both
+/// domains then, as `rep movs` does, or an instruction that stands in the one and loads from the other.
+///
+/// # Safety
+/// `context` is the handler's.
+unsafe fn is_stuck(here: &Here, context: *mut c_void) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: as the caller vouches.
+        let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let mut is_same = true;
+        for (kept, &now) in here.registers.iter().zip(registers) {
+            is_same &= kept.swap(now as u64, Relaxed) == now as u64;
+        }
+        is_same && here.domain.load(Relaxed) != NONE
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (here, context);
+        false
     }
 }
 
@@ -193,6 +245,7 @@ fn visit(here: &Here, slot: &Slot, domain: u32, moves: bool, open_before: u32) {
     let before = here.domain.swap(domain, Relaxed);
     let began = here.began_ns.swap(now, Relaxed);
     here.strays.store(0, Relaxed);
+    here.has_both.store(false, Relaxed);
     slot.entries.fetch_add(1, Relaxed);
     let took = now.saturating_sub(began);
     if let (Some(place), true) = (PLACES.get(before as usize), began != 0) {
@@ -348,6 +401,9 @@ pub fn open_ranges(ranges: impl Iterator<Item = (u64, u64)>) -> Opened {
 }
 
 fn open_all(form: Form, ranges: impl Iterator<Item = (u64, u64)>) -> u32 {
+    if HERE.with(|here| here.has_both.load(Relaxed)) {
+        end_both(form);
+    }
     let (mut wanted, mut first) = (0u32, None);
     for (start, bytes) in ranges {
         for (_, slot) in table::touching(start, bytes) {
@@ -363,6 +419,26 @@ fn open_all(form: Form, ranges: impl Iterator<Item = (u64, u64)>) -> u32 {
     match form {
         Form::Keys => open_keys(wanted, own, stays, first),
         Form::Protection => open_protected(wanted, own, stays, first),
+    }
+}
+
+/// Closes what an instruction had opened beside the thread's own domain.
+#[cold]
+fn end_both(form: Form) {
+    let own = HERE.with(|here| {
+        here.has_both.store(false, Relaxed);
+        here.domain.load(Relaxed)
+    });
+    match form {
+        Form::Keys => {
+            let pkru = table::pkru();
+            let bits = PLACES.get(own as usize).map_or(0, |place| place.bits());
+            pkru.write(pkru.read() | OURS.load(Relaxed) & !bits);
+        }
+        Form::Protection if thread_id() == OWNER.load(Relaxed) && table::mode() != Mode::Off => {
+            open_domains(if own < 32 { 1 << own } else { 0 });
+        }
+        Form::Protection => {}
     }
 }
 

@@ -45,8 +45,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use table::{
-    FAULT_NS, FAULTS, IS_LIMITED, MOST_DOMAINS, MOST_REGIONS, MOVE_NS, MOVES, OPEN, OURS, OWNER,
-    PKRU_OFFSET, PLACES, SLOTS, UNMOVED,
+    BOTH, FAULT_NS, FAULTS, IS_LIMITED, MOST_DOMAINS, MOST_REGIONS, MOVE_NS, MOVES, OPEN, OURS,
+    OWNER, PKRU_OFFSET, PLACES, SLOTS, UNMOVED,
 };
 
 /// Touches and moves that are timed for what one costs.
@@ -75,6 +75,8 @@ pub struct Moves {
     pub moves: u64,
     /// Touches whose thread may use none of the domain's CPUs, so that it was opened where it was.
     pub unmoved: u64,
+    /// Instructions that touched regions of two domains at once, so that both stay open to their thread for a while.
+    pub both: u64,
     /// A touch without a move, in ns: fault, handler, return.
     pub fault_ns: u64,
     /// What a move adds to it, in the mean of late.
@@ -219,7 +221,7 @@ impl Transparent {
         }
         let _ = fault::set_affinity(0, &home);
         MOVE_NS.store(middle(moves), Relaxed);
-        for count in [&FAULTS, &MOVES, &UNMOVED] {
+        for count in [&FAULTS, &MOVES, &UNMOVED, &BOTH] {
             count.store(0, Relaxed);
         }
         Ok(())
@@ -258,7 +260,6 @@ impl Transparent {
                 self.domains.len()
             )));
         }
-        refuse::check(&range, self.form, self.own)?;
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, other)) = table::touching(range.start, bytes as u64).next() {
             let (start, end) = other.range();
@@ -267,6 +268,7 @@ impl Transparent {
                 range.start, range.end
             )));
         }
+        refuse::check(&range, self.form, self.own)?;
         sets[domain] = sets[domain].saturating_add(bytes as u64);
         let mut course = self.shared.locked();
         let index = self.take(&range, domain)?;
@@ -373,6 +375,7 @@ impl Transparent {
             faults: FAULTS.load(Relaxed),
             moves: MOVES.load(Relaxed),
             unmoved: UNMOVED.load(Relaxed),
+            both: BOTH.load(Relaxed),
             fault_ns: FAULT_NS.load(Relaxed),
             move_ns: MOVE_NS.load(Relaxed),
         }

@@ -99,6 +99,8 @@ pub(crate) enum Step {
     Watch,
     /// The same, and the thread moves.
     Move,
+    /// It is opened beside what is open: one instruction needs both.
+    Also,
 }
 
 /// What a touch found.
@@ -110,11 +112,16 @@ pub(crate) struct Touch {
     pub(crate) is_astray: bool,
     /// Touches in a row that were astray, before this one.
     pub(crate) strays: u32,
+    /// It is made by the instruction that made the one before, and nothing has happened in between.
+    pub(crate) is_stuck: bool,
 }
 
 pub(crate) fn step(touch: Touch) -> Step {
     if touch.is_global {
         return Step::Again;
+    }
+    if touch.is_stuck {
+        return Step::Also;
     }
     if touch.is_astray && touch.strays < STRAYS {
         return Step::Open;
@@ -165,6 +172,7 @@ mod tests {
         is_global: false,
         is_astray: false,
         strays: 0,
+        is_stuck: false,
     };
 
     #[test]
@@ -175,6 +183,12 @@ mod tests {
             ..TOUCH
         };
         assert_eq!(step(global), Step::Again);
+        // As `rep movs` from one region to another does.
+        let stuck = Touch {
+            is_stuck: true,
+            ..TOUCH
+        };
+        assert_eq!(step(stuck), Step::Also);
         let astray = |strays| Touch {
             is_astray: true,
             strays,

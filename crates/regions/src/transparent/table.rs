@@ -81,6 +81,8 @@ pub(crate) static UNMOVED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static MOVES: AtomicU64 = AtomicU64::new(0);
 /// Regions that are entered too often become global: unless the program wants them apart always.
 pub(crate) static IS_LIMITED: AtomicBool = AtomicBool::new(true);
+/// Instructions that touched two domains, so that both were opened.
+pub(crate) static BOTH: AtomicU64 = AtomicU64::new(0);
 pub(crate) static FAULTS: AtomicU64 = AtomicU64::new(0);
 
 impl Slot {
