@@ -8,8 +8,8 @@
 use super::chain;
 use super::rule::{Form, Global, Mode, Step, Touch, opened, step, too_often};
 use super::table::{
-    self, BOTH, FAULT_NS, FAULTS, IS_LIMITED, MOVE_NS, MOVES, NONE, OPEN, OURS, OWNER, PLACES,
-    Slot, THREADS, UNMOVED,
+    self, BOTH, FAULT_NS, FAULTS, IS_LIMITED, MOVE_NS, MOVES, NONE, OPEN, OURS, OWNER,
+    PAGE_FAULT_NS, PLACES, Slot, THREADS, UNMOVED,
 };
 use hither_linux::sys::fault::{self, CpuMask, MASK_WORDS};
 use hither_linux::sys::pkey::{SEGV_ACCERR, SEGV_PKUERR, closed};
@@ -191,7 +191,10 @@ unsafe fn touched_protected(address: u64, context: *mut c_void) -> bool {
         }
         step @ (Step::Watch | Step::Move) => {
             HERE.with(|here| {
+                let from = monotonic_ns();
                 open_domains(1 << domain);
+                let took = monotonic_ns().saturating_sub(from) + PAGE_FAULT_NS.load(Relaxed);
+                FAULT_NS.store((7 * FAULT_NS.load(Relaxed) + took) / 8, Relaxed);
                 visit(here, slot, domain, step == Step::Move, 0);
             });
             true

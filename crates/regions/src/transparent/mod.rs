@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use table::{
     BOTH, FAULT_NS, FAULTS, IS_LIMITED, MOST_DOMAINS, MOST_REGIONS, MOVE_NS, MOVES, OPEN, OURS,
-    OWNER, PKRU_OFFSET, PLACES, SLOTS, UNMOVED,
+    OWNER, PAGE_FAULT_NS, PKRU_OFFSET, PLACES, SLOTS, UNMOVED,
 };
 
 /// Touches and moves that are timed for what one costs.
@@ -207,7 +207,9 @@ impl Transparent {
         slot.open();
         slot.free();
         table::store_mode(rule::Mode::Off);
-        FAULT_NS.store(middle(touches), Relaxed);
+        let touch = middle(touches);
+        PAGE_FAULT_NS.store(touch, Relaxed);
+        FAULT_NS.store(touch, Relaxed);
         let home = table::allowed();
         let mut moves = Vec::new();
         for turn in 0..TRIALS {

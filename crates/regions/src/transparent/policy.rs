@@ -145,20 +145,21 @@ impl Course {
         }
     }
 
-    /// Visits since [`forget`], how many, and their time.
+    /// Visits since [`forget`], without what touches cost where nobody moves; how many they are, and what all took.
     fn window(&self, is_on: bool) -> (Vec<Tally>, u64, u64) {
         let fault_ns = if is_on { 0 } else { FAULT_NS.load(Relaxed) };
+        let mut took = 0;
         let window: Vec<Tally> = PLACES[..self.domains]
             .iter()
             .map(|place| {
                 let visits = place.visits.load(Relaxed);
                 let ns = place.visit_ns.load(Relaxed);
+                took += ns;
                 let ns = ns.saturating_sub(visits * fault_ns);
                 Tally { visits, ns }
             })
             .collect();
         let count = window.iter().map(|one| one.visits).sum();
-        let took = window.iter().map(|one| one.ns).sum();
         (window, count, took)
     }
 }

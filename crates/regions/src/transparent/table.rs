@@ -75,6 +75,8 @@ pub(crate) static OWNER: AtomicI32 = AtomicI32::new(0);
 pub(crate) static OPEN: AtomicU32 = AtomicU32::new(0);
 /// What a touch without a move costs, and a move, in ns. Handlers bring the latter up to date.
 pub(crate) static FAULT_NS: AtomicU64 = AtomicU64::new(0);
+/// The former by a page, as it was measured at first: by page protection it grows with the pages.
+pub(crate) static PAGE_FAULT_NS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static MOVE_NS: AtomicU64 = AtomicU64::new(0);
 /// Touches whose thread may use none of the domain's CPUs, or could not be noted.
 pub(crate) static UNMOVED: AtomicU64 = AtomicU64::new(0);
