@@ -207,6 +207,7 @@ impl Transparent {
         slot.open();
         slot.free();
         table::store_mode(rule::Mode::Off);
+        OPEN.store(u32::MAX, SeqCst);
         let touch = middle(touches);
         PAGE_FAULT_NS.store(touch, Relaxed);
         FAULT_NS.store(touch, Relaxed);

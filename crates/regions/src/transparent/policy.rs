@@ -10,9 +10,9 @@
 
 use super::handler;
 use super::rule::{Form, Mode};
-use super::table::{self, FAULT_NS, MOVE_NS, NONE, PLACES, THREADS};
+use super::table::{self, FAULT_NS, MOVE_NS, NONE, OPEN, OWNER, PLACES, THREADS};
 use crate::unify::{Judge, Order, Tally, Watch};
-use hither_linux::sys::{fault, thread_lives};
+use hither_linux::sys::{fault, thread_id, thread_lives};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -178,15 +178,17 @@ pub(super) fn set_mode(mode: Mode) {
         return;
     }
     table::store_mode(mode);
-    // By page protection the program's thread does it at its next touch, as it alone may close.
+    // By page protection the program's thread alone may close, and opens at its next touch.
     let keys = table::form() == Some(Form::Keys);
+    let may_close = keys || thread_id() == OWNER.load(Relaxed);
     match mode {
         Mode::Off if keys => {
             table::used().for_each(|slot| {
                 slot.open();
             });
         }
-        Mode::Watch | Mode::Move if keys && before == Mode::Off => {
+        Mode::Watch | Mode::Move if may_close && before == Mode::Off => {
+            OPEN.store(0, Relaxed);
             for slot in table::used().filter(|slot| slot.global().is_none()) {
                 if !slot.close() {
                     slot.make_global(super::rule::Global::Refused);

@@ -2,7 +2,7 @@
 //! harness, as page protection is for programs with one thread; its functions of the C library are stood in for.
 //!
 //! Keys are tried where the processor has them (in the lab: `hither lab run --machine clovertown --cpus 4 -- PATH`), page protection
-//! everywhere. `--switches 1000000` makes the long storm.
+//! everywhere. `--switches 1000000 --only storm` makes the long storm, `--form keys` of keys alone.
 
 mod memory;
 mod ring;
@@ -32,18 +32,27 @@ fn begin(form: Form) -> Option<Transparent> {
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
-    let asked = words.iter().position(|word| word == "--switches");
-    let switches = asked.map_or(20_000, |at| words[at + 1].parse().unwrap());
+    let option = |name: &str| {
+        let at = words.iter().position(|word| word == name)?;
+        words.get(at + 1).cloned()
+    };
+    let switches = option("--switches").map_or(20_000, |word| word.parse().unwrap());
+    let (only, alone) = (option("--only").unwrap_or_default(), option("--form"));
     if domains().is_none() {
         println!("one CPU only: nothing to go to");
         return;
     }
     let has_keys = Transparent::begin(domains().unwrap(), Closing::By(Form::Keys)).is_ok();
     let forms = [Form::Keys, Form::Protection];
-    for form in forms
-        .into_iter()
-        .filter(|&form| has_keys || form == Form::Protection)
-    {
+    let is_tried = |form: &Form| {
+        let word = if *form == Form::Keys {
+            "keys"
+        } else {
+            "protection"
+        };
+        (has_keys || *form == Form::Protection) && alone.as_ref().is_none_or(|alone| alone == word)
+    };
+    for form in forms.into_iter().filter(is_tried) {
         let checks: [(&str, fn(Form)); 14] = [
             ("single::follows", single::follows),
             (
@@ -66,12 +75,14 @@ fn main() {
             ("signals::nested", signals::nested),
             ("ring::io_uring", ring::io_uring),
         ];
-        for (name, check) in checks {
+        for (name, check) in checks.into_iter().filter(|(name, _)| name.contains(&only)) {
             check(form);
             println!("{form:?} {name}: ok");
         }
-        storm::storm(form, switches);
-        println!("{form:?} storm: ok");
+        if "storm".contains(&only) {
+            storm::storm(form, switches);
+            println!("{form:?} storm: ok");
+        }
     }
     if !has_keys {
         println!("no protection keys here: that form was not tried");
