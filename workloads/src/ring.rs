@@ -54,6 +54,12 @@ impl Ring {
         Ok(Self { region, at })
     }
 
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &Region {
+        &self.region
+    }
+
     /// Follows `turns * UNROLL` addresses.
     #[inline(never)]
     pub fn walk(&mut self, turns: u64) {

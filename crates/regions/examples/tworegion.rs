@@ -7,11 +7,15 @@
 //! - *unified*: it hands visits to the second region over to a worker at the second cache;
 //! - *auto*: [`Unified`] decides; what it takes until it has decided is told apart.
 //!
+//! With `--form keys` or `--form mprotect` nothing is handed over: the thread follows its regions by itself, as soon as it touches
+//! one ([`Transparent`]); *unified* is always, *auto* as it pays.
+//!
 //! It prints a line of JSON for the setting and one for each point; `cargo xtask unification-map` draws them.
 
 use hither_core::machine::{Machine, parse};
+use hither_core::set::CpuSet;
 use hither_linux::sys;
-use hither_regions::{Domain, Region, State, Unified, Use};
+use hither_regions::{Closing, Domain, Form, Region, State, Transparent, Unified, Use};
 use hither_workloads::cli::{self, Args, Failure, Opt, Program, Report, usage};
 use hither_workloads::memory::Start;
 use hither_workloads::ring::{Ring, UNROLL};
@@ -48,6 +52,12 @@ const PROGRAM: Program = Program {
             help: "size of a cache",
         },
         Opt {
+            name: "form",
+            value: Some("FORM"),
+            default: "explicit",
+            help: "how the thread gets to the other cache: explicit, keys or mprotect",
+        },
+        Opt {
             name: "single-cpus",
             value: None,
             default: "",
@@ -66,6 +76,8 @@ const LOADS_BETWEEN_LOOKS: u64 = 1 << 12;
 /// Where and how long.
 struct Setting {
     caches: Vec<Domain>,
+    /// `None`: by visits that the program hands over.
+    form: Option<Form>,
     ms: u64,
 }
 
@@ -136,7 +148,11 @@ fn run(args: &Args) -> Result<Report, Failure> {
         };
         for &visit in &visits {
             walk.turns = visit.div_ceil(UNROLL);
-            let point = measure(&setting, kb << 10, &mut walk).map_err(failed)?;
+            let point = match setting.form {
+                None => measure(&setting, kb << 10, &mut walk),
+                Some(form) => follow(&setting, form, &mut walk),
+            };
+            let point = point.map_err(failed)?;
             cli::tell(&line(kb, walk.turns * UNROLL, &point));
         }
     }
@@ -186,8 +202,18 @@ fn setting(args: &Args) -> Result<Setting, Failure> {
             .map(|cache| cache.with_cache_bytes(bytes));
         caches = with_bytes.collect();
     }
+    let form = match args.text("form") {
+        None | Some("explicit") => None,
+        Some("keys") => Some(Form::Keys),
+        Some("mprotect") => Some(Form::Protection),
+        Some(other) => {
+            let text = format!("--form {other}: it is explicit, keys or mprotect");
+            return Err(usage(text));
+        }
+    };
     Ok(Setting {
         caches,
+        form,
         ms: args.number("ms", 1..=1 << 20)?,
     })
 }
@@ -200,6 +226,36 @@ fn lab_machine() -> Option<Machine> {
 
 /// The setting as a line, with what hand-overs of nothing cost.
 fn describe(setting: &Setting) -> Result<String, hither_regions::Error> {
+    let (form, awake, asleep) = match setting.form {
+        None => {
+            let [awake, asleep] = hand_overs(setting)?;
+            ("explicit", awake, asleep)
+        }
+        Some(form) => {
+            let moves = begin(setting, form)?.moves();
+            let cost = moves.fault_ns + moves.move_ns;
+            let word = if form == Form::Keys {
+                "keys"
+            } else {
+                "mprotect"
+            };
+            (word, cost, cost)
+        }
+    };
+    let machine = lab_machine().map_or("this machine".to_owned(), |machine| machine.name);
+    let kb = setting.caches[0]
+        .cache_bytes()
+        .map_or(0, |bytes| bytes >> 10);
+    Ok(format!(
+        "{{\"tworegion\":\"setting\",\"machine\":\"{machine}\",\"form\":\"{form}\",\"caches\":{},\"cache_kb\":{kb},\"ms\":{},\
+         \"awake_ns\":{awake},\"asleep_ns\":{asleep}}}\n",
+        setting.caches.len(),
+        setting.ms
+    ))
+}
+
+/// What hand-overs of nothing cost, in ns: to a worker that is awake, and to one that sleeps.
+fn hand_overs(setting: &Setting) -> Result<[u64; 2], hither_regions::Error> {
     let region = Region::new(setting.caches[1].clone())?;
     let cost = |pause: Duration| {
         let mut took: Vec<u64> = (0..101)
@@ -216,18 +272,7 @@ fn describe(setting: &Setting) -> Result<String, hither_regions::Error> {
         took.sort_unstable();
         took[50]
     };
-    let machine = lab_machine().map_or("this machine".to_owned(), |machine| machine.name);
-    let kb = setting.caches[0]
-        .cache_bytes()
-        .map_or(0, |bytes| bytes >> 10);
-    Ok(format!(
-        "{{\"tworegion\":\"setting\",\"machine\":\"{machine}\",\"caches\":{},\"cache_kb\":{kb},\"ms\":{},\
-         \"awake_ns\":{},\"asleep_ns\":{}}}\n",
-        setting.caches.len(),
-        setting.ms,
-        cost(Duration::ZERO),
-        cost(Duration::from_micros(200))
-    ))
+    Ok([cost(Duration::ZERO), cost(Duration::from_micros(200))])
 }
 
 fn measure(setting: &Setting, bytes: u64, walk: &mut Walk) -> Result<Point, hither_regions::Error> {
@@ -247,6 +292,46 @@ fn measure(setting: &Setting, bytes: u64, walk: &mut Walk) -> Result<Point, hith
         confined,
         unified: by_visits,
         auto: walk.measure(setting.ms, visit),
+        settled,
+        state,
+    })
+}
+
+/// The thread may use both caches from here on.
+fn begin(setting: &Setting, form: Form) -> Result<Transparent, hither_regions::Error> {
+    let all = setting.caches.iter();
+    let all = all.fold(CpuSet::new(), |all, cache| all.union(cache.cpus()));
+    // It was on part of them, so that it may use these.
+    let _ = sys::stay_on(&all);
+    Transparent::begin(setting.caches.clone(), Closing::By(form))
+}
+
+/// As [`measure`], by touches.
+fn follow(setting: &Setting, form: Form, walk: &mut Walk) -> Result<Point, hither_regions::Error> {
+    let in_place = |_: usize, work: &mut (dyn FnMut() + Send)| work();
+    let _ = sys::stay_on(setting.caches[0].cpus());
+    let confined = walk.measure(setting.ms, in_place);
+    let regions = begin(setting, form)?;
+    for (index, ring) in walk.rings.iter().enumerate() {
+        let words = ring.memory().words();
+        // The mapping is of whole pages.
+        let bytes = size_of_val(words).next_multiple_of(4096);
+        let start = words.as_ptr().cast_mut().cast();
+        // SAFETY: rings outlive `regions`, and no system call gets their memory.
+        unsafe { regions.register(index, start, bytes)? };
+    }
+    regions.set_use(Use::Always)?;
+    let unified = walk.measure(setting.ms, in_place);
+    regions.set_use(Use::Auto)?;
+    let start = Instant::now();
+    while !regions.state()?.is_settled && start.elapsed() < LONGEST_TRIAL {
+        walk.round(in_place);
+    }
+    let (settled, state) = (start.elapsed(), regions.state()?);
+    Ok(Point {
+        confined,
+        unified,
+        auto: walk.measure(setting.ms, in_place),
         settled,
         state,
     })

@@ -11,6 +11,8 @@
 //!
 //! [`Unified`] does so by itself where it pays, and leaves visits where they are otherwise.
 //!
+//! [`Transparent`] needs no visits: threads go to a region's cache when they touch it, by protection keys.
+//!
 //! [`protocol`] has the queue and its memory orderings and is tried by loom; [`patience`] says how long a waiting
 //! thread spins; [`life`] tells a forked child from its parent. `docs/regions.md` is the manual.
 
@@ -30,6 +32,8 @@ mod sync;
 #[cfg(test)]
 mod tests;
 #[cfg(not(loom))]
+mod transparent;
+#[cfg(not(loom))]
 mod unify;
 #[cfg(not(loom))]
 mod worker;
@@ -40,5 +44,10 @@ pub use domain::Domain;
 pub use error::Error;
 #[cfg(not(loom))]
 pub use region::{Config, Counts, Region};
+#[cfg(not(loom))]
+pub use transparent::{
+    Closing, Form, Global, Moves, Opened, Registered, Transparent, calls, leave, open_for,
+    open_ranges,
+};
 #[cfg(not(loom))]
 pub use unify::{Reason, State, Unified, Use};

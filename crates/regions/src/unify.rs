@@ -11,15 +11,15 @@
 mod judge;
 mod rule;
 
+pub(crate) use judge::{Judge, Order, Watch};
 pub use judge::{State, Use};
 pub use rule::Reason;
+pub(crate) use rule::{Tally, long_enough};
 
 use crate::domain::Domain;
 use crate::error::Error;
 use crate::region::{Config, Region};
 use hither_linux::sys;
-use judge::{Judge, Order, Watch};
-use rule::Tally;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,11 +3,13 @@
 
 mod area;
 mod events;
+pub mod fault;
 mod map;
 mod mappings;
 mod memory;
 mod node_memory;
 mod perf_event;
+pub mod pkey;
 mod policy;
 mod private;
 mod probe;
