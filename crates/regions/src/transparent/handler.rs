@@ -88,8 +88,8 @@ unsafe fn is_ours(info: *mut libc::siginfo_t, context: *mut c_void) -> bool {
             touched_protected(address, context)
         },
         // A touch just before the last region was opened may come here after it. It is made again, once.
-        // SAFETY: as the caller vouches.
         None if code == SEGV_PKUERR || code == SEGV_ACCERR => {
+            // SAFETY: as the caller vouches.
             !HERE.with(|here| unsafe { is_as_before(here, context) })
         }
         _ => false,
