@@ -59,15 +59,6 @@ pub(super) fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the program's own back, where ours is in front.
-pub(super) fn remove() {
-    if is_in_front() {
-        // SAFETY: the action that the program set.
-        let _ = unsafe { fault::swap_action(libc::SIGSEGV, Some(current())) };
-        IS_SET.store(false, Ordering::Release);
-    }
-}
-
 /// Is it ours that the kernel calls?
 pub(super) fn is_in_front() -> bool {
     // SAFETY: only asks.

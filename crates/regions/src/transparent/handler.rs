@@ -87,6 +87,11 @@ unsafe fn is_ours(info: *mut libc::siginfo_t, context: *mut c_void) -> bool {
         Some(Form::Protection) if code == SEGV_ACCERR => unsafe {
             touched_protected(address, context)
         },
+        // A touch just before the last region was opened may come here after it. It is made again, once.
+        None if code == SEGV_PKUERR || code == SEGV_ACCERR => {
+            // SAFETY: as the caller vouches.
+            !HERE.with(|here| unsafe { is_as_before(here, context) })
+        }
         _ => false,
     }
 }
@@ -208,6 +213,16 @@ unsafe fn touched_protected(address: u64, context: *mut c_void) -> bool {
 /// # Safety
 /// `context` is the handler's.
 unsafe fn is_stuck(here: &Here, context: *mut c_void) -> bool {
+    // SAFETY: as the caller vouches.
+    let is_same = unsafe { is_as_before(here, context) };
+    cfg!(target_arch = "x86_64") && is_same && here.domain.load(Relaxed) != NONE
+}
+
+/// Are all registers as they were at the last fault that came here? Notes them.
+///
+/// # Safety
+/// `context` is the handler's.
+unsafe fn is_as_before(here: &Here, context: *mut c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: as the caller vouches.
@@ -216,12 +231,13 @@ unsafe fn is_stuck(here: &Here, context: *mut c_void) -> bool {
         for (kept, &now) in here.registers.iter().zip(registers) {
             is_same &= kept.swap(now as u64, Relaxed) == now as u64;
         }
-        is_same && here.domain.load(Relaxed) != NONE
+        is_same
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
+        // Not known: nothing is made again for it.
         let _ = (here, context);
-        false
+        true
     }
 }
 

@@ -85,7 +85,7 @@ fn misplaced(range: &Range<u64>) -> Option<String> {
     if range.is_empty() {
         return Some("it has no bytes".to_owned());
     }
-    (range.start % PAGE != 0 || range.end % PAGE != 0).then(|| {
+    (!range.start.is_multiple_of(PAGE) || !range.end.is_multiple_of(PAGE)).then(|| {
         format!("it is not of whole pages: begin and end at a multiple of {PAGE}, as mmap(2) does")
     })
 }
@@ -152,7 +152,7 @@ fn stack_pointer(text: &str) -> Option<u64> {
 
 /// Of `/proc/PID/task/TID/status`:
 /// ```text
-/// SigBlk:	0000000000000400
+/// SigBlk: 0000000000000400
 /// ```
 /// Bit 10 is signal 11.
 fn blocks_faults(text: &str) -> bool {

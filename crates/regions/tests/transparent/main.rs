@@ -16,6 +16,9 @@ use hither_regions::{Closing, Domain, Form, Transparent, Use};
 
 hither_regions::stand_in!();
 
+/// Its name, and what it does.
+type Check = (&'static str, fn(Form));
+
 /// Two CPUs as domains; `None` on a machine with one.
 fn domains() -> Option<Vec<Domain>> {
     let cpus: Vec<CpuId> = sys::allowed_cpus().unwrap().iter().take(2).collect();
@@ -53,7 +56,7 @@ fn main() {
         (has_keys || *form == Form::Protection) && alone.as_ref().is_none_or(|alone| alone == word)
     };
     for form in forms.into_iter().filter(is_tried) {
-        let checks: [(&str, fn(Form)); 14] = [
+        let checks: [Check; 14] = [
             ("single::follows", single::follows),
             (
                 "single::copies_between_domains",
