@@ -98,7 +98,7 @@ macro_rules! throttle {
             " --timeout 10m --file {programs}/memlat --file {programs}/stream -- \
              sh -c 'for node in 0 1; do echo == node$node; \
              {programs}/memlat --mb 64 --accesses 1000000 --node $node --cpu 0; \
-             {programs}/stream read --mb 16 --iterations 3 --cpus 0,1,2,3,4,5 --node $node; done'"
+             {programs}/stream read --mb 64 --iterations 3 --cpus 0,1,2,3,4,5 --node $node; done'"
         )
     };
 }
@@ -123,7 +123,7 @@ const fn of(
 pub const ALL: &[Experiment] = &[
     of(
         "carrefour-latency",
-        1.0,
+        0.3,
         Reads::Lines,
         "dependent loads here and on the next node, one thread",
         "{programs}/hither lab run --machine opteron8385 --cpus 16 --timeout 5m --file {programs}/memlat -- \
@@ -131,7 +131,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-remote",
-        3.0,
+        0.7,
         Reads::Lines,
         "one thread, all memory on its node or on another one",
         "{programs}/hither lab run --machine opteron8385 --cpus 16 --timeout 10m --file {programs}/cluster \
@@ -144,7 +144,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-streamcluster",
-        4.0,
+        0.7,
         Reads::Compare,
         "Streamcluster's pattern on 16 CPUs, first touch and interleaved",
         "{programs}/hither lab compare --machine opteron8385 --cpus 16 --timeout 20m --policies first-touch,interleave \
@@ -152,7 +152,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-pca",
-        6.0,
+        0.5,
         Reads::Compare,
         "PCA's pattern on 16 CPUs, first touch and interleaved",
         "{programs}/hither lab compare --machine opteron8385 --cpus 16 --timeout 30m --policies first-touch,interleave \
@@ -160,7 +160,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-gain",
-        45.0,
+        3.0,
         Reads::Compare,
         "Streamcluster's pattern under the policy carrefour, with time to act",
         "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
@@ -168,7 +168,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-facerec",
-        45.0,
+        15.0,
         Reads::Compare,
         "FaceRecLong's pattern under the policy carrefour",
         "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
@@ -176,7 +176,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-is",
-        30.0,
+        15.0,
         Reads::Compare,
         "IS's bursts under the policy carrefour",
         "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
@@ -184,7 +184,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-cg",
-        40.0,
+        5.0,
         Reads::Compare,
         "CG, whose locality is good, under the policy carrefour",
         "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
@@ -192,7 +192,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-mg",
-        40.0,
+        15.0,
         Reads::Compare,
         "MG, whose locality is good, under the policy carrefour",
         "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
@@ -200,7 +200,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "ibm-two-node",
-        2.0,
+        0.5,
         Reads::Lines,
         "bandwidth on two nodes that are joined directly, by threads and by place",
         "{programs}/hither lab run --machine ibm-two-node --cpus 8 --timeout 10m --file {programs}/stream -- \
@@ -210,7 +210,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "ibm-four-node",
-        3.0,
+        1.0,
         Reads::Lines,
         "bandwidth on four nodes behind a switch, by threads and by place",
         "{programs}/hither lab run --machine ibm-ccnuma --cpus 16 --timeout 10m --file {programs}/stream -- \
@@ -265,7 +265,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "memif-small",
-        3.0,
+        3.1,
         Reads::Service,
         "requests of 4 KiB pages through the mover service, and calls of move_pages",
         "{programs}/hither lab run --machine skylake8160 --cpus 8 --timeout 10m -- \
@@ -273,7 +273,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "memif-huge",
-        4.0,
+        1.9,
         Reads::Service,
         "requests of huge pages through the mover service, and calls of move_pages",
         "{programs}/hither lab run --machine skylake8160 --cpus 8 --timeout 10m -- \
@@ -281,7 +281,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "memif-streams",
-        3.0,
+        1.8,
         Reads::Lines,
         "kernels of one thread through fast memory, beside the plain loop",
         "{programs}/hither lab run --machine spr-cxl-8 --cpus 8 --timeout 10m --file {programs}/examples/streaming -- \
@@ -290,7 +290,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "hydm-kernels",
-        1.0,
+        0.1,
         Reads::Lines,
         "operations and traffic of the eight kernels, by their formulas; natively",
         "sh -c 'for kernel in is ep cg mg ft bt sp lu; do echo == $kernel; \
@@ -298,56 +298,56 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "hydm-mix-1",
-        6.0,
+        3.0,
         Reads::Compare,
         "16 programs on CPUs drawn by seed 1",
         mix!("1"),
     ),
     of(
         "hydm-mix-2",
-        6.0,
+        3.0,
         Reads::Compare,
         "16 programs on CPUs drawn by seed 2",
         mix!("2"),
     ),
     of(
         "hydm-mix-3",
-        6.0,
+        3.0,
         Reads::Compare,
         "16 programs on CPUs drawn by seed 3",
         mix!("3"),
     ),
     of(
         "hydm-mix-4",
-        6.0,
+        3.0,
         Reads::Compare,
         "16 programs on CPUs drawn by seed 4",
         mix!("4"),
     ),
     of(
         "hydm-mix-5",
-        6.0,
+        3.0,
         Reads::Compare,
         "16 programs on CPUs drawn by seed 5",
         mix!("5"),
     ),
     of(
         "regions-throttle-m0",
-        1.0,
+        0.4,
         Reads::Lines,
         "latency and bandwidth of both sockets' memory, not throttled",
         throttle!("westmere", "12"),
     ),
     of(
         "regions-throttle-m1",
-        1.0,
+        0.4,
         Reads::Lines,
         "latency and bandwidth of fast and slow memory, 2.5 times as slow",
         throttle!("westmere-m1", "6"),
     ),
     of(
         "regions-throttle-m2",
-        1.0,
+        0.4,
         Reads::Lines,
         "latency and bandwidth of fast and slow memory, 5.2 times as slow",
         throttle!("westmere-m2", "6"),
@@ -362,7 +362,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "regions-unify-clovertown",
-        4.0,
+        0.8,
         Reads::Map,
         "two regions over two 4 MB caches",
         "{programs}/hither lab run --machine clovertown --cpus 4 --timeout 15m --file {programs}/examples/tworegion -- \
@@ -370,7 +370,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "regions-unify-westmere",
-        6.0,
+        2.0,
         Reads::Map,
         "two regions over two 12 MB caches",
         "{programs}/hither lab run --machine westmere --cpus 12 --timeout 20m --file {programs}/examples/tworegion -- \
@@ -378,7 +378,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "regions-balance-clovertown",
-        6.0,
+        1.6,
         Reads::Compare,
         "two programs of 4 MB and two of 16 KB over two 4 MB caches",
         "{programs}/hither lab compare --machine clovertown --cpus 4 --timeout 30m --policies first-touch,caches@device \
@@ -386,7 +386,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "regions-balance-westmere",
-        8.0,
+        3.0,
         Reads::Compare,
         "two programs of 12 MB and two of 512 KB over two 12 MB caches",
         "{programs}/hither lab compare --machine westmere --cpus 12 --timeout 30m --policies first-touch,caches@device \
@@ -394,7 +394,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "regions-memstore-m2",
-        4.0,
+        2.4,
         Reads::Steps,
         "a store whose quota of fast memory grows from none to all; slow memory 5.2 times as slow",
         "{programs}/hither lab run --machine westmere-m2 --cpus 2 --memory 512,1024 --evidence pmu --timeout 20m \
@@ -403,7 +403,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "regions-memstore-m1",
-        4.0,
+        2.4,
         Reads::Steps,
         "the same, slow memory 2.5 times as slow",
         "{programs}/hither lab run --machine westmere-m1 --cpus 2 --memory 512,1024 --evidence pmu --timeout 20m \

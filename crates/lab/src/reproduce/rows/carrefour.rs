@@ -24,7 +24,7 @@ const RUNS: &str = "no experiment runs ten times; hither lab compare prints the 
 const PERIOD: &str = "refused: the engine judges each campaign by the time it saved and takes back what harmed, and a mechanism that brought nothing \
                       rests for a while, not a longer period for all (docs/ARCHITECTURE.md)";
 const HUGE: &str =
-    "refused: huge pages move whole and are never split (docs/daemon.md, which memory is moved)";
+    "refused: huge pages are judged and moved as one (docs/daemon.md, which memory is moved)";
 const NO_REPLICAS: &str = "a stock kernel replicates no pages: the policy interleaves and collocates; copies are for programs that use \
                            replicated arrays (docs/replication.md)";
 
