@@ -137,7 +137,8 @@ fn tiers(rows: &mut Rows) {
             format!("regions-throttle-{machine}/node1.{key} / regions-throttle-m0/node1.{key}")
         };
         rows.near(format!("{machine}: bandwidth"), bandwidth, "of M0")
-            .measured(of("read_gbs"));
+            .measured(of("read_gbs"))
+            .why("the machine file's capacity is made from this figure: no independent check (machines/westmere-m1.toml)");
         rows.near(format!("{machine}: latency"), latency, "of M0")
             .measured(of("ns_per_access"))
             .why(LOADED);
