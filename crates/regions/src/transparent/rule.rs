@@ -226,8 +226,8 @@ mod tests {
             ns: entries * each,
         };
         assert_eq!(too_often(gaps(WINDOW - 1, 1), 1000), None);
-        assert_eq!(too_often(gaps(WINDOW, 1999), 1000), Some(true));
-        assert_eq!(too_often(gaps(WINDOW, 2000), 1000), Some(false));
+        assert_eq!(too_often(gaps(WINDOW, 1499), 1000), Some(true));
+        assert_eq!(too_often(gaps(WINDOW, 1500), 1000), Some(false));
     }
 
     #[test]
