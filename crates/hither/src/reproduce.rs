@@ -108,7 +108,7 @@ impl Command {
             ("--html", &self.html),
             ("--markdown", &self.markdown),
         ])?;
-        let results = read(&self.results)?;
+        let mut results = read(&self.results)?;
         let commit = perform::commit();
         let plan = match self.kept {
             true => Vec::new(),
@@ -123,19 +123,15 @@ impl Command {
             let place = Place::find(self.programs.as_deref(), &self.scripts)?;
             let performer = Performer::new(place, &self.results, &commit);
             failures = performer.run_all(&plan, self.budget.0)?;
+            results = read(&self.results)?;
         }
-        let shown = Shown {
-            has_mechanisms: wanted.iter().any(|row| row.paper == Paper::Memif)
-                && self.table.is_none(),
-            results: read(&self.results)?,
-            rows: Vec::new(),
+        let is_memifs = |row: &Row| row.paper == Paper::Memif;
+        self.write(&Shown {
+            has_mechanisms: wanted.iter().any(is_memifs) && self.table.is_none(),
+            rows: assess::assess(wanted, &results),
+            results,
             commit,
-        };
-        let shown = Shown {
-            rows: assess::assess(wanted, &shown.results),
-            ..shown
-        };
-        self.write(&shown)?;
+        })?;
         Ok(ExitCode::from(match failures {
             0 => 0,
             _ => crate::STATUS_FAILED,
@@ -150,15 +146,13 @@ impl Command {
         results: &Results,
         commit: &str,
     ) -> Vec<&'static Experiment> {
-        let served: BTreeSet<&str> = wanted.iter().flat_map(Row::experiments).collect();
         let longest = self.each.and_then(|limit| limit.0);
         let is_planned = |experiment: &&Experiment| {
-            served.contains(experiment.name)
-                && (named.is_empty() || named.contains(experiment.name))
+            (named.is_empty() || named.contains(experiment.name))
                 && (self.again || kept::is_due(results, experiment, commit))
                 && longest.is_none_or(|longest| experiment.minutes * 60.0 <= longest.as_secs_f64())
         };
-        experiments::ALL.iter().filter(is_planned).collect()
+        experiments::serving(wanted).filter(is_planned).collect()
     }
 
     fn write(&self, shown: &Shown) -> anyhow::Result<()> {

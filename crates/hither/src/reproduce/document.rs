@@ -1,15 +1,13 @@
 //! The rows as one page: written once, as HTML and as Markdown.
 
+use super::Shown;
 use super::show::{self, HEAD, MECHANISM_HEAD};
-use super::{Shown, perform};
 use crate::draw::{Alignment, Block, Page, Section};
 use hither_core::foreign::Foreign;
 use hither_lab::reproduce::kept;
 use hither_lab::reproduce::mechanisms;
 use hither_lab::reproduce::{Paper, experiments};
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 /// What a reader has to know of the figures.
 const ABOUT: [&str; 3] = [
@@ -84,14 +82,9 @@ fn by_paper(shown: &Shown) -> Block {
 
 /// The experiments behind the rows.
 fn runs(shown: &Shown) -> Section {
-    let used: BTreeSet<&str> = shown
-        .rows
-        .iter()
-        .flat_map(|one| one.row.experiments())
-        .collect();
     let row = |one: &experiments::Experiment| {
         let kept = kept::of(&shown.results, one);
-        let estimate = perform::minutes(Duration::from_secs_f64(one.minutes * 60.0));
+        let estimate = show::estimate(one);
         vec![
             one.name.to_owned(),
             one.what.to_owned(),
@@ -102,9 +95,7 @@ fn runs(shown: &Shown) -> Section {
             kept.map_or(String::new(), |kept| kept.date.clone()),
         ]
     };
-    let all = experiments::ALL
-        .iter()
-        .filter(|one| used.contains(one.name));
+    let all = experiments::serving(shown.rows.iter().map(|one| &one.row));
     let head = ["experiment", "what", "host", "commit", "day"];
     Section {
         heading: "Experiments".into(),

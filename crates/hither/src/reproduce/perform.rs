@@ -7,7 +7,7 @@ use hither_lab::reproduce::kept::{self, Kept};
 use hither_lab::reproduce::{Experiment, read};
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -196,15 +196,14 @@ impl<'a> Performer<'a> {
 
     /// One more line.
     fn keep(&self, kept: &Kept) -> anyhow::Result<()> {
-        let path: PathBuf = self.results.to_owned();
         let mut line = serde_json::to_string(kept)?;
         line.push('\n');
-        let file = File::options().create(true).append(true).open(&path);
+        let file = File::options().create(true).append(true).open(self.results);
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         written.with_context(|| {
             format!(
                 "--results {}: cannot be written; give it a file in a folder of yours",
-                path.shown()
+                self.results.shown()
             )
         })
     }

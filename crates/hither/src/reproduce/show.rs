@@ -37,10 +37,8 @@ pub fn cells(one: &Assessed) -> [String; 6] {
 fn verdict(one: &Assessed) -> String {
     match &one.outcome {
         Outcome::Judged { verdict, .. } => verdict.to_string(),
-        other => match other {
-            Outcome::Beyond(_) => "not reproducible from the text".to_owned(),
-            other => other.word().to_owned(),
-        },
+        Outcome::Beyond(_) => "not reproducible from the text".to_owned(),
+        other => other.word().to_owned(),
     }
 }
 
@@ -180,21 +178,25 @@ pub fn list(rows: &[Row], terminal: Terminal) -> String {
     }
     let head = ["paper", "table", "rows", "experiments", "in the paper"];
     let mut text = Table::new(&head, &cells).keys(2).text(terminal);
-    let served: BTreeSet<&str> = rows.iter().flat_map(Row::experiments).collect();
-    let all = experiments::ALL
-        .iter()
-        .filter(|one| served.contains(one.name));
-    let cells: Vec<Vec<String>> = all
-        .map(|one| vec![one.name.to_owned(), estimate(one), one.what.to_owned()])
-        .collect();
-    if !cells.is_empty() {
+    let served: Vec<&Experiment> = experiments::serving(rows).collect();
+    if !served.is_empty() {
         text.push('\n');
-        text += &Table::new(&["experiment", "about", "what"], &cells).text(terminal);
+        text += &costs(&served, terminal);
     }
     text
 }
 
-fn estimate(experiment: &Experiment) -> String {
+/// Experiments with what they take.
+fn costs(experiments: &[&Experiment], terminal: Terminal) -> String {
+    let rows: Vec<Vec<String>> = experiments
+        .iter()
+        .map(|one| vec![one.name.to_owned(), estimate(one), one.what.to_owned()])
+        .collect();
+    Table::new(&["experiment", "about", "what"], &rows).text(terminal)
+}
+
+/// What an experiment takes of the host, about.
+pub fn estimate(experiment: &Experiment) -> String {
     minutes(Duration::from_secs_f64(experiment.minutes * 60.0))
 }
 
@@ -203,11 +205,7 @@ pub fn plan(plan: &[&Experiment], budget: Option<Duration>, terminal: Terminal) 
     if plan.is_empty() {
         return "nothing to run: all has a result of this commit, or no row that is asked for is measured\n".into();
     }
-    let rows: Vec<Vec<String>> = plan
-        .iter()
-        .map(|one| vec![one.name.to_owned(), estimate(one), one.what.to_owned()])
-        .collect();
-    let text = Table::new(&["experiment", "about", "what"], &rows).text(terminal);
+    let text = costs(plan, terminal);
     let all = Duration::from_secs_f64(plan.iter().map(|one| one.minutes * 60.0).sum());
     let within = match budget {
         Some(budget) if all > budget => format!("; --budget {} ends it earlier", minutes(budget)),
@@ -223,14 +221,7 @@ pub fn plan(plan: &[&Experiment], budget: Option<Duration>, terminal: Terminal) 
 
 /// `hither.reproduce/1`.
 pub fn json(shown: &Shown) -> Value {
-    let used: BTreeSet<&str> = shown
-        .rows
-        .iter()
-        .flat_map(|one| one.row.experiments())
-        .collect();
-    let experiments = experiments::ALL
-        .iter()
-        .filter(|one| used.contains(one.name));
+    let experiments = experiments::serving(shown.rows.iter().map(|one| &one.row));
     let mechanisms = mechanisms::ALL.iter().filter(|_| shown.has_mechanisms);
     let counts = assess::counts(&shown.rows).into_iter();
     json!({

@@ -6,6 +6,8 @@
 //! figures do not.
 
 use super::read::Reads;
+use super::rows::Row;
+use std::collections::BTreeSet;
 
 /// A command that gives figures.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,15 @@ pub struct Experiment {
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Experiment> {
     ALL.iter().find(|experiment| experiment.name == name)
+}
+
+/// The experiments that serve any of these rows, in the order of [`ALL`].
+pub fn serving<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+) -> impl Iterator<Item = &'static Experiment> {
+    let names: BTreeSet<&str> = rows.into_iter().flat_map(Row::experiments).collect();
+    ALL.iter()
+        .filter(move |experiment| names.contains(experiment.name))
 }
 
 impl Experiment {
@@ -71,6 +82,17 @@ macro_rules! program {
             " --threads 16; echo == alone; /hither/hither run --on cpus:0 --memory local -- {programs}/",
             $program,
             " --threads 1'"
+        )
+    };
+}
+
+/// A program on Carrefour's machine, scaled to 8 CPUs, under its policy.
+macro_rules! carrefour {
+    ($program:literal) => {
+        concat!(
+            "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
+             --policies first-touch,interleave,carrefour@device --json=- -- {programs}/",
+            $program
         )
     };
 }
@@ -163,40 +185,35 @@ pub const ALL: &[Experiment] = &[
         3.0,
         Reads::Compare,
         "Streamcluster's pattern under the policy carrefour, with time to act",
-        "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
-         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/cluster shared --rounds 48",
+        carrefour!("cluster shared --rounds 48"),
     ),
     of(
         "carrefour-facerec",
         15.0,
         Reads::Compare,
         "FaceRecLong's pattern under the policy carrefour",
-        "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
-         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/facerec --phases 8",
+        carrefour!("facerec --phases 8"),
     ),
     of(
         "carrefour-is",
         15.0,
         Reads::Compare,
         "IS's bursts under the policy carrefour",
-        "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
-         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/is",
+        carrefour!("is"),
     ),
     of(
         "carrefour-cg",
         5.0,
         Reads::Compare,
         "CG, whose locality is good, under the policy carrefour",
-        "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
-         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/cg --products 200",
+        carrefour!("cg --products 200"),
     ),
     of(
         "carrefour-mg",
         15.0,
         Reads::Compare,
         "MG, whose locality is good, under the policy carrefour",
-        "{programs}/hither lab compare --machine opteron8385 --cpus 8 --timeout 2h \
-         --policies first-touch,interleave,carrefour@device --json=- -- {programs}/mg --local",
+        carrefour!("mg --local"),
     ),
     of(
         "ibm-two-node",

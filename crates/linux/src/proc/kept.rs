@@ -12,11 +12,8 @@ const MOST_THREADS: usize = 4096;
 #[must_use]
 pub fn threads(root: &Root, pids: impl IntoIterator<Item = i32>) -> Vec<CpuSet> {
     let tasks = pids.into_iter().flat_map(|pid| {
-        let folder = format!("proc/{pid}/task");
-        let numbers = root.numbered(&folder, "").unwrap_or_default();
-        numbers
-            .into_iter()
-            .map(move |tid| format!("task/{tid}/status"))
+        let tids = super::threads(root, pid).unwrap_or_default().into_iter();
+        tids.map(move |tid| format!("task/{tid}/status"))
             .map(move |file| (pid, file))
     });
     let allowed = tasks.take(MOST_THREADS).filter_map(|(pid, file)| {

@@ -109,14 +109,14 @@ unsafe fn touched_key(address: u64, key: u32, context: *mut c_void) -> bool {
     let found = table::find(address);
     let Some(frame) = frame else {
         // Without the register there are no threads that have a key open.
-        let Some((_, slot)) = found else {
+        let Some(slot) = found else {
             return false;
         };
         slot.make_global(Global::Refused);
         return true;
     };
     let before = frame.get();
-    let Some((_, slot)) = found else {
+    let Some(slot) = found else {
         // It was a region until just now, or its pages were moved by mremap(2).
         frame.set(before & !closed(key));
         return true;
@@ -159,7 +159,7 @@ unsafe fn touched_key(address: u64, key: u32, context: *mut c_void) -> bool {
 /// # Safety
 /// `context` is the handler's.
 unsafe fn touched_protected(address: u64, context: *mut c_void) -> bool {
-    let Some((_, slot)) = table::find(address) else {
+    let Some(slot) = table::find(address) else {
         return false;
     };
     let domain = slot.domain.load(Relaxed);
@@ -357,11 +357,8 @@ fn go_home(here: &Here) {
     let Some(thread) = THREADS.get(here.line.load(Relaxed) as usize) else {
         return;
     };
-    let wanted = thread.wanted();
     thread.domain.store(NONE, SeqCst);
-    if fault::affinity(0) == thread.given() && fault::set_affinity(0, &wanted).is_ok() {
-        thread.set_given(&wanted);
-    }
+    thread.send_home(0);
 }
 
 /// Ends the thread's visit: its regions are closed to it, and it may run where the program wants it. Threads and programs that it
@@ -425,7 +422,7 @@ fn open_all(form: Form, ranges: impl Iterator<Item = (u64, u64)>) -> u32 {
     }
     let (mut wanted, mut first) = (0u32, None);
     for (start, bytes) in ranges {
-        for (_, slot) in table::touching(start, bytes) {
+        for slot in table::touching(start, bytes) {
             if slot.global().is_none() {
                 wanted |= 1 << slot.domain.load(Relaxed);
                 first = first.or(Some(slot));

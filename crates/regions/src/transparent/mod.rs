@@ -264,7 +264,7 @@ impl Transparent {
             )));
         }
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, other)) = table::touching(range.start, bytes as u64).next() {
+        if let Some(other) = table::touching(range.start, bytes as u64).next() {
             let (start, end) = other.range();
             return Err(Error::Invalid(format!(
                 "region {:#x}-{:#x}: {start:#x}-{end:#x} is a region: give that back first",
@@ -280,8 +280,8 @@ impl Transparent {
             slot.make_global(Global::NoKey);
         } else if table::mode() != rule::Mode::Off {
             let is_open = self.form == Form::Protection && OPEN.load(Relaxed) & 1 << domain != 0;
-            if !is_open && !slot.close() {
-                slot.make_global(Global::Refused);
+            if !is_open {
+                slot.close_or_give_up();
             }
         }
         if course.judge.declare(domain, sets[domain]) {

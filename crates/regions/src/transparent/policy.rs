@@ -190,9 +190,7 @@ pub(super) fn set_mode(mode: Mode) {
         Mode::Watch | Mode::Move if may_close && before == Mode::Off => {
             OPEN.store(0, Relaxed);
             for slot in table::used().filter(|slot| slot.global().is_none()) {
-                if !slot.close() {
-                    slot.make_global(super::rule::Global::Refused);
-                }
+                slot.close_or_give_up();
             }
         }
         _ => {}
@@ -201,7 +199,7 @@ pub(super) fn set_mode(mode: Mode) {
     for thread in threads {
         match mode {
             Mode::Move => place(thread),
-            Mode::Off | Mode::Watch => send_home(thread),
+            Mode::Off | Mode::Watch => thread.send_home(thread.tid.load(Acquire)),
         }
     }
 }
@@ -221,15 +219,6 @@ fn place(thread: &table::Thread) {
         if thread.domain.load(SeqCst) == domain {
             return;
         }
-    }
-}
-
-/// Lets a thread run where the program wants it, unless the program has put it elsewhere itself.
-fn send_home(thread: &table::Thread) {
-    let tid = thread.tid.load(Acquire);
-    let wanted = thread.wanted();
-    if fault::affinity(tid) == thread.given() && fault::set_affinity(tid, &wanted).is_ok() {
-        thread.set_given(&wanted);
     }
 }
 

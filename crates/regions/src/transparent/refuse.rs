@@ -1,7 +1,7 @@
 //! What is no region: memory that something touches whose touches cannot be caught. The rest of what cannot be caught
 //! is in `docs/micro-scheduling.md`, as nobody can tell it beforehand.
 
-use super::rule::Form;
+use super::rule::{Form, overlap};
 use crate::error::Error;
 use hither_linux::Root;
 use hither_linux::proc::{self, maps::Maps};
@@ -40,7 +40,15 @@ pub(super) fn check(range: &Range<u64>, form: Form, own: i32) -> Result<(), Erro
     }
     let here = 0u8;
     let here = (&raw const here) as u64;
-    if range.contains(&here) || alternate_stack().is_some_and(|stack| overlaps(&stack, range)) {
+    if range.contains(&here)
+        || alternate_stack().is_some_and(|stack| {
+            overlap(
+                stack.start,
+                stack.end - stack.start,
+                (range.start, range.end),
+            )
+        })
+    {
         return refused("it has the stack of this thread: use memory of its own".to_owned());
     }
     let threads = proc::threads(&root, pid)?;
@@ -75,10 +83,6 @@ pub(super) fn check(range: &Range<u64>, form: Form, own: i32) -> Result<(), Erro
         ));
     }
     open_files().map_or(Ok(()), |text| refused(text.to_owned()))
-}
-
-fn overlaps(one: &Range<u64>, other: &Range<u64>) -> bool {
-    one.start < other.end && one.end > other.start
 }
 
 fn misplaced(range: &Range<u64>) -> Option<String> {

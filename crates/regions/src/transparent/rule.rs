@@ -78,7 +78,7 @@ impl fmt::Display for Global {
         formatter.write_str(match self {
             Self::NoKey => "all protection keys are used: use fewer domains, or give keys back",
             Self::TooOften => {
-                "it was entered too often: moving there cost more than half of the time"
+                "it was entered too often: moving there cost more than two thirds of what visits before took"
             }
             Self::Threads => "a second thread touched it, and the processor has no protection keys",
             Self::Refused => {
@@ -153,7 +153,7 @@ pub(crate) fn too_often(gaps: Gaps, cost_ns: u64) -> Option<bool> {
     Some(long_enough(mean, cost_ns as f64).is_err())
 }
 
-/// The whole pages that hold these bytes; `None` where there are none.
+/// Do these bytes touch a range, by a byte at least?
 pub(crate) fn overlap(start: u64, bytes: u64, range: (u64, u64)) -> bool {
     bytes > 0 && start < range.1 && start.saturating_add(bytes) > range.0
 }

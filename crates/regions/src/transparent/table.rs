@@ -4,7 +4,7 @@
 //! Who changes it holds the lock in [`super::Transparent`], apart from what is said to be the handler's.
 
 use super::rule::{Form, Gaps, Global, Mode, overlap};
-use hither_linux::sys::fault::{CpuMask, MASK_WORDS};
+use hither_linux::sys::fault::{self, CpuMask, MASK_WORDS};
 use hither_linux::sys::pkey::{self, Pkru, closed};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -162,6 +162,13 @@ impl Slot {
         outcome.is_ok()
     }
 
+    /// Closes it, or opens it for good where the kernel refuses.
+    pub(crate) fn close_or_give_up(&self) {
+        if !self.close() {
+            self.make_global(Global::Refused);
+        }
+    }
+
     /// Opens it for all, for good.
     pub(crate) fn make_global(&self, why: Global) {
         self.global.store(why.word(), Ordering::Release);
@@ -237,6 +244,15 @@ impl Thread {
     pub(crate) fn set_given(&self, mask: &CpuMask) {
         store(&self.given, mask);
     }
+
+    /// Lets it run where the program wants it, unless the program has put it elsewhere since. By its number; 0: the
+    /// calling one.
+    pub(crate) fn send_home(&self, tid: i32) {
+        let wanted = self.wanted();
+        if fault::affinity(tid) == self.given() && fault::set_affinity(tid, &wanted).is_ok() {
+            self.set_given(&wanted);
+        }
+    }
 }
 
 fn load(words: &[AtomicU64; MASK_WORDS]) -> CpuMask {
@@ -297,13 +313,8 @@ pub(crate) fn used() -> impl Iterator<Item = &'static Slot> {
 }
 
 /// The region of an address.
-pub(crate) fn find(address: u64) -> Option<(u32, &'static Slot)> {
-    let slots = slots().iter().enumerate();
-    let mut found = slots.filter(|(_, slot)| {
-        let (start, end) = slot.range();
-        start <= address && address < end
-    });
-    found.next().map(|(index, slot)| (index as u32, slot))
+pub(crate) fn find(address: u64) -> Option<&'static Slot> {
+    touching(address, 1).next()
 }
 
 /// Takes a free slot.
@@ -315,11 +326,9 @@ pub(crate) fn take(start: u64, end: u64, domain: u32, access: i32) -> Option<usi
 }
 
 /// The regions that these bytes touch.
-pub(crate) fn touching(start: u64, bytes: u64) -> impl Iterator<Item = (u32, &'static Slot)> {
-    let slots = slots().iter().enumerate();
-    slots
-        .filter(move |(_, slot)| overlap(start, bytes, slot.range()))
-        .map(|(index, slot)| (index as u32, slot))
+pub(crate) fn touching(start: u64, bytes: u64) -> impl Iterator<Item = &'static Slot> {
+    let slots = slots().iter();
+    slots.filter(move |slot| overlap(start, bytes, slot.range()))
 }
 
 /// A line for a thread.
