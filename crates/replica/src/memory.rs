@@ -161,8 +161,10 @@ mod tests {
     fn chunks_come_and_go() {
         let store =
             Store::new(3 << 16, 1 << 16, &[NodeId(0)].into_iter().collect(), false).unwrap();
-        let pages =
-            || hither_linux::bind::range::residency(store.base() as u64..store.address(3) as u64).unwrap();
+        let pages = || {
+            hither_linux::bind::range::residency(store.base() as u64..store.address(3) as u64)
+                .unwrap()
+        };
         assert_eq!(pages().absent, 48);
         store.part(1).populate_on(NodeId(0)).unwrap();
         assert_eq!(pages().nodes, [(NodeId(0), 16)]);
@@ -177,7 +179,10 @@ mod tests {
         let refused = store.part(0).populate_on(NodeId(7)).unwrap_err();
         assert_eq!(refused.0, "node 7 is full: pages came from node 0");
         let range = store.base() as u64..store.address(1) as u64;
-        assert_eq!(hither_linux::bind::range::residency(range).unwrap().absent, 16);
+        assert_eq!(
+            hither_linux::bind::range::residency(range).unwrap().absent,
+            16
+        );
     }
 
     #[test]
