@@ -91,7 +91,6 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
             plugin.model.filter.clear(vcpu as usize);
         }
         Event::FlushAll => {
-            score.pass((costs.flush_all_ns * 1000.0) as u64);
             owned.vcpu.tlb.flush_all();
             owned.guest.forget_all();
             plugin.model.filter.clear(vcpu as usize);

@@ -59,5 +59,4 @@ prices! {
     page_table_switch_ns, absent None, typical 80.0: "a page-table switch (`mov cr3`), its refills not included";
     invlpg_ns, absent None, typical 50.0: "`invlpg` or `invpcid`";
     device_access_ns, absent None, typical 100.0: "an uncached device access (port or memory-mapped)";
-    flush_all_ns, absent Some(0.0), typical 200.0: "a flush of all translations (`mov cr4`, `invpcid` of all)";
 }
