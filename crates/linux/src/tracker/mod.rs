@@ -11,6 +11,7 @@ pub mod perf;
 mod rating;
 pub mod residency;
 pub mod table;
+mod trial;
 pub mod view;
 pub mod written;
 
