@@ -11,7 +11,6 @@ pub mod perf;
 mod rating;
 pub mod residency;
 pub mod table;
-mod trial;
 pub mod view;
 pub mod written;
 

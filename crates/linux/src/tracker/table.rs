@@ -180,14 +180,6 @@ pub const TABLE: &[Entry] = &[
     },
     RESIDENCY,
     OPIUM_PAGES,
-    Entry {
-        name: "trial",
-        about: "nothing",
-        rung: None,
-        records: Records::Asked,
-        only_looks: true,
-        open: |_| Ok(Box::new(super::trial::Trial)),
-    },
 ];
 
 fn damon(here: &Here<'_>, addresses: Addresses) -> Opened {
