@@ -92,12 +92,6 @@ pub const LINUX: &[LinuxPolicy] = &[
         settings: &[(BALANCING, "2"), (DEMOTION, "true")],
     },
     LinuxPolicy {
-        name: "kernel-demotion",
-        about: "the kernel demotes what memory pressure would reclaim, and promotes nothing",
-        launch: Launch::Plain,
-        settings: &[(BALANCING, "0"), (DEMOTION, "true")],
-    },
-    LinuxPolicy {
         name: "damon",
         about: "DAMON promotes hot pages and demotes cold ones",
         launch: Launch::Damon,
