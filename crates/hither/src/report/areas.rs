@@ -65,12 +65,6 @@ const COLUMNS: &[Column] = &[
         "accesses",
         |row| { percent(row.area.accesses / row.all) }
     ),
-    column!(
-        "accesses_per_byte",
-        |row| json!(row.area.accesses / row.area.bytes as f64),
-        "per byte",
-        |row| { format!("{:.2}", row.area.accesses / row.area.bytes as f64) }
-    ),
     column!("sample_count", |row| json!(row.area.sample_count)),
     column!(
         "local_access_ratio",
