@@ -5,9 +5,11 @@
 mod edges;
 mod layers;
 mod machines;
+mod names;
 mod printing;
 mod sources;
 mod verdicts;
+mod words;
 
 use crate::files::{self, Source};
 use anyhow::Result;
@@ -55,9 +57,11 @@ pub fn run(root: &Path) -> Result<()> {
 fn findings(sources: &[Source]) -> Vec<Finding> {
     let mut findings = edges::check(sources);
     findings.extend(layers::check(sources));
+    findings.extend(names::check(sources));
     for source in sources {
         findings.extend(sources::check(source));
         findings.extend(printing::check(source));
+        findings.extend(words::check(source));
         if source.path.starts_with("machines") && source.is("toml") {
             findings.extend(machines::check(source));
         }
