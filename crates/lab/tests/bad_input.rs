@@ -23,6 +23,7 @@ fn options(folder: &Path) -> Options {
         memory_mb: Vec::new(),
         offline: Default::default(),
         kernel: kernel.to_str().unwrap().to_owned(),
+        devices: Default::default(),
         huge_pages: HugePages::Madvise,
         timeout: None,
         files: Vec::new(),
