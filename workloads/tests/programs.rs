@@ -83,7 +83,18 @@ const PROGRAMS: [(&str, &str, &[&str]); 24] = [
     (
         "fileserve",
         env!("CARGO_BIN_EXE_fileserve"),
-        &["--folder", "/tmp", "--files", "2", "--file-kb", "64", "--seconds", "1", "--threads", "2"],
+        &[
+            "--folder",
+            "/tmp",
+            "--files",
+            "2",
+            "--file-kb",
+            "64",
+            "--seconds",
+            "1",
+            "--threads",
+            "2",
+        ],
     ),
     (
         "netserve",
@@ -671,7 +682,11 @@ fn wrong_command_lines_end_with_status_2_and_a_remedy() {
         ("mix", &["--npb", "/nowhere"], "there is no such file"),
         ("mix", &["--policy", "a\nb"], "one line"),
         ("fileserve", &["--file-kb", "65"], "multiple of 64"),
-        ("fileserve", &["--folder", "/no/such/folder"], "/no/such/folder"),
+        (
+            "fileserve",
+            &["--folder", "/no/such/folder"],
+            "/no/such/folder",
+        ),
         ("netserve", &["--address", "here"], "no IP address"),
         ("netserve", &["--value-bytes", "12"], "multiple of 8"),
         ("netserve", &["--peer-cpus", "60000"], "it may use"),
