@@ -148,10 +148,11 @@ fn hold(place: &Place) -> anyhow::Result<ExitCode> {
 
 /// What was moved and what was not, for a person.
 fn told(arranged: &Arranged, cpus: &CpuSet) -> String {
-    let mut text = format!(
-        "{} on the CPUs {cpus}",
-        print::count(arranged.moved, "piece of work").replace("works", "work")
-    );
+    let pieces = match arranged.moved {
+        1 => "1 piece".to_owned(),
+        many => format!("{many} pieces"),
+    };
+    let mut text = format!("{pieces} of work on the CPUs {cpus}");
     for (name, reason) in &arranged.refused {
         text += &format!("\nnot moved: {name}: {reason}");
     }

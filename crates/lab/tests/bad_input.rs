@@ -148,3 +148,16 @@ fn a_plugin_that_is_not_there() {
         &["libhither_plugin.so", "make install"],
     );
 }
+
+#[test]
+fn devices_that_cannot_be_had() {
+    let devices = |disk_mb, network| hither_lab::devices::Devices { disk_mb, network };
+    refused(
+        |options, _| options.devices = devices(Some(1), false),
+        &["--disk 1", "16 to"],
+    );
+    refused(
+        |options, _| options.devices = devices(None, true),
+        &["vmlinuz comes without", "--kernel newest"],
+    );
+}

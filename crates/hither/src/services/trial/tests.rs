@@ -77,7 +77,7 @@ fn user_and_service_work_stand_apart_beside_the_verdict() {
         "{text}"
     );
     assert!(
-        row(["arranged", "service", "kernel"]).ends_with('-'),
+        row(["arranged", "service", "kernel"]).ends_with('–'),
         "{text}"
     );
     let lost = command().text(&trial(0.9e8), Terminal::PIPE);
