@@ -180,18 +180,18 @@ impl Command {
                 ("service", &reading.service_cpus),
             ] {
                 for (mode, used) in [("user", &modes.user), ("kernel", &modes.kernel)] {
-                    let each = |figure: Option<f64>| {
+                    let each = |figure: Option<f64>, unit: f64| {
                         print::or_dash(figure, |figure| {
-                            format!("{:.2}", figure / reading.seconds.max(1e-9) / 1e6)
+                            format!("{:.1}", figure / reading.seconds.max(1e-9) / unit)
                         })
                     };
                     rows.push(vec![
                         name.to_owned(),
                         cpus.to_owned(),
                         mode.to_owned(),
-                        each(used.instructions),
-                        each(used.references),
-                        each(used.misses),
+                        each(used.instructions, 1e6),
+                        each(used.references, 1e3),
+                        each(used.misses, 1e3),
                     ]);
                 }
             }
@@ -201,8 +201,8 @@ impl Command {
             "CPUs",
             "mode",
             "M instructions/s",
-            "M references/s",
-            "M misses/s",
+            "k references/s",
+            "k misses/s",
         ];
         text += &Table::new(&head, &rows).keys(3).text(terminal);
         text += &verdict(trial);

@@ -7,6 +7,7 @@ use crate::devices::{
     DISK_DEVICE, DISK_FOLDER, DISK_KIND, Devices, MACS, MODULES_FOLDER, OWN_ADDRESS, PEER_ADDRESS,
     PEER_NAMESPACE,
 };
+use hither_core::foreign::Foreign;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -39,7 +40,7 @@ fn load_modules() -> Result<()> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.sort();
     for path in files {
-        let loading = || doing(format!("loading the driver {}", path.display()));
+        let loading = || doing(format!("loading the driver {}", path.shown()));
         let file = File::open(&path).map_err(loading())?;
         let is_compressed = path.extension().is_some_and(|end| end == "xz");
         let flags = if is_compressed { COMPRESSED } else { 0 };

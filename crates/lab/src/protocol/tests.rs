@@ -116,7 +116,6 @@ fn job() -> Job {
         }],
         back: vec!["/tmp/out".into()],
         devices: Devices::default(),
-        devices: Devices::default(),
         sample_ms: 100,
         opium: true,
         node_cpus: vec![Some("0-1".into()), Some(String::new()), None],

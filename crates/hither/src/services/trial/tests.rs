@@ -73,7 +73,7 @@ fn user_and_service_work_stand_apart_beside_the_verdict() {
             .to_owned()
     };
     assert!(
-        row(["plain", "others", "user"]).contains("100.00"),
+        row(["plain", "others", "user"]).contains("100.0 "),
         "{text}"
     );
     assert!(
