@@ -255,6 +255,6 @@ mod tests {
         let bytes = address.sa_data.map(|byte| byte as u8);
         assert_eq!(bytes[..8], [0, 0, 10, 77, 0, 200, 0, 0]);
         let name = named_request("a-name-that-is-too-long").ifr_name;
-        assert_eq!((name[14] as u8, name[15]), (b's', 0));
+        assert_eq!((name[14] as u8, name[15]), (b'-', 0));
     }
 }
