@@ -145,6 +145,12 @@ fn run(args: &Args) -> Result<Report, Failure> {
         write_every: args.number("write-every", 0..=1 << 30)?,
         limit: Duration::from_secs(seconds),
     };
+    if !plan.folder.is_dir() {
+        return Err(crate::cli::usage(format!(
+            "--folder {}: there is no such folder; name one with room for the files",
+            plan.folder.display()
+        )));
+    }
     let started = Instant::now();
     let files = plan.make_files()?;
     let setup = started.elapsed().as_secs_f64();

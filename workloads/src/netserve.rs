@@ -124,7 +124,11 @@ fn run(args: &Args) -> Result<Report, Failure> {
         ))
     })?;
     let peer = args.text("peer").filter(|path| !path.is_empty());
-    let peer = peer.map(|path| File::open(path).map_err(machine(format!("--peer {path}"))));
+    let open = |path: &str| {
+        let refused = |error| crate::cli::usage(format!("--peer {path} cannot be opened: {error}"));
+        File::open(path).map_err(refused)
+    };
+    let peer = peer.map(open).transpose()?;
     let peer_cpus = args.list("peer-cpus", &(0..=u64::from(u16::MAX)))?;
     let peer_cpus: Vec<usize> = peer_cpus.iter().map(|&cpu| cpu as usize).collect();
     for &cpu in &peer_cpus {
@@ -134,7 +138,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         value_words: value_bytes as usize / 8,
         values: table_bytes / value_bytes,
         lookups: args.number("lookups", 0..=1 << 30)?,
-        peer: peer.transpose()?,
+        peer,
         peer_cpus,
         limit: Duration::from_secs(seconds),
     };

@@ -687,6 +687,11 @@ fn wrong_command_lines_end_with_status_2_and_a_remedy() {
             &["--folder", "/no/such/folder"],
             "/no/such/folder",
         ),
+        (
+            "netserve",
+            &["--peer", "/no/such/file"],
+            "--peer /no/such/file",
+        ),
         ("netserve", &["--address", "here"], "no IP address"),
         ("netserve", &["--value-bytes", "12"], "multiple of 8"),
         ("netserve", &["--peer-cpus", "60000"], "it may use"),
