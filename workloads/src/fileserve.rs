@@ -6,11 +6,11 @@
 //! disk. So there are system calls, fills by the kernel, block requests, their interrupts, writeback and a journal
 //! beside work in user mode with a working set of its own.
 
-use crate::cli::{Args, Failure, NO_PIN, Opt, PIN, Program, Report};
+use crate::cli::{Args, Failure, NO_PIN, Opt, PIN, Workload, WorkloadReport};
 use crate::latency::{Latencies, in_us};
-use crate::random::{Random, mix};
+use crate::random::{FastRandom, mix};
 use crate::series;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::fs::{File, OpenOptions};
 use std::io::Error;
 use std::os::fd::AsRawFd;
@@ -23,7 +23,7 @@ const PIECE: usize = 64 << 10;
 const PAGE: usize = 4096;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "fileserve",
     about: "A server of files: threads read whole files of a folder, and use a table of their own between.",
     operand: None,
@@ -125,9 +125,9 @@ impl Drop for Files {
     }
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let threads = args.number("threads", 1..=1024)?;
-    let team = Team::with_cpus(args, threads as usize)?;
+    let team = ThreadTeam::with_cpus(args, threads as usize)?;
     let seconds = args.number("seconds", 1..=1 << 16)?;
     let file_kb = args.number("file-kb", 64..=1 << 20)?;
     if file_kb % 64 != 0 {
@@ -169,7 +169,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "fileserve: {threads} threads, {} files of {file_kb} KB",
         plan.files
     );
-    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = WorkloadReport::new(title).line("setup_seconds", format!("{setup:.6}"));
     let report = series::lines(report, seconds, |second| all.latencies.line(second));
     let whole = all.latencies.as_one();
     Ok(report
@@ -223,7 +223,7 @@ impl Plan {
 
     /// Requests of one thread until the time is over.
     fn serve(&self, member: &Member<'_>) -> Result<Done, Error> {
-        let mut random = Random::new(mix(member.id as u64 + 1));
+        let mut random = FastRandom::new(mix(member.id as u64 + 1));
         let table: Vec<u64> = (0..self.table_words as u64).map(mix).collect();
         let mut done = Done::default();
         let mut piece = vec![0; PIECE];

@@ -7,11 +7,11 @@
 //! interrupts and the kernel's network on both sides; without `--peer` they go over the loopback. Latency and throughput
 //! are the peer's.
 
-use crate::cli::{Args, Failure, NO_PIN, Opt, PIN, Program, Report};
+use crate::cli::{Args, Failure, NO_PIN, Opt, PIN, Workload, WorkloadReport};
 use crate::latency::{Latencies, in_us};
-use crate::random::{Random, mix};
+use crate::random::{FastRandom, mix};
 use crate::series;
-use crate::team::{Member, Team, check_cpu, stay_on};
+use crate::team::{Member, ThreadTeam, check_cpu, stay_on};
 use std::fs::File;
 use std::io::{Error, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "netserve",
     about: "A server of values over TCP and the peer that asks it, each connection with a thread on both sides.",
     operand: None,
@@ -105,9 +105,9 @@ struct Done {
     sum: u64,
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let threads = args.number("threads", 1..=1024)? as usize;
-    let team = Team::with_cpus(args, threads)?;
+    let team = ThreadTeam::with_cpus(args, threads)?;
     let seconds = args.number("seconds", 1..=1 << 16)?;
     let value_bytes = args.number("value-bytes", 8..=1 << 24)?;
     let table_bytes = args.number("table-kb", 1..=1 << 20)? << 10;
@@ -180,7 +180,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "netserve: {threads} connections, {} values of {value_bytes} bytes",
         plan.values
     );
-    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = WorkloadReport::new(title).line("setup_seconds", format!("{setup:.6}"));
     let report = series::lines(report, seconds, |second| all.latencies.line(second));
     let whole = all.latencies.as_one();
     let requests = whole.total() as f64;
@@ -205,7 +205,7 @@ impl Plan {
         table: &[u64],
     ) -> Result<u64, Error> {
         let mut stream = accept(listener)?;
-        let mut random = Random::new(mix(member.id as u64 + 1));
+        let mut random = FastRandom::new(mix(member.id as u64 + 1));
         let mut answer = vec![0; self.value_words * 8];
         let mut sum = 0_u64;
         let mut number = [0; 8];
@@ -239,7 +239,7 @@ impl Plan {
         }
         let mut stream = TcpStream::connect_timeout(&place, PATIENCE)?;
         settle(&stream)?;
-        let mut random = Random::new(mix(!(client as u64)));
+        let mut random = FastRandom::new(mix(!(client as u64)));
         let mut answer = vec![0; self.value_words * 8];
         let mut done = Done::default();
         let start = Instant::now();

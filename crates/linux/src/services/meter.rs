@@ -5,7 +5,7 @@
 //! was placed from the work that programs ask for themselves. Whatever runs is counted, other programs too.
 
 use crate::error::{Error, Result};
-use crate::opium::{Device, VcpuCounters};
+use crate::opium::{OpiumDevice, VcpuCounters};
 use crate::perf::catalogue::Catalogue;
 use crate::perf::counter::{Counters, Mode, Whose};
 use crate::root::Root;
@@ -90,8 +90,8 @@ pub struct Meter {
 
 #[derive(Debug)]
 enum Source {
-    Device {
-        device: Box<Device>,
+    OpiumDevice {
+        device: Box<OpiumDevice>,
         before: Vec<VcpuCounters>,
     },
     Cores {
@@ -107,9 +107,9 @@ impl Meter {
     /// # Errors
     /// There is no device, and no counters of cores are to be had.
     pub fn open(root: &Root, services: &CpuSet, all: &CpuSet, pid: i32) -> Result<Self> {
-        let source = match Device::find(root)? {
+        let source = match OpiumDevice::find(root)? {
             Some(folder) => {
-                let device = Box::new(Device::open_at(&folder)?);
+                let device = Box::new(OpiumDevice::open_at(&folder)?);
                 let before = vec![VcpuCounters::default(); device.vcpu_count()];
                 Source::Device { device, before }
             }
@@ -224,7 +224,7 @@ fn side<'a>(reading: &'a mut Reading, services: &CpuSet, cpu: CpuId) -> &'a mut 
     }
 }
 
-fn count(into: &mut Use, told: &crate::perf::counter::Told) {
+fn count(into: &mut Use, told: &crate::perf::counter::EventCount) {
     let value = told.estimate.map(|estimate| estimate.value);
     match told.role {
         Role::Instructions => add(&mut into.instructions, value),
