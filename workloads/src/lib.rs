@@ -17,6 +17,7 @@ pub mod counted;
 pub mod csr;
 pub mod facerec;
 pub mod fft3d;
+pub mod fileserve;
 pub mod floats;
 pub mod fmm;
 pub mod grow;
@@ -24,12 +25,14 @@ pub mod gups;
 pub mod hotspot;
 pub mod is;
 pub mod kvstore;
+pub mod latency;
 pub mod marker;
 pub mod memlat;
 pub mod memory;
 pub mod memstore;
 pub mod mg;
 pub mod mix;
+pub mod netserve;
 pub mod npb;
 pub mod ocean;
 pub mod pca;
@@ -44,7 +47,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Workload; 24] = [
+pub const PROGRAMS: [&cli::Workload; 26] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,
@@ -69,4 +72,6 @@ pub const PROGRAMS: [&cli::Workload; 24] = [
     &npb::PROGRAM,
     &mix::PROGRAM,
     &cachemix::PROGRAM,
+    &fileserve::PROGRAM,
+    &netserve::PROGRAM,
 ];

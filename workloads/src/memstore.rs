@@ -10,18 +10,17 @@
 //! in use at which second and how many requests come. With a rate, a request's latency counts from when it
 //! was due, so that a store that falls behind shows it.
 
-mod latency;
 mod live;
 mod store;
 mod trace;
 
 use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
+use crate::latency::{Latencies, in_us};
 use crate::memory::{FIRST_NODE, FirstNode, HUGE, NODE};
 use crate::random::FastRandom;
 use crate::series;
 use crate::team::{Member, ThreadTeam};
 use crate::zipf::Zipf;
-use latency::Latencies;
 use live::Live;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -157,10 +156,6 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
         )
         .line("wrong_values", wrong)
         .finish(took, store.checksum(wrong)))
-}
-
-fn in_us(ns: Option<f64>) -> String {
-    ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns / 1e3))
 }
 
 /// The trace of `--trace`, or one that says what `--seconds` and `--rate` say.

@@ -131,6 +131,16 @@ impl ThreadTeam {
         Ok(team)
     }
 
+    /// So many threads on the CPUs of `--cpus`, in turns, or on all; with `--no-pin` the kernel's scheduler places them.
+    ///
+    /// # Errors
+    /// As [`ThreadTeam::from_args_with_cpus`].
+    pub fn with_cpus(args: &Args, threads: usize) -> Result<Self, Failure> {
+        let mut team = Self::from_args_with_cpus(args)?;
+        team.threads = threads;
+        Ok(team)
+    }
+
     /// Number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [(&str, &str, &[&str]); 22] = [
+const PROGRAMS: [(&str, &str, &[&str]); 24] = [
     (
         "cluster",
         env!("CARGO_BIN_EXE_cluster"),
@@ -79,6 +79,27 @@ const PROGRAMS: [(&str, &str, &[&str]); 22] = [
         "mix",
         env!("CARGO_BIN_EXE_mix"),
         &["--programs", "9", "--scale-mb", "3", "--rounds", "1"],
+    ),
+    (
+        "fileserve",
+        env!("CARGO_BIN_EXE_fileserve"),
+        &[
+            "--folder",
+            "/tmp",
+            "--files",
+            "2",
+            "--file-kb",
+            "64",
+            "--seconds",
+            "1",
+            "--threads",
+            "2",
+        ],
+    ),
+    (
+        "netserve",
+        env!("CARGO_BIN_EXE_netserve"),
+        &["--seconds", "1", "--threads", "2"],
     ),
     (
         "cachemix",
@@ -660,6 +681,20 @@ fn wrong_command_lines_end_with_status_2_and_a_remedy() {
         ("mix", &["--scale-mb", "7"], "are 6 and 12"),
         ("mix", &["--npb", "/nowhere"], "there is no such file"),
         ("mix", &["--policy", "a\nb"], "one line"),
+        ("fileserve", &["--file-kb", "65"], "multiple of 64"),
+        (
+            "fileserve",
+            &["--folder", "/no/such/folder"],
+            "/no/such/folder",
+        ),
+        (
+            "netserve",
+            &["--peer", "/no/such/file"],
+            "--peer /no/such/file",
+        ),
+        ("netserve", &["--address", "here"], "no IP address"),
+        ("netserve", &["--value-bytes", "12"], "multiple of 8"),
+        ("netserve", &["--peer-cpus", "60000"], "it may use"),
         ("cachemix", &["--ws", "4M,x"], "K, M, G or T"),
         ("cachemix", &["--start-cpus", "60000"], "it may use"),
         ("cachemix", &["--ws", "2T"], "1K to 1T"),

@@ -31,6 +31,7 @@ pub mod quota;
 pub mod refine;
 pub mod rset;
 pub mod scope;
+pub mod services;
 pub mod set;
 pub mod shim;
 pub mod sites;

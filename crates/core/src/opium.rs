@@ -26,7 +26,7 @@
 /// First eight bytes of the header: `HITHEROP`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
 /// Version of this layout. A reader refuses any other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// PCI vendor of `ivshmem-plain`.
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device of `ivshmem-plain`.
@@ -206,6 +206,8 @@ pub mod vcpu {
     pub const IDLE_NS: usize = 176;
     /// Private-cache misses (fills from last-level cache, other caches or memory).
     pub const PRIVATE_MISSES: usize = 184;
+    /// Those of them in kernel mode.
+    pub const KERNEL_REFERENCES: usize = 192;
     /// Memory fills, demand and prefetch, `[8 nodes]` each, for: user read, user write, kernel
     /// read, kernel write (a write is a fill for a store).
     pub const FILLS: usize = 256;

@@ -10,6 +10,7 @@ use hither_core::set::NodeSet;
 use hither_lab::back::Back;
 use hither_lab::compare::programs::Programs;
 use hither_lab::compare::{self, Comparison};
+use hither_lab::devices::Devices;
 use hither_lab::policies::Choice;
 use hither_lab::qemu::{HugePages, PluginMode};
 use hither_lab::session::{Lab, Options};
@@ -76,6 +77,13 @@ struct MachineArguments {
     /// Guest kernel: newest, 6.12 or the path of a kernel image
     #[arg(long, value_name = "KERNEL", default_value = "newest")]
     kernel: String,
+    /// Give the guest a disk of so many MiB, an ext4 file system at /disk
+    #[arg(long, value_name = "MB")]
+    disk: Option<u64>,
+    /// Give the guest a network card, and a peer on the same wire in the network namespace `peer`: 10.77.0.1 and
+    /// 10.77.0.2; no network of this machine is touched
+    #[arg(long)]
+    network: bool,
     /// Transparent huge pages in the guest
     #[arg(long, value_name = "WHEN", default_value = "madvise")]
     thp: Thp,
@@ -296,6 +304,10 @@ fn prepare(arguments: MachineArguments, explain: bool) -> anyhow::Result<Lab> {
         memory_mb: arguments.memory,
         offline: arguments.offline,
         kernel: arguments.kernel,
+        devices: Devices {
+            disk_mb: arguments.disk,
+            network: arguments.network,
+        },
         huge_pages: match arguments.thp {
             Thp::Always => HugePages::Always,
             Thp::Madvise => HugePages::Madvise,

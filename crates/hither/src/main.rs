@@ -24,6 +24,7 @@ mod report;
 mod reproduce;
 mod roofline;
 mod run;
+mod services;
 mod sites;
 mod terminal;
 mod top;
@@ -75,6 +76,7 @@ enum Command {
     Import(import::Command),
     Zoom(zoom::Command),
     Partition(partition::Command),
+    Services(services::Command),
     Daemon(daemon::Command),
     Config(daemon::ConfigCommand),
     /// Ask the daemon how everything stands
@@ -112,6 +114,7 @@ fn main() -> ExitCode {
         Command::Import(command) => command.run(),
         Command::Zoom(command) => command.run(),
         Command::Partition(command) => command.run(),
+        Command::Services(command) => command.run(),
         Command::Daemon(command) => command.run(),
         Command::Config(command) => command.run(),
         Command::Status(command) => command.run(ask::Verb::Status),

@@ -35,6 +35,7 @@ fn options(mode: Option<PluginMode>, agent: &Path) -> Options {
         memory_mb: vec![512],
         offline: Default::default(),
         kernel: "newest".into(),
+        devices: Default::default(),
         huge_pages: HugePages::Madvise,
         timeout: Some(Duration::from_secs(600)),
         files: Vec::new(),

@@ -15,6 +15,9 @@ pub const IMAGE: &str = "vmlinuz";
 /// Name of the kernel that was in it.
 pub const UNPACKED: &str = "vmlinux";
 
+/// Folder of the drivers beside it.
+pub const MODULES: &str = "modules";
+
 /// The two kernels that the lab fetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
@@ -96,6 +99,15 @@ impl Cache {
     #[must_use]
     pub fn folder(&self, label: Label) -> PathBuf {
         self.root.join("kernels").join(label.name())
+    }
+
+    /// Folder of the drivers of the kernel that `--kernel` names: fetched ones alone have it.
+    #[must_use]
+    pub fn modules(&self, kernel: &str) -> Option<PathBuf> {
+        let label = Label::ALL
+            .into_iter()
+            .find(|label| label.name() == kernel)?;
+        Some(self.folder(label).join(MODULES))
     }
 
     /// A fetched kernel's image, unpacked where it could be, and its origin.

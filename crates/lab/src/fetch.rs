@@ -5,7 +5,7 @@
 //! checks the signature of the index and the hash of the package. The machine's proxy settings
 //! and mirror are used.
 
-use crate::cache::{About, Cache, IMAGE, Label, UNPACKED};
+use crate::cache::{About, Cache, IMAGE, Label, MODULES, UNPACKED};
 use crate::error::{Error, Result};
 use hither_core::foreign::Foreign;
 use std::cmp::Reverse;
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 mod apt;
+mod modules;
 mod sources;
 
 use apt::Apt;
@@ -205,6 +206,9 @@ pub fn setup(install: bool, refresh: bool, progress: Progress<'_>) -> Result<()>
             None => fetch_kernel(&cache, label, progress)?,
         };
         unpack(&cache, label)?;
+        if !modules::are_there(&cache.folder(label).join(MODULES)) {
+            modules::fetch(&cache, label, &about, progress)?;
+        }
         progress(&format!(
             "kernel {}: Linux {} from {}",
             label.name(),
@@ -319,6 +323,9 @@ fn fetch_from(
             .and_then(|(file, about)| apt::unpack(&scratch.0, &file, about))
         {
             Ok((image, about)) => {
+                let tree = scratch.0.join(apt::TREE);
+                let image = apt::set_aside(&scratch.0, &image)?;
+                modules::of_new(&apt, &scratch.0, &tree, &about, &scratch.0.join(MODULES))?;
                 return keep(cache, label, &scratch.0, &image, &about).map(|()| Some(about));
             }
             Err(error) => failure = Some(error),
@@ -359,6 +366,7 @@ fn keep(cache: &Cache, label: Label, scratch: &Path, image: &Path, about: &About
     fs::set_permissions(staged.join(IMAGE), fs::Permissions::from_mode(0o644))
         .map_err(Error::io(doing()))?;
     fs::write(staged.join("about.json"), text).map_err(Error::io(doing()))?;
+    fs::rename(scratch.join(MODULES), staged.join(MODULES)).map_err(Error::io(doing()))?;
     fs::create_dir_all(cache.root().join("kernels")).map_err(Error::io(doing()))?;
     let _ = fs::remove_dir_all(&target);
     match fs::rename(&staged, &target) {

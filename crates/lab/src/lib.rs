@@ -10,6 +10,7 @@ pub mod cache;
 pub mod compare;
 pub mod console;
 pub mod cpio;
+pub mod devices;
 pub mod elf;
 pub mod error;
 pub mod fetch;

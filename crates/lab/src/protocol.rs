@@ -5,6 +5,7 @@
 //! stray writer into a clear error at once. The job travels inside the guest image
 //! (`/hither/job.json`), so the guest needs nothing from the host before its first frame.
 
+use crate::devices::Devices;
 use crate::measure::Point;
 use crate::policies::Launch;
 use hither_core::policy::Rung;
@@ -203,6 +204,9 @@ pub struct Job {
     pub runs: Vec<RunSpec>,
     /// Paths to send back after the last run.
     pub back: Vec<String>,
+    /// Disk and network.
+    #[serde(default)]
+    pub devices: Devices,
     /// Milliseconds of guest time between two points of a run's timeline; 0 for none.
     pub sample_ms: u64,
     /// Is there an Opium device?

@@ -9,6 +9,7 @@
 
 pub mod offline;
 
+use crate::devices::Devices;
 use crate::error::{Error, Result};
 use hither_core::ids::NodeId;
 use hither_core::machine::Machine;
@@ -85,6 +86,10 @@ pub struct Parts {
     pub channel_fd: i32,
     /// The plugin; without it time is the host's and there is no Opium device.
     pub plugin: Option<Plugin>,
+    /// Disk and network.
+    pub devices: Devices,
+    /// The disk's file.
+    pub disk: Option<String>,
     /// Huge pages.
     pub huge_pages: HugePages,
     /// More words for the kernel's command line.
@@ -209,6 +214,9 @@ pub fn arguments(machine: &Machine, parts: &Parts) -> Result<Vec<String>> {
                 mode.name()
             ),
         );
+    }
+    for (option, value) in parts.devices.arguments(parts.disk.as_deref()) {
+        args.pair(option, value);
     }
     args.pair("-kernel", &parts.kernel)
         .pair("-initrd", &parts.initrd);

@@ -8,6 +8,7 @@ use crate::back::Back;
 use crate::boot::{Emulator, Start};
 use crate::cache::Cache;
 use crate::compare::{Comparison, Run, Setting};
+use crate::devices::Devices;
 use crate::error::{Error, Result};
 use crate::fetch::{self, Qemu};
 use crate::image::{self, AGENT_PATH, Image};
@@ -54,6 +55,8 @@ pub struct Options {
     pub kernel: String,
     /// Nodes that the guest does not get.
     pub offline: NodeSet,
+    /// Disk and network.
+    pub devices: Devices,
     /// Transparent huge pages.
     pub huge_pages: HugePages,
     /// Host time for the whole boot.
@@ -129,13 +132,15 @@ impl Lab {
         let (machine, scaling) = machine(&options)?;
         qemu::check(&machine)?;
         qemu::offline::kernel_arguments(&machine, &options.offline)?;
-        let kernel = Cache::of_user()?.choose(&options.kernel)?;
+        let cache = Cache::of_user()?;
+        let kernel = cache.choose(&options.kernel)?;
         let plugin = if options.plugin.is_some() {
             Some(find_plugin(&options.agent)?)
         } else {
             None
         };
         check_memory(&machine, os::physical_memory_mb())?;
+        (options.devices).check(&cache, &options.kernel, os::physical_memory_mb())?;
         let qemu = fetch::find_qemu()?;
         Ok(Self {
             options,
@@ -352,6 +357,7 @@ impl Lab {
         device
             .set_len(opium::SIZE as u64)
             .map_err(Error::io("making the Opium device"))?;
+        let disk = self.options.devices.disk()?;
         let (ours, theirs) =
             os::socket_pair().map_err(Error::io("making the channel to the guest"))?;
         let plugin = self.plugin.as_ref().map(|path| Plugin {
@@ -365,18 +371,21 @@ impl Lab {
             initrd: inherited(initrd),
             channel_fd: theirs.as_raw_fd(),
             plugin,
+            devices: self.options.devices,
+            disk: disk.as_ref().map(inherited),
             huge_pages: self.options.huge_pages,
             kernel_arguments: qemu::offline::kernel_arguments(
                 &self.machine,
                 &self.options.offline,
             )?,
         };
-        let inherit: Vec<RawFd> = vec![
+        let mut inherit: Vec<RawFd> = vec![
             initrd.as_raw_fd(),
             machine_file.as_raw_fd(),
             device.as_raw_fd(),
             theirs.as_raw_fd(),
         ];
+        inherit.extend(disk.as_ref().map(AsRawFd::as_raw_fd));
         let start = Start {
             qemu: &self.qemu.path,
             arguments: qemu::arguments(&self.machine, &parts)?,
@@ -423,6 +432,7 @@ impl Lab {
                 .iter()
                 .map(|back| back.guest.clone())
                 .collect(),
+            devices: self.options.devices,
             sample_ms: SAMPLE_MS,
             opium: self.models(),
             node_cpus: self
@@ -462,6 +472,7 @@ impl Lab {
         if Path::new("/etc/ld.so.cache").is_file() {
             image.add_as(Path::new("/etc/ld.so.cache"), "/etc/ld.so.cache")?;
         }
+        (self.options.devices).pack(&Cache::of_user()?, &self.options.kernel, &mut image)?;
         image.add_text(protocol::MACHINE_PATH, machine_text);
         let text = serde_json::to_vec(job)
             .map_err(|error| Error::bad(format!("the job: {error}"), "use plain text arguments"))?;

@@ -23,6 +23,7 @@ fn options(folder: &Path) -> Options {
         memory_mb: Vec::new(),
         offline: Default::default(),
         kernel: kernel.to_str().unwrap().to_owned(),
+        devices: Default::default(),
         huge_pages: HugePages::Madvise,
         timeout: None,
         files: Vec::new(),
@@ -145,5 +146,18 @@ fn a_plugin_that_is_not_there() {
             options.agent = folder.join("hither");
         },
         &["libhither_plugin.so", "make install"],
+    );
+}
+
+#[test]
+fn devices_that_cannot_be_had() {
+    let devices = |disk_mb, network| hither_lab::devices::Devices { disk_mb, network };
+    refused(
+        |options, _| options.devices = devices(Some(1), false),
+        &["--disk 1", "16 to"],
+    );
+    refused(
+        |options, _| options.devices = devices(None, true),
+        &["vmlinuz comes without", "--kernel newest"],
     );
 }

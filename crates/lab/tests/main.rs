@@ -22,6 +22,7 @@ mod programs;
 mod quickstart;
 mod record;
 mod rsets;
+mod services;
 mod tiers;
 mod weights;
 mod written;

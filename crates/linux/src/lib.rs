@@ -26,6 +26,7 @@ pub mod resources;
 pub mod restore;
 pub mod rivals;
 pub mod root;
+pub mod services;
 pub mod sites;
 pub mod sys;
 pub mod topology;

@@ -9,6 +9,8 @@
 //! A journal without its last line was cut while it was being written: then nothing had been
 //! changed yet, and nothing is put back. The empty file stays where it is, for the next lock.
 
+mod threads;
+
 use crate::error::{Error, Result};
 use crate::root::Root;
 use crate::sys;
@@ -38,6 +40,9 @@ pub struct Setting {
 
 /// Nothing else is a setting: what is kept in a file cannot make root write anywhere.
 pub fn is_setting(path: &str) -> bool {
+    if threads::parse(path).is_some() {
+        return true;
+    }
     let known = ["sys/", "proc/sys/", "proc/irq/"];
     known.iter().any(|folder| path.starts_with(folder)) && path.split('/').all(|part| part != "..")
 }
@@ -59,15 +64,22 @@ impl Setting {
         self
     }
 
+    /// Stands for the CPUs of a thread: its content is a list of them. The time of its start tells it from a later
+    /// thread of the same number, which is left alone.
+    #[must_use]
+    pub fn thread_path(thread: i32, start_ticks: u64) -> String {
+        threads::path(thread, start_ticks)
+    }
+
     /// As it is now; `None` where there is no such file.
     pub fn of(root: &Root, path: &str) -> Result<Option<Self>> {
-        let text = root.text_if_any(path)?;
+        let text = current(root, path)?;
         Ok(text.map(|text| Self::new(path, text.trim_end_matches('\n'))))
     }
 
     /// Is there anything to put back?
     fn applies(&self, root: &Root) -> bool {
-        let holds = |path: &str| root.text_if_any(path).ok().flatten();
+        let holds = |path: &str| current(root, path).ok().flatten();
         // What holds it already was never changed: perhaps for want of the right to.
         holds(&self.path).is_some_and(|text| text.trim_end_matches('\n') != self.content)
             && self
@@ -100,14 +112,25 @@ impl Setting {
     }
 }
 
+/// What a setting says now; `None` where there is no such file or thread.
+fn current(root: &Root, path: &str) -> Result<Option<String>> {
+    match threads::parse(path) {
+        Some(thread) => Ok(thread.cpus(root)),
+        None => root.text_if_any(path),
+    }
+}
+
 /// Writes a setting. Errors name the path and the text.
 pub fn write(root: &Root, below: &str, content: &str) -> Result<()> {
     let path = root.path(below);
-    let written = OpenOptions::new()
-        .write(true)
-        .truncate(true)
-        .open(&path)
-        .and_then(|mut file| file.write_all(content.as_bytes()));
+    let written = match threads::parse(below) {
+        Some(thread) => thread.keep_on(root, content),
+        None => OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(content.as_bytes())),
+    };
     written.map_err(|error| {
         let remedy = match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
@@ -376,7 +399,7 @@ fn parse(text: &str) -> std::result::Result<Vec<Setting>, (usize, String)> {
                 let mut pairs = words.chunks(2).map(|pair| (pair[0], pair[1]));
                 let (path, content) = pairs.next().unwrap_or_default();
                 if !is_setting(path) {
-                    return fail("names no file of /sys, /proc/sys or /proc/irq");
+                    return fail("names no file of /sys, /proc/sys or /proc/irq, and no thread");
                 }
                 settings.push(Setting {
                     only_if: pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).collect(),

@@ -309,6 +309,9 @@ impl Model {
         let llc = &self.llcs[vcpu.domain as usize];
         if !held {
             vcpu.count(&self.device, block::PRIVATE_MISSES, 1);
+            if access.kernel {
+                vcpu.count(&self.device, block::KERNEL_REFERENCES, 1);
+            }
         }
         while let Some(entry) = llc.find(line, vcpu.ways) {
             let served = self.llc_hit(vcpu, score, access, (entry, node), held, now_ps);

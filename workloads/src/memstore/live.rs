@@ -1,6 +1,6 @@
 //! Each second's figures while the clients still run.
 
-use super::latency::Latencies;
+use crate::latency::Latencies;
 use std::sync::Mutex;
 
 /// Gathers what the clients did, and tells of each second that all of them have passed.

@@ -139,9 +139,12 @@ impl Apt {
     }
 }
 
-/// Unpacks a package and finds the kernel image in it.
-pub fn unpack(scratch: &Path, package: &Path, about: About) -> Result<(PathBuf, About)> {
-    let tree = scratch.join("tree");
+/// Where a package is unpacked, in the scratch folder.
+pub const TREE: &str = "tree";
+
+/// Unpacks a package; the folder that it was unpacked to, and it alone.
+pub fn extract(scratch: &Path, package: &Path) -> Result<PathBuf> {
+    let tree = scratch.join(TREE);
     let _ = fs::remove_dir_all(&tree);
     let mut command = Command::new("dpkg-deb");
     command.arg("-x").arg(package).arg(&tree);
@@ -151,6 +154,19 @@ pub fn unpack(scratch: &Path, package: &Path, about: About) -> Result<(PathBuf, 
         "free some disk space and run `hither lab setup` again",
     )?;
     let _ = fs::remove_file(package);
+    Ok(tree)
+}
+
+/// Takes an image out of the way of the next package that is unpacked.
+pub fn set_aside(scratch: &Path, image: &Path) -> Result<PathBuf> {
+    let aside = scratch.join("image");
+    fs::rename(image, &aside).map_err(Error::io(format!("moving {}", image.shown())))?;
+    Ok(aside)
+}
+
+/// Unpacks a package and finds the kernel image in it.
+pub fn unpack(scratch: &Path, package: &Path, about: About) -> Result<(PathBuf, About)> {
+    let tree = extract(scratch, package)?;
     // Older packages hold `boot/vmlinuz-RELEASE`, newer ones `usr/lib/modules/RELEASE/vmlinuz`.
     let below = |path: &str| {
         fs::read_dir(tree.join(path))

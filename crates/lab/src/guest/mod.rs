@@ -8,6 +8,7 @@
 mod child;
 mod counters;
 mod damon;
+mod devices;
 mod files;
 mod port;
 mod relay;
@@ -94,6 +95,7 @@ fn serve(port: &mut Port) -> Result<()> {
     if let Err(reason) = system::loopback_up() {
         port.notice(&format!("no loopback network: {reason}"))?;
     }
+    devices::bring_up(job.devices)?;
     rivals::check(&job, &Root::host())?;
     let meter = if job.opium {
         Some(Meter::open()?)

@@ -54,7 +54,23 @@ pub fn tell_started() {
     }
 }
 
-fn mount(source: &str, target: &str, kind: &str, options: &str) -> io::Result<()> {
+/// Mounts a file system.
+pub fn mount(source: &str, target: &str, kind: &str, options: &str) -> io::Result<()> {
+    mount_with(0, source, target, kind, options)
+}
+
+/// Makes a file seen at another place, too.
+pub fn bind_mount(source: &str, target: &str) -> io::Result<()> {
+    mount_with(libc::MS_BIND, source, target, "", "")
+}
+
+fn mount_with(
+    flags: libc::c_ulong,
+    source: &str,
+    target: &str,
+    kind: &str,
+    options: &str,
+) -> io::Result<()> {
     let text = |text: &str| CString::new(text).map_err(io::Error::other);
     let (source, target, kind, options) =
         (text(source)?, text(target)?, text(kind)?, text(options)?);
@@ -64,7 +80,7 @@ fn mount(source: &str, target: &str, kind: &str, options: &str) -> io::Result<()
             source.as_ptr(),
             target.as_ptr(),
             kind.as_ptr(),
-            0,
+            flags,
             options.as_ptr().cast(),
         )
     };
@@ -128,14 +144,25 @@ pub fn loopback_up() -> io::Result<()> {
         let mut request = std::mem::zeroed::<libc::ifreq>();
         request.ifr_name[0] = b'l' as libc::c_char;
         request.ifr_name[1] = b'o' as libc::c_char;
+        let result = interface_up(socket, request);
+        libc::close(socket);
+        result
+    }
+}
+
+/// Brings the interface up that the request names.
+pub fn interface_up(socket: libc::c_int, mut request: libc::ifreq) -> io::Result<()> {
+    // SAFETY: the requests read and write the structure; of its union they use the flags alone.
+    unsafe {
         let mut result = libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request);
         if result == 0 {
             request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
             result = libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &raw mut request);
         }
-        let error = io::Error::last_os_error();
-        libc::close(socket);
-        if result == 0 { Ok(()) } else { Err(error) }
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 

@@ -115,6 +115,7 @@ fn job() -> Job {
             reset: true,
         }],
         back: vec!["/tmp/out".into()],
+        devices: Devices::default(),
         sample_ms: 100,
         opium: true,
         node_cpus: vec![Some("0-1".into()), Some(String::new()), None],

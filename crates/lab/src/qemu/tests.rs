@@ -41,6 +41,8 @@ fn parts() -> Parts {
             opium: "/proc/self/fd/8".into(),
             mode: PluginMode::Model,
         }),
+        devices: Devices::default(),
+        disk: None,
         huge_pages: HugePages::Madvise,
         kernel_arguments: Vec::new(),
     }

@@ -245,7 +245,8 @@ fn parse_mask(text: &str) -> Option<CpuSet> {
     Some(cpus.into_iter().collect())
 }
 
-fn print_mask(cpus: &CpuSet) -> String {
+/// As the kernel prints and reads masks of CPUs.
+pub(crate) fn print_mask(cpus: &CpuSet) -> String {
     let last = cpus.iter().next_back().map_or(0, |cpu| cpu.0);
     let mut groups = vec![0u32; (last / 32 + 1) as usize];
     for cpu in cpus.iter() {

@@ -33,6 +33,15 @@ pub enum Whose {
     Cpu(CpuId),
 }
 
+/// Which instructions of a CPU count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Of programs.
+    User,
+    /// Of the kernel: system calls, interrupts, its threads.
+    Kernel,
+}
+
 /// What an event counted in an interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventCount {
@@ -163,8 +172,26 @@ impl Counters {
         cpus: &[CpuId],
         roles: &[Role],
     ) -> Result<Self> {
+        Self::of_cpus_in(root, catalogue, cpus, roles, Mode::User)
+    }
+
+    /// Counts one mode of whatever runs on these CPUs.
+    ///
+    /// # Errors
+    /// As [`Counters::of_cpus`].
+    pub fn of_cpus_in(
+        root: &Root,
+        catalogue: &Catalogue,
+        cpus: &[CpuId],
+        roles: &[Role],
+        mode: Mode,
+    ) -> Result<Self> {
         let served = wanted(catalogue, roles, Role::is_counted_by_core)?;
-        let flags = event_flag::EXCLUDE_KERNEL | event_flag::EXCLUDE_HYPERVISOR;
+        let other = match mode {
+            Mode::User => event_flag::EXCLUDE_KERNEL,
+            Mode::Kernel => event_flag::EXCLUDE_USER,
+        };
+        let flags = other | event_flag::EXCLUDE_HYPERVISOR;
         let mut counters = Self::empty();
         for &cpu in cpus {
             counters

@@ -34,6 +34,10 @@ pub struct Stat {
 
 /// It is a thread of the kernel.
 const PF_KTHREAD: u64 = 0x0020_0000;
+/// It is a thread of a program that the kernel made for io_uring.
+const PF_IO_WORKER: u64 = 0x10;
+/// Nobody may say where it runs.
+const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
 /// It is on its way out: it has no memory, or soon none, while its state letter may tell nothing of it.
 const PF_EXITING: u64 = 4;
 
@@ -42,6 +46,18 @@ impl Stat {
     #[must_use]
     pub fn is_kernel(&self) -> bool {
         self.flags & PF_KTHREAD != 0
+    }
+
+    /// Did the kernel make it for a program's io_uring?
+    #[must_use]
+    pub fn is_io_worker(&self) -> bool {
+        self.flags & PF_IO_WORKER != 0
+    }
+
+    /// Does the kernel alone say where it runs?
+    #[must_use]
+    pub fn is_tied(&self) -> bool {
+        self.flags & PF_NO_SETAFFINITY != 0
     }
 
     /// Has it ended, or begun to?

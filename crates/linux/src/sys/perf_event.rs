@@ -19,6 +19,8 @@ pub mod event_flag {
     pub const DISABLED: u64 = 1;
     /// Threads that its thread starts from now on are counted with it.
     pub const INHERIT: u64 = 1 << 1;
+    /// The kernel alone: not user mode.
+    pub const EXCLUDE_USER: u64 = 1 << 4;
     /// User mode alone: not the kernel.
     pub const EXCLUDE_KERNEL: u64 = 1 << 5;
     /// Not the hypervisor.

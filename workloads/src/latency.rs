@@ -81,6 +81,26 @@ impl Latencies {
         (0..self.0.len()).map(|second| self.requests(second)).sum()
     }
 
+    /// What a server tells of a second.
+    #[must_use]
+    pub fn line(&self, second: usize) -> String {
+        format!(
+            "requests {} mean_us {} p50_us {} p99_us {}",
+            self.requests(second),
+            in_us(self.mean_ns(second)),
+            in_us(self.quantile_ns(second, 0.5)),
+            in_us(self.quantile_ns(second, 0.99)),
+        )
+    }
+
+    /// All seconds as one.
+    #[must_use]
+    pub fn as_one(&self) -> Self {
+        let mut all = Second::default();
+        self.0.iter().for_each(|second| all.merge(second));
+        Self(vec![all])
+    }
+
     /// Mean latency in ns; `None` without requests.
     #[must_use]
     pub fn mean_ns(&self, second: usize) -> Option<f64> {
@@ -103,6 +123,12 @@ impl Latencies {
         });
         found.map(|(step, _)| end_ns(step))
     }
+}
+
+/// As it is printed; `-` where there is none.
+#[must_use]
+pub fn in_us(ns: Option<f64>) -> String {
+    ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns / 1e3))
 }
 
 /// The step of a value: the position of its highest bit and the bits after that.
