@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # gcc and libc6-dev link Rust programs, g++ builds programs that tests start; busybox-static and
 # numactl go into the guest; strace counts system calls in a test; programs with other allocators
-# and its manual; python3-venv tests the Python package; e2fsprogs makes the disk of a guest (`--disk`).
-# and its manual; python3-venv tests the Python package.
+# (jemalloc, mimalloc) are tested under the shim; valgrind, groff-base and pkgconf test the C library
+# and its manual; python3-venv tests the Python package; e2fsprogs makes disks of guests (`--disk`).
 packages=(gcc g++ libc6-dev make busybox-static numactl strace valgrind groff-base e2fsprogs pkgconf libjemalloc2
   libmimalloc2.0 python3-venv)
 evidence_packages=(sqlite3 redis-server python3-numpy postgresql golang-go zstd stress-ng mbw sysbench likwid
