@@ -5,7 +5,9 @@
 //! address space that rang its doorbell, so that no program reaches another's memory. A page that
 //! is not present ends a descriptor with a fault in its completion record, and the program copies
 //! by itself. After TI's EDMA3 a descriptor that differs from what its place held before in
-//! source and target alone costs its writer less (memif, section 5.3).
+//! source and target alone costs its writer less (memif, section 5.3). An engine that takes
+//! physical addresses needs one for each page ([`ring::PER_PAGE`]): a descriptor of this ring
+//! stands for a chain of such *elements* then, which its writer pays for.
 //!
 //! The doorbell is an instruction ([`crate::opium::MARKER_DOORBELL`]) with the ring's address in
 //! `rax`, as ENQCMD has it; on any machine without the engine it does nothing. A program finds out
@@ -14,7 +16,7 @@
 //! ```text
 //! 0x0000                   header       page-aligned; 4 KiB
 //! 0x1000                   descriptors  64 B each
-//! 0x1000 + 64 * entries    records      32 B each, one for each descriptor
+//! 0x1000 + 64 * entries    records      64 B each, one for each descriptor
 //! ```
 //!
 //! *D* marks fields that the device writes, *P* those of the program. All are little-endian.
@@ -47,12 +49,14 @@ pub mod ring {
     pub const BANDWIDTH_MBS: usize = 88;
     /// u64 a channel's time before a descriptor's first byte.
     pub const SETUP_NS: usize = 96;
-    /// u64 most descriptors of a ring.
+    /// u64 most descriptors of a ring, and elements of the engine.
     pub const DESCRIPTORS: usize = 104;
-    /// u64 a CPU's time to write a whole descriptor.
-    pub const DESCRIPTOR_NS: usize = 112;
-    /// u64 a CPU's time to write source and target.
+    /// u64 a CPU's time to write a whole element.
+    pub const ELEMENT_NS: usize = 112;
+    /// u64 a CPU's time to write an element's source and target.
     pub const REUSE_NS: usize = 120;
+    /// u64 1 where each page is an element of its own, else 0: a descriptor is one.
+    pub const PER_PAGE: usize = 128;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
@@ -90,8 +94,10 @@ pub mod record {
     pub const FAULT: usize = 16;
     /// u64 modelled time of completion in ns.
     pub const TIME_NS: usize = 24;
+    /// u64 elements that it took.
+    pub const ELEMENTS: usize = 32;
     /// Bytes per record.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = 64;
 
     /// Status: all bytes are copied.
     pub const COPIED: u64 = 1;
@@ -102,7 +108,7 @@ pub mod record {
     /// Status: a page of the target may be executed. The emulator has translated code of it,
     /// perhaps, and would not hear of what the engine writes.
     pub const EXECUTABLE: u64 = 4;
-    /// Status: no operation of this engine, too many bytes, or ranges that overlap.
+    /// Status: no operation of this engine, too many bytes or elements, or ranges that overlap.
     pub const REFUSED: u64 = 5;
 
     /// Offset of a record in a ring of so many entries.

@@ -16,8 +16,8 @@
 //! synchronisation or look after the time of completion: only there is it known that the ring's
 //! pages are still the program's. A program that has ended gets none.
 //!
-//! *The CPU's price.* For each descriptor that is new the vCPU that rings pays for writing it, or
-//! for writing source and target where the rest is what that place held before.
+//! *The CPU's price.* The vCPU that rings pays for writing each element, or for writing source and
+//! target alone where one of that size is at hand that an earlier transfer left ([`Elements`]).
 
 use crate::load::Traffic;
 use crate::model::Model;
@@ -55,6 +55,8 @@ struct Transfer {
     /// Not before this time.
     from_ps: u64,
     runs: VecDeque<Run>,
+    /// Bytes of each of its elements.
+    elements: Vec<u64>,
 }
 
 /// What its record will say.
@@ -65,6 +67,54 @@ struct Outcome {
     done: u64,
     fault: u64,
     time_ps: u64,
+    elements: u64,
+}
+
+/// A piece of a copy within one page of the source and one of the target.
+struct Part {
+    from: *const u8,
+    to: *mut u8,
+    to_paddr: u64,
+    run: Run,
+}
+
+/// The engine's own descriptors: those that transfers left configured, by the bytes that they copy,
+/// and how many are in use. (memif's driver knows of chains of them and uses parts of these again.)
+#[derive(Default)]
+struct Elements {
+    idle: HashMap<u64, u64>,
+    used: u64,
+}
+
+impl Elements {
+    /// Takes one for each of these sizes; how many of them had to be written as a whole.
+    fn take(&mut self, sizes: &[u64], most: u64) -> u64 {
+        let mut new = 0;
+        for size in sizes {
+            match self.idle.get_mut(size).filter(|count| **count > 0) {
+                Some(count) => *count -= 1,
+                None => new += 1,
+            }
+        }
+        self.used += sizes.len() as u64;
+        // Those of other sizes make room.
+        let mut idle: u64 = self.idle.values().sum();
+        for count in self.idle.values_mut() {
+            let taken = (idle + self.used).saturating_sub(most).min(*count);
+            *count -= taken;
+            idle -= taken;
+        }
+        new
+    }
+
+    /// They are free again, and stay as they are.
+    fn give_back(&mut self, sizes: &[u64]) {
+        for &size in sizes {
+            *self.idle.entry(size).or_default() += 1;
+        }
+        self.used -= sizes.len() as u64;
+        self.idle.retain(|_, count| *count > 0);
+    }
 }
 
 struct Ring {
@@ -72,8 +122,6 @@ struct Ring {
     serial: u64,
     entries: usize,
     taken: u64,
-    /// Operation and size of what each place held last.
-    held: Vec<Option<(u64, u64)>>,
     /// Under way on channels.
     running: usize,
     /// Complete, not told yet.
@@ -90,6 +138,7 @@ struct Channel {
 struct State {
     rings: HashMap<Key, Ring>,
     opened: u64,
+    elements: Elements,
     channels: Vec<Channel>,
 }
 
@@ -123,6 +172,7 @@ impl Engine {
             state: Mutex::new(State {
                 rings: HashMap::new(),
                 opened: 0,
+                elements: Elements::default(),
                 channels: (0..config.channels).map(|_| Channel::default()).collect(),
             }),
             config: config.clone(),
@@ -216,8 +266,8 @@ impl Engine {
         let tail = header(ring::TAIL)?.load(Relaxed);
         let free = (entries - ring.running - ring.complete.len()) as u64;
         let count = tail.wrapping_sub(ring.taken).min(free);
-        let (first, mut spent_ps) = (ring.taken, 0.0);
-        let mut new = Vec::new();
+        let (first, serial) = (ring.taken, ring.serial);
+        let mut spent_ps = 0.0;
         for number in first..first + count {
             let place = number as usize % entries;
             let at = address + descriptor::at(place) as u64;
@@ -225,37 +275,39 @@ impl Engine {
                 let word = memory.word(at + field as u64, Want::Read)?;
                 Some(word.load(Relaxed))
             };
-            let kind = (field(descriptor::OPERATION)?, field(descriptor::SIZE)?);
-            let ends = (field(descriptor::SOURCE)?, field(descriptor::TARGET)?);
-            new.push((place, kind, ends));
-        }
-        let ring = state.rings.get_mut(&key)?;
-        for &(place, kind, _) in &new {
-            let is_reused = ring.held[place].replace(kind) == Some(kind);
-            spent_ps += 1000.0
-                * match is_reused {
-                    true => self.config.reuse_ns,
-                    false => self.config.descriptor_ns,
-                };
-        }
-        let serial = ring.serial;
-        ring.taken += count;
-        ring.running += new.len();
-        self.under_way.fetch_add(new.len(), Relaxed);
-        header(ring::TAKEN)?.store(ring.taken, Release);
-        for (place, (operation, bytes), (source, target)) in new {
-            let (mut outcome, runs) = match operation {
-                descriptor::COPY => memory.copy(source, target, bytes),
-                _ => (refused(), VecDeque::new()),
+            let (bytes, operation) = (field(descriptor::SIZE)?, field(descriptor::OPERATION)?);
+            let (source, target) = (field(descriptor::SOURCE)?, field(descriptor::TARGET)?);
+            let (mut outcome, mut parts) = match operation {
+                descriptor::COPY => memory.parts(source, target, bytes),
+                _ => (refused(), Vec::new()),
             };
+            let most = u64::from(self.config.descriptors);
+            let mut elements = self.elements_of(&parts);
+            if elements.len() as u64 > most {
+                (outcome, parts, elements) = (refused(), Vec::new(), Vec::new());
+            }
+            if elements.len() as u64 + state.elements.used > most {
+                break; // taken when others are done and the doorbell rings again
+            }
             outcome.place = place;
+            outcome.elements = elements.len() as u64;
+            let new = state.elements.take(&elements, most);
+            let reused = outcome.elements - new;
+            let config = &self.config;
+            let price_ns = config.descriptor_ns * new as f64 + config.reuse_ns * reused as f64;
+            spent_ps += price_ns * 1000.0;
             let transfer = Transfer {
                 ring: key,
                 serial,
                 outcome,
                 from_ps: now_ps + spent_ps as u64,
-                runs,
+                runs: memory.perform(&parts),
+                elements,
             };
+            let ring = state.rings.get_mut(&key)?;
+            ring.taken += 1;
+            ring.running += 1;
+            self.under_way.fetch_add(1, Relaxed);
             let backlog = |channel: &&mut Channel| {
                 let waiting: u64 = channel.queue.iter().map(Transfer::bytes).sum();
                 (channel.free_ps.max(now_ps), waiting)
@@ -264,7 +316,18 @@ impl Engine {
                 channel.queue.push_back(transfer);
             }
         }
+        let taken = state.rings.get(&key)?.taken;
+        header(ring::TAKEN)?.store(taken, Release);
         Some(spent_ps as u64)
+    }
+
+    /// Bytes of each element that a copy takes.
+    fn elements_of(&self, parts: &[Part]) -> Vec<u64> {
+        let sizes = parts.iter().map(|part| part.run.bytes);
+        match self.config.per_page {
+            true => sizes.collect(),
+            false => vec![sizes.sum()],
+        }
     }
 
     /// Tells what the engine is: opens a ring.
@@ -276,8 +339,9 @@ impl Engine {
             (ring::BANDWIDTH_MBS, (config.bandwidth_gbs * 1000.0) as u64),
             (ring::SETUP_NS, config.setup_ns as u64),
             (ring::DESCRIPTORS, u64::from(config.descriptors)),
-            (ring::DESCRIPTOR_NS, config.descriptor_ns as u64),
+            (ring::ELEMENT_NS, config.descriptor_ns as u64),
             (ring::REUSE_NS, config.reuse_ns as u64),
+            (ring::PER_PAGE, u64::from(config.per_page)),
             (ring::PRESENT, layout::VERSION),
         ];
         for (field, value) in words {
@@ -321,6 +385,7 @@ impl Engine {
             let Some(ended) = self.step(channel, model) else {
                 continue;
             };
+            state.elements.give_back(&ended.elements);
             match state.rings.get_mut(&ended.ring) {
                 Some(ring) if ring.serial == ended.serial => {
                     ring.running -= 1;
@@ -384,7 +449,6 @@ impl Ring {
             serial,
             entries,
             taken: 0,
-            held: vec![None; entries],
             running: 0,
             complete: Vec::new(),
         }
@@ -451,15 +515,15 @@ impl Space<'_> {
         }
     }
 
-    /// Copies, as far as pages are there; what the record will say, and what went where.
-    fn copy(&self, source: u64, target: u64, bytes: u64) -> (Outcome, VecDeque<Run>) {
-        let mut runs = VecDeque::new();
+    /// The parts of a copy as far as pages are there, and what its record will say.
+    fn parts(&self, source: u64, target: u64, bytes: u64) -> (Outcome, Vec<Part>) {
+        let mut parts = Vec::new();
         let ends = (source.checked_add(bytes), target.checked_add(bytes));
         let (Some(source_end), Some(target_end)) = ends else {
-            return (refused(), runs);
+            return (refused(), parts);
         };
         if bytes > layout::MOST_BYTES || source < target_end && target < source_end {
-            return (refused(), runs);
+            return (refused(), parts);
         }
         let mut done = 0;
         let ended = |status, done, fault| Outcome {
@@ -472,41 +536,56 @@ impl Space<'_> {
             let (from, to) = (source + done, target + done);
             let read = match self.walk(from, Want::Read) {
                 Ok(found) => found,
-                Err(_) => return (ended(record::FAULT_SOURCE, done, from), runs),
+                Err(_) => return (ended(record::FAULT_SOURCE, done, from), parts),
             };
             let written = match self.walk(to, Want::Write) {
                 Ok(found) => found,
-                Err(Refusal::Absent) => return (ended(record::FAULT_TARGET, done, to), runs),
-                Err(Refusal::Executable) => return (ended(record::EXECUTABLE, done, to), runs),
+                Err(Refusal::Absent) => return (ended(record::FAULT_TARGET, done, to), parts),
+                Err(Refusal::Executable) => return (ended(record::EXECUTABLE, done, to), parts),
             };
-            let part = read.bytes.min(written.bytes).min(bytes - done);
+            let bytes = read.bytes.min(written.bytes).min(bytes - done);
             let place = |paddr| {
                 let (node, offset) = self.model.place(paddr)?;
-                Some((node, self.engine.ram.at(node, offset, part)?))
+                Some((node, self.engine.ram.at(node, offset, bytes)?))
             };
             let Some((from_node, from_bytes)) = place(read.paddr) else {
-                return (ended(record::FAULT_SOURCE, done, from), runs);
+                return (ended(record::FAULT_SOURCE, done, from), parts);
             };
             let Some((to_node, to_bytes)) = place(written.paddr) else {
-                return (ended(record::FAULT_TARGET, done, to), runs);
+                return (ended(record::FAULT_TARGET, done, to), parts);
             };
-            // SAFETY: both are of `part` bytes within mappings that stay; the guest's accesses
-            // race with this as with a device's.
-            unsafe { std::ptr::copy(from_bytes, to_bytes, part as usize) };
-            self.overwrite(written.paddr, part);
-            match runs.back_mut() {
-                Some(Run { from, to, bytes }) if (*from, *to) == (from_node, to_node) => {
-                    *bytes += part;
-                }
-                _ => runs.push_back(Run {
+            parts.push(Part {
+                from: from_bytes,
+                to: to_bytes,
+                to_paddr: written.paddr,
+                run: Run {
                     from: from_node,
                     to: to_node,
-                    bytes: part,
-                }),
-            }
-            done += part;
+                    bytes,
+                },
+            });
+            done += bytes;
         }
-        (ended(record::COPIED, done, 0), runs)
+        (ended(record::COPIED, done, 0), parts)
+    }
+
+    /// Copies them; what went where.
+    fn perform(&self, parts: &[Part]) -> VecDeque<Run> {
+        let mut runs: VecDeque<Run> = VecDeque::new();
+        for part in parts {
+            let bytes = part.run.bytes;
+            // SAFETY: both are of so many bytes within mappings that stay; the guest's accesses
+            // race with this as with a device's.
+            unsafe { std::ptr::copy(part.from, part.to, bytes as usize) };
+            self.overwrite(part.to_paddr, bytes);
+            match runs.back_mut() {
+                Some(last) if (last.from, last.to) == (part.run.from, part.run.to) => {
+                    last.bytes += bytes;
+                }
+                _ => runs.push_back(part.run),
+            }
+        }
+        runs
     }
 
     /// Writes a completion record, where the ring is still there: another program may have come
@@ -524,6 +603,7 @@ impl Space<'_> {
             (record::DONE, outcome.done),
             (record::FAULT, outcome.fault),
             (record::TIME_NS, outcome.time_ps / 1000),
+            (record::ELEMENTS, outcome.elements),
             (record::STATUS, outcome.status),
         ];
         for (field, value) in words {

@@ -63,8 +63,11 @@ pub struct CopyEngine {
     pub bandwidth_gbs: f64,
     /// A channel's own time for a descriptor before its first byte.
     pub setup_ns: f64,
-    /// Descriptors of a ring, at most: a power of two.
+    /// Descriptors that it holds, at most: a power of two.
     pub descriptors: u32,
+    /// Takes it physical addresses, so that each page needs a descriptor? Else one is enough for a
+    /// range.
+    pub per_page: bool,
     /// A CPU's time to write a whole descriptor to the device.
     pub descriptor_ns: f64,
     /// A CPU's time to write source and target alone, where the rest stays as it was.

@@ -96,6 +96,7 @@ fn core_side(out: &mut Lines, machine: &Machine) {
         out.number("bandwidth_gbs", engine.bandwidth_gbs);
         out.number("setup_ns", engine.setup_ns);
         out.field("descriptors", engine.descriptors);
+        out.field("per_page", u8::from(engine.per_page));
         out.number("descriptor_ns", engine.descriptor_ns);
         out.number("reuse_ns", engine.reuse_ns);
     }

@@ -86,6 +86,7 @@ pub(super) fn engine(root: &Section) -> Result<Option<CopyEngine>> {
         "bandwidth_gbs",
         "setup_ns",
         "descriptors",
+        "per_page",
         "descriptor_ns",
         "reuse_ns",
     ])?;
@@ -109,6 +110,10 @@ pub(super) fn engine(root: &Section) -> Result<Option<CopyEngine>> {
         bandwidth_gbs: section.number("bandwidth_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
         setup_ns: section.number("setup_ns", 0.0, limits::NS)?,
         descriptors: power_of_two(&section, "descriptors", descriptors)?,
+        per_page: match section.get("per_page") {
+            Some(field) => field.whole(0, 1)? == 1,
+            None => false,
+        },
         descriptor_ns,
         reuse_ns,
     }))
