@@ -12,6 +12,7 @@
 //! Always: every byte is in exactly one part; `copy` returns when all parts are done.
 
 use super::stream::{self, Stores};
+use crate::backend::engine::Engine;
 use crate::sys;
 use hither_core::ids::CpuId;
 use std::hint::spin_loop;
@@ -36,6 +37,8 @@ const SPIN_NS: u64 = 50_000;
 pub struct Copier {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
+    /// Copies what it is cheaper for than the CPU.
+    engine: Option<Engine>,
     /// The process that made it: a forked child has none of the threads.
     owner: u32,
 }
@@ -135,6 +138,7 @@ impl Copier {
         let mut copier = Self {
             shared: Arc::default(),
             helpers: Vec::new(),
+            engine: None,
             owner: std::process::id(),
         };
         let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.0).collect();
@@ -152,6 +156,19 @@ impl Copier {
             bound?;
         }
         Ok(copier)
+    }
+
+    /// With a copy engine beside the workers.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Option<Engine>) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Its copy engine, where it has one.
+    #[must_use]
+    pub fn engine(&self) -> Option<&Engine> {
+        self.engine.as_ref()
     }
 
     /// How many workers, the calling thread included.
@@ -194,6 +211,23 @@ impl Copier {
         bytes: usize,
         stores: Stores,
     ) {
+        let done = match &mut self.engine {
+            // SAFETY: as the caller promises.
+            Some(engine) if engine.suits(bytes) => unsafe {
+                engine.copy(
+                    from.expose_provenance() as u64,
+                    to.expose_provenance() as u64,
+                    bytes,
+                )
+            },
+            _ => 0,
+        };
+        if done == bytes {
+            return;
+        }
+        // SAFETY: within the caller's ranges.
+        let (from, to) = unsafe { (from.add(done), to.add(done)) };
+        let bytes = bytes - done;
         if self.helpers.is_empty() || bytes < 2 * PART_LEAST || !self.is_ours() {
             // SAFETY: as the caller promises.
             return unsafe { stream::copy_by(from, to, bytes, stores) };
