@@ -34,6 +34,21 @@ impl Memory {
     }
 }
 
+fn told(engine: &Engine) -> String {
+    let costs = engine.costs();
+    format!(
+        "costs fixed_ns={:.0} element_ns={:.0} setup_ns={:.0} engine_ns_per_byte={:.3} copy_ns_per_byte={:.3} \
+         sleep_ns={:.0} element_bytes={:.0}",
+        costs.fixed_ns,
+        costs.element_ns,
+        costs.setup_ns,
+        costs.engine_ns_per_byte,
+        costs.copy_ns_per_byte[16],
+        costs.sleep_ns,
+        costs.element_bytes
+    )
+}
+
 fn wait(ring: &Ring, place: usize) -> Record {
     loop {
         if let Some(record) = ring.record(place) {
@@ -45,7 +60,7 @@ fn wait(ring: &Ring, place: usize) -> Record {
 
 /// Wall and CPU time of so many calls, in ns each.
 fn time(clock: &mut Option<OwnTime>, rounds: u32, mut work: impl FnMut()) -> (f64, f64) {
-    work();
+    (0..rounds.div_ceil(2)).for_each(|_| work());
     let mut cpu = || clock.as_mut().map_or_else(sys::own_cpu_ns, OwnTime::cpu_ns);
     let (cpu_start, start) = (cpu(), sys::monotonic_ns());
     (0..rounds).for_each(|_| work());
@@ -118,7 +133,7 @@ fn run() -> Result<(), Failure> {
     let (from, to) = (node("--from", 0)?, node("--to", 0)?);
     let mut engine = Engine::open().map_err(|why| why.to_string())?;
     println!("engine {:?}", engine.facts());
-    println!("costs {:?}", engine.costs());
+    println!("{}", told(&engine));
     let least = engine.costs().least_bytes();
     println!(
         "rule least_bytes={}",
@@ -130,22 +145,35 @@ fn run() -> Result<(), Failure> {
     faults()?;
     let mut clock = OwnTime::open();
     println!("clock device={}", clock.is_some());
+    // Through more memory than caches hold, where the target has so much.
+    let room = node("--room-mb", 16)? as usize * (1 << 20);
     for (bytes, huge, rounds) in [
-        (4096, false, 200),
-        (64 << 10, false, 50),
-        (1 << 20, false, 10),
-        (HUGE, true, 10),
+        (4096, false, 800),
+        (16 << 10, false, 400),
+        (64 << 10, false, 200),
+        (1 << 20, false, 32),
+        (HUGE, true, 16),
     ] {
-        let source = Memory::new(bytes, from, huge, 1)?;
-        let target = Memory::new(bytes, to, huge, 2)?;
+        let source = Memory::new(16 << 20, from, huge, 1)?;
+        let target = Memory::new(room, to, huge, 2)?;
+        let mut next = 0;
+        let mut place = |of: usize| {
+            next += 1;
+            let step = bytes.max(64 << 10);
+            ((next * step) % (16 << 20), (next * step) % of)
+        };
         let (wall, cpu) = time(&mut clock, rounds, || {
+            let (at, to) = place(room);
+            let (from, to) = (source.at() + at as u64, target.at() + to as u64);
             // SAFETY: as in `contents`.
-            unsafe { copy::copy(source.at() as *const u8, target.at() as *mut u8, bytes) }
+            unsafe { copy::copy(from as *const u8, to as *mut u8, bytes) }
         });
-        let chosen = engine.suits(bytes);
+        let chosen = engine.costs().prefers_engine(bytes);
         let (engine_wall, engine_cpu) = time(&mut clock, rounds, || {
+            let (at, to) = place(room);
             // SAFETY: as in `contents`.
-            let done = unsafe { engine.copy(source.at(), target.at(), bytes) };
+            let done =
+                unsafe { engine.copy(source.at() + at as u64, target.at() + to as u64, bytes) };
             assert_eq!(done, bytes);
         });
         println!(
@@ -155,7 +183,7 @@ fn run() -> Result<(), Failure> {
         );
     }
     println!("counts {:?}", engine.counts());
-    println!("costs {:?}", engine.costs());
+    println!("{}", told(&engine));
     Ok(())
 }
 

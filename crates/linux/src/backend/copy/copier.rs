@@ -13,6 +13,7 @@
 
 use super::stream::{self, Stores};
 use crate::backend::engine::Engine;
+use crate::backend::engine::rule::Way;
 use crate::sys;
 use hither_core::ids::CpuId;
 use std::hint::spin_loop;
@@ -211,23 +212,30 @@ impl Copier {
         bytes: usize,
         stores: Stores,
     ) {
-        let done = match &mut self.engine {
+        let way = self.engine.as_mut().map(|engine| engine.way(bytes));
+        let done = match (way, &mut self.engine) {
             // SAFETY: as the caller promises.
-            Some(engine) if engine.suits(bytes) => unsafe {
-                engine.copy(
-                    from.expose_provenance() as u64,
-                    to.expose_provenance() as u64,
-                    bytes,
-                )
+            (Some(Way::Engine), Some(engine)) => unsafe {
+                let (from, to) = (from.expose_provenance(), to.expose_provenance());
+                engine.copy(from as u64, to as u64, bytes)
             },
             _ => 0,
         };
-        if done == bytes {
-            return;
+        let start = (way == Some(Way::CpuTimed)).then(sys::monotonic_ns);
+        if done < bytes {
+            // SAFETY: as the caller promises, of a part of his ranges.
+            unsafe { self.copy_by_cpu(from.add(done), to.add(done), bytes - done, stores) };
         }
-        // SAFETY: within the caller's ranges.
-        let (from, to) = unsafe { (from.add(done), to.add(done)) };
-        let bytes = bytes - done;
+        if let (Some(start), Some(engine)) = (start, &mut self.engine) {
+            engine.learn_copy(bytes, sys::monotonic_ns().saturating_sub(start));
+        }
+    }
+
+    /// The same by the workers.
+    ///
+    /// # Safety
+    /// As [`stream::nontemporal`].
+    unsafe fn copy_by_cpu(&self, from: *const u8, to: *mut u8, bytes: usize, stores: Stores) {
         if self.helpers.is_empty() || bytes < 2 * PART_LEAST || !self.is_ours() {
             // SAFETY: as the caller promises.
             return unsafe { stream::copy_by(from, to, bytes, stores) };

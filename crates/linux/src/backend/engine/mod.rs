@@ -23,13 +23,13 @@ use super::copy;
 use crate::sys::{self, Area};
 use hither_core::copy_engine::record;
 use hither_mover::Unavailable;
-use rule::Costs;
+use rule::{Costs, LEAST_SLEEP_NS, Trials, Way};
 use std::collections::VecDeque;
 
 /// Bytes that are measured with: many pages, yet hardly a millisecond.
 const SAMPLE: usize = 256 << 10;
 /// Times that each is measured; the least counts.
-const SAMPLES: usize = 3;
+const SAMPLES: usize = 4;
 /// A sleep that is measured with.
 const NAP_NS: u64 = 50_000;
 /// Bytes of a part: the engine is at work on one while the next is written.
@@ -38,8 +38,6 @@ const PART: usize = 512 << 10;
 const LARGE_PART: usize = 2 << 20;
 /// Looks at a record between two looks at the clock, some tens of us of them.
 const LOOK_ROUNDS: u32 = 256;
-/// A sleep costs the CPU no less than this: two switches of threads.
-const LEAST_SLEEP_NS: f64 = 1000.0;
 /// What lately measured copies weigh in what is believed of the next.
 const WEIGHT: f64 = 0.25;
 
@@ -63,6 +61,7 @@ pub struct Counts {
 pub struct Engine {
     ring: Ring,
     costs: Costs,
+    trials: Trials,
     counts: Counts,
 }
 
@@ -87,11 +86,12 @@ impl Engine {
                 element_ns: facts.reuse_ns as f64,
                 setup_ns: facts.setup_ns as f64,
                 engine_ns_per_byte: 1000.0 / facts.bandwidth_mbs.max(1) as f64,
-                copy_ns_per_byte: 0.0,
+                copy_ns_per_byte: Costs::all_copies(0.0),
                 sleep_ns: 0.0,
                 element_bytes: 4096.0,
             },
             ring,
+            trials: Trials::default(),
             counts: Counts::default(),
         };
         engine.measure().map_err(|error| {
@@ -133,7 +133,7 @@ impl Engine {
         // Nothing is written and nothing awaited.
         // SAFETY: no descriptor waits.
         self.costs.fixed_ns = least(&mut || unsafe { self.ring.ring() });
-        let mut whole = f64::MAX;
+        let (mut whole, mut copied) = (f64::MAX, f64::MAX);
         for _ in 0..SAMPLES {
             // The engine's writes leave both in no cache.
             // SAFETY: parts of the area, which nobody uses, that do not overlap.
@@ -147,13 +147,9 @@ impl Engine {
                 // SAFETY: as above.
                 unsafe { copy::copy(from, to, SAMPLE) };
             }) - clock_ns;
-            let per_byte = copy_ns.max(1.0) / SAMPLE as f64;
-            let known = self.costs.copy_ns_per_byte;
-            self.costs.copy_ns_per_byte = match known > 0.0 {
-                true => per_byte.min(known),
-                false => per_byte,
-            };
+            copied = copied.min(copy_ns.max(1.0));
         }
+        self.costs.copy_ns_per_byte = Costs::all_copies(copied / SAMPLE as f64);
         let submit = self.costs.submit_ns(SAMPLE);
         let transfer = whole / 2.0 - submit - self.costs.setup_ns;
         self.costs.engine_ns_per_byte =
@@ -179,10 +175,17 @@ impl Engine {
         self.counts
     }
 
-    /// Is a copy of so many bytes cheaper by the engine, as far as is known?
-    #[must_use]
-    pub fn suits(&self, bytes: usize) -> bool {
-        self.ring.is_ours() && self.costs.prefers_engine(bytes)
+    /// Who does the next copy of so many bytes?
+    pub fn way(&mut self, bytes: usize) -> Way {
+        match self.ring.is_ours() {
+            true => self.trials.next(&self.costs, bytes),
+            false => Way::Cpu,
+        }
+    }
+
+    /// A copy of [`Way::CpuTimed`] took so long.
+    pub fn learn_copy(&mut self, bytes: usize, took_ns: u64) {
+        self.costs.learn_copy(bytes, took_ns);
     }
 
     /// Copies by the engine alone; returns how many bytes from the first on are copied. The rest is
@@ -272,7 +275,7 @@ impl Engine {
         let until = sys::monotonic_ns() + for_ns as u64;
         sys::sleep_until(until);
         let late = sys::monotonic_ns().saturating_sub(until) as f64;
-        self.costs.sleep_ns += WEIGHT * (late.max(LEAST_SLEEP_NS) - self.costs.sleep_ns);
+        self.costs.learn_sleep(late);
     }
 
     /// What a copy teaches of the next ones.

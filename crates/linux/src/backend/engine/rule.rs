@@ -3,6 +3,11 @@
 //! Problem: an engine costs its writer a descriptor, and its user a wait. For a few KiB the CPU is
 //! done sooner.
 //!
+//! The CPU's time depends on what caches hold, which nobody knows: it is measured when the engine
+//! opens on memory that no cache has, and from then on for each size ([`Costs::learn_copy`]) by
+//! every [`TRIAL`]th copy, which is the CPU's and is timed. So who copies what he has just used gets
+//! the CPU.
+//!
 //! Rule: with the costs that were measured here ([`Costs`]), the engine gets a copy where it takes
 //! less of the CPU's time than copying does, *and* ends no later than the CPU would. Of waits
 //! longer than [`Costs::sleep_from_ns`] all but the last part is slept; shorter ones are spun for,
@@ -12,6 +17,31 @@
 //! engine 0.3 us of a doorbell, 1.1 us of an element, and then 1 us of set-up and 0.16 ns a byte:
 //! 3.0 us, all of it spun: the CPU's. A huge page is 1.26 ms for the CPU; for the engine 0.3 +
 //! 4.5 us of elements and 340 us of sleep: the engine's.
+
+/// One copy in so many of a size is the CPU's, to learn its time.
+pub const TRIAL: u32 = 32;
+/// Sizes are told apart by their powers of two, up to here.
+const CLASSES: usize = 32;
+/// What a trial weighs in what is believed.
+const WEIGHT: f64 = 0.5;
+
+/// A sleep costs the CPU no less than this: two switches of threads.
+pub const LEAST_SLEEP_NS: f64 = 1000.0;
+/// What a sleep weighs that ended sooner than was thought, and one that ended later: what is
+/// believed is how late quick ones are. Who sleeps too long has lost time, who does not sleep a CPU.
+const SOONER: f64 = 0.5;
+const LATER: f64 = 1.0 / 16.0;
+
+/// Who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The engine.
+    Engine,
+    /// The CPU.
+    Cpu,
+    /// The CPU, and how long it takes is to be learned.
+    CpuTimed,
+}
 
 /// What copies cost here.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +54,8 @@ pub struct Costs {
     pub setup_ns: f64,
     /// The engine's time for a byte.
     pub engine_ns_per_byte: f64,
-    /// The CPU's time for a byte, in memory that no cache has.
-    pub copy_ns_per_byte: f64,
+    /// The CPU's time for a byte, by powers of two of the size.
+    pub copy_ns_per_byte: [f64; CLASSES],
     /// How much longer a sleep takes than it should, which the CPU spends for it at most.
     pub sleep_ns: f64,
     /// Bytes of an element, as copies took them lately.
@@ -71,8 +101,27 @@ impl Costs {
     /// Does the engine get a copy of so many bytes?
     #[must_use]
     pub fn prefers_engine(&self, bytes: usize) -> bool {
-        let copy = self.copy_ns_per_byte * bytes as f64;
+        let copy = self.copy_ns_per_byte[class(bytes)] * bytes as f64;
         self.engine_cpu_ns(bytes) < copy && self.submit_ns(bytes) + self.transfer_ns(bytes) <= copy
+    }
+
+    /// The CPU's time for a byte, whatever the size, as long as nothing else is known.
+    #[must_use]
+    pub fn all_copies(ns_per_byte: f64) -> [f64; CLASSES] {
+        [ns_per_byte; CLASSES]
+    }
+
+    /// A copy by the CPU took so long.
+    pub fn learn_copy(&mut self, bytes: usize, took_ns: u64) {
+        let known = &mut self.copy_ns_per_byte[class(bytes)];
+        *known += WEIGHT * (took_ns as f64 / bytes.max(1) as f64 - *known);
+    }
+
+    /// A sleep ended so late.
+    pub fn learn_sleep(&mut self, late_ns: f64) {
+        let change = late_ns.max(LEAST_SLEEP_NS) - self.sleep_ns;
+        let weight = if change < 0.0 { SOONER } else { LATER };
+        self.sleep_ns += weight * change;
     }
 
     /// The least power of two of bytes from 4 KiB to 64 MiB that the engine gets, for a person.
@@ -80,6 +129,30 @@ impl Costs {
     pub fn least_bytes(&self) -> Option<usize> {
         let sizes = (12..=26).map(|shift| 1usize << shift);
         sizes.into_iter().find(|&bytes| self.prefers_engine(bytes))
+    }
+}
+
+/// The power of two of a size.
+fn class(bytes: usize) -> usize {
+    (bytes.max(1).ilog2() as usize).min(CLASSES - 1)
+}
+
+/// Which of the copies are trials.
+#[derive(Clone, Debug, Default)]
+pub struct Trials([u32; CLASSES]);
+
+impl Trials {
+    /// The way of the next copy of so many bytes.
+    pub fn next(&mut self, costs: &Costs, bytes: usize) -> Way {
+        let count = &mut self.0[class(bytes)];
+        *count += 1;
+        let is_trial = count.is_multiple_of(TRIAL);
+        match (costs.prefers_engine(bytes), is_trial) {
+            (true, false) => Way::Engine,
+            // The engine's time hangs on nothing: only the CPU's has to be asked for.
+            (_, true) => Way::CpuTimed,
+            (false, false) => Way::Cpu,
+        }
     }
 }
 
@@ -92,7 +165,7 @@ mod tests {
         element_ns: 1125.0,
         setup_ns: 1000.0,
         engine_ns_per_byte: 0.16,
-        copy_ns_per_byte: 0.6,
+        copy_ns_per_byte: [0.6; CLASSES],
         sleep_ns: 10_000.0,
         element_bytes: 4096.0,
     };
@@ -116,6 +189,52 @@ mod tests {
         // 300 + 4 * 1125 + 10,000 = 14.8 us of 1258.
         assert!((huge.engine_cpu_ns(bytes) - 14_800.0).abs() < 1.0);
         assert!(huge.prefers_engine(bytes));
+    }
+
+    #[test]
+    fn what_caches_hold_is_found_out() {
+        let mut costs = KEYSTONE;
+        let mut trials = Trials::default();
+        let bytes = 64 << 10;
+        let mut by_engine = 0;
+        // Copied again and again, it is in the caches: 0.15 ns a byte.
+        for _ in 0..10 * TRIAL {
+            match trials.next(&costs, bytes) {
+                Way::Engine => by_engine += 1,
+                Way::CpuTimed => costs.learn_copy(bytes, (bytes as f64 * 0.15) as u64),
+                Way::Cpu => {}
+            }
+        }
+        assert!((TRIAL - 1..2 * TRIAL).contains(&by_engine), "{by_engine}");
+        assert!(
+            costs.prefers_engine(128 << 10),
+            "of another size nothing was learned"
+        );
+        // And no longer.
+        for _ in 0..4 * TRIAL {
+            if trials.next(&costs, bytes) == Way::CpuTimed {
+                costs.learn_copy(bytes, (bytes as f64 * 0.6) as u64);
+            }
+        }
+        assert!(costs.prefers_engine(bytes));
+    }
+
+    #[test]
+    fn late_sleeps_do_not_stop_sleeping() {
+        let mut costs = KEYSTONE;
+        // Three of four end after 20 us, one after a millisecond.
+        for round in 0..400 {
+            costs.learn_sleep(if round % 4 == 3 { 1e6 } else { 20_000.0 });
+        }
+        assert!(
+            (15_000.0..110_000.0).contains(&costs.sleep_ns),
+            "{}",
+            costs.sleep_ns
+        );
+        for _ in 0..20 {
+            costs.learn_sleep(0.0);
+        }
+        assert!(costs.sleep_ns < 2.0 * LEAST_SLEEP_NS);
     }
 
     #[test]
