@@ -176,12 +176,27 @@ fn run() -> Result<(), Failure> {
                 unsafe { engine.copy(source.at() + at as u64, target.at() + to as u64, bytes) };
             assert_eq!(done, bytes);
         });
-        println!(
-            "times huge={huge} bytes={bytes} copy_ns={wall:.0} copy_cpu_ns={cpu:.0} engine_ns={engine_wall:.0} \
-             engine_cpu_ns={engine_cpu:.0} cpu_less={:.2} chosen={chosen}",
-            cpu / engine_cpu
-        );
+        let pages = if huge { "huge" } else { "small" };
+        println!("== {pages} {bytes}");
+        for (name, value) in [
+            ("copy_ns", wall),
+            ("copy_cpu_ns", cpu),
+            ("engine_ns", engine_wall),
+            ("engine_cpu_ns", engine_cpu),
+            ("cpu_less", cpu / engine_cpu),
+            ("chosen", f64::from(u8::from(chosen))),
+        ] {
+            println!("{name}: {value:.2}");
+        }
     }
+    println!("== rule");
+    let costs = engine.costs();
+    let slept = (costs.sleep_from_ns() - costs.setup_ns) / costs.engine_ns_per_byte;
+    println!(
+        "copied_by_the_engine_from_kb: {}",
+        least.map_or(0, |bytes| bytes >> 10)
+    );
+    println!("slept_from_kb: {:.0}", slept / 1024.0);
     println!("counts {:?}", engine.counts());
     println!("{}", told(&engine));
     Ok(())

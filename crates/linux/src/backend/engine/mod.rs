@@ -70,6 +70,8 @@ struct Part {
     place: usize,
     offset: usize,
     bytes: usize,
+    /// When it was submitted and when it should be over, where that is worth a sleep.
+    slept_for: Option<(u64, u64)>,
 }
 
 impl Engine {
@@ -209,10 +211,20 @@ impl Engine {
                 let offset = given as u64;
                 // SAFETY: as the caller promises; this returns when the record is there.
                 let place = unsafe { self.ring.submit(from + offset, to + offset, length as u64) };
+                let transfer = self.costs.transfer_ns(length);
+                let slept_for = (transfer > self.costs.sleep_from_ns()).then(|| {
+                    let now = sys::monotonic_ns();
+                    let last = open.back().and_then(|part: &Part| part.slept_for);
+                    (
+                        now,
+                        last.map_or(now, |(_, due)| due.max(now)) + transfer as u64,
+                    )
+                });
                 open.push_back(Part {
                     place,
                     offset: given,
                     bytes: length,
+                    slept_for,
                 });
                 given += length;
                 continue;
@@ -241,10 +253,28 @@ impl Engine {
         if let Some(record) = self.ring.record(part.place) {
             return record;
         }
-        let expected = self.costs.transfer_ns(part.bytes);
-        if expected > self.costs.sleep_from_ns() {
-            self.sleep(expected - self.costs.sleep_ns);
+        if let Some((since, due)) = part.slept_for {
+            let until = due.saturating_sub(self.costs.sleep_ns as u64);
+            if until > sys::monotonic_ns() {
+                let is_late = self.sleep(until);
+                let least = 1000.0 / self.ring.facts().bandwidth_mbs.max(1) as f64;
+                let Some(record) = self.ring.record(part.place) else {
+                    let record = self.spin(part);
+                    let took_ns = sys::monotonic_ns().saturating_sub(since);
+                    self.costs.learn_transfer(part.bytes, Some(took_ns), least);
+                    return record;
+                };
+                if !is_late {
+                    self.costs.learn_transfer(part.bytes, None, least);
+                }
+                return record;
+            }
         }
+        self.spin(part)
+    }
+
+    /// Looks until the record is there; after a long time with pauses.
+    fn spin(&mut self, part: &Part) -> Record {
         let mut rounds = 0u32;
         let mut patience_ns = None;
         loop {
@@ -262,20 +292,22 @@ impl Engine {
             }
             // The engine is busier than was thought: no CPU is to be spent on that without end.
             let now = sys::monotonic_ns();
-            let until = *patience_ns.get_or_insert(now + (4.0 * expected) as u64);
+            let patience = 4.0 * self.costs.transfer_ns(part.bytes);
+            let until = *patience_ns.get_or_insert(now + patience as u64);
             if now > until {
-                self.sleep(self.costs.sleep_from_ns());
+                self.sleep(now + self.costs.sleep_from_ns() as u64);
             }
         }
     }
 
-    /// Sleeps, and learns how late sleeps end.
-    fn sleep(&mut self, for_ns: f64) {
+    /// Sleeps, and learns how late sleeps end. Was this one much later than most?
+    fn sleep(&mut self, until: u64) -> bool {
         self.counts.sleeps += 1;
-        let until = sys::monotonic_ns() + for_ns as u64;
         sys::sleep_until(until);
         let late = sys::monotonic_ns().saturating_sub(until) as f64;
+        let is_late = late > 2.0 * self.costs.sleep_ns;
         self.costs.learn_sleep(late);
+        is_late
     }
 
     /// What a copy teaches of the next ones.
@@ -287,3 +319,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,10 +27,13 @@ const WEIGHT: f64 = 0.5;
 
 /// A sleep costs the CPU no less than this: two switches of threads.
 pub const LEAST_SLEEP_NS: f64 = 1000.0;
-/// What a sleep weighs that ended sooner than was thought, and one that ended later: what is
-/// believed is how late quick ones are. Who sleeps too long has lost time, who does not sleep a CPU.
+/// How far a belief goes toward a sleep that ended sooner than was thought, and how much it grows by
+/// one that ended later, however late: what is believed is how late quick ones are. Who sleeps too
+/// long has lost time, who does not sleep a CPU.
 const SOONER: f64 = 0.5;
-const LATER: f64 = 1.0 / 16.0;
+const LATER: f64 = 1.1;
+/// A transfer that was over when its sleep ended was quicker than was thought by so much, perhaps.
+const QUICKER: f64 = 0.95;
 
 /// Who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,9 +122,23 @@ impl Costs {
 
     /// A sleep ended so late.
     pub fn learn_sleep(&mut self, late_ns: f64) {
-        let change = late_ns.max(LEAST_SLEEP_NS) - self.sleep_ns;
-        let weight = if change < 0.0 { SOONER } else { LATER };
-        self.sleep_ns += weight * change;
+        let late_ns = late_ns.max(LEAST_SLEEP_NS);
+        if late_ns < self.sleep_ns {
+            self.sleep_ns += SOONER * (late_ns - self.sleep_ns);
+        } else {
+            self.sleep_ns = (LATER * self.sleep_ns).min(late_ns);
+        }
+    }
+
+    /// A transfer for which somebody slept was over before he looked (`None`), or so long after its
+    /// doorbell.
+    pub fn learn_transfer(&mut self, bytes: usize, took_ns: Option<u64>, least_ns_per_byte: f64) {
+        let known = self.engine_ns_per_byte;
+        let seen = match took_ns {
+            None => known * QUICKER,
+            Some(ns) => (ns as f64 - self.setup_ns) / bytes.max(1) as f64,
+        };
+        self.engine_ns_per_byte = (known + WEIGHT * (seen - known)).max(least_ns_per_byte);
     }
 
     /// The least power of two of bytes from 4 KiB to 64 MiB that the engine gets, for a person.
@@ -176,7 +193,8 @@ mod tests {
         assert!(!KEYSTONE.prefers_engine(4096));
         // 16 pages: 39 us against 300 + 18,000 + 1000 + 10,486 = 29,786.
         assert!(KEYSTONE.prefers_engine(64 << 10));
-        assert_eq!(KEYSTONE.least_bytes(), Some(16 << 10));
+        // Two: 4915 ns against 300 + 2250 + 1000 + 1311 = 4861.
+        assert_eq!(KEYSTONE.least_bytes(), Some(8 << 10));
     }
 
     #[test]
@@ -235,6 +253,23 @@ mod tests {
             costs.learn_sleep(0.0);
         }
         assert!(costs.sleep_ns < 2.0 * LEAST_SLEEP_NS);
+    }
+
+    #[test]
+    fn sleeps_are_as_long_as_transfers() {
+        let mut costs = KEYSTONE;
+        costs.engine_ns_per_byte = 0.32;
+        let bytes = 2 << 20;
+        let truly = |costs: &Costs| costs.setup_ns + 0.16 * bytes as f64;
+        for _ in 0..100 {
+            let is_over = costs.transfer_ns(bytes) - costs.sleep_ns > truly(&costs);
+            let took = (!is_over).then_some(truly(&costs) as u64);
+            costs.learn_transfer(bytes, took, 0.15);
+        }
+        assert!(
+            (0.15..0.18).contains(&costs.engine_ns_per_byte),
+            "{costs:?}"
+        );
     }
 
     #[test]
