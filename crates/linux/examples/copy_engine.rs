@@ -168,6 +168,7 @@ fn run() -> Result<(), Failure> {
             // SAFETY: as in `contents`.
             unsafe { copy::copy(from as *const u8, to as *mut u8, bytes) }
         });
+        engine.learn_copy(bytes, wall as u64);
         let chosen = engine.costs().prefers_engine(bytes);
         let (engine_wall, engine_cpu) = time(&mut clock, rounds, || {
             let (at, to) = place(room);

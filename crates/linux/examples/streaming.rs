@@ -9,10 +9,13 @@
 //! Bytes count as in STREAM: what the program reads and writes.
 
 use hither_core::ids::CpuId;
+use hither_core::machine::parse::parse;
 use hither_core::set::CpuSet;
 use hither_linux::backend::copy::CopyBackend;
 use hither_linux::backend::engine::Engine;
+use hither_linux::root::Root;
 use hither_linux::sys::{self, NodeMemory};
+use hither_linux::topology::Topology;
 use hither_mover::stream::{Adapt, Decision, Part, Report, Results, Settings, Sharing, Stream};
 use hither_mover::{Config, Mover};
 use std::error::Error;
@@ -41,6 +44,7 @@ streaming [options]: a stream through fast memory against the plain loop
   --mb M                     MiB of each array                                         [64]
   --block KB                 KiB of a block of each array                              [256]
   --buffers N                most buffers                                              [8]
+  --past-cache               more of them, so that the last-level cache does not hold them
   --rounds R                 rounds of each way                                        [11]
   --huge                     huge pages
   --json                     one JSON object instead of text";
@@ -62,6 +66,7 @@ struct Options {
     array_bytes: usize,
     block_bytes: usize,
     buffers: usize,
+    past_cache: bool,
     rounds: usize,
     huge: bool,
     engine: bool,
@@ -85,6 +90,7 @@ impl Options {
             array_bytes: 64 << 20,
             block_bytes: 256 << 10,
             buffers: 8,
+            past_cache: false,
             rounds: 11,
             huge: false,
             engine: false,
@@ -108,6 +114,7 @@ impl Options {
                 "--mb" => options.array_bytes = size(&value()?, 20)?,
                 "--block" => options.block_bytes = size(&value()?, 10)?,
                 "--buffers" => options.buffers = value()?.parse()?,
+                "--past-cache" => options.past_cache = true,
                 "--rounds" => options.rounds = value()?.parse()?,
                 "--huge" => options.huge = true,
                 "--engine" => options.engine = true,
@@ -122,6 +129,27 @@ impl Options {
             options.cpus = (0..options.threads as u32).map(CpuId).collect();
         }
         Ok(options)
+    }
+
+    /// Bytes of the first computing CPU's last-level cache, where it shall not hold the buffers.
+    fn cache_bytes(&self) -> usize {
+        let topology = self.past_cache.then(|| Topology::read(&Root::host()).ok());
+        let Some(Some(mut topology)) = topology else {
+            return 0;
+        };
+        // In the laboratory the machine file tells: the emulated processor has sizes of its own.
+        let file =
+            std::env::var_os("HITHER_MACHINE").and_then(|file| std::fs::read_to_string(file).ok());
+        if let Some(Ok(machine)) = file.map(|text| parse(&text)) {
+            topology.take_cache_sizes(&machine);
+        }
+        let domain = topology
+            .domains
+            .iter()
+            .find(|domain| domain.cpus.contains(self.cpus[0]));
+        domain
+            .and_then(|domain| domain.size_kb)
+            .map_or(0, |kb| (kb as usize) << 10)
     }
 
     fn pin(&self, thread: usize) {
@@ -251,6 +279,7 @@ fn measure<T: Copy + Send + Sync + 'static, U: Bits, const I: usize>(
     let shared = Arc::new(options.cpus.clone());
     let settings = Settings {
         buffers: options.buffers,
+        cache_bytes: options.cache_bytes(),
         threads: options.threads,
         sharing: options.sharing,
         results: options.results,
@@ -350,7 +379,9 @@ fn run(options: &Options) -> Result<(Measured, usize), Failure> {
         Results::InPlace => 2,
         _ => 3,
     };
-    let room = arrays * options.buffers * (options.block_bytes + 4096);
+    let past_cache = options.cache_bytes() + options.cache_bytes() / 4;
+    let room = (arrays * options.buffers * (options.block_bytes + 4096))
+        .max(past_cache + arrays * (options.block_bytes + 4096));
     let mut fast = NodeMemory::new(room, options.fast, options.huge)?;
     let measured = match options.kernel.as_str() {
         word @ ("pgain" | "pgain-lanes") => {

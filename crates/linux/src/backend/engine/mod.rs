@@ -72,6 +72,8 @@ struct Part {
     bytes: usize,
     /// When it was submitted and when it should be over, where that is worth a sleep.
     slept_for: Option<(u64, u64)>,
+    /// Is it all of its copy? Else others had the engine, too, and its time teaches nothing.
+    is_alone: bool,
 }
 
 impl Engine {
@@ -89,6 +91,7 @@ impl Engine {
                 setup_ns: facts.setup_ns as f64,
                 engine_ns_per_byte: 1000.0 / facts.bandwidth_mbs.max(1) as f64,
                 copy_ns_per_byte: Costs::all_copies(0.0),
+                known: 0,
                 sleep_ns: 0.0,
                 element_bytes: 4096.0,
             },
@@ -225,6 +228,7 @@ impl Engine {
                     offset: given,
                     bytes: length,
                     slept_for,
+                    is_alone: length == bytes,
                 });
                 given += length;
                 continue;
@@ -261,10 +265,12 @@ impl Engine {
                 let Some(record) = self.ring.record(part.place) else {
                     let record = self.spin(part);
                     let took_ns = sys::monotonic_ns().saturating_sub(since);
-                    self.costs.learn_transfer(part.bytes, Some(took_ns), least);
+                    if part.is_alone {
+                        (self.costs).learn_transfer(part.bytes, Some(took_ns), least);
+                    }
                     return record;
                 };
-                if !is_late {
+                if part.is_alone && !is_late {
                     self.costs.learn_transfer(part.bytes, None, least);
                 }
                 return record;

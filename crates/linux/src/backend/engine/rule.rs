@@ -3,10 +3,10 @@
 //! Problem: an engine costs its writer a descriptor, and its user a wait. For a few KiB the CPU is
 //! done sooner.
 //!
-//! The CPU's time depends on what caches hold, which nobody knows: it is measured when the engine
-//! opens on memory that no cache has, and from then on for each size ([`Costs::learn_copy`]) by
-//! every [`TRIAL`]th copy, which is the CPU's and is timed. So who copies what he has just used gets
-//! the CPU.
+//! The CPU's time depends on what caches hold and on the memories, which nobody knows beforehand: the
+//! first copy of each size is the CPU's and is timed, and so is every [`TRIAL`]th from then on
+//! ([`Costs::learn_copy`]). So who copies what he has just used gets the CPU. What is measured when
+//! the engine opens, on memory that no cache has, serves for a size only until then.
 //!
 //! Rule: with the costs that were measured here ([`Costs`]), the engine gets a copy where it takes
 //! less of the CPU's time than copying does, *and* ends no later than the CPU would. Of waits
@@ -59,6 +59,8 @@ pub struct Costs {
     pub engine_ns_per_byte: f64,
     /// The CPU's time for a byte, by powers of two of the size.
     pub copy_ns_per_byte: [f64; CLASSES],
+    /// Bits of the sizes whose time was measured.
+    pub known: u32,
     /// How much longer a sleep takes than it should, which the CPU spends for it at most.
     pub sleep_ns: f64,
     /// Bytes of an element, as copies took them lately.
@@ -116,8 +118,15 @@ impl Costs {
 
     /// A copy by the CPU took so long.
     pub fn learn_copy(&mut self, bytes: usize, took_ns: u64) {
-        let known = &mut self.copy_ns_per_byte[class(bytes)];
-        *known += WEIGHT * (took_ns as f64 / bytes.max(1) as f64 - *known);
+        let class = class(bytes);
+        let weight = if self.known >> class & 1 == 1 {
+            WEIGHT
+        } else {
+            1.0
+        };
+        self.known |= 1 << class;
+        let known = &mut self.copy_ns_per_byte[class];
+        *known += weight * (took_ns as f64 / bytes.max(1) as f64 - *known);
     }
 
     /// A sleep ended so late.
@@ -163,7 +172,7 @@ impl Trials {
     pub fn next(&mut self, costs: &Costs, bytes: usize) -> Way {
         let count = &mut self.0[class(bytes)];
         *count += 1;
-        let is_trial = count.is_multiple_of(TRIAL);
+        let is_trial = count.is_multiple_of(TRIAL) || costs.known >> class(bytes) & 1 == 0;
         match (costs.prefers_engine(bytes), is_trial) {
             (true, false) => Way::Engine,
             // The engine's time hangs on nothing: only the CPU's has to be asked for.
@@ -183,6 +192,7 @@ mod tests {
         setup_ns: 1000.0,
         engine_ns_per_byte: 0.16,
         copy_ns_per_byte: [0.6; CLASSES],
+        known: u32::MAX,
         sleep_ns: 10_000.0,
         element_bytes: 4096.0,
     };
@@ -235,6 +245,21 @@ mod tests {
             }
         }
         assert!(costs.prefers_engine(bytes));
+    }
+
+    #[test]
+    fn nothing_is_chosen_by_a_guess() {
+        let mut costs = Costs {
+            known: 0,
+            ..KEYSTONE
+        };
+        let mut trials = Trials::default();
+        let bytes = 1 << 20;
+        assert_eq!(trials.next(&costs, bytes), Way::CpuTimed);
+        // The first measurement counts as it is: the target is twice as fast as was thought.
+        costs.learn_copy(bytes, (bytes as f64 * 0.3) as u64);
+        assert_eq!(trials.next(&costs, bytes), Way::Cpu);
+        assert_eq!(trials.next(&costs, bytes / 2), Way::CpuTimed);
     }
 
     #[test]
