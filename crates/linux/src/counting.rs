@@ -6,7 +6,7 @@
 //! filters count memory fills, half of them transfers between caches.
 
 use crate::error::{Error, Result};
-use crate::opium::{Device, Filter};
+use crate::opium::{Filter, OpiumDevice};
 use crate::root::Root;
 use hither_core::ids::NodeId;
 use hither_core::opium::{COUNTERS, FILTERS, MAX_NODES, filter};
@@ -29,7 +29,7 @@ pub struct Counts {
 /// Filters that count; they are switched off when it is dropped.
 #[derive(Debug)]
 pub struct Counting {
-    device: Device,
+    device: OpiumDevice,
     /// Physical addresses, each with its first counters of fills and of transfers.
     ranges: Vec<(Range<u64>, u32, u32)>,
     shift: u32,
@@ -54,7 +54,7 @@ impl Counting {
     }
 
     fn begin_of(root: &Root, frames: &[u64], shift: u32, user_only: bool) -> Result<Self> {
-        let device = Device::open(root)?;
+        let device = OpiumDevice::open(root)?;
         let line_shift = device.line_bytes().trailing_zeros();
         let shift = shift.clamp(line_shift, PAGE_SHIFT);
         let refuse = |reason: String| {

@@ -7,14 +7,14 @@
 //! page lies in the frame that this process's page map tells.
 
 use super::spaces::Match;
-use crate::opium::Device;
+use crate::opium::OpiumDevice;
 use crate::proc::pagemap::Pagemap;
 use crate::root::Root;
 
 /// This process's CPU time by the laboratory's device.
 #[derive(Debug)]
 pub struct OwnTime {
-    device: Device,
+    device: OpiumDevice,
     own: Own,
 }
 
@@ -23,7 +23,7 @@ impl OwnTime {
     #[must_use]
     pub fn open() -> Option<Self> {
         let root = Root::host();
-        let device = Device::open(&root).ok()?;
+        let device = OpiumDevice::open(&root).ok()?;
         let mut own = Own::new(&root);
         own.cpu_ns(&device)?;
         Some(Self { device, own })
@@ -52,7 +52,7 @@ impl Own {
     }
 
     /// CPU time of all threads since boot in ns; `None` until the address space is found.
-    pub fn cpu_ns(&mut self, device: &Device) -> Option<u64> {
+    pub fn cpu_ns(&mut self, device: &OpiumDevice) -> Option<u64> {
         if let Some(number) = self.number {
             return Some(device.space(number)?.time_ns);
         }
