@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bind;
+pub mod copy_engine;
 pub mod declared;
 pub mod engine;
 pub mod explain;

@@ -398,6 +398,12 @@ pub const MARKER_OPEN: u32 = 1;
 pub const MARKER_CLOSE: u32 = 2;
 /// `what`: the guest's kernel has started. Accesses before are not modelled. Without a window.
 pub const MARKER_STARTED: u32 = 3;
+/// `what`: the doorbell of the copy engine, for the ring at the address in `rax`
+/// ([`crate::copy_engine`]). Without a window.
+pub const MARKER_DOORBELL: u32 = 4;
+/// `what`: a look at that ring's completion records. A real engine writes them when the time has
+/// come; here they are brought up to the CPU's time by this, for nothing. Without a window.
+pub const MARKER_LOOK: u32 = 5;
 
 const _: () = {
     assert!(control::RING_TAIL + MAX_VCPUS * 8 <= control::WAY_MASKS);

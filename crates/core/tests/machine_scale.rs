@@ -281,3 +281,19 @@ fn bandwidths_of_caches_are_optional_survive_and_shrink_where_they_are_all_cpus(
     let scaled = scale(&with, 1).unwrap();
     assert_eq!(told(&scaled)[0], (1, 32, 200.0, Some(200.0)));
 }
+
+#[test]
+fn an_engine_scales_with_the_cpus_and_a_small_node_stays_small() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines/keystone2.toml");
+    let machine =
+        hither_core::machine::parse::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let two = scale(&machine, 2).unwrap();
+    let gbs =
+        |machine: &hither_core::machine::Machine| machine.engine.as_ref().unwrap().bandwidth_gbs;
+    assert_eq!(gbs(&two), gbs(&machine) / 2.0);
+    assert_eq!(two.engine.as_ref().unwrap().channels, 6);
+    // 6 MiB, where a step is 64.
+    let small = with_total_memory_mb(&machine, 1024).unwrap();
+    assert_eq!(small.nodes[1].memory_mb, 6);
+    assert!(with_memory_mb(&machine, &|node| if node.id.0 == 1 { 5 } else { 512 }).is_err());
+}

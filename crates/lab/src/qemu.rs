@@ -71,6 +71,9 @@ pub struct Plugin {
     pub machine: String,
     /// File behind the Opium device.
     pub opium: String,
+    /// Files behind the nodes' memory, by position, where the machine has a copy engine, which reaches the
+    /// guest's memory through them; else none.
+    pub memory: Vec<String>,
     /// What it does.
     pub mode: PluginMode,
 }
@@ -172,7 +175,11 @@ pub fn arguments(machine: &Machine, parts: &Parts) -> Result<Vec<String>> {
     args.pair("-smp", smp(machine));
     let total_mb: u64 = machine.nodes.iter().map(|node| node.memory_mb).sum();
     args.pair("-m", format!("{total_mb}M"));
-    nodes(machine, &mut args);
+    let shared = parts
+        .plugin
+        .as_ref()
+        .map_or(&[][..], |plugin| &plugin.memory);
+    nodes(machine, shared, &mut args);
     distances(machine, &mut args);
     attributes(machine, &mut args);
     // The console goes to standard output, which hither reads; `signal=off` leaves Ctrl-C to it.
@@ -204,12 +211,16 @@ pub fn arguments(machine: &Machine, parts: &Parts) -> Result<Vec<String>> {
             path,
             machine,
             opium,
+            memory,
             mode,
         } = plugin;
+        let memory: String = (memory.iter())
+            .map(|path| format!(",memory={path}"))
+            .collect();
         args.pair(
             "-plugin",
             format!(
-                "{},machine={machine},opium={opium},mode={}",
+                "{},machine={machine},opium={opium}{memory},mode={}",
                 comma(path),
                 mode.name()
             ),
@@ -307,14 +318,15 @@ pub fn cache_sharing_is_visible(machine: &Machine) -> bool {
         || !smp(machine).contains(&format!("sockets={}", machine.cpu_count()))
 }
 
-fn nodes(machine: &Machine, args: &mut Arguments) {
+fn nodes(machine: &Machine, shared: &[String], args: &mut Arguments) {
     for (position, node) in machine.nodes.iter().enumerate() {
+        let backend = match shared.get(position) {
+            Some(path) => format!("memory-backend-file,share=on,mem-path={path}"),
+            None => "memory-backend-ram".to_owned(),
+        };
         args.pair(
             "-object",
-            format!(
-                "memory-backend-ram,id=memory{position},size={}M",
-                node.memory_mb
-            ),
+            format!("{backend},id=memory{position},size={}M", node.memory_mb),
         );
         let initiator = nearest_initiator(machine, position);
         let mut text =

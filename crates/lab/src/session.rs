@@ -360,10 +360,12 @@ impl Lab {
         let disk = self.options.devices.disk()?;
         let (ours, theirs) =
             os::socket_pair().map_err(Error::io("making the channel to the guest"))?;
+        let memory = self.shared_memory()?;
         let plugin = self.plugin.as_ref().map(|path| Plugin {
             path: path.to_string_lossy().into_owned(),
             machine: inherited(&machine_file),
             opium: inherited(&device),
+            memory: memory.iter().map(inherited).collect(),
             mode: self.options.plugin.unwrap_or(PluginMode::Model),
         });
         let parts = Parts {
@@ -386,6 +388,7 @@ impl Lab {
             theirs.as_raw_fd(),
         ];
         inherit.extend(disk.as_ref().map(AsRawFd::as_raw_fd));
+        inherit.extend(memory.iter().map(AsRawFd::as_raw_fd));
         let start = Start {
             qemu: &self.qemu.path,
             arguments: qemu::arguments(&self.machine, &parts)?,
@@ -397,6 +400,21 @@ impl Lab {
         // What QEMU inherits closes here: it has its copies, and with our copy of the channel's other side
         // open the end of the channel would never be seen.
         Emulator::start(start, ours)
+    }
+
+    /// Files for the nodes' memory, where a copy engine is to reach it. Other machines have none: memory of
+    /// files may get no huge pages on the host.
+    fn shared_memory(&self) -> Result<Vec<File>> {
+        if self.machine.engine.is_none() || !self.models() {
+            return Ok(Vec::new());
+        }
+        let file = |node: &hither_core::machine::Node| {
+            let file = os::memory_file(c"hither-memory")?;
+            file.set_len(node.memory_mb << 20)?;
+            Ok(file)
+        };
+        let files: std::io::Result<_> = self.machine.nodes.iter().map(file).collect();
+        files.map_err(Error::io("making the guest's memory"))
     }
 
     fn job(&self, runs: Vec<RunSpec>, stdin: Stdin) -> Result<Job> {

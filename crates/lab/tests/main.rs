@@ -12,6 +12,7 @@ mod common;
 mod daemon;
 mod damon;
 mod emulator;
+mod engine;
 mod hintfault;
 mod moves;
 mod numactl;

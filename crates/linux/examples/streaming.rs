@@ -9,9 +9,13 @@
 //! Bytes count as in STREAM: what the program reads and writes.
 
 use hither_core::ids::CpuId;
+use hither_core::machine::parse::parse;
 use hither_core::set::CpuSet;
 use hither_linux::backend::copy::CopyBackend;
+use hither_linux::backend::engine::EngineDriver;
+use hither_linux::root::Root;
 use hither_linux::sys::{self, NodeMemory};
+use hither_linux::topology::Topology;
 use hither_mover::stream::{
     Adapt, Decision, Stream, StreamPart, StreamReport, StreamResults, StreamSettings, TeamSharing,
 };
@@ -26,6 +30,7 @@ use std::time::Instant;
 const HELP: &str = "\
 streaming [options]: a stream through fast memory against the plain loop
   --kernel triad|add|pgain   a = b + 3 c; a = b + c; StreamCluster's gain of a centre  [triad]
+           pgain-lanes       the same, four coordinates at a time
   --slow NODE                where the arrays are                                      [0]
   --fast NODE                where the buffers are                                     [0]
   --none                     never use the buffers: the cost of the runtime alone
@@ -36,10 +41,12 @@ streaming [options]: a stream through fast memory against the plain loop
   --cpus LIST                CPUs for them, in turn                                    [from 0 on]
   --workers N                the mover's workers                                       [1]
   --copiers N                threads that share a copy of 1 MiB or more, per worker    [1]
+  --engine                   a copy engine fills the buffers, where the machine has one
   --copier-cpus LIST         CPUs for workers and copiers                              [any]
   --mb M                     MiB of each array                                         [64]
   --block KB                 KiB of a block of each array                              [256]
   --buffers N                most buffers                                              [8]
+  --past-cache               more of them, so that the last-level cache does not hold them
   --rounds R                 rounds of each way                                        [11]
   --huge                     huge pages
   --json                     one JSON object instead of text";
@@ -61,8 +68,10 @@ struct Options {
     array_bytes: usize,
     block_bytes: usize,
     buffers: usize,
+    past_cache: bool,
     rounds: usize,
     huge: bool,
+    engine: bool,
     json: bool,
 }
 
@@ -83,8 +92,10 @@ impl Options {
             array_bytes: 64 << 20,
             block_bytes: 256 << 10,
             buffers: 8,
+            past_cache: false,
             rounds: 11,
             huge: false,
+            engine: false,
             json: false,
         };
         while let Some(word) = words.next() {
@@ -105,8 +116,10 @@ impl Options {
                 "--mb" => options.array_bytes = size(&value()?, 20)?,
                 "--block" => options.block_bytes = size(&value()?, 10)?,
                 "--buffers" => options.buffers = value()?.parse()?,
+                "--past-cache" => options.past_cache = true,
                 "--rounds" => options.rounds = value()?.parse()?,
                 "--huge" => options.huge = true,
+                "--engine" => options.engine = true,
                 "--json" => options.json = true,
                 _ => return Err(format!("{word} is no option\n\n{HELP}").into()),
             }
@@ -118,6 +131,27 @@ impl Options {
             options.cpus = (0..options.threads as u32).map(CpuId).collect();
         }
         Ok(options)
+    }
+
+    /// Bytes of the first computing CPU's last-level cache, where it shall not hold the buffers.
+    fn cache_bytes(&self) -> usize {
+        let topology = self.past_cache.then(|| Topology::read(&Root::host()).ok());
+        let Some(Some(mut topology)) = topology else {
+            return 0;
+        };
+        // In the laboratory the machine file tells: the emulated processor has sizes of its own.
+        let file =
+            std::env::var_os("HITHER_MACHINE").and_then(|file| std::fs::read_to_string(file).ok());
+        if let Some(Ok(machine)) = file.map(|text| parse(&text)) {
+            topology.take_cache_sizes(&machine);
+        }
+        let domain = topology
+            .domains
+            .iter()
+            .find(|domain| domain.cpus.contains(self.cpus[0]));
+        domain
+            .and_then(|domain| domain.size_kb)
+            .map_or(0, |kb| (kb as usize) << 10)
     }
 
     fn pin(&self, thread: usize) {
@@ -187,6 +221,24 @@ fn pgain([points]: [&[Point]; 1], [saved]: [&mut [f32]; 1]) {
     }
 }
 
+/// The same with four sums, which the compiler makes vectors of: a fraction of the instructions for as many
+/// bytes.
+#[inline(never)]
+fn pgain_lanes([points]: [&[Point]; 1], [saved]: [&mut [f32]; 1]) {
+    for (saved, point) in saved.iter_mut().zip(points) {
+        let mut lanes = [0.0; 4];
+        for first in [0, 4, 8] {
+            for (lane, sum) in lanes.iter_mut().enumerate() {
+                let away = point[first + lane] - CENTRE[first + lane];
+                *sum += away * away;
+            }
+        }
+        let rest = [12, 13].map(|at| (point[at] - CENTRE[at]) * (point[at] - CENTRE[at]));
+        let square = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]) + rest[0] + rest[1];
+        *saved = (point[15] - square * point[14]).max(0.0);
+    }
+}
+
 /// Seconds of each round and what the stream said.
 struct Measured {
     elements: usize,
@@ -229,6 +281,7 @@ fn measure<T: Copy + Send + Sync + 'static, U: Bits, const I: usize>(
     let shared = Arc::new(options.cpus.clone());
     let settings = StreamSettings {
         buffers: options.buffers,
+        cache_bytes: options.cache_bytes(),
         threads: options.threads,
         sharing: options.sharing,
         results: options.results,
@@ -307,10 +360,12 @@ fn run(options: &Options) -> Result<(Measured, usize), Failure> {
     };
     let mut backends = Vec::new();
     for _ in 0..options.workers {
-        backends.push(CopyBackend::new(
-            options.copiers,
-            options.copier_cpus.clone(),
-        )?);
+        let engine = match options.engine {
+            true => Some(EngineDriver::open().map_err(|why| why.to_string())?),
+            false => None,
+        };
+        let backend = CopyBackend::new(options.copiers, options.copier_cpus.clone())?;
+        backends.push(backend.with_engine(engine));
     }
     let mover = Mover::open(config, move |_| {
         let backend = backends.pop().map(Ok);
@@ -321,10 +376,17 @@ fn run(options: &Options) -> Result<(Measured, usize), Failure> {
     let bytes = options.array_bytes;
     let slow = |bytes| NodeMemory::new(bytes, options.slow, options.huge);
     let (mut b, mut c, mut a) = (slow(bytes)?, slow(bytes)?, slow(bytes)?);
-    let room = 4 * options.buffers * (options.block_bytes + 4096);
+    // What the arrays of a kernel take at most, of those that go through the buffers.
+    let arrays = match options.results {
+        StreamResults::InPlace => 2,
+        _ => 3,
+    };
+    let past_cache = options.cache_bytes() + options.cache_bytes() / 4;
+    let room = (arrays * options.buffers * (options.block_bytes + 4096))
+        .max(past_cache + arrays * (options.block_bytes + 4096));
     let mut fast = NodeMemory::new(room, options.fast, options.huge)?;
     let measured = match options.kernel.as_str() {
-        "pgain" => {
+        word @ ("pgain" | "pgain-lanes") => {
             let count = bytes / size_of::<Point>();
             let points = &mut b.values_mut([0f32; 16])[..count];
             for (index, point) in points.iter_mut().enumerate() {
@@ -333,8 +395,9 @@ fn run(options: &Options) -> Result<(Measured, usize), Failure> {
                 }
             }
             let saved = &mut a.values_mut(0f32)[..count];
+            let gain = if word == "pgain" { pgain } else { pgain_lanes };
             (
-                measure(options, &mover, &mut fast, [points], saved, pgain)?,
+                measure(options, &mover, &mut fast, [points], saved, gain)?,
                 68,
             )
         }
@@ -349,7 +412,9 @@ fn run(options: &Options) -> Result<(Measured, usize), Failure> {
             let inputs = [&b[..count], &c[..count]];
             (measure(options, &mover, &mut fast, inputs, a, kernel)?, 24)
         }
-        word => return Err(format!("--kernel is triad, add or pgain, not {word}").into()),
+        word => {
+            return Err(format!("--kernel is triad, add, pgain or pgain-lanes, not {word}").into());
+        }
     };
     Ok(measured)
 }

@@ -71,6 +71,12 @@ pub struct StreamSettings {
     /// Most buffers; fewer where fast memory has no room for them. Two for each copying worker
     /// keep it busy; more even out differences in speed.
     pub buffers: usize,
+    /// Bytes of the last-level cache that the team computes with; 0: none in particular. Where CPUs
+    /// copy, all buffers together have to exceed it: what a worker writes while that cache holds the
+    /// lines from the buffer's last use is a transfer between caches, and takes several times as long as a
+    /// line of memory. There are so many buffers more that they exceed it by a quarter, where fast
+    /// memory has room for them.
+    pub cache_bytes: usize,
     /// Threads that compute, the calling one included.
     pub threads: usize,
     /// How they share blocks.
@@ -91,6 +97,7 @@ impl StreamSettings {
         Self {
             block,
             buffers: 8,
+            cache_bytes: 0,
             threads: 1,
             sharing: TeamSharing::default(),
             results: StreamResults::default(),
@@ -105,6 +112,7 @@ impl fmt::Debug for StreamSettings {
         f.debug_struct("Settings")
             .field("block", &self.block)
             .field("buffers", &self.buffers)
+            .field("cache_bytes", &self.cache_bytes)
             .field("threads", &self.threads)
             .field("sharing", &self.sharing)
             .field("results", &self.results)
@@ -244,12 +252,22 @@ where
             StreamResults::Fast | StreamResults::FastUpdated => O,
         };
         let (inputs, outputs) = (Kind::of::<T>(I), Kind::of::<U>(outputs));
-        let buffers = Buffers::new(fast, settings.block, inputs, outputs, settings.buffers);
+        let buffers = Buffers::new(fast, settings.block, inputs, outputs, usize::MAX);
         let none = |needed| StreamError::NoBuffers {
             needed,
             given: fast.len(),
         };
-        let buffers = buffers.ok_or_else(|| none(usize::MAX))?;
+        let mut buffers = buffers.ok_or_else(|| none(usize::MAX))?;
+        let past_cache = match settings.buffers {
+            0 => 0,
+            _ => settings
+                .cache_bytes
+                .saturating_add(settings.cache_bytes / 4),
+        };
+        let wanted = settings
+            .buffers
+            .max(past_cache.div_ceil(buffers.bytes.max(1)));
+        buffers.count = buffers.count.min(wanted);
         if buffers.count == 0 || buffers.bytes == 0 {
             return Err(none(buffers.bytes));
         }

@@ -5,7 +5,7 @@
 //! part: `model` (the path of an access), `filter`, `cache`, `contest`, `tlb`, `stream` (overlap),
 //! `load` (controllers and links), `clock`, `seats` (which host CPU a vCPU runs on), `turns` and
 //! `context` (how vCPUs hand a host CPU over), `vcpu`, `regions` and `device` (counters and
-//! samples), `window`, `decode`, `guest`, `plugin` (the edge to QEMU), `translation` and `access`
+//! samples), `window`, `engine` (the copy engine; `ram` and `walk` are its ways to the guest's memory), `decode`, `guest`, `plugin` (the edge to QEMU), `translation` and `access`
 //! (its callbacks), `preload` (its view of time), `options`.
 
 #![cfg_attr(
@@ -33,10 +33,12 @@ mod contest;
 mod context;
 mod decode;
 mod device;
+mod engine;
 mod filter;
 mod load;
 mod model;
 mod options;
+mod ram;
 mod regions;
 mod seats;
 mod spaces;
@@ -44,4 +46,5 @@ mod stream;
 mod tlb;
 mod turns;
 mod vcpu;
+mod walk;
 mod window;

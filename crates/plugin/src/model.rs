@@ -223,6 +223,24 @@ impl Model {
         Some((line, node))
     }
 
+    /// Node position of a physical address, and the offset into its memory.
+    pub fn place(&self, paddr: u64) -> Option<(usize, u64)> {
+        let (line, node) = self.locate(paddr)?;
+        let within = paddr & ((1 << self.line_shift) - 1);
+        let offset = (line - self.node_starts[node]) << self.line_shift;
+        Some((node, offset + within))
+    }
+
+    /// A line is written by who has no cache: nobody's copy holds any more.
+    pub fn overwrite(&self, line: u64) {
+        let mut holders = self.directory.holders(line);
+        while holders != 0 {
+            let domain = holders.trailing_zeros();
+            holders &= holders - 1;
+            self.take_from(domain, line);
+        }
+    }
+
     /// An access that the filter did not answer, already translated. Returns its stall in ps.
     pub fn access(&self, vcpu: &mut Vcpu, score: &Score, access: &Access) -> u64 {
         let Some((line, node)) = self.locate(access.paddr) else {
@@ -629,12 +647,7 @@ impl Model {
         }
         vcpu.combining_line = line;
         self.invalidate(vcpu.id, line);
-        let mut holders = self.directory.holders(line);
-        while holders != 0 {
-            let domain = holders.trailing_zeros();
-            holders &= holders - 1;
-            self.take_from(domain, line);
-        }
+        self.overwrite(line);
         vcpu.write_back(&self.device, node);
         self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
     }

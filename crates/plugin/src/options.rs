@@ -18,6 +18,8 @@ pub struct Options {
     pub machine: PathBuf,
     /// The Opium device's memory; without it nothing is reported.
     pub opium: Option<PathBuf>,
+    /// The memory of each node by position, where QEMU shares it: a copy engine needs it.
+    pub memory: Vec<PathBuf>,
     /// What to do.
     pub mode: Mode,
     /// Largest skew between running vCPUs.
@@ -34,6 +36,7 @@ impl Options {
         let mut options = Self {
             machine: PathBuf::new(),
             opium: None,
+            memory: Vec::new(),
             mode: Mode::Model,
             skew_ns: 10_000,
         };
@@ -44,6 +47,7 @@ impl Options {
             match (key, value) {
                 ("machine", path) => machine = Some(PathBuf::from(path)),
                 ("opium", path) => options.opium = Some(PathBuf::from(path)),
+                ("memory", path) => options.memory.push(PathBuf::from(path)),
                 ("mode", "model") => options.mode = Mode::Model,
                 ("mode", "resolve") => options.mode = Mode::Resolve,
                 ("mode", other) => return Err(format!("mode={other}: use model or resolve")),
@@ -54,7 +58,7 @@ impl Options {
                 }
                 _ => {
                     return Err(format!(
-                        "unknown option `{key}`: use machine, opium, mode, skew_ns"
+                        "unknown option `{key}`: use machine, opium, memory, mode, skew_ns"
                     ));
                 }
             }

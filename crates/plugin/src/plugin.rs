@@ -5,6 +5,7 @@
 
 use crate::clock::{Clock, host_ns};
 use crate::device::Device;
+use crate::engine::Engine;
 use crate::guest::Guest;
 use crate::model::Model;
 use crate::options::{Mode, Options};
@@ -39,6 +40,8 @@ pub struct Plugin {
     pub nodes: Vec<usize>,
     /// What instructions cost.
     pub prices: InstructionPrices,
+    /// The copy engine, where the machine has one.
+    pub engine: Option<Engine>,
     scoreboard: *mut sys::qemu_plugin_scoreboard,
     scores: [AtomicPtr<Score>; MAX_VCPUS],
     /// Each is touched by its vCPU's thread only.
@@ -225,6 +228,7 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
         .collect();
     describe(&device, &machine, &nodes, options.skew_ns);
     let prices = InstructionPrices::new(&machine);
+    let engine = Engine::new(&machine, &options.memory)?;
     let owned = (0..vcpus)
         .map(|vcpu| {
             UnsafeCell::new(Owned {
@@ -243,6 +247,7 @@ fn install(id: sys::qemu_plugin_id_t, words: &[String], vcpus: usize) -> Result<
         nodes,
         host_start_ns: host_ns(),
         prices,
+        engine,
         id,
         models_accesses: AtomicBool::new(false),
     };

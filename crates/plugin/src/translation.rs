@@ -6,7 +6,7 @@ use crate::decode::{Decoded, Kind, decode};
 use crate::plugin::{Owned, Plugin, plugin};
 use crate::vcpu::Score;
 use hither_core::machine::Machine;
-use hither_core::opium::{MARKER_STARTED, vcpu as block};
+use hither_core::opium::{MARKER_DOORBELL, MARKER_LOOK, MARKER_STARTED, vcpu as block};
 use qemu_plugin_sys as sys;
 use std::ffi::{c_uint, c_void};
 use std::mem::offset_of;
@@ -57,7 +57,35 @@ extern "C" fn on_quantum(vcpu: c_uint, _: *mut c_void) {
         book(plugin, owned, score);
     }
     plugin.model.synchronise(&mut owned.vcpu, score, true);
+    if let Some(engine) = plugin.engine.as_ref().filter(|engine| engine.is_busy()) {
+        let now_ps = owned.vcpu.time_ps + score.since_ps();
+        engine.turn(&plugin.model, owned.guest.table(), now_ps);
+    }
 }
+
+/// The copy engine's doorbell, or a look at its records.
+fn on_engine(plugin: &Plugin, owned: &mut Owned, score: &mut Score, rings: bool) {
+    let (Some(engine), Some(table), Some(ring)) = (
+        &plugin.engine,
+        owned.guest.table(),
+        owned.guest.read_general(RAX),
+    ) else {
+        return;
+    };
+    let now_ps = owned.vcpu.time_ps + score.since_ps();
+    if rings {
+        owned
+            .vcpu
+            .count(&plugin.model.device, block::DEVICE_ACCESSES, 1);
+        let spent_ps = engine.doorbell(&plugin.model, table, ring, now_ps);
+        score.pass(plugin.prices.device as u64 + spent_ps);
+    } else {
+        engine.look(&plugin.model, table, now_ps);
+    }
+}
+
+/// Number of `rax` in instruction encodings.
+const RAX: u32 = 0;
 
 /// Books what ran to the address space that is in force.
 fn book(plugin: &Plugin, owned: &mut Owned, score: &Score) {
@@ -110,6 +138,9 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
             plugin.model.filter.clear(vcpu as usize);
         }
         Event::Marker(word) if word & 0xf == MARKER_STARTED => plugin.model_accesses(),
+        Event::Marker(word) if is_for_engine(word) => {
+            on_engine(plugin, owned, score, word & 0xf == MARKER_DOORBELL);
+        }
         Event::Marker(word) => {
             owned.vcpu.flush(device, score);
             plugin
@@ -118,6 +149,10 @@ extern "C" fn on_event(vcpu: c_uint, what: *mut c_void) {
             owned.vcpu.begin(score, plugin.model.clock.quantum_ps);
         }
     }
+}
+
+fn is_for_engine(word: u32) -> bool {
+    matches!(word & 0xf, MARKER_DOORBELL | MARKER_LOOK)
 }
 
 /// Run-time events, packed into the callback's user data: kind in the low 8 bits.
@@ -256,6 +291,7 @@ fn watch_event(insn: *mut sys::qemu_plugin_insn, kind: Kind) {
         Kind::PageTableSwitch => (Event::PageTableSwitch, NO_REGS),
         Kind::FlushAll => (Event::FlushAll, NO_REGS),
         Kind::FlushPage(register) => (Event::FlushPage(register), READ_REGS),
+        Kind::Marker(word) if is_for_engine(word) => (Event::Marker(word), READ_REGS),
         Kind::Marker(word) => (Event::Marker(word), NO_REGS),
         _ => return,
     };

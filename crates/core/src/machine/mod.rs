@@ -52,6 +52,29 @@ pub struct Machine {
     pub tlb: Tlb,
     /// Costs of cache-to-cache traffic.
     pub coherence: Coherence,
+    /// A device that copies memory by itself, where the machine has one.
+    pub engine: Option<CopyEngine>,
+}
+
+/// A copy engine (DMA): reads descriptors from a ring, copies, and tells of completion. See
+/// [`crate::copy_engine`] for how a program talks to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CopyEngine {
+    /// Channels, which copy at the same time.
+    pub channels: u32,
+    /// What one channel copies, in GB/s, where controllers and links give it so much.
+    pub bandwidth_gbs: f64,
+    /// A channel's own time for a descriptor before its first byte.
+    pub setup_ns: f64,
+    /// Descriptors that it holds, at most: a power of two.
+    pub descriptors: u32,
+    /// Takes it physical addresses, so that each page needs a descriptor? Else one is enough for a
+    /// range.
+    pub per_page: bool,
+    /// A CPU's time to write a whole descriptor to the device.
+    pub descriptor_ns: f64,
+    /// A CPU's time to write source and target alone, where the rest stays as it was.
+    pub reuse_ns: f64,
 }
 
 /// Core parameters.

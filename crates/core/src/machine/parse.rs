@@ -41,12 +41,17 @@ pub mod limits {
     pub const ROUTES: usize = 8;
     /// Highest node id (the kernel's own limit is 1024 nodes).
     pub const NODE_ID: u64 = 1023;
-    /// Least memory of a node in MiB: less does not boot a kernel.
+    /// Least memory of a node with CPUs in MiB: less does not boot a kernel.
     pub const MEMORY_MB_MIN: u64 = 64;
+    /// Least memory of a node without CPUs in MiB: x86 kernels take no smaller node
+    /// (`NODE_MIN_SIZE`).
+    pub const MEMORY_MB_MIN_ALONE: u64 = 4;
     /// Most memory of a node in MiB (16 TiB).
     pub const MEMORY_MB_MAX: u64 = 16 << 20;
     /// Largest cache in KiB (4 GiB).
     pub const CACHE_KB: u64 = 4 << 20;
+    /// Channels of a copy engine.
+    pub const CHANNELS: u64 = 64;
     /// Levels of caches.
     pub const CACHE_LEVELS: usize = 8;
     /// Highest associativity.
@@ -83,6 +88,7 @@ const ROOT: &[&str] = &[
     "cache_bandwidth",
     "llc",
     "coherence",
+    "engine",
     "domain",
     "node",
     "node_defaults",
@@ -133,6 +139,7 @@ pub fn parse(text: &str) -> std::result::Result<Machine, Error> {
         distances: network.distances,
         tlb: core_side::tlb(&root)?,
         coherence: core_side::coherence(&root)?,
+        engine: core_side::engine(&root)?,
     })
 }
 

@@ -109,6 +109,9 @@ pub fn scale(machine: &Machine, cpus: usize) -> Result<Machine, ScaleError> {
         link.gbs = scale_gbs(link.gbs, ratio);
     }
     scaled.coherence.unit_gbs = scaled.coherence.unit_gbs.map(|gbs| scale_gbs(gbs, ratio));
+    if let Some(engine) = &mut scaled.engine {
+        engine.bandwidth_gbs = scale_gbs(engine.bandwidth_gbs, ratio);
+    }
     for level in &mut scaled.cache_bandwidths {
         level.all_gbs = level.all_gbs.map(|gbs| scale_gbs(gbs, ratio));
     }
@@ -155,12 +158,14 @@ pub fn with_memory_mb(
     let mut changes = Vec::new();
     for node in &mut resized.nodes {
         let asked_mb = memory_mb(node);
-        if !(limits::MEMORY_MB_MIN..=limits::MEMORY_MB_MAX).contains(&asked_mb) {
+        // A node that is smaller than a step in its file is as small here.
+        let least_mb = limits::MEMORY_MB_MIN.min(node.memory_mb);
+        if !(least_mb..=limits::MEMORY_MB_MAX).contains(&asked_mb) {
             return Err(ScaleError::Memory {
                 machine: machine.name.clone(),
                 node: node.id,
                 asked_mb,
-                least_mb: limits::MEMORY_MB_MIN,
+                least_mb,
                 most_mb: limits::MEMORY_MB_MAX,
             });
         }

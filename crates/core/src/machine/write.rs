@@ -85,6 +85,16 @@ fn core_side(out: &mut Lines, machine: &Machine) {
     if let Some(ownership_ns) = coherence.remote_ownership_ns {
         out.number("remote_ownership_ns", ownership_ns);
     }
+    if let Some(engine) = &machine.engine {
+        out.header("[engine]");
+        out.field("channels", engine.channels);
+        out.number("bandwidth_gbs", engine.bandwidth_gbs);
+        out.number("setup_ns", engine.setup_ns);
+        out.field("descriptors", engine.descriptors);
+        out.field("per_page", u8::from(engine.per_page));
+        out.number("descriptor_ns", engine.descriptor_ns);
+        out.number("reuse_ns", engine.reuse_ns);
+    }
 }
 
 fn cache(out: &mut Lines, cache: &Cache) {

@@ -9,7 +9,7 @@
 mod latency;
 mod report;
 
-use super::methods::{HUGE_BYTES, PageKind};
+use super::methods::{HUGE_BYTES, PageKind, cpu_ns};
 use anyhow::Context;
 use hither_core::ids::NodeId;
 use hither_linux::backend::copy::{Copier, CopyStores};
@@ -112,10 +112,10 @@ impl Took {
     ) -> anyhow::Result<()> {
         std::thread::sleep(SETTLE);
         let machine = schedstat::busy_ns();
-        let (cpu, wall) = (sys::own_cpu_ns(), sys::monotonic_ns());
+        let (cpu, wall) = (cpu_ns(), sys::monotonic_ns());
         self.refused += run()?;
         self.wall_ns += sys::monotonic_ns() - wall;
-        self.cpu_ns += sys::own_cpu_ns() - cpu;
+        self.cpu_ns += cpu_ns() - cpu;
         std::thread::sleep(SETTLE);
         let busy = |end, begin| self.machine_ns.map(|sum| sum + (end - begin));
         self.machine_ns = match (schedstat::busy_ns(), machine) {

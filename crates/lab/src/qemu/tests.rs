@@ -39,6 +39,7 @@ fn parts() -> Parts {
             path: "/l/a,b.so".into(),
             machine: "/proc/self/fd/6".into(),
             opium: "/proc/self/fd/8".into(),
+            memory: Vec::new(),
             mode: PluginMode::Model,
         }),
         devices: Devices::default(),

@@ -303,7 +303,24 @@ pub const ALL: &[Experiment] = &[
         "kernels of one thread through fast memory, beside the plain loop",
         "{programs}/hither lab run --machine spr-cxl-8 --cpus 8 --timeout 10m --file {programs}/examples/streaming -- \
          sh -c 'for kernel in triad add pgain; do echo == $kernel; {programs}/examples/streaming --slow 1 --fast 0 --cpus 0 \
-         --mb 64 --huge --rounds 5 --block 512 --buffers 16 --workers 5 --copier-cpus 1-5 --kernel $kernel; done'",
+         --mb 64 --huge --rounds 5 --block 512 --buffers 16 --past-cache --workers 5 --copier-cpus 1-5 --kernel $kernel; done'",
+    ),
+    of(
+        "memif-engine",
+        1.5,
+        Reads::Lines,
+        "copies by keystone2's copy engine and by its CPU, on one node; one CPU is kept busy, so that time is modelled",
+        "{programs}/hither lab run --machine keystone2 --cpus 4 --timeout 10m --file {programs}/examples/copy_engine -- \
+         sh -c '(while :; do :; done) & {programs}/examples/copy_engine; kill $!'",
+    ),
+    of(
+        "memif-engine-streams",
+        1.5,
+        Reads::Lines,
+        "kernels of one thread on keystone2 through its 6 MB, filled by the copy engine, beside the plain loop",
+        "{programs}/hither lab run --machine keystone2 --cpus 4 --timeout 10m --file {programs}/examples/streaming -- \
+         sh -c 'for kernel in triad add pgain; do echo == $kernel; {programs}/examples/streaming --slow 0 --fast 1 --cpus 0 \
+         --copier-cpus 1 --engine --block 128 --buffers 8 --mb 16 --rounds 5 --kernel $kernel; done'",
     ),
     of(
         "hydm-kernels",

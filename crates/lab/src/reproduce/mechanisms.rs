@@ -36,6 +36,7 @@ const SERVICE: &str = "crates/mover/tests/service.rs";
 const LOOM: &str = "crates/mover/src/tests/loom.rs";
 const SWAP: &str = "crates/linux/src/backend/swap/tests.rs";
 const STREAM: &str = "crates/mover/src/stream/tests.rs";
+const ENGINE: &str = "crates/lab/tests/engine.rs";
 const PROGRAMS: &str = "crates/capi/tests/programs.rs";
 
 /// In the order of the paper.
@@ -196,14 +197,21 @@ pub const ALL: &[MemifMechanism] = &[
     of(
         "copying by a DMA engine",
         "5.3",
-        NotBuilt(
-            "no engine is modelled in the laboratory, and no driver of one exists; worker threads copy",
+        Built(
+            "a device of the laboratory (`crates/plugin/src/engine.rs`) and its driver in user space, backend `engine`; engines of \
+             processors are not driven",
+            ENGINE,
+            "an_engine_copies_tells_of_faults_and_saves_the_cpu",
         ),
     ),
     of(
         "reuse of an engine's descriptors",
         "5.3",
-        NotBuilt("as there is no engine"),
+        Built(
+            "chains that transfers left are used again, a part of one too",
+            "crates/plugin/src/engine/tests.rs",
+            "elements_that_a_transfer_left_cost_less",
+        ),
     ),
     of(
         "a thread that serves requests one by one until all queues are empty",
@@ -218,9 +226,9 @@ pub const ALL: &[MemifMechanism] = &[
         "polling below a size and sleeping above it",
         "5.4",
         Built(
-            "a worker looks on after small requests; the size is set, not learned",
-            SERVICE,
-            "a_worker_sleeps_at_once_after_a_large_request",
+            "of the engine, above a size that is learned; a worker looks on after small requests, below a size that is set",
+            "crates/linux/src/backend/engine/rule.rs",
+            "late_sleeps_do_not_stop_sleeping",
         ),
     ),
     of(

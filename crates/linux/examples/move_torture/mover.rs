@@ -292,6 +292,7 @@ fn backend_with(
         without_privilege: options.unprivileged,
         in_place: options.nodes == 1,
         copiers: random.pick(&[1, 2]),
+        engine: true,
         hook: hook.clone(),
     };
     let backend = match SwapBackend::new(config) {

@@ -27,6 +27,7 @@ pub use memory::CopyStores;
 pub(crate) use stream::Stores;
 pub use stream::{copy, interleaved, nontemporal};
 
+use super::engine::EngineDriver;
 use crate::sys::{self, Access};
 use hither_core::ids::CpuId;
 use hither_core::plan::Refusal;
@@ -57,6 +58,19 @@ impl CopyBackend {
             copier: Copier::new(workers, &cpus)?,
             reach: Reach::open().ok(),
         })
+    }
+
+    /// The backend `engine`: the same, with a copy engine for what is cheaper by it.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Option<EngineDriver>) -> Self {
+        self.copier = self.copier.with_engine(engine);
+        self
+    }
+
+    /// Its copy engine, where it has one.
+    #[must_use]
+    pub fn engine(&self) -> Option<&EngineDriver> {
+        self.copier.engine()
     }
 
     /// Are addresses checked before a copy? Else the kernel copies.
@@ -98,6 +112,8 @@ impl CopyBackend {
 
     fn execute_one(&mut self, job: &Job<'_>) -> Outcome {
         let mut builder = OutcomeBuilder::new(job);
+        let engine_bytes = |copier: &Copier| copier.engine().map_or(0, |it| it.counts().bytes);
+        let before = engine_bytes(&self.copier);
         let start = sys::monotonic_ns();
         match job.action {
             Action::Replicate { bytes: 0, .. } => {}
@@ -114,6 +130,9 @@ impl CopyBackend {
             }
         }
         builder.took(sys::monotonic_ns().saturating_sub(start));
+        if engine_bytes(&self.copier) > before {
+            builder.figures().backend = Some("engine");
+        }
         builder.finish()
     }
 }
@@ -160,7 +179,10 @@ fn copy_by_kernel(from: u64, to: u64, bytes: u64, builder: &mut OutcomeBuilder) 
 
 impl Backend for CopyBackend {
     fn name(&self) -> &'static str {
-        "copy"
+        match self.copier.engine() {
+            Some(_) => "engine",
+            None => "copy",
+        }
     }
 
     fn probe(&self) -> Result<(), Unavailable> {

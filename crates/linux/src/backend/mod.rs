@@ -2,6 +2,7 @@
 //! backends are offered.
 
 pub mod copy;
+pub mod engine;
 pub mod kernel;
 pub mod own;
 pub mod swap;

@@ -1,9 +1,10 @@
 //! The backend for a program's own memory: whichever of the others suits a job.
 //!
-//! Replications go to `copy`. Migrations go to `swap` where it works here (it hands on what it
+//! Replications go to `copy`, or to `engine` where the machine has one. Migrations go to `swap` where it works here (it hands on what it
 //! cannot exchange), else to `kernel`. The outcome of each job says who did it.
 
 use super::copy::CopyBackend;
+use super::engine::EngineDriver;
 use super::kernel::KernelBackend;
 use super::swap::{self, SwapBackend};
 use hither_core::ids::CpuId;
@@ -34,6 +35,8 @@ pub struct Settings {
     pub copiers: usize,
     /// Where those may run. Empty: anywhere.
     pub copier_cpus: Vec<CpuId>,
+    /// Leave the machine's copy engine alone, if it has one.
+    pub without_engine: bool,
 }
 
 /// Which backends serve, and why the others do not.
@@ -53,10 +56,17 @@ impl OwnBackend {
     /// # Errors
     /// No threads for copies.
     pub fn new(settings: &Settings) -> io::Result<Self> {
-        let copy = CopyBackend::new(settings.copiers.max(1), settings.copier_cpus.clone())?;
+        let engine = match settings.without_engine {
+            true => Err(Unavailable::new("it is switched off", "ask for it")),
+            false => EngineDriver::open(),
+        };
+        let has_engine = engine.as_ref().map(drop).map_err(Clone::clone);
+        let copy = CopyBackend::new(settings.copiers.max(1), settings.copier_cpus.clone())?
+            .with_engine(engine.ok());
         let kernel = KernelBackend::of_own_memory();
         let mut config = settings.swap.clone();
         config.without_privilege = settings.exchange == Exchange::Always;
+        config.engine &= !settings.without_engine;
         let swap = match settings.exchange {
             Exchange::Never => Err(Unavailable::new(
                 "it is switched off",
@@ -68,6 +78,7 @@ impl OwnBackend {
             ("copy", copy.probe()),
             ("swap", swap.as_ref().map(drop).map_err(Clone::clone)),
             ("kernel", kernel.probe()),
+            ("engine", has_engine),
         ];
         Ok(Self {
             copy,
@@ -163,7 +174,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_request_finds_its_backend() {
-        let area = sys::Area::new(2 << 20, false).unwrap();
+        let area = sys::MemoryArea::new(2 << 20, false).unwrap();
         sys::fill(&area.range()).unwrap();
         let start = area.range().start as usize;
         for exchange in [Exchange::Always, Exchange::Never] {

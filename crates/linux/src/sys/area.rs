@@ -11,12 +11,12 @@ const HUGE: u64 = 2 << 20;
 /// Private anonymous addresses of this process, aligned to 2 MiB, not inherited by children, not
 /// part of core dumps; unmapped when dropped.
 #[derive(Debug)]
-pub struct Area {
+pub struct MemoryArea {
     mapped: Range<u64>,
     usable: Range<u64>,
 }
 
-impl Area {
+impl MemoryArea {
     /// Reserves `bytes` (a multiple of 2 MiB), for small pages or for huge ones.
     pub fn new(bytes: u64, huge: bool) -> io::Result<Self> {
         // SAFETY: a fresh private mapping at an address of the kernel's choice.
@@ -59,7 +59,7 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for MemoryArea {
     fn drop(&mut self) {
         let length = (self.mapped.end - self.mapped.start) as usize;
         // SAFETY: mapped by `new`, and nobody has a reference into it.

@@ -2,6 +2,7 @@
 //! crate. Thin wrappers with owned types and `io::Result`; no policy, no parsing.
 
 mod area;
+mod doorbell;
 mod events;
 pub mod fault;
 mod map;
@@ -26,7 +27,8 @@ mod userfault;
 mod window;
 mod wiped;
 
-pub use area::{Area, discard, fill, is_resident};
+pub use area::{MemoryArea, discard, fill, is_resident};
+pub use doorbell::{look_at_records, ring_doorbell, sleep_until};
 pub use events::{Arrived, Signals, Timer, Waiter, Wake, stop_here};
 pub use map::{SharedMap, memory_file};
 pub use mappings::{OwnMapping, query_mapping};

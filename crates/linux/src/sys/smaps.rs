@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_mapping_of_this_process_is_found_while_it_is_wiped() {
-        let area = crate::sys::Area::new(2 << 20, false).unwrap();
+        let area = crate::sys::MemoryArea::new(2 << 20, false).unwrap();
         let smaps = File::open("/proc/self/smaps").unwrap();
         let range = area.range();
         let is_found = || {

@@ -44,6 +44,7 @@ use hither_core::policy::Rung;
 use hither_core::snapshot::{Evidence, Snapshot};
 use kept::Kept;
 use own::Own;
+pub use own::OwnTime;
 use pages::EveryPage;
 use pmu::{MOST_PER_CPU, Pmu, restrict};
 use rate::{

@@ -504,6 +504,31 @@ fn a_fill_is_never_waited_for() {
 }
 
 #[test]
+fn buffers_that_a_cache_would_hold_become_more() {
+    let world = world(PROMPT, 1, 64, 15);
+    let count = |cache_bytes, buffers, room: usize| {
+        let mut memory = fast(room);
+        let settings = StreamSettings {
+            buffers,
+            cache_bytes,
+            ..settings(512, 1, Adapt::Always)
+        };
+        let stream = Stream::<'_, '_, f64, f64, 2, 1>::new(&world.mover, &mut memory, settings);
+        stream.map(|stream| stream.buffer_count()).ok()
+    };
+    // 8 KiB a buffer.
+    let room = 1 << 20;
+    assert_eq!(count(0, 4, room), Some(4));
+    assert_eq!(count(16 << 10, 4, room), Some(4));
+    // 80 KiB past 64.
+    assert_eq!(count(64 << 10, 4, room), Some(10));
+    assert_eq!(count(64 << 10, 16, room), Some(16));
+    // As many as there is room for.
+    assert_eq!(count(64 << 10, 4, (6 << 13) + 64), Some(6));
+    assert_eq!(count(64 << 10, 0, room), None);
+}
+
+#[test]
 fn settings_that_do_not_fit_are_errors() {
     let world = world(PROMPT, 1, 64, 14);
     let mut memory = fast(4096);

@@ -2,7 +2,8 @@
 
 use super::document::{Place, Result, Section};
 use super::limits;
-use crate::machine::{Cache, CacheBandwidth, Coherence, Cpu, EventCosts, Tlb};
+use crate::copy_engine;
+use crate::machine::{Cache, CacheBandwidth, Coherence, CopyEngine, Cpu, EventCosts, Tlb};
 
 /// Fields of a cache.
 pub(super) const CACHE: &[&str] = &["size_kb", "ways", "latency_ns"];
@@ -57,6 +58,49 @@ pub(super) fn tlb(root: &Section) -> Result<Tlb> {
         huge_entries: entries("huge_entries", 4)?,
         miss_ns: section.number("miss_ns", 0.0, limits::NS)?,
     })
+}
+
+/// `[engine]`, where there is one.
+pub(super) fn engine(root: &Section) -> Result<Option<CopyEngine>> {
+    let Some(field) = root.get("engine") else {
+        return Ok(None);
+    };
+    let section = field.section(&[
+        "channels",
+        "bandwidth_gbs",
+        "setup_ns",
+        "descriptors",
+        "per_page",
+        "descriptor_ns",
+        "reuse_ns",
+    ])?;
+    let whole_or = |name: &str, high, default| match section.get(name) {
+        Some(field) => field.whole(1, high),
+        None => Ok(default),
+    };
+    let most = u64::from(copy_engine::MOST_DESCRIPTORS);
+    let descriptors = whole_or("descriptors", most, most)?;
+    let cost = |name: &str| section.number_if_any(name, 0.0, limits::NS);
+    let descriptor_ns = cost("descriptor_ns")?.unwrap_or(0.0);
+    let reuse_ns = cost("reuse_ns")?.unwrap_or(descriptor_ns);
+    if reuse_ns > descriptor_ns {
+        return Err(place_of(&section, "reuse_ns").error(
+            format!("reusing a descriptor takes {reuse_ns} ns, writing one {descriptor_ns} ns"),
+            "write what a part of the descriptor takes, not more than all of it",
+        ));
+    }
+    Ok(Some(CopyEngine {
+        channels: narrow(whole_or("channels", limits::CHANNELS, 1)?),
+        bandwidth_gbs: section.number("bandwidth_gbs", limits::GBS_MIN, limits::GBS_MAX)?,
+        setup_ns: section.number("setup_ns", 0.0, limits::NS)?,
+        descriptors: power_of_two(&section, "descriptors", descriptors)?,
+        per_page: match section.get("per_page") {
+            Some(field) => field.whole(0, 1)? == 1,
+            None => false,
+        },
+        descriptor_ns,
+        reuse_ns,
+    }))
 }
 
 /// `[private_cache]`

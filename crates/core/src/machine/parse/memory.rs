@@ -96,10 +96,14 @@ fn node(section: &Section, position: usize) -> Result<Node> {
     let tier = section
         .get("tier")
         .map_or(Ok(0), |field| field.whole(0, limits::TIER))?;
+    let least_mb = match cpus.is_empty() {
+        true => limits::MEMORY_MB_MIN_ALONE,
+        false => limits::MEMORY_MB_MIN,
+    };
     Ok(Node {
         id: NodeId(narrow(id)),
         cpus,
-        memory_mb: section.whole("memory_mb", limits::MEMORY_MB_MIN, limits::MEMORY_MB_MAX)?,
+        memory_mb: section.whole("memory_mb", least_mb, limits::MEMORY_MB_MAX)?,
         tier: narrow(tier),
         kind: section
             .get("kind")

@@ -12,6 +12,8 @@
 //! Always: every byte is in exactly one part; `copy` returns when all parts are done.
 
 use super::stream::{self, Stores};
+use crate::backend::engine::EngineDriver;
+use crate::backend::engine::rule::Way;
 use crate::sys;
 use hither_core::ids::CpuId;
 use std::hint::spin_loop;
@@ -36,6 +38,8 @@ const SPIN_NS: u64 = 50_000;
 pub struct Copier {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
+    /// Copies what it is cheaper for than the CPU.
+    engine: Option<EngineDriver>,
     /// The process that made it: a forked child has none of the threads.
     owner: u32,
 }
@@ -135,6 +139,7 @@ impl Copier {
         let mut copier = Self {
             shared: Arc::default(),
             helpers: Vec::new(),
+            engine: None,
             owner: std::process::id(),
         };
         let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.0).collect();
@@ -152,6 +157,19 @@ impl Copier {
             bound?;
         }
         Ok(copier)
+    }
+
+    /// With a copy engine beside the workers.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Option<EngineDriver>) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Its copy engine, where it has one.
+    #[must_use]
+    pub fn engine(&self) -> Option<&EngineDriver> {
+        self.engine.as_ref()
     }
 
     /// How many workers, the calling thread included.
@@ -194,6 +212,30 @@ impl Copier {
         bytes: usize,
         stores: Stores,
     ) {
+        let way = self.engine.as_mut().map(|engine| engine.way(bytes));
+        let done = match (way, &mut self.engine) {
+            // SAFETY: as the caller promises.
+            (Some(Way::Engine), Some(engine)) => unsafe {
+                let (from, to) = (from.expose_provenance(), to.expose_provenance());
+                engine.copy(from as u64, to as u64, bytes)
+            },
+            _ => 0,
+        };
+        let start = (way == Some(Way::CpuTimed)).then(sys::monotonic_ns);
+        if done < bytes {
+            // SAFETY: as the caller promises, of a part of his ranges.
+            unsafe { self.copy_by_cpu(from.add(done), to.add(done), bytes - done, stores) };
+        }
+        if let (Some(start), Some(engine)) = (start, &mut self.engine) {
+            engine.learn_copy(bytes, sys::monotonic_ns().saturating_sub(start));
+        }
+    }
+
+    /// The same by the workers.
+    ///
+    /// # Safety
+    /// As [`stream::nontemporal`].
+    unsafe fn copy_by_cpu(&self, from: *const u8, to: *mut u8, bytes: usize, stores: Stores) {
         if self.helpers.is_empty() || bytes < 2 * PART_LEAST || !self.is_ours() {
             // SAFETY: as the caller promises.
             return unsafe { stream::copy_by(from, to, bytes, stores) };

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 
 /// Bytes copied between two looks at whether somebody waits: about 2 us of copying.
 const PIECE: u64 = 16 << 10;
-/// The same where several threads copy: the least that they share.
+/// The same where several threads copy: the least that they share; and where an engine does.
 const SHARED_PIECE: u64 = 512 << 10;
 /// Windows up to here are copied by ordinary stores, as the kernel's own migration copies: pages that come
 /// back before others took their place are still in the caches. Larger ones are one of several
@@ -191,9 +191,11 @@ impl Exchange<'_> {
     /// The parked pages are copied into the filled slots.
     fn copy(&mut self, chunk: &Chunk, fates: &mut [Fate], account: &mut Account) {
         // Where nobody is to be given back anything, all at once; several threads share no less.
-        let piece = match (chunk.race, self.copier.worker_count()) {
+        // An engine's copy is a wait, which is no shorter for less.
+        let shares = self.copier.worker_count() > 1 || self.copier.engine().is_some();
+        let piece = match (chunk.race, shares) {
             (Race::Block, _) => chunk.parking.end - chunk.parking.start,
-            (_, 1) => PIECE,
+            (_, false) => PIECE,
             _ => SHARED_PIECE,
         };
         let most = (piece / PAGE) as usize;

@@ -36,6 +36,7 @@ mod survey;
 mod work;
 
 use super::copy::Copier;
+use super::engine::EngineDriver;
 use super::kernel::KernelBackend;
 use crate::filter;
 use crate::sys::{self, Userfault, feature};
@@ -109,6 +110,8 @@ pub struct Config {
     /// Threads that share copies of 512 KiB and more, the worker included. One alone does not use
     /// up the way between two nodes; two do, at more CPU time.
     pub copiers: usize,
+    /// Let a copy engine copy, where the machine has one and it is cheaper.
+    pub engine: bool,
     /// For tests.
     pub hook: Hook,
 }
@@ -120,6 +123,7 @@ impl Default for Config {
             without_privilege: false,
             in_place: false,
             copiers: 1,
+            engine: true,
             hook: None,
         }
     }
@@ -177,7 +181,9 @@ impl SwapBackend {
             monitor,
             kernel: KernelBackend::of_own_memory(),
             locator: Locator::new().map_err(system)?,
-            copier: Copier::new(config.copiers.max(1), &[]).map_err(system)?,
+            copier: Copier::new(config.copiers.max(1), &[])
+                .map_err(system)?
+                .with_engine(EngineDriver::open_if(config.engine)),
             threads: Threads::new().map_err(system)?,
             config,
             own: std::process::id() as i32,

@@ -109,7 +109,7 @@ struct Lists {
 
 /// The stock.
 pub(super) struct Pool {
-    areas: [sys::Area; 2],
+    areas: [sys::MemoryArea; 2],
     locator: Locator,
     lists: Mutex<Lists>,
     changed: Condvar,
@@ -123,7 +123,10 @@ impl Pool {
         let bytes = (limits.stock_bytes * 8)
             .next_multiple_of(HUGE)
             .max(16 * HUGE);
-        let areas = [sys::Area::new(bytes, false)?, sys::Area::new(bytes, true)?];
+        let areas = [
+            sys::MemoryArea::new(bytes, false)?,
+            sys::MemoryArea::new(bytes, true)?,
+        ];
         let mut empty = BTreeMap::new();
         for (size, area) in [Size::Small, Size::Huge].into_iter().zip(&areas) {
             receiver.accept(&area.range())?;

@@ -361,7 +361,7 @@ mod tests {
     fn entries_tell_what_the_scan_tells() {
         let locator = Locator::new().unwrap();
         for huge in [false, true] {
-            let area = sys::Area::new(2 * HUGE, huge).unwrap();
+            let area = sys::MemoryArea::new(2 * HUGE, huge).unwrap();
             let range = area.range();
             sys::fill(&range).unwrap();
             if !huge {
@@ -385,7 +385,7 @@ mod tests {
             }
         }
         // Read only: every page is the one of zeros.
-        let area = sys::Area::new(HUGE, false).unwrap();
+        let area = sys::MemoryArea::new(HUGE, false).unwrap();
         // SAFETY: a page of the area.
         unsafe { std::ptr::read_volatile(area.range().start as *const u8) };
         assert!(by_entries(&locator, &area.range()).is_none());

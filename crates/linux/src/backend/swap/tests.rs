@@ -13,11 +13,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Touched private memory, small or huge pages, each word of which says where it is.
-struct Memory(sys::Area, u64);
+struct Memory(sys::MemoryArea, u64);
 
 impl Memory {
     fn new(bytes: u64, huge: bool) -> Self {
-        let area = sys::Area::new(bytes.next_multiple_of(HUGE), huge).unwrap();
+        let area = sys::MemoryArea::new(bytes.next_multiple_of(HUGE), huge).unwrap();
         let memory = Self(area, bytes);
         for word in memory.words() {
             word.store(word as *const AtomicU64 as u64, Ordering::Relaxed);
@@ -415,7 +415,7 @@ fn remap_away(range: Range<u64>) {
     let bytes = (range.end - range.start) as usize;
     // SAFETY: as above.
     let moved = unsafe {
-        let other = sys::Area::new(HUGE, false).unwrap();
+        let other = sys::MemoryArea::new(HUGE, false).unwrap();
         let to = other.range().start;
         std::mem::forget(other);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -472,7 +472,7 @@ fn another_movers_traps_stay() {
 /// What `release` relies on since Linux 6.17, where somebody else holds part of a range.
 #[test]
 fn a_context_lets_go_of_its_own_mappings_only() {
-    let area = sys::Area::new(HUGE, false).unwrap();
+    let area = sys::MemoryArea::new(HUGE, false).unwrap();
     let range = area.range();
     let [own, foreign] = [(); 2].map(|()| Userfault::new(feature::MOVE, true).unwrap());
     own.trap_missing(&range).unwrap();

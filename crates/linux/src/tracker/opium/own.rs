@@ -11,6 +11,30 @@ use crate::opium::OpiumDevice;
 use crate::proc::pagemap::Pagemap;
 use crate::root::Root;
 
+/// This process's CPU time by the laboratory's device.
+#[derive(Debug)]
+pub struct OwnTime {
+    device: OpiumDevice,
+    own: Own,
+}
+
+impl OwnTime {
+    /// `None` where there is no such device, or not for this user.
+    #[must_use]
+    pub fn open() -> Option<Self> {
+        let root = Root::host();
+        let device = OpiumDevice::open(&root).ok()?;
+        let mut own = Own::new(&root);
+        own.cpu_ns(&device)?;
+        Some(Self { device, own })
+    }
+
+    /// CPU time of all threads since boot in ns, some 100 us late.
+    pub fn cpu_ns(&mut self) -> u64 {
+        self.own.cpu_ns(&self.device).unwrap_or(0)
+    }
+}
+
 /// The own address space.
 #[derive(Debug)]
 pub(super) struct Own {
