@@ -13,6 +13,7 @@ mod daemon;
 mod damon;
 mod emulator;
 mod hintfault;
+mod monitor;
 mod moves;
 mod numactl;
 mod partition;
