@@ -4,10 +4,10 @@
 //! There are 32 filters, each of one range of physical memory, and 512 K counters. Frames of a
 //! process are scattered: ranges go over small gaps, whose counts nobody asks for. Half of the
 //! filters count memory fills, half of them transfers between caches. Two secondary counters tell how many of each
-//! were for stores.
+//! were for stores, and a third, of all together, tells when enough was counted.
 
 use crate::error::{Error, Result};
-use crate::opium::{Device, Filter, Secondary};
+use crate::opium::{Device, Filter, Notice, Secondary, Source};
 use crate::root::Root;
 use hither_core::ids::NodeId;
 use hither_core::opium::{COUNTERS, FILTERS, MAX_NODES, transaction};
@@ -19,6 +19,8 @@ pub const PAGE_SHIFT: u32 = 12;
 const RANGES: usize = FILTERS / 2;
 /// Every other filter: those of fills.
 const EVEN: u32 = 0x5555_5555;
+/// The secondary counter of all that is counted.
+const ALL: usize = 2;
 
 /// Counts of one place, from each device node position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,16 +38,18 @@ pub struct Counting {
     /// Physical addresses, each with its first counters of fills and of transfers.
     ranges: Vec<(Range<u64>, u32, u32)>,
     shift: u32,
+    /// Notices of the device before it counted.
+    seen: u64,
 }
 
 impl Counting {
     /// Begins to count the accesses to these frames (ascending), each 2^`shift` bytes by
-    /// themselves. Any filters that were set are replaced.
+    /// themselves; `enough` accesses are told of ([`Counting::has_enough`]), 0 never.
     ///
     /// # Errors
-    /// There is no device, or the frames lie too far apart for its counters.
-    pub fn begin(root: &Root, frames: &[u64], shift: u32) -> Result<Self> {
-        Self::begin_of(root, frames, shift, false)
+    /// There is no device, another program has its filters, or the frames lie too far apart for its counters.
+    pub fn begin(root: &Root, frames: &[u64], shift: u32, enough: u64) -> Result<Self> {
+        Self::begin_of(root, frames, shift, false, enough)
     }
 
     /// The same of what user mode asks for alone.
@@ -53,11 +57,18 @@ impl Counting {
     /// # Errors
     /// As [`Counting::begin`].
     pub fn begin_user(root: &Root, frames: &[u64], shift: u32) -> Result<Self> {
-        Self::begin_of(root, frames, shift, true)
+        Self::begin_of(root, frames, shift, true, 0)
     }
 
-    fn begin_of(root: &Root, frames: &[u64], shift: u32, user_only: bool) -> Result<Self> {
+    fn begin_of(
+        root: &Root,
+        frames: &[u64],
+        shift: u32,
+        user_only: bool,
+        enough: u64,
+    ) -> Result<Self> {
         let device = Device::open(root)?;
+        let seen = device.notice_count();
         let line_shift = device.line_bytes().trailing_zeros();
         let shift = shift.clamp(line_shift, PAGE_SHIFT);
         let refuse = |reason: String| {
@@ -71,6 +82,7 @@ impl Counting {
             device,
             ranges: Vec::new(),
             shift,
+            seen,
         };
         counting.device.claim_filters().map_err(&refuse)?;
         let mut next = 0_u64;
@@ -114,7 +126,21 @@ impl Counting {
             };
             counting.device.set_secondary(index, Some(writes));
         }
+        let all = Secondary {
+            filters: u32::MAX,
+            types: transaction::FILLS | transaction::TRANSFERS,
+            threshold: enough,
+        };
+        counting.device.set_secondary(ALL, Some(all));
         Ok(counting)
+    }
+
+    /// Has the device told that `enough` was counted? Accesses to frames in gaps are in it, so that who asks looks at
+    /// the counts then.
+    #[must_use]
+    pub fn has_enough(&self) -> bool {
+        let is_of_all = |notice: &Notice| notice.source == Source::Secondary(ALL);
+        self.device.notices(self.seen).0.iter().any(is_of_all)
     }
 
     /// The kernel's number of each node position.
@@ -160,7 +186,7 @@ impl Drop for Counting {
             // Switching off checks nothing that could fail.
             let _ = self.device.set_filter(index, None);
         }
-        (0..2).for_each(|index| self.device.set_secondary(index, None));
+        (0..=ALL).for_each(|index| self.device.set_secondary(index, None));
     }
 }
 

@@ -148,7 +148,10 @@ impl Monitor {
                 let topology = Topology::read(root)?;
                 let nodes = topology.nodes.iter().map(|node| node.id).collect();
                 let sampled = Sampled::open(root, &topology).map_err(|none| {
-                    let text = format!("nothing counts here: no device ({}), {none}", error.reason);
+                    let text = format!(
+                        "nothing counts here: no device ({}; {}), {none}",
+                        error.reason, error.remedy
+                    );
                     refuse(
                         text,
                         "`hither topo --doctor` says what would enable a source of samples",

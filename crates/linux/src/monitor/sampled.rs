@@ -8,7 +8,8 @@ use crate::proc::tree::{Scope, Tree};
 use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
-use crate::tracker::{Tracker, table};
+use crate::tracker::Tracker;
+use crate::tracker::table::{self, Records};
 use crate::watch::empty_snapshot;
 use hither_core::ids::NodeId;
 use hither_core::observation::{AccessKind, Observations, SampledAccess};
@@ -64,7 +65,9 @@ impl Sampled {
             ghz: None,
         };
         let mut reasons = Vec::new();
-        let entries = table::deciding().filter(|entry| entry.only_looks);
+        let is_meant =
+            |entry: &&table::Entry| entry.only_looks && entry.records == Records::Unasked;
+        let entries = table::deciding().filter(is_meant);
         for entry in entries {
             match (entry.open)(&here) {
                 Ok(tracker) => return Ok(Self::new(root, topology, tracker)),
