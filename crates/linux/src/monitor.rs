@@ -31,9 +31,9 @@ pub const LOOK: Duration = Duration::from_micros(500);
 /// Areas at most: each takes one filter at least.
 const MOST_AREAS: usize = hither_core::opium::FILTERS;
 /// Largest granularity.
-const MOST_GRAIN: u64 = 1 << filter::MAX_SHIFT;
+pub const MOST_GRAIN: u64 = 1 << filter::MAX_SHIFT;
 /// Least granularity of the interface; the machine's line is the least where it is longer.
-const LEAST_GRAIN: u64 = 32;
+pub const LEAST_GRAIN: u64 = 32;
 const PLACE: &str = "monitor";
 
 /// Memory that is watched.
@@ -403,20 +403,6 @@ impl Monitor {
 impl Drop for Monitor {
     fn drop(&mut self) {
         let _ = self.stop();
-    }
-}
-
-impl Totals {
-    /// Packets between nodes.
-    #[must_use]
-    pub fn packets(&self) -> u64 {
-        self.short_packets + self.line_packets
-    }
-
-    /// Floating-point operations for each packet; `None` where no packet crossed.
-    #[must_use]
-    pub fn flops_per_packet(&self) -> Option<f64> {
-        (self.packets() > 0).then(|| self.flops as f64 / self.packets() as f64)
     }
 }
 

@@ -211,14 +211,7 @@ impl Counted {
     }
 
     pub(super) fn totals(&self) -> Totals {
-        self.ended.unwrap_or_else(|| {
-            let (now, then) = (self.device.totals(), self.at_start);
-            Totals {
-                short_packets: now.short_packets - then.short_packets,
-                line_packets: now.line_packets - then.line_packets,
-                transactions: now.transactions - then.transactions,
-                flops: now.flops - then.flops,
-            }
-        })
+        self.ended
+            .unwrap_or_else(|| self.device.totals().since(&self.at_start))
     }
 }

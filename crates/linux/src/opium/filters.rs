@@ -82,6 +82,31 @@ pub struct Totals {
     pub flops: u64,
 }
 
+impl Totals {
+    /// Packets between nodes.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.short_packets + self.line_packets
+    }
+
+    /// Floating-point operations for each packet; `None` where no packet crossed.
+    #[must_use]
+    pub fn flops_per_packet(&self) -> Option<f64> {
+        (self.packets() > 0).then(|| self.flops as f64 / self.packets() as f64)
+    }
+
+    /// What was done since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            short_packets: self.short_packets.saturating_sub(before.short_packets),
+            line_packets: self.line_packets.saturating_sub(before.line_packets),
+            transactions: self.transactions.saturating_sub(before.transactions),
+            flops: self.flops.saturating_sub(before.flops),
+        }
+    }
+}
+
 impl Device {
     /// Claims filters and secondary counters for this [`Device`], until it is dropped, and switches all off.
     ///
