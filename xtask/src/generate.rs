@@ -6,6 +6,7 @@
 
 use crate::{evidence, files, header};
 use anyhow::{Context, Result, bail};
+use hither_core::machine::EventCosts;
 use hither_workloads::PROGRAMS;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -81,8 +82,9 @@ fn part(root: &Path, name: &str) -> Result<String> {
         "machines" => machines(root),
         "evidence" => evidence::summary(root),
         "forecasts" => evidence::forecasts(root),
+        "costs" => Ok(costs()),
         other => bail!(
-            "there is no generated part `{other}`: it is workloads, machines, evidence, forecasts"
+            "there is no generated part `{other}`: it is workloads, machines, evidence, forecasts, costs"
         ),
     }
 }
@@ -97,6 +99,19 @@ fn workloads() -> String {
             program.name,
             program.help()
         );
+    }
+    text.push('\n');
+    text
+}
+
+/// One row per price of an event.
+fn costs() -> String {
+    let mut text = "\n| field | event | without it |\n|---|---|---|\n".to_owned();
+    for price in EventCosts::PRICES {
+        let absent = price
+            .absent_ns
+            .map_or_else(|| "refused".to_owned(), |ns| format!("{ns}"));
+        let _ = writeln!(text, "| `{}` | {} | {absent} |", price.name, price.about);
     }
     text.push('\n');
     text

@@ -18,7 +18,7 @@ use hither_core::foreign::Foreign;
 use hither_core::ids::{Pid, SpaceId};
 use hither_core::policy::{self, Rung};
 use hither_core::snapshot::PAGE_BYTES;
-use hither_linux::partition::cgroup;
+use hither_linux::proc::cgroup;
 use hither_linux::proc::tree::{Birth, Noticed, Scope};
 use hither_linux::rivals::{self, Rival, TakenOver};
 use hither_linux::root::Root;

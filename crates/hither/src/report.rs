@@ -1,5 +1,6 @@
 //! `hither report`: tables and pictures out of a recording, and what to do next.
 
+mod areas;
 mod document;
 mod figures;
 mod formed;

@@ -10,15 +10,14 @@ pub use standing::{Standing, standings};
 use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
 use crate::backend::swap::SwapBackend;
-use crate::counters::{
-    lru_gen, pressure as psi, resctrl as monitoring, vmstat as events, vmstat::Event,
-};
+use crate::counters::{lru_gen, resctrl as monitoring, vmstat as events, vmstat::Event};
 use crate::filter;
 use crate::opium::Device;
 use crate::perf::catalogue::Catalogue;
 use crate::perf::counter::Counters;
 use crate::perf::refusal::{Asked, forbidden};
 use crate::proc::pagemap::{self, Pagemap};
+use crate::proc::pressure as psi;
 use crate::proc::soft_dirty;
 use crate::root::Root;
 use crate::sys::{self, PAGE_IS_PRESENT};

@@ -10,8 +10,10 @@
 //! capability that the container has allows some calls; others are in no default profile.
 
 use crate::error::{Error, Result};
+use crate::parse;
 use crate::root::Root;
 use crate::sys;
+use hither_core::set::NodeSet;
 use std::io;
 
 /// What allows a call in a container.
@@ -60,6 +62,16 @@ fn is_on_by(status: &str) -> bool {
 #[must_use]
 pub fn refuses(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
+}
+
+/// Is memory where it should be without a policy, where the kernel refuses every policy? So it is
+/// on a machine with one node.
+#[must_use]
+pub fn needs_no_policy(error: &io::Error) -> bool {
+    let root = Root::host();
+    let with_memory = || root.parse_if_any("sys/devices/system/node/has_memory", parse::list);
+    let is_alone = |nodes: Option<NodeSet>| nodes.is_none_or(|nodes| nodes.len() == 1);
+    refuses(error) && with_memory().is_ok_and(is_alone)
 }
 
 /// What is to be done where a call is refused to everybody; `None` for calls that are not known

@@ -5,7 +5,7 @@ use hither_core::bind::{KernelPolicy, Mode};
 use hither_core::ids::NodeId;
 use hither_core::set::NodeSet;
 use hither_linux::backend::copy;
-use hither_linux::bind;
+use hither_linux::filter;
 use hither_linux::sys::{self, Access, Present, PrivateMemory};
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ impl Store {
         let length = memory.len() as u64;
         match sys::bind_range(memory.address(), length, &policy, Present::Stay) {
             Ok(()) => {}
-            Err(error) if bind::needs_no_policy(&error) => {}
+            Err(error) if filter::needs_no_policy(&error) => {}
             Err(error) => {
                 let what = format!("memory cannot be put on nodes {nodes}");
                 return Err(Error::system(what)(error));
@@ -161,8 +161,10 @@ mod tests {
     fn chunks_come_and_go() {
         let store =
             Store::new(3 << 16, 1 << 16, &[NodeId(0)].into_iter().collect(), false).unwrap();
-        let pages =
-            || bind::range::residency(store.base() as u64..store.address(3) as u64).unwrap();
+        let pages = || {
+            hither_linux::bind::range::residency(store.base() as u64..store.address(3) as u64)
+                .unwrap()
+        };
         assert_eq!(pages().absent, 48);
         store.part(1).populate_on(NodeId(0)).unwrap();
         assert_eq!(pages().nodes, [(NodeId(0), 16)]);
@@ -177,7 +179,10 @@ mod tests {
         let refused = store.part(0).populate_on(NodeId(7)).unwrap_err();
         assert_eq!(refused.0, "node 7 is full: pages came from node 0");
         let range = store.base() as u64..store.address(1) as u64;
-        assert_eq!(bind::range::residency(range).unwrap().absent, 16);
+        assert_eq!(
+            hither_linux::bind::range::residency(range).unwrap().absent,
+            16
+        );
     }
 
     #[test]

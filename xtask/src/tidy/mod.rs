@@ -3,6 +3,7 @@
 //! Every rule is a function from text to findings, with the path, the line and the remedy in each.
 
 mod edges;
+mod layers;
 mod machines;
 mod printing;
 mod sources;
@@ -53,6 +54,7 @@ pub fn run(root: &Path) -> Result<()> {
 
 fn findings(sources: &[Source]) -> Vec<Finding> {
     let mut findings = edges::check(sources);
+    findings.extend(layers::check(sources));
     for source in sources {
         findings.extend(sources::check(source));
         findings.extend(printing::check(source));

@@ -7,9 +7,12 @@
 //!
 //! Units: latencies in ns, bandwidths in GB/s (= bytes per ns), sizes as the field name says.
 
+mod costs;
 pub mod parse;
 pub mod scale;
 pub mod write;
+
+pub use costs::{EventCosts, Price};
 
 use crate::ids::{CpuId, DomainId, NodeId};
 use crate::set::CpuSet;
@@ -78,27 +81,6 @@ pub struct Cpu {
     pub stream_gbs: f64,
     /// Share of computing time that hides stream time: 0 adds the two, 1 takes the larger.
     pub stream_overlap: f64,
-}
-
-/// Prices of events in ns, on top of the instructions that the kernel executes for them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EventCosts {
-    /// `syscall` and its `sysret` together.
-    pub syscall_ns: f64,
-    /// A page fault or other exception: entry and `iret` together.
-    pub exception_ns: f64,
-    /// A device, timer or inter-processor interrupt: entry, acknowledge and `iret` together.
-    pub interrupt_ns: f64,
-    /// From the sender's write to the interrupt controller to the receiver.
-    pub ipi_ns: f64,
-    /// From the interrupt to the first instruction of a halted CPU.
-    pub wakeup_ns: f64,
-    /// A page-table switch (`mov cr3`), its refills not included.
-    pub page_table_switch_ns: f64,
-    /// `invlpg` or `invpcid`.
-    pub invlpg_ns: f64,
-    /// An uncached device access (port or memory-mapped).
-    pub device_access_ns: f64,
 }
 
 /// Translation buffer: misses are priced, 4 KB and 2 MB pages have entries of their own.

@@ -66,14 +66,9 @@ fn core_side(out: &mut Lines, machine: &Machine) {
     out.number("stream_gbs", cpu.stream_gbs);
     out.number("stream_overlap", cpu.stream_overlap);
     out.header("[costs]");
-    out.number("syscall_ns", costs.syscall_ns);
-    out.number("exception_ns", costs.exception_ns);
-    out.number("interrupt_ns", costs.interrupt_ns);
-    out.number("ipi_ns", costs.ipi_ns);
-    out.number("wakeup_ns", costs.wakeup_ns);
-    out.number("page_table_switch_ns", costs.page_table_switch_ns);
-    out.number("invlpg_ns", costs.invlpg_ns);
-    out.number("device_access_ns", costs.device_access_ns);
+    for (name, ns) in costs.values() {
+        out.number(name, ns);
+    }
     out.header("[tlb]");
     out.field("small_entries", tlb.small_entries);
     out.field("huge_entries", tlb.huge_entries);

@@ -3,7 +3,7 @@
 use super::Service;
 use crate::window::Instant;
 use hither_core::engine::Standing;
-use hither_linux::counters::pressure;
+use hither_linux::proc::pressure;
 use hither_linux::rivals::{self, Rival};
 
 impl Service {

@@ -6,10 +6,11 @@
 
 use super::migspeed;
 use hither_core::ids::NodeId;
-use hither_linux::bind;
+use hither_linux::backend::copy::CopyStores;
+use hither_linux::filter;
 use hither_linux::proc::pagemap::Pagemap;
 use hither_linux::root::Root;
-use hither_linux::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, Present, PrivateMemory, Stores};
+use hither_linux::sys::{self, PAGE_IS_HUGE, PAGE_IS_PRESENT, Present, PrivateMemory};
 use std::io;
 use std::path::PathBuf;
 
@@ -99,14 +100,14 @@ pub const METHODS: &[Method] = &[
         about: "the bytes alone, to pages that are there, by the C library",
         role: Role::Copy,
         check: |_| Ok(()),
-        run: |place, request| run_copy(place, request, Stores::Library),
+        run: |place, request| run_copy(place, request, CopyStores::Library),
     },
     Method {
         name: "memcpy-nt",
         about: "the same with non-temporal stores",
         role: Role::Copy,
         check: |_| Ok(()),
-        run: |place, request| run_copy(place, request, Stores::NonTemporal),
+        run: |place, request| run_copy(place, request, CopyStores::NonTemporal),
     },
 ];
 
@@ -174,7 +175,7 @@ impl Place {
             let doing = |error| format!("mapping memory on {node}: {error}");
             let mut memory = PrivateMemory::new(bytes, huge).map_err(doing)?;
             sys::bind_memory(memory.address(), memory.len() as u64, node.0, Present::Stay)
-                .or_else(|error| match bind::needs_no_policy(&error) {
+                .or_else(|error| match filter::needs_no_policy(&error) {
                     true => Ok(()),
                     false => Err(error),
                 })
@@ -348,7 +349,7 @@ fn run_migspeed(place: &mut Place, request: Request) -> Result<Sample, Failure> 
     }
 }
 
-fn run_copy(place: &mut Place, request: Request, stores: Stores) -> Result<Sample, Failure> {
+fn run_copy(place: &mut Place, request: Request, stores: CopyStores) -> Result<Sample, Failure> {
     place.settle(request, place.from)?;
     let (source, target) = (&place.source, &mut place.target);
     Ok(timed(|| {

@@ -12,12 +12,12 @@ mod report;
 use super::methods::{HUGE_BYTES, PageKind};
 use anyhow::Context;
 use hither_core::ids::NodeId;
-use hither_linux::backend::copy::Copier;
+use hither_linux::backend::copy::{Copier, CopyStores};
 use hither_linux::backend::kernel::KernelBackend;
 use hither_linux::backend::own::{self, Chosen, Settings};
 use hither_linux::bind;
 use hither_linux::proc::schedstat;
-use hither_linux::sys::{self, Present, PrivateMemory, Stores};
+use hither_linux::sys::{self, Present, PrivateMemory};
 use hither_mover::{Backend, Close, Config, Mover, Race, Request};
 use latency::{Latency, latencies};
 use std::sync::Barrier;
@@ -500,7 +500,7 @@ impl Yardstick {
     fn measure(&mut self, took: &mut Took) {
         let start = sys::monotonic_ns();
         self.to
-            .copy_from(&self.from, self.next, self.step, Stores::NonTemporal);
+            .copy_from(&self.from, self.next, self.step, CopyStores::NonTemporal);
         took.copy_ns[0] += sys::monotonic_ns() - start;
         let start = sys::monotonic_ns();
         let part = self.next..self.next + self.step;

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use hither_core::bind::KernelPolicy;
 use hither_core::foreign::Foreign;
 use hither_core::set::NodeSet;
-use hither_linux::partition::cgroup;
+use hither_linux::proc::cgroup;
 use hither_linux::proc::numa_maps::{self, Mapping};
 use hither_linux::proc::stat;
 use hither_linux::restore;

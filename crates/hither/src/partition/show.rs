@@ -6,7 +6,8 @@ use hither_core::partition::file::Wish;
 use hither_core::partition::{Layout, REST, Stage, State};
 use hither_core::rset::{ResourceSet, Resources};
 use hither_linux::partition::kept::{Kept, Phase};
-use hither_linux::partition::{self as machine, cgroup};
+use hither_linux::partition::{self as machine};
+use hither_linux::proc::cgroup;
 use hither_linux::root::Root;
 use serde_json::{Value, json};
 

@@ -5,6 +5,7 @@
 
 use crate::print;
 use hither_core::ids::{CpuId, NodeId};
+use hither_core::machine::EventCosts;
 use hither_core::machine::parse::{self, limits};
 use hither_core::set::CpuSet;
 use hither_linux::probe::{Report, Sample, Work};
@@ -190,17 +191,11 @@ impl Writer<'_> {
         }
         self.number("stream_overlap", 0.7, "E");
         self.header("[costs]");
-        for (name, value) in [
-            ("syscall_ns", 60.0),
-            ("exception_ns", 180.0),
-            ("interrupt_ns", 300.0),
-            ("ipi_ns", 600.0),
-            ("wakeup_ns", 1000.0),
-            ("page_table_switch_ns", 80.0),
-            ("invlpg_ns", 50.0),
-            ("device_access_ns", 100.0),
-        ] {
-            self.number(name, value, "E");
+        for price in EventCosts::PRICES
+            .iter()
+            .filter(|price| price.absent_ns.is_none())
+        {
+            self.number(price.name, price.typical_ns, "E");
         }
         self.header("[tlb]");
         self.field("small_entries", 1024, "E");

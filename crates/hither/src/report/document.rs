@@ -2,7 +2,7 @@
 
 use super::figures::Figures;
 use super::roofline::Roofline;
-use super::{pictures, tables};
+use super::{areas, pictures, tables};
 use crate::draw::{Alignment, Block, Heatmap, LineChart, Page, Section};
 use crate::print::{self, Table};
 use crate::terminal::Terminal;
@@ -34,7 +34,7 @@ pub struct Document(Vec<(&'static str, Vec<Part>)>);
 pub fn document(figures: &Figures) -> Document {
     let mut sections = vec![
         ("Summary", tables::summary(figures)),
-        ("Data areas", tables::areas(figures)),
+        ("Data areas", areas::tables(figures)),
         ("Shared cache lines", tables::lines(figures)),
         ("Heat by address and time", Vec::new()),
         ("Working set", tables::working_set(figures)),

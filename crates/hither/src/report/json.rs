@@ -1,18 +1,16 @@
 //! The report as hither.report/1; documented in docs/cli.md.
 
+use super::areas;
 use super::figures::Figures;
 use super::roofline::Roofline;
 use crate::print;
-use hither_recording::analysis::areas::{Area, Kind};
 use hither_recording::analysis::heat::Heat;
 use hither_recording::analysis::sharing::Line;
-use hither_recording::analysis::use_of::{Judged, Remedy, Use};
 use serde_json::{Value, json};
 
 /// The document.
 pub fn json(figures: &Figures) -> String {
     let (data, overall) = (&figures.data, &figures.overall);
-    let areas = figures.areas.list.iter().zip(&figures.judged);
     let windows = figures.working_set.windows.iter().map(|window| {
         json!({
             "time_ns": window.time_ns,
@@ -62,7 +60,7 @@ pub fn json(figures: &Figures) -> String {
             "own_cpu_us": overall.own_cpu_us,
             "watched_cpu_us": overall.watched_cpu_us,
         },
-        "areas": areas.map(|(area, judged)| one_area(figures, area, judged)).collect::<Vec<_>>(),
+        "areas": areas::json(figures),
         "lines": figures.lines.iter().map(|line| one_line(figures, line)).collect::<Vec<_>>(),
         "heat": figures.heat.as_ref().map(|heat| heat_of(figures, heat)),
         "working_set": {
@@ -77,49 +75,6 @@ pub fn json(figures: &Figures) -> String {
         "notes": data.notes,
     });
     print::json(document)
-}
-
-fn one_area(figures: &Figures, area: &Area, judged: &Judged) -> Value {
-    let node = |position: usize| figures.data.nodes[position];
-    let (kind, start) = match area.kind {
-        Kind::Site(site) => ("site", u64::from(site)),
-        Kind::Mapping(start) => ("mapping", start),
-        Kind::Unknown => ("unknown", 0),
-    };
-    let (used_by, user) = match judged.by {
-        Use::One(position) => ("one", Some(node(position))),
-        Use::Divided => ("divided", None),
-        Use::Shared => ("shared", None),
-        Use::Unknown => ("unknown", None),
-    };
-    let target = match judged.remedy {
-        Remedy::MoveTo(position) => Some(node(position)),
-        _ => None,
-    };
-    let is_judged = judged.by != Use::Unknown;
-    json!({
-        "name": area.name,
-        "pid": area.pid,
-        "kind": kind,
-        "start": start,
-        "bytes": area.bytes,
-        "allocating_threads": area.threads,
-        "accesses": area.accesses,
-        "sample_count": area.sample_count,
-        "reads": area.reads(),
-        "writes": area.writes(),
-        "homes": area.homes(),
-        "local_access_ratio": area.local_ratio(),
-        "latency_ns": area.latency_ns(),
-        "used_by": used_by,
-        "user": user,
-        "owned_share": is_judged.then_some(judged.owned),
-        "part_bytes": is_judged.then_some(judged.part_bytes),
-        "written": judged.written.get(),
-        "written_basis": judged.written.basis(),
-        "remedy": judged.remedy.name(),
-        "target": target,
-    })
 }
 
 fn one_line(figures: &Figures, line: &Line) -> Value {

@@ -5,17 +5,15 @@ use super::figures::Figures;
 use super::pictures::names_of_sets;
 use crate::print::{DASH, or_none};
 use crate::{print, record, units};
-use hither_recording::analysis::areas::Area;
 use hither_recording::analysis::sharing::Line;
-use hither_recording::analysis::use_of::{Judged, Use};
 use hither_recording::rows::Node;
 
-fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
 /// Accesses, in the unit that fits.
-fn count(accesses: f64) -> String {
+pub fn count(accesses: f64) -> String {
     match accesses {
         n if n >= 1e9 => format!("{:.2} G", n / 1e9),
         n if n >= 1e6 => format!("{:.2} M", n / 1e6),
@@ -24,7 +22,7 @@ fn count(accesses: f64) -> String {
     }
 }
 
-fn strings(words: &[&str]) -> Vec<String> {
+pub fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
@@ -97,82 +95,6 @@ pub fn summary(figures: &Figures) -> Vec<Part> {
     }
     parts.push(Part::Table(strings(&["what", "figure"]), rows));
     parts
-}
-
-/// Per area its use and remedy, and its accesses from each node.
-pub fn areas(figures: &Figures) -> Vec<Part> {
-    let list = &figures.areas.list;
-    if list.is_empty() {
-        return Vec::new();
-    }
-    let all: f64 = list.iter().map(|area| area.accesses).sum();
-    let head = [
-        "area", "of", "size", "accesses", "local", "latency", "writes", "used by", "remedy",
-    ];
-    let kinds_are_known = list.iter().any(|area| area.kind_known > 0.0);
-    let (mut rows, mut from) = (Vec::new(), Vec::new());
-    for (area, judged) in list.iter().zip(&figures.judged).take(figures.top) {
-        let used_by = match judged.by {
-            Use::One(node) => figures.node(node),
-            Use::Divided => "each part by one node".to_owned(),
-            Use::Shared => "shared by nodes".to_owned(),
-            Use::Unknown => DASH.to_owned(),
-        };
-        rows.push(vec![
-            area.name.clone(),
-            figures.data.process_name(area.pid),
-            print::bytes(area.bytes),
-            percent(area.accesses / all),
-            or_none(area.local_ratio().map(percent)),
-            or_none(area.latency_ns().map(units::time)),
-            writes(area, judged),
-            used_by,
-            judged.remedy.name().to_owned(),
-        ]);
-        let mut row = vec![area.name.clone()];
-        for node in 0..figures.data.nodes.len() {
-            let of = |from: Option<&[f64]>| or_none(from.map(|from| count(from[node])));
-            row.push(of(area.reads()));
-            if kinds_are_known {
-                row.push(of(area.writes()));
-            }
-        }
-        from.push(row);
-    }
-    let mut nodes = vec!["area".to_owned()];
-    for node in 0..figures.data.nodes.len() {
-        let of = if kinds_are_known { " reads" } else { "" };
-        nodes.push(format!("{}{of}", figures.node(node)));
-        if kinds_are_known {
-            nodes.push(format!("{} writes", figures.node(node)));
-        }
-    }
-    let rest = list.len().saturating_sub(figures.top);
-    let mut parts = vec![Part::Table(strings(&head), rows)];
-    if rest > 0 {
-        let rest: f64 = list[figures.top..].iter().map(|area| area.accesses).sum();
-        parts.push(Part::Text(format!(
-            "{} more areas have {} of the accesses.",
-            list.len() - figures.top,
-            percent(rest / all)
-        )));
-    }
-    parts.push(Part::Text(
-        "Accesses from each node, scaled from samples:".to_owned(),
-    ));
-    parts.push(Part::Table(nodes, from));
-    parts
-}
-
-/// The share of sampled stores, which is a lower bound of the writes; without one, whether anything else
-/// tells of writes.
-fn writes(area: &Area, judged: &Judged) -> String {
-    match (area.write_share(), judged.written.get()) {
-        (share, _) if share > 0.0 => percent(share),
-        (_, Some(true)) => "some".to_owned(),
-        (_, Some(false)) => "none".to_owned(),
-        (_, None) => DASH.to_owned(),
-    }
 }
 
 /// Lines that several CPUs share.

@@ -3,9 +3,9 @@
 use hither_core::ids::NodeId;
 use hither_core::partition::State;
 use hither_linux::counting::{Counting, PAGE_SHIFT};
-use hither_linux::partition::{cgroup, evacuate};
-use hither_linux::proc::maps;
+use hither_linux::partition::evacuate;
 use hither_linux::proc::pagemap::{self, Pagemap};
+use hither_linux::proc::{cgroup, maps};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};

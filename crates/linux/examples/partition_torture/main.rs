@@ -20,6 +20,7 @@ use chance::Chance;
 use hither_core::partition::State;
 use hither_linux::partition as partitions;
 use hither_linux::partition::kept::{self, Phase};
+use hither_linux::proc::cgroup;
 use hither_linux::root::Root;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -180,7 +181,7 @@ impl Torture {
 
     /// A group that is not hither's, with a process, on a tree that gives CPUs and memory away.
     fn other_group(&self) -> Child {
-        let tree = self.root.path(partitions::cgroup::TREE);
+        let tree = self.root.path(cgroup::TREE);
         std::fs::write(tree.join("cgroup.subtree_control"), "+cpuset").expect("cpuset");
         std::fs::create_dir(tree.join("other")).expect("a group");
         let other = Command::new("sleep").arg("1000000").spawn().expect("sleep");
@@ -256,10 +257,9 @@ impl Torture {
         command.args(["worker", &slot, &pages, &seed, &rounds]);
         let mut child = command.spawn().expect("a worker starts");
         // It has joined when its group says so.
-        let folder = partitions::cgroup::folder(name);
+        let folder = cgroup::folder(name);
         let start = Instant::now();
-        let has_joined =
-            |pid| partitions::cgroup::own_processes(&self.root, &folder).contains(&pid);
+        let has_joined = |pid| cgroup::own_processes(&self.root, &folder).contains(&pid);
         // One of few rounds may have ended by then.
         while !has_joined(child.id() as i32) && lives(&mut child) {
             assert!(
@@ -293,7 +293,7 @@ impl Torture {
         }
         for (name, worker) in &mut self.workers {
             let pid = worker.id() as i32;
-            let group = hither_linux::counters::pressure::group_of(&self.root, pid);
+            let group = hither_linux::proc::pressure::group_of(&self.root, pid);
             let lives = lives(worker);
             if !lives || group != Some(format!("/hither.{name}")) {
                 self.wrong.push(format!(

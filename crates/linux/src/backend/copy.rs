@@ -17,11 +17,13 @@
 //! raise a signal; `NoMemory` where the target cannot be brought in.
 
 mod copier;
+mod memory;
 mod reach;
 mod stream;
 mod tuning;
 
 pub use copier::Copier;
+pub use memory::CopyStores;
 pub(crate) use stream::Stores;
 pub use stream::{copy, interleaved, nontemporal};
 

@@ -25,7 +25,6 @@ pub use team::{Member, Team};
 
 use crate::error::{Error, Result};
 use crate::filter;
-use crate::parse;
 use crate::proc::numa_maps;
 use crate::resources;
 use crate::root::Root;
@@ -34,7 +33,7 @@ use crate::topology::Topology;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode};
 use hither_core::ids::NodeId;
 use hither_core::rset::{Expression, Fault, Resolved, ResourceSet, Resources};
-use hither_core::set::{CpuSet, NodeSet};
+use hither_core::set::CpuSet;
 use std::io;
 use std::marker::PhantomData;
 use std::process::Command;
@@ -311,23 +310,13 @@ fn policy_by_mappings() -> Option<KernelPolicy> {
     code.policy.parse().ok()
 }
 
-/// Is memory where it should be without a policy, where the kernel refuses every policy? So it is
-/// on a machine with one node.
-#[must_use]
-pub fn needs_no_policy(error: &io::Error) -> bool {
-    let root = Root::host();
-    let with_memory = || root.parse_if_any("sys/devices/system/node/has_memory", parse::list);
-    let is_alone = |nodes: Option<NodeSet>| nodes.is_none_or(|nodes| nodes.len() == 1);
-    filter::refuses(error) && with_memory().is_ok_and(is_alone)
-}
-
 /// Can this process have memory on a node of its choice?
 ///
 /// # Errors
 /// The kernel refuses every policy, and there are several nodes.
 pub fn can_choose_node(node: NodeId) -> Result<()> {
     match range::try_out(&KernelPolicy::bound_to(node)) {
-        Err(error) if error.source.as_ref().is_some_and(needs_no_policy) => Ok(()),
+        Err(error) if error.source.as_ref().is_some_and(filter::needs_no_policy) => Ok(()),
         done => done,
     }
 }

@@ -5,8 +5,8 @@
 //! the layout ([`wanted`]): so a node that moves changes no more than it must, and what is put back
 //! is what was there.
 
-use super::cgroup::{PREFIX, TREE};
 use crate::error::{Error, Result};
+use crate::proc::cgroup::{PREFIX, TREE};
 use crate::restore::{self, Setting};
 use crate::root::Root;
 use hither_core::ids::CpuId;

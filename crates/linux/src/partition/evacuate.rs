@@ -7,7 +7,7 @@
 use crate::backend::kernel::KernelBackend;
 use crate::error::{Error, Result};
 use crate::parse::NodeMemory;
-use crate::partition::cgroup;
+use crate::proc::cgroup;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::{maps, numa_maps, stat};
 use crate::root::Root;

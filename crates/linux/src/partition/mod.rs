@@ -8,13 +8,12 @@
 //! leaves is what was there before the split, but for processes that moved their own bindings.
 
 pub mod around;
-pub mod cgroup;
 pub mod evacuate;
 pub mod kept;
 pub mod transfer;
 
 use crate::error::{Error, Result};
-use crate::proc::stat;
+use crate::proc::{cgroup, stat};
 use crate::resources;
 use crate::restore::Setting;
 use crate::root::Root;
@@ -271,7 +270,7 @@ impl Partitions {
                 "give the number of a running one",
             ));
         };
-        let group = crate::counters::pressure::group_of(&self.root, pid);
+        let group = crate::proc::pressure::group_of(&self.root, pid);
         let group = group.unwrap_or_else(|| "/".to_owned());
         // One that is in a partition already keeps the place that it came from.
         if !group.trim_start_matches('/').starts_with(cgroup::PREFIX) {

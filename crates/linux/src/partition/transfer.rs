@@ -15,10 +15,10 @@
 //! call takes back what had not been closed and finishes what had.
 
 use super::Partitions;
-use super::cgroup;
 use super::evacuate::{self, Evacuation, Found, Tally};
-use crate::counters::pressure;
 use crate::error::{Error, Result};
+use crate::proc::cgroup;
+use crate::proc::pressure;
 use crate::root::Root;
 use hither_core::ids::NodeId;
 use hither_core::partition::{Moving, State};

@@ -24,7 +24,7 @@ mod results;
 pub mod team;
 pub mod under;
 
-use crate::bind;
+use crate::filter;
 use crate::sys::NodeMemory;
 use crate::topology::Topology;
 use crate::topology::sysfs_cache::Cache;
@@ -563,7 +563,7 @@ fn per_call(slice: Duration, calls: u64, mut work: impl FnMut()) -> f64 {
 /// Memory under a policy; without one where the kernel takes none and there is one node only.
 fn memory_under(bytes: usize, policy: &KernelPolicy, huge: bool) -> io::Result<NodeMemory> {
     NodeMemory::under(bytes, Some(policy), huge).or_else(|error| {
-        match bind::needs_no_policy(&error) {
+        match filter::needs_no_policy(&error) {
             true => NodeMemory::under(bytes, None, huge),
             false => Err(error),
         }

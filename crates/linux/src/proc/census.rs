@@ -6,7 +6,7 @@
 
 use super::stat;
 use super::wish::{Wish, Wishes};
-use crate::counters::pressure;
+use crate::proc::pressure;
 use crate::root::Root;
 use hither_core::scope::fits;
 use std::collections::HashMap;

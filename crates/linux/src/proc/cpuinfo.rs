@@ -1,6 +1,7 @@
 //! Which processor this is, from `/proc/cpuinfo`.
 
 use crate::error::Result;
+use crate::parse;
 use crate::root::Root;
 use hither_core::perf::events::Processor;
 
@@ -19,6 +20,42 @@ pub fn read(root: &Root) -> Result<Option<Processor>> {
         false => root.text_if_any(FILE)?,
     };
     Ok(text.as_deref().and_then(parse))
+}
+
+/// The clock of the first CPU in GHz, as samples that tell cycles need it: the nominal one where cpufreq
+/// (`base_frequency` of intel_pstate) or firmware (`nominal_freq` of ACPI CPPC) tells it, else the one that it runs
+/// at now (`cpu MHz`). Boost makes cycles shorter than this says. `None` where nothing tells.
+#[must_use]
+pub fn clock_ghz(root: &Root) -> Option<f64> {
+    const CPU: &str = "sys/devices/system/cpu/cpu0";
+    let number = |file: &str, per_ghz: f64| {
+        let told = root.parse_if_any(&format!("{CPU}/{file}"), parse::number);
+        told.ok().flatten().map(|number| number as f64 / per_ghz)
+    };
+    let now = || {
+        let text = match root.is_host() {
+            true => std::fs::read_to_string("/proc/cpuinfo").ok(),
+            false => root.text_if_any(FILE).ok().flatten(),
+        };
+        text.as_deref().and_then(clock_now)
+    };
+    number("cpufreq/base_frequency", 1e6)
+        .or_else(|| number("acpi_cppc/nominal_freq", 1e3))
+        .or_else(now)
+        .filter(|ghz| *ghz > 0.0)
+}
+
+/// `cpu MHz         : 2499.998`
+fn clock_now(text: &str) -> Option<f64> {
+    let mut lines = text.lines().take(MOST_LINES);
+    let (_, mhz) = lines
+        .find(|line| line.starts_with("cpu MHz"))?
+        .split_once(':')?;
+    mhz.trim()
+        .parse::<f64>()
+        .ok()
+        .map(|mhz| mhz / 1e3)
+        .filter(|ghz| ghz.is_finite())
 }
 
 /// The first block that names a processor.
@@ -69,6 +106,32 @@ fn number(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
     use hither_core::perf::events::family_of;
+
+    #[test]
+    fn the_nominal_clock_comes_before_that_of_the_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let clock = || clock_ghz(&Root::new(folder.path()));
+        assert_eq!(clock(), None);
+        put("proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 1200.500\n");
+        assert_eq!(clock(), Some(1.2005));
+        put(
+            "sys/devices/system/cpu/cpu0/acpi_cppc/nominal_freq",
+            "2450\n",
+        );
+        assert_eq!(clock(), Some(2.45));
+        put(
+            "sys/devices/system/cpu/cpu0/cpufreq/base_frequency",
+            "2100000\n",
+        );
+        assert_eq!(clock(), Some(2.1));
+        put("sys/devices/system/cpu/cpu0/cpufreq/base_frequency", "0\n");
+        assert_eq!(clock(), None);
+    }
 
     #[test]
     fn the_first_block_names_the_processor() {

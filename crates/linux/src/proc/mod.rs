@@ -2,13 +2,16 @@
 
 pub mod allowed;
 mod census;
+pub mod cgroup;
 pub mod cpu_times;
 pub mod cpuinfo;
+pub mod frames;
 pub mod kept;
 pub mod maps;
 pub mod numa_maps;
 pub mod others;
 pub mod pagemap;
+pub mod pressure;
 pub mod schedstat;
 pub mod soft_dirty;
 pub mod stat;

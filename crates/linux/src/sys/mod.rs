@@ -42,7 +42,7 @@ pub use policy::{
     Present, bind_memory, bind_range, next_interleaved, node_at, own_policy, place_child,
     policy_at, set_home_node, set_own_policy, with_preferred_node,
 };
-pub use private::{PrivateMemory, Stores};
+pub use private::PrivateMemory;
 pub use probe::effective_uid;
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, allowed_cpus, allowed_cpus_of, children_usage, give_way,

@@ -18,8 +18,8 @@
 //! Rejected: sorting the samples each interval (three times the cost of the table at 10,000
 //! samples), and one page-map read per sample (a system call each).
 
-use super::frames::FrameNodes;
 use super::listing::{Listing, block};
+use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
 use crate::proc::tree::{FIRST_INCARNATION, Tree};
 use crate::sys::{PAGE_IS_HUGE, PAGE_IS_PRESENT};

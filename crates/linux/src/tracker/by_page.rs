@@ -9,7 +9,7 @@
 //! the look it is the new one.
 
 use super::aggregate::runs;
-use super::frames::FrameNodes;
+use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::tree::Tree;
 use crate::root::Root;

@@ -13,7 +13,7 @@
 //! program without work to be done would pay for all of its memory. A page that other processes map too is
 //! not listed, since a move would be refused; neither is one whose node the frame does not tell.
 
-use super::frames::FrameNodes;
+use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::HUGE_PAGES;

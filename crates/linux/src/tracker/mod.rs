@@ -3,7 +3,6 @@
 pub mod aggregate;
 mod by_page;
 pub mod damon;
-pub mod frames;
 pub mod hintfault;
 mod listing;
 mod none;

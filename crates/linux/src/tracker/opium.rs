@@ -22,12 +22,12 @@ pub use counted::FrameCounts;
 
 use super::Tracker;
 use super::aggregate::{Access, Aggregator};
-use super::frames::FrameNodes;
 use super::table::{OPIUM, OPIUM_PAGES};
 use super::view::{PeriodInTime, SampleView};
 use crate::error::{Error, Result};
 use crate::filter;
 use crate::opium::{Device, Fills, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
+use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
 use crate::proc::tree::Tree;
 use crate::root::Root;

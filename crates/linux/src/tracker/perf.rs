@@ -22,6 +22,7 @@ use crate::perf::pmu::Pmu;
 use crate::perf::record::{Sample, field};
 use crate::perf::sampler::{EventSpec, Sampler};
 use crate::perf::source::{DataSource, Operation};
+use crate::proc::cpuinfo;
 use crate::proc::tree::Tree;
 use crate::root::Root;
 use crate::sys::{EventAttribute, event_flag};
@@ -218,8 +219,9 @@ pub struct PerfTracker {
 
 impl PerfTracker {
     /// Opens the memory event of this machine on all its CPUs, switched off. `ghz`: the clock of
-    /// the cores, which latencies are told in; without it they are left out.
+    /// the cores, which latencies are told in; without it the kernel is asked for the nominal one.
     pub fn open(root: &Root, topology: &Topology, ghz: Option<f64>) -> Result<Self> {
+        let ghz = ghz.or_else(|| cpuinfo::clock_ghz(root));
         Self::with_events(root, topology, ghz, memory_events(root)?)
     }
 

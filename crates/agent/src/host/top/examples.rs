@@ -5,10 +5,10 @@ use super::model::{About, Model, SortKey};
 use super::reading::{MachineReading, OpiumReading, Requests};
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
-use hither_linux::counters::pressure::Pressure;
 use hither_linux::counters::task::{self, Task};
 use hither_linux::counters::vmstat;
 use hither_linux::opium::{LinkTraffic, NodeTraffic};
+use hither_linux::proc::pressure::Pressure;
 
 /// A reading of a process: its name, CPU time in ticks, threads, and the CPU it ran on last.
 pub fn task(name: &str, ticks: u64, threads: u32, cpu: u32) -> Task {

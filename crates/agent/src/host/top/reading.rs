@@ -2,10 +2,10 @@
 
 use hither_core::snapshot::Evidence;
 use hither_linux::counters::lru_gen::Ages;
-use hither_linux::counters::pressure::Pressure;
 use hither_linux::counters::resctrl::Bandwidth;
 use hither_linux::counters::vmstat::Events;
 use hither_linux::opium::{LinkTraffic, NodeTraffic};
+use hither_linux::proc::pressure::Pressure;
 use std::collections::BTreeMap;
 
 /// Counters of the machine since boot. Lists over nodes go by position in the topology.

@@ -38,29 +38,13 @@ pub(super) fn cpu(root: &Section) -> Result<Cpu> {
 
 /// `[costs]`
 pub(super) fn costs(root: &Section) -> Result<EventCosts> {
-    let section = root.section(
-        "costs",
-        &[
-            "syscall_ns",
-            "exception_ns",
-            "interrupt_ns",
-            "ipi_ns",
-            "wakeup_ns",
-            "page_table_switch_ns",
-            "invlpg_ns",
-            "device_access_ns",
-        ],
-    )?;
-    let cost = |name: &str| section.number(name, 0.0, limits::NS);
-    Ok(EventCosts {
-        syscall_ns: cost("syscall_ns")?,
-        exception_ns: cost("exception_ns")?,
-        interrupt_ns: cost("interrupt_ns")?,
-        ipi_ns: cost("ipi_ns")?,
-        wakeup_ns: cost("wakeup_ns")?,
-        page_table_switch_ns: cost("page_table_switch_ns")?,
-        invlpg_ns: cost("invlpg_ns")?,
-        device_access_ns: cost("device_access_ns")?,
+    let names: Vec<&str> = EventCosts::PRICES.iter().map(|price| price.name).collect();
+    let section = root.section("costs", &names)?;
+    EventCosts::read(|price| match price.absent_ns {
+        Some(absent) => Ok(section
+            .number_if_any(price.name, 0.0, limits::NS)?
+            .unwrap_or(absent)),
+        None => section.number(price.name, 0.0, limits::NS),
     })
 }
 

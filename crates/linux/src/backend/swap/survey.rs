@@ -2,10 +2,10 @@
 //! be exchanged at all.
 
 use super::pool::{HUGE, PAGE, Size};
+use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
 use crate::root::Root;
 use crate::sys::{self, PageRegion, ScanQuery};
-use crate::tracker::frames::FrameNodes;
 use hither_core::ids::NodeId;
 use std::fs::File;
 use std::io;

@@ -7,8 +7,8 @@
 //! by a process that was another before.
 
 use super::{Scope, Tree, read_stat};
-use crate::counters::pressure;
 use crate::parse::Parsed;
+use crate::proc::pressure;
 use crate::proc::stat::Stat;
 use crate::proc::wish::Wish;
 use crate::root::Root;

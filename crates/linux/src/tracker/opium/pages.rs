@@ -11,11 +11,11 @@
 use super::OpiumTracker;
 use crate::error::{Error, Result};
 use crate::opium::{Device, Filter};
+use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
 use crate::proc::tree::{Process, Tree};
 use crate::root::Root;
 use crate::topology::Topology;
-use crate::tracker::frames::FrameNodes;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::opium::{FILTERS, MAX_NODES, transaction};
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};

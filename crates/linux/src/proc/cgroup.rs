@@ -15,7 +15,7 @@ use std::io;
 /// The unified tree, below the root folder.
 pub const TREE: &str = "sys/fs/cgroup";
 /// How the names of our groups begin.
-pub(super) const PREFIX: &str = "hither.";
+pub(crate) const PREFIX: &str = "hither.";
 
 /// The folder of an owner's group, below the root folder.
 #[must_use]
@@ -183,7 +183,7 @@ pub fn remove(root: &Root, below: &str) -> Result<()> {
 #[must_use]
 pub fn is_one_view(root: &Root) -> bool {
     let own = std::process::id();
-    let Some(group) = crate::counters::pressure::group_of(root, own as i32) else {
+    let Some(group) = super::pressure::group_of(root, own as i32) else {
         return true;
     };
     let listed = format!("{}/cgroup.procs", group.trim_end_matches('/'));
