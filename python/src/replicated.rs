@@ -3,7 +3,7 @@
 use crate::memory::Span;
 use crate::raised;
 use hither_core::set::CpuSet;
-use hither_replica::{Array, Config, Error, Home, Place, Places, Reader};
+use hither_replica::{Array, Config, Error, HomeNode, Place, Places, Reader};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -76,7 +76,7 @@ impl ReplicatedBytes {
         let usual = Config::default();
         let config = Config {
             home: if interleave {
-                Home::Interleaved
+                HomeNode::Interleaved
             } else {
                 usual.home
             },

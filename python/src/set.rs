@@ -2,7 +2,7 @@
 
 use crate::raised;
 use hither_core::ids::{CpuId, NodeId};
-use hither_core::rset::{Expression, Fault, Resolved, ResourceSet, Resources};
+use hither_core::rset::{Expression, ExpressionFault, Resolved, ResourceSet, Resources};
 use hither_linux::bind;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -16,7 +16,7 @@ pub struct Set {
 
 /// Reads a text, with a mark where it is wrong.
 fn parse(text: &str) -> PyResult<Expression> {
-    let fault = |fault: Fault| PyValueError::new_err(fault.pointed(text));
+    let fault = |fault: ExpressionFault| PyValueError::new_err(fault.pointed(text));
     text.parse().map_err(fault)
 }
 
@@ -44,7 +44,7 @@ impl Set {
         py.detach(|| {
             let here = bind::here().map_err(raised)?;
             let text = || self.expression.to_string();
-            let fault = |fault: Fault| PyValueError::new_err(fault.pointed(&text()));
+            let fault = |fault: ExpressionFault| PyValueError::new_err(fault.pointed(&text()));
             // Read again, so that marks are where its own text has them.
             let again: Expression = text().parse().map_err(fault)?;
             again.usable(&here).map_err(fault)

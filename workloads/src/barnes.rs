@@ -12,11 +12,11 @@
 //! Bodies are stored in the order of the columns in which they begin; each thread computes and moves
 //! as many as any other, in that order. Cells have a mass and its centre, not Barnes's quadrupoles.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::floats::{Floats, load, store};
-use crate::memory::{Placement, Region};
+use crate::memory::{Placement, RegionMemory};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -44,7 +44,7 @@ const SOFTENING: f64 = 0.05;
 const TIME_STEP: f64 = 0.025;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "barnes",
     about: "Barnes and Hut's tree of attracting bodies, each thread on its own part of space.",
     operand: None,
@@ -63,8 +63,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let bodies = args.number("bodies", 16..=1 << 24)? as usize;
     let steps = args.number("steps", 1..=1 << 24)?;
     let started = Instant::now();
@@ -78,7 +78,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "barnes: {} threads, {bodies} bodies, {steps} steps",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("interactions", interactions)
         .finish(results[0].1, space.bodies.checksum(0)))
@@ -88,12 +88,12 @@ struct Space {
     count: usize,
     bodies: Floats,
     /// First the top cells, level by level; then each thread's own.
-    cells: Region,
+    cells: RegionMemory,
     cells_each: usize,
     /// Bodies in the order of columns.
-    order: Region,
+    order: RegionMemory,
     /// How many bodies of each thread's part are in each column.
-    counts: Region,
+    counts: RegionMemory,
 }
 
 /// A thread's columns, and where in the order each column begins.
@@ -104,7 +104,7 @@ struct Sorted {
 
 impl Space {
     fn new(count: usize, threads: usize) -> Result<Self, Failure> {
-        let region = |words: usize| Region::new(words * 8, Placement::default());
+        let region = |words: usize| RegionMemory::new(words * 8, Placement::default());
         // In the worst case one thread has them all; pages that it does not use are never touched.
         let cells_each = 4 * count + COLUMNS;
         Ok(Self {
@@ -418,7 +418,7 @@ mod tests {
         let space = Space::new(600, 3).unwrap();
         space.write();
         let words: Vec<String> = ["--threads", "3", "--no-pin"].map(str::to_owned).into();
-        let team = Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
         let before: Vec<[f64; 3]> = (0..600).map(|n| space.bodies.vector(n * BODY)).collect();
         let counts = team.run(|member| space.step(member)).unwrap();
         let count: u64 = counts.iter().sum();

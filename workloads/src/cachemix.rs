@@ -14,7 +14,7 @@ mod child;
 mod figures;
 mod plan;
 
-use crate::cli::{Args, Failure, Opt, Program, Report, SEED};
+use crate::cli::{Args, Failure, Opt, SEED, Workload, WorkloadReport};
 use crate::marker;
 use crate::random::mix;
 use crate::team::allowed_cpus;
@@ -22,7 +22,7 @@ use child::{Child, Outcome};
 use std::io::Write as _;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "cachemix",
     about: "Programs that compete for caches: each walks a working set of its own, and may be moved from CPU to CPU.",
     operand: None,
@@ -98,7 +98,7 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let plan = plan::from_args(args, &allowed_cpus()?)?;
     let machine = |what: &str, error: std::io::Error| Failure::Machine(format!("{what}: {error}"));
     let (go, mut signal) = std::io::pipe().map_err(|error| machine("no pipe", error))?;
@@ -123,7 +123,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let seconds = (child::now_ns() - start) as f64 / 1e9;
     let walkers = plan.tasks.iter().filter(|task| !task.is_server()).count();
     let title = format!("cachemix: {walkers} programs for {} s", plan.seconds);
-    let mut report = Report::new(title);
+    let mut report = WorkloadReport::new(title);
     if let Some(seed) = plan.seed {
         report = report.line("seed", seed);
     }

@@ -6,12 +6,12 @@
 //! not spoil. The largest magnitude is the norm because it does not depend on the order of
 //! threads, so the checksum (the bits of x) is the same for any number of them.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::csr::{self, ROW_ELEMENTS};
 use crate::floats::load;
-use crate::memory::{Placement, Region};
+use crate::memory::{Placement, RegionMemory};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ use std::time::Instant;
 const ROW_BYTES: usize = ROW_ELEMENTS * 16 + 16;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "cg",
     about: "Sparse matrix-vector products, rows divided among threads that wrote them first.",
     operand: None,
@@ -54,20 +54,20 @@ struct Rows<'a> {
 /// The vectors. A thread writes its own part only, between barriers; others read it only after
 /// one, so that relaxed accesses are ordered by the barriers.
 struct Vectors {
-    x: Region,
-    y: Region,
+    x: RegionMemory,
+    y: RegionMemory,
     rows: usize,
     /// Bits of the largest magnitude in y of each product; positive floats order as their bits.
     norms: Vec<AtomicU64>,
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let products = args.number("products", 1..=1 << 24)? as usize;
     let started = Instant::now();
     let rows = (mb << 20) / ROW_BYTES;
-    let region = |words: usize| Region::new(words * 8, Placement::default());
+    let region = |words: usize| RegionMemory::new(words * 8, Placement::default());
     let (mut columns, mut values) = (region(rows * ROW_ELEMENTS)?, region(rows * ROW_ELEMENTS)?);
     let norms = (0..products).map(|_| AtomicU64::new(0)).collect();
     let vectors = Vectors {
@@ -101,7 +101,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "cg: {} threads, {mb} MB, {rows} rows, {products} products",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("mflops", format!("{:.3}", 2.0 * elements / seconds / 1e6))
         .finish(seconds, checksum))
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn the_product_of_ones_is_the_sum_of_each_row() {
         let rows = 40;
-        let region = || Region::new(rows * 8, Placement::default()).unwrap();
+        let region = || RegionMemory::new(rows * 8, Placement::default()).unwrap();
         let vectors = Vectors {
             x: region(),
             y: region(),

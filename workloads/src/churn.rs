@@ -5,8 +5,8 @@
 //! and ends; it executes itself anew, so that its number stays and its memory does not. Each leaf checks
 //! its table before it gives it up: a word that somebody lost is an exit status.
 
-use crate::cli::{Args, Failure, Opt, Program, Report};
-use crate::random::{Random, mix};
+use crate::cli::{Args, Failure, Opt, Workload, WorkloadReport};
+use crate::random::{FastRandom, mix};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const LOST: i32 = 3;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "churn",
     about: "Processes that write and read a table of their own, fork, execute and exit all the time.",
     operand: None,
@@ -58,7 +58,7 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let kb = args.number("kb", 4..=1 << 20)?;
     let readings = args.number("readings", 1..=1 << 20)?;
     if let Some(seed) = args.optional("leaf", 0..=i64::MAX as u64)? {
@@ -68,7 +68,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let seconds = args.number("seconds", 1..=1 << 20)?;
     let start = Instant::now();
     let limit = Duration::from_secs(seconds);
-    let mut random = Random::new(1);
+    let mut random = FastRandom::new(1);
     let (mut leaves, mut started, mut lost) = (Vec::new(), 0u64, 0u64);
     while start.elapsed() < limit || !leaves.is_empty() {
         while leaves.len() < count && start.elapsed() < limit {
@@ -91,7 +91,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
             "{lost} processes of {started} lost a word"
         )));
     }
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("started", started)
         .finish(start.elapsed().as_secs_f64(), mix(kb)))
 }
@@ -113,8 +113,8 @@ fn spawn(seed: u64, kb: u64, readings: u64) -> Result<Child, Failure> {
 }
 
 /// One process: the last readings come before it ends, starts another, or becomes another.
-fn leaf(seed: u64, kb: u64, readings: u64) -> Result<Report, Failure> {
-    let mut random = Random::new(seed);
+fn leaf(seed: u64, kb: u64, readings: u64) -> Result<WorkloadReport, Failure> {
+    let mut random = FastRandom::new(seed);
     let words = (kb << 10) / 8;
     let table: Vec<u64> = (0..words).map(|word| mix(seed ^ word)).collect();
     for _ in 0..=random.below(readings) {
@@ -137,5 +137,5 @@ fn leaf(seed: u64, kb: u64, readings: u64) -> Result<Report, Failure> {
         1 => return Err(failed(command(next, kb, readings)?.exec())),
         _ => {}
     }
-    Ok(Report::new("churn: one of the processes".to_owned()).finish(0.0, mix(seed)))
+    Ok(WorkloadReport::new("churn: one of the processes".to_owned()).finish(0.0, mix(seed)))
 }

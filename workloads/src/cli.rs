@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 /// One program: what it is called, what it takes, what it does.
-pub struct Program {
+pub struct Workload {
     /// Name of the binary.
     pub name: &'static str,
     /// One paragraph for `--help`.
@@ -21,7 +21,7 @@ pub struct Program {
     /// Its options.
     pub options: &'static [Opt],
     /// The work.
-    pub run: fn(&Args) -> Result<Report, Failure>,
+    pub run: fn(&Args) -> Result<WorkloadReport, Failure>,
 }
 
 /// The one word without dashes that a program takes.
@@ -101,12 +101,12 @@ pub struct Args {
 
 /// What a program prints: a title and `key: value` lines.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct WorkloadReport {
     title: String,
     lines: Vec<(&'static str, String)>,
 }
 
-impl Program {
+impl Workload {
     /// Parses words (without the program's own name). `Ok(None)` where help was asked for.
     ///
     /// # Errors
@@ -338,7 +338,7 @@ pub fn usage(message: String) -> Failure {
     Failure::Usage(message)
 }
 
-impl Report {
+impl WorkloadReport {
     /// A report with its title line.
     #[must_use]
     pub fn new(title: String) -> Self {
@@ -384,7 +384,7 @@ impl Report {
 
 /// Runs a program on this process's command line.
 #[must_use]
-pub fn main(program: &Program) -> ExitCode {
+pub fn main(program: &Workload) -> ExitCode {
     let words: Vec<String> = std::env::args_os()
         .skip(1)
         .map(|word| word.to_string_lossy().into_owned())
@@ -429,7 +429,7 @@ fn print(text: &str) -> ExitCode {
 mod tests {
     use super::*;
 
-    const SAMPLE: Program = Program {
+    const SAMPLE: Workload = Workload {
         name: "sample",
         about: "A sample.",
         operand: Some(Operand {
@@ -457,7 +457,7 @@ mod tests {
                 help: "a flag",
             },
         ],
-        run: |_| Ok(Report::default()),
+        run: |_| Ok(WorkloadReport::default()),
     };
 
     fn parse(words: &[&str]) -> Result<Option<Args>, Failure> {

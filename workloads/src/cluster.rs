@@ -18,10 +18,10 @@
 //! Every access is a relaxed atomic: an ordinary `mov` on x86-64, and it keeps the compiler from
 //! replacing the loop by something that reads memory otherwise.
 
-use crate::cli::{self, Args, Failure, Operand, Opt, Program, Report};
-use crate::memory::{LINE_WORDS, Placement, Region};
+use crate::cli::{self, Args, Failure, Operand, Opt, Workload, WorkloadReport};
+use crate::memory::{LINE_WORDS, Placement, RegionMemory};
 use crate::random::{STEP, mix};
-use crate::team::{Member, Team, part};
+use crate::team::{Member, ThreadTeam, part};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ const POINTS_PER_READING: usize = 1024;
 const COORDINATE_BITS: u32 = 20;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "cluster",
     about: "Distances of points (64 bytes each) to a centre, round by round, with a barrier after \
             each: Streamcluster's use of memory.",
@@ -101,14 +101,14 @@ enum Mode {
     Local,
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let mode = match args.operand() {
         "shared" => Mode::Shared,
         "partitioned" => Mode::Partitioned,
         "mixed" => Mode::Mixed,
         _ => Mode::Local,
     };
-    let team = Team::from_args(args)?;
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let usual = if matches!(mode, Mode::Shared | Mode::Mixed) {
         16
@@ -126,7 +126,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         ));
     }
     let started = Instant::now();
-    let region = Region::new(mb << 20, Placement::default())?;
+    let region = RegionMemory::new(mb << 20, Placement::default())?;
     let (points, _) = region.words().as_chunks::<LINE_WORDS>();
     if mode != Mode::Local {
         write_points(points, 0);
@@ -155,7 +155,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         args.operand(),
         team.threads()
     );
-    let mut report = Report::new(title)
+    let mut report = WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line(
             "points_read",
@@ -167,7 +167,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     Ok(report.finish(seconds, checksum))
 }
 
-fn points_read(mode: Mode, points: usize, team: &Team, rounds: u64) -> u64 {
+fn points_read(mode: Mode, points: usize, team: &ThreadTeam, rounds: u64) -> u64 {
     let readers = if matches!(mode, Mode::Shared | Mode::Mixed) {
         team.threads()
     } else {

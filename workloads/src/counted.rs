@@ -4,7 +4,7 @@
 //! has a word that depends on its number alone and a counter. An update reads the word and adds one to the
 //! counter; at the end the counters must have grown by as many updates as the threads made.
 
-use crate::memory::{LINE_WORDS, Region};
+use crate::memory::{LINE_WORDS, RegionMemory};
 use crate::random::mix;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ pub struct Counted<'a>(&'a [[AtomicU64; LINE_WORDS]]);
 impl<'a> Counted<'a> {
     /// Writes every line of the region.
     #[must_use]
-    pub fn new(region: &'a Region) -> Self {
+    pub fn new(region: &'a RegionMemory) -> Self {
         let (lines, _) = region.words().as_chunks::<LINE_WORDS>();
         for (line, number) in lines.iter().zip(1u64..) {
             line[CONSTANT].store(mix(number), Relaxed);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_checksum_shows_a_lost_update_and_nothing_else() {
-        let region = Region::new(64 * 100, Placement::default()).unwrap();
+        let region = RegionMemory::new(64 * 100, Placement::default()).unwrap();
         let table = Counted::new(&region);
         let fresh = table.checksum(0, 0);
         assert!(table.update(7) && table.update(99));

@@ -5,7 +5,7 @@
 //! anywhere, the others within [`BAND`] of the diagonal, in ascending order. The columns of a row
 //! depend on its number alone.
 
-use crate::random::{Random, mix};
+use crate::random::{FastRandom, mix};
 
 /// Elements per row.
 pub const ROW_ELEMENTS: usize = 16;
@@ -15,7 +15,7 @@ pub const BAND: usize = 4096;
 /// Column numbers of row `row` in a matrix of `rows` rows, ascending; they may repeat.
 #[must_use]
 pub fn columns(row: usize, rows: usize) -> [u64; ROW_ELEMENTS] {
-    let mut random = Random::new(mix(row as u64));
+    let mut random = FastRandom::new(mix(row as u64));
     let low = row.saturating_sub(BAND);
     let high = (row + BAND + 1).min(rows);
     let mut columns = [0u64; ROW_ELEMENTS];

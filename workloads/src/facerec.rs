@@ -14,10 +14,10 @@
 //! and a probe has one owner, so that the checksum does not depend on the number of threads: of a shared
 //! phase the sum of thread 0 alone is taken, as all threads compute the same.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
-use crate::memory::{LINE_WORDS, Placement, Region};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
+use crate::memory::{LINE_WORDS, Placement, RegionMemory};
 use crate::random::{STEP, mix};
-use crate::team::{Member, Team, part};
+use crate::team::{Member, ThreadTeam, part};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ use std::time::Instant;
 type Line = [AtomicU64; LINE_WORDS];
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "facerec",
     about: "Phases in turns: all threads read a gallery, then each uses its own part of the probes.",
     operand: None,
@@ -63,14 +63,14 @@ struct Times {
     partitioned: f64,
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let rounds = args.number("rounds", 1..=1 << 24)?;
     let phases = args.number("phases", 1..=1 << 16)?;
     let seed = args.number(cli::SEED.name, 0..=u64::MAX)?;
     let started = Instant::now();
-    let region = || Region::new(mb << 19, Placement::default());
+    let region = || RegionMemory::new(mb << 19, Placement::default());
     let (gallery, probes) = (region()?, region()?);
     write(&gallery, seed);
     write(&probes, !seed);
@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "facerec: {} threads, {mb} MB, {phases} phases of {rounds} rounds",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("shared_seconds", format!("{:.6}", times.shared))
         .line("partitioned_seconds", format!("{:.6}", times.partitioned))
@@ -114,7 +114,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
 }
 
 /// The main thread writes everything; a word depends on the seed and its place alone.
-fn write(region: &Region, seed: u64) {
+fn write(region: &RegionMemory, seed: u64) {
     for (word, index) in region.words().iter().zip(1u64..) {
         word.store(mix(seed.wrapping_add(index.wrapping_mul(STEP))), Relaxed);
     }

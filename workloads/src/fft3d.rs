@@ -15,15 +15,15 @@
 //! Lines do not depend on who transforms them, so the bits of the result do not depend on the
 //! number of threads.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report, usage};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport, usage};
 use crate::floats::{Floats, load, store};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "fft3d",
     about: "Three-dimensional Fourier transforms, forth and back, each thread on its own planes.",
     operand: None,
@@ -47,8 +47,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let size = args.number("size", 4..=1024)? as usize;
     if !size.is_power_of_two() {
         return Err(usage(format!(
@@ -77,7 +77,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "fft3d: {} threads, {size} x {size} x {size} points, {rounds} rounds",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("mflops", format!("{:.3}", flops / times[0] / 1e6))
         .finish(times[0], cube.first.checksum(0)))
@@ -286,7 +286,7 @@ mod tests {
         cube.write();
         let before: Vec<f64> = (0..cube.first.len()).map(|at| cube.first.get(at)).collect();
         let words: Vec<String> = ["--threads", "3", "--no-pin"].map(str::to_owned).into();
-        let team = Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
         team.run(|member| cube.forth_and_back(member, &Roots::new(size)))
             .unwrap();
         for (at, before) in before.into_iter().enumerate() {

@@ -7,7 +7,7 @@
 //! bits is then the same on every CPU and with every C library, which sines and powers are not.
 
 use crate::cli::Failure;
-use crate::memory::{Placement, Region};
+use crate::memory::{Placement, RegionMemory};
 use crate::random::mix;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ pub fn store(word: &AtomicU64, value: f64) {
 /// Doubles in a mapping of their own: zero, page aligned, on no node until written.
 #[derive(Debug)]
 pub struct Floats {
-    region: Region,
+    region: RegionMemory,
     len: usize,
 }
 
@@ -38,7 +38,7 @@ impl Floats {
     /// # Errors
     /// [`Failure::Machine`] where the kernel has no memory.
     pub fn new(len: usize) -> Result<Self, Failure> {
-        let region = Region::new(len * 8, Placement::default())?;
+        let region = RegionMemory::new(len * 8, Placement::default())?;
         Ok(Self { region, len })
     }
 

@@ -12,10 +12,10 @@
 //! them; what other threads write is read only after a barrier, and each sum has one order, so that
 //! the bits of the result do not depend on the number of threads.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::floats::Floats;
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ type Expansion = [Complex; TERMS];
 const ZERO: Expansion = [(0.0, 0.0); TERMS];
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "fmm",
     about: "The fast multipole method in the plane, each thread on its own cells.",
     operand: None,
@@ -52,8 +52,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let finest = args.number("levels", 2..=10)? as usize;
     let steps = args.number("steps", 1..=1 << 24)?;
     let started = Instant::now();
@@ -70,7 +70,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         team.threads(),
         CROWD << (2 * finest)
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .finish(times[0], plane.charges.checksum(0)))
 }
@@ -368,7 +368,7 @@ mod tests {
         let plane = Plane::new(3).unwrap();
         plane.write();
         let words: Vec<String> = ["--threads", "3", "--no-pin"].map(str::to_owned).into();
-        let team = Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
         team.run(|member| plane.step(member, &binomials())).unwrap();
         let records = || (0..plane.charges.len()).step_by(RECORD);
         for word in records().step_by(97) {

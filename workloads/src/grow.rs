@@ -1,15 +1,15 @@
 //! `grow`: memory that is written once, at a given rate, and then held: what a filling buffer pool or a leak is
 //! for the node that it is on. It is read again at the end, so that a lost page shows.
 
-use crate::cli::{Args, Failure, Opt, Program, Report};
-use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
+use crate::cli::{Args, Failure, Opt, Workload, WorkloadReport};
+use crate::memory::{FIRST_NODE, FirstNode, HUGE, NODE, RegionMemory};
 use std::time::{Duration, Instant};
 
 /// Words that are written between two looks at the clock: 64 KiB.
 const STEP_WORDS: usize = 8192;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "grow",
     about: "Writes memory at a given rate, holds it, and reads it again at the end.",
     operand: None,
@@ -44,12 +44,12 @@ fn word(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let rate = args.number("rate", 0..=1 << 20)?;
     let hold = args.number("hold", 0..=1 << 16)?;
-    let start = Start::from_args(args)?;
-    let mut region = Region::new(mb << 20, start.placement)?;
+    let start = FirstNode::from_args(args)?;
+    let mut region = RegionMemory::new(mb << 20, start.placement)?;
     let began = Instant::now();
     let mut written = 0;
     for (step, words) in region.words_mut().chunks_mut(STEP_WORDS).enumerate() {
@@ -75,5 +75,5 @@ fn run(args: &Args) -> Result<Report, Failure> {
     }
     let checksum = words.fold(0, |sum: u64, (_, value)| sum.rotate_left(1) ^ value);
     let title = format!("grow, {mb} MiB");
-    Ok(Report::new(title).finish(seconds, checksum))
+    Ok(WorkloadReport::new(title).finish(seconds, checksum))
 }

@@ -5,11 +5,11 @@
 //! page is used by every thread, no line by two, so that no update is lost, none needs a lock, and
 //! the checksum depends on the arguments alone.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::hotspot::{HOT, HOT_ACCESSES};
-use crate::memory::{LINE_WORDS, MAX_NODES, Placement, Region};
+use crate::memory::{LINE_WORDS, MAX_NODES, Placement, RegionMemory};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 const INCREMENT: u64 = 1_442_695_040_888_963_407;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "gups",
     about: "Independent random updates of a table that the main thread wrote first.",
     operand: None,
@@ -61,8 +61,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let updates = args.number("updates", 1..=1 << 40)?;
     let hot = args.number(HOT.name, 1..=100)?;
@@ -74,7 +74,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     }
     let node = args.optional("node", 0..=MAX_NODES as u64 - 1)?;
     let started = Instant::now();
-    let region = Region::new(
+    let region = RegionMemory::new(
         mb << 20,
         Placement {
             node,
@@ -105,7 +105,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "gups: {} threads, {mb} MB, {updates} updates each{hot}",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("gups", format!("{gups:.6}"))
         .finish(seconds, checksum))

@@ -5,12 +5,12 @@
 //! again. How soon the rate recovers after a move is how soon something has
 //! found the new place and moved it to fast memory.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::counted::Counted;
-use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
-use crate::random::{Random, scattering_step};
+use crate::memory::{FIRST_NODE, FirstNode, HUGE, NODE, RegionMemory};
+use crate::random::{FastRandom, scattering_step};
 use crate::series::{self, Series};
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::time::{Duration, Instant};
 
 /// Updates between two looks at the clock.
@@ -84,7 +84,7 @@ impl End {
 }
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "hotspot",
     about: "Random updates, most of them of a hot part of memory that moves every few seconds.",
     operand: None,
@@ -150,7 +150,7 @@ impl Pattern {
 
     /// A group, where the hot part starts at `start`.
     #[inline]
-    fn draw(&self, start: u64, random: &mut Random) -> u64 {
+    fn draw(&self, start: u64, random: &mut FastRandom) -> u64 {
         let bits = random.next_u64();
         let (from, groups) = match bits & 0xffff_ffff < self.share {
             true => (start, self.hot),
@@ -166,7 +166,7 @@ pub type Done = (Series, u64);
 /// One thread's updates until the time is over.
 #[inline(never)]
 pub fn update(member: &Member<'_>, table: &Counted<'_>, pattern: &Pattern, end: &End) -> Done {
-    let mut random = Random::new(member.id as u64 + 1);
+    let mut random = FastRandom::new(member.id as u64 + 1);
     let (mut updates, mut wrong) = (Series::default(), 0);
     let began = Instant::now();
     let mut now = Duration::ZERO;
@@ -183,16 +183,16 @@ pub fn update(member: &Member<'_>, table: &Counted<'_>, pattern: &Pattern, end: 
     (updates, wrong)
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 18)?;
     let hot = args.number(HOT.name, 1..=100)?;
     let share = args.number(HOT_ACCESSES.name, 0..=100)?;
     let every = args.number("every", 0..=1 << 20)?;
     let end = End::from_args(args)?;
-    let start = Start::from_args(args)?;
+    let start = FirstNode::from_args(args)?;
     let started = Instant::now();
-    let region = Region::new((mb as usize) << 20, start.placement)?;
+    let region = RegionMemory::new((mb as usize) << 20, start.placement)?;
     let table = Counted::new(&region);
     start.written(&region)?;
     let pattern = Pattern::new(table.lines(), team.threads(), hot, share, every);
@@ -207,7 +207,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "hotspot: {} threads, {mb} MB, {hot} % hot with {share} % of accesses, moving every {every} s",
         team.threads()
     );
-    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = WorkloadReport::new(title).line("setup_seconds", format!("{setup:.6}"));
     let report = series::lines(report, updates.whole_seconds(&end), |second| {
         let start = pattern.start(Duration::from_secs(second as u64));
         let at = start as f64 / pattern.groups as f64 * mb as f64;
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn the_hot_part_gets_its_share_and_moves_elsewhere() {
         let pattern = Pattern::new(100_000, 4, 10, 90, 2);
-        let mut random = Random::new(1);
+        let mut random = FastRandom::new(1);
         let starts: Vec<u64> = (0..20)
             .map(|second| pattern.start(Duration::from_secs(second)))
             .collect();
@@ -256,7 +256,7 @@ mod tests {
     fn a_hot_part_may_be_everything_or_stay() {
         let all = Pattern::new(64, 64, 100, 90, 1);
         assert_eq!(all.start(Duration::from_secs(9)), 0);
-        assert_eq!(all.draw(0, &mut Random::new(1)), 0);
+        assert_eq!(all.draw(0, &mut FastRandom::new(1)), 0);
         let stays = Pattern::new(100_000, 4, 10, 90, 0);
         assert_eq!(stays.start(Duration::from_secs(1000)), 0);
     }

@@ -16,10 +16,10 @@
 //!
 //! The ranks depend on the keys alone, so the checksum does not depend on the number of threads.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
-use crate::memory::{Placement, Region};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
+use crate::memory::{Placement, RegionMemory};
 use crate::random::{STEP, mix};
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -30,7 +30,7 @@ const BUCKETS: usize = 1024;
 const KEYS_PER_VALUE: usize = 16;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "is",
     about: "Ranks of integer keys, by buckets, in short bursts that touch all keys by several threads.",
     operand: None,
@@ -58,20 +58,20 @@ pub const PROGRAM: Program = Program {
 /// What threads share. Between two barriers a word has one writer, and others read it after the second,
 /// so that relaxed accesses are ordered by the barriers.
 struct Sort {
-    keys: Region,
+    keys: RegionMemory,
     /// Keys in the order of their buckets.
-    sorted: Region,
+    sorted: RegionMemory,
     count: usize,
     /// How many keys have each value, then how many have that value or a smaller one.
-    ranks: Region,
+    ranks: RegionMemory,
     values: usize,
     /// Keys of each thread in each bucket.
     shares: Vec<AtomicU64>,
     seed: u64,
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let rounds = args.number("rounds", 1..=1 << 16)?;
     let seed = args.number(cli::SEED.name, 0..=u64::MAX)?;
@@ -99,7 +99,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         sort.count
     );
     let ranked = sort.count as f64 * rounds as f64;
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("mkeys", format!("{:.3}", ranked / seconds / 1e6))
         .finish(seconds, checksum))
@@ -108,7 +108,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
 impl Sort {
     fn new(count: usize, threads: usize, seed: u64) -> Result<Self, Failure> {
         let values = (count / KEYS_PER_VALUE).next_power_of_two().max(BUCKETS);
-        let region = |words: usize| Region::new(words * 8, Placement::default());
+        let region = |words: usize| RegionMemory::new(words * 8, Placement::default());
         Ok(Self {
             keys: region(count)?,
             sorted: region(count)?,
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_rank_is_how_many_keys_are_not_larger() {
         let words: Vec<String> = ["--threads", "3", "--no-pin"].map(str::to_owned).into();
-        let team = Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
         let sort = Sort::new(5000, 3, 1).unwrap();
         team.run(|member| {
             sort.write(member.part(sort.count));

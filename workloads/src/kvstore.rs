@@ -9,10 +9,10 @@
 //! A read adds up the value, which depends on the key alone; a write adds to the entry's counter
 //! by an atomic addition. Neither sum depends on the order of threads.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
-use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
-use crate::random::{Random, mix};
-use crate::team::{Member, Team};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
+use crate::memory::{FIRST_NODE, FirstNode, HUGE, NODE, RegionMemory};
+use crate::random::{FastRandom, mix};
+use crate::team::{Member, ThreadTeam};
 use crate::zipf::Zipf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -25,7 +25,7 @@ const KEY: usize = 0;
 const COUNTER: usize = 1;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "kvstore",
     about: "A hash table that the main thread loads, under Zipf-distributed reads and writes of \
             all threads.",
@@ -70,15 +70,15 @@ type Entry = [AtomicU64; ENTRY_WORDS];
 /// The table over a region.
 struct Table<'a>(&'a [Entry]);
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 18)? as usize;
     let operations = args.number("operations", 1..=1 << 40)?;
     let writes = args.number("writes", 0..=100)?;
     let skew = args.number("skew", 0..=300)?;
-    let start = Start::from_args(args)?;
+    let start = FirstNode::from_args(args)?;
     let started = Instant::now();
-    let region = Region::new(mb << 20, start.placement)?;
+    let region = RegionMemory::new(mb << 20, start.placement)?;
     let (entries, _) = region.words().as_chunks::<ENTRY_WORDS>();
     let table = Table(entries);
     // Two thirds full: probes stay short (1.6 expected on a miss-free table, Knuth 6.4).
@@ -103,7 +103,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "kvstore: {} threads, {mb} MB, {keys} keys, {operations} operations each, {writes} % writes",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("operations_per_second", format!("{rate:.0}"))
         .finish(seconds, checksum))
@@ -118,7 +118,7 @@ pub fn key(rank: u64) -> u64 {
 /// One thread's operations; the sum of what it read.
 #[inline(never)]
 fn serve(member: &Member<'_>, table: &Table<'_>, zipf: &Zipf, operations: u64, writes: u64) -> u64 {
-    let mut random = Random::new(member.id as u64);
+    let mut random = FastRandom::new(member.id as u64);
     let mut sum = 0u64;
     for _ in 0..operations {
         let entry = table.find(key(zipf.draw(&mut random)));

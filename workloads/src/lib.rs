@@ -44,7 +44,7 @@ pub mod water;
 pub mod zipf;
 
 /// Every program, in the order of the documentation.
-pub const PROGRAMS: [&cli::Program; 24] = [
+pub const PROGRAMS: [&cli::Workload; 24] = [
     &cluster::PROGRAM,
     &memlat::PROGRAM,
     &stream::PROGRAM,

@@ -1,16 +1,16 @@
 //! `memlat`: dependent random loads, the latency of memory.
 //!
-//! Each line of a region holds the address of another, in one random cycle over all lines ([`Ring`]).
+//! Each line of a region holds the address of another, in one random cycle over all lines ([`PointerRing`]).
 //! With least-recently-used replacement no line is still cached when it comes round again, provided the
 //! region exceeds the caches.
 //!
 //! With two regions the program stays in one for a visit and then goes to the other, each going on
 //! where it left: the pattern on which the memory-region thesis shows cache unification.
 
-use crate::cli::{Args, Failure, Opt, Program, Report, usage};
+use crate::cli::{Args, Failure, Opt, Workload, WorkloadReport, usage};
 use crate::marker;
-use crate::memory::{FIRST_NODE, MAX_NODES, Placement, Start};
-use crate::ring::{Ring, UNROLL};
+use crate::memory::{FIRST_NODE, FirstNode, MAX_NODES, Placement};
+use crate::ring::{PointerRing, UNROLL};
 use crate::series::{self, Series};
 use crate::team;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const STRETCH: u64 = 1 << 12;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "memlat",
     about: "Dependent random loads, one per line, in one or two regions: nanoseconds per load.",
     operand: None,
@@ -71,7 +71,7 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let accesses = args
         .number("accesses", 1..=1 << 40)?
@@ -91,7 +91,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
             .map_err(|error| Failure::Machine(format!("cannot stay on CPU {cpu}: {error}")))?;
     }
     let started = Instant::now();
-    let first = Start::first_from_args(args)?;
+    let first = FirstNode::first_from_args(args)?;
     if first.is_some() && !nodes.is_empty() {
         return Err(usage(
             "--node and --first-node exclude each other: give one".to_owned(),
@@ -104,8 +104,8 @@ fn run(args: &Args) -> Result<Report, Failure> {
             node: node.or(first),
             huge: args.has("huge"),
         };
-        let start = Start::new(placement, first.is_some());
-        rings.push(Ring::new(mb << 20, start, index)?);
+        let start = FirstNode::new(placement, first.is_some());
+        rings.push(PointerRing::new(mb << 20, start, index)?);
     }
     let setup = started.elapsed().as_secs_f64();
     let (seconds, loads, spent_ns, gap) = measure(&mut rings, accesses, visit);
@@ -113,7 +113,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         .iter()
         .fold(0u64, |sum, ring| sum.rotate_left(32) ^ ring.position());
     let title = format!("memlat: {region_count} region(s) of {mb} MB, {accesses} loads");
-    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = WorkloadReport::new(title).line("setup_seconds", format!("{setup:.6}"));
     let report = series::lines(report, seconds as u64, |second| {
         let mean = spent_ns.at(second) as f64 / loads.at(second) as f64;
         format!("ns_per_access {mean:.1}")
@@ -129,7 +129,11 @@ fn run(args: &Args) -> Result<Report, Failure> {
 
 /// Seconds of the walk; by second the loads of the stretches that ended in it and what they took; and the
 /// longest time that a stretch took.
-fn measure(rings: &mut [Ring], accesses: u64, visit: u64) -> (f64, Series, Series, Duration) {
+fn measure(
+    rings: &mut [PointerRing],
+    accesses: u64,
+    visit: u64,
+) -> (f64, Series, Series, Duration) {
     let visit = if rings.len() == 1 { accesses } else { visit };
     let (mut loads, mut spent_ns) = (Series::default(), Series::default());
     let (mut left, mut left_here) = (accesses, visit);

@@ -41,18 +41,18 @@ pub const HUGE: Opt = Opt {
 /// A private anonymous mapping: zero, page aligned (2 MiB aligned where huge pages were asked
 /// for), unmapped when dropped.
 #[derive(Debug)]
-pub struct Region {
+pub struct RegionMemory {
     mapping: *mut libc::c_void,
     mapped_bytes: usize,
     start: *mut u64,
     words: usize,
 }
 
-// SAFETY: the pointers own a mapping that no other `Region` has; shared access goes through
-// atomics ([`Region::words`]), exclusive access through `&mut` ([`Region::words_mut`]).
-unsafe impl Send for Region {}
+// SAFETY: the pointers own a mapping that no other `RegionMemory` has; shared access goes through
+// atomics ([`RegionMemory::words`]), exclusive access through `&mut` ([`RegionMemory::words_mut`]).
+unsafe impl Send for RegionMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for RegionMemory {}
 
 /// Where a region's pages go.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,14 +65,14 @@ pub struct Placement {
 
 /// What `--node`, `--first-node` and `--huge` say of a program's memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Start {
-    /// For [`Region::new`].
+pub struct FirstNode {
+    /// For [`RegionMemory::new`].
     pub placement: Placement,
     /// Is the binding to be taken away once the region has been written?
     is_first: bool,
 }
 
-impl Start {
+impl FirstNode {
     /// From the command line of a program that has the three options.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Start {
     ///
     /// # Errors
     /// [`Failure::Machine`] where the kernel refuses.
-    pub fn written(&self, region: &Region) -> Result<(), Failure> {
+    pub fn written(&self, region: &RegionMemory) -> Result<(), Failure> {
         if self.is_first {
             region.unbind()
         } else {
@@ -123,7 +123,7 @@ impl Start {
     }
 }
 
-impl Region {
+impl RegionMemory {
     /// Maps `bytes` (rounded up to whole lines) without touching them.
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this region's own and no borrow outlives it.
         unsafe { libc::munmap(self.mapping, self.mapped_bytes) };
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn is_zero_aligned_and_whole_lines() {
-        let mut region = Region::new(100, Placement::default()).unwrap();
+        let mut region = RegionMemory::new(100, Placement::default()).unwrap();
         assert_eq!(region.words().len(), 16);
         assert_eq!(region.words().as_ptr().addr() % 4096, 0);
         assert!(region.words().iter().all(|word| word.load(Relaxed) == 0));
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn split_gives_whole_units_to_each() {
-        let mut region = Region::new(10 * 64, Placement::default()).unwrap();
+        let mut region = RegionMemory::new(10 * 64, Placement::default()).unwrap();
         let sizes: Vec<_> = region.split(4, 24).iter().map(|part| part.len()).collect();
         assert_eq!(sizes, [0, 24, 24, 24]);
     }
@@ -340,7 +340,7 @@ mod tests {
             node: Some(1000),
             huge: false,
         };
-        match Region::new(4096, placement) {
+        match RegionMemory::new(4096, placement) {
             Err(Failure::Usage(message)) => assert!(message.contains("--node 1000"), "{message}"),
             other => panic!("{other:?}"),
         }
@@ -348,13 +348,13 @@ mod tests {
 
     #[test]
     fn the_first_node_binds_first_touch_alone() {
-        let policies = |region: &Region| {
+        let policies = |region: &RegionMemory| {
             let start = format!("{:x} ", region.mapping.addr());
             let text = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
             let line = text.lines().find_map(|line| line.strip_prefix(&start));
             line.map(str::to_owned)
         };
-        let start = |is_first| Start {
+        let start = |is_first| FirstNode {
             placement: Placement {
                 node: Some(0),
                 huge: false,
@@ -363,7 +363,7 @@ mod tests {
         };
         for (is_first, word) in [(false, "bind:0"), (true, "default")] {
             let start = start(is_first);
-            let region = Region::new(1 << 20, start.placement).unwrap();
+            let region = RegionMemory::new(1 << 20, start.placement).unwrap();
             region.words()[0].store(1, Relaxed);
             start.written(&region).unwrap();
             // A kernel without NUMA has no such file.
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn too_much_memory_is_a_failure_of_the_machine() {
-        let region = Region::new(1 << 60, Placement::default());
+        let region = RegionMemory::new(1 << 60, Placement::default());
         assert!(matches!(region, Err(Failure::Machine(_))), "{region:?}");
     }
 }

@@ -15,11 +15,11 @@ mod live;
 mod store;
 mod trace;
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
-use crate::memory::{FIRST_NODE, HUGE, NODE, Start};
-use crate::random::Random;
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
+use crate::memory::{FIRST_NODE, FirstNode, HUGE, NODE};
+use crate::random::FastRandom;
 use crate::series;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use crate::zipf::Zipf;
 use latency::Latencies;
 use live::Live;
@@ -31,7 +31,7 @@ use trace::{Load, Trace};
 const SLEEP_LEAST: Duration = Duration::from_micros(100);
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "memstore",
     about: "A store in memory under look-ups of all threads: requests and latencies of each second.",
     operand: None,
@@ -94,8 +94,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 18)?;
     let value_bytes = args.number("value", 64..=1 << 20)?;
     if value_bytes % 64 != 0 {
@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let gets = args.number("gets", 1..=1 << 16)?;
     let skew = args.number("skew", 0..=300)?;
     let trace = load_of(args, mb)?;
-    let start = Start::from_args(args)?;
+    let start = FirstNode::from_args(args)?;
     let started = Instant::now();
     let store = Store::new(mb << 20, value_bytes as usize, start)?;
     let zipf = Zipf::new(store.keys(), skew as f64 / 100.0);
@@ -146,7 +146,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         team.threads(),
         store.keys()
     );
-    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = WorkloadReport::new(title).line("setup_seconds", format!("{setup:.6}"));
     let seconds = if is_live { 0 } else { trace.seconds() };
     let report = series::lines(report, seconds, |second| of_second(second, &latencies));
     let took = results[0].1;
@@ -203,7 +203,7 @@ impl Client<'_> {
     where
         F: Fn(usize, &Latencies) + Sync,
     {
-        let mut random = Random::new(member.id as u64 + 1);
+        let mut random = FastRandom::new(member.id as u64 + 1);
         let (mut latencies, mut wrong) = (Latencies::default(), 0);
         let limit = Duration::from_secs(self.trace.seconds());
         let began = Instant::now();

@@ -14,10 +14,10 @@
 //! A smoothing is a damped Jacobi step, so a point does not depend on the order of others; norms are
 //! largest magnitudes. So the bits of the result do not depend on the number of threads.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report, usage};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport, usage};
 use crate::floats::{Floats, load, store};
-use crate::random::{Random, mix};
-use crate::team::{Member, Team};
+use crate::random::{FastRandom, mix};
+use crate::team::{Member, ThreadTeam};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -30,7 +30,7 @@ const CHARGES: usize = 10;
 const DAMPING: f64 = 6.0 / 7.0;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "mg",
     about: "Multigrid cycles in three dimensions, each thread on its own planes of each grid.",
     operand: None,
@@ -61,8 +61,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let size = args.number("size", 8..=1024)? as usize;
     if !size.is_power_of_two() {
         return Err(usage(format!(
@@ -100,7 +100,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "mg: {} threads, {size} x {size} x {size} points, {rounds} rounds",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("residual", format!("{:.6e}", finest.norm()))
         .finish(seconds, finest.solution.checksum(0)))
@@ -268,7 +268,7 @@ impl Solver {
     fn charge(&self, member: &Member<'_>) {
         let finest = &self.grids[0];
         if member.id == 0 {
-            let mut random = Random::new(mix(self.seed));
+            let mut random = FastRandom::new(mix(self.seed));
             for number in 0..2 * CHARGES {
                 let at = random.below(finest.right.len() as u64) as usize;
                 finest
@@ -314,9 +314,9 @@ impl Solver {
 mod tests {
     use super::*;
 
-    fn team(threads: &str) -> Team {
+    fn team(threads: &str) -> ThreadTeam {
         let words: Vec<String> = ["--threads", threads, "--no-pin"].map(str::to_owned).into();
-        Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap()
+        ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap()
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! averages their times over runs. The seed decides the CPUs, so that policies can be compared
 //! under the same assignments: `cargo xtask mix-report` does so.
 
-use crate::cli::{Args, Failure, Opt, Program, Report, usage};
+use crate::cli::{Args, Failure, Opt, Workload, WorkloadReport, usage};
 use crate::memory;
 use crate::npb::{self, table::TABLE};
-use crate::random::{Random, mix};
+use crate::random::{FastRandom, mix};
 use crate::team::{allowed_cpus, check_cpu, end_with, pin};
 use std::io::Error;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "mix",
     about: "Programs `npb` at once, each with one thread on a CPU drawn at random: the eight kernels in turns.",
     operand: None,
@@ -100,13 +100,13 @@ impl Drop for Started {
     }
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let programs = args.number("programs", 1..=1024)? as usize;
     let seed = args.number("seed", 0..=u64::MAX)?;
     let cpus = cpus(args)?;
     npb::scale_mb(args)?;
     npb::rounds(args)?;
-    memory::Start::from_args(args)?;
+    memory::FirstNode::from_args(args)?;
     let label = args.text("policy").unwrap_or("");
     if label.chars().any(char::is_control) {
         return Err(usage("--policy: a label has one line".to_owned()));
@@ -128,7 +128,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let outcomes = wait(children, &places)?;
     let seconds = started.elapsed().as_secs_f64();
     let title = format!("mix: {programs} programs on {} CPUs", cpus.len());
-    let mut report = Report::new(title);
+    let mut report = WorkloadReport::new(title);
     if !label.is_empty() {
         report = report.line("policy", label);
     }
@@ -182,7 +182,7 @@ fn handed_on(args: &Args) -> Vec<String> {
 
 /// Draws a CPU for each program.
 fn assign(programs: usize, cpus: &[usize], seed: u64, is_even: bool) -> Vec<Place> {
-    let mut random = Random::new(mix(seed));
+    let mut random = FastRandom::new(mix(seed));
     let drawn: Vec<usize> = if is_even {
         // Each CPU in turns, in another order each time; then programs draw from these.
         let mut drawn = Vec::new();
@@ -279,7 +279,7 @@ fn outcome(output: &Output) -> Result<Outcome, String> {
     })
 }
 
-fn summarise(mut report: Report, places: &[Place], outcomes: &[Outcome]) -> Report {
+fn summarise(mut report: WorkloadReport, places: &[Place], outcomes: &[Outcome]) -> WorkloadReport {
     for (place, outcome) in places.iter().zip(outcomes) {
         let Place { kernel, copy, cpu } = place;
         let Outcome {
@@ -378,7 +378,7 @@ mod tests {
                 checksum: 1,
             })
             .collect();
-        let text = summarise(Report::default(), &places, &outcomes).text();
+        let text = summarise(WorkloadReport::default(), &places, &outcomes).text();
         for line in [
             "program: is.0 cpu 0 seconds 1.000000 mflops 2.000 checksum 0x0000000000000001",
             "kernel: is mean_seconds 5.000000 mean_mflops 2.000",

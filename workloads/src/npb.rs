@@ -27,10 +27,10 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::cli::{self, Args, Failure, Operand, Opt, Program, Report, usage};
-use crate::memory::{self, Region, Start};
+use crate::cli::{self, Args, Failure, Operand, Opt, Workload, WorkloadReport, usage};
+use crate::memory::{self, FirstNode, RegionMemory};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use real::Real;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -63,7 +63,7 @@ const SCALE_UNIT: u64 = 3;
 const SCALES: RangeInclusive<u64> = SCALE_UNIT..=SCALE_UNIT << 14;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "npb",
     about: "Small kernels with the patterns of the NAS parallel benchmarks, and with class C's operations \
             per byte of memory traffic and proportions of memory.",
@@ -116,7 +116,7 @@ trait Kernel: Sized + Sync {
     const NAME: &'static str;
 
     /// With arrays of about so many bytes, not yet written.
-    fn new(bytes: usize, threads: usize, start: Start) -> Result<Self, Failure>;
+    fn new(bytes: usize, threads: usize, start: FirstNode) -> Result<Self, Failure>;
     /// Its arrays.
     fn words(&self) -> &Words;
     /// Writes the arrays.
@@ -147,13 +147,13 @@ trait Kernel: Sized + Sync {
 /// The arrays of a kernel, one after the other in one mapping.
 #[derive(Debug)]
 pub struct Words {
-    region: Region,
+    region: RegionMemory,
     len: usize,
 }
 
 impl Words {
-    fn new(len: usize, start: Start) -> Result<Self, Failure> {
-        let region = Region::new(len * 8, start.placement)?;
+    fn new(len: usize, start: FirstNode) -> Result<Self, Failure> {
+        let region = RegionMemory::new(len * 8, start.placement)?;
         Ok(Self { region, len })
     }
 
@@ -185,11 +185,11 @@ fn carve<const N: usize>(words: &[AtomicU64], lens: [usize; N]) -> [&[AtomicU64]
 
 /// What a command line says of any kernel.
 struct Settings {
-    team: Team,
+    team: ThreadTeam,
     scale_mb: u64,
     rounds: Option<u64>,
     divide: u64,
-    start: Start,
+    start: FirstNode,
 }
 
 /// `--scale-mb`, as `npb` and `mix` have it.
@@ -223,14 +223,14 @@ pub fn rounds(args: &Args) -> Result<(Option<u64>, u64), Failure> {
     Ok((rounds, args.number(DIVIDE.name, 1..=1 << 32)?))
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let (rounds, divide) = rounds(args)?;
     let settings = Settings {
-        team: Team::from_args_or(args, Some(1))?,
+        team: ThreadTeam::from_args_or(args, Some(1))?,
         scale_mb: scale_mb(args)?,
         rounds,
         divide,
-        start: Start::from_args(args)?,
+        start: FirstNode::from_args(args)?,
     };
     match args.operand() {
         "is" => measure::<is::Is>(&settings),
@@ -244,7 +244,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     }
 }
 
-fn measure<K: Kernel>(settings: &Settings) -> Result<Report, Failure> {
+fn measure<K: Kernel>(settings: &Settings) -> Result<WorkloadReport, Failure> {
     let row = Row::of(K::NAME);
     let (team, start) = (&settings.team, settings.start);
     let started = Instant::now();
@@ -267,7 +267,7 @@ fn measure<K: Kernel>(settings: &Settings) -> Result<Report, Failure> {
         team.threads(),
         settings.scale_mb
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("footprint_bytes", kernel.words().bytes())
         .line("flops", work.flops)

@@ -13,9 +13,9 @@
 //! of the result do not depend on the number of threads. Nor does the number of sweeps: they end,
 //! as Ocean's, where none changes by more than a tolerance, and a maximum has no order.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report, usage};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport, usage};
 use crate::floats::{Floats, load, store};
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ const WIND: f64 = 1.0;
 const TIME_STEP: f64 = 0.01;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "ocean",
     about: "A two-layer ocean by finite differences and multigrid, each thread on its own rows.",
     operand: None,
@@ -62,8 +62,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let size = args.number("size", 8..=1 << 14)? as usize;
     if !size.is_power_of_two() {
         return Err(usage(format!(
@@ -90,7 +90,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         team.threads(),
         side = size + 1
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("sweeps", results[0].0)
         .finish(results[0].1, checksum))
@@ -551,7 +551,7 @@ mod tests {
             .right
             .write(|row, column| (row * 7 + column * 3) as f64 % 5.0 - 2.0);
         let words: Vec<String> = ["--threads", "2", "--no-pin"].map(str::to_owned).into();
-        let team = Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
         let wrong = || {
             let mut largest = 0.0f64;
             for row in 1..=31 {

@@ -11,10 +11,10 @@
 //! different rows. Observations are small integers and sums wrap, so that the order of additions does not
 //! matter and the checksum does not depend on the number of threads.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report, usage};
-use crate::memory::{LINE_WORDS, Placement, Region};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport, usage};
+use crate::memory::{LINE_WORDS, Placement, RegionMemory};
 use crate::random::{STEP, mix};
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ const PIECES: usize = 16;
 const OBSERVATION_BITS: u32 = 16;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "pca",
     about: "Means and covariances of the variables of a matrix that the main thread wrote first.",
     operand: None,
@@ -58,7 +58,7 @@ pub const PROGRAM: Program = Program {
 /// The matrix, and what is computed of it. The main thread writes `observations` before there are others.
 /// `means` and `covariances` are added to by all threads and read after a barrier.
 struct Matrix {
-    observations: Region,
+    observations: RegionMemory,
     variables: usize,
     /// Observations of each variable.
     length: usize,
@@ -68,8 +68,8 @@ struct Matrix {
     covariances: Vec<AtomicU64>,
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let variables = args.number("variables", 1..=4096)? as usize;
     let rounds = args.number("rounds", 1..=1 << 24)?;
@@ -102,7 +102,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "pca: {} threads, {mb} MB, {variables} variables, {rounds} rounds",
         team.threads()
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("mproducts", format!("{:.3}", products / seconds / 1e6))
         .finish(seconds, checksum))
@@ -112,7 +112,7 @@ impl Matrix {
     fn new(variables: usize, length: usize) -> Result<Self, Failure> {
         let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
-            observations: Region::new(variables * length * 8, Placement::default())?,
+            observations: RegionMemory::new(variables * length * 8, Placement::default())?,
             variables,
             length,
             means: zeros(variables),

@@ -10,10 +10,10 @@
 //! Nothing is lost and nothing needs a lock: every word has one writer, and what is read of others'
 //! words never changes. The checksum is the same with and without the remedy.
 
-use crate::cli::{self, Args, Failure, Operand, Opt, Program, Report};
-use crate::memory::{LINE_WORDS, Placement, Region};
+use crate::cli::{self, Args, Failure, Operand, Opt, Workload, WorkloadReport};
+use crate::memory::{LINE_WORDS, Placement, RegionMemory};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ const ALL_TO_ONE: &str = "all-to-one";
 const UPDATE_EVERY: u64 = 8;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "planted",
     about: "Three mistakes of memory use, each with its remedy.",
     operand: Some(Operand {
@@ -79,8 +79,8 @@ pub const PROGRAM: Program = Program {
 #[derive(Default)]
 struct Line([AtomicU64; LINE_WORDS]);
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let rounds = args.number("rounds", 1..=1 << 32)?;
     let remedy = args.has("remedy");
@@ -107,7 +107,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
             (setup, results)
         }
         MASTER_INIT => {
-            let region = Region::new(mb << 20, placement)?;
+            let region = RegionMemory::new(mb << 20, placement)?;
             if !remedy {
                 write_first(region.words(), 0);
             }
@@ -124,7 +124,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
             (setup, results)
         }
         _ => {
-            let region = Region::new(mb << 20, placement)?;
+            let region = RegionMemory::new(mb << 20, placement)?;
             if remedy {
                 region.interleave()?;
             }
@@ -135,7 +135,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         }
     };
     let checksum = results.iter().fold(0, |sum, result| mix(sum) ^ result.0);
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{:.6}", setup.as_secs_f64()))
         .finish(results[0].1, checksum))
 }
@@ -182,7 +182,7 @@ fn sweep(own: &[AtomicU64], rounds: u64) -> u64 {
 /// Reads lines anywhere, and now and then updates one of its own: those whose number is the
 /// thread's modulo the number of threads. Updates leave the first word, which others read.
 #[inline(never)]
-fn roam(member: &Member<'_>, region: &Region, rounds: u64) -> u64 {
+fn roam(member: &Member<'_>, region: &RegionMemory, rounds: u64) -> u64 {
     let words = region.words();
     let lines = (words.len() / LINE_WORDS) as u64;
     let threads = member.threads as u64;

@@ -8,7 +8,7 @@ pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A generator.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct FastRandom(u64);
 
 /// Mixes a number into one that looks random; a bijection on 64 bits.
 #[inline]
@@ -19,7 +19,7 @@ pub fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-impl Random {
+impl FastRandom {
     /// A generator that begins at `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn begins_as_published() {
         // The first three numbers of SplitMix64 with seed 1234567, as its reference code gives.
-        let mut random = Random::new(1_234_567);
+        let mut random = FastRandom::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
         assert_eq!(
             first,
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn below_stays_below_and_reaches_all() {
-        let mut random = Random::new(7);
+        let mut random = FastRandom::new(7);
         let mut seen = [0u32; 5];
         for _ in 0..5000 {
             seen[random.below(5) as usize] += 1;

@@ -5,8 +5,8 @@
 //! unrolled.
 
 use crate::cli::Failure;
-use crate::memory::{LINE_WORDS, Region, Start};
-use crate::random::{Random, mix};
+use crate::memory::{FirstNode, LINE_WORDS, RegionMemory};
+use crate::random::{FastRandom, mix};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Loads per turn of the walk.
@@ -23,28 +23,28 @@ pub struct Work {
 
 /// A region whose lines form one cycle, and where the walk stands.
 #[derive(Debug)]
-pub struct Ring {
-    region: Region,
+pub struct PointerRing {
+    region: RegionMemory,
     at: *const usize,
 }
 
 // SAFETY: the pointer leads into the ring's own region, which goes with it.
-unsafe impl Send for Ring {}
+unsafe impl Send for PointerRing {}
 
-impl Ring {
+impl PointerRing {
     /// A cycle of all lines of so many bytes, which the seed decides.
     ///
     /// # Errors
-    /// As [`Region::new`].
-    pub fn new(bytes: usize, start: Start, seed: u64) -> Result<Self, Failure> {
-        let region = Region::new(bytes, start.placement)?;
+    /// As [`RegionMemory::new`].
+    pub fn new(bytes: usize, start: FirstNode, seed: u64) -> Result<Self, Failure> {
+        let region = RegionMemory::new(bytes, start.placement)?;
         let base = region.words().as_ptr().addr();
         let line = |index: usize| &region.words()[index * LINE_WORDS];
         let lines = region.words().len() / LINE_WORDS;
         for index in 0..lines {
             line(index).store((base + index * LINE_WORDS * 8) as u64, Relaxed);
         }
-        sattolo(lines, &mut Random::new(seed), |one, other| {
+        sattolo(lines, &mut FastRandom::new(seed), |one, other| {
             let value = line(one).load(Relaxed);
             line(one).store(line(other).load(Relaxed), Relaxed);
             line(other).store(value, Relaxed);
@@ -56,7 +56,7 @@ impl Ring {
 
     /// Its memory.
     #[must_use]
-    pub fn memory(&self) -> &Region {
+    pub fn memory(&self) -> &RegionMemory {
         &self.region
     }
 
@@ -123,7 +123,7 @@ impl Ring {
 
 /// Sattolo's algorithm: applied to the identity, these exchanges make one cycle of all elements.
 /// (S. Sattolo, "An algorithm to generate a random cyclic permutation", 1986.)
-fn sattolo(count: usize, random: &mut Random, mut swap: impl FnMut(usize, usize)) {
+fn sattolo(count: usize, random: &mut FastRandom, mut swap: impl FnMut(usize, usize)) {
     for last in (1..count).rev() {
         swap(last, random.below(last as u64) as usize);
     }
@@ -137,7 +137,7 @@ mod tests {
     fn the_permutation_is_one_cycle_of_all() {
         for count in [1usize, 2, 3, 10, 1000] {
             let mut next: Vec<usize> = (0..count).collect();
-            sattolo(count, &mut Random::new(count as u64), |a, b| {
+            sattolo(count, &mut FastRandom::new(count as u64), |a, b| {
                 next.swap(a, b)
             });
             let mut seen = vec![false; count];
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_walk_comes_home_after_all_lines() {
-        let mut ring = Ring::new(64 * 4096, Start::default(), 3).unwrap();
+        let mut ring = PointerRing::new(64 * 4096, FirstNode::default(), 3).unwrap();
         assert_eq!(ring.lines(), 4096);
         ring.walk(1);
         assert_ne!(ring.position(), 0);
@@ -167,7 +167,11 @@ mod tests {
 
     #[test]
     fn a_checksum_is_of_size_and_seed() {
-        let of = |bytes, seed| Ring::new(bytes, Start::default(), seed).unwrap().checksum();
+        let of = |bytes, seed| {
+            PointerRing::new(bytes, FirstNode::default(), seed)
+                .unwrap()
+                .checksum()
+        };
         assert_eq!(of(1 << 16, 1), of(1 << 16, 1));
         assert_ne!(of(1 << 16, 1), of(1 << 16, 2));
         assert_ne!(of(1 << 16, 1), of(1 << 17, 1));

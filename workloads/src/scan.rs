@@ -4,12 +4,12 @@
 //! was touched last for hot puts the reader's pages where the hot ones should be. What the other threads
 //! achieve beside what they achieve without the reader (`--no-scan`) is the resistance to scans.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::counted::Counted;
 use crate::hotspot::{self, Done, End, HOT, HOT_ACCESSES, MB, Pattern, SECONDS, UPDATES};
-use crate::memory::{FIRST_NODE, HUGE, NODE, Region, Start};
+use crate::memory::{FIRST_NODE, FirstNode, HUGE, NODE, RegionMemory};
 use crate::series::{self, Series};
-use crate::team::{Member, Team, part};
+use crate::team::{Member, ThreadTeam, part};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ const LINE_BYTES: u64 = 64;
 const STRIDE_LINES: usize = 4096;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "scan",
     about: "Random updates, most of them of a hot part of memory, while one more thread reads all of it \
             again and again.",
@@ -49,8 +49,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let workers = team.threads() - 1;
     if workers == 0 {
         return Err(cli::usage(
@@ -61,9 +61,9 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let hot = args.number(HOT.name, 1..=100)?;
     let share = args.number(HOT_ACCESSES.name, 0..=100)?;
     let end = End::from_args(args)?;
-    let start = Start::from_args(args)?;
+    let start = FirstNode::from_args(args)?;
     let started = Instant::now();
-    let region = Region::new((mb as usize) << 20, start.placement)?;
+    let region = RegionMemory::new((mb as usize) << 20, start.placement)?;
     let table = Counted::new(&region);
     start.written(&region)?;
     let parts = Parts::new(&table);
@@ -94,7 +94,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         "scan: {workers} threads and {}, {mb} MB, {hot} % hot with {share} % of accesses",
         if reads { "a reader" } else { "no reader" }
     );
-    let report = Report::new(title).line("setup_seconds", format!("{setup:.6}"));
+    let report = WorkloadReport::new(title).line("setup_seconds", format!("{setup:.6}"));
     let report = series::lines(report, updates.whole_seconds(&end), |second| {
         let read_mb = read_bytes.at(second) >> 20;
         format!("updates {} read_mb {read_mb}", updates.at(second))

@@ -1,6 +1,6 @@
 //! What a program did in each second of its run.
 
-use crate::cli::Report;
+use crate::cli::WorkloadReport;
 use crate::hotspot::End;
 use std::time::Duration;
 
@@ -51,7 +51,11 @@ impl Series {
 
 /// Adds a line `second: N TEXT` for each whole second of a run; N counts from 1.
 #[must_use]
-pub fn lines(report: Report, seconds: u64, text: impl Fn(usize) -> String) -> Report {
+pub fn lines(
+    report: WorkloadReport,
+    seconds: u64,
+    text: impl Fn(usize) -> String,
+) -> WorkloadReport {
     (0..seconds).fold(report, |report, second| {
         let line = format!("{} {}", second + 1, text(second as usize));
         report.line("second", line)
@@ -72,7 +76,7 @@ mod tests {
         one.merge(&other);
         assert_eq!([one.at(0), one.at(1), one.at(2), one.at(3)], [3, 4, 5, 0]);
         assert_eq!(one.total(), 12);
-        let text = lines(Report::new("title".into()), 2, |second| {
+        let text = lines(WorkloadReport::new("title".into()), 2, |second| {
             format!("updates {}", one.at(second))
         });
         assert_eq!(

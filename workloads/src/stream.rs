@@ -6,10 +6,10 @@
 //! double precision (or in 64-bit integers, which an emulator executes faster); all values are
 //! whole numbers well below 2^53, so both give exact results and the checksum is the same anywhere.
 
-use crate::cli::{self, Args, Failure, Operand, Opt, Program, Report, usage};
-use crate::memory::{LINE_WORDS, MAX_NODES, Placement, Region};
+use crate::cli::{self, Args, Failure, Operand, Opt, Workload, WorkloadReport, usage};
+use crate::memory::{LINE_WORDS, MAX_NODES, Placement, RegionMemory};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::hint::black_box;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -20,7 +20,7 @@ const FACTOR: u64 = 3;
 const PAUSE_WORDS: usize = 512;
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "stream",
     about: "Sequential kernels over arrays a, b, c, each thread on its own part: GB/s.",
     operand: Some(Operand {
@@ -161,9 +161,9 @@ impl Kernel {
     }
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let kernels = Kernel::chosen(args.operand());
-    let team = Team::from_args_with_cpus(args)?;
+    let team = ThreadTeam::from_args_with_cpus(args)?;
     let mb = args.number("mb", 1..=1 << 20)? as usize;
     let iterations = args.number("iterations", 2..=1 << 30)? as usize;
     let node = args.optional("node", 0..=MAX_NODES as u64 - 1)?;
@@ -191,7 +191,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     };
     let mut regions = Vec::new();
     for _ in 0..3 {
-        regions.push(Region::new(mb << 20, placement)?);
+        regions.push(RegionMemory::new(mb << 20, placement)?);
     }
     let local = args.has("local");
     let parts = split(&mut regions, team.threads());
@@ -227,12 +227,12 @@ fn run(args: &Args) -> Result<Report, Failure> {
         args.operand(),
         team.threads()
     );
-    let report = Report::new(title).line("setup_seconds", format!("{:.6}", results[0].0));
+    let report = WorkloadReport::new(title).line("setup_seconds", format!("{:.6}", results[0].0));
     Ok(summarise(report, &kernels, &results[0].1, mb << 20).finish(total(&results[0].1), checksum))
 }
 
 /// Per-thread parts of the three arrays.
-fn split(regions: &mut [Region], threads: usize) -> Vec<Mutex<Arrays<'_>>> {
+fn split(regions: &mut [RegionMemory], threads: usize) -> Vec<Mutex<Arrays<'_>>> {
     let [a, b, c] = regions else {
         unreachable!("there are three arrays")
     };
@@ -278,7 +278,12 @@ fn total(times: &[Vec<f64>]) -> f64 {
 }
 
 /// Best and mean rate of each kernel; the first iteration warms up.
-fn summarise(mut report: Report, kernels: &[Kernel], times: &[Vec<f64>], bytes: usize) -> Report {
+fn summarise(
+    mut report: WorkloadReport,
+    kernels: &[Kernel],
+    times: &[Vec<f64>],
+    bytes: usize,
+) -> WorkloadReport {
     for (kernel, times) in kernels.iter().zip(times) {
         let counted = &times[1..];
         let best = counted.iter().copied().fold(f64::INFINITY, f64::min);

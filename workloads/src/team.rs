@@ -21,7 +21,7 @@ const SPINS: u32 = 2000;
 
 /// How many threads, and where they run.
 #[derive(Debug)]
-pub struct Team {
+pub struct ThreadTeam {
     threads: usize,
     cpus: Option<Vec<usize>>,
 }
@@ -67,7 +67,7 @@ impl Spinning {
     }
 }
 
-impl Team {
+impl ThreadTeam {
     /// As `--threads`, `--pin` and `--no-pin` say.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Team {
         Self::from_args_or(args, None)
     }
 
-    /// As [`Team::from_args`], with so many threads where `--threads` is not given; `None` is one per CPU.
+    /// As [`ThreadTeam::from_args`], with so many threads where `--threads` is not given; `None` is one per CPU.
     ///
     /// # Errors
     /// As there.
@@ -104,7 +104,7 @@ impl Team {
         }
     }
 
-    /// As [`Team::from_args`], on the CPUs of `--cpus` where that is given: one thread on each
+    /// As [`ThreadTeam::from_args`], on the CPUs of `--cpus` where that is given: one thread on each
     /// unless `--threads` says otherwise.
     ///
     /// # Errors
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn nobody_passes_a_barrier_before_the_last_has_come() {
-        let team = Team {
+        let team = ThreadTeam {
             threads: 5,
             cpus: None,
         };
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_team_returns_results_by_number_and_measures_together() {
-        let team = Team {
+        let team = ThreadTeam {
             threads: 3,
             cpus: None,
         };

@@ -18,11 +18,11 @@
 //! position) for nine coordinates. Records lie in the order of the cells in which the molecules
 //! begin.
 
-use crate::cli::{self, Args, Failure, Opt, Program, Report, usage};
+use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport, usage};
 use crate::floats::Floats;
-use crate::memory::{Placement, Region};
+use crate::memory::{Placement, RegionMemory};
 use crate::random::mix;
-use crate::team::{Member, Team};
+use crate::team::{Member, ThreadTeam};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -60,7 +60,7 @@ const CORRECTOR: [f64; ORDERS] = [
 ];
 
 /// The program.
-pub const PROGRAM: Program = Program {
+pub const PROGRAM: Workload = Workload {
     name: "water",
     about: "Molecular dynamics in cells with a cut-off, each thread on its own cells.",
     operand: None,
@@ -79,8 +79,8 @@ pub const PROGRAM: Program = Program {
     run,
 };
 
-fn run(args: &Args) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let side = args.number("side", 6..=1024)? as usize;
     if !side.is_multiple_of(2) {
         return Err(usage(format!(
@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
         team.threads(),
         side * side * side
     );
-    Ok(Report::new(title)
+    Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("pairs", pairs)
         .finish(results[0].1, water.molecules.checksum(0)))
@@ -118,13 +118,13 @@ struct Water {
     cells: usize,
     length: f64,
     molecules: Floats,
-    lists: [Region; 2],
+    lists: [RegionMemory; 2],
 }
 
 impl Water {
     fn new(side: usize) -> Result<Self, Failure> {
         let cells = side / 2;
-        let list = || Region::new(cells * cells * cells * CELL * 8, Placement::default());
+        let list = || RegionMemory::new(cells * cells * cells * CELL * 8, Placement::default());
         Ok(Self {
             cells,
             length: side as f64,
@@ -358,7 +358,7 @@ mod tests {
         let mut water = Water::new(6).unwrap();
         water.write();
         let words: Vec<String> = ["--threads", "2", "--no-pin"].map(str::to_owned).into();
-        let team = Team::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
         let all = &water;
         team.run(|member| {
             for step in 0..10 {

@@ -6,7 +6,7 @@
 //! instructions. Ranks whose probability is above a step keep it to within a step; rarer ones
 //! share that of their neighbours.
 
-use crate::random::Random;
+use crate::random::FastRandom;
 
 /// Steps of probability.
 const STEPS: usize = 4096;
@@ -51,7 +51,7 @@ impl Zipf {
 
     /// Draws a rank.
     #[inline]
-    pub fn draw(&self, random: &mut Random) -> u64 {
+    pub fn draw(&self, random: &mut FastRandom) -> u64 {
         let bits = random.next_u64();
         let step = (bits >> 52) as usize;
         let (low, high) = (self.inverse[step], self.inverse[step + 1]);
@@ -69,7 +69,7 @@ mod tests {
     fn frequencies_follow_the_law() {
         let (count, exponent, draws) = (10_000u64, 0.99, 1_000_000u32);
         let zipf = Zipf::new(count, exponent);
-        let mut random = Random::new(1);
+        let mut random = FastRandom::new(1);
         let mut seen = vec![0u32; count as usize];
         for _ in 0..draws {
             seen[zipf.draw(&mut random) as usize] += 1;
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn few_ranks_and_no_skew_work() {
-        let mut random = Random::new(2);
+        let mut random = FastRandom::new(2);
         let one = Zipf::new(1, 0.99);
         assert!((0..100).all(|_| one.draw(&mut random) == 0));
         let even = Zipf::new(4, 0.0);

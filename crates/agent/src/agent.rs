@@ -28,7 +28,7 @@ pub struct Agent<O, E> {
 
 /// What a turn came to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Turn {
+pub struct TurnResult {
     /// When the next is due, in us after the beginning of this one.
     pub next_us: u64,
     /// Was the interval observed? Nothing was decided otherwise.
@@ -63,13 +63,17 @@ impl<O: Observer, E: Execute> Agent<O, E> {
     }
 
     /// One turn. A failed observation costs an interval, not the loop.
-    pub fn turn(&mut self, now_us: u64) -> Turn {
+    pub fn turn(&mut self, now_us: u64) -> TurnResult {
         self.turn_with(now_us, |_, _| {})
     }
 
     /// The same, where `meet` sees what was observed before it is decided on: scopes that it adds have their
     /// processes in this turn.
-    pub fn turn_with(&mut self, now_us: u64, meet: impl FnOnce(&mut Engine, &Snapshot)) -> Turn {
+    pub fn turn_with(
+        &mut self,
+        now_us: u64,
+        meet: impl FnOnce(&mut Engine, &Snapshot),
+    ) -> TurnResult {
         let (mut turn, plan) = self.decide(now_us, meet);
         turn.next_us = self.interval_us;
         if let Some(plan) = plan {
@@ -85,7 +89,7 @@ impl<O: Observer, E: Execute> Agent<O, E> {
     }
 
     /// The last turn: what is on its way goes into the account, and nothing new is begun.
-    pub fn finish(&mut self, now_us: u64) -> Turn {
+    pub fn finish(&mut self, now_us: u64) -> TurnResult {
         self.outcomes.extend(self.executor.close(now_us));
         self.decide(now_us, |_, _| {}).0
     }
@@ -95,9 +99,9 @@ impl<O: Observer, E: Execute> Agent<O, E> {
         &mut self,
         now_us: u64,
         meet: impl FnOnce(&mut Engine, &Snapshot),
-    ) -> (Turn, Option<Plan>) {
+    ) -> (TurnResult, Option<Plan>) {
         self.outcomes.extend(self.executor.collect(now_us));
-        let mut turn = Turn::default();
+        let mut turn = TurnResult::default();
         let plan = match self.observer.observe(now_us) {
             Ok(snapshot) => {
                 self.executor.keep(&snapshot.processes);

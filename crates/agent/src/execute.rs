@@ -3,7 +3,7 @@
 use hither_core::ids::{CpuId, ScopeId};
 use hither_core::plan::{Mechanism, MoveOutcome, MoveRequest, PlaceRequest, Refusal};
 use hither_core::snapshot::ProcessState;
-use hither_mover::executor::{Executor, Factory, Limits, Queue, Step, Task, Ticket};
+use hither_mover::executor::{Executor, ExecutorStep, Factory, Limits, Queue, Task, Ticket};
 use hither_mover::{Backend, Outcome};
 use std::collections::BTreeSet;
 use std::io;
@@ -218,7 +218,7 @@ impl<B: Backend> Execute for Stepped<B> {
 
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
         let backend = &mut self.backend;
-        while self.queue.step(backend, now_us * 1000, &mut |_, _| {}) == Step::Done {}
+        while self.queue.step(backend, now_us * 1000, &mut |_, _| {}) == ExecutorStep::Done {}
         self.queue.take_finished().into_iter().map(told).collect()
     }
 

@@ -19,6 +19,6 @@ mod execute;
 pub mod host;
 mod overhead;
 
-pub use agent::{Agent, LEAST_SLEEP_US, Turn, Witness};
+pub use agent::{Agent, LEAST_SLEEP_US, TurnResult, Witness};
 pub use execute::{Dry, Execute, Gate, Movers, Stepped};
 pub use overhead::Overhead;

@@ -6,7 +6,7 @@
 use crate::constants::{HITHER_EAGAIN, HITHER_EBADF, HITHER_EBUSY};
 use crate::failure::{Failure, Outcome};
 use crate::lifetime;
-use hither_replica::{Array, Reader, Writer};
+use hither_replica::{Array, ArrayWriter, Reader};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 pub(crate) struct Held {
     pub(crate) array: Array,
     /// The epoch that is being prepared.
-    pub(crate) writer: Mutex<Option<Writer>>,
+    pub(crate) writer: Mutex<Option<ArrayWriter>>,
     readers: AtomicUsize,
 }
 

@@ -12,7 +12,7 @@ use crate::lifetime;
 use crate::placement;
 use crate::types::{HitherReplicatedConfig, HitherView};
 use hither_core::set::CpuSet;
-use hither_replica::{Array, Config, Error, Home, Place, Places, Which};
+use hither_replica::{Array, Config, CopiedChunks, Error, HomeNode, Place, Places};
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
@@ -362,12 +362,12 @@ fn settings(asked: &HitherReplicatedConfig) -> Config {
     let given = |number: u64| (number > 0).then_some(number);
     Config {
         which: match asked.flags & HITHER_REPLICATED_PARTIAL {
-            0 => Which::All,
-            _ => Which::Shared,
+            0 => CopiedChunks::All,
+            _ => CopiedChunks::Shared,
         },
         home: match asked.flags & HITHER_REPLICATED_INTERLEAVE {
             0 => usual.home,
-            _ => Home::Interleaved,
+            _ => HomeNode::Interleaved,
         },
         chunk_bytes: asked.chunk_bytes as usize,
         budget_bytes: given(asked.budget_bytes),
@@ -383,7 +383,9 @@ fn settings(asked: &HitherReplicatedConfig) -> Config {
 }
 
 /// Who prepares an epoch.
-fn lock(held: &arrays::Held) -> Outcome<std::sync::MutexGuard<'_, Option<hither_replica::Writer>>> {
+fn lock(
+    held: &arrays::Held,
+) -> Outcome<std::sync::MutexGuard<'_, Option<hither_replica::ArrayWriter>>> {
     use std::sync::TryLockError;
     match held.writer.try_lock() {
         Ok(slot) => Ok(slot),

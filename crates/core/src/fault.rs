@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A fault with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct TextFault {
     /// Line, counted from 1.
     pub line: usize,
     /// What is wrong and how to mend it.
     pub reason: String,
 }
 
-impl Fault {
+impl TextFault {
     /// On the line in which this byte of the text is.
     #[must_use]
     pub fn at(text: &str, offset: usize, reason: impl Into<String>) -> Self {
@@ -23,10 +23,10 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for TextFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.reason)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for TextFault {}

@@ -14,7 +14,7 @@ const STEP: f64 = 0.2;
 
 /// The memory of a machine, by node position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
+pub struct FlowMemory {
     /// Latency without load in ns, from each node (outer) to each home.
     pub idle_ns: Vec<Vec<f64>>,
     /// What each node's controller delivers, in GB/s (bytes per ns).
@@ -65,7 +65,7 @@ impl Flow {
 /// Where the traffic settles after so many rounds. `queues_ns` is where it begins, of zeros at first, and
 /// where it ends: from a solution nearby few rounds are enough.
 #[must_use]
-pub fn settle(memory: &Memory, demands: &[Demand], queues_ns: &mut [f64], rounds: u32) -> Flow {
+pub fn settle(memory: &FlowMemory, demands: &[Demand], queues_ns: &mut [f64], rounds: u32) -> Flow {
     let nodes = memory.capacity_gbs.len();
     let mut flow = Flow {
         rates: vec![0.0; demands.len()],
@@ -107,8 +107,8 @@ pub fn settle(memory: &Memory, demands: &[Demand], queues_ns: &mut [f64], rounds
 mod tests {
     use super::*;
 
-    fn memory() -> Memory {
-        Memory {
+    fn memory() -> FlowMemory {
+        FlowMemory {
             idle_ns: vec![vec![100.0, 150.0], vec![150.0, 100.0]],
             capacity_gbs: vec![4.0, 4.0],
             curves: vec![

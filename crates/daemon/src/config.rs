@@ -2,7 +2,7 @@
 
 use crate::goal::{self, Wanted};
 use crate::window::Window;
-pub use hither_core::fault::Fault;
+pub use hither_core::fault::TextFault;
 use hither_core::policy::{self, tiers};
 use hither_core::quota::Quota;
 use hither_core::scope::Selector;
@@ -178,11 +178,11 @@ struct GoalSection {
 struct Places<'a>(&'a str);
 
 impl Places<'_> {
-    fn at(&self, offset: usize, reason: impl Into<String>) -> Fault {
-        Fault::at(self.0, offset, reason)
+    fn at(&self, offset: usize, reason: impl Into<String>) -> TextFault {
+        TextFault::at(self.0, offset, reason)
     }
 
-    fn of<T>(&self, value: &Spanned<T>, reason: impl Into<String>) -> Fault {
+    fn of<T>(&self, value: &Spanned<T>, reason: impl Into<String>) -> TextFault {
         self.at(value.span().start, reason)
     }
 }
@@ -224,7 +224,7 @@ pub fn runtime_file(name: &str) -> PathBuf {
 ///
 /// # Errors
 /// The first fault, with its line.
-pub fn read(text: &str, root: &Root) -> Result<Config, Fault> {
+pub fn read(text: &str, root: &Root) -> Result<Config, TextFault> {
     let places = Places(text);
     if text.len() > MOST_BYTES {
         return Err(places.at(0, "has more than 1 MiB: no configuration has"));
@@ -262,7 +262,7 @@ pub fn read(text: &str, root: &Root) -> Result<Config, Fault> {
 }
 
 impl DaemonSection {
-    fn read(&self, places: &Places<'_>, config: &mut Config) -> Result<(), Fault> {
+    fn read(&self, places: &Places<'_>, config: &mut Config) -> Result<(), TextFault> {
         if let Some(interval) = &self.interval {
             let us = time_us(interval.get_ref()).filter(|us| (10_000..=10_000_000).contains(us));
             config.interval_us = us.ok_or_else(|| {
@@ -305,7 +305,7 @@ impl DaemonSection {
 }
 
 impl LimitsSection {
-    fn read(&self, places: &Places<'_>, config: &mut Config) -> Result<(), Fault> {
+    fn read(&self, places: &Places<'_>, config: &mut Config) -> Result<(), TextFault> {
         if let Some(rate) = &self.move_rate {
             config.move_rate = match parse_bytes(rate.get_ref()) {
                 Ok(0) => return Err(places.of(rate, "at 0 bytes a second nothing would ever move")),
@@ -331,7 +331,12 @@ impl LimitsSection {
 }
 
 impl GoalSection {
-    fn read(&self, places: &Places<'_>, start: usize, fast: Quota) -> Result<goal::Spec, Fault> {
+    fn read(
+        &self,
+        places: &Places<'_>,
+        start: usize,
+        fast: Quota,
+    ) -> Result<goal::Spec, TextFault> {
         if !matches!(fast, Quota::Pages(pages) if pages > 0) {
             let reason = "a goal needs the most that it may cost; write fast as a size, as \"4G\"";
             return Err(places.at(start, reason));
@@ -385,7 +390,7 @@ impl GoalSection {
 }
 
 impl TargetSection {
-    fn read(&self, places: &Places<'_>, start: usize, root: &Root) -> Result<Target, Fault> {
+    fn read(&self, places: &Places<'_>, start: usize, root: &Root) -> Result<Target, TextFault> {
         let name = self.name.get_ref();
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) {
@@ -437,7 +442,7 @@ impl TargetSection {
         })
     }
 
-    fn choice(&self, places: &Places<'_>, start: usize, root: &Root) -> Result<Choice, Fault> {
+    fn choice(&self, places: &Places<'_>, start: usize, root: &Root) -> Result<Choice, TextFault> {
         let mut choices = Vec::new();
         if let Some(group) = &self.cgroup {
             let inner = group

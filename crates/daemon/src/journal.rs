@@ -20,7 +20,7 @@ use hither_core::engine::Engine;
 use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::plan::{Mechanism, MoveRequest};
 use hither_core::snapshot::{Snapshot, base_pages};
-use hither_linux::proc::tree::{Birth, Process};
+use hither_linux::proc::tree::{Birth, LiveProcess};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -272,7 +272,7 @@ impl Journal {
     pub fn rewrite(
         &mut self,
         engine: &Engine,
-        processes: &[Process],
+        processes: &[LiveProcess],
         waiting: &Earlier,
     ) -> io::Result<()> {
         let mut all = waiting.clone();

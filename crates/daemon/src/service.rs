@@ -9,7 +9,7 @@ use crate::protocol::Ask;
 use crate::publish::Published;
 use crate::roll::Roll;
 use crate::server::{self, Desk, Wanted};
-use hither_agent::host::drive::{Session, Told};
+use hither_agent::host::drive::{DriveReport, Session};
 use hither_agent::host::{Client, End, Hands, Supervisor};
 use hither_agent::{Execute, Gate, LEAST_SLEEP_US};
 use hither_core::engine::{Engine, EngineConfig};
@@ -24,7 +24,7 @@ use hither_linux::rivals::{self, Rival, TakenOver};
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
-use hither_linux::tracker::table::{self, Here};
+use hither_linux::tracker::table::{self, TrackerInputs};
 use hither_linux::watch::Watch;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -210,7 +210,7 @@ impl Service {
             note.iter().for_each(|note| sink(note));
             taken_over = Some(taken);
         }
-        let nobody = (table::NONE.open)(&Here {
+        let nobody = (table::NONE.open)(&TrackerInputs {
             root: &root,
             topology: &topology,
             ghz: None,
@@ -228,8 +228,8 @@ impl Service {
         };
         let log = Rc::new(RefCell::new(VecDeque::new()));
         let entries = Rc::clone(&log);
-        let heard = move |told: Told<'_>| {
-            if let Told::Entry(entry) = told {
+        let heard = move |told: DriveReport<'_>| {
+            if let DriveReport::Entry(entry) = told {
                 let mut entries = entries.borrow_mut();
                 if entries.len() >= MOST_ENTRIES {
                     entries.pop_front();
@@ -313,7 +313,7 @@ impl Service {
         let Some(first) = policies.max_by_key(|policy| policy.needs().len()) else {
             return;
         };
-        let here = Here {
+        let here = TrackerInputs {
             root: &self.root,
             topology: &self.topology,
             ghz: None,

@@ -10,7 +10,7 @@ use hither_daemon::roll::Roll;
 use hither_linux::root::Root;
 use hither_sim::check::Rules;
 use hither_sim::scenario::machine;
-use hither_sim::{INIT, Kind, Pattern, Phase, Simulation, Tracker};
+use hither_sim::{INIT, Pattern, ProcessKind, ProcessPhase, SimTracker, Simulation};
 use std::collections::{BTreeMap, BTreeSet};
 
 const CONFIG: &str = "format = \"hither.daemon/1\"
@@ -37,20 +37,20 @@ const LEFT_ALONE: &str = "/left-alone";
 /// A program with its life.
 #[derive(Clone, Debug)]
 struct Life {
-    kind: Kind,
+    kind: ProcessKind,
     begin_us: u64,
     end_us: u64,
 }
 
-fn kind(program: usize, name: &str, user: u32, pattern: Pattern, threads: [u32; 4]) -> Kind {
-    Kind {
+fn kind(program: usize, name: &str, user: u32, pattern: Pattern, threads: [u32; 4]) -> ProcessKind {
+    ProcessKind {
         program,
         user,
         group: "/user".to_owned(),
         name: name.to_owned(),
         threads: threads.to_vec(),
         lies_on: Some(0),
-        phases: vec![Phase {
+        phases: vec![ProcessPhase {
             pattern,
             length_us: 0,
         }],
@@ -65,7 +65,7 @@ fn kind(program: usize, name: &str, user: u32, pattern: Pattern, threads: [u32; 
 fn lives(seed: u64) -> Vec<Life> {
     let mut random = Random::new(seed);
     let mut lives = Vec::new();
-    let mut add = |mut kind: Kind, begin_us: u64, end_us: u64| {
+    let mut add = |mut kind: ProcessKind, begin_us: u64, end_us: u64| {
         kind.program = lives.len();
         lives.push(Life {
             kind,
@@ -124,7 +124,7 @@ impl Run {
         let mut world = machine(seed, 4, 0);
         // Memory and CPUs have room for all of them, so that they do not slow each other down.
         world.memory.capacity_gbs = vec![1e6; 4];
-        world.tracker = Tracker::default();
+        world.tracker = SimTracker::default();
         let config = config::read(text, &Root::host()).unwrap();
         let engine_config = EngineConfig::default();
         let rules = Rules {

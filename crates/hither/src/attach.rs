@@ -7,7 +7,7 @@ mod show;
 use crate::output::{can_write, is_standard_output, write};
 use crate::{print, run, signal_status, units};
 use anyhow::{Context, anyhow};
-use hither_agent::host::drive::{self, Session, Told};
+use hither_agent::host::drive::{self, DriveReport, Session};
 use hither_agent::host::{End, Hands, Supervisor};
 use hither_agent::{Dry, Execute, Gate};
 use hither_core::engine::{Engine, EngineConfig};
@@ -19,7 +19,7 @@ use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
-use hither_linux::tracker::table::{self, Here};
+use hither_linux::tracker::table::{self, TrackerInputs};
 use hither_linux::watch::Watch;
 use placed::Placed;
 use select::Chosen;
@@ -129,9 +129,9 @@ impl Command {
         let mut is_first = true;
         // Those that were seen last, and a look at those that were seen first.
         let (seen, early) = (RefCell::new(Vec::new()), RefCell::new(None));
-        let sink = |told: Told<'_>| match told {
-            Told::Entry(entry) => print::err_lines(&format!("{entry}\n")),
-            Told::Second(second) => {
+        let sink = |told: DriveReport<'_>| match told {
+            DriveReport::Entry(entry) => print::err_lines(&format!("{entry}\n")),
+            DriveReport::Second(second) => {
                 let processes = second.snapshot.processes.iter();
                 *seen.borrow_mut() = processes.map(|process| process.pid.0).collect();
                 if is_first && mended.is_none() {
@@ -243,7 +243,7 @@ impl Command {
         // Whose needs are most is served; the others have their share of it.
         policies.sort_by_key(|policy| std::cmp::Reverse(policy.needs().len()));
         let first = policies.first().context("there is no scope")?;
-        let here = Here {
+        let here = TrackerInputs {
             root,
             topology,
             ghz: None,

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use hither_core::ids::NodeId;
 use hither_linux::root::Root;
 use hither_linux::sys;
-use hither_linux::topology::{Node, Topology};
+use hither_linux::topology::{NodeInfo, Topology};
 use measure::{Cell, Limits};
 use methods::{HUGE_BYTES, METHODS, PAGE_BYTES, PageKind, Place};
 use report::Report;
@@ -232,7 +232,7 @@ impl MoveArguments {
         largest.max(LEAST_ARENA_BYTES).next_multiple_of(HUGE_BYTES)
     }
 
-    fn measure(&self, from: &Node, to: &Node, arena_bytes: usize) -> Report {
+    fn measure(&self, from: &NodeInfo, to: &NodeInfo, arena_bytes: usize) -> Report {
         let start_ns = sys::monotonic_ns();
         let end_ns = start_ns + (self.seconds * 1e9) as u64;
         let (mut notes, mut lost) = (Vec::new(), Vec::new());
@@ -314,8 +314,8 @@ fn nodes(
     topology: &Topology,
     from: Option<u32>,
     to: Option<u32>,
-) -> anyhow::Result<(&Node, &Node)> {
-    let usable: Vec<&Node> = topology
+) -> anyhow::Result<(&NodeInfo, &NodeInfo)> {
+    let usable: Vec<&NodeInfo> = topology
         .nodes
         .iter()
         .filter(|node| node.memory.total_kb > 0)
@@ -381,7 +381,7 @@ fn plan(sizes: &[usize], pages: Kinds) -> Vec<(PageKind, Vec<usize>)> {
 
 /// Keeps this thread, and programs that it starts, on CPUs of the one or the other node, so that
 /// copies do not change sides in between.
-fn keep_near(from: &Node, to: &Node, notes: &mut Vec<String>) -> Option<String> {
+fn keep_near(from: &NodeInfo, to: &NodeInfo, notes: &mut Vec<String>) -> Option<String> {
     let cpus = [from, to].map(|node| &node.cpus);
     let Some(cpus) = cpus.into_iter().find(|cpus| !cpus.is_empty()) else {
         notes.push("neither node has CPUs: the measuring thread runs anywhere".to_owned());
@@ -397,7 +397,7 @@ fn keep_near(from: &Node, to: &Node, notes: &mut Vec<String>) -> Option<String> 
 }
 
 /// A node that is bound to and has too little memory would cost the process its life.
-fn check_memory(node: &Node, bytes: usize) -> anyhow::Result<()> {
+fn check_memory(node: &NodeInfo, bytes: usize) -> anyhow::Result<()> {
     let available_kb = node.memory.free_kb + node.memory.file_kb;
     let needed_kb = (bytes / 1024) as u64;
     if available_kb < needed_kb + needed_kb / 4 {

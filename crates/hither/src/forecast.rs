@@ -10,7 +10,7 @@ use hither_core::machine::{Machine, parse, scale};
 use hither_linux::parts;
 use hither_recording::Recording;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::what_if::{self, Question};
+use hither_recording::analysis::what_if::{self, WhatIfQuestion};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -91,7 +91,7 @@ impl Command {
             self.fast.len()
         );
         let data = Data::read(&Recording::open(Path::new(folder))?);
-        let question = Question {
+        let question = WhatIfQuestion {
             target: &target,
             recorded_on: recorded_on.as_ref(),
             sizes: &self.fast,

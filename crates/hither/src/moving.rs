@@ -20,7 +20,7 @@ use aim::Aim;
 use anyhow::{Context, bail, ensure};
 use astray::Astray;
 use backends::Backends;
-use here::Here;
+use here::LocalMachine;
 use hither_core::foreign::Foreign;
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
@@ -29,7 +29,7 @@ use hither_linux::fixed::{self, Fixed};
 use hither_linux::proc::pagemap::Pagemap;
 use hither_linux::proc::{allowed, maps, numa_maps};
 use hither_linux::root::Root;
-use hither_linux::sys::{self, Mapping, Signals};
+use hither_linux::sys::{self, OwnMapping, Signals};
 use hither_linux::topology::Topology;
 use hither_mover::Backend;
 use perform::{Account, Piece, Runs, Stop};
@@ -185,7 +185,7 @@ impl Command {
             };
             return files::run(&order, &root, &topology);
         }
-        let mut around = Here::new(pid, undo.as_ref())?;
+        let mut around = LocalMachine::new(pid, undo.as_ref())?;
         let life = Life::of(&root, pid);
         let program = program(&root, pid);
         let about = || about(pid, undo.is_some());
@@ -278,7 +278,7 @@ impl Command {
         undo: Option<Undo>,
         root: &Root,
         topology: &Topology,
-        mappings: &[Mapping],
+        mappings: &[OwnMapping],
     ) -> anyhow::Result<Task> {
         let astray = match self.astray {
             true => Some(Astray::of(root, topology, pid, mappings)?),
@@ -366,8 +366,8 @@ impl Task {
     fn pieces(
         &self,
         root: &Root,
-        chosen: Vec<Mapping>,
-        around: &mut Here,
+        chosen: Vec<OwnMapping>,
+        around: &mut LocalMachine,
     ) -> anyhow::Result<Vec<Piece>> {
         let pagemap = Pagemap::open(root, self.pid).map_err(|error| self.explain(error))?;
         let mut pieces = Vec::new();
@@ -387,7 +387,7 @@ impl Task {
 
     /// Pages of a mapping that are in memory and meant, and those of them that are of huge pages,
     /// where that makes a difference.
-    fn resident(&self, pagemap: &Pagemap, mapping: &Mapping) -> io::Result<(Runs, Runs)> {
+    fn resident(&self, pagemap: &Pagemap, mapping: &OwnMapping) -> io::Result<(Runs, Runs)> {
         let pages = mapping.pages();
         match (&self.undo, &self.aim) {
             (Some(undo), _) => {
@@ -426,7 +426,7 @@ impl Task {
         pieces: &[Piece],
         rate: Option<u64>,
         backend: &mut dyn Backend,
-        around: &mut Here,
+        around: &mut LocalMachine,
     ) -> (Vec<Account>, Option<Stop>) {
         around.start_ns = sys::monotonic_ns();
         let pid = Pid(self.pid);
@@ -443,7 +443,7 @@ impl Task {
 }
 
 /// Does a mapping show a file, and not memory that merely has a name?
-fn is_of_file(mapping: &Mapping) -> bool {
+fn is_of_file(mapping: &OwnMapping) -> bool {
     mapping.inode != 0 && !mapping.shared && !numa_maps::is_memory(&mapping.name)
 }
 

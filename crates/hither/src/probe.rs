@@ -19,7 +19,7 @@ use hither_core::set::CpuSet;
 use hither_linux::bind;
 use hither_linux::filter;
 use hither_linux::probe::alone::Memory;
-use hither_linux::probe::{self, Settings, Work};
+use hither_linux::probe::{self, ProbeWork, Settings};
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::{Topology, sysfs_cache};
@@ -71,7 +71,7 @@ pub struct Command {
     /// copy-streaming, copy-interleaved; JSON is then hither.probe-work/1
     #[arg(long, value_name = "WORK,...", value_delimiter = ',', value_parser = alone::parse_work,
           conflicts_with_all = ["svg", "machine_file"])]
-    work: Vec<Work>,
+    work: Vec<ProbeWork>,
     /// Memory for --work, source and target of a copy together, as in 512M
     #[arg(long, requires = "work", value_parser = parse_bytes)]
     size: Option<u64>,

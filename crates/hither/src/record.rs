@@ -19,7 +19,7 @@ use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::{Topology, sysfs_cpu};
 use hither_linux::tracker::table::{self, Recorder};
-use hither_recording::meta::{Ended, Meta, MetaNode, MetaTracker, SCHEMA};
+use hither_recording::meta::{Meta, MetaNode, MetaTracker, RecordingEnd, SCHEMA};
 use hither_recording::{Folder, Writer};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -100,11 +100,11 @@ impl Command {
         let folder = folder(self.output.as_deref())?;
         let writer = Writer::create(folder.clone(), meta)?;
         let beside = match (self.command.is_empty(), &self.pid[..]) {
-            (false, _) => Beside::Command(&self.command),
-            (true, &[pid]) => Beside::Process(pid),
+            (false, _) => Companion::Command(&self.command),
+            (true, &[pid]) => Companion::Process(pid),
             // Several have no one end: recording stops when all have ended; a group may always get
             // new ones, so that somebody has to stop it.
-            (true, _) => Beside::Nobody,
+            (true, _) => Companion::Nobody,
         };
         let (supervisor, allocations, mut writer) = begin(&beside, self.sites, writer)?;
         let mut notes = tracker.notes.clone();
@@ -186,7 +186,7 @@ impl Command {
 }
 
 /// Whose end ends the watching.
-pub enum Beside<'a> {
+pub enum Companion<'a> {
     /// A command that is started.
     Command(&'a [OsString]),
     /// A process that runs.
@@ -198,7 +198,7 @@ pub enum Beside<'a> {
 /// Begins to wait, or starts the command, with its allocations recorded from a size on where that is
 /// asked for. What cannot begin leaves no recording.
 pub fn begin(
-    beside: &Beside<'_>,
+    beside: &Companion<'_>,
     sites: Option<u64>,
     writer: Writer,
 ) -> anyhow::Result<(Supervisor, Option<Allocations>, Writer)> {
@@ -206,9 +206,9 @@ pub fn begin(
         |threshold_bytes| Allocations::new(writer.folder(), threshold_bytes).context("--sites");
     let begun = sites.map(new).transpose().and_then(|allocations| {
         let supervisor = match *beside {
-            Beside::Process(pid) => Supervisor::attach(pid).map_err(anyhow::Error::new),
-            Beside::Nobody => Supervisor::alone(&[]).map_err(anyhow::Error::new),
-            Beside::Command(words) => {
+            Companion::Process(pid) => Supervisor::attach(pid).map_err(anyhow::Error::new),
+            Companion::Nobody => Supervisor::alone(&[]).map_err(anyhow::Error::new),
+            Companion::Command(words) => {
                 Supervisor::start(words, false, |command| match &allocations {
                     Some(allocations) => allocations.attach(command),
                     None => Ok(()),
@@ -230,7 +230,7 @@ pub fn begin(
 }
 
 /// What a person is told at the end.
-fn account(session: &Session, folder: &Path, ended: &Ended) -> String {
+fn account(session: &Session, folder: &Path, ended: &RecordingEnd) -> String {
     let totals = session.totals();
     let mut text = format!(
         "recorded {} in {}: {} samples, {} regions, by {}\n",
@@ -286,7 +286,7 @@ pub fn meta(
         let own = frames.spans().iter().filter(move |(_, node)| *node == id);
         own.map(|(span, _)| (span.start * PAGE_BYTES, span.end * PAGE_BYTES))
     };
-    let node = |node: &hither_linux::topology::Node| MetaNode {
+    let node = |node: &hither_linux::topology::NodeInfo| MetaNode {
         id: node.id.0,
         cpus: node.cpus.to_string(),
         total_bytes: node.memory.total_kb << 10,

@@ -11,8 +11,8 @@ use crate::terminal::Terminal;
 use anyhow::{Context, anyhow, bail, ensure};
 use hither_core::foreign::Foreign;
 use hither_lab::reproduce::assess::{self, Assessed};
-use hither_lab::reproduce::kept::{self, Results};
-use hither_lab::reproduce::{Experiment, Paper, Row, experiments, rows, tables};
+use hither_lab::reproduce::kept::{self, KeptResults};
+use hither_lab::reproduce::{Experiment, Paper, PaperRow, experiments, rows, tables};
 use perform::{Performer, Place};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ pub struct Command {
 /// What is shown: rows with their outcomes, and the results behind them.
 struct Shown {
     rows: Vec<Assessed>,
-    results: Results,
+    results: KeptResults,
     /// Of the checkout, or what stands for it.
     commit: String,
     /// memif's mechanisms are shown with its rows.
@@ -125,7 +125,7 @@ impl Command {
             failures = performer.run_all(&plan, self.budget.0)?;
             results = read(&self.results)?;
         }
-        let is_memifs = |row: &Row| row.paper == Paper::Memif;
+        let is_memifs = |row: &PaperRow| row.paper == Paper::Memif;
         self.write(&Shown {
             has_mechanisms: wanted.iter().any(is_memifs) && self.table.is_none(),
             rows: assess::assess(wanted, &results),
@@ -141,9 +141,9 @@ impl Command {
     /// Experiments to run, in the order of their list.
     fn plan(
         &self,
-        wanted: &[Row],
+        wanted: &[PaperRow],
         named: &BTreeSet<&'static str>,
-        results: &Results,
+        results: &KeptResults,
         commit: &str,
     ) -> Vec<&'static Experiment> {
         let longest = self.each.and_then(|limit| limit.0);
@@ -170,7 +170,7 @@ impl Command {
 }
 
 /// The rows that are asked for.
-fn chosen(paper: Option<&str>, table: Option<&str>) -> anyhow::Result<Vec<Row>> {
+fn chosen(paper: Option<&str>, table: Option<&str>) -> anyhow::Result<Vec<PaperRow>> {
     let rows = rows::all();
     let Some(paper) = paper else { return Ok(rows) };
     let names = Paper::ALL.map(Paper::name).join(", ");
@@ -186,7 +186,8 @@ fn chosen(paper: Option<&str>, table: Option<&str>) -> anyhow::Result<Vec<Row>> 
             known.join(", ")
         );
     }
-    let is_chosen = |row: &Row| row.paper == paper && table.is_none_or(|table| row.table == table);
+    let is_chosen =
+        |row: &PaperRow| row.paper == paper && table.is_none_or(|table| row.table == table);
     Ok(rows.into_iter().filter(is_chosen).collect())
 }
 
@@ -207,10 +208,10 @@ fn named(names: &[String]) -> anyhow::Result<BTreeSet<&'static str>> {
 }
 
 /// What is kept; nothing yet where the file is not there.
-fn read(path: &Path) -> anyhow::Result<Results> {
+fn read(path: &Path) -> anyhow::Result<KeptResults> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Results::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(KeptResults::new()),
         Err(error) => {
             return Err(error).with_context(|| format!("--results {}: reading it", path.shown()));
         }

@@ -16,7 +16,7 @@ use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
-use hither_linux::tracker::table::{self, Here};
+use hither_linux::tracker::table::{self, TrackerInputs};
 use hither_linux::watch::Watch;
 use plot::Plot;
 use roofs::Roofs;
@@ -74,7 +74,7 @@ impl Command {
             None => Roofs::default(),
         };
         let topology = Topology::read(&root).context("reading the machine")?;
-        let here = Here {
+        let here = TrackerInputs {
             root: &root,
             topology: &topology,
             ghz: None,

@@ -32,7 +32,7 @@ use hither_linux::parts;
 use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
-use hither_linux::tracker::table::{self, Here};
+use hither_linux::tracker::table::{self, TrackerInputs};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -277,7 +277,7 @@ impl Command {
             topology.take_cache_sizes(machine);
         }
         let ghz = machine.map(|machine| machine.cpu.ghz);
-        let here = Here {
+        let here = TrackerInputs {
             root: &root,
             topology: &topology,
             ghz,

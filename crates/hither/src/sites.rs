@@ -362,7 +362,7 @@ impl Names {
             id: module.build_id.clone(),
         };
         let named = self.symbols.code(&build, call.wrapping_sub(module.bias));
-        let frame = |frame: &hither_symbols::Frame| Frame {
+        let frame = |frame: &hither_symbols::SourceFrame| Frame {
             function: frame.function.clone(),
             file: frame.file.clone(),
             line: frame.line,
@@ -377,9 +377,9 @@ impl Names {
 #[must_use]
 pub fn own_frame<'a>(
     module: &str,
-    frames: &'a [hither_symbols::Frame],
-) -> Option<&'a hither_symbols::Frame> {
-    let is_own = |frame: &&hither_symbols::Frame| {
+    frames: &'a [hither_symbols::SourceFrame],
+) -> Option<&'a hither_symbols::SourceFrame> {
+    let is_own = |frame: &&hither_symbols::SourceFrame| {
         is_own_code(module, &frame.function, frame.file.as_deref())
     };
     frames.iter().find(is_own).or(frames.first())

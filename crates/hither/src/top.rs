@@ -17,7 +17,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hither_agent::host::top::{Ageing, Session, machine, model, process};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
-use hither_linux::tracker::table::{self, Here};
+use hither_linux::tracker::table::{self, TrackerInputs};
 use model::SortKey;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ impl Command {
             .transpose()
             .map_err(|error| anyhow!("--ages: {error}"))?;
         let open = || {
-            table::to_look(&Here {
+            table::to_look(&TrackerInputs {
                 root: &root,
                 topology: &topology,
                 ghz: None,

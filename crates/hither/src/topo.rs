@@ -10,11 +10,11 @@ use crate::{output, print};
 use anyhow::Context;
 use hither_core::foreign::Foreign;
 use hither_core::rset::Resources;
-use hither_linux::doctor::{self, Check, Standing};
+use hither_linux::doctor::{self, Check, PolicyStanding};
 use hither_linux::resources;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
-use hither_linux::topology::hwloc::Machine;
+use hither_linux::topology::hwloc::HwlocMachine;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -74,7 +74,7 @@ impl Command {
         } else {
             let topology = self.topology()?;
             let root = Root::new(&self.root);
-            let checks: Option<(Vec<Check>, Vec<Standing>)> = self.doctor.then(|| {
+            let checks: Option<(Vec<Check>, Vec<PolicyStanding>)> = self.doctor.then(|| {
                 let checks = doctor::examine(&root);
                 let standings = doctor::standings(&root, &checks);
                 (checks, standings)
@@ -108,10 +108,10 @@ impl Command {
         }
     }
 
-    fn machine(&self) -> anyhow::Result<Machine> {
+    fn machine(&self) -> anyhow::Result<HwlocMachine> {
         match &self.from {
-            Some(path) => Machine::read_hwloc(path),
-            None => Machine::read(&self.root()?),
+            Some(path) => HwlocMachine::read_hwloc(path),
+            None => HwlocMachine::read(&self.root()?),
         }
         .context("reading the machine")
     }

@@ -13,7 +13,7 @@ use crate::report;
 use crate::terminal::Terminal;
 use crate::watchable;
 use anyhow::{Context, bail, ensure};
-use hither_agent::host::zoom::steps::{self, Steps};
+use hither_agent::host::zoom::steps::{self, ZoomSteps};
 use hither_core::foreign::Foreign;
 use hither_linux::root::Root;
 use hither_recording::Recording;
@@ -171,15 +171,16 @@ impl Command {
         &self,
         folder: &Path,
         mut wanted: Wanted,
-    ) -> anyhow::Result<(Steps, Option<page::PageLook>)> {
+    ) -> anyhow::Result<(ZoomSteps, Option<page::PageLook>)> {
         let data = Data::read(&Recording::open(folder)?);
         wanted.about = report::about(folder, &data.meta);
-        let mut steps = Steps::new(self.wanted());
+        let mut steps = ZoomSteps::new(self.wanted());
         if let Some(asked) = &self.page {
             let (pid, mappings) = page::process_of(&data, asked)?;
             let look = pages::look(&data, pid, page::bytes(asked), None);
             steps.notes.extend(data.notes.iter().cloned());
-            let told = page::PageLook::new(&data, asked, mappings, look, page::Beside::default());
+            let told =
+                page::PageLook::new(&data, asked, mappings, look, page::DetailInputs::default());
             let page = self.tell_page(&mut steps, told, &wanted)?;
             return Ok((steps, Some(page)));
         }
@@ -202,7 +203,7 @@ impl Command {
     /// Shows and keeps what was seen of a page.
     fn tell_page(
         &self,
-        steps: &mut Steps,
+        steps: &mut ZoomSteps,
         (page, notes): (page::PageLook, Vec<String>),
         wanted: &Wanted,
     ) -> anyhow::Result<page::PageLook> {

@@ -1,7 +1,7 @@
 //! `hither forecast RECORDING --machine FILE`, with recordings whose answers are worked by hand.
 
 use crate::common::{output, refused, text};
-use hither_recording::meta::{Ended, Meta, MetaNode, MetaTracker, SCHEMA};
+use hither_recording::meta::{Meta, MetaNode, MetaTracker, RecordingEnd, SCHEMA};
 use hither_recording::rows::{Interval, Residency, Sample};
 use hither_recording::{Folder, Writer};
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn record(folder: &Path, stall_share: Option<f64>, samples: u64) {
             about: "test".into(),
         }],
         interval_us: 1_000_000,
-        ended: Some(Ended {
+        ended: Some(RecordingEnd {
             length_ns: LENGTH_NS,
             status: Some(0),
             signal: None,

@@ -2,7 +2,7 @@
 //! arguments that are named as somebody would who means harm.
 
 use crate::common::{hither, text};
-use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
+use hither_recording::meta::{Meta, MetaNode, RecordingEnd, SCHEMA};
 use hither_recording::rows::{Allocation, Frame, Mapping, Process, Sample};
 use hither_recording::{Folder, Writer};
 use serde_json::Value;
@@ -233,7 +233,7 @@ fn malicious_recording(folder: &Path) {
         watched: own(),
         trackers: Vec::new(),
         interval_us: 100_000,
-        ended: Some(Ended {
+        ended: Some(RecordingEnd {
             length_ns: 400_000_000,
             status: Some(0),
             signal: None,

@@ -3,7 +3,7 @@
 //!
 //! `transactions CMD...`; as root, in the guest.
 
-use hither_linux::opium::{Device, Totals};
+use hither_linux::opium::{OpiumDevice, Totals};
 use hither_linux::root::Root;
 use std::process::{Command, ExitCode};
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 fn run() -> Result<u8, String> {
     let mut words = std::env::args_os().skip(1);
     let program = words.next().ok_or("give a command to run")?;
-    let device = Device::open(&Root::host()).map_err(|error| error.to_string())?;
+    let device = OpiumDevice::open(&Root::host()).map_err(|error| error.to_string())?;
     let before = device.totals();
     let shown = program.to_string_lossy().into_owned();
     let status = (Command::new(program).args(words).status())

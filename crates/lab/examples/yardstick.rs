@@ -4,7 +4,7 @@
 
 use hither_core::opium::vcpu;
 use hither_linux::Root;
-use hither_linux::opium::{Device, Filter, VcpuCounters};
+use hither_linux::opium::{Filter, OpiumDevice, VcpuCounters};
 use serde_json::json;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -123,7 +123,7 @@ fn pin(cpu: usize) {
 }
 
 struct Yardstick {
-    device: Device,
+    device: OpiumDevice,
     nodes: Vec<usize>,
 }
 
@@ -352,7 +352,7 @@ impl Yardstick {
         // The plugin looks at the control page at each synchronisation.
         std::thread::sleep(Duration::from_millis(2));
         let mut words = vec![0u64; regions * 4];
-        let count = |device: &Device, words: &mut [u64]| {
+        let count = |device: &OpiumDevice, words: &mut [u64]| {
             device.read_counters(0, words);
             let own = |frame: &u64| {
                 let at = (frame - low) as usize * 4;
@@ -517,7 +517,7 @@ impl Yardstick {
 }
 
 fn main() {
-    let device = Device::open(&Root::host()).expect("run this in the lab");
+    let device = OpiumDevice::open(&Root::host()).expect("run this in the lab");
     let nodes = device.vcpu_nodes().to_vec();
     let mut yardstick = Yardstick { device, nodes };
     for word in std::env::args().skip(1) {

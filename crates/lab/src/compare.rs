@@ -84,7 +84,7 @@ pub struct RunRow {
 
 /// One policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ComparedRow {
     /// Its name.
     pub policy: String,
     /// Guest seconds from exec to exit.
@@ -149,7 +149,7 @@ pub struct Comparison {
     /// Progress (share of the program's user instructions) from which the steady part counts.
     pub steady_start: f64,
     /// One row per policy, in the order asked for.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparedRow>,
 }
 
 impl Comparison {
@@ -157,7 +157,7 @@ impl Comparison {
     #[must_use]
     pub fn new(setting: Setting, policies: &[String], runs: &[Run]) -> Self {
         let steady_start = steady_start(policies, runs);
-        let mut rows: Vec<Row> = policies
+        let mut rows: Vec<ComparedRow> = policies
             .iter()
             .enumerate()
             .map(|(index, name)| row(name, index, runs, steady_start))
@@ -191,7 +191,7 @@ impl Comparison {
 }
 
 /// The row that speeds are measured against: first-touch, or the first where it is not among them.
-fn base(rows: &[Row]) -> Option<&Row> {
+fn base(rows: &[ComparedRow]) -> Option<&ComparedRow> {
     rows.iter()
         .find(|row| row.policy == "first-touch")
         .or(rows.first())
@@ -222,7 +222,7 @@ fn run_row(run: &Run, steady_start: f64) -> RunRow {
     }
 }
 
-fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> Row {
+fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> ComparedRow {
     let runs: Vec<RunRow> = runs
         .iter()
         .filter(|run| run.policy == policy)
@@ -241,7 +241,7 @@ fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> Row {
         let measured = measured.filter_map(get).map(|count| count as f64);
         Spread::of(measured).map(|spread| spread.median)
     };
-    Row {
+    ComparedRow {
         policy: name.to_owned(),
         seconds: Spread::of(good().map(|run| run.seconds)),
         speed: None,

@@ -12,7 +12,9 @@ use hither_core::ids::CpuId;
 use hither_core::set::CpuSet;
 use hither_linux::backend::copy::CopyBackend;
 use hither_linux::sys::{self, NodeMemory};
-use hither_mover::stream::{Adapt, Decision, Part, Report, Results, Settings, Sharing, Stream};
+use hither_mover::stream::{
+    Adapt, Decision, Stream, StreamPart, StreamReport, StreamResults, StreamSettings, TeamSharing,
+};
 use hither_mover::{Config, Mover};
 use std::error::Error;
 use std::ops::Range;
@@ -49,8 +51,8 @@ struct Options {
     slow: u32,
     fast: u32,
     adapt: Adapt,
-    results: Results,
-    sharing: Sharing,
+    results: StreamResults,
+    sharing: TeamSharing,
     threads: usize,
     cpus: Vec<CpuId>,
     workers: usize,
@@ -71,8 +73,8 @@ impl Options {
             slow: 0,
             fast: 0,
             adapt: Adapt::Measure,
-            results: Results::InPlace,
-            sharing: Sharing::Together,
+            results: StreamResults::InPlace,
+            sharing: TeamSharing::Together,
             threads: 1,
             cpus: Vec::new(),
             workers: 1,
@@ -126,19 +128,19 @@ impl Options {
     }
 }
 
-fn results(word: &str) -> Result<Results, Failure> {
+fn results(word: &str) -> Result<StreamResults, Failure> {
     Ok(match word {
-        "in-place" => Results::InPlace,
-        "fast" => Results::Fast,
-        "fast-updated" => Results::FastUpdated,
+        "in-place" => StreamResults::InPlace,
+        "fast" => StreamResults::Fast,
+        "fast-updated" => StreamResults::FastUpdated,
         _ => return Err(format!("--results is in-place, fast or fast-updated, not {word}").into()),
     })
 }
 
-fn sharing(word: &str) -> Result<Sharing, Failure> {
+fn sharing(word: &str) -> Result<TeamSharing, Failure> {
     Ok(match word {
-        "together" => Sharing::Together,
-        "whole" => Sharing::Whole,
+        "together" => TeamSharing::Together,
+        "whole" => TeamSharing::Whole,
         _ => return Err(format!("--sharing is together or whole, not {word}").into()),
     })
 }
@@ -190,7 +192,7 @@ struct Measured {
     elements: usize,
     plain: Vec<f64>,
     stream: Vec<f64>,
-    reports: Vec<Report>,
+    reports: Vec<StreamReport>,
     buffers: usize,
 }
 
@@ -225,7 +227,7 @@ fn measure<T: Copy + Send + Sync + 'static, U: Bits, const I: usize>(
 ) -> Result<Measured, Failure> {
     let length = output.len();
     let shared = Arc::new(options.cpus.clone());
-    let settings = Settings {
+    let settings = StreamSettings {
         buffers: options.buffers,
         threads: options.threads,
         sharing: options.sharing,
@@ -236,7 +238,7 @@ fn measure<T: Copy + Send + Sync + 'static, U: Bits, const I: usize>(
             let bound = sys::stay_on(&CpuSet::from_iter([cpu]));
             assert!(bound.is_ok(), "thread {thread} cannot run on {cpu}");
         })),
-        ..Settings::new((options.block_bytes / size_of::<T>()).max(1))
+        ..StreamSettings::new((options.block_bytes / size_of::<T>()).max(1))
     };
     let mut stream: Stream<'_, '_, T, U, I, 1> = Stream::new(mover, fast.uninit_mut(), settings)?;
     let mut measured = Measured {
@@ -256,7 +258,7 @@ fn measure<T: Copy + Send + Sync + 'static, U: Bits, const I: usize>(
                 plain(options, inputs, output, kernel);
                 measured.plain.push(start.elapsed().as_secs_f64());
             } else {
-                let compute = |part: Part<'_, T, U, I, 1>| kernel(part.inputs, part.outputs);
+                let compute = |part: StreamPart<'_, T, U, I, 1>| kernel(part.inputs, part.outputs);
                 let report = stream.run(inputs, [&mut *output], compute)?;
                 measured.stream.push(start.elapsed().as_secs_f64());
                 measured.reports.push(report);
@@ -366,7 +368,7 @@ fn print(options: &Options, measured: &Measured, element_bytes: usize) {
     let speed = median(pairs.map(|(plain, stream)| plain / stream));
     // Over all rounds: the first tries, which a later round does not see, are part of the cost.
     let total = plain.iter().sum::<f64>() / stream.iter().sum::<f64>();
-    let sum = |of: fn(&Report) -> u64| measured.reports.iter().map(of).sum::<u64>() as f64;
+    let sum = |of: fn(&StreamReport) -> u64| measured.reports.iter().map(of).sum::<u64>() as f64;
     let hits = sum(|one| one.fast_blocks) / sum(|one| one.blocks).max(1.0);
     let copying = sum(|one| one.copying_ns);
     let overlap = match copying > 0.0 {

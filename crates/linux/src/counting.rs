@@ -7,7 +7,7 @@
 //! were for stores, and a third, of all together, tells when enough was counted.
 
 use crate::error::{Error, Result};
-use crate::opium::{Device, Filter, Notice, Secondary, Source};
+use crate::opium::{Filter, Notice, OpiumDevice, Secondary, Source};
 use crate::root::Root;
 use hither_core::ids::NodeId;
 use hither_core::opium::{COUNTERS, FILTERS, MAX_NODES, transaction};
@@ -34,7 +34,7 @@ pub struct Counts {
 /// Filters that count; they are switched off when it is dropped.
 #[derive(Debug)]
 pub struct Counting {
-    device: Device,
+    device: OpiumDevice,
     /// Physical addresses, each with its first counters of fills and of transfers.
     ranges: Vec<(Range<u64>, u32, u32)>,
     shift: u32,
@@ -67,7 +67,7 @@ impl Counting {
         user_only: bool,
         enough: u64,
     ) -> Result<Self> {
-        let device = Device::open(root)?;
+        let device = OpiumDevice::open(root)?;
         let seen = device.notice_count();
         let line_shift = device.line_bytes().trailing_zeros();
         let shift = shift.clamp(line_shift, PAGE_SHIFT);

@@ -5,14 +5,14 @@
 
 mod standing;
 
-pub use standing::{Standing, standings};
+pub use standing::{PolicyStanding, standings};
 
 use crate::backend::copy::CopyBackend;
 use crate::backend::kernel::KernelBackend;
 use crate::backend::swap::SwapBackend;
-use crate::counters::{lru_gen, resctrl as monitoring, vmstat as events, vmstat::Event};
+use crate::counters::{lru_gen, resctrl as monitoring, vmstat as events, vmstat::VmEvent};
 use crate::filter;
-use crate::opium::Device;
+use crate::opium::OpiumDevice;
 use crate::perf::catalogue::Catalogue;
 use crate::perf::counter::Counters;
 use crate::perf::refusal::{Asked, forbidden};
@@ -123,10 +123,10 @@ fn text(root: &Root, below: &str) -> Option<String> {
 
 fn opium(root: &Root) -> Finding {
     let opened = match root.is_host() {
-        true => Device::open(root).map(|_| ()),
-        false => Device::find(root).and_then(|found| match found {
+        true => OpiumDevice::open(root).map(|_| ()),
+        false => OpiumDevice::find(root).and_then(|found| match found {
             Some(_) => Ok(()),
-            None => Device::open(root).map(|_| ()),
+            None => OpiumDevice::open(root).map(|_| ()),
         }),
     };
     match opened {
@@ -260,7 +260,7 @@ fn vmstat(root: &Root) -> Finding {
         Ok(told) => told,
         Err(error) => return no(error.to_string(), "use a kernel that prints /proc/vmstat"),
     };
-    match (told.get(Event::Migrated), told.get(Event::Promoted)) {
+    match (told.get(VmEvent::Migrated), told.get(VmEvent::Promoted)) {
         (Some(_), Some(_)) => Ok("moves, promotions and demotions are counted".to_owned()),
         (Some(_), None) => Ok("moves are counted, promotions are not (Linux 5.18 does)".to_owned()),
         (None, _) => no(

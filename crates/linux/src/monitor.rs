@@ -15,7 +15,7 @@ mod layout;
 mod sampled;
 
 use crate::error::{Error, Result};
-use crate::opium::{Device, Totals};
+use crate::opium::{OpiumDevice, Totals};
 use crate::root::Root;
 use crate::topology::Topology;
 use counted::Counted;
@@ -103,13 +103,13 @@ pub enum Wanted {
     /// The device, else samples.
     Best,
     /// The device alone.
-    Device,
+    OpiumDevice,
     /// Samples alone.
     Samples,
 }
 
 enum Source {
-    Device(Box<Counted>),
+    OpiumDevice(Box<Counted>),
     Samples(Box<Sampled>),
 }
 
@@ -452,7 +452,7 @@ fn check_area(area: &Area, line_bytes: u64, nodes: &[NodeId]) -> Result<()> {
 const _: () = assert!(MAX_NODES <= 8);
 
 /// What the device may be asked for by whoever wants exact counts.
-fn is_pmu_only(device: &Device) -> bool {
+fn is_pmu_only(device: &OpiumDevice) -> bool {
     device.is_pmu_only()
 }
 

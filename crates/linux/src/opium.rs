@@ -2,7 +2,7 @@
 //!
 //! Layout: `hither_core::opium`. One side writes each field; this side writes the control page
 //! only. Counters only grow, so readers keep the last values and take differences. Every array
-//! here goes by the *device's* node position; [`Device::node_ids`] gives the kernel's numbers.
+//! here goes by the *device's* node position; [`OpiumDevice::node_ids`] gives the kernel's numbers.
 //!
 //! The kernel enters each page of the device in this process's page tables when it is mapped, and
 //! takes it out again: 450 instructions a page, 4 million for all. So what is unused before the rings,
@@ -146,7 +146,7 @@ pub struct LinkTraffic {
 
 /// One sampled memory fill, transfer or reference to a last-level cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct OpiumSample {
     /// Virtual address.
     pub vaddr: u64,
     /// Physical address.
@@ -195,7 +195,7 @@ impl Window {
 
 /// The mapped device.
 #[derive(Debug)]
-pub struct Device {
+pub struct OpiumDevice {
     /// All before the rings.
     map: SharedMap,
     /// The rings of the vCPUs that are there.
@@ -214,7 +214,7 @@ pub struct Device {
     tails: Vec<u64>,
 }
 
-impl Device {
+impl OpiumDevice {
     /// The folder of the device below `/sys/bus/pci/devices`, if this machine has one.
     pub fn find(root: &Root) -> Result<Option<PathBuf>> {
         let (vendor, device) = (layout::PCI_VENDOR, layout::PCI_DEVICE);
@@ -449,7 +449,7 @@ impl Device {
         Ok((0..count.min(layout::SPACES)).map(|number| SpaceCounts::read(map, number)))
     }
 
-    /// Those of one that [`Device::spaces`] has told, by its place there.
+    /// Those of one that [`OpiumDevice::spaces`] has told, by its place there.
     #[must_use]
     pub fn space(&self, number: usize) -> Option<SpaceCounts> {
         let map = self.spaces.get().filter(|_| number < layout::SPACES)?;
@@ -530,7 +530,7 @@ impl Device {
 
     /// Hands the unread samples of a vCPU, oldest first, to `each` and frees their slots.
     /// Returns how many there were.
-    pub fn drain(&mut self, index: usize, mut each: impl FnMut(Sample)) -> u64 {
+    pub fn drain(&mut self, index: usize, mut each: impl FnMut(OpiumSample)) -> u64 {
         assert!(index < self.vcpu_count, "vCPU {index}");
         // Pairs with the plugin's store of the head after the sample's words.
         let head = self
@@ -577,9 +577,9 @@ fn size(
 /// word 0 vaddr, word 1 paddr, word 2 time, word 3 latency | node << 32 | flags << 40, word 4 code,
 /// word 5 page table
 /// ```
-fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> Sample {
+fn decode(words: &[u64; ring::SAMPLE_BYTES / 8]) -> OpiumSample {
     let byte = |offset: usize| words[offset / 8].to_le_bytes()[offset % 8];
-    Sample {
+    OpiumSample {
         vaddr: words[ring::VADDR / 8],
         paddr: words[ring::PADDR / 8],
         time_ns: words[ring::TIME_NS / 8],

@@ -55,7 +55,7 @@ pub(crate) fn gather(
     resources
 }
 
-fn node(node: &topology::Node) -> Node {
+fn node(node: &topology::NodeInfo) -> Node {
     // Class 1 speaks of CPUs; class 0, which every kernel with figures has, of devices too.
     let access = node.access.iter().max_by_key(|access| access.class.min(1));
     Node {

@@ -28,7 +28,7 @@ pub struct Sites {
     /// Smallest allocation that was recorded.
     pub threshold_bytes: u64,
     /// What happened, by time.
-    pub events: Vec<Event>,
+    pub events: Vec<SiteEvent>,
     /// Call stacks by number.
     pub stacks: BTreeMap<u32, Stack>,
     /// Loaded objects, by time.
@@ -50,7 +50,7 @@ pub struct Dropped {
 
 /// Something that happened to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct SiteEvent {
     /// When: of an allocation when it was done, of all else when it was begun.
     pub time_ns: u64,
     /// The thread that did it; 0 for the end of heap memory, which does not tell.
@@ -113,7 +113,7 @@ pub struct Module {
 
 /// An allocation from beginning to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allocation {
+pub struct SiteAllocation {
     /// How memory was asked for.
     pub how: How,
     /// Number of the call stack.
@@ -246,7 +246,7 @@ impl Decoder {
             kind::MODULE => return self.module(slot, a, c, time_ns),
             _ => return self.unknown_count += 1,
         };
-        self.sites.events.push(Event {
+        self.sites.events.push(SiteEvent {
             time_ns,
             tid: c as i32,
             change,
@@ -342,8 +342,8 @@ impl Parts {
 impl Sites {
     /// Every allocation with its end, in the order of their beginnings.
     #[must_use]
-    pub fn allocations(&self) -> Vec<Allocation> {
-        let mut allocations = Vec::<Allocation>::new();
+    pub fn allocations(&self) -> Vec<SiteAllocation> {
+        let mut allocations = Vec::<SiteAllocation>::new();
         // Heap memory by its address; mapped memory by pieces that are still mapped: first address
         // to end and allocation.
         let mut heap = BTreeMap::<u64, usize>::new();
@@ -359,7 +359,7 @@ impl Sites {
                     site,
                 } => {
                     let index = allocations.len();
-                    allocations.push(Allocation {
+                    allocations.push(SiteAllocation {
                         how,
                         site,
                         tid: event.tid,

@@ -53,7 +53,7 @@ pub struct Watch {
 #[must_use]
 pub fn empty_snapshot(topology: &Topology) -> Snapshot {
     const NOT_YET: &str = "nothing was observed yet";
-    let node = |node: &crate::topology::Node| NodeState {
+    let node = |node: &crate::topology::NodeInfo| NodeState {
         id: node.id,
         cpu_count: node.cpus.len() as u32,
         free_bytes: node.memory.free_kb << 10,

@@ -8,9 +8,9 @@
 
 use hither_core::set::{CpuSet, NodeSet};
 use hither_linux::root::Root;
-use hither_linux::topology::hwloc::Machine;
+use hither_linux::topology::hwloc::HwlocMachine;
 use hither_linux::topology::sysfs_cache::{Cache, CacheKind};
-use hither_linux::topology::{AccessClass, Node, Topology};
+use hither_linux::topology::{AccessClass, NodeInfo, Topology};
 use proptest::prelude::*;
 use std::fmt::Write;
 use std::fs;
@@ -37,12 +37,12 @@ fn text(name: &str) -> String {
     fs::read_to_string(fixtures("hwloc").join(format!("{name}.xml"))).unwrap()
 }
 
-fn tree(name: &str) -> Machine {
-    Machine::read(&Root::new(fixtures("machines").join(name))).unwrap()
+fn tree(name: &str) -> HwlocMachine {
+    HwlocMachine::read(&Root::new(fixtures("machines").join(name))).unwrap()
 }
 
 /// What both sides know of a machine, a line for each fact.
-fn facts(machine: &Machine) -> String {
+fn facts(machine: &HwlocMachine) -> String {
     let topology = &machine.topology;
     let mut text = format!("CPUs {}, offline {}\n", topology.online, topology.offline);
     for node in &topology.nodes {
@@ -69,7 +69,7 @@ fn facts(machine: &Machine) -> String {
 }
 
 /// The class that hwloc takes, with the initiators that have CPUs; its number is lost.
-fn seen_by_cpus(node: &Node, topology: &Topology) -> Option<AccessClass> {
+fn seen_by_cpus(node: &NodeInfo, topology: &Topology) -> Option<AccessClass> {
     let access = node
         .access
         .iter()
@@ -86,7 +86,7 @@ fn seen_by_cpus(node: &Node, topology: &Topology) -> Option<AccessClass> {
 }
 
 /// A machine without what hwloc's files do not hold.
-fn as_far_as_carried(mut machine: Machine) -> Machine {
+fn as_far_as_carried(mut machine: HwlocMachine) -> HwlocMachine {
     let before = machine.topology.clone();
     let topology = &mut machine.topology;
     for node in &mut topology.nodes {
@@ -125,8 +125,8 @@ fn as_far_as_carried(mut machine: Machine) -> Machine {
     machine
 }
 
-fn again(machine: &Machine) -> Machine {
-    Machine::from_hwloc(&machine.to_hwloc().text).unwrap()
+fn again(machine: &HwlocMachine) -> HwlocMachine {
+    HwlocMachine::from_hwloc(&machine.to_hwloc().text).unwrap()
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn lstopo_and_hither_agree_on_captured_machines() {
     let trees = fs::read_dir(fixtures("machines")).unwrap().count();
     assert_eq!(names.len(), trees, "run scripts/hwloc-fixtures.py");
     for name in names {
-        let read = Machine::from_hwloc(&text(&name)).unwrap();
+        let read = HwlocMachine::from_hwloc(&text(&name)).unwrap();
         let tree = tree(&name);
         assert_eq!(facts(&tree), facts(&read), "{name}: the tree, then lstopo");
         assert_eq!(facts(&again(&tree)), facts(&tree), "{name}");
@@ -152,7 +152,7 @@ fn files_of_hwloc_3_tell_the_same() {
     for name in names.into_iter().filter(|name| name != "small") {
         let text = fs::read_to_string(fixtures("hwloc3").join(format!("{name}.xml"))).unwrap();
         assert!(text.contains("<topology version=\"3.0\">"), "{name}");
-        let read = Machine::from_hwloc(&text).unwrap();
+        let read = HwlocMachine::from_hwloc(&text).unwrap();
         let mut known = tree(&name);
         // How many huge pages there are is not in these files.
         for node in &mut known.topology.nodes {
@@ -161,11 +161,11 @@ fn files_of_hwloc_3_tell_the_same() {
         assert_eq!(facts(&read), facts(&known), "{name}");
         let notes = read.topology.notes.join("\n");
         assert!(notes.contains("how many huge pages"), "{notes}");
-        let mut second = Machine::from_hwloc(&self::text(&name)).unwrap();
+        let mut second = HwlocMachine::from_hwloc(&self::text(&name)).unwrap();
         assert_eq!(read.resources.devices, second.resources.devices);
         assert_eq!(read.resources.allowed, second.resources.allowed);
         assert_eq!(read.caches, second.caches);
-        let ranks = |machine: &Machine| -> Vec<Option<u32>> {
+        let ranks = |machine: &HwlocMachine| -> Vec<Option<u32>> {
             let nodes = machine.topology.nodes.iter();
             nodes.map(|node| node.tier.map(|tier| tier.rank)).collect()
         };
@@ -189,7 +189,7 @@ fn a_cpu_in_no_node_is_a_note() {
         "cpuset=\"0x1\" nodeset=\"0x1\"",
         1,
     );
-    let machine = Machine::from_hwloc(&text).unwrap();
+    let machine = HwlocMachine::from_hwloc(&text).unwrap();
     assert_eq!(
         machine.topology.node_of_cpu(hither_core::ids::CpuId(1)),
         None
@@ -209,7 +209,7 @@ fn a_cpu_in_no_node_is_a_note() {
 #[test]
 fn memory_of_unknown_size_is_no_fault() {
     let text = small("", "").replace("local_memory=\"1048576\"", "");
-    let machine = Machine::from_hwloc(&text).unwrap();
+    let machine = HwlocMachine::from_hwloc(&text).unwrap();
     assert!(!machine.topology.is_told.memory && !machine.topology.is_told.huge_pages);
     let notes = machine.topology.notes.join("\n");
     assert!(
@@ -231,7 +231,7 @@ fn hwlocs_tiers_of_both_releases_are_read() {
         )
     };
     let tiers = |text: &str| -> Vec<Option<u32>> {
-        let machine = Machine::from_hwloc(text).unwrap();
+        let machine = HwlocMachine::from_hwloc(text).unwrap();
         let nodes = machine.topology.nodes.iter();
         nodes.map(|node| node.tier.map(|tier| tier.rank)).collect()
     };
@@ -254,8 +254,8 @@ fn lstopo_and_hither_agree_on_other_machines() {
     };
     let (mut same, mut refused, mut differ) = (Vec::new(), Vec::new(), Vec::new());
     for name in names(&folder) {
-        let tree = Machine::read(&Root::new(folder.join(&name)));
-        let file = Machine::read_hwloc(&folder.join(format!("{name}.xml")));
+        let tree = HwlocMachine::read(&Root::new(folder.join(&name)));
+        let file = HwlocMachine::read_hwloc(&folder.join(format!("{name}.xml")));
         match (tree, file) {
             (Ok(tree), Ok(file)) if facts(&tree) == facts(&file) => {
                 let normal = as_far_as_carried(again(&tree));
@@ -289,18 +289,18 @@ fn what_is_written_is_read_again() {
         let machine = tree(&name);
         let normal = as_far_as_carried(again(&machine));
         assert_eq!(normal, as_far_as_carried(machine), "{name}");
-        let foreign = Machine::from_hwloc(&text(&name)).unwrap();
+        let foreign = HwlocMachine::from_hwloc(&text(&name)).unwrap();
         let normal = as_far_as_carried(again(&foreign));
         assert_eq!(normal, as_far_as_carried(foreign), "{name} of lstopo");
     }
-    let host = Machine::read(&Root::host()).unwrap();
+    let host = HwlocMachine::read(&Root::host()).unwrap();
     let normal = as_far_as_carried(again(&host));
     assert_eq!(normal, as_far_as_carried(host));
 }
 
 #[test]
 fn devices_are_where_lstopo_puts_them() {
-    let read = Machine::from_hwloc(&text("two-socket")).unwrap();
+    let read = HwlocMachine::from_hwloc(&text("two-socket")).unwrap();
     let of_file: Vec<(&str, Option<u32>)> = read
         .resources
         .devices
@@ -336,7 +336,7 @@ fn what_hwloc_cannot_hold_is_said() {
             "L2Cache of CPUs 3-4 crosses other objects and is not written",
         ]
     );
-    let read = Machine::from_hwloc(&written.text).unwrap();
+    let read = HwlocMachine::from_hwloc(&written.text).unwrap();
     assert_eq!(facts(&read), facts(&tree("two-socket")));
 }
 
@@ -368,7 +368,7 @@ fn cpus_belong_to_the_nearest_node_of_a_foreign_file() {
         )
     };
     let cpus = |extra: &str| -> Vec<String> {
-        let machine = Machine::from_hwloc(&small(extra, "")).unwrap();
+        let machine = HwlocMachine::from_hwloc(&small(extra, "")).unwrap();
         let nodes = machine.topology.nodes.iter();
         nodes.map(|node| node.cpus.to_string()).collect()
     };
@@ -380,7 +380,7 @@ fn cpus_belong_to_the_nearest_node_of_a_foreign_file() {
     assert_eq!(cpus(&node(1, "0x2")), ["0", "1"]);
     let own = node(1, "0x3").replace("/>", "><info name='HitherCPUs' value='0-1'/></object>");
     assert_eq!(cpus(&own), ["", "0-1"]);
-    let machine = Machine::from_hwloc(&small(&node(1, "0x3"), "")).unwrap();
+    let machine = HwlocMachine::from_hwloc(&small(&node(1, "0x3"), "")).unwrap();
     let topology = &machine.topology;
     assert_eq!(topology.offline, "4".parse::<CpuSet>().unwrap());
     assert_eq!(topology.distances, [[10, 20], [20, 10]]);
@@ -424,7 +424,7 @@ fn distances_and_figures_of_other_files() {
         value("Bandwidth", "0x2", 5000),
         value("Wishes", "0x2", 1),
     ];
-    let machine = Machine::from_hwloc(&small(nodes, &after.concat())).unwrap();
+    let machine = HwlocMachine::from_hwloc(&small(nodes, &after.concat())).unwrap();
     let topology = &machine.topology;
     // From node 4, the first of the matrix, to node 0 it is 30.
     assert_eq!(topology.distances, [[10, 40], [30, 10]]);
@@ -440,7 +440,7 @@ fn distances_and_figures_of_other_files() {
         }]
     );
     let strange = small(nodes, &matrix(5, "NUMALatency", "0 30 40 0"));
-    let machine = Machine::from_hwloc(&strange).unwrap();
+    let machine = HwlocMachine::from_hwloc(&strange).unwrap();
     assert_eq!(machine.topology.distances, [[10, 20], [20, 10]]);
     assert!(machine.topology.notes.join("\n").contains("ACPI SLIT"));
 }
@@ -556,7 +556,7 @@ fn files_that_contradict_themselves_are_refused() {
             "0 distances of 1 nodes",
         ),
     ] {
-        let fault = Machine::from_hwloc(&small(extra, &after)).unwrap_err();
+        let fault = HwlocMachine::from_hwloc(&small(extra, &after)).unwrap_err();
         assert!(fault.reason.contains(words), "{words}: {fault:?}");
         assert_eq!(fault.line, line, "{fault:?}");
     }
@@ -579,7 +579,7 @@ fn files_that_contradict_themselves_are_refused() {
         ("\"NUMANode\"", "\"Group\"", "has no NUMANode"),
     ] {
         assert!(small.contains(from), "{from}");
-        let fault = Machine::from_hwloc(&small.replace(from, to)).unwrap_err();
+        let fault = HwlocMachine::from_hwloc(&small.replace(from, to)).unwrap_err();
         assert!(fault.reason.contains(words), "{words}: {fault:?}");
     }
     for (text, words) in [
@@ -588,7 +588,7 @@ fn files_that_contradict_themselves_are_refused() {
         ("<topology version='2.0'/>", "holds no object"),
         ("{}", "outside of any element"),
     ] {
-        let fault = Machine::from_hwloc(text).unwrap_err();
+        let fault = HwlocMachine::from_hwloc(text).unwrap_err();
         assert!(fault.reason.contains(words), "{words}: {fault:?}");
     }
 }
@@ -694,7 +694,7 @@ proptest! {
         for one in changes {
             change(&mut text, one);
         }
-        match Machine::from_hwloc(&text) {
+        match HwlocMachine::from_hwloc(&text) {
             Err(fault) => {
                 prop_assert!(fault.line >= 1 && fault.line <= text.lines().count().max(1) + 1);
                 prop_assert!(!fault.reason.is_empty() && fault.reason.len() < 1_000);
@@ -712,7 +712,7 @@ proptest! {
                 prop_assert_eq!(&machine.resources.machine().cpus, &topology.online);
                 // What crosses others, or has no CPUs, is left out of the file.
                 let written = machine.to_hwloc();
-                let read = Machine::from_hwloc(&written.text);
+                let read = HwlocMachine::from_hwloc(&written.text);
                 prop_assert!(read.is_ok(), "{:?} of\n{}", read, written.text);
                 let read = as_far_as_carried(read.unwrap());
                 if written.left_out.iter().all(|left_out| left_out.starts_with("devices")) {

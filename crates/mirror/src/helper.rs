@@ -6,7 +6,7 @@
 
 use crate::copy;
 use crate::maps;
-use crate::nodes::{Nodes, Whereabouts};
+use crate::nodes::{FileResidency, Nodes};
 use crate::start::{plan, reports};
 use crate::sys::{self, Blocked};
 use crate::table::{self, HELPER, MOST_RANGES, Range};
@@ -261,13 +261,13 @@ impl Helper {
     fn settle_node(&mut self) -> Option<u32> {
         let helper = sys::thread();
         let (node, why) = match self.nodes.whereabouts(helper, &mut self.times) {
-            Whereabouts::On(node) if self.node.is_none_or(|old| old == node) => {
+            FileResidency::On(node) if self.node.is_none_or(|old| old == node) => {
                 self.other_looks = 0;
                 self.node = Some(node);
                 return Some(node);
             }
-            Whereabouts::On(node) => (Some(node), format!("the process runs on node {node} now")),
-            Whereabouts::Nowhere(why) => (None, why.to_owned()),
+            FileResidency::On(node) => (Some(node), format!("the process runs on node {node} now")),
+            FileResidency::Nowhere(why) => (None, why.to_owned()),
         };
         self.other_looks += 1;
         if self.node.is_some() && self.other_looks < MOVED_LOOKS {

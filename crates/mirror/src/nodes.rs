@@ -14,7 +14,7 @@ pub struct Nodes {
 
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whereabouts {
+pub enum FileResidency {
     /// All its threads on one node.
     On(u32),
     /// On several, or nobody can tell.
@@ -70,7 +70,7 @@ impl Nodes {
 
     /// Where this process's threads run, but for `helper`: by what they may use, else by where those ran
     /// last that have used time since `times` was taken, which is renewed.
-    pub fn whereabouts(&self, helper: i32, times: &mut Vec<(i32, u64)>) -> Whereabouts {
+    pub fn whereabouts(&self, helper: i32, times: &mut Vec<(i32, u64)>) -> FileResidency {
         let mut allowed = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let mut now = Vec::new();
@@ -105,8 +105,8 @@ impl Nodes {
         *times = now;
         let mut sets = [allowed, seen].into_iter().filter(|nodes| nodes.len() == 1);
         match sets.next().and_then(|nodes| nodes.first().copied()) {
-            Some(node) => Whereabouts::On(node),
-            None => Whereabouts::Nowhere("its threads run on several nodes: bind it to one"),
+            Some(node) => FileResidency::On(node),
+            None => FileResidency::Nowhere("its threads run on several nodes: bind it to one"),
         }
     }
 
@@ -162,7 +162,7 @@ mod tests {
             let mut times = Vec::new();
             assert_eq!(
                 nodes.whereabouts(0, &mut times),
-                Whereabouts::On(nodes.nodes[0].0)
+                FileResidency::On(nodes.nodes[0].0)
             );
             assert!(!times.is_empty());
         }

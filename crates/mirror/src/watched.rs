@@ -6,7 +6,7 @@ use crate::maps::{self, Mapped};
 use crate::sys::{self, PAGE};
 use crate::table::{self, Range};
 use crate::touched::{self, Chunk};
-use hither_core::mirror::chunks::{self, Heat, Homes};
+use hither_core::mirror::chunks::{self, ChunkHeat, Homes};
 use hither_core::mirror::name::Name;
 use hither_core::mirror::report::FileReport;
 use hither_core::mirror::{Plan, Which};
@@ -35,7 +35,7 @@ struct Span {
     range: Range,
     /// Number in the file of its first chunk.
     first: usize,
-    heat: Heat,
+    heat: ChunkHeat,
     found: Vec<Chunk>,
     mapped: Vec<bool>,
     /// Has the process written to it, or does the kernel not do what is needed?
@@ -76,7 +76,7 @@ impl Span {
         Self {
             range,
             first: first as usize,
-            heat: Heat::new(count),
+            heat: ChunkHeat::new(count),
             found: vec![Chunk::default(); count],
             mapped: vec![false; count],
             is_hopeless: false,
@@ -249,7 +249,7 @@ impl Watched {
         }
         for span in &mut self.spans {
             span.mapped.fill(false);
-            span.heat = Heat::new(span.mapped.len());
+            span.heat = ChunkHeat::new(span.mapped.len());
         }
         if let (Some(mirror), Some(guard)) = (&self.mirror, &self.guard)
             && !guard.is_good()

@@ -41,7 +41,7 @@ pub use future::MoveFuture;
 pub use instance::Depths;
 pub use record::{Completion, Invalid, PAGE_BYTES, RequestId, Status, reason_index};
 pub use region::Forked;
-pub use request::{Priority, Reason, Rejected, Request};
+pub use request::{Priority, Rejected, Request, SubmitError};
 pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};
 #[doc(hidden)]
 pub use sync::{boxed, room};

@@ -130,7 +130,7 @@ impl fmt::Debug for Request<'_> {
 
 /// Why a request was not submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum SubmitError {
     /// What it asks for cannot be done by anybody.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -149,5 +149,5 @@ pub struct Rejected<'m> {
     /// The request, unchanged. `None` in a child after `fork`: it is the parent's.
     pub request: Option<Request<'m>>,
     /// What is wrong.
-    pub reason: Reason,
+    pub reason: SubmitError,
 }

@@ -9,7 +9,7 @@ use crate::notify;
 use crate::rate::TokenBucket;
 use crate::record::{Completion, RequestId};
 use crate::region::Forked;
-use crate::request::{Reason, Rejected, Request};
+use crate::request::{Rejected, Request, SubmitError};
 use crate::sync::{AtomicU32, Bell, JoinHandle, Mutex, Ordering, lock, room, spawn};
 use crate::worker::{
     ABANDON, DRAIN, Factory, Figures, Limits, OPEN, Shared, Worker, complete, refused,
@@ -317,9 +317,9 @@ impl Mover {
         for_future: bool,
     ) -> Result<RequestId, Rejected<'m>> {
         let checked = if std::ptr::eq(request.mover, self) {
-            request.check().map_err(Reason::from)
+            request.check().map_err(SubmitError::from)
         } else {
-            Err(Reason::Foreign)
+            Err(SubmitError::Foreign)
         };
         if let Err(reason) = checked {
             return Err(Rejected {

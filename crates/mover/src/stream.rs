@@ -28,7 +28,7 @@ mod team;
 mod tests;
 
 pub use decide::{Adapt, Decision, Sample, Way, decide};
-pub use team::Sharing;
+pub use team::TeamSharing;
 
 use crate::service::Mover;
 use decide::Pilot;
@@ -50,7 +50,7 @@ const GROUP_BUFFERS: usize = 4;
 
 /// How results get to where they belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Results {
+pub enum StreamResults {
     /// They are written there: straight to slow memory.
     #[default]
     InPlace,
@@ -64,7 +64,7 @@ pub enum Results {
 
 /// Settings of a stream.
 #[derive(Clone)]
-pub struct Settings {
+pub struct StreamSettings {
     /// Elements of a block, of each array. Some hundred KiB of bytes: less, and handing over
     /// weighs; more, and fewer buffers fit.
     pub block: usize,
@@ -74,9 +74,9 @@ pub struct Settings {
     /// Threads that compute, the calling one included.
     pub threads: usize,
     /// How they share blocks.
-    pub sharing: Sharing,
+    pub sharing: TeamSharing,
     /// How results get to slow memory.
-    pub results: Results,
+    pub results: StreamResults,
     /// Who decides whether fast memory pays.
     pub adapt: Adapt,
     /// Called with its number, from 1, at the start of every thread but the calling one: to bind
@@ -84,7 +84,7 @@ pub struct Settings {
     pub start: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
-impl Settings {
+impl StreamSettings {
     /// One thread, eight buffers, results in place, and the stream decides.
     #[must_use]
     pub fn new(block: usize) -> Self {
@@ -92,15 +92,15 @@ impl Settings {
             block,
             buffers: 8,
             threads: 1,
-            sharing: Sharing::default(),
-            results: Results::default(),
+            sharing: TeamSharing::default(),
+            results: StreamResults::default(),
             adapt: Adapt::default(),
             start: None,
         }
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for StreamSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("block", &self.block)
@@ -116,13 +116,13 @@ impl fmt::Debug for Settings {
 /// Why a stream cannot run. Nothing was computed then.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// [`Settings::block`] is 0.
+    /// [`StreamSettings::block`] is 0.
     #[error("a block has at least one element")]
     Block,
-    /// [`Settings::threads`] is 0.
+    /// [`StreamSettings::threads`] is 0.
     #[error("a team has at least one thread")]
     Threads,
-    /// Fast memory has no room for a buffer, or [`Settings::buffers`] is 0.
+    /// Fast memory has no room for a buffer, or [`StreamSettings::buffers`] is 0.
     #[error("no buffer: one needs {needed} bytes, and fast memory has {given}")]
     NoBuffers {
         /// Bytes of a buffer, aligned to 64.
@@ -140,7 +140,7 @@ pub enum StreamError {
 
 /// A block, or one thread's part of it, to be computed.
 #[derive(Debug)]
-pub struct Part<'a, T, U, const I: usize, const O: usize> {
+pub struct StreamPart<'a, T, U, const I: usize, const O: usize> {
     /// The block's number.
     pub block: usize,
     /// Position in the arrays of the part's first element.
@@ -157,7 +157,7 @@ pub struct Part<'a, T, U, const I: usize, const O: usize> {
 
 /// What a run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct StreamReport {
     /// Blocks computed: all of them.
     pub blocks: u64,
     /// Those computed from fast memory.
@@ -182,7 +182,7 @@ pub struct Report {
     pub gain: Option<f64>,
 }
 
-impl Report {
+impl StreamReport {
     /// Share of blocks computed from fast memory.
     #[must_use]
     pub fn hit_share(&self) -> f64 {
@@ -203,7 +203,7 @@ impl Report {
 /// number of elements. What it has learned about the machine it keeps from run to run.
 pub struct Stream<'m, 'f, T, U, const I: usize, const O: usize> {
     mover: &'m Mover,
-    settings: Settings,
+    settings: StreamSettings,
     buffers: Buffers,
     /// Of each buffer, elements of its results that hold values of `U`.
     initialised: Vec<usize>,
@@ -230,7 +230,7 @@ where
     pub fn new(
         mover: &'m Mover,
         fast: &'f mut [MaybeUninit<u8>],
-        settings: Settings,
+        settings: StreamSettings,
     ) -> Result<Self, StreamError> {
         let () = Self::HAS_BYTES;
         if settings.block == 0 {
@@ -240,8 +240,8 @@ where
             return Err(StreamError::Threads);
         }
         let outputs = match settings.results {
-            Results::InPlace => 0,
-            Results::Fast | Results::FastUpdated => O,
+            StreamResults::InPlace => 0,
+            StreamResults::Fast | StreamResults::FastUpdated => O,
         };
         let (inputs, outputs) = (Kind::of::<T>(I), Kind::of::<U>(outputs));
         let buffers = Buffers::new(fast, settings.block, inputs, outputs, settings.buffers);
@@ -283,8 +283,8 @@ where
         &mut self,
         inputs: [&[T]; I],
         mut outputs: [&mut [U]; O],
-        compute: impl Fn(Part<'_, T, U, I, O>) + Sync,
-    ) -> Result<Report, StreamError> {
+        compute: impl Fn(StreamPart<'_, T, U, I, O>) + Sync,
+    ) -> Result<StreamReport, StreamError> {
         let mut lengths = inputs.iter().map(|one| one.len());
         let mut lengths = lengths.by_ref().chain(outputs.iter().map(|one| one.len()));
         let length = lengths.next().unwrap_or(0);
@@ -309,8 +309,8 @@ where
         let team = Team::new(&mut director, settings.sharing, settings.threads);
         team.run(start, |work, thread| {
             let (part, of) = match settings.sharing {
-                Sharing::Together => (thread, settings.threads),
-                Sharing::Whole => (0, 1),
+                TeamSharing::Together => (thread, settings.threads),
+                TeamSharing::Whole => (0, 1),
             };
             for (block, range) in memory.parts(&work.blocks, part, of) {
                 let first = memory.first(block) + range.start;
@@ -319,7 +319,7 @@ where
                 // is filled with the block and is left alone until the work is finished. Slow
                 // inputs are borrowed for the run, and the results' arrays exclusively.
                 let part = unsafe {
-                    Part {
+                    StreamPart {
                         block,
                         first,
                         inputs: memory.inputs(block, work.buffer, range.clone()),
@@ -337,7 +337,7 @@ where
         let figures = director.figures;
         let elapsed = director.elapsed();
         drop(director);
-        Ok(Report {
+        Ok(StreamReport {
             blocks: memory.block_count() as u64,
             fast_blocks: figures.fast_blocks,
             late_fills: figures.late_fills,

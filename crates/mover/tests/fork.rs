@@ -4,7 +4,7 @@ mod common;
 
 use common::Nothing;
 use hither_core::ids::NodeId;
-use hither_mover::{Config, Forked, Mover, Reason, Status};
+use hither_mover::{Config, Forked, Mover, Status, SubmitError};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn a_child_has_an_empty_copy() {
             && mover.wait(None).is_none()
             && mover.wait(Some(Duration::from_secs(60))).is_none();
         let refused = mover.submit(held.migrate(0..4096, NodeId(0)));
-        let refused = refused.is_err_and(|rejected| rejected.reason == Reason::Forked(Forked));
+        let refused = refused.is_err_and(|rejected| rejected.reason == SubmitError::Forked(Forked));
         let polled = Pin::new(&mut future).poll(&mut context);
         drop((released, future));
         let empty = empty && mover.request().is_none() && polled == Poll::Ready(Err(Forked));

@@ -4,7 +4,7 @@ use hither_core::ids::{CpuId, NodeId};
 use hither_core::plan::Refusal;
 use hither_mover::{
     Action, Backend, Close, Completion, Config, Invalid, Job, Mover, Notify, OpenError, Outcome,
-    OutcomeBuilder, Pages, Priority, Race, Raced, Reason, Status, Unavailable,
+    OutcomeBuilder, Pages, Priority, Race, Raced, Status, SubmitError, Unavailable,
 };
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -196,20 +196,26 @@ fn invalid_requests_come_back_with_a_reason() {
         }
     };
     let request = || mover.request().expect("the only request is back again");
-    assert_eq!(reason(request()), Reason::Invalid(Invalid::NothingAsked));
+    assert_eq!(
+        reason(request()),
+        SubmitError::Invalid(Invalid::NothingAsked)
+    );
     let odd = request().migrate(1..PAGE, NodeId(0));
-    assert_eq!(reason(odd), Reason::Invalid(Invalid::Unaligned));
+    assert_eq!(reason(odd), SubmitError::Invalid(Invalid::Unaligned));
     let (start, end) = (2 * PAGE, PAGE);
     let backwards = request().migrate(start..end, NodeId(0));
-    assert_eq!(reason(backwards), Reason::Invalid(Invalid::Empty));
+    assert_eq!(reason(backwards), SubmitError::Invalid(Invalid::Empty));
     let nowhere = request().migrate(0..PAGE, NodeId(4096));
-    assert_eq!(reason(nowhere), Reason::Invalid(Invalid::Node));
+    assert_eq!(reason(nowhere), SubmitError::Invalid(Invalid::Node));
     let overlapping = request().replicate(0, 7, 8);
-    assert_eq!(reason(overlapping), Reason::Invalid(Invalid::Overlap));
+    assert_eq!(reason(overlapping), SubmitError::Invalid(Invalid::Overlap));
     let beyond = request().replicate(usize::MAX, 0, 8);
-    assert_eq!(reason(beyond), Reason::Invalid(Invalid::Overflow));
+    assert_eq!(reason(beyond), SubmitError::Invalid(Invalid::Overflow));
     let foreign = other.request().expect("a free request");
-    assert_eq!(reason(foreign.migrate(0..PAGE, NodeId(0))), Reason::Foreign);
+    assert_eq!(
+        reason(foreign.migrate(0..PAGE, NodeId(0))),
+        SubmitError::Foreign
+    );
     // Mended, it is taken.
     let rejected = mover.submit(request()).expect_err("nothing asked");
     let mended = rejected.request.expect("back").migrate(0..PAGE, NodeId(0));

@@ -2,7 +2,7 @@
 
 use crate::common::{Stage, compile, frames, shim};
 use hither_core::sites::How;
-use hither_linux::sites::{self, Allocation};
+use hither_linux::sites::{self, SiteAllocation};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -12,7 +12,7 @@ fn stage() -> Stage {
 }
 
 /// The allocation at an address that a program told, with its log's index.
-fn at(allocations: &[Allocation], address: u64) -> &Allocation {
+fn at(allocations: &[SiteAllocation], address: u64) -> &SiteAllocation {
     let found: Vec<_> = allocations
         .iter()
         .filter(|a| a.address == address)

@@ -31,7 +31,7 @@ pub struct Meta {
     /// Length of an interval in us.
     pub interval_us: u64,
     /// How it ended; `null` where the recorder was killed, or still runs.
-    pub ended: Option<Ended>,
+    pub ended: Option<RecordingEnd>,
 }
 
 /// A node.
@@ -85,7 +85,7 @@ pub struct MetaTracker {
 
 /// The end of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct RecordingEnd {
     /// Its length in ns.
     pub length_ns: u64,
     /// The command's exit status; `null` without a command.
@@ -105,7 +105,7 @@ pub struct Ended {
     pub notes: Vec<String>,
 }
 
-impl Ended {
+impl RecordingEnd {
     /// What the recording cost in CPU time, from the start of hither to its end, in us, where that is
     /// known.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Recordings as files: what is written is read, and what is damaged is left out and told.
 
 use hither_recording::analysis::{Data, areas, heat, homes, sharing, use_of, verdict, working_set};
-use hither_recording::meta::{Ended, Meta, MetaNode, SCHEMA};
+use hither_recording::meta::{Meta, MetaNode, RecordingEnd, SCHEMA};
 use hither_recording::rows::{Interval, Mapping, Process, Sample};
 use hither_recording::{Folder, Recording, Writer};
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ fn record(folder: &Path) -> Vec<Sample> {
             own_cpu_us: Some(3),
         }])
         .unwrap();
-    writer.meta_mut().ended = Some(Ended {
+    writer.meta_mut().ended = Some(RecordingEnd {
         length_ns: 100_000_000,
         status: Some(0),
         signal: None,

@@ -10,8 +10,8 @@
 
 use hither_core::ids::CpuId;
 use hither_linux::sys::{self, EventAttribute, EventScope, event_flag};
-use hither_regions::{Config, Domain, Error, Region, Unified, Use};
-use hither_workloads::random::Random;
+use hither_regions::{Config, Domain, Error, Region, RegionUse, Unified};
+use hither_workloads::random::FastRandom;
 use std::fs::File;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -142,9 +142,9 @@ fn cost(here: CpuId, there: CpuId, counter: Option<&File>) -> Result<(), Error> 
     let caches = [here, there].map(|cpu| Ok(on(cpu)?.with_cache_bytes(1 << 20)));
     let caches = caches.into_iter().collect::<Result<Vec<_>, Error>>()?;
     for (name, bytes, wish) in [
-        ("off, as the sizes say", 1, Use::Auto),
-        ("off, until it is tried again", 1 << 19, Use::Auto),
-        ("on, at home", 1 << 19, Use::Always),
+        ("off, as the sizes say", 1, RegionUse::Auto),
+        ("off, until it is tried again", 1 << 19, RegionUse::Auto),
+        ("on, at home", 1 << 19, RegionUse::Always),
     ] {
         let unified = Unified::new(caches.clone(), &[bytes; 2])?;
         unified.set_use(wish);
@@ -168,7 +168,7 @@ fn cost(here: CpuId, there: CpuId, counter: Option<&File>) -> Result<(), Error> 
 }
 
 /// Lines of a region in a random circle: each access waits for the one before.
-fn circle(bytes: usize, random: &mut Random) -> Vec<[u32; 16]> {
+fn circle(bytes: usize, random: &mut FastRandom) -> Vec<[u32; 16]> {
     let lines = bytes / 64;
     let mut order: Vec<u32> = (0..lines as u32).collect();
     for index in (1..lines).rev() {
@@ -206,7 +206,7 @@ fn pays(here: CpuId, there: CpuId) -> Result<(), Error> {
             .map(|length| format!("{:>26}", format!("{length} accesses")))
             .concat()
     );
-    let mut random = Random::new(7);
+    let mut random = FastRandom::new(7);
     for kib in [512, 896, 1152, 1408, 1664, 2048, 4096] {
         let chains = [
             circle(kib << 10, &mut random),

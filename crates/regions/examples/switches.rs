@@ -8,16 +8,16 @@
 use hither_core::ids::CpuId;
 use hither_core::opium::vcpu;
 use hither_linux::Root;
-use hither_linux::opium::{Device, VcpuCounters};
+use hither_linux::opium::{OpiumDevice, VcpuCounters};
 use hither_linux::sys::{self, fault};
-use hither_regions::{Closing, Config, Domain, Error, Form, Region, Transparent, Use};
-use hither_workloads::cli::{self, Args, Failure, Opt, Program, Report, usage};
-use hither_workloads::memory::{Placement, Region as Memory};
+use hither_regions::{Closing, Config, Domain, Error, Form, Region, RegionUse, Transparent};
+use hither_workloads::cli::{self, Args, Failure, Opt, Workload, WorkloadReport, usage};
+use hither_workloads::memory::{Placement, RegionMemory as Memory};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-const PROGRAM: Program = Program {
+const PROGRAM: Workload = Workload {
     name: "switches",
     about: "What it costs to go from one domain to another, transparently and by visits.",
     operand: None,
@@ -45,7 +45,7 @@ const PAGE_WORDS: usize = 4096 / 8;
 struct Bench {
     count: usize,
     cpus: [CpuId; 2],
-    device: Option<Device>,
+    device: Option<OpiumDevice>,
 }
 
 /// A switch, in ns and instructions.
@@ -102,7 +102,7 @@ impl Bench {
         let domains = cpus.map(domain).into_iter().collect::<Result<Vec<_>, _>>();
         let made = Transparent::begin(domains.map_err(failed)?, Closing::By(form));
         let made = made.map_err(failed)?;
-        made.set_use(Use::Always).map_err(failed)?;
+        made.set_use(RegionUse::Always).map_err(failed)?;
         let memories = [0, 1].map(|_| Memory::new(pages * 4096, Placement::default()));
         let memories = memories.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut regions = Vec::new();
@@ -154,7 +154,7 @@ impl Bench {
     }
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let cpus = sys::allowed_cpus().map_err(|error| Failure::Machine(error.to_string()))?;
     let [first, second] = cpus.iter().take(2).collect::<Vec<_>>()[..] else {
         return Err(usage("there is one CPU: nothing to go to".to_owned()));
@@ -162,7 +162,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     let bench = Bench {
         count: args.number("count", 100..=1 << 24)? as usize,
         cpus: [first, second],
-        device: Device::open(&Root::host()).ok(),
+        device: OpiumDevice::open(&Root::host()).ok(),
     };
     let given = args.list("pages", &(1..=1 << 20))?;
     let pages = if given.is_empty() {
@@ -214,7 +214,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
             ""
         ));
     }
-    Ok(Report::new("switches".to_owned()))
+    Ok(WorkloadReport::new("switches".to_owned()))
 }
 
 fn main() -> ExitCode {

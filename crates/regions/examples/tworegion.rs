@@ -15,14 +15,14 @@
 use hither_core::machine::{Machine, parse};
 use hither_core::set::CpuSet;
 use hither_linux::sys;
-use hither_regions::{Closing, Domain, Form, Region, State, Transparent, Unified, Use};
-use hither_workloads::cli::{self, Args, Failure, Opt, Program, Report, usage};
-use hither_workloads::memory::Start;
-use hither_workloads::ring::{Ring, UNROLL};
+use hither_regions::{Closing, Domain, Form, Region, RegionUse, Transparent, Unified, UnifyState};
+use hither_workloads::cli::{self, Args, Failure, Opt, Workload, WorkloadReport, usage};
+use hither_workloads::memory::FirstNode;
+use hither_workloads::ring::{PointerRing, UNROLL};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-const PROGRAM: Program = Program {
+const PROGRAM: Workload = Workload {
     name: "tworegion",
     about: "One thread in two regions by turns, confined to one cache, unified over two, and as it pays.",
     operand: None,
@@ -83,7 +83,7 @@ struct Setting {
 
 /// Two regions, and loads of a visit.
 struct Walk {
-    rings: [Ring; 2],
+    rings: [PointerRing; 2],
     turns: u64,
 }
 
@@ -93,7 +93,7 @@ struct Point {
     unified: f64,
     auto: f64,
     settled: Duration,
-    state: State,
+    state: UnifyState,
 }
 
 impl Walk {
@@ -130,7 +130,7 @@ impl Walk {
     }
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let kbs = sizes(args, "kb", 4..=1 << 24)?;
     let visits = sizes(args, "visits", 1..=1 << 30)?;
     let setting = setting(args)?;
@@ -141,7 +141,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     cli::tell(&describe(&setting).map_err(failed)?);
     let started = Instant::now();
     for &kb in &kbs {
-        let ring = |seed| Ring::new((kb << 10) as usize, Start::default(), seed);
+        let ring = |seed| PointerRing::new((kb << 10) as usize, FirstNode::default(), seed);
         let mut walk = Walk {
             rings: [ring(1)?, ring(2)?],
             turns: 1,
@@ -158,7 +158,7 @@ fn run(args: &Args) -> Result<Report, Failure> {
     }
     let title = format!("tworegion: {} points", kbs.len() * visits.len());
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Report::new(title).line("seconds", format!("{seconds:.3}")))
+    Ok(WorkloadReport::new(title).line("seconds", format!("{seconds:.3}")))
 }
 
 fn sizes(
@@ -280,9 +280,9 @@ fn measure(setting: &Setting, bytes: u64, walk: &mut Walk) -> Result<Point, hith
     let in_place = |_: usize, work: &mut (dyn FnMut() + Send)| work();
     let visit = |region: usize, work: &mut (dyn FnMut() + Send)| unified.run(region, work);
     let confined = walk.measure(setting.ms, in_place);
-    unified.set_use(Use::Always);
+    unified.set_use(RegionUse::Always);
     let by_visits = walk.measure(setting.ms, visit);
-    unified.set_use(Use::Auto);
+    unified.set_use(RegionUse::Auto);
     let start = Instant::now();
     while !unified.state().is_settled && start.elapsed() < LONGEST_TRIAL {
         walk.round(visit);
@@ -320,9 +320,9 @@ fn follow(setting: &Setting, form: Form, walk: &mut Walk) -> Result<Point, hithe
         // SAFETY: rings outlive `regions`, and no system call gets their memory.
         unsafe { regions.register(index, start, bytes)? };
     }
-    regions.set_use(Use::Always)?;
+    regions.set_use(RegionUse::Always)?;
     let unified = walk.measure(setting.ms, in_place);
-    regions.set_use(Use::Auto)?;
+    regions.set_use(RegionUse::Auto)?;
     let start = Instant::now();
     while !regions.state()?.is_settled && start.elapsed() < LONGEST_TRIAL {
         walk.round(in_place);

@@ -50,4 +50,4 @@ pub use transparent::{
     open_ranges,
 };
 #[cfg(not(loom))]
-pub use unify::{Reason, State, Unified, Use};
+pub use unify::{Reason, RegionUse, Unified, UnifyState};

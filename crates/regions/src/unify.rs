@@ -12,7 +12,7 @@ mod judge;
 mod rule;
 
 pub(crate) use judge::{Judge, Order, Watch};
-pub use judge::{State, Use};
+pub use judge::{RegionUse, UnifyState};
 pub use rule::Reason;
 pub(crate) use rule::{Tally, long_enough};
 
@@ -192,7 +192,7 @@ impl Unified {
     }
 
     /// How the regions are to be used from now on.
-    pub fn set_use(&self, wish: Use) {
+    pub fn set_use(&self, wish: RegionUse) {
         let mut judge = self.locked();
         judge.wish(wish);
         self.begin(&judge);
@@ -200,7 +200,7 @@ impl Unified {
 
     /// What was decided, and why.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> UnifyState {
         self.locked().state()
     }
 

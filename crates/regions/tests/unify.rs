@@ -1,7 +1,7 @@
 //! Regions over several caches: CPUs stand for caches here. One test at a time, apart from those that take all CPUs.
 
 use hither_linux::sys;
-use hither_regions::{Domain, Error, State, Unified, Use};
+use hither_regions::{Domain, Error, RegionUse, Unified, UnifyState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,14 +35,14 @@ fn visits_go_where_they_are_asked_to() {
     let here = thread();
     let places = || [0, 1].map(|region| unified.run(region, || thread() == here));
     assert_eq!(places(), [true, true]);
-    unified.set_use(Use::Always);
+    unified.set_use(RegionUse::Always);
     // The first region's cache is the caller's.
     assert_eq!(places(), [true, false]);
     assert!(unified.state().is_on);
-    unified.set_use(Use::Never);
+    unified.set_use(RegionUse::Never);
     assert_eq!(places(), [true, true]);
     let mut sum = 0;
-    unified.set_use(Use::Always);
+    unified.set_use(RegionUse::Always);
     for value in 1..=1000 {
         unified.run(value % 2, || sum += value);
     }
@@ -50,7 +50,7 @@ fn visits_go_where_they_are_asked_to() {
 }
 
 /// Until something is decided. The first region's visits take no time, the second's so many ms.
-fn settle(unified: &Unified, in_place: u64, handed_over: u64) -> State {
+fn settle(unified: &Unified, in_place: u64, handed_over: u64) -> UnifyState {
     let here = thread();
     for _ in 0..1000 {
         let state = unified.state();
@@ -137,8 +137,8 @@ fn several_threads_may_visit_while_it_decides() {
             })
             .collect();
         unified.declare(1, (1 << 19) + 1);
-        unified.set_use(Use::Always);
-        unified.set_use(Use::Auto);
+        unified.set_use(RegionUse::Always);
+        unified.set_use(RegionUse::Auto);
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap())
@@ -158,7 +158,7 @@ fn a_cache_without_a_size_and_no_regions_are_refused() {
     assert!(none.contains("declare one"), "{none}");
     let one = Unified::new(vec![domain.with_cache_bytes(1)], &[5, 5]).unwrap();
     assert_eq!(one.state().reason.word(), "one-cache");
-    one.set_use(Use::Always);
+    one.set_use(RegionUse::Always);
     assert!(!one.state().is_on);
     assert_eq!(one.run(1, || 3), 3);
 }

@@ -4,7 +4,7 @@
 //! slice, through a guard's table, and through its one slice; an epoch of one value published.
 
 use hither_replica::{Config, Place, Places, Replicated};
-use hither_workloads::random::Random;
+use hither_workloads::random::FastRandom;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ fn main() -> Result<(), hither_replica::Error> {
     })?;
     array.refresh(Duration::from_secs(10))?;
     let mut reader = array.reader_at(1)?;
-    let mut random = Random::new(1);
+    let mut random = FastRandom::new(1);
     let indices: Vec<usize> = (0..1 << 16)
         .map(|_| random.below(VALUES as u64) as usize)
         .collect();

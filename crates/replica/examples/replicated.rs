@@ -9,14 +9,16 @@
 //!
 //! The checksum depends on the arguments alone: it is the same with copies and without.
 
-use hither_replica::forecast::{Demand, Sharing, forecast};
-use hither_replica::{Config, Places, Plain, Replicated, Report as Told, TypedGuard, Which};
-use hither_workloads::cli::{self, Args, Failure, Operand, Opt, Program, Report};
+use hither_replica::forecast::{CopyDemand, CopySharing, forecast};
+use hither_replica::{
+    ArrayReport as Told, Config, CopiedChunks, Places, Plain, Replicated, TypedGuard,
+};
+use hither_workloads::cli::{self, Args, Failure, Operand, Opt, Workload, WorkloadReport};
 use hither_workloads::cluster::{centre, point};
 use hither_workloads::kvstore::key;
-use hither_workloads::memory::{HUGE, Placement, Region};
-use hither_workloads::random::{Random, mix};
-use hither_workloads::team::{Member, Team, part};
+use hither_workloads::memory::{HUGE, Placement, RegionMemory};
+use hither_workloads::random::{FastRandom, mix};
+use hither_workloads::team::{Member, ThreadTeam, part};
 use hither_workloads::zipf::Zipf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,7 +37,7 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// Longer than any build.
 const LONG: Duration = Duration::from_secs(3600);
 
-const PROGRAM: Program = Program {
+const PROGRAM: Workload = Workload {
     name: "replicated",
     about: "Data that all threads read and few write, with a copy on each node or without.",
     operand: Some(Operand {
@@ -126,8 +128,8 @@ impl Copies {
     fn from_args(args: &Args) -> Result<Self, Failure> {
         let which = match args.text("copies").unwrap_or("none") {
             "none" => None,
-            "replicated" => Some(Which::All),
-            "partial" => Some(Which::Shared),
+            "replicated" => Some(CopiedChunks::All),
+            "partial" => Some(CopiedChunks::Shared),
             other => {
                 let text = format!("--copies: `{other}` is none of none, replicated, partial");
                 return Err(cli::usage(text));
@@ -166,10 +168,10 @@ impl Copies {
         if self.config.is_none() {
             return Ok(None);
         }
-        let demand = Demand {
+        let demand = CopyDemand {
             bytes: bytes as u64,
             shared_bytes: bytes as u64,
-            sharing: Sharing::Shared,
+            sharing: CopySharing::Shared,
             written_per_read: 0.0,
             compute_ns_per_byte: 0.0,
             home: 0,
@@ -183,7 +185,7 @@ fn failed(error: hither_replica::Error) -> Failure {
     Failure::Machine(error.to_string())
 }
 
-fn run(args: &Args) -> Result<Report, Failure> {
+fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let copies = Copies::from_args(args)?;
     match args.operand() {
         "shared" => shared(args, &copies),
@@ -199,7 +201,7 @@ fn placement(args: &Args) -> Placement {
     }
 }
 
-fn told(report: Report, told: Option<Told>) -> Report {
+fn told(report: WorkloadReport, told: Option<Told>) -> WorkloadReport {
     let Some(told) = told else {
         return report;
     };
@@ -213,12 +215,12 @@ fn told(report: Report, told: Option<Told>) -> Report {
         .line("local_share", format!("{share:.4}"))
 }
 
-fn shared(args: &Args, copies: &Copies) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn shared(args: &Args, copies: &Copies) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 18)? as usize;
     let rounds = args.number("rounds", 1..=1 << 32)?;
     let started = Instant::now();
-    let mut region = Region::new(mb << 20, placement(args))?;
+    let mut region = RegionMemory::new(mb << 20, placement(args))?;
     let (points, _) = region.words_mut().as_chunks_mut::<8>();
     points
         .iter_mut()
@@ -266,7 +268,7 @@ fn shared(args: &Args, copies: &Copies) -> Result<Report, Failure> {
         "replicated shared: {} threads, {mb} MB, {rounds} rounds",
         team.threads()
     );
-    let report = Report::new(title)
+    let report = WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line(
             "points_read",
@@ -352,8 +354,8 @@ struct Load {
     zipf: Zipf,
 }
 
-fn table(args: &Args, copies: &Copies) -> Result<Report, Failure> {
-    let team = Team::from_args(args)?;
+fn table(args: &Args, copies: &Copies) -> Result<WorkloadReport, Failure> {
+    let team = ThreadTeam::from_args(args)?;
     let mb = args.number("mb", 1..=1 << 18)? as usize;
     let count = (mb << 20) / size_of::<Entry>();
     let keys = count as u64 * 2 / 3;
@@ -365,7 +367,7 @@ fn table(args: &Args, copies: &Copies) -> Result<Report, Failure> {
         zipf: Zipf::new(keys, args.number("skew", 0..=300)? as f64 / 100.0),
     };
     let started = Instant::now();
-    let mut region = Region::new(mb << 20, placement(args))?;
+    let mut region = RegionMemory::new(mb << 20, placement(args))?;
     let (entries, _) = region.words_mut().as_chunks_mut::<16>();
     for rank in 0..load.keys {
         insert(entries, key(rank));
@@ -411,7 +413,7 @@ fn table(args: &Args, copies: &Copies) -> Result<Report, Failure> {
         load.operations,
         load.writes
     );
-    let report = Report::new(title)
+    let report = WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("operations_per_second", format!("{rate:.0}"));
     let report = told(
@@ -438,7 +440,7 @@ fn insert(entries: &mut [Entry], key: u64) {
 
 #[inline(never)]
 fn serve_plain(member: &Member<'_>, words: &[[AtomicU64; 16]], load: &Load) -> u64 {
-    let mut random = Random::new(member.id as u64);
+    let mut random = FastRandom::new(member.id as u64);
     let mut sum = 0u64;
     for _ in 0..load.operations {
         let slot = find(&words, words.len(), key(load.zipf.draw(&mut random)));
@@ -452,7 +454,7 @@ fn serve_plain(member: &Member<'_>, words: &[[AtomicU64; 16]], load: &Load) -> u
 
 #[inline(never)]
 fn serve(member: &Member<'_>, array: &Replicated<Entry>, load: &Load) -> Result<u64, Failure> {
-    let mut random = Random::new(member.id as u64);
+    let mut random = FastRandom::new(member.id as u64);
     let mut reader = array.reader().map_err(failed)?;
     let mut batch: Vec<usize> = Vec::new();
     let (mut sum, mut done) = (0u64, 0);

@@ -9,9 +9,9 @@ use crate::memory::{self, PAGE_BYTES, Store};
 use crate::places::Places;
 use crate::protocol::Protocol;
 use crate::reader::Reader;
-use crate::report::{Built, Figures, Report};
+use crate::report::{ArrayReport, Built, Figures};
 use crate::rule::{self, Account, ByteCosts, Judgement, Verdict};
-use crate::writer::Writer;
+use crate::writer::ArrayWriter;
 use hither_core::set::NodeSet;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ pub(crate) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
 /// Where the master is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
+pub enum HomeNode {
     /// At one place, which needs no other copy.
     Place(usize),
     /// Page by page over the nodes of all places: where only a part is replicated, the rest is spread. Every
@@ -45,7 +45,7 @@ pub enum Home {
 
 /// Which chunks get copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Which {
+pub enum CopiedChunks {
     /// All, at every place.
     #[default]
     All,
@@ -57,9 +57,9 @@ pub enum Which {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Which chunks get copies.
-    pub which: Which,
+    pub which: CopiedChunks,
     /// Where the master is.
-    pub home: Home,
+    pub home: HomeNode,
     /// Bytes of a chunk: a power of two from 64 KiB to 1 GiB; 0: 2 MiB, of arrays below 16 MiB 64 KiB.
     pub chunk_bytes: usize,
     /// Most bytes of all copies together; the master, and its second from the first write on, are not among
@@ -81,8 +81,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            which: Which::All,
-            home: Home::Place(0),
+            which: CopiedChunks::All,
+            home: HomeNode::Place(0),
             chunk_bytes: 0,
             budget_bytes: None,
             reserve_bytes: None,
@@ -261,7 +261,7 @@ impl Shared {
 
     /// Is this place where the master is, so that it needs no copy?
     pub(crate) fn is_home(&self, place: usize) -> bool {
-        self.config.home == Home::Place(place)
+        self.config.home == HomeNode::Place(place)
     }
 
     /// Makes the state's content the next tick.
@@ -424,7 +424,7 @@ impl Array {
     ///
     /// # Errors
     /// No memory for a second master, or this is a child after `fork`.
-    pub fn write(&self) -> Result<Writer, Error> {
+    pub fn write(&self) -> Result<ArrayWriter, Error> {
         self.write_within(FOR_EVER)
     }
 
@@ -432,8 +432,8 @@ impl Array {
     ///
     /// # Errors
     /// [`Error::Busy`] then; as [`Array::write`].
-    pub fn write_within(&self, limit: Duration) -> Result<Writer, Error> {
-        Writer::new(self.shared.turn(limit)?)
+    pub fn write_within(&self, limit: Duration) -> Result<ArrayWriter, Error> {
+        ArrayWriter::new(self.shared.turn(limit)?)
     }
 
     /// Copies what has no copy or a stale one, at all places in parallel; readers read meanwhile. Copies that
@@ -501,9 +501,9 @@ impl Array {
     ///
     /// # Errors
     /// This is a child after `fork`.
-    pub fn report(&self) -> Result<Report, Error> {
+    pub fn report(&self) -> Result<ArrayReport, Error> {
         self.shared.check()?;
-        Ok(Report::of(&self.shared))
+        Ok(ArrayReport::of(&self.shared))
     }
 }
 
@@ -572,8 +572,8 @@ fn collapse(turn: &Turn) {
 /// Nodes of the master.
 pub(crate) fn home(places: &Places, config: &Config) -> NodeSet {
     match config.home {
-        Home::Place(place) => [places.list()[place].node].into_iter().collect(),
-        Home::Interleaved => places.list().iter().map(|place| place.node).collect(),
+        HomeNode::Place(place) => [places.list()[place].node].into_iter().collect(),
+        HomeNode::Interleaved => places.list().iter().map(|place| place.node).collect(),
     }
 }
 
@@ -610,7 +610,7 @@ fn checked(bytes: usize, places: &Places, config: &Config) -> Result<usize, Erro
             config.max_readers
         ));
     }
-    if let Home::Place(place) = config.home
+    if let HomeNode::Place(place) = config.home
         && place >= count
     {
         return invalid(format!(

@@ -5,7 +5,7 @@
 //! requests, while here each copy is to be made by its own node's CPUs: streams of several nodes then use
 //! several links at once.
 
-use crate::array::{Shared, Turn, Which};
+use crate::array::{CopiedChunks, Shared, Turn};
 use crate::error::Error;
 use crate::memory::{self, NoPages, PAGE_BYTES, Store};
 use crate::plan::{self, Means, Wish};
@@ -89,15 +89,15 @@ fn wishes(shared: &Shared) -> Vec<Wish> {
     let mut wishes = Vec::new();
     for chunk in 0..shared.chunks {
         let is_shared = match shared.config.which {
-            Which::All => true,
-            Which::Shared => shared.accounts.readers_of(chunk, places) >= 2,
+            CopiedChunks::All => true,
+            CopiedChunks::Shared => shared.accounts.readers_of(chunk, places) >= 2,
         };
         if !is_shared {
             continue;
         }
         for (place, copies) in state.copies.iter().enumerate() {
             let weight = shared.accounts.heat(place, chunk);
-            let is_wanted = shared.config.which == Which::All || weight > 0;
+            let is_wanted = shared.config.which == CopiedChunks::All || weight > 0;
             if is_wanted && !shared.is_home(place) && !copies.valid[chunk] {
                 wishes.push(Wish {
                     place,

@@ -142,7 +142,7 @@ impl Figures {
 
     /// Seconds that one pass takes where `share(cpu's node, memory's node)` of the bytes that a CPU reads come
     /// from there.
-    fn pass_seconds(&self, demand: &Demand, share: impl Fn(usize, usize) -> f64) -> f64 {
+    fn pass_seconds(&self, demand: &CopyDemand, share: impl Fn(usize, usize) -> f64) -> f64 {
         let readers = self.readers();
         let mut controllers = vec![0.0; self.cpus.len()];
         let mut links = vec![0.0; self.links.len()];
@@ -173,7 +173,7 @@ impl Figures {
 
 /// Who reads what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum CopySharing {
     /// Every node reads everything.
     Shared,
     /// Each node reads a part that no other reads.
@@ -182,13 +182,13 @@ pub enum Sharing {
 
 /// How the program uses the array.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Demand {
+pub struct CopyDemand {
     /// Its length.
     pub bytes: u64,
     /// Of it, what is read from two nodes or more: partial copies need no more.
     pub shared_bytes: u64,
     /// Who reads what.
-    pub sharing: Sharing,
+    pub sharing: CopySharing,
     /// Bytes written per byte that one CPU reads.
     pub written_per_read: f64,
     /// What a CPU computes for a byte, in ns.
@@ -220,11 +220,11 @@ pub struct Forecast {
 
 /// Forecasts; `figures` of as many nodes as the program uses.
 #[must_use]
-pub fn forecast(figures: &Figures, demand: &Demand) -> Forecast {
+pub fn forecast(figures: &Figures, demand: &CopyDemand) -> Forecast {
     let readers = figures.readers();
     let count = readers.len().max(1);
     let home = demand.home.min(figures.cpus.len().saturating_sub(1));
-    let is_partitioned = demand.sharing == Sharing::Partitioned;
+    let is_partitioned = demand.sharing == CopySharing::Partitioned;
     let local = |cpu: usize, at: usize| f64::from(u8::from(cpu == at));
     let at_home = |_: usize, at: usize| f64::from(u8::from(at == home));
     let spread = |_: usize, at: usize| f64::from(u8::from(readers.contains(&at))) / count as f64;

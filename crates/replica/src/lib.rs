@@ -14,7 +14,7 @@
 //! in a plain array (the chunk's address). [`Guard::whole`] is one slice, with no load more: the local copy
 //! where it is complete, else the master.
 //!
-//! **Writing.** A [`Writer`] prepares the next epoch in a second master that no reader can see, and publishes it
+//! **Writing.** A [`ArrayWriter`] prepares the next epoch in a second master that no reader can see, and publishes it
 //! by one store. Chunks that it did not write keep their copies; copies of chunks that it wrote are stale, and
 //! readers find the master for these until [`Array::refresh`] or the keeper ([`Array::keep`]) has copied the pages
 //! that were written. Readers see whole epochs, in order: never a mixture, never an earlier one again.
@@ -64,7 +64,7 @@ mod typed;
 mod writer;
 
 #[cfg(not(loom))]
-pub use array::{Array, Config, Home, Which};
+pub use array::{Array, Config, CopiedChunks, HomeNode};
 #[cfg(not(loom))]
 pub use error::Error;
 #[cfg(not(loom))]
@@ -72,8 +72,8 @@ pub use places::{Place, Places};
 #[cfg(not(loom))]
 pub use reader::{Guard, Reader};
 #[cfg(not(loom))]
-pub use report::{Built, Report};
+pub use report::{ArrayReport, Built};
 #[cfg(not(loom))]
 pub use typed::{Plain, Replicated, TypedGuard, TypedReader, TypedWriter};
 #[cfg(not(loom))]
-pub use writer::Writer;
+pub use writer::ArrayWriter;

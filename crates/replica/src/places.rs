@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::forecast::Figures;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::{CpuSet, NodeSet};
-use hither_linux::topology::{Node, Topology};
+use hither_linux::topology::{NodeInfo, Topology};
 use hither_linux::{Root, bind, sys};
 
 /// Most places: a distance is 8 bits in firmware's table, and nodes beyond this were never seen.
@@ -47,10 +47,10 @@ impl Places {
     /// # Errors
     /// No node is left.
     pub fn of_topology(topology: &Topology, allowed: &NodeSet) -> Result<Self, Error> {
-        let may = |node: &&Node| {
+        let may = |node: &&NodeInfo| {
             node.memory.total_kb > 0 && !node.cpus.is_empty() && allowed.contains(node.id)
         };
-        let nodes: Vec<&Node> = topology.nodes.iter().filter(may).collect();
+        let nodes: Vec<&NodeInfo> = topology.nodes.iter().filter(may).collect();
         let list: Vec<Place> = nodes
             .iter()
             .map(|node| Place {
@@ -91,7 +91,7 @@ impl Places {
         let topology = Topology::read_layout(&Root::host())?;
         let here = bind::here()?;
         let cpus = topology.nodes.iter().map(|node| node.cpus.len()).collect();
-        let free = |node: &Node| here.memory_bytes(&[node.id].into_iter().collect()).1;
+        let free = |node: &NodeInfo| here.memory_bytes(&[node.id].into_iter().collect()).1;
         Ok(Figures {
             free_bytes: topology.nodes.iter().map(free).collect(),
             ..Figures::of_distances(cpus, &topology.distances)
@@ -219,13 +219,13 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_forecast() {
-        use crate::forecast::{Demand, Sharing, forecast};
+        use crate::forecast::{CopyDemand, CopySharing, forecast};
         let figures = Places::figures_here().unwrap();
         let with_cpus = figures.cpus.iter().filter(|count| **count > 0).count();
-        let demand = Demand {
+        let demand = CopyDemand {
             bytes: 1 << 20,
             shared_bytes: 1 << 20,
-            sharing: Sharing::Shared,
+            sharing: CopySharing::Shared,
             written_per_read: 0.0,
             compute_ns_per_byte: 0.0,
             home: 0,

@@ -59,7 +59,7 @@ impl Figures {
 
 /// What an array did so far. Its text has a sentence on each line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct ArrayReport {
     /// Length of the array.
     pub bytes: u64,
     /// Published epochs, the first content included.
@@ -98,7 +98,7 @@ pub struct Report {
     pub verdict: Option<String>,
 }
 
-impl Report {
+impl ArrayReport {
     pub(crate) fn of(shared: &Shared) -> Self {
         let sums = shared.accounts.sums();
         let state = shared.state();
@@ -138,7 +138,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ArrayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mb = megabytes;
         writeln!(

@@ -4,7 +4,7 @@ use crate::array::{Array, Config};
 use crate::error::Error;
 use crate::places::Places;
 use crate::reader::{Guard, Reader};
-use crate::writer::Writer;
+use crate::writer::ArrayWriter;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -266,12 +266,12 @@ impl<T: Plain> TypedGuard<'_, T> {
     }
 }
 
-/// As [`Writer`].
+/// As [`ArrayWriter`].
 #[derive(Debug)]
-pub struct TypedWriter<T: Plain>(Writer, PhantomData<T>);
+pub struct TypedWriter<T: Plain>(ArrayWriter, PhantomData<T>);
 
 impl<T: Plain> TypedWriter<T> {
-    /// As [`Writer::epoch`].
+    /// As [`ArrayWriter::epoch`].
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.0.epoch()
@@ -299,7 +299,7 @@ impl<T: Plain> TypedWriter<T> {
         Ok(values_mut(self.0.bytes_mut(range)?))
     }
 
-    /// As [`Writer::publish`].
+    /// As [`ArrayWriter::publish`].
     ///
     /// # Errors
     /// The same.

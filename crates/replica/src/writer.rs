@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::memory::{self, PAGE_BYTES};
 use std::ops::Range;
 
-/// Prepares an epoch; dropped without [`Writer::publish`], nothing has happened.
-pub struct Writer {
+/// Prepares an epoch; dropped without [`ArrayWriter::publish`], nothing has happened.
+pub struct ArrayWriter {
     turn: Turn,
     /// Pages that were written.
     touched: Bits,
@@ -15,13 +15,13 @@ pub struct Writer {
     bases: (usize, usize),
 }
 
-impl std::fmt::Debug for Writer {
+impl std::fmt::Debug for ArrayWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Writer {{ {} pages written }}", self.touched.count())
     }
 }
 
-impl Writer {
+impl ArrayWriter {
     /// With the turn, when no reader holds an earlier tick.
     pub(crate) fn new(turn: Turn) -> Result<Self, Error> {
         let shared = &turn.0;
@@ -155,7 +155,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for ArrayWriter {
     /// What was written and not published is not as the front; after `publish` it is the same.
     fn drop(&mut self) {
         let shared = &self.turn.0;

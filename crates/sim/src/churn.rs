@@ -1,7 +1,7 @@
 //! Processes that come, change and go while somebody looks after them.
 
 use crate::chance::{below, between, happens};
-use crate::process::{Kind, Pattern, Phase};
+use crate::process::{Pattern, ProcessKind, ProcessPhase};
 use crate::world::{NO_PROGRAM, STRANGER, World};
 use hither_core::ids::Pid;
 
@@ -58,12 +58,12 @@ impl World {
     }
 
     /// Somewhat different: other size, other pattern.
-    fn vary(&mut self, kind: &mut Kind) {
+    fn vary(&mut self, kind: &mut ProcessKind) {
         let random = &mut self.random;
         let most = kind.units.max(2) as u64;
         kind.units = between(random, most / 2, most * 3 / 2).clamp(1, 512) as usize;
         let patterns = [Pattern::Shared, Pattern::Partitioned, Pattern::Striped];
-        kind.phases = vec![Phase {
+        kind.phases = vec![ProcessPhase {
             pattern: patterns[below(random, patterns.len())],
             length_us: 0,
         }];

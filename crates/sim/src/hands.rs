@@ -5,7 +5,7 @@ use crate::world::World;
 use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::plan::{Mechanism, MoveOutcome, MoveRequest, Refusal};
 use hither_core::policy::random::Random;
-use hither_mover::executor::{Limits, Queue, Step, Task};
+use hither_mover::executor::{ExecutorStep, Limits, Queue, Task};
 use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ struct Open {
 
 /// The mover.
 #[derive(Debug)]
-pub struct Hands {
+pub struct SimHands {
     /// CPU time that a base page takes, in us.
     pub page_us: f64,
     /// Planted: it says that pages of reverts went back, and leaves them.
@@ -61,13 +61,13 @@ pub struct Hands {
     journal: Journal,
 }
 
-impl Default for Hands {
+impl Default for SimHands {
     fn default() -> Self {
         Self::new(0, 10.0, 1024)
     }
 }
 
-impl Hands {
+impl SimHands {
     /// A mover with its own source of chance, that takes so many pages at once.
     #[must_use]
     pub fn new(seed: u64, page_us: f64, slice_pages: u64) -> Self {
@@ -205,7 +205,7 @@ impl World {
             }
             hands.free_at_us += took_us * (1.0 + self.faults.slow);
             self.interval.own_cpu_us(took_us);
-            if step != Step::Done {
+            if step != ExecutorStep::Done {
                 break;
             }
         }

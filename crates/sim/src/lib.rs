@@ -9,7 +9,7 @@
 //! Everything comes from one seed, in one thread, with a clock that only the simulation turns: the
 //! same seed finds the same fault again. First things go wrong ([`Faults`]): pages are busy, moves are late,
 //! samples are lost, processes fork, execute and end. Then they stop, and what is left must become
-//! quiet; then everything is put back. What must hold meanwhile is in [`check::Rule`].
+//! quiet; then everything is put back. What must hold meanwhile is in [`check::Invariant`].
 #![forbid(unsafe_code)]
 
 mod chance;
@@ -25,8 +25,8 @@ mod simulation;
 mod world;
 
 pub use faults::Faults;
-pub use hands::{Hands, Journal, Moved};
-pub use observe::{Sight, Tracker};
-pub use process::{Kind, Page, Pattern, Phase, Process};
+pub use hands::{Journal, Moved, SimHands};
+pub use observe::{Sight, SimTracker};
+pub use process::{Pattern, Process, ProcessKind, ProcessPhase, SimPage};
 pub use simulation::{Simulation, Tamper};
 pub use world::{INIT, NO_PROGRAM, Node, STRANGER, World};

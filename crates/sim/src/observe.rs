@@ -33,7 +33,7 @@ pub enum Sight {
 
 /// What observes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tracker {
+pub struct SimTracker {
     /// What it tells.
     pub sight: Sight,
     /// Fills a sample at full sampling.
@@ -42,7 +42,7 @@ pub struct Tracker {
     pub is_steady: bool,
 }
 
-impl Default for Tracker {
+impl Default for SimTracker {
     fn default() -> Self {
         Self {
             sight: Sight::Counters,
@@ -52,7 +52,7 @@ impl Default for Tracker {
     }
 }
 
-impl Tracker {
+impl SimTracker {
     /// Fills a sample; 0: there are no samples.
     pub(crate) fn period(self, sampling: Sampling) -> u32 {
         match sampling {
@@ -112,7 +112,7 @@ impl Interval {
 
     pub fn sample(
         &mut self,
-        tracker: Tracker,
+        tracker: SimTracker,
         loses: f64,
         process: &mut Process,
         from: usize,

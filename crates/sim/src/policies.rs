@@ -2,7 +2,7 @@
 
 use hither_core::ids::NodeId;
 use hither_core::plan::Mechanism;
-use hither_core::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
+use hither_core::policy::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use hither_core::snapshot::{PageStats, Snapshot};
 
 /// Asks for moves of whatever it sees to anywhere, all the time and more than it may: what keeps it
@@ -28,7 +28,7 @@ impl Policy for Restless {
         };
         Proposal {
             moves: snapshot.pages.iter().map(order).collect(),
-            outlook: Outlook::Working,
+            outlook: PolicyActivity::Working,
             ..Proposal::default()
         }
     }
@@ -70,8 +70,8 @@ impl Policy for Gather {
             .collect();
         Proposal {
             outlook: match moves.is_empty() {
-                true => Outlook::Done,
-                false => Outlook::Working,
+                true => PolicyActivity::Done,
+                false => PolicyActivity::Working,
             },
             moves,
             ..Proposal::default()

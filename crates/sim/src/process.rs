@@ -29,7 +29,7 @@ pub enum Pattern {
 
 /// A stretch of a process's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
+pub struct ProcessPhase {
     /// What it does.
     pub pattern: Pattern,
     /// How long; the last phase lasts for ever.
@@ -38,7 +38,7 @@ pub struct Phase {
 
 /// A moving unit: a base page, or a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct SimPage {
     /// Position of the node that it is on.
     pub home: usize,
     /// Position of the node on which it was before hither moved it.
@@ -49,7 +49,7 @@ pub struct Page {
 
 /// What a process is like.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kind {
+pub struct ProcessKind {
     /// Which program it belongs to; the checkers know scopes by it.
     pub program: usize,
     /// Effective user.
@@ -63,7 +63,7 @@ pub struct Kind {
     /// Position of the node on which its memory lies at first; `None`: that of its first thread.
     pub lies_on: Option<usize>,
     /// What it does, in order.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<ProcessPhase>,
     /// Moving units that it will have.
     pub units: usize,
     /// Are they huge pages?
@@ -72,7 +72,7 @@ pub struct Kind {
     pub pinned: f64,
 }
 
-impl Kind {
+impl ProcessKind {
     /// Base pages of a moving unit.
     #[must_use]
     pub fn unit_pages(&self) -> u64 {
@@ -99,9 +99,9 @@ pub struct Process {
     /// Its parent.
     pub parent: Pid,
     /// What it is like.
-    pub kind: Kind,
+    pub kind: ProcessKind,
     /// Its moving units.
-    pub pages: Vec<Page>,
+    pub pages: Vec<SimPage>,
     /// Lines that memory has delivered to it: what it has got done.
     pub fills: f64,
     /// Was it seen in a snapshot, with this memory and this parent?
@@ -168,7 +168,7 @@ impl Process {
                 .filter(|last| *last != Pattern::Filling)
                 .unwrap_or(Pattern::Idle);
         }
-        self.kind.phases = vec![Phase {
+        self.kind.phases = vec![ProcessPhase {
             pattern,
             length_us: 0,
         }];

@@ -3,14 +3,14 @@
 use crate::chance::{below, between, happens, pick};
 use crate::check::{Rules, Violation};
 use crate::faults::Faults;
-use crate::hands::Hands;
-use crate::observe::{Sight, Tracker};
+use crate::hands::SimHands;
+use crate::observe::{Sight, SimTracker};
 use crate::policies::Restless;
-use crate::process::{Kind, Pattern, Phase};
+use crate::process::{Pattern, ProcessKind, ProcessPhase};
 use crate::simulation::Simulation;
 use crate::world::{INIT, Node, World};
 use hither_core::engine::{Engine, EngineConfig, Summary};
-use hither_core::flow::Memory;
+use hither_core::flow::FlowMemory;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::machine::Curve;
 use hither_core::policy::random::Random;
@@ -167,7 +167,7 @@ pub fn machine(seed: u64, with_cpus: usize, without: usize) -> World {
     let idle_ns = |a: usize, b: usize| {
         87.0 + 26.0 * f64::from(hops(a, b)) + if has_cpus(b) { 0.0 } else { 80.0 }
     };
-    let memory = Memory {
+    let memory = FlowMemory {
         idle_ns: table(count, idle_ns),
         capacity_gbs: (0..count)
             .map(|home| if has_cpus(home) { 3.07 } else { 1.5 })
@@ -207,13 +207,13 @@ fn faulty_machine(seed: u64, random: &mut Random) -> World {
         Sight::Samples,
         Sight::HintFaults,
     ];
-    world.tracker = Tracker {
+    world.tracker = SimTracker {
         sight: pick(random, &sights),
         period: between(random, 5_000, 20_000) as u32,
         is_steady: false,
     };
     let slice_pages = between(random, 16, 4096);
-    world.hands = Hands::new(random.next_u64(), 5.0 + 25.0 * random.unit(), slice_pages);
+    world.hands = SimHands::new(random.next_u64(), 5.0 + 25.0 * random.unit(), slice_pages);
     world
 }
 
@@ -244,7 +244,7 @@ fn start(world: &mut World, random: &mut Random, program: usize, scope: Option<u
         threads[below(random, users)] += 1;
     }
     let huge = happens(random, 0.2);
-    let kind = Kind {
+    let kind = ProcessKind {
         program,
         user: 1000 + scope.unwrap_or(99) as u32,
         group: format!("/sim/{whose}/p{program}"),
@@ -271,7 +271,7 @@ fn start(world: &mut World, random: &mut Random, program: usize, scope: Option<u
 }
 
 /// Perhaps set-up, then one thing, then perhaps another.
-fn phases(random: &mut Random) -> Vec<Phase> {
+fn phases(random: &mut Random) -> Vec<ProcessPhase> {
     let patterns = [
         Pattern::Shared,
         Pattern::Partitioned,
@@ -284,13 +284,13 @@ fn phases(random: &mut Random) -> Vec<Phase> {
     ];
     let mut phases = Vec::new();
     if happens(random, 0.5) {
-        phases.push(Phase {
+        phases.push(ProcessPhase {
             pattern: Pattern::Filling,
             length_us: between(random, 200_000, 1_500_000),
         });
     }
     for _ in 0..between(random, 1, 4) {
-        phases.push(Phase {
+        phases.push(ProcessPhase {
             pattern: pick(random, &patterns),
             length_us: between(random, 500_000, 4_000_000),
         });

@@ -1,7 +1,7 @@
 //! Machine, agent and checkers, turn after turn.
 
-use crate::check::{Checks, Look, Rule, Rules, Violation};
-use crate::hands::Hands;
+use crate::check::{CheckedTurn, Checks, Invariant, Rules, Violation};
+use crate::hands::SimHands;
 use crate::world::World;
 use hither_agent::{Agent, Execute, Witness};
 use hither_core::engine::{Engine, Summary};
@@ -138,7 +138,7 @@ impl Simulation {
     /// nothing is checked: what checks know is of the agent before.
     pub fn restart(&mut self, engine: Engine) {
         let world = &self.world;
-        world.borrow_mut().hands = Hands::default();
+        world.borrow_mut().hands = SimHands::default();
         let eyes = Eyes {
             world: Rc::clone(world),
             tamper: None,
@@ -199,7 +199,7 @@ impl Simulation {
         else {
             return;
         };
-        self.checks.turn(&Look {
+        self.checks.turn(&CheckedTurn {
             world: &world,
             engine: self.agent.engine(),
             snapshot,
@@ -224,7 +224,7 @@ impl Simulation {
     }
 
     /// Turns until `is_so`; else one thing more is found.
-    fn await_that(&mut self, rule: Rule, what: &str, is_so: impl Fn(&mut Self) -> bool) {
+    fn await_that(&mut self, rule: Invariant, what: &str, is_so: impl Fn(&mut Self) -> bool) {
         let end_us = self.now_us() + PATIENCE_US;
         while !is_so(self) {
             let now_us = self.now_us();
@@ -243,7 +243,7 @@ impl Simulation {
         self.asked.clear();
         let begin_us = self.now_us();
         if becomes_quiet {
-            self.await_that(Rule::Quiet, "quiet", |simulation| {
+            self.await_that(Invariant::Quiet, "quiet", |simulation| {
                 let now_us = simulation.now_us();
                 let asked = &mut simulation.asked;
                 while asked.front().is_some_and(|(at, _)| at + QUIET_US <= now_us) {
@@ -259,7 +259,7 @@ impl Simulation {
     pub fn undo(&mut self) {
         self.agent.engine_mut().begin_undo_all();
         self.checks.begin_undo();
-        self.await_that(Rule::Undo, "the end of the undo", |simulation| {
+        self.await_that(Invariant::Undo, "the end of the undo", |simulation| {
             let engine = simulation.agent.engine();
             engine.is_undone() && engine.pending_count() == 0
         });

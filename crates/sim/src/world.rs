@@ -6,10 +6,10 @@
 
 use crate::chance::happens;
 use crate::faults::Faults;
-use crate::hands::Hands;
-use crate::observe::{Interval, Tracker};
-use crate::process::{Kind, Page, Pattern, Process};
-use hither_core::flow::{self, Demand, Memory};
+use crate::hands::SimHands;
+use crate::observe::{Interval, SimTracker};
+use crate::process::{Pattern, Process, ProcessKind, SimPage};
+use hither_core::flow::{self, Demand, FlowMemory};
 use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::plan::Sampling;
 use hither_core::policy::random::Random;
@@ -48,7 +48,7 @@ pub struct World {
     /// ACPI distances by position.
     pub distances: Vec<Vec<u32>>,
     /// Latencies and capacities.
-    pub memory: Memory,
+    pub memory: FlowMemory,
     /// Nodes without CPUs are the fast tier, as on Knights Landing; the slow one otherwise.
     pub fast_is_far: bool,
     /// Who runs.
@@ -56,9 +56,9 @@ pub struct World {
     /// What goes wrong.
     pub faults: Faults,
     /// What can be known of it.
-    pub tracker: Tracker,
+    pub tracker: SimTracker,
     /// Who moves pages.
-    pub hands: Hands,
+    pub hands: SimHands,
     pub(crate) interval: Interval,
     pub(crate) sampling: Sampling,
     /// Units that are listed in each interval though they were not sampled, part after part.
@@ -75,7 +75,7 @@ pub struct World {
 impl World {
     /// A machine on which nothing runs.
     #[must_use]
-    pub fn new(seed: u64, nodes: Vec<Node>, distances: Vec<Vec<u32>>, memory: Memory) -> Self {
+    pub fn new(seed: u64, nodes: Vec<Node>, distances: Vec<Vec<u32>>, memory: FlowMemory) -> Self {
         Self {
             queues_ns: vec![0.0; nodes.len()],
             interval: Interval::new(nodes.len()),
@@ -85,8 +85,8 @@ impl World {
             fast_is_far: false,
             processes: BTreeMap::new(),
             faults: Faults::default(),
-            tracker: Tracker::default(),
-            hands: Hands::default(),
+            tracker: SimTracker::default(),
+            hands: SimHands::default(),
             sampling: Sampling::Full,
             lists: 0,
             listed: (Pid(0), 0),
@@ -118,14 +118,14 @@ impl World {
     }
 
     /// Starts a process. What it does not set up itself lies where its first thread is.
-    pub fn spawn(&mut self, kind: Kind, parent: Pid) -> Pid {
+    pub fn spawn(&mut self, kind: ProcessKind, parent: Pid) -> Pid {
         self.last_pid += 1;
         let pid = Pid(self.last_pid);
         self.spawn_as(pid, kind, parent);
         pid
     }
 
-    pub(crate) fn spawn_as(&mut self, pid: Pid, kind: Kind, parent: Pid) {
+    pub(crate) fn spawn_as(&mut self, pid: Pid, kind: ProcessKind, parent: Pid) {
         self.last_space += 1;
         let space = SpaceId(self.last_space);
         let own = self.seed ^ (u64::from(space.0) << 32) ^ kind.program as u64;
@@ -161,7 +161,7 @@ impl World {
             };
             self.nodes[home].free_pages -= size;
             let is_pinned = happens(&mut process.random, process.kind.pinned);
-            process.pages.push(Page {
+            process.pages.push(SimPage {
                 home,
                 origin: home,
                 is_pinned,
@@ -192,7 +192,7 @@ impl World {
     }
 
     /// Lets a process execute another program: its memory is another.
-    pub fn exec(&mut self, pid: Pid, kind: Kind) {
+    pub fn exec(&mut self, pid: Pid, kind: ProcessKind) {
         let Some(process) = self.processes.remove(&pid) else {
             return;
         };

@@ -6,7 +6,7 @@ use hither_core::ids::{NodeId, Pid};
 use hither_core::policy::by_name;
 use hither_sim::policies::Gather;
 use hither_sim::scenario::machine;
-use hither_sim::{Hands, INIT, Kind, Pattern, Simulation, Tracker};
+use hither_sim::{INIT, Pattern, ProcessKind, SimHands, SimTracker, Simulation};
 
 const A: Pid = Pid(101);
 const B: Pid = Pid(102);
@@ -16,7 +16,7 @@ pub fn helped_and_harmed() -> Simulation {
     let gather = || Box::new(Gather::new(NodeId(0)));
     let a = lying_on(1, kind(0, Pattern::Shared, &[2, 0]));
     let b = kind(1, Pattern::Shared, &[0, 2]);
-    let programs: Vec<(Kind, Box<dyn hither_core::policy::Policy>)> =
+    let programs: Vec<(ProcessKind, Box<dyn hither_core::policy::Policy>)> =
         vec![(a, gather()), (b, gather())];
     street(machine(1, 2, 0), programs, EngineConfig::default())
 }
@@ -80,10 +80,10 @@ fn the_canary_goes_back_while_its_neighbour_keeps_its_gain() {
 fn beside(seed: u64, pattern: Pattern, threads: &[u32], policy: &str) -> Vec<CampaignRow> {
     let mut world = machine(seed, 4, 0);
     world.memory.capacity_gbs = vec![1e6; 4];
-    world.hands = Hands::new(seed, 0.0, 1024);
-    world.tracker = Tracker {
+    world.hands = SimHands::new(seed, 0.0, 1024);
+    world.tracker = SimTracker {
         is_steady: true,
-        ..Tracker::default()
+        ..SimTracker::default()
     };
     let config = EngineConfig {
         max_interval_us: EngineConfig::default().interval_us,

@@ -3,7 +3,7 @@
 use crate::apart::helped_and_harmed;
 use hither_core::ids::Pid;
 use hither_core::snapshot::{NodeCounts, Snapshot};
-use hither_sim::check::{Rule, Violation};
+use hither_sim::check::{Invariant, Violation};
 use hither_sim::scenario::Scenario;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,11 @@ use std::collections::BTreeMap;
 const SEEDS: u64 = 60;
 
 /// Of these seeds, those that break the rule; no plant breaks anything else than `consequences`.
-fn finders(rule: Rule, consequences: &[Rule], play: impl Fn(u64) -> Vec<Violation>) -> Vec<u64> {
+fn finders(
+    rule: Invariant,
+    consequences: &[Invariant],
+    play: impl Fn(u64) -> Vec<Violation>,
+) -> Vec<u64> {
     let breaks = |seed: &u64| {
         let found = play(*seed);
         for violation in &found {
@@ -25,7 +29,7 @@ fn finders(rule: Rule, consequences: &[Rule], play: impl Fn(u64) -> Vec<Violatio
 
 #[test]
 fn a_budget_of_bytes_that_is_overrun_is_found() {
-    let finders = finders(Rule::Rate, &[], |seed| {
+    let finders = finders(Invariant::Rate, &[], |seed| {
         let overrun = Scenario::with_belief(seed, |config| {
             config.rate_bytes_per_s *= 3;
             config.burst_bytes *= 3;
@@ -37,7 +41,7 @@ fn a_budget_of_bytes_that_is_overrun_is_found() {
 
 #[test]
 fn a_node_that_is_filled_beyond_its_reserve_is_found() {
-    let finders = finders(Rule::Room, &[], |seed| {
+    let finders = finders(Invariant::Room, &[], |seed| {
         let mut scenario = Scenario::new(seed);
         scenario.simulation.tamper(|snapshot| {
             for node in &mut snapshot.nodes {
@@ -51,7 +55,7 @@ fn a_node_that_is_filled_beyond_its_reserve_is_found() {
 
 #[test]
 fn a_budget_of_cpu_time_that_is_overrun_is_found() {
-    let finders = finders(Rule::Disturbance, &[], |seed| {
+    let finders = finders(Invariant::Disturbance, &[], |seed| {
         let blind = Scenario::with_belief(seed, |config| config.disturbance_share = 1.0);
         blind.play()
     });
@@ -61,11 +65,15 @@ fn a_budget_of_cpu_time_that_is_overrun_is_found() {
 #[test]
 fn a_revert_that_is_lost_is_found() {
     // What says that it went back and did not is not back after an undo, either, nor known to be away.
-    let finders = finders(Rule::Revert, &[Rule::Undo, Rule::Ledger], |seed| {
-        let scenario = Scenario::new(seed);
-        scenario.simulation.world_mut().hands.loses_reverts = true;
-        scenario.play()
-    });
+    let finders = finders(
+        Invariant::Revert,
+        &[Invariant::Undo, Invariant::Ledger],
+        |seed| {
+            let scenario = Scenario::new(seed);
+            scenario.simulation.world_mut().hands.loses_reverts = true;
+            scenario.play()
+        },
+    );
     assert!(finders.len() >= 5, "found by seeds {finders:?} alone");
 }
 
@@ -97,10 +105,10 @@ fn a_verdict_by_a_neighbours_figures_is_found() {
     assert!(
         found
             .iter()
-            .any(|violation| violation.rule == Rule::Verdict),
+            .any(|violation| violation.rule == Invariant::Verdict),
         "{found:?}"
     );
-    let finders = finders(Rule::Verdict, &[], |seed| {
+    let finders = finders(Invariant::Verdict, &[], |seed| {
         let mut scenario = Scenario::new(seed);
         scenario.simulation.tamper(swap_figures);
         scenario.play()

@@ -7,7 +7,7 @@ use hither_core::plan::Mechanism;
 use hither_core::policy::by_name;
 use hither_sim::check::Rules;
 use hither_sim::scenario::machine;
-use hither_sim::{INIT, Kind, Pattern, Simulation, World};
+use hither_sim::{INIT, Pattern, ProcessKind, Simulation, World};
 
 const SECOND_US: u64 = 1_000_000;
 const FAST_PAGES: u64 = 2_000;
@@ -26,8 +26,8 @@ fn knl() -> World {
     world
 }
 
-fn program(number: usize, units: usize) -> Kind {
-    Kind {
+fn program(number: usize, units: usize) -> ProcessKind {
+    ProcessKind {
         units,
         group: "/sim/all".to_owned(),
         ..kind(number, Pattern::Shared, &[1, 0])

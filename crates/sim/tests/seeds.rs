@@ -2,7 +2,7 @@
 
 use hither_core::engine::{Summary, Verdict};
 use hither_core::plan::Refusal;
-use hither_sim::check::{Rule, Violation};
+use hither_sim::check::{Invariant, Violation};
 use hither_sim::scenario::Scenario;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::catch_unwind;
@@ -109,9 +109,9 @@ fn no_seed_finds_a_violation() {
     });
     let mut failures = failures.into_inner().unwrap();
     failures.sort_by_key(|(seed, _)| *seed);
-    let mut first: BTreeMap<Rule, (u64, usize)> = BTreeMap::new();
+    let mut first: BTreeMap<Invariant, (u64, usize)> = BTreeMap::new();
     for (seed, violations) in &failures {
-        let rules: BTreeSet<Rule> = violations.iter().map(|found| found.rule).collect();
+        let rules: BTreeSet<Invariant> = violations.iter().map(|found| found.rule).collect();
         for rule in rules {
             first.entry(rule).or_insert((*seed, 0)).1 += 1;
         }

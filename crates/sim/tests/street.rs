@@ -5,18 +5,18 @@ use hither_core::ids::Pid;
 use hither_core::policy::Policy;
 use hither_core::scope::{ScopeSpec, Selector};
 use hither_sim::check::Rules;
-use hither_sim::{INIT, Kind, Pattern, Phase, Simulation, World};
+use hither_sim::{INIT, Pattern, ProcessKind, ProcessPhase, Simulation, World};
 
 /// A process of program `program` with threads on these nodes, by position.
-pub fn kind(program: usize, pattern: Pattern, threads: &[u32]) -> Kind {
-    Kind {
+pub fn kind(program: usize, pattern: Pattern, threads: &[u32]) -> ProcessKind {
+    ProcessKind {
         program,
         user: 1000,
         group: format!("/sim/s{program}"),
         name: format!("s{program}"),
         threads: threads.to_vec(),
         lies_on: None,
-        phases: vec![Phase {
+        phases: vec![ProcessPhase {
             pattern,
             length_us: 0,
         }],
@@ -27,8 +27,8 @@ pub fn kind(program: usize, pattern: Pattern, threads: &[u32]) -> Kind {
 }
 
 /// The same, with its memory on another node.
-pub fn lying_on(node: usize, kind: Kind) -> Kind {
-    Kind {
+pub fn lying_on(node: usize, kind: ProcessKind) -> ProcessKind {
+    ProcessKind {
         lies_on: Some(node),
         ..kind
     }
@@ -37,7 +37,7 @@ pub fn lying_on(node: usize, kind: Kind) -> Kind {
 /// Programs `0..` in a scope each, under these policies.
 pub fn street(
     mut world: World,
-    programs: Vec<(Kind, Box<dyn Policy>)>,
+    programs: Vec<(ProcessKind, Box<dyn Policy>)>,
     config: EngineConfig,
 ) -> Simulation {
     let mut engine = Engine::new(config.clone());

@@ -7,7 +7,7 @@ use hither_core::plan::Mechanism;
 use hither_core::policy::by_name;
 use hither_core::quota::Quota;
 use hither_sim::scenario::machine;
-use hither_sim::{Hands, Kind, Pattern, Simulation, World};
+use hither_sim::{Pattern, ProcessKind, SimHands, Simulation, World};
 
 /// A node with CPUs and one of slow memory; the fast one has room for so many pages.
 fn two_tiers(fast_pages: u64, slow_pages: u64) -> World {
@@ -20,8 +20,8 @@ fn two_tiers(fast_pages: u64, slow_pages: u64) -> World {
 }
 
 /// A program of so many units of which the last eighth is used.
-fn late(program: usize, units: usize, huge: bool) -> Kind {
-    Kind {
+fn late(program: usize, units: usize, huge: bool) -> ProcessKind {
+    ProcessKind {
         units,
         huge,
         ..kind(program, Pattern::Late, &[2, 0])
@@ -38,7 +38,7 @@ fn config() -> EngineConfig {
 /// Shares of what the programs use, the last eighths of their memory, that are in fast memory.
 fn fast_shares(simulation: &Simulation) -> Vec<f64> {
     let world = simulation.world();
-    let share = |pages: &[hither_sim::Page]| {
+    let share = |pages: &[hither_sim::SimPage]| {
         let used = &pages[pages.len() - pages.len().div_ceil(8)..];
         used.iter().filter(|page| page.home == 0).count() as f64 / used.len() as f64
     };
@@ -124,7 +124,7 @@ fn a_tebibyte_is_managed() {
     // 512 Ki huge pages; 128 GiB are used, and some 85 GiB are fast.
     let pages = 1 << 28;
     let programs = vec![(
-        Kind {
+        ProcessKind {
             threads: vec![256, 0],
             ..late(0, 1 << 19, true)
         },
@@ -133,7 +133,7 @@ fn a_tebibyte_is_managed() {
     let mut world = two_tiers(pages / 12, 2 * pages);
     // As many CPUs as such a machine has, and controllers for them.
     world.nodes[0].cpu_count = 256;
-    world.hands = Hands::new(5, 1.0, 4096);
+    world.hands = SimHands::new(5, 1.0, 4096);
     world.memory.capacity_gbs = vec![600.0, 300.0];
     let mut simulation = street(world, programs, config());
     let before = fast_shares(&simulation)[0];

@@ -11,7 +11,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// A function at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
+pub struct SourceFrame {
     /// Its name, demangled; `NAME+0x123` where there is none.
     pub function: String,
     /// The source file.
@@ -114,7 +114,7 @@ impl File {
     }
 
     /// Functions at an offset, innermost first; empty where nothing is known.
-    pub fn frames(&self, offset: u64) -> Vec<Frame> {
+    pub fn frames(&self, offset: u64) -> Vec<SourceFrame> {
         let mut frames = self.frames_of_lines(offset).unwrap_or_default();
         // The outermost is the function that the symbol table has too.
         let unnamed = frames.last().is_none_or(|last| last.function.is_empty());
@@ -124,9 +124,9 @@ impl File {
         {
             match frames.last_mut() {
                 Some(last) => last.function = symbol.name,
-                None => frames.push(Frame {
+                None => frames.push(SourceFrame {
                     function: symbol.name,
-                    ..Frame::default()
+                    ..SourceFrame::default()
                 }),
             }
         }
@@ -134,11 +134,11 @@ impl File {
     }
 
     /// DWARF data may contradict itself in ways that its reader panics at: it is as good as none then.
-    fn frames_of_lines(&self, offset: u64) -> Option<Vec<Frame>> {
+    fn frames_of_lines(&self, offset: u64) -> Option<Vec<SourceFrame>> {
         hither_files::contained(|| self.find_frames(offset)).flatten()
     }
 
-    fn find_frames(&self, offset: u64) -> Option<Vec<Frame>> {
+    fn find_frames(&self, offset: u64) -> Option<Vec<SourceFrame>> {
         let lines = self.lines.as_ref()?;
         let mut found = lines.find_frames(offset).ok()?;
         let mut frames = Vec::new();
@@ -148,7 +148,7 @@ impl File {
                 .as_ref()
                 .and_then(|name| name.demangle().ok());
             let place = frame.location.as_ref();
-            frames.push(Frame {
+            frames.push(SourceFrame {
                 function: function.map(|name| name.into_owned()).unwrap_or_default(),
                 file: place.and_then(|place| place.file).map(str::to_owned),
                 line: place.and_then(|place| place.line).filter(|line| *line > 0),

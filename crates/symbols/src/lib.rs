@@ -10,7 +10,7 @@ mod file;
 mod locate;
 mod table;
 
-pub use file::{Frame, Variable};
+pub use file::{SourceFrame, Variable};
 
 use file::File;
 use std::collections::{BTreeSet, HashMap};
@@ -23,7 +23,7 @@ const DEBUG_FOLDER: &str = "/usr/lib/debug";
 pub struct Symbols {
     debug_folder: PathBuf,
     files: HashMap<Build, Option<File>>,
-    code: HashMap<(Build, u64), Vec<Frame>>,
+    code: HashMap<(Build, u64), Vec<SourceFrame>>,
     notes: BTreeSet<String>,
 }
 
@@ -56,13 +56,13 @@ impl Symbols {
 
     /// Functions at an offset, innermost first: more than one where functions were inlined. Never
     /// empty. For a return address, ask for the byte before it: the call is there.
-    pub fn code(&mut self, build: &Build, offset: u64) -> &[Frame] {
+    pub fn code(&mut self, build: &Build, offset: u64) -> &[SourceFrame] {
         let key = (build.clone(), offset);
         if !self.code.contains_key(&key) {
             let frames = self.file(build).map(|file| file.frames(offset));
             let mut frames = frames.unwrap_or_default();
             if frames.is_empty() {
-                frames.push(Frame::default());
+                frames.push(SourceFrame::default());
             }
             for frame in &mut frames {
                 if frame.function.is_empty() {

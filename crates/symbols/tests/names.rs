@@ -97,7 +97,7 @@ impl Program {
     /// Functions with their lines at the call.
     fn names(&self, symbols: &mut Symbols) -> Vec<(String, Option<u32>)> {
         let frames = symbols.code(&self.build_key(), self.call);
-        let pair = |frame: &hither_symbols::Frame| (frame.function.clone(), frame.line);
+        let pair = |frame: &hither_symbols::SourceFrame| (frame.function.clone(), frame.line);
         frames.iter().map(pair).collect()
     }
 

@@ -5,8 +5,8 @@
 
 use super::figures::Latency;
 use crate::cli::Failure;
-use crate::memory::Start;
-use crate::ring::{Ring, UNROLL, Work};
+use crate::memory::FirstNode;
+use crate::ring::{PointerRing, UNROLL, Work};
 use crate::team::{end_with, stay_on};
 use std::io::{Error, PipeReader, PipeWriter, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -256,7 +256,7 @@ fn prepare_and_work(
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }
     stay_on(&[task.cpu]).map_err(said("it cannot stay where it starts"))?;
-    let ring = Ring::new(task.bytes, Start::default(), task.seed);
+    let ring = PointerRing::new(task.bytes, FirstNode::default(), task.seed);
     let mut ring = ring.map_err(|failure| format!("{failure:?}"))?;
     let checksum = ring.checksum();
     let ready = tell.write_all(&READY.to_le_bytes());
@@ -292,7 +292,7 @@ fn prepare_and_work(
 }
 
 /// Loads in each half second from the start.
-fn walk(ring: &mut Ring, work: Work, start: u64, count: usize) -> Vec<u64> {
+fn walk(ring: &mut PointerRing, work: Work, start: u64, count: usize) -> Vec<u64> {
     let mut halves = vec![0; count];
     // A round is about as long as a load that a cache answers, a division as ten.
     let turns = (STRETCH / UNROLL).div_ceil(1 + work.rounds + 10 * work.divisions);
@@ -310,7 +310,7 @@ fn walk(ring: &mut Ring, work: Work, start: u64, count: usize) -> Vec<u64> {
 }
 
 /// Latencies of the requests that were due in the second half of the time: from then, and from when they were begun.
-fn serve(ring: &mut Ring, service: Service, start: u64, end: u64) -> (Latency, Latency) {
+fn serve(ring: &mut PointerRing, service: Service, start: u64, end: u64) -> (Latency, Latency) {
     let (mut took, mut served) = (Vec::new(), Vec::new());
     let middle = start + (end - start) / 2;
     let mut due = start;
@@ -369,8 +369,8 @@ mod tests {
         }
     }
 
-    fn ring() -> Ring {
-        Ring::new(1 << 14, Start::default(), 1).unwrap()
+    fn ring() -> PointerRing {
+        PointerRing::new(1 << 14, FirstNode::default(), 1).unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the children did, as lines.
 
 use super::child::{HALF_NS, Outcome, Task};
-use crate::cli::Report;
+use crate::cli::WorkloadReport;
 use hither_core::size::short_bytes;
 
 /// Latencies of a server's requests, in ns.
@@ -54,7 +54,7 @@ impl Latency {
 }
 
 /// Adds the lines of all children, and the geometric means.
-pub fn lines(mut report: Report, tasks: &[Task], outcomes: &[Outcome]) -> Report {
+pub fn lines(mut report: WorkloadReport, tasks: &[Task], outcomes: &[Outcome]) -> WorkloadReport {
     let (mut firsts, mut lasts) = (Vec::new(), Vec::new());
     for (index, (task, outcome)) in tasks.iter().zip(outcomes).enumerate() {
         let set = short_bytes(task.bytes as u64);
@@ -152,7 +152,7 @@ mod tests {
             walked([5, 5, 99, 100, 10, 40]),
         ];
         let tasks = [task(0, 4 << 20), task(1, 16 << 10)];
-        let text = lines(Report::default(), &tasks, &outcomes).text();
+        let text = lines(WorkloadReport::default(), &tasks, &outcomes).text();
         for line in [
             "program: 0 cachemix-0 ws 4M cpu 0 first_second 30 last_half 80 checksum 0x00000000000000ab",
             "loads_per_second: 0 20 40 198 80 80 80",

@@ -2,7 +2,7 @@
 
 use super::child::{Job, Service, Task};
 use crate::cli::{Args, Failure, SEED, usage};
-use crate::random::{Random, mix};
+use crate::random::{FastRandom, mix};
 use crate::ring::{UNROLL, Work};
 use crate::team::check_cpu;
 use hither_core::size::parse_bytes;
@@ -41,7 +41,7 @@ pub fn from_args(args: &Args, allowed: &[usize]) -> Result<Plan, Failure> {
         divisions: args.number("divisions", 0..=1 << 20)?,
     };
     let programs = args.optional("programs", 1..=1024)?;
-    let mut random = Random::new(mix(seed));
+    let mut random = FastRandom::new(mix(seed));
     let sets = match programs {
         Some(_) if args.has("ws") => {
             return Err(usage(
@@ -104,7 +104,7 @@ fn size(option: &str, text: &str) -> Result<u64, Failure> {
 }
 
 /// A size between these whose logarithm may be anywhere between theirs.
-fn draw(least: u64, most: u64, random: &mut Random) -> u64 {
+fn draw(least: u64, most: u64, random: &mut FastRandom) -> u64 {
     let share = random.next_u64() as f64 / u64::MAX as f64;
     let bytes = least as f64 * (most as f64 / least as f64).powf(share);
     let pages = (bytes / PAGE as f64).round().max(1.0) as u64;

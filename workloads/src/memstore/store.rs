@@ -1,7 +1,7 @@
 //! The store: an index and values.
 
 use crate::cli::Failure;
-use crate::memory::{Region, Start};
+use crate::memory::{FirstNode, RegionMemory};
 use crate::random::{mix, scattering_step};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug)]
 pub struct Store {
     /// Words: 0, or a key's upper half and, in the lower half, its value's position plus one.
-    index: Region,
-    values: Region,
+    index: RegionMemory,
+    values: RegionMemory,
     value_words: usize,
     keys: u64,
 }
@@ -19,8 +19,8 @@ impl Store {
     /// Stores as many values as `bytes` hold; there are so many keys.
     ///
     /// # Errors
-    /// As [`Region::new`]; [`Failure::Usage`] where there is no value or more than 2^31.
-    pub fn new(bytes: u64, value_bytes: usize, start: Start) -> Result<Self, Failure> {
+    /// As [`RegionMemory::new`]; [`Failure::Usage`] where there is no value or more than 2^31.
+    pub fn new(bytes: u64, value_bytes: usize, start: FirstNode) -> Result<Self, Failure> {
         let keys = bytes / value_bytes as u64;
         if !(1..=1 << 31).contains(&keys) {
             return Err(crate::cli::usage(format!(
@@ -29,8 +29,8 @@ impl Store {
             )));
         }
         // Half full: 1.5 words looked at for a key that is there (Knuth 6.4).
-        let index = Region::new(keys as usize * 16, start.placement)?;
-        let values = Region::new(keys as usize * value_bytes, start.placement)?;
+        let index = RegionMemory::new(keys as usize * 16, start.placement)?;
+        let values = RegionMemory::new(keys as usize * value_bytes, start.placement)?;
         let store = Self {
             index,
             values,
@@ -137,11 +137,11 @@ mod tests {
     #[test]
     fn every_value_is_found_and_a_changed_one_is_told() {
         for keys in [1u64, 2, 3, 1000, 1024] {
-            let store = Store::new(keys * 128, 128, Start::default()).unwrap();
+            let store = Store::new(keys * 128, 128, FirstNode::default()).unwrap();
             assert_eq!(store.keys(), keys);
             assert!((0..keys).all(|rank| store.look_up(rank)), "{keys}");
         }
-        let store = Store::new(1000 * 128, 128, Start::default()).unwrap();
+        let store = Store::new(1000 * 128, 128, FirstNode::default()).unwrap();
         let whole = store.checksum(0);
         store.value(500)[9].fetch_add(1, Relaxed);
         let wrong = (0..1000).filter(|&rank| !store.look_up(rank)).count();
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_not_there_is_not_found() {
-        let store = Store::new(100 * 64, 64, Start::default()).unwrap();
+        let store = Store::new(100 * 64, 64, FirstNode::default()).unwrap();
         assert!(!store.look_up(100));
     }
 }

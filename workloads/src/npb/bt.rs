@@ -25,7 +25,7 @@ use super::solve::{
 use super::table::Work;
 use super::{Kernel, Words};
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::random::mix;
 use crate::team::Member;
 use std::sync::atomic::AtomicU64;
@@ -54,7 +54,7 @@ struct Blocks<'a> {
 impl Kernel for Bt {
     const NAME: &'static str = "bt";
 
-    fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, _: usize, start: FirstNode) -> Result<Self, Failure> {
         let (grid, words) = place(bytes, POINT_WORDS, start)?;
         Ok(Self { words, grid })
     }

@@ -18,7 +18,7 @@ use super::real::{Real, fraction};
 use super::table::Work;
 use super::{Kernel, Words, carve};
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::random::{STEP, mix};
 use crate::team::{Member, part};
 use std::ops::Range;
@@ -56,7 +56,7 @@ struct Arrays<'a> {
 impl Kernel for Cg {
     const NAME: &'static str = "cg";
 
-    fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, _: usize, start: FirstNode) -> Result<Self, Failure> {
         let rows = (bytes / (8 * (2 * ROW + 4))).max(1);
         let zeros = || (0..PARTS).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {

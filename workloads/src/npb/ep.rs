@@ -16,7 +16,7 @@ use super::real::Real;
 use super::table::Work;
 use super::{Kernel, Words};
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::random::mix;
 use crate::team::{Member, part};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,7 +51,7 @@ struct Sums {
 impl Kernel for Ep {
     const NAME: &'static str = "ep";
 
-    fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, _: usize, start: FirstNode) -> Result<Self, Failure> {
         let pairs = bytes / 16;
         Ok(Self {
             words: Words::new(2 * pairs, start)?,

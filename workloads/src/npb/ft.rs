@@ -21,7 +21,7 @@ use super::table::Work;
 use super::{Kernel, Words, carve};
 use crate::cli::Failure;
 use crate::fft3d::Roots;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::random::mix;
 use crate::team::Member;
 use std::sync::atomic::AtomicU64;
@@ -42,7 +42,7 @@ pub struct Ft {
 impl Kernel for Ft {
     const NAME: &'static str = "ft";
 
-    fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, _: usize, start: FirstNode) -> Result<Self, Failure> {
         // The size is a power of two by the choice of --scale-mb.
         let points = 1usize << (bytes / 48).max(64).ilog2();
         let grid = Grid::of(points, 1);

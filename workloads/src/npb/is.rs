@@ -15,7 +15,7 @@ use super::real::Real;
 use super::table::Work;
 use super::{Kernel, Words, carve};
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::team::Member;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,7 +39,7 @@ pub struct Is {
 impl Kernel for Is {
     const NAME: &'static str = "is";
 
-    fn new(bytes: usize, threads: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, threads: usize, start: FirstNode) -> Result<Self, Failure> {
         let words_in_all = bytes / 8;
         let bound = (1 << (words_in_all / 33).max(1).ilog2()).max(BUCKETS);
         let keys = words_in_all.saturating_sub(bound) / 2;

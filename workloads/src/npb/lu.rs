@@ -22,7 +22,7 @@ use super::solve::{
 use super::table::Work;
 use super::{Kernel, Words};
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::random::mix;
 use crate::team::{Member, part};
 use std::sync::atomic::AtomicU64;
@@ -44,7 +44,7 @@ pub struct Lu {
 impl Kernel for Lu {
     const NAME: &'static str = "lu";
 
-    fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, _: usize, start: FirstNode) -> Result<Self, Failure> {
         let (grid, words) = place(bytes, POINT_WORDS, start)?;
         Ok(Self { words, grid })
     }

@@ -22,7 +22,7 @@ use super::real::Real;
 use super::table::Work;
 use super::{Kernel, Words};
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::random::mix;
 use crate::team::Member;
 use std::sync::atomic::AtomicU64;
@@ -61,7 +61,7 @@ struct Arrays<'a> {
 impl Kernel for Mg {
     const NAME: &'static str = "mg";
 
-    fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, _: usize, start: FirstNode) -> Result<Self, Failure> {
         // Three arrays, and an eighth of them for each coarser grid.
         let points: f64 = (0..LEVELS as i32).map(|level| 8f64.powi(-level)).sum();
         let points = bytes as f64 / 24.0 / points;

@@ -5,7 +5,7 @@ use super::grid::Grid;
 use super::real::{Real, fraction};
 use super::table::Work;
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::random::mix;
 use crate::team::Member;
 use std::sync::atomic::AtomicU64;
@@ -25,7 +25,7 @@ pub type Block<R> = [[R; VALUES]; VALUES];
 const OPERATOR: [f64; 2] = [1.1, -0.1];
 
 /// The largest grid that fits, with so many words per point.
-pub fn place(bytes: usize, point_words: usize, start: Start) -> Result<(Grid, Words), Failure> {
+pub fn place(bytes: usize, point_words: usize, start: FirstNode) -> Result<(Grid, Words), Failure> {
     let grid = Grid::of(bytes / (8 * point_words), 1);
     let words = Words::new(grid.points() * point_words, start)?;
     Ok((grid, words))

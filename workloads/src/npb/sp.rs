@@ -19,7 +19,7 @@ use super::solve::{
 use super::table::Work;
 use super::{Kernel, Words};
 use crate::cli::Failure;
-use crate::memory::Start;
+use crate::memory::FirstNode;
 use crate::team::Member;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -50,7 +50,7 @@ pub struct Sp {
 impl Kernel for Sp {
     const NAME: &'static str = "sp";
 
-    fn new(bytes: usize, _: usize, start: Start) -> Result<Self, Failure> {
+    fn new(bytes: usize, _: usize, start: FirstNode) -> Result<Self, Failure> {
         let (grid, words) = place(bytes, POINT_WORDS, start)?;
         Ok(Self { words, grid })
     }

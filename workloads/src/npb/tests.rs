@@ -20,7 +20,7 @@ const SCALE: u64 = 48;
 
 /// A kernel with its arrays written.
 pub fn kernel<K: Kernel>(bytes: usize, threads: usize) -> K {
-    let kernel = K::new(bytes, threads, Start::default()).unwrap();
+    let kernel = K::new(bytes, threads, FirstNode::default()).unwrap();
     kernel.write();
     kernel
 }
@@ -41,7 +41,7 @@ fn run_with_cache<K: Kernel, R: Real>(
     rounds: Range<u64>,
     cache_bytes: usize,
 ) -> Vec<counting::Counts> {
-    let team = Team::unpinned(threads);
+    let team = ThreadTeam::unpinned(threads);
     team.run(|member| {
         counting::start(cache_bytes);
         for round in rounds.clone() {
@@ -60,7 +60,7 @@ pub fn assert_settled(words: &[AtomicU64], points: usize) {
     let fields = Fields::of(words, points);
     let grid = grid::Grid::of(points, 1);
     assert_eq!(grid.points(), points);
-    Team::unpinned(1)
+    ThreadTeam::unpinned(1)
         .run(|member| right_hand_side::<f64>(grid, fields, member))
         .unwrap();
     let largest = |words: &[AtomicU64]| -> f64 {
@@ -92,7 +92,7 @@ macro_rules! for_each_kernel {
 fn ratios_and_sizes_are_those_of_the_table() {
     fn check<K: Kernel>() {
         let row = Row::of(K::NAME);
-        let kernel = K::new(row.bytes(SCALE), 1, Start::default()).unwrap();
+        let kernel = K::new(row.bytes(SCALE), 1, FirstNode::default()).unwrap();
         let own = kernel.round_work();
         let (ratio, wanted) = (own.flops_per_byte(), row.flops_per_byte());
         let share = own.write_bytes as f64 / (own.read_bytes + own.write_bytes) as f64;

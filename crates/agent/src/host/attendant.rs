@@ -2,7 +2,7 @@
 
 use hither_core::bind::KernelPolicy;
 use hither_linux::bind::threads::Keeper;
-use hither_linux::bind::whereabouts::{self, Whereabouts};
+use hither_linux::bind::whereabouts::{self, PolicyResidency};
 use hither_linux::proc::tree::Tree;
 use hither_linux::root::Root;
 use hither_linux::sys;
@@ -16,15 +16,15 @@ const LOOK_SHARE: u64 = 100;
 const THREADS_US: u64 = 10_000;
 
 /// Looks at the processes that there are, at a time in us; returns when it wants to do so again.
-pub type Look<'a> = Box<dyn FnMut(u64, &[i32]) -> u64 + 'a>;
+pub type UpkeepFn<'a> = Box<dyn FnMut(u64, &[i32]) -> u64 + 'a>;
 
 /// Of the descendants of this process.
-pub struct Attendant<'a> {
+pub struct PlacementUpkeep<'a> {
     root: Root,
     tree: Tree,
     policy: Option<KernelPolicy>,
     keeper: Option<Keeper>,
-    look: Option<Look<'a>>,
+    look: Option<UpkeepFn<'a>>,
     start_ns: u64,
     next_look_us: u64,
     attended: Attended,
@@ -34,7 +34,7 @@ pub struct Attendant<'a> {
 #[derive(Debug, Default)]
 pub struct Attended {
     /// The look with most pages; `None` where the program was gone before the first.
-    pub seen: Option<Whereabouts>,
+    pub seen: Option<PolicyResidency>,
     /// Looks that were taken.
     pub look_count: u64,
     /// Most threads that were kept on CPUs at once.
@@ -43,7 +43,7 @@ pub struct Attended {
     pub refused_count: usize,
 }
 
-impl<'a> Attendant<'a> {
+impl<'a> PlacementUpkeep<'a> {
     /// `policy`: what pages are looked for, where it is known; `keeper`: who pins threads; `look`:
     /// who else wants to look at the processes.
     #[must_use]
@@ -51,7 +51,7 @@ impl<'a> Attendant<'a> {
         root: &Root,
         policy: Option<KernelPolicy>,
         keeper: Option<Keeper>,
-        look: Option<Look<'a>>,
+        look: Option<UpkeepFn<'a>>,
     ) -> Self {
         Self {
             root: root.clone(),
@@ -96,7 +96,10 @@ impl<'a> Attendant<'a> {
         };
         let attended = &mut self.attended;
         let seen = whereabouts::look(&self.root, pids, policy);
-        let most = attended.seen.as_ref().map_or(0, Whereabouts::page_count);
+        let most = attended
+            .seen
+            .as_ref()
+            .map_or(0, PolicyResidency::page_count);
         if seen.page_count() >= most {
             attended.seen = Some(seen);
         }

@@ -9,7 +9,7 @@ use super::estimate::Estimate;
 use super::seats::Seats;
 use super::supervisor::{Beat, Client, End, Supervisor};
 use super::{Error, Result};
-use crate::{Agent, Execute, LEAST_SLEEP_US, Turn};
+use crate::{Agent, Execute, LEAST_SLEEP_US, TurnResult};
 use hither_core::engine::{Engine, EngineConfig, Summary};
 use hither_core::explain::{Entry, Log};
 use hither_core::policy::Rung;
@@ -22,7 +22,7 @@ const MOST_NOTES: usize = 1000;
 const REPORT_US: u64 = 1_000_000;
 
 /// What the loop tells while it goes on.
-pub enum Told<'a> {
+pub enum DriveReport<'a> {
     /// An entry of the engine's log, where [`Session::follow_log`] asked for them.
     Entry(&'a Entry),
     /// A second has passed.
@@ -59,7 +59,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, turn: &Turn, snapshot: &Snapshot) {
+    fn add(&mut self, turn: &TurnResult, snapshot: &Snapshot) {
         self.turn_count += 1;
         self.sample_count += snapshot.sample_count.get().unwrap_or(0);
         self.asked_pages += turn.asked_pages;
@@ -69,7 +69,7 @@ impl Sums {
 }
 
 /// Receives what is told.
-pub type Sink<'a> = Box<dyn FnMut(Told<'_>) + 'a>;
+pub type Sink<'a> = Box<dyn FnMut(DriveReport<'_>) + 'a>;
 
 /// What the loop has to tell at the end.
 #[derive(Debug)]
@@ -183,7 +183,7 @@ impl<'a, E: Execute> Session<'a, E> {
         turn.next_us
     }
 
-    fn account(&mut self, now_us: u64, turn: &Turn) {
+    fn account(&mut self, now_us: u64, turn: &TurnResult) {
         let watch = self.agent.observer();
         if turn.is_observed {
             let snapshot = watch.snapshot();
@@ -200,13 +200,13 @@ impl<'a, E: Execute> Session<'a, E> {
         }
         if self.is_followed {
             for entry in self.agent.drain_log() {
-                (self.sink)(Told::Entry(&entry));
+                (self.sink)(DriveReport::Entry(&entry));
                 self.followed.keep(entry);
             }
         }
         if now_us >= self.report_us {
             self.report_us = now_us + REPORT_US;
-            (self.sink)(Told::Second(Second {
+            (self.sink)(DriveReport::Second(Second {
                 now_us,
                 snapshot: self.agent.observer().snapshot(),
                 engine: self.agent.engine(),

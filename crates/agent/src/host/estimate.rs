@@ -68,8 +68,8 @@ impl Part {
         }
     }
 
-    fn figures(&self) -> Figures {
-        Figures {
+    fn figures(&self) -> EstimatedFigures {
+        EstimatedFigures {
             seconds: self.interval_us as f64 / 1e6,
             local_access_ratio: self.local_ratio.get(),
             controller_imbalance: metrics::imbalance(&self.traffic),
@@ -82,7 +82,7 @@ impl Part {
 
 /// Figures of a part of the run, for the report. Ratios are fractions of 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct EstimatedFigures {
     /// Length of the part.
     pub seconds: f64,
     /// Share of user-mode fills served by the requester's own node.
@@ -106,9 +106,9 @@ pub struct Sampled {
     pub lost_count: u64,
     /// Intervals with enough samples.
     pub interval_count: u64,
-    /// As in [`Figures`], estimated.
+    /// As in [`EstimatedFigures`], estimated.
     pub local_access_ratio: Option<f64>,
-    /// As in [`Figures`], estimated.
+    /// As in [`EstimatedFigures`], estimated.
     pub controller_imbalance: Option<f64>,
 }
 
@@ -192,19 +192,19 @@ impl Estimate {
 
     /// Counters over the whole run.
     #[must_use]
-    pub fn whole(&self) -> Figures {
+    pub fn whole(&self) -> EstimatedFigures {
         self.whole.figures()
     }
 
     /// Counters before the first move.
     #[must_use]
-    pub fn before(&self) -> Figures {
+    pub fn before(&self) -> EstimatedFigures {
         self.before.figures()
     }
 
     /// Counters after the last move; `None` where nothing moved.
     #[must_use]
-    pub fn after(&self) -> Option<Figures> {
+    pub fn after(&self) -> Option<EstimatedFigures> {
         self.has_moved.then(|| self.after.figures())
     }
 }

@@ -1,6 +1,6 @@
 //! Addresses spread over what a process maps, to be asked about in place of all.
 
-use hither_linux::sys::Mapping;
+use hither_linux::sys::OwnMapping;
 
 /// Addresses of pages, ascending.
 #[derive(Debug)]
@@ -15,9 +15,12 @@ impl Spread {
     /// One of each `step` pages of all that is mapped and may be read or written, so that there are
     /// `most` at most. Which one of the step differs from step to step and with the turn: pages that
     /// are placed in rotation would else be of one node.
-    pub fn over(mappings: &[Mapping], most: usize, turn: u64) -> Self {
-        let may_have_pages = |mapping: &&Mapping| mapping.readable || mapping.writable;
-        let ranges = mappings.iter().filter(may_have_pages).map(Mapping::pages);
+    pub fn over(mappings: &[OwnMapping], most: usize, turn: u64) -> Self {
+        let may_have_pages = |mapping: &&OwnMapping| mapping.readable || mapping.writable;
+        let ranges = mappings
+            .iter()
+            .filter(may_have_pages)
+            .map(OwnMapping::pages);
         let all: u64 = ranges.clone().map(|pages| pages.end - pages.start).sum();
         let step = all.div_ceil(most as u64).max(1);
         let inside = |index: u64| scrambled(index.wrapping_add(turn << 32)) % step;
@@ -49,12 +52,12 @@ fn scrambled(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn mapping(pages: std::ops::Range<u64>, readable: bool) -> Mapping {
-        Mapping {
+    fn mapping(pages: std::ops::Range<u64>, readable: bool) -> OwnMapping {
+        OwnMapping {
             range: pages.start << 12..pages.end << 12,
             readable,
             writable: readable,
-            ..Mapping::default()
+            ..OwnMapping::default()
         }
     }
 

@@ -14,7 +14,7 @@ use hither_linux::bind::weights::{Measured, Table};
 use hither_linux::restore;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
-use hither_linux::tracker::table::{self, Here};
+use hither_linux::tracker::table::{self, TrackerInputs};
 use hither_linux::watch::Watch;
 use hither_mover::Backend;
 use std::collections::BTreeMap;
@@ -202,7 +202,7 @@ fn guard(
     policy: &KernelPolicy,
     measured: &Measured,
 ) -> std::result::Result<Guard, String> {
-    let here = Here {
+    let here = TrackerInputs {
         root,
         topology,
         ghz: None,

@@ -5,7 +5,7 @@
 //! pages alone, and NUMA balancing leaves bound memory as it is.
 //!
 //! Mechanism: each mapping has the nodes of its memory policy, where that names some. Otherwise it has
-//! those of the CPUs that the process's threads may run on, within what its cpuset allows ([`Home`]).
+//! those of the CPUs that the process's threads may run on, within what its cpuset allows ([`AstrayHome`]).
 //! A process that may run everywhere and has no policy is bound to nothing, and nothing of it is
 //! astray: where its memory is best is then a question of accesses, which policies answer.
 //!
@@ -18,7 +18,7 @@ use crate::set::{CpuSet, NodeSet};
 
 /// A node, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AstrayPlace {
     /// Which.
     pub node: NodeId,
     /// Its CPUs that run.
@@ -29,7 +29,7 @@ pub struct Place {
 
 /// Where the memory of a process belongs that has no policy of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Home {
+pub struct AstrayHome {
     /// Nodes that new pages should come from; empty where it is bound to nothing.
     pub nodes: NodeSet,
     /// Nodes on which its pages are not astray.
@@ -47,11 +47,11 @@ pub struct Bound {
     pub targets: Vec<NodeId>,
 }
 
-impl Home {
+impl AstrayHome {
     /// Of a process whose threads may run on these CPUs and take memory from these nodes (`None`: any).
     #[must_use]
-    pub fn of(places: &[Place], cpus: Option<&CpuSet>, allowed: Option<&NodeSet>) -> Self {
-        let pick = |is: &dyn Fn(&Place) -> bool| -> NodeSet {
+    pub fn of(places: &[AstrayPlace], cpus: Option<&CpuSet>, allowed: Option<&NodeSet>) -> Self {
+        let pick = |is: &dyn Fn(&AstrayPlace) -> bool| -> NodeSet {
             let picked = places.iter().filter(|place| is(place));
             picked.map(|place| place.node).collect()
         };
@@ -118,8 +118,8 @@ mod tests {
     use super::*;
 
     /// Two sockets of four CPUs, a node of CXL memory, and CPUs without memory.
-    fn places() -> Vec<Place> {
-        let place = |node, cpus: &str, has_memory| Place {
+    fn places() -> Vec<AstrayPlace> {
+        let place = |node, cpus: &str, has_memory| AstrayPlace {
             node: NodeId(node),
             cpus: cpus.parse().unwrap(),
             has_memory,
@@ -132,22 +132,22 @@ mod tests {
         ]
     }
 
-    fn home(cpus: &str, allowed: Option<&str>) -> Home {
+    fn home(cpus: &str, allowed: Option<&str>) -> AstrayHome {
         let allowed = allowed.map(|list| list.parse().unwrap());
-        Home::of(&places(), Some(&cpus.parse().unwrap()), allowed.as_ref())
+        AstrayHome::of(&places(), Some(&cpus.parse().unwrap()), allowed.as_ref())
     }
 
     #[test]
     fn who_may_run_everywhere_is_bound_to_nothing() {
         assert!(!home("0-9", None).is_bound() && !home("0-4", None).is_bound());
         assert!(!home("0-255", Some("0-63")).is_bound());
-        assert!(!Home::of(&places(), None, None).is_bound());
+        assert!(!AstrayHome::of(&places(), None, None).is_bound());
         assert_eq!(home("0-9", None).bound(&"local".parse().unwrap()), None);
     }
 
     #[test]
     fn cpus_and_cpuset_say_where_memory_belongs() {
-        let told = |home: Home| (home.nodes.to_string(), home.right.to_string());
+        let told = |home: AstrayHome| (home.nodes.to_string(), home.right.to_string());
         let pair = |nodes: &str, right: &str| (nodes.to_owned(), right.to_owned());
         assert_eq!(told(home("5,6", None)), pair("1", "1-2"));
         assert_eq!(told(home("5,6", Some("0-1"))), pair("1", "1"));

@@ -1,7 +1,7 @@
 //! Rules for a program's memory, as people write them: `size>=1M: striped node:0 + node:1`.
 
 use super::{KernelPolicy, MemoryPolicy, Mode};
-use crate::rset::{Expression, Fault, ResourceSet, Resources};
+use crate::rset::{Expression, ExpressionFault, ResourceSet, Resources};
 use crate::shim::{Kinds, Rule, Site, Stride};
 use crate::size::parse_bytes;
 use std::str::FromStr;
@@ -44,7 +44,7 @@ impl WrittenRule {
         let set = match &self.set {
             None => otherwise.clone(),
             Some(text) => {
-                let pointed = |fault: Fault| format!("--place: {}", fault.pointed(text));
+                let pointed = |fault: ExpressionFault| format!("--place: {}", fault.pointed(text));
                 let expression: Expression = text.parse().map_err(pointed)?;
                 let set = expression.resolve(resources).map_err(pointed)?.set;
                 if set.nodes.is_empty() {

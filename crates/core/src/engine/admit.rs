@@ -13,7 +13,7 @@ use super::scope::{Pending, PendingPage, Scope, precedence};
 use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason};
-use crate::policy::{Outlook, Proposal, ProposedMove, moving_unit};
+use crate::policy::{PolicyActivity, Proposal, ProposedMove, moving_unit};
 use crate::snapshot::{Evidence, PageStats, ProcessState};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -39,7 +39,7 @@ impl Scope {
         let prediction = predict::predict(snapshot, &moves, |pid, page, seen| {
             ledger.home_given(pid, page, seen, since_us)
         });
-        let is_worth_it = proposal.outlook != Outlook::Done
+        let is_worth_it = proposal.outlook != PolicyActivity::Done
             || prediction.change.is_at_least(turn.config.min_change);
         if !is_worth_it {
             self.end_campaign(turn.config);

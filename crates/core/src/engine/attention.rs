@@ -13,7 +13,7 @@ use super::config::EngineConfig;
 use super::verdict::Reading;
 use crate::ids::SpaceId;
 use crate::plan::Sampling;
-use crate::policy::Outlook;
+use crate::policy::PolicyActivity;
 
 /// Steps with nothing to do that are still sampled fully cheaply at the short interval.
 const CHEAP_STEPS: u32 = 3;
@@ -56,7 +56,7 @@ pub(super) struct Attention {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation<'a> {
     pub now_us: u64,
-    pub outlook: Outlook,
+    pub outlook: PolicyActivity,
     /// A campaign is open or being measured or reverted.
     pub is_busy: bool,
     /// A campaign is being measured.
@@ -93,16 +93,16 @@ impl Attention {
             self.moved_since_waking = true;
             self.learning_steps = 0;
         }
-        let is_shut = situation.outlook == Outlook::Shut;
+        let is_shut = situation.outlook == PolicyActivity::Shut;
         let opened = std::mem::replace(&mut self.is_shut, is_shut) && !is_shut;
-        let is_pressed = situation.outlook == Outlook::Pressed;
+        let is_pressed = situation.outlook == PolicyActivity::Pressed;
         let has_work = match situation.outlook {
-            Outlook::Working | Outlook::Pressed => true,
-            Outlook::Learning => {
+            PolicyActivity::Working | PolicyActivity::Pressed => true,
+            PolicyActivity::Learning => {
                 self.learning_steps = self.learning_steps.saturating_add(1);
                 self.learning_steps <= LEARNING_STEPS
             }
-            Outlook::Shut | Outlook::Done => false,
+            PolicyActivity::Shut | PolicyActivity::Done => false,
         };
         // Without samples a policy cannot see work: its word counts only where it had some.
         let is_blind = self.asleep.is_some();
@@ -114,11 +114,11 @@ impl Attention {
             let sampling = match situation.outlook {
                 // Figures of one scope of several are those of its samples: too few tell nothing.
                 _ if lacks_figures => Sampling::Full,
-                Outlook::Shut => situation.rest(config),
-                Outlook::Pressed if !situation.uses_samples => Sampling::Off,
-                Outlook::Done if !opened => Sampling::Cheap,
+                PolicyActivity::Shut => situation.rest(config),
+                PolicyActivity::Pressed if !situation.uses_samples => Sampling::Off,
+                PolicyActivity::Done if !opened => Sampling::Cheap,
                 // What was left to do is decided afresh when the verdict is there.
-                Outlook::Working if !situation.may_move => Sampling::Cheap,
+                PolicyActivity::Working if !situation.may_move => Sampling::Cheap,
                 _ => Sampling::Full,
             };
             return (sampling, config.interval_us);
@@ -159,7 +159,7 @@ impl Attention {
     }
 
     fn idle_sampling(&mut self, config: &EngineConfig, situation: &Situation<'_>) -> Sampling {
-        if situation.outlook == Outlook::Shut {
+        if situation.outlook == PolicyActivity::Shut {
             return situation.rest(config);
         }
         if self.idle_steps < OFF_STEPS {
@@ -219,7 +219,7 @@ mod tests {
     fn step(
         attention: &mut Attention,
         now_us: u64,
-        outlook: Outlook,
+        outlook: PolicyActivity,
         local: f64,
     ) -> (Sampling, u64) {
         let reading = Reading {
@@ -252,7 +252,7 @@ mod tests {
             for turn in 0..20 {
                 let situation = Situation {
                     now_us: turn * 100_000,
-                    outlook: Outlook::Shut,
+                    outlook: PolicyActivity::Shut,
                     is_busy: false,
                     is_measured: false,
                     has_moves: false,
@@ -280,7 +280,7 @@ mod tests {
         ] {
             let situation = Situation {
                 now_us: 0,
-                outlook: Outlook::Working,
+                outlook: PolicyActivity::Working,
                 is_busy: true,
                 is_measured: true,
                 has_moves: false,
@@ -299,22 +299,27 @@ mod tests {
     fn it_falls_asleep_and_a_change_wakes_it() {
         let mut attention = Attention::default();
         assert_eq!(
-            step(&mut attention, 0, Outlook::Learning, 0.25),
+            step(&mut attention, 0, PolicyActivity::Learning, 0.25),
             (Sampling::Full, 100_000)
         );
         let mut seen = Vec::new();
         for turn in 1..=12 {
-            seen.push(step(&mut attention, turn * 100_000, Outlook::Done, 0.25));
+            seen.push(step(
+                &mut attention,
+                turn * 100_000,
+                PolicyActivity::Done,
+                0.25,
+            ));
         }
         assert_eq!(seen[0], (Sampling::Cheap, 100_000));
         assert_eq!(seen[11], (Sampling::Off, 1_000_000));
         assert_eq!(
-            step(&mut attention, 2_000_000, Outlook::Done, 0.22).0,
+            step(&mut attention, 2_000_000, PolicyActivity::Done, 0.22).0,
             Sampling::Off,
             "3 points are noise"
         );
         assert_eq!(
-            step(&mut attention, 3_000_000, Outlook::Done, 0.18),
+            step(&mut attention, 3_000_000, PolicyActivity::Done, 0.18),
             (Sampling::Full, 100_000)
         );
     }
@@ -323,7 +328,7 @@ mod tests {
     fn asleep_it_looks_now_and_then() {
         let mut attention = Attention::default();
         let looks = (0..40).filter(|turn| {
-            step(&mut attention, turn * 1_000_000, Outlook::Done, 0.25).0 == Sampling::Cheap
+            step(&mut attention, turn * 1_000_000, PolicyActivity::Done, 0.25).0 == Sampling::Cheap
         });
         // 7 before sampling stops (steps 1 to 7), then one every 10 s of the remaining 32.
         assert_eq!(looks.count(), 7 + 3);
@@ -333,18 +338,18 @@ mod tests {
     fn shut_gates_cost_no_samples_and_opening_them_wakes() {
         let mut attention = Attention::default();
         assert_eq!(
-            step(&mut attention, 0, Outlook::Shut, 1.0),
+            step(&mut attention, 0, PolicyActivity::Shut, 1.0),
             (Sampling::Off, 100_000)
         );
         for turn in 1..60 {
-            step(&mut attention, turn * 100_000, Outlook::Shut, 1.0);
+            step(&mut attention, turn * 100_000, PolicyActivity::Shut, 1.0);
         }
         assert_eq!(
-            step(&mut attention, 7_000_000, Outlook::Shut, 1.0),
+            step(&mut attention, 7_000_000, PolicyActivity::Shut, 1.0),
             (Sampling::Off, 1_000_000)
         );
         assert_eq!(
-            step(&mut attention, 8_000_000, Outlook::Done, 0.5),
+            step(&mut attention, 8_000_000, PolicyActivity::Done, 0.5),
             (Sampling::Full, 100_000)
         );
     }
@@ -361,7 +366,7 @@ mod tests {
             // Ever new processes, of which nothing is ever learned.
             let situation = Situation {
                 now_us,
-                outlook: Outlook::Learning,
+                outlook: PolicyActivity::Learning,
                 is_busy: false,
                 is_measured: false,
                 has_moves: false,
@@ -384,7 +389,7 @@ mod tests {
         let newcomer = |now_us, spaces: &[SpaceId], attention: &mut Attention| {
             let situation = Situation {
                 now_us,
-                outlook: Outlook::Done,
+                outlook: PolicyActivity::Done,
                 is_busy: false,
                 is_measured: false,
                 has_moves: false,

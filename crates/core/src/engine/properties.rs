@@ -3,7 +3,7 @@
 use super::*;
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Refusal};
-use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
+use crate::policy::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::snapshot::{
     Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState,
 };
@@ -42,7 +42,7 @@ impl Policy for Puppet {
             });
         Proposal {
             moves: moves.collect(),
-            outlook: Outlook::Working,
+            outlook: PolicyActivity::Working,
             ..Proposal::default()
         }
     }

@@ -21,7 +21,7 @@ use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::plan::{Listing, Mechanism, MoveOutcome, MoveRequest, PlaceRequest, Refusal, Sampling};
 use crate::policy::random::Random;
-use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal, moving_unit};
+use crate::policy::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, moving_unit};
 use crate::quota::{Quota, Use};
 use crate::snapshot::{Snapshot, base_pages};
 use std::borrow::Cow;
@@ -238,9 +238,9 @@ impl Scope {
         let mut proposal = self.ask_policy(turn);
         let places = self.place(turn, std::mem::take(&mut proposal.places));
         let outlook = proposal.outlook;
-        self.is_pressed = outlook == Outlook::Pressed;
+        self.is_pressed = outlook == PolicyActivity::Pressed;
         if self.may_ask() {
-            turn.is_short |= outlook == Outlook::Working;
+            turn.is_short |= outlook == PolicyActivity::Working;
             requests.extend(self.admit(turn, proposal));
         }
         self.account.summary.request_count += requests.len() as u64;
@@ -325,7 +325,7 @@ impl Scope {
             self.refuse(turn, kind, why);
             // It need not be looked for every time.
             return Proposal {
-                outlook: Outlook::Done,
+                outlook: PolicyActivity::Done,
                 ..Proposal::default()
             };
         }

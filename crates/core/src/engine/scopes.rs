@@ -4,7 +4,7 @@ use super::world::{FIRST_PAGE, Pattern, World};
 use super::*;
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Refusal};
-use crate::policy::{self, Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
+use crate::policy::{self, Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::snapshot::{Evidence, GlobalMetrics, PageStats};
 
 const PAGES: usize = 4096;
@@ -153,7 +153,7 @@ impl Policy for Deal {
         });
         Proposal {
             moves: moves.filter(|order| order.from != order.to).collect(),
-            outlook: Outlook::Working,
+            outlook: PolicyActivity::Working,
             ..Proposal::default()
         }
     }
@@ -625,7 +625,7 @@ impl Policy for Flee {
         };
         Proposal {
             moves: moves.map(order).collect(),
-            outlook: Outlook::Pressed,
+            outlook: PolicyActivity::Pressed,
             ..Proposal::default()
         }
     }

@@ -4,7 +4,7 @@
 //! crate cannot link.
 
 use super::{Engine, EngineConfig, Summary};
-use crate::flow::{self, Demand, LINE_BYTES, Memory};
+use crate::flow::{self, Demand, FlowMemory, LINE_BYTES};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::machine::Curve;
 use crate::metrics;
@@ -160,7 +160,7 @@ impl World {
             let homes = 0..nodes;
             homes.map(move |home| 87.0 + 26.0 * f64::from(Self::hops(user, home)))
         };
-        let memory = Memory {
+        let memory = FlowMemory {
             idle_ns: (0..nodes).map(|user| idle_ns(user).collect()).collect(),
             capacity_gbs: vec![3.07; nodes],
             curves: vec![

@@ -52,7 +52,7 @@ mod visits;
 mod tests;
 
 pub use history::{WorkingSet, weight};
-pub use region::{Kind, Program, Region};
+pub use region::{FormedRegion, Kind, Program};
 
 use crate::ids::SpaceId;
 use budget::Budget;

@@ -40,7 +40,7 @@ impl Kind {
 
 /// Pages that are used together.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Region {
+pub struct FormedRegion {
     /// Its number, for life; none of seeds and of what is global.
     pub name: Option<u64>,
     /// What it is.
@@ -63,7 +63,7 @@ pub struct Region {
     pub threads: Vec<i32>,
 }
 
-impl Region {
+impl FormedRegion {
     /// Its pages, those of gaps included.
     #[must_use]
     pub fn page_count(&self) -> u64 {
@@ -77,7 +77,7 @@ pub struct Program {
     /// Its address space.
     pub space: SpaceId,
     /// Its regions: those that were formed, the largest first, then seeds, then what is global.
-    pub regions: Vec<Region>,
+    pub regions: Vec<FormedRegion>,
     /// What of all its pages is in use.
     pub working_set: WorkingSet,
     /// Touches that were taken in.
@@ -96,7 +96,7 @@ impl Program {
             }
         }
         by_number.sort_unstable();
-        let mut regions: Vec<Region> = space.held().iter().map(region).collect();
+        let mut regions: Vec<FormedRegion> = space.held().iter().map(region).collect();
         let count = regions.len();
         regions.extend([unnamed(Kind::Seed), unnamed(Kind::Global)]);
         let mut working_set = WorkingSet::default();
@@ -135,14 +135,14 @@ impl Program {
     }
 }
 
-fn region(held: &Held) -> Region {
+fn region(held: &Held) -> FormedRegion {
     let visits = &held.visits;
     let kind = match visits.is_one_threads() {
         Some(true) if held.is_confirmed() => Kind::Local,
         Some(false) if held.is_confirmed() => Kind::Shared,
         _ => Kind::Regular,
     };
-    Region {
+    FormedRegion {
         name: Some(held.name),
         kind,
         formed_ns: held.formed_ns,
@@ -154,8 +154,8 @@ fn region(held: &Held) -> Region {
     }
 }
 
-fn unnamed(kind: Kind) -> Region {
-    Region {
+fn unnamed(kind: Kind) -> FormedRegion {
+    FormedRegion {
         name: None,
         kind,
         pages: Vec::new(),

@@ -4,7 +4,7 @@
 //! process which of its read-only pages it reads, but its page table does, once emptied: what is there after
 //! a *window* was used in it.
 //!
-//! **Mechanism.** [`Heat`] keeps for each chunk the last eight windows as bits. A chunk is *hot* with
+//! **Mechanism.** [`ChunkHeat`] keeps for each chunk the last eight windows as bits. A chunk is *hot* with
 //! [`HOT_COUNT`] uses in the last [`HOT_OF`] windows: what is read once, by a scan or at start, is not copied.
 //! [`choose`] takes hot chunks that lie elsewhere, most used first, as many as there is room for.
 //!
@@ -53,12 +53,12 @@ impl Homes {
 
 /// Uses of the chunks of one mapping.
 #[derive(Clone, Debug)]
-pub struct Heat {
+pub struct ChunkHeat {
     /// Bits of the last windows, the newest lowest.
     windows: Vec<u8>,
 }
 
-impl Heat {
+impl ChunkHeat {
     /// Nothing seen yet.
     #[must_use]
     pub fn new(chunk_count: usize) -> Self {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_is_used_once_is_not_hot() {
-        let mut heat = Heat::new(3);
+        let mut heat = ChunkHeat::new(3);
         heat.window(&[true, true, false]);
         heat.window(&[true, false, false]);
         assert!(heat.is_hot(0) && !heat.is_hot(1) && !heat.is_hot(2));

@@ -3,7 +3,7 @@
 
 use super::manager::{Goal, Pace};
 use super::{Kind, Layout, Partition, REST};
-pub use crate::fault::Fault;
+pub use crate::fault::TextFault;
 use crate::rset::{Expression, ResourceSet, Resources};
 use serde::Deserialize;
 use toml::Spanned;
@@ -96,8 +96,8 @@ pub struct Wish {
 ///
 /// # Errors
 /// The first fault, with its line.
-pub fn read(text: &str, machine: &Resources) -> Result<Wish, Fault> {
-    let at = |offset: usize, reason: String| Fault::at(text, offset, reason);
+pub fn read(text: &str, machine: &Resources) -> Result<Wish, TextFault> {
+    let at = |offset: usize, reason: String| TextFault::at(text, offset, reason);
     if text.len() > MAX_BYTES {
         return Err(at(
             0,
@@ -121,7 +121,7 @@ pub fn read(text: &str, machine: &Resources) -> Result<Wish, Fault> {
             "there is no [[partition]]: name one".to_owned(),
         ));
     }
-    let resolve = |on: &Spanned<String>| -> Result<ResourceSet, Fault> {
+    let resolve = |on: &Spanned<String>| -> Result<ResourceSet, TextFault> {
         let fail = |reason: String| Err(at(on.span().start, reason));
         let expression: Expression = match on.get_ref().parse() {
             Ok(expression) => expression,

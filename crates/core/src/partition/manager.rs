@@ -168,7 +168,7 @@ pub struct Use {
 
 /// One look at the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Look {
+pub struct PartitionReading {
     /// Seconds on any clock that does not go back.
     pub now_s: f64,
     /// Minute of the day, 0 to 1439.
@@ -225,7 +225,7 @@ impl Manager {
         &mut self,
         layout: &Layout,
         machine: &Resources,
-        look: &Look,
+        look: &PartitionReading,
     ) -> (Option<Proposal>, Vec<String>) {
         let mut lines = Vec::new();
         let mut asking = Vec::new();
@@ -282,7 +282,7 @@ impl Manager {
         need: Need,
         layout: &Layout,
         machine: &Resources,
-        look: &Look,
+        look: &PartitionReading,
     ) -> Option<(NodeId, String, String)> {
         let at_home = own_nodes(layout, to, machine);
         let distance = |node: NodeId| {

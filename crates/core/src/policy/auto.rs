@@ -12,7 +12,7 @@
 use super::carrefour::{Carrefour, Config};
 use super::guard::Guard;
 use super::tiers::Hot;
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal};
+use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal};
 use crate::forecast::{Forecast, Forecaster, Missing};
 use crate::plan::Listing;
 use crate::snapshot::Snapshot;
@@ -103,7 +103,7 @@ impl Policy for Auto {
             let relief = self.guard.decide(snapshot, context);
             if relief.moves.is_empty() {
                 let mut proposal = self.decide_by_nodes(snapshot, context);
-                if relief.outlook == Outlook::Pressed {
+                if relief.outlook == PolicyActivity::Pressed {
                     proposal.outlook = relief.outlook;
                 }
                 return proposal;
@@ -120,7 +120,7 @@ impl Policy for Auto {
         context.page_budget = grants[0];
         let hot = self.tiers.decide(snapshot, context);
         context.page_budget = match hot.outlook {
-            Outlook::Working => 0,
+            PolicyActivity::Working => 0,
             _ => grants[1],
         };
         let near = self.decide_by_nodes(snapshot, context);
@@ -129,7 +129,7 @@ impl Policy for Auto {
             (is_idle, _) => !is_idle,
         };
         let (mut first, second) = match hot.outlook {
-            Outlook::Working => (hot, near),
+            PolicyActivity::Working => (hot, near),
             _ => (near, hot),
         };
         first.fast_use = first.fast_use.or(second.fast_use);
@@ -150,8 +150,8 @@ impl Auto {
         let expected = self.forecaster.forecast(snapshot);
         let waits = match &expected {
             Ok(forecast) if forecast.is_gain() => None,
-            Ok(_) => Some(Outlook::Done),
-            Err(Missing::Samples(_)) => Some(Outlook::Learning),
+            Ok(_) => Some(PolicyActivity::Done),
+            Err(Missing::Samples(_)) => Some(PolicyActivity::Learning),
             Err(Missing::Figure(_)) => None,
         };
         if waits.is_some() {
@@ -159,7 +159,7 @@ impl Auto {
         }
         let mut proposal = self.carrefour.decide(snapshot, context);
         proposal.forecast = expected.as_ref().ok().copied();
-        if proposal.outlook != Outlook::Shut {
+        if proposal.outlook != PolicyActivity::Shut {
             proposal.outlook = waits.unwrap_or(proposal.outlook);
             proposal.notes.extend(self.note(expected));
         }

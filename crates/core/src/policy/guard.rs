@@ -12,7 +12,7 @@
 
 use super::heat::{Heat, Judged};
 use super::units::for_each_unit;
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
+use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::plan::{Listing, Mechanism};
 use crate::snapshot::{PAGE_BYTES, Snapshot, base_pages};
 
@@ -223,7 +223,7 @@ impl Policy for Guard {
                 .take(unit.pid, unit.page, unit.huge, unit.home, samples, most);
         });
         let mut proposal = Proposal {
-            outlook: Outlook::Pressed,
+            outlook: PolicyActivity::Pressed,
             ..Proposal::default()
         };
         if context.page_budget > 0 && context.allows(Mechanism::Relieve) {
@@ -320,7 +320,7 @@ mod tests {
         let samples = (0..1000).map(|page| u32::from(page < 500)).collect();
         let mut town = Town::new([39, 900, 900], samples);
         let proposal = town.step();
-        assert_eq!(proposal.outlook, Outlook::Pressed);
+        assert_eq!(proposal.outlook, PolicyActivity::Pressed);
         assert_eq!(town.guard.listing(), Listing::Fast);
         assert_eq!(proposal.moves.len(), 256);
         for order in &proposal.moves {
@@ -341,7 +341,7 @@ mod tests {
         let mut town = Town::new([300, 900, 900], vec![0; 1 << 18]);
         assert_eq!(
             town.step().outlook,
-            Outlook::default(),
+            PolicyActivity::default(),
             "300 MiB are plenty"
         );
         // 20 MiB in 100 ms are 400 in two seconds.

@@ -146,7 +146,7 @@ pub struct ProposedPlace {
 
 /// How much a policy still sees to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Outlook {
+pub enum PolicyActivity {
     /// Its gates are shut by global metrics: samples would be of no use.
     Shut,
     /// It needs more samples to decide.
@@ -172,7 +172,7 @@ pub struct Proposal {
     /// Sentences for a person; the engine prints one only when it changes.
     pub notes: Vec<String>,
     /// How much is left to do.
-    pub outlook: Outlook,
+    pub outlook: PolicyActivity,
     /// What the best placement is expected to bring, where that was forecast in this step.
     pub forecast: Option<Forecast>,
     /// What the scope has and uses of fast memory, where the policy tells tiers apart.

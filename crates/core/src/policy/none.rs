@@ -1,6 +1,6 @@
 //! The policy that watches and moves nothing: the baseline for hither's own cost.
 
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal};
+use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal};
 use crate::snapshot::Snapshot;
 
 /// Moves nothing.
@@ -18,7 +18,7 @@ impl Policy for None {
 
     fn decide(&mut self, _: &Snapshot, _: &mut Context<'_>) -> Proposal {
         Proposal {
-            outlook: Outlook::Shut,
+            outlook: PolicyActivity::Shut,
             ..Proposal::default()
         }
     }

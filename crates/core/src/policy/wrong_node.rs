@@ -3,7 +3,7 @@
 //! It exists so that a green result means something: the engine's efficacy loop has to measure
 //! the harm, report it and put every page back. Nobody should run it on purpose.
 
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove, moving_unit};
+use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove, moving_unit};
 use crate::ids::Pid;
 use crate::plan::Mechanism;
 use crate::snapshot::Snapshot;
@@ -37,7 +37,7 @@ impl Policy for WrongNode {
             let notes = vec!["wrong-node: switched off by the efficacy loop".to_owned()];
             return Proposal {
                 notes,
-                outlook: Outlook::Shut,
+                outlook: PolicyActivity::Shut,
                 ..Proposal::default()
             };
         }
@@ -62,9 +62,9 @@ impl Policy for WrongNode {
             moves.push(proposed);
         }
         let outlook = if moves.len() < FEW_ORDERS {
-            Outlook::Done
+            PolicyActivity::Done
         } else {
-            Outlook::Working
+            PolicyActivity::Working
         };
         let reasons = [(
             Mechanism::Misplace,

@@ -23,7 +23,7 @@ pub mod resources;
 mod tests;
 
 pub use expression::{Expression, Term, What};
-pub use parse::Fault;
+pub use parse::ExpressionFault;
 pub use resolve::Resolved;
 pub use resources::{Device, Level, Node, Resources};
 

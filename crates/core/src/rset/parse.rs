@@ -26,14 +26,14 @@ const MOST_NESTED: usize = 64;
 
 /// What is wrong with an expression, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ExpressionFault {
     /// Bytes of the text; `None` where the whole is meant.
     pub at: Option<Range<usize>>,
     /// What is wrong and how to mend it, without a full stop.
     pub reason: String,
 }
 
-impl Fault {
+impl ExpressionFault {
     /// A fault of some bytes.
     pub(super) fn at(at: Range<usize>, reason: impl Into<String>) -> Self {
         Self {
@@ -74,18 +74,18 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ExpressionFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for ExpressionFault {}
 
 impl FromStr for Expression {
-    type Err = Fault;
+    type Err = ExpressionFault;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, ExpressionFault> {
         parse(text)
     }
 }
@@ -94,11 +94,11 @@ impl FromStr for Expression {
 ///
 /// # Errors
 /// The first fault, with the bytes concerned.
-pub fn parse(text: &str) -> Result<Expression, Fault> {
+pub fn parse(text: &str) -> Result<Expression, ExpressionFault> {
     // Without the spaces, which a printed set may have more of.
     let bytes = text.split_whitespace().map(str::len).sum::<usize>();
     if bytes > MOST_BYTES {
-        return Err(Fault::whole(format!(
+        return Err(ExpressionFault::whole(format!(
             "the set is written with {bytes} bytes, more than {MOST_BYTES}: shorten it"
         )));
     }
@@ -150,12 +150,12 @@ impl Parser<'_> {
     }
 
     /// The next character, or the end, is wrong.
-    fn fault_here(&self, reason: impl Into<String>) -> Fault {
+    fn fault_here(&self, reason: impl Into<String>) -> ExpressionFault {
         let end = self.at + self.peek().map_or(0, char::len_utf8);
-        Fault::at(self.at..end, reason)
+        ExpressionFault::at(self.at..end, reason)
     }
 
-    fn sum(&mut self) -> Result<Expression, Fault> {
+    fn sum(&mut self) -> Result<Expression, ExpressionFault> {
         let mut left = self.product()?;
         loop {
             let left_end = self.at;
@@ -179,7 +179,7 @@ impl Parser<'_> {
         }
     }
 
-    fn product(&mut self) -> Result<Expression, Fault> {
+    fn product(&mut self) -> Result<Expression, ExpressionFault> {
         let mut left = self.factor()?;
         loop {
             let left_end = self.at;
@@ -194,7 +194,7 @@ impl Parser<'_> {
         }
     }
 
-    fn factor(&mut self) -> Result<Expression, Fault> {
+    fn factor(&mut self) -> Result<Expression, ExpressionFault> {
         self.skip_spaces();
         match self.peek() {
             Some('~') => {
@@ -210,7 +210,12 @@ impl Parser<'_> {
                 self.skip_spaces();
                 match self.peek() {
                     Some(')') => self.at += 1,
-                    None => return Err(Fault::at(opened..opened + 1, "this `(` has no `)`")),
+                    None => {
+                        return Err(ExpressionFault::at(
+                            opened..opened + 1,
+                            "this `(` has no `)`",
+                        ));
+                    }
                     Some(letter) => return Err(self.fault_here(no_operator(letter))),
                 }
                 self.nested -= 1;
@@ -229,7 +234,7 @@ impl Parser<'_> {
     }
 
     /// Takes `(` or `~`.
-    fn open(&mut self) -> Result<(), Fault> {
+    fn open(&mut self) -> Result<(), ExpressionFault> {
         if self.nested == MOST_NESTED {
             let reason = format!("more than {MOST_NESTED} levels of ( and ~: write it flatter");
             return Err(self.fault_here(reason));
@@ -240,18 +245,18 @@ impl Parser<'_> {
     }
 
     /// A list as numactl has it, with a sign before the numbers: `cpus:!0`, `node:+0,+2`.
-    fn numactls_sign(&self) -> Option<Fault> {
+    fn numactls_sign(&self) -> Option<ExpressionFault> {
         let rest = self.rest();
         let length = rest.find(|letter| !is_word_letter(letter))?;
         let word = rest[..length].strip_suffix(':')?;
         let sign = rest[length..].chars().next()?;
         let at = self.at + length..self.at + length + 1;
         match sign {
-            '!' => Some(Fault::at(
+            '!' => Some(ExpressionFault::at(
                 at,
                 format!("write ~ before the name, as in ~{word}:0"),
             )),
-            '+' => Some(Fault::at(
+            '+' => Some(ExpressionFault::at(
                 at,
                 "+ is the union; nodes are counted among the allowed ones as in allowed-node:0,2",
             )),
@@ -259,7 +264,7 @@ impl Parser<'_> {
         }
     }
 
-    fn term(&mut self) -> Result<Term, Fault> {
+    fn term(&mut self) -> Result<Term, ExpressionFault> {
         let rest = self.rest();
         if let Some(fault) = self.numactls_sign() {
             return Err(fault);
@@ -268,7 +273,8 @@ impl Parser<'_> {
             .find(|letter| !is_word_letter(letter))
             .unwrap_or(rest.len());
         let at = self.at..self.at + length;
-        let what = read_term(&rest[..length]).map_err(|reason| Fault::at(at.clone(), reason))?;
+        let what =
+            read_term(&rest[..length]).map_err(|reason| ExpressionFault::at(at.clone(), reason))?;
         self.at = at.end;
         Ok(Term { what, at })
     }

@@ -11,7 +11,7 @@
 
 use super::ResourceSet;
 use super::expression::{Expression, Term, What};
-use super::parse::Fault;
+use super::parse::ExpressionFault;
 use super::resources::{Level, Node, Resources, union};
 use crate::foreign::Foreign;
 use crate::ids::NodeId;
@@ -46,11 +46,11 @@ impl Expression {
     /// # Errors
     /// A term names what is not there or not known, or nothing is left of the CPUs, of the memory,
     /// or of the whole.
-    pub fn resolve(&self, resources: &Resources) -> Result<Resolved, Fault> {
+    pub fn resolve(&self, resources: &Resources) -> Result<Resolved, ExpressionFault> {
         let mut warnings = Vec::new();
         let asked = evaluate(self, resources, &mut warnings)?;
         if asked.is_empty() {
-            return Err(Fault::whole(format!(
+            return Err(ExpressionFault::whole(format!(
                 "`{self}` comes to nothing here, neither a CPU nor memory; \
                  see what its parts come to"
             )));
@@ -77,7 +77,7 @@ impl Expression {
     ///
     /// # Errors
     /// A term names what is not there or not known.
-    pub fn usable(&self, resources: &Resources) -> Result<ResourceSet, Fault> {
+    pub fn usable(&self, resources: &Resources) -> Result<ResourceSet, ExpressionFault> {
         let asked = evaluate(self, resources, &mut Vec::new())?;
         Ok(asked.intersection(&resources.usable()))
     }
@@ -88,19 +88,19 @@ fn clip(
     asked: &ResourceSet,
     resources: &Resources,
     warnings: &mut Vec<String>,
-) -> Result<ResourceSet, Fault> {
+) -> Result<ResourceSet, ExpressionFault> {
     let usable = resources.usable();
     let set = asked.intersection(&usable);
     let (cpus, nodes) = (&asked.cpus, &asked.nodes);
     if set.cpus.is_empty() && !cpus.is_empty() {
-        return Err(Fault::whole(format!(
+        return Err(ExpressionFault::whole(format!(
             "the set has CPUs {cpus} and none of them is allowed: \
              cpuset or affinity leave this process CPUs {}; name some of those",
             or_none(&usable.cpus)
         )));
     }
     if set.nodes.is_empty() && !nodes.is_empty() {
-        return Err(Fault::whole(format!(
+        return Err(ExpressionFault::whole(format!(
             "the set has memory of {} and none of it is allowed: \
              the cpuset leaves this process memory of {}; name some of those",
             of_nodes(nodes),
@@ -129,7 +129,7 @@ pub(super) fn evaluate(
     expression: &Expression,
     resources: &Resources,
     warnings: &mut Vec<String>,
-) -> Result<ResourceSet, Fault> {
+) -> Result<ResourceSet, ExpressionFault> {
     let mut go = |expression: &Expression| evaluate(expression, resources, warnings);
     Ok(match expression {
         Expression::Term(term) => return look_up(term, resources, warnings),
@@ -144,7 +144,7 @@ fn look_up(
     term: &Term,
     resources: &Resources,
     warnings: &mut Vec<String>,
-) -> Result<ResourceSet, Fault> {
+) -> Result<ResourceSet, ExpressionFault> {
     let found = match &term.what {
         What::Machine => Ok(resources.machine()),
         What::Allowed => Ok(resources.usable()),
@@ -160,7 +160,7 @@ fn look_up(
         What::Near(place) => near_position(resources, place).map(|at| resources.near(at)),
         What::Fastest(bytes) => fastest(resources, *bytes, warnings),
     };
-    found.map_err(|reason| Fault::at(term.at.clone(), reason))
+    found.map_err(|reason| ExpressionFault::at(term.at.clone(), reason))
 }
 
 /// The chosen ones, or which are not there, and which are.

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-fn parsed(rest: &str) -> Result<Config, Fault> {
+fn parsed(rest: &str) -> Result<Config, TextFault> {
     read(
         &format!("format = \"hither.daemon/1\"\n{rest}"),
         &Root::host(),

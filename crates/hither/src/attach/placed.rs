@@ -3,7 +3,7 @@
 
 use crate::{moving, print};
 use hither_core::foreign::Foreign;
-use hither_linux::bind::astray::{self, Figures};
+use hither_linux::bind::astray::{self, AstrayFigures};
 use hither_linux::proc::stat;
 use hither_linux::proc::tree::{Scope, Tree};
 use hither_linux::root::Root;
@@ -20,7 +20,7 @@ const SIGNALLED: u8 = 128;
 const MOST_NAMED: usize = 5;
 
 /// Figures by process, with its name.
-pub type Figured = BTreeMap<i32, (String, Figures)>;
+pub type Figured = BTreeMap<i32, (String, AstrayFigures)>;
 
 /// What was found before and after.
 pub struct Placed {
@@ -95,7 +95,7 @@ impl Placed {
             );
         }
         if before.has_files_elsewhere() || after.has_files_elsewhere() {
-            let mib = |figures: &Figures| figures.files_elsewhere_pages / 256;
+            let mib = |figures: &AstrayFigures| figures.files_elsewhere_pages / 256;
             text += &format!(
                 "pages of files on nodes where the programs do not run: {} MiB before, {} MiB after\n",
                 mib(&before),
@@ -123,7 +123,7 @@ impl Placed {
 
     /// The same as data.
     pub fn json(&self) -> Value {
-        let one = |figures: &Figures| {
+        let one = |figures: &AstrayFigures| {
             json!({
                 "bound_pages": figures.bound_pages,
                 "astray_pages": figures.astray_pages,
@@ -144,13 +144,13 @@ impl Placed {
     }
 }
 
-fn sum(all: &Figured) -> Figures {
-    let mut sum = Figures::default();
+fn sum(all: &Figured) -> AstrayFigures {
+    let mut sum = AstrayFigures::default();
     all.values().for_each(|(_, figures)| sum.add(figures));
     sum
 }
 
-fn percent(figures: &Figures) -> String {
+fn percent(figures: &AstrayFigures) -> String {
     let share = figures.share();
     print::or_dash(share, |share| format!("{:.1} %", 100.0 * share))
 }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     fn figured(astray_pages: u64, files_elsewhere_pages: u64) -> Figured {
-        let figures = Figures {
+        let figures = AstrayFigures {
             bound_pages: 10_000,
             astray_pages,
             file_pages: 90_000,

@@ -6,7 +6,7 @@ use crate::report::about;
 use crate::terminal::Terminal;
 use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::what_if::{MODEL_ERROR, Question, Row, WhatIf};
+use hither_recording::analysis::what_if::{MODEL_ERROR, Row, WhatIf, WhatIfQuestion};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const MIB: f64 = 1_048_576.0;
 pub struct Shown<'a> {
     pub told: &'a WhatIf,
     pub data: &'a Data,
-    pub question: &'a Question<'a>,
+    pub question: &'a WhatIfQuestion<'a>,
     pub folder: &'a Path,
 }
 

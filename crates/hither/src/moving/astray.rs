@@ -7,7 +7,7 @@ use hither_core::bind::astray::Bound;
 use hither_linux::bind::astray::{self, Binding};
 use hither_linux::proc::numa_maps;
 use hither_linux::root::Root;
-use hither_linux::sys::Mapping;
+use hither_linux::sys::OwnMapping;
 use hither_linux::topology::Topology;
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -26,7 +26,12 @@ impl Astray {
     ///
     /// # Errors
     /// It cannot be looked at, or is bound to nothing.
-    pub fn of(root: &Root, topology: &Topology, pid: i32, all: &[Mapping]) -> anyhow::Result<Self> {
+    pub fn of(
+        root: &Root,
+        topology: &Topology,
+        pid: i32,
+        all: &[OwnMapping],
+    ) -> anyhow::Result<Self> {
         let about = || format!("--astray: process {pid}");
         let binding = astray::binding(root, &astray::places(topology), pid).with_context(about)?;
         let told = numa_maps::read(root, pid).with_context(about)?;
@@ -60,8 +65,8 @@ impl Astray {
     }
 
     /// Those mappings in which a page can be astray.
-    pub fn chosen(&self, all: Vec<Mapping>) -> Vec<Mapping> {
-        let is_bound = |mapping: &Mapping| {
+    pub fn chosen(&self, all: Vec<OwnMapping>) -> Vec<OwnMapping> {
+        let is_bound = |mapping: &OwnMapping| {
             let start = mapping.range.start >> 12;
             let at = self
                 .bound

@@ -1,7 +1,7 @@
 //! Which of the kernel's ways a mapping's pages go: alone, or for all processes that map them.
 
 use hither_linux::backend::kernel::KernelBackend;
-use hither_linux::sys::{self, Mapping};
+use hither_linux::sys::{self, OwnMapping};
 use hither_mover::{Action, Backend, Job, Outcome, Unavailable};
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ pub struct Backends {
 
 impl Backends {
     /// `all`: all mappings are meant, none by its name.
-    pub fn new(all: Option<&[Mapping]>) -> Self {
-        let is_program = |mapping: &&Mapping| !mapping.shared && mapping.inode != 0;
+    pub fn new(all: Option<&[OwnMapping]>) -> Self {
+        let is_program = |mapping: &&OwnMapping| !mapping.shared && mapping.inode != 0;
         let programs = all.unwrap_or_default().iter().filter(is_program);
         Self {
             alone: KernelBackend::new(),
             with_others: sys::may_move_shared_pages().then(KernelBackend::with_shared_pages),
-            programs: programs.map(Mapping::pages).collect(),
+            programs: programs.map(OwnMapping::pages).collect(),
         }
     }
 

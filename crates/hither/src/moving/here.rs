@@ -12,7 +12,7 @@ use std::io;
 const PROGRESS_AFTER_NS: u64 = 500_000_000;
 
 /// This machine: the process, signals of a person, the clock, the terminal.
-pub struct Here {
+pub struct LocalMachine {
     pid: i32,
     process: PidFd,
     /// Once pages move.
@@ -22,7 +22,7 @@ pub struct Here {
     pub progress: Progress,
 }
 
-impl Here {
+impl LocalMachine {
     /// Whoever is meant by a report that is taken back is looked at once the process is held.
     pub fn new(pid: i32, undo: Option<&Undo>) -> anyhow::Result<Self> {
         let process = PidFd::open(pid);
@@ -55,7 +55,7 @@ impl Here {
     }
 }
 
-impl Surroundings for Here {
+impl Surroundings for LocalMachine {
     fn locate(&mut self, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
         let addresses: Vec<u64> = pages.iter().map(|page| page << 12).collect();
         sys::query_pages(self.pid, &addresses, status)

@@ -12,11 +12,11 @@ use super::aim::Aim;
 use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::plan::Refusal;
 use hither_core::set::NodeSet;
-use hither_linux::sys::Mapping;
+use hither_linux::sys::OwnMapping;
 pub use hither_mover::executor::cut::count;
 use hither_mover::executor::cut::{self, Cutter};
 use hither_mover::executor::queue::MOST_SLICE_PAGES;
-use hither_mover::executor::{Limits, Queue, Step, Task};
+use hither_mover::executor::{ExecutorStep, Limits, Queue, Task};
 use hither_mover::{Backend, Outcome};
 use std::collections::BTreeMap;
 use std::io;
@@ -75,7 +75,7 @@ pub struct Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
     /// Which.
-    pub mapping: Mapping,
+    pub mapping: OwnMapping,
     /// Pages in memory, as ascending runs.
     pub resident: Runs,
     /// Those of them that belong to huge pages.
@@ -256,7 +256,7 @@ pub fn places(piece: &Piece, aim: &Aim, around: &mut dyn Surroundings) -> io::Re
 /// # Errors
 /// As in [`places`].
 pub fn piece(
-    mapping: Mapping,
+    mapping: OwnMapping,
     (resident, huge): (Runs, Runs),
     aim: &Aim,
     around: &mut dyn Surroundings,
@@ -380,12 +380,12 @@ impl Run<'_> {
                     }
                 });
             let sleep_us = match step {
-                Step::Done => 0,
-                Step::Wait(wait_ns) => wait_ns.div_ceil(1000),
-                Step::Idle => break,
+                ExecutorStep::Done => 0,
+                ExecutorStep::Wait(wait_ns) => wait_ns.div_ceil(1000),
+                ExecutorStep::Idle => break,
             };
             self.moved += account.moved - moved_before;
-            if step == Step::Done {
+            if step == ExecutorStep::Done {
                 let tried = self.cut - self.queue.page_count();
                 self.around.progress(tried, self.total, self.moved * 4096);
             }

@@ -12,7 +12,7 @@ use hither_core::bind::KernelPolicy;
 use hither_core::foreign::Foreign;
 use hither_core::set::NodeSet;
 use hither_linux::proc::cgroup;
-use hither_linux::proc::numa_maps::{self, Mapping};
+use hither_linux::proc::numa_maps::{self, NumaMapping};
 use hither_linux::proc::stat;
 use hither_linux::restore;
 use hither_linux::root::Root;
@@ -44,7 +44,7 @@ pub fn held(root: &Root, pid: i32, pieces: &[Piece]) -> Vec<Held> {
     among(&mappings, pieces)
 }
 
-fn among(mappings: &[Mapping], pieces: &[Piece]) -> Vec<Held> {
+fn among(mappings: &[NumaMapping], pieces: &[Piece]) -> Vec<Held> {
     let mut found: BTreeMap<&str, Held> = BTreeMap::new();
     for piece in pieces {
         // A piece may begin within its mapping.
@@ -216,7 +216,7 @@ mod tests {
         let text = "1000 bind:3 anon=1 N3=1\n3000 default\n5000 prefer:1 file=/x N1=1\n";
         let mappings = numa_maps::parse(text).unwrap();
         let piece = |start: u64, pages: u64| Piece {
-            mapping: hither_linux::sys::Mapping {
+            mapping: hither_linux::sys::OwnMapping {
                 range: start..start + (pages << 12),
                 ..Default::default()
             },

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use hither_core::foreign::Foreign;
-use hither_linux::sys::Mapping;
+use hither_linux::sys::OwnMapping;
 use std::fmt;
 use std::ops::Range;
 
@@ -78,9 +78,12 @@ pub enum Selection<'a> {
 ///
 /// # Errors
 /// Nothing matches a range or a name: with a few that would.
-pub fn select(mappings: &[Mapping], selection: &Selection<'_>) -> anyhow::Result<Vec<Mapping>> {
+pub fn select(
+    mappings: &[OwnMapping],
+    selection: &Selection<'_>,
+) -> anyhow::Result<Vec<OwnMapping>> {
     let user = || mappings.iter().filter(|m| m.pages().end <= USER_END_PAGE);
-    let chosen: Vec<Mapping> = match selection {
+    let chosen: Vec<OwnMapping> = match selection {
         Selection::Everything => user()
             .filter(|mapping| !KERNELS_OWN.contains(&mapping.name.as_str()))
             .cloned()
@@ -94,7 +97,7 @@ pub fn select(mappings: &[Mapping], selection: &Selection<'_>) -> anyhow::Result
                     );
                 }
             }
-            let any = |mapping: &&Mapping| names.iter().any(|name| is_named(mapping, name));
+            let any = |mapping: &&OwnMapping| names.iter().any(|name| is_named(mapping, name));
             user().filter(any).cloned().collect()
         }
         Selection::Ranges(ranges) => {
@@ -119,7 +122,7 @@ pub fn select(mappings: &[Mapping], selection: &Selection<'_>) -> anyhow::Result
 /// Is this what a person calls the mapping? `[anon]` is memory without a file, named or not;
 /// another word in brackets is the whole name or a name given by `prctl(PR_SET_VMA)`; anything
 /// else is a part of a path or of such a name.
-fn is_named(mapping: &Mapping, name: &str) -> bool {
+fn is_named(mapping: &OwnMapping, name: &str) -> bool {
     let given = mapping
         .name
         .strip_prefix("[anon:")
@@ -149,17 +152,17 @@ fn merged(ranges: &[Asked]) -> Vec<Range<u64>> {
     merged
 }
 
-fn cut(mapping: &Mapping, asked: &Range<u64>) -> Option<Mapping> {
+fn cut(mapping: &OwnMapping, asked: &Range<u64>) -> Option<OwnMapping> {
     let pages = mapping.pages();
     let pages = pages.start.max(asked.start)..pages.end.min(asked.end);
-    (pages.start < pages.end).then(|| Mapping {
+    (pages.start < pages.end).then(|| OwnMapping {
         range: pages.start << 12..pages.end << 12,
         ..mapping.clone()
     })
 }
 
 /// A few different names, the plain ones of paths last parts only.
-fn few_names<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> String {
+fn few_names<'a>(mappings: impl Iterator<Item = &'a OwnMapping>) -> String {
     let mut names: Vec<&str> = Vec::new();
     for mapping in mappings {
         let name = match mapping.name.as_str() {
@@ -184,7 +187,7 @@ fn few_names<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> String {
 /// The mappings below and above a range that meets none.
 #[must_use]
 pub fn neighbours<'a>(
-    mappings: impl Iterator<Item = &'a Mapping> + Clone,
+    mappings: impl Iterator<Item = &'a OwnMapping> + Clone,
     asked: &Range<u64>,
 ) -> String {
     let below = mappings

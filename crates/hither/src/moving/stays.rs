@@ -60,7 +60,7 @@ pub fn json(fixed: &Fixed) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_linux::fixed::Why;
+    use hither_linux::fixed::FixedReason;
 
     #[test]
     fn every_range_has_its_reason_and_amounts_are_told() {
@@ -68,8 +68,8 @@ mod tests {
             pages: first..first + 2,
             why,
         };
-        let ranges = (0..10).map(|at| stays(16 * at, Why::Registered(5)));
-        let ranges = ranges.chain([stays(999, Why::Mapped("a GPU"))]);
+        let ranges = (0..10).map(|at| stays(16 * at, FixedReason::Registered(5)));
+        let ranges = ranges.chain([stays(999, FixedReason::Mapped("a GPU"))]);
         let mut fixed = Fixed::of(ranges.collect());
         (fixed.unplaced_kb, fixed.unseen_rings) = (2048, 1);
         let notes = notes(&fixed);

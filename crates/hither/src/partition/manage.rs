@@ -5,7 +5,7 @@ use crate::units::parse_rate;
 use crate::{print, signal_status};
 use anyhow::{Context, bail};
 use hither_core::foreign::Foreign;
-use hither_core::partition::manager::{Look, Manager, Proposal, Use};
+use hither_core::partition::manager::{Manager, PartitionReading, Proposal, Use};
 use hither_core::partition::{Layout, REST};
 use hither_core::rset::Resources;
 use hither_linux::partition::kept::{self, Phase};
@@ -106,7 +106,7 @@ impl Command {
 
     fn tell(
         &self,
-        look: &Look,
+        look: &PartitionReading,
         lines: &[String],
         proposal: &Option<Proposal>,
         told: &mut Vec<String>,
@@ -209,15 +209,15 @@ impl Eyes {
         Ok(self.root.parse("proc/stat", cpu_times::parse)?)
     }
 
-    fn look(&mut self, layout: &Layout, machine: &Resources) -> anyhow::Result<Look> {
+    fn look(&mut self, layout: &Layout, machine: &Resources) -> anyhow::Result<PartitionReading> {
         let now_ns = sys::monotonic_ns();
         let elapsed_us = now_ns.saturating_sub(self.seen_ns) / 1000;
         self.seen_ns = now_ns;
         let times = self.times()?;
-        let mut look = Look {
+        let mut look = PartitionReading {
             now_s: now_ns as f64 / 1e9,
             minute: sys::local_minute(),
-            ..Look::default()
+            ..PartitionReading::default()
         };
         for node in &machine.nodes {
             look.node_bytes

@@ -8,7 +8,7 @@ use anyhow::Context;
 use hither_core::ids::NodeId;
 use hither_linux::partition::Partitions;
 use hither_linux::partition::evacuate::Tally;
-use hither_linux::partition::transfer::{Done, Failed, Order, Outlook, Step};
+use hither_linux::partition::transfer::{Done, Failed, Order, Step, TransferForecast};
 use hither_linux::sys::{self, Signals};
 use serde_json::json;
 use std::process::ExitCode;
@@ -79,7 +79,7 @@ impl Command {
         }))
     }
 
-    fn tell_outlook(&self, outlook: Result<Outlook, Failed>) -> anyhow::Result<ExitCode> {
+    fn tell_outlook(&self, outlook: Result<TransferForecast, Failed>) -> anyhow::Result<ExitCode> {
         let outlook = match outlook {
             Ok(outlook) => outlook,
             Err(failed) => {

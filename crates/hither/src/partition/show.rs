@@ -5,7 +5,7 @@ use crate::terminal::Terminal;
 use hither_core::partition::file::Wish;
 use hither_core::partition::{Layout, REST, Stage, State};
 use hither_core::rset::{ResourceSet, Resources};
-use hither_linux::partition::kept::{Kept, Phase};
+use hither_linux::partition::kept::{KeptPartitions, Phase};
 use hither_linux::partition::{self as machine};
 use hither_linux::proc::cgroup;
 use hither_linux::root::Root;
@@ -101,7 +101,7 @@ pub fn layout(wish: &Wish, machine: &Resources, json: bool) -> anyhow::Result<()
 }
 
 /// What there is on this machine.
-pub fn running(root: &Root, kept: Option<&Kept>, json: bool) -> anyhow::Result<()> {
+pub fn running(root: &Root, kept: Option<&KeptPartitions>, json: bool) -> anyhow::Result<()> {
     let Some(kept) = kept else {
         let document = json!({"schema": SCHEMA, "partitions": []});
         print::out(&match json {

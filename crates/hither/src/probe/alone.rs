@@ -4,7 +4,7 @@ use super::report::{or_dash, or_null, table};
 use crate::print;
 use crate::terminal::Terminal;
 use crate::units::short_bytes;
-use hither_linux::probe::Work;
+use hither_linux::probe::ProbeWork;
 use hither_linux::probe::alone::Report;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub enum Pages {
 }
 
 /// How a kind of work is written in a command.
-fn option(work: Work) -> String {
+fn option(work: ProbeWork) -> String {
     work.name().replace(", ", "-")
 }
 
@@ -26,9 +26,11 @@ fn option(work: Work) -> String {
 ///
 /// # Errors
 /// What to write instead, for a refusal by clap.
-pub fn parse_work(text: &str) -> Result<Work, String> {
-    let found = Work::ALL.into_iter().find(|work| option(*work) == text);
-    let known = || Work::ALL.map(option).join(", ");
+pub fn parse_work(text: &str) -> Result<ProbeWork, String> {
+    let found = ProbeWork::ALL
+        .into_iter()
+        .find(|work| option(*work) == text);
+    let known = || ProbeWork::ALL.map(option).join(", ");
     found.ok_or_else(|| format!("write one of {}", known()))
 }
 
@@ -80,7 +82,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_work_can_be_written() {
-        for work in Work::ALL {
+        for work in ProbeWork::ALL {
             assert_eq!(parse_work(&option(work)), Ok(work));
         }
         let refusal = parse_work("streaming").unwrap_err();
@@ -95,7 +97,7 @@ mod tests {
             bytes: 512 << 20,
             huge: false,
             works: vec![Alone {
-                work: Work::CopyStreaming,
+                work: ProbeWork::CopyStreaming,
                 gbs: Some(at(12.5)),
             }],
         };

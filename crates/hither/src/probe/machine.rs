@@ -8,7 +8,7 @@ use hither_core::ids::{CpuId, NodeId};
 use hither_core::machine::EventCosts;
 use hither_core::machine::parse::{self, limits};
 use hither_core::set::CpuSet;
-use hither_linux::probe::{Report, Sample, Work};
+use hither_linux::probe::{ProbeSample, ProbeWork, Report};
 use hither_linux::topology::Topology;
 use std::fmt::{Display, Write};
 
@@ -59,8 +59,9 @@ pub fn file(
         "a machine file has at most {} links, and {links} were measured; leave --machine-file out",
         limits::LINKS
     );
-    let no_memory =
-        |node: &&hither_linux::topology::Node| !node.cpus.is_empty() && node.memory.total_kb == 0;
+    let no_memory = |node: &&hither_linux::topology::NodeInfo| {
+        !node.cpus.is_empty() && node.memory.total_kb == 0
+    };
     if let Some(node) = topology.nodes.iter().find(no_memory) {
         anyhow::bail!(
             "{} has CPUs and no memory, which a machine file cannot say; leave --machine-file out",
@@ -88,7 +89,10 @@ pub fn file(
 
 /// A figure that a machine file cannot do without and that was not measured.
 fn missing(measured: &Report) -> Option<String> {
-    let read = measured.bandwidth.iter().find(|one| one.work == Work::Read);
+    let read = measured
+        .bandwidth
+        .iter()
+        .find(|one| one.work == ProbeWork::Read);
     let first = read.and_then(|read| read.one.first()?.first());
     if matches!(first, Some(None)) {
         return Some("reading by one thread".to_owned());
@@ -96,7 +100,7 @@ fn missing(measured: &Report) -> Option<String> {
     let needed = measured
         .bandwidth
         .iter()
-        .filter(|one| matches!(one.work, Work::Read | Work::Write));
+        .filter(|one| matches!(one.work, ProbeWork::Read | ProbeWork::Write));
     for bandwidth in needed {
         for (node, row) in measured.cpu_nodes.iter().zip(&bandwidth.all) {
             for (memory, gbs) in measured.memory_nodes.iter().zip(row) {
@@ -127,7 +131,7 @@ impl Writer<'_> {
         self.field(name, rounded(value), mark);
     }
 
-    fn sample(&mut self, name: &str, sample: &Sample, what: &str) {
+    fn sample(&mut self, name: &str, sample: &ProbeSample, what: &str) {
         self.number(name, sample.median, &measured(sample, what));
     }
 
@@ -185,7 +189,7 @@ impl Writer<'_> {
         ] {
             self.number(name, value, "E");
         }
-        let read = self.work(Work::Read);
+        let read = self.work(ProbeWork::Read);
         if let Some(one) = read.and_then(|work| work.one.first()?.first().copied().flatten()) {
             self.sample("stream_gbs", &one, "reading by one thread");
         }
@@ -221,13 +225,13 @@ impl Writer<'_> {
         self.number("invalidate_ns", 60.0, "E");
     }
 
-    fn work(&self, work: Work) -> Option<&hither_linux::probe::Bandwidth> {
+    fn work(&self, work: ProbeWork) -> Option<&hither_linux::probe::Bandwidth> {
         self.measured.bandwidth.iter().find(|one| one.work == work)
     }
 
     /// A load from a working set of about this size.
-    fn set(&self, bytes: u64) -> Option<(u64, Sample)> {
-        let off = |set: &(u64, Sample)| (set.0 as f64 / bytes as f64).ln().abs();
+    fn set(&self, bytes: u64) -> Option<(u64, ProbeSample)> {
+        let off = |set: &(u64, ProbeSample)| (set.0 as f64 / bytes as f64).ln().abs();
         let sets = self.measured.sets.iter().copied();
         sets.min_by(|one, other| off(one).total_cmp(&off(other)))
     }
@@ -319,7 +323,7 @@ impl Writer<'_> {
                 None => self.number("idle_ns", idle.median, "D as the nearest CPUs' own memory"),
             }
             let all = |work| self.work(work)?.all[from][index];
-            if let (Some(read), Some(write)) = (all(Work::Read), all(Work::Write)) {
+            if let (Some(read), Some(write)) = (all(ProbeWork::Read), all(ProbeWork::Write)) {
                 // A line that is overwritten by ordinary stores is read and written.
                 let points = [[0.5, 2.0 * write.median], [1.0, read.median]];
                 let points = points.map(|[share, gbs]| format!("[{share:.1}, {}]", rounded(gbs)));
@@ -352,7 +356,7 @@ impl Writer<'_> {
             for (other, &other_id) in nodes.iter().enumerate().skip(one + 1) {
                 // From either side that has CPUs.
                 let ways = [(one_id, other), (other_id, one)];
-                let seen: Vec<(f64, Sample)> = ways
+                let seen: Vec<(f64, ProbeSample)> = ways
                     .iter()
                     .filter_map(|&(id, far)| {
                         let from = self.position(id)?;
@@ -363,7 +367,7 @@ impl Writer<'_> {
                             None => *least(&latency[from]),
                         };
                         let hop = latency[from][far].median - its_own.median;
-                        Some((hop, self.work(Work::Read)?.all[from][far]?))
+                        Some((hop, self.work(ProbeWork::Read)?.all[from][far]?))
                     })
                     .collect();
                 let Some(&(_, gbs)) = seen.first() else {
@@ -385,7 +389,7 @@ impl Writer<'_> {
 }
 
 /// The smallest of a row, which has one at least.
-fn least(row: &[Sample]) -> &Sample {
+fn least(row: &[ProbeSample]) -> &ProbeSample {
     let mut least = &row[0];
     for sample in row {
         if sample.median < least.median {
@@ -406,7 +410,7 @@ fn rounded(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-fn measured(sample: &Sample, what: &str) -> String {
+fn measured(sample: &ProbeSample, what: &str) -> String {
     format!("M {what}; rounds differ by {:.1} %", sample.spread * 100.0)
 }
 
@@ -431,7 +435,7 @@ mod tests {
     fn a_measured_machine_is_a_machine_file_with_marks() {
         let topology = captured("two-socket");
         let mut measured = figures(&[0, 1]);
-        measured.bandwidth[0].work = Work::Read;
+        measured.bandwidth[0].work = ProbeWork::Read;
         let text = file("mine", &topology, &measured, CORE).unwrap();
         let machine = parse::parse(&text).unwrap();
         assert_eq!(machine.name, "mine");

@@ -6,7 +6,7 @@ use crate::print::{self, Table};
 use crate::terminal::Terminal;
 use crate::units::short_bytes;
 use hither_core::ids::NodeId;
-use hither_linux::probe::{self, Sample};
+use hither_linux::probe::{self, ProbeSample};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn node_names(nodes: &[NodeId]) -> Vec<String> {
 }
 
 /// The median; two digits of what is small, so that it is not taken for nothing.
-pub(super) fn rounded(sample: &Sample) -> String {
+pub(super) fn rounded(sample: &ProbeSample) -> String {
     match sample.median {
         median if median < 1.0 => format!("{median:.*}", digits(median)),
         median if median < 100.0 => format!("{median:.1}"),
@@ -41,28 +41,28 @@ pub(super) fn digits(figure: f64) -> usize {
 }
 
 /// The same; a dash for what was not measured.
-pub(super) fn or_dash(sample: Option<&Sample>) -> String {
+pub(super) fn or_dash(sample: Option<&ProbeSample>) -> String {
     print::or_dash(sample, rounded)
 }
 
-pub(super) fn sample(sample: &Sample) -> Value {
+pub(super) fn sample(sample: &ProbeSample) -> Value {
     json!({"median": sample.median, "spread": sample.spread})
 }
 
 /// `null` for what was not measured.
-pub(super) fn or_null(of: Option<&Sample>) -> Value {
+pub(super) fn or_null(of: Option<&ProbeSample>) -> Value {
     of.map_or(Value::Null, sample)
 }
 
 fn matrix<'a, R>(rows: impl IntoIterator<Item = R>) -> Value
 where
-    R: IntoIterator<Item = Option<&'a Sample>>,
+    R: IntoIterator<Item = Option<&'a ProbeSample>>,
 {
     let row = |row: R| row.into_iter().map(or_null).collect::<Value>();
     rows.into_iter().map(row).collect()
 }
 
-fn known(rows: &[Vec<Option<Sample>>]) -> Value {
+fn known(rows: &[Vec<Option<ProbeSample>>]) -> Value {
     matrix(rows.iter().map(|row| row.iter().map(Option::as_ref)))
 }
 
@@ -246,7 +246,7 @@ impl Report {
         let scaling: Value = (measured.scaling.iter())
             .map(|row| {
                 let points = row.iter();
-                let point = |(threads, gbs): &(usize, Sample)| {
+                let point = |(threads, gbs): &(usize, ProbeSample)| {
                     json!({"threads": threads, "gbs": sample(gbs)})
                 };
                 points.map(point).collect::<Value>()
@@ -398,10 +398,10 @@ pub(super) mod tests {
     use super::*;
     use hither_core::ids::CpuId;
     use hither_linux::probe::flops::{Instructions, Precision};
-    use hither_linux::probe::{Bandwidth, Flops, Loaded, Pair, Work};
+    use hither_linux::probe::{Bandwidth, Flops, Loaded, Pair, ProbeWork};
 
-    pub fn at(median: f64) -> Sample {
-        Sample {
+    pub fn at(median: f64) -> ProbeSample {
+        ProbeSample {
             median,
             spread: 0.02,
         }
@@ -410,12 +410,12 @@ pub(super) mod tests {
     /// Of a machine with two such nodes.
     pub fn measured(nodes: &[u32; 2]) -> probe::Report {
         let latency = vec![vec![at(80.0), at(134.0)], vec![at(135.0), at(81.0)]];
-        let some = |row: &Vec<Sample>| row.iter().copied().map(Some).collect();
+        let some = |row: &Vec<ProbeSample>| row.iter().copied().map(Some).collect();
         let matrix = || {
             latency
                 .iter()
                 .map(some)
-                .collect::<Vec<Vec<Option<Sample>>>>()
+                .collect::<Vec<Vec<Option<ProbeSample>>>>()
         };
         let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
         probe::Report {
@@ -424,12 +424,12 @@ pub(super) mod tests {
             latency: latency.clone(),
             bandwidth: vec![
                 Bandwidth {
-                    work: Work::Read,
+                    work: ProbeWork::Read,
                     one: matrix(),
                     all: matrix(),
                 },
                 Bandwidth {
-                    work: Work::Write,
+                    work: ProbeWork::Write,
                     one: matrix(),
                     all: matrix(),
                 },
@@ -516,12 +516,12 @@ pub(super) mod tests {
         noisy.measured.bandwidth.clear();
         noisy.measured.scaling = vec![vec![(
             1,
-            Sample {
+            ProbeSample {
                 median: 1.0,
                 spread: 0.3,
             },
         )]];
-        noisy.measured.latency.push(vec![Sample {
+        noisy.measured.latency.push(vec![ProbeSample {
             median: 9.0,
             spread: 0.3,
         }]);

@@ -8,7 +8,7 @@ use super::report::{or_dash, or_null, rounded, sample, table};
 use crate::draw::{Ceiling, LineChart, Series, Shape, around, roofline};
 use crate::terminal::Terminal;
 use hither_linux::probe::flops::Precision;
-use hither_linux::probe::{Flops, Report, Sample, Work};
+use hither_linux::probe::{Flops, ProbeSample, ProbeWork, Report};
 use serde_json::{Value, json};
 
 /// What threads of a node can do with what a memory, or a level of caches, delivers to them.
@@ -21,9 +21,9 @@ pub struct Roof<T> {
     /// By one thread, or one on each CPU of the node.
     pub is_all: bool,
     /// Peak of these threads.
-    pub gflops: Sample,
+    pub gflops: ProbeSample,
     /// What they read.
-    pub gbs: Sample,
+    pub gbs: ProbeSample,
 }
 
 /// Position of a node with memory.
@@ -59,7 +59,10 @@ fn peak(measured: &Report) -> Option<&Flops> {
 /// By node with CPUs, then by memory, then by one thread and by all.
 #[must_use]
 pub fn roofs(measured: &Report) -> Vec<Roof<Memory>> {
-    let read = measured.bandwidth.iter().find(|one| one.work == Work::Read);
+    let read = measured
+        .bandwidth
+        .iter()
+        .find(|one| one.work == ProbeWork::Read);
     let (Some(peak), Some(read)) = (peak(measured), read) else {
         return Vec::new();
     };
@@ -115,7 +118,7 @@ pub fn text(measured: &Report, terminal: Terminal) -> String {
     let mut text = "\npeak floating point, measured\n\n".to_owned();
     let mut rows = Vec::new();
     for flops in &measured.flops {
-        let mut row = |threads: &str, on: &str, gflops: &Option<Sample>| {
+        let mut row = |threads: &str, on: &str, gflops: &Option<ProbeSample>| {
             let first = [
                 flops.precision.name(),
                 flops.instructions.name(),
@@ -186,8 +189,9 @@ fn row<T>(measured: &Report, roof: &Roof<T>, to: String) -> Vec<String> {
 /// The fields `flops`, `roofline` and `caches` of `hither.probe/1`.
 #[must_use]
 pub fn json(measured: &Report) -> [Value; 3] {
-    let known =
-        |row: &[Option<Sample>]| -> Value { row.iter().map(|one| or_null(one.as_ref())).collect() };
+    let known = |row: &[Option<ProbeSample>]| -> Value {
+        row.iter().map(|one| or_null(one.as_ref())).collect()
+    };
     let flops = measured.flops.iter().map(|flops| {
         json!({
             "precision": flops.precision.name(),
@@ -357,7 +361,7 @@ mod tests {
             [(4.0, 268.0), (8.0, 268.0)]
         );
         let unread = Roof {
-            gbs: Sample::of(vec![0.0]),
+            gbs: ProbeSample::of(vec![0.0]),
             ..roof
         };
         assert_eq!(unread.ridge(), None);

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
-use hither_linux::tracker::table::{self, Here, Recorder, Records};
+use hither_linux::tracker::table::{self, Recorder, Records, TrackerInputs};
 
 /// For the help and for refusals.
 pub fn names() -> PossibleValuesParser {
@@ -21,7 +21,7 @@ pub fn names() -> PossibleValuesParser {
 /// # Errors
 /// The one that was asked for does not work here: why, and what would help.
 pub fn tracker(name: Option<&str>, root: &Root, topology: &Topology) -> anyhow::Result<Recorder> {
-    let here = Here {
+    let here = TrackerInputs {
         root,
         topology,
         ghz: None,

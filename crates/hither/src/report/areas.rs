@@ -5,8 +5,8 @@ use super::figures::Figures;
 use super::tables::{count, percent, strings};
 use crate::print::{self, DASH, or_none};
 use crate::units;
-use hither_recording::analysis::areas::{Area, Kind};
-use hither_recording::analysis::use_of::{Judged, Remedy, Use};
+use hither_recording::analysis::areas::{Area, AreaKind};
+use hither_recording::analysis::use_of::{AreaUse, Judged, Remedy};
 use serde_json::{Map, Value, json};
 
 /// An area with what it is judged to be.
@@ -88,10 +88,10 @@ const COLUMNS: &[Column] = &[
         |row| json!(used_by(row).0),
         "used by",
         |row| match row.judged.by {
-            Use::One(node) => row.figures.node(node),
-            Use::Divided => "each part by one node".to_owned(),
-            Use::Shared => "shared by nodes".to_owned(),
-            Use::Unknown => DASH.to_owned(),
+            AreaUse::One(node) => row.figures.node(node),
+            AreaUse::Divided => "each part by one node".to_owned(),
+            AreaUse::Shared => "shared by nodes".to_owned(),
+            AreaUse::Unknown => DASH.to_owned(),
         }
     ),
     column!("user", |row| json!(used_by(row).1)),
@@ -115,23 +115,23 @@ const COLUMNS: &[Column] = &[
 
 fn kind(area: &Area) -> (&'static str, u64) {
     match area.kind {
-        Kind::Site(site) => ("site", u64::from(site)),
-        Kind::Mapping(start) => ("mapping", start),
-        Kind::Unknown => ("unknown", 0),
+        AreaKind::Site(site) => ("site", u64::from(site)),
+        AreaKind::Mapping(start) => ("mapping", start),
+        AreaKind::Unknown => ("unknown", 0),
     }
 }
 
 fn used_by(row: &Row) -> (&'static str, Option<u32>) {
     match row.judged.by {
-        Use::One(position) => ("one", Some(row.figures.data.nodes[position])),
-        Use::Divided => ("divided", None),
-        Use::Shared => ("shared", None),
-        Use::Unknown => ("unknown", None),
+        AreaUse::One(position) => ("one", Some(row.figures.data.nodes[position])),
+        AreaUse::Divided => ("divided", None),
+        AreaUse::Shared => ("shared", None),
+        AreaUse::Unknown => ("unknown", None),
     }
 }
 
 fn is_judged(row: &Row) -> bool {
-    row.judged.by != Use::Unknown
+    row.judged.by != AreaUse::Unknown
 }
 
 /// The share of sampled stores, which is a lower bound of the writes; without one, whether anything else

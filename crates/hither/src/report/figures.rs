@@ -7,9 +7,9 @@ use hither_recording::analysis::areas::{self, Areas};
 use hither_recording::analysis::heat::{self, Heat};
 use hither_recording::analysis::homes::{self, Resident};
 use hither_recording::analysis::phases::{self, Phases};
-use hither_recording::analysis::sharing::{self, Line};
+use hither_recording::analysis::sharing::{self, SharedLine};
 use hither_recording::analysis::use_of::{self, Judged};
-use hither_recording::analysis::verdict::{self, Overall, Verdict};
+use hither_recording::analysis::verdict::{self, Overall, ReportVerdict};
 use hither_recording::analysis::working_set::{self, WorkingSet};
 
 /// Rows and columns of the picture of heat.
@@ -28,11 +28,11 @@ pub struct Figures {
     /// How each of them is used, in the same order.
     pub judged: Vec<Judged>,
     /// Lines that several CPUs share.
-    pub lines: Vec<Line>,
+    pub lines: Vec<SharedLine>,
     /// The whole.
     pub overall: Overall,
     /// What it comes to.
-    pub verdict: Verdict,
+    pub verdict: ReportVerdict,
     /// Of one process, where anything was seen of it.
     pub heat: Option<Heat>,
     /// Of all processes.

@@ -5,7 +5,7 @@ use super::figures::Figures;
 use super::roofline::Roofline;
 use crate::print;
 use hither_recording::analysis::heat::Heat;
-use hither_recording::analysis::sharing::Line;
+use hither_recording::analysis::sharing::SharedLine;
 use serde_json::{Value, json};
 
 /// The document.
@@ -77,7 +77,7 @@ pub fn json(figures: &Figures) -> String {
     print::json(document)
 }
 
-fn one_line(figures: &Figures, line: &Line) -> Value {
+fn one_line(figures: &Figures, line: &SharedLine) -> Value {
     let users = line.users.iter().map(|user| {
         json!({
             "id": user.id,

@@ -5,7 +5,7 @@ use super::figures::Figures;
 use super::pictures::names_of_sets;
 use crate::print::{DASH, or_none};
 use crate::{print, record, units};
-use hither_recording::analysis::sharing::Line;
+use hither_recording::analysis::sharing::SharedLine;
 use hither_recording::rows::Node;
 
 pub fn percent(share: f64) -> String {
@@ -111,7 +111,7 @@ pub fn lines(figures: &Figures) -> Vec<Part> {
         "kind",
         "users: offsets",
     ];
-    let row = |line: &Line| {
+    let row = |line: &SharedLine| {
         let area = figures.areas.list.get(line.area as usize);
         let users = line.users.iter().take(4).map(|user| {
             let offsets: Vec<String> = user.offsets.iter().map(|o| format!("+{o}")).collect();

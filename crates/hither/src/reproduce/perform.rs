@@ -3,7 +3,7 @@
 use crate::print;
 use anyhow::{Context, bail, ensure};
 use hither_core::foreign::Foreign;
-use hither_lab::reproduce::kept::{self, Kept};
+use hither_lab::reproduce::kept::{self, KeptResult};
 use hither_lab::reproduce::{Experiment, read};
 use std::fs::File;
 use std::io::Write as _;
@@ -148,7 +148,7 @@ impl<'a> Performer<'a> {
     }
 
     /// Runs one.
-    fn run(&self, experiment: &Experiment) -> anyhow::Result<Kept> {
+    fn run(&self, experiment: &Experiment) -> anyhow::Result<KeptResult> {
         let words = experiment.words(&self.place.programs, &self.place.scripts);
         let (program, arguments) = words.split_first().context("a command has a program")?;
         let start = Instant::now();
@@ -182,7 +182,7 @@ impl<'a> Performer<'a> {
             Ok(values) => (None, values),
             Err(why) => (Some(why), Default::default()),
         };
-        Ok(Kept {
+        Ok(KeptResult {
             schema: kept::SCHEMA.into(),
             experiment: experiment.name.into(),
             commit: self.commit.into(),
@@ -195,7 +195,7 @@ impl<'a> Performer<'a> {
     }
 
     /// One more line.
-    fn keep(&self, kept: &Kept) -> anyhow::Result<()> {
+    fn keep(&self, kept: &KeptResult) -> anyhow::Result<()> {
         let mut line = serde_json::to_string(kept)?;
         line.push('\n');
         let file = File::options().create(true).append(true).open(self.results);

@@ -4,11 +4,11 @@ use super::Shown;
 use super::perform::minutes;
 use crate::print::{self, Table};
 use crate::terminal::Terminal;
-use hither_lab::reproduce::assess::{self, Assessed, Outcome};
-use hither_lab::reproduce::judge::{Distance, Figure, Tolerance, Verdict, number};
+use hither_lab::reproduce::assess::{self, Assessed, RowOutcome};
+use hither_lab::reproduce::judge::{Distance, Figure, RowVerdict, Tolerance, number};
 use hither_lab::reproduce::kept;
-use hither_lab::reproduce::mechanisms::{self, Mechanism, State};
-use hither_lab::reproduce::{Experiment, Paper, Row, experiments, tables};
+use hither_lab::reproduce::mechanisms::{self, MechanismState, MemifMechanism};
+use hither_lab::reproduce::{Experiment, Paper, PaperRow, experiments, tables};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SCHEMA: &str = "hither.reproduce/1";
 pub fn cells(one: &Assessed) -> [String; 6] {
     let row = &one.row;
     let ours = match one.outcome {
-        Outcome::Judged { ours, .. } => number(ours),
+        RowOutcome::Judged { ours, .. } => number(ours),
         _ => "–".to_owned(),
     };
     [
@@ -36,8 +36,8 @@ pub fn cells(one: &Assessed) -> [String; 6] {
 /// The verdict in few words; [`note`] has the reason.
 fn verdict(one: &Assessed) -> String {
     match &one.outcome {
-        Outcome::Judged { verdict, .. } => verdict.to_string(),
-        Outcome::Beyond(_) => "not reproducible from the text".to_owned(),
+        RowOutcome::Judged { verdict, .. } => verdict.to_string(),
+        RowOutcome::Beyond(_) => "not reproducible from the text".to_owned(),
         other => other.word().to_owned(),
     }
 }
@@ -45,20 +45,20 @@ fn verdict(one: &Assessed) -> String {
 /// Why a row is not ok, where that is known.
 pub fn note(one: &Assessed) -> Option<String> {
     match &one.outcome {
-        Outcome::Judged { verdict, .. } => match verdict {
-            Verdict::Off(_) | Verdict::Differs(_) if !one.row.why.is_empty() => {
+        RowOutcome::Judged { verdict, .. } => match verdict {
+            RowVerdict::Off(_) | RowVerdict::Differs(_) if !one.row.why.is_empty() => {
                 Some(one.row.why.to_owned())
             }
-            Verdict::Off(_) => Some("why is not known".to_owned()),
-            Verdict::Ok | Verdict::Differs(_) | Verdict::Shown => None,
+            RowVerdict::Off(_) => Some("why is not known".to_owned()),
+            RowVerdict::Ok | RowVerdict::Differs(_) | RowVerdict::Shown => None,
         },
-        Outcome::NotRun(_) => Some(format!(
+        RowOutcome::NotRun(_) => Some(format!(
             "`hither reproduce {} {}`",
             one.row.paper.name(),
             one.row.table
         )),
-        Outcome::Failed(why) => Some(why.clone()),
-        Outcome::Beyond(why) | Outcome::NotBuilt(why) | Outcome::Input(why) => {
+        RowOutcome::Failed(why) => Some(why.clone()),
+        RowOutcome::Beyond(why) | RowOutcome::NotBuilt(why) | RowOutcome::Input(why) => {
             Some((*why).to_owned())
         }
     }
@@ -90,7 +90,7 @@ pub const HEAD: [&str; 6] = ["row", "paper", "ours", "unit", "tolerance", "verdi
 
 /// Papers with their tables.
 pub fn grouped(rows: &[Assessed]) -> Vec<(Paper, &'static str, Vec<&Assessed>)> {
-    let plain: Vec<Row> = rows.iter().map(|one| one.row.clone()).collect();
+    let plain: Vec<PaperRow> = rows.iter().map(|one| one.row.clone()).collect();
     let papers = Paper::ALL.into_iter();
     let groups = papers.flat_map(|paper| {
         let tables = tables(&plain, paper).into_iter();
@@ -143,11 +143,11 @@ pub fn table(shown: &Shown, terminal: Terminal) -> String {
 pub const MECHANISM_HEAD: [&str; 4] = ["mechanism", "section", "state", "test, or reason"];
 
 /// A mechanism as it is shown.
-pub fn mechanism(of: &Mechanism) -> [String; 4] {
+pub fn mechanism(of: &MemifMechanism) -> [String; 4] {
     let (state, reason) = match of.state {
-        State::Built(what, file, test) => ("built", format!("{what}; {test} in {file}")),
-        State::Refused(why) => ("refused", why.to_owned()),
-        State::NotBuilt(what) => ("not built", what.to_owned()),
+        MechanismState::Built(what, file, test) => ("built", format!("{what}; {test} in {file}")),
+        MechanismState::Refused(why) => ("refused", why.to_owned()),
+        MechanismState::NotBuilt(what) => ("not built", what.to_owned()),
     };
     [
         of.name.to_owned(),
@@ -158,7 +158,7 @@ pub fn mechanism(of: &Mechanism) -> [String; 4] {
 }
 
 /// What there is.
-pub fn list(rows: &[Row], terminal: Terminal) -> String {
+pub fn list(rows: &[PaperRow], terminal: Terminal) -> String {
     let mut cells = Vec::new();
     for paper in Paper::ALL {
         for table in tables(rows, paper) {
@@ -166,7 +166,7 @@ pub fn list(rows: &[Row], terminal: Terminal) -> String {
                 rows.iter()
                     .filter(|row| row.paper == paper && row.table == table)
             };
-            let served: BTreeSet<&str> = of_table().flat_map(Row::experiments).collect();
+            let served: BTreeSet<&str> = of_table().flat_map(PaperRow::experiments).collect();
             cells.push(vec![
                 paper.name().to_owned(),
                 table.to_owned(),
@@ -264,14 +264,14 @@ fn row_json(one: &Assessed) -> Value {
         Tolerance::Unstated => (None, None),
     };
     let (ours, distance, commits) = match &one.outcome {
-        Outcome::Judged {
+        RowOutcome::Judged {
             ours,
             verdict,
             commits,
         } => {
             let distance = match verdict {
-                Verdict::Off(distance) | Verdict::Differs(distance) => Some(distance),
-                Verdict::Ok | Verdict::Shown => None,
+                RowVerdict::Off(distance) | RowVerdict::Differs(distance) => Some(distance),
+                RowVerdict::Ok | RowVerdict::Shown => None,
             };
             (Some(*ours), distance, commits.iter().collect())
         }

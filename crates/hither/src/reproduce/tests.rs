@@ -2,9 +2,9 @@
 
 use super::*;
 use clap::Parser;
-use hither_lab::reproduce::assess::Outcome;
+use hither_lab::reproduce::assess::RowOutcome;
 
-fn shown(results: Results) -> Shown {
+fn shown(results: KeptResults) -> Shown {
     Shown {
         rows: assess::assess(rows::all(), &results),
         results,
@@ -133,7 +133,7 @@ fn only_what_is_asked_for_and_due_is_planned() {
         let command = command(line);
         let wanted = chosen(command.paper.as_deref(), command.table.as_deref()).unwrap();
         let named = named(&command.experiment).unwrap();
-        let plan = command.plan(&wanted, &named, &Results::new(), "c0ffee");
+        let plan = command.plan(&wanted, &named, &KeptResults::new(), "c0ffee");
         plan.into_iter().map(|one| one.name).collect::<Vec<_>>()
     };
     assert_eq!(plan("").len(), experiments::ALL.len());
@@ -145,7 +145,7 @@ fn only_what_is_asked_for_and_due_is_planned() {
 
 #[test]
 fn every_row_stands_on_the_page() {
-    let shown = shown(Results::new());
+    let shown = shown(KeptResults::new());
     let page = document::document(&shown);
     let (html, markdown) = (page.html(), document::markdown(&page));
     for one in &shown.rows {
@@ -165,7 +165,7 @@ fn every_row_stands_on_the_page() {
 
 #[test]
 fn the_document_counts_every_row() {
-    let shown = shown(Results::new());
+    let shown = shown(KeptResults::new());
     let document = show::json(&shown);
     assert_eq!(document["schema"], "hither.reproduce/1");
     assert_eq!(document["rows"].as_array().unwrap().len(), shown.rows.len());
@@ -173,7 +173,7 @@ fn the_document_counts_every_row() {
     let sum: u64 = counts.values().filter_map(serde_json::Value::as_u64).sum();
     assert_eq!(
         (sum as usize, counts.len()),
-        (shown.rows.len(), Outcome::WORDS.len())
+        (shown.rows.len(), RowOutcome::WORDS.len())
     );
     let row = &document["rows"][0];
     assert_eq!(row["verdict"], "not run");
@@ -182,7 +182,7 @@ fn the_document_counts_every_row() {
 
 #[test]
 fn the_table_fits() {
-    let shown = shown(Results::new());
+    let shown = shown(KeptResults::new());
     print::assert_fits(|terminal| show::table(&shown, terminal));
     print::assert_fits(|terminal| show::list(&rows::all(), terminal));
 }

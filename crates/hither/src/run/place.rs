@@ -6,7 +6,7 @@ use super::{numactl, start, weigh};
 use crate::print::DASH;
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use hither_agent::host::attendant::{Attendant, Attended, Look};
+use hither_agent::host::attendant::{Attended, PlacementUpkeep, UpkeepFn};
 use hither_agent::host::weighing::{self, Weighed, Weighing};
 use hither_core::bind::rules::WrittenRule;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode, ThreadPolicy};
@@ -14,7 +14,7 @@ use hither_core::learned::Start;
 use hither_core::rset::{ResourceSet, Resources};
 use hither_core::size::parse_bytes;
 use hither_linux::bind::threads::Keeper;
-use hither_linux::bind::whereabouts::Whereabouts;
+use hither_linux::bind::whereabouts::PolicyResidency;
 use hither_linux::bind::{self, Binding, Granted};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
@@ -257,7 +257,7 @@ pub struct Placed {
 
 impl Placement {
     /// What works beside the program: who looks after it, and who looks after its weights.
-    pub fn beside(&mut self, root: &Root) -> (Attendant<'_>, Option<&mut Weighing>) {
+    pub fn beside(&mut self, root: &Root) -> (PlacementUpkeep<'_>, Option<&mut Weighing>) {
         let redirect = self.redirect.as_mut();
         let keeper = redirect
             .as_ref()
@@ -266,12 +266,12 @@ impl Placement {
                 let board = Rc::clone(&redirect.board);
                 Keeper::new(self.order.clone(), board, redirect.has_shim())
             });
-        let look = redirect.map(|redirect| -> Look<'_> {
+        let look = redirect.map(|redirect| -> UpkeepFn<'_> {
             let root = root.clone();
             Box::new(move |now_us, pids| redirect.turn(now_us, &root, pids))
         });
         let policy = self.granted.policy.as_ref().ok().cloned();
-        let attendant = Attendant::new(root, policy, keeper, look);
+        let attendant = PlacementUpkeep::new(root, policy, keeper, look);
         (attendant, self.weighing.as_mut())
     }
 
@@ -372,7 +372,7 @@ impl Placed {
 }
 
 /// Where the pages under a policy were seen.
-fn told(policy: &KernelPolicy, seen: &Whereabouts) -> String {
+fn told(policy: &KernelPolicy, seen: &PolicyResidency) -> String {
     let pages = seen.page_count();
     // That none of no pages is astray says nothing of the policy.
     if pages == 0 {
@@ -420,12 +420,12 @@ mod tests {
     #[test]
     fn nothing_seen_is_not_called_placed() {
         let policy = KernelPolicy::new(Mode::Bind, [NodeId(1)].into_iter().collect());
-        let seen = |pages: &[(u32, u64)]| Whereabouts {
+        let seen = |pages: &[(u32, u64)]| PolicyResidency {
             pages: pages
                 .iter()
                 .map(|&(node, count)| (NodeId(node), count))
                 .collect(),
-            ..Whereabouts::default()
+            ..PolicyResidency::default()
         };
         for (pages, expected) in [
             (&[][..], "no page under that policy was seen"),

@@ -8,7 +8,7 @@ use hither_core::ids::NodeId;
 use hither_core::rset::Resources;
 use hither_linux::root::Root;
 use hither_linux::sys;
-use hither_linux::topology::sysfs_device::{self, Place};
+use hither_linux::topology::sysfs_device::{self, DevicePlace};
 use std::fs;
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -52,18 +52,18 @@ fn attached(
     root: &Root,
 ) -> Result<NodeId, String> {
     match sysfs_device::place(root, entry).map_err(|error| error.to_string())? {
-        Place::Node(node) if resources.position(node).is_some() => Ok(node),
-        Place::Node(node) => Err(format!(
+        DevicePlace::Node(node) if resources.position(node).is_some() => Ok(node),
+        DevicePlace::Node(node) => Err(format!(
             "`{device}` is attached to {node}, which is not online"
         )),
-        Place::Untold => match &resources.nodes[..] {
+        DevicePlace::Untold => match &resources.nodes[..] {
             // The kernel gives no node on a machine with one: it can only be that.
             [only] => Ok(only.id),
             _ => Err(format!(
                 "firmware does not say which node `{device}` is attached to; name the node"
             )),
         },
-        Place::Nowhere => Err(format!(
+        DevicePlace::Nowhere => Err(format!(
             "`{device}` is on no bus of its own and so at no node; name what is below it, or the node"
         )),
     }

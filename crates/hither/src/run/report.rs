@@ -7,7 +7,7 @@ use super::place::Placed;
 use super::supervise::Finished;
 use crate::print;
 use hither_agent::host::drive::Decided;
-use hither_agent::host::estimate::Figures;
+use hither_agent::host::estimate::EstimatedFigures;
 use hither_core::foreign::Foreign;
 use hither_core::machine::Machine;
 use hither_core::policy::Rung;
@@ -178,7 +178,7 @@ pub fn decided_text(decided: &Decided, backend: &str) -> String {
     text
 }
 
-fn figures_text(when: &str, figures: &Figures) -> String {
+fn figures_text(when: &str, figures: &EstimatedFigures) -> String {
     if figures.seconds == 0.0 {
         return format!("{when}: no interval\n");
     }

@@ -6,8 +6,8 @@ use super::place::{Placed, Placement};
 use crate::print;
 use hither_agent::LEAST_SLEEP_US;
 use hither_agent::host::Placing;
-use hither_agent::host::attendant::Attendant;
-use hither_agent::host::drive::{self, Decided, Session, Told};
+use hither_agent::host::attendant::PlacementUpkeep;
+use hither_agent::host::drive::{self, Decided, DriveReport, Session};
 use hither_agent::host::{Beat, Client, End, Hands, Supervisor};
 use hither_core::engine::Engine;
 use hither_linux::root::Root;
@@ -110,7 +110,7 @@ pub fn run(
         End::Ended(ended) => ended,
         End::Gone | End::Signal(_) | End::Done => Ended::Exited(0),
     };
-    let attended = attendant.map(Attendant::finish).unwrap_or_default();
+    let attended = attendant.map(PlacementUpkeep::finish).unwrap_or_default();
     let placed = placement.map(|placement| placement.finish(attended));
     Ok(Finished {
         ended,
@@ -128,8 +128,8 @@ fn session(setup: Setup, explain: bool) -> anyhow::Result<Session<'static, Placi
     let base = std::process::id() as i32;
     let watch = Watch::new(&setup.root, &setup.topology, base, setup.tracker);
     let executor = setup.hands.movers()?;
-    let sink = |told: Told<'_>| {
-        if let Told::Entry(entry) = told {
+    let sink = |told: DriveReport<'_>| {
+        if let DriveReport::Entry(entry) = told {
             print::err_lines(&format!("{entry}\n"));
         }
     };

@@ -10,7 +10,7 @@ use super::{render, text};
 use crate::print::{self, Table};
 use crate::terminal::Terminal;
 use hither_core::snapshot::Evidence;
-use hither_linux::bind::astray::Figures;
+use hither_linux::bind::astray::AstrayFigures;
 use serde_json::{Value, json};
 
 /// The table. `left_out`: processes whose pages were not looked for.
@@ -244,7 +244,7 @@ fn process_value(model: &Model, process: &Process) -> Value {
         "misplaced_basis": process.misplaced().basis(),
         "pages": process.residency.value().map(|pages| by_node(model, pages)),
         "pages_basis": process.residency.basis(),
-        "astray": process.astray.value().and_then(Figures::share),
+        "astray": process.astray.value().and_then(AstrayFigures::share),
         "astray_pages": process.astray.value().map(|figures| figures.astray_pages),
         "files_elsewhere_pages": process.astray.value()
             .map(|figures| figures.files_elsewhere_pages),

@@ -211,7 +211,7 @@ mod tests {
     use crate::top::once;
     use crate::top::reading::{Accesses, Samples};
     use hither_core::snapshot::Evidence;
-    use hither_linux::bind::astray::Figures;
+    use hither_linux::bind::astray::AstrayFigures;
     use hither_linux::counters::lru_gen::Ages;
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
     fn what_lies_badly_is_told_with_what_mends_it() {
         let mut model = model_of(2);
         let figures = |astray_pages, files_elsewhere_pages| {
-            let figures = Figures {
+            let figures = AstrayFigures {
                 bound_pages: 10_000,
                 astray_pages,
                 file_pages: 50_000,

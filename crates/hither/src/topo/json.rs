@@ -1,12 +1,12 @@
 //! The same as JSON: `hither.topo/1`, documented in `docs/cli.md`.
 
 use crate::print;
-use hither_linux::doctor::{Check, Standing};
-use hither_linux::topology::{Node, Told, Topology};
+use hither_linux::doctor::{Check, PolicyStanding};
+use hither_linux::topology::{KnownOfNodes, NodeInfo, Topology};
 use serde_json::{Value, json};
 
 /// The whole document, indented, with a final newline.
-pub fn document(topology: &Topology, checks: Option<&(Vec<Check>, Vec<Standing>)>) -> String {
+pub fn document(topology: &Topology, checks: Option<&(Vec<Check>, Vec<PolicyStanding>)>) -> String {
     let mut document = json!({
         "schema": "hither.topo/1",
         "nodes": topology.nodes.iter().map(|of| node(of, topology.is_told)).collect::<Vec<_>>(),
@@ -36,7 +36,7 @@ pub fn document(topology: &Topology, checks: Option<&(Vec<Check>, Vec<Standing>)
     print::json(document)
 }
 
-fn node(node: &Node, told: Told) -> Value {
+fn node(node: &NodeInfo, told: KnownOfNodes) -> Value {
     json!({
         "id": node.id,
         "cpus": node.cpus.to_string(),
@@ -70,7 +70,7 @@ fn check(check: &Check) -> Value {
     })
 }
 
-fn standing(standing: &Standing) -> Value {
+fn standing(standing: &PolicyStanding) -> Value {
     json!({
         "policy": standing.policy,
         "evidence": standing.rung,

@@ -3,7 +3,7 @@
 use crate::print::{self, Table, size};
 use crate::terminal::Terminal;
 use anyhow::anyhow;
-use hither_core::rset::{Expression, Fault, Resolved, ResourceSet, Resources};
+use hither_core::rset::{Expression, ExpressionFault, Resolved, ResourceSet, Resources};
 use serde_json::{Value, json};
 
 /// An expression and what it comes to.
@@ -30,7 +30,7 @@ pub fn resolve(texts: &[String], resources: &Resources) -> anyhow::Result<Vec<Sh
         })
     };
     let pointed = |text: &String| {
-        shown(text).map_err(|fault: Fault| anyhow!("--set: {}", fault.pointed(text)))
+        shown(text).map_err(|fault: ExpressionFault| anyhow!("--set: {}", fault.pointed(text)))
     };
     texts.iter().map(pointed).collect()
 }

@@ -3,8 +3,8 @@
 use crate::print::{self, DASH, Table, count, size};
 use crate::terminal::{Colour, Terminal};
 use hither_core::foreign::Foreign;
-use hither_linux::doctor::{Check, Standing};
-use hither_linux::topology::{AccessClass, CacheDomain, Node, Told, Topology};
+use hither_linux::doctor::{Check, PolicyStanding};
+use hither_linux::topology::{AccessClass, CacheDomain, KnownOfNodes, NodeInfo, Topology};
 
 /// The whole machine.
 pub fn topology(topology: &Topology, terminal: Terminal) -> String {
@@ -69,7 +69,7 @@ fn nodes(topology: &Topology, terminal: Terminal) -> String {
 }
 
 /// Where a node has little free memory, what its CPUs allocate goes to others.
-fn colour_of_free(node: &Node) -> Option<Colour> {
+fn colour_of_free(node: &NodeInfo) -> Option<Colour> {
     let (free, total) = (node.memory.free_kb, node.memory.total_kb);
     match total {
         0 => None,
@@ -79,7 +79,7 @@ fn colour_of_free(node: &Node) -> Option<Colour> {
     }
 }
 
-fn node(node: &Node, told: Told) -> Vec<String> {
+fn node(node: &NodeInfo, told: KnownOfNodes) -> Vec<String> {
     let access = node.access.first();
     let has_memory = node.memory.total_kb > 0;
     let reserved: Vec<String> = node
@@ -228,7 +228,7 @@ const NARROW_FOUND_AT: usize = 4;
 const NARROW: usize = 72;
 
 /// The doctor's findings, with remedies, and what policies would stand on.
-pub fn doctor(checks: &[Check], standings: &[Standing], terminal: Terminal) -> String {
+pub fn doctor(checks: &[Check], standings: &[PolicyStanding], terminal: Terminal) -> String {
     let mut text = String::new();
     for check in checks {
         let answer = match check.works {
@@ -258,7 +258,7 @@ pub fn doctor(checks: &[Check], standings: &[Standing], terminal: Terminal) -> S
             Some(tracker) => format!("{evidence} ({tracker}): {}", standing.found),
             None => standing.found.clone(),
         }];
-        let same = |other: &&Standing| other.raise == standing.raise;
+        let same = |other: &&PolicyStanding| other.raise == standing.raise;
         match standings[..number].iter().find(same) {
             Some(other) if !standing.raise.is_empty() => {
                 sentences.push(format!("for better evidence: as {}", other.policy));

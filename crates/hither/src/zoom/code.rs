@@ -5,7 +5,7 @@
 
 use crate::sites::own_frame;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::page::{Code, Use};
+use hither_recording::analysis::page::{Code, WordUse};
 use hither_symbols::{Build, Symbols};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub struct SourceLine {
     /// The object file; empty where the address is in none.
     pub module: String,
     /// Accesses by its instructions.
-    pub by: Use,
+    pub by: WordUse,
     /// Threads or CPUs that ran it.
     pub users: BTreeSet<i32>,
 }
@@ -120,7 +120,7 @@ impl Names {
             file: None,
             line: None,
             module: String::new(),
-            by: Use::default(),
+            by: WordUse::default(),
             users: BTreeSet::new(),
         };
         if let Some((build, offset)) = self.place(address) {
@@ -209,9 +209,9 @@ mod tests {
         assert!(marked() >= 3);
         let code = |address: u64, writes: f64, user: i32| Code {
             address,
-            by: Use {
+            by: WordUse {
                 writes,
-                ..Use::default()
+                ..WordUse::default()
             },
             users: BTreeSet::from([user]),
         };

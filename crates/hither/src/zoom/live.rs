@@ -8,12 +8,12 @@ use crate::record::allocations::Rows;
 use crate::record::choose;
 use anyhow::Context;
 use hither_agent::host::record::{Session, Setup, ended};
-use hither_agent::host::zoom::steps::Steps;
-use hither_agent::host::zoom::{self, Hooks, PageCounts, Told};
+use hither_agent::host::zoom::steps::ZoomSteps;
+use hither_agent::host::zoom::{self, Hooks, PageCounts, ZoomReport};
 use hither_linux::proc::maps;
 use hither_linux::proc::tree::Scope;
 use hither_linux::root::Root;
-use hither_linux::sys::Mapping;
+use hither_linux::sys::OwnMapping;
 use hither_linux::topology::Topology;
 use hither_recording::analysis::Data;
 use hither_recording::analysis::page as analysis;
@@ -55,7 +55,7 @@ pub fn run(
     command: &Command,
     pid: Option<i32>,
     wanted: &Wanted,
-) -> anyhow::Result<(Steps, Option<page::PageLook>, ExitCode)> {
+) -> anyhow::Result<(ZoomSteps, Option<page::PageLook>, ExitCode)> {
     let root = Root::host();
     let mut asked = match (&command.page, pid) {
         (Some(asked), Some(pid)) => {
@@ -78,8 +78,8 @@ pub fn run(
     let place = Place::new(command.output.as_deref())?;
     let writer = Writer::create(place.folder.clone(), meta)?;
     let beside = match pid {
-        Some(pid) => record::Beside::Process(pid),
-        None => record::Beside::Command(words),
+        Some(pid) => record::Companion::Process(pid),
+        None => record::Companion::Command(words),
     };
     let (supervisor, allocations, mut writer) = record::begin(&beside, command.sites, writer)?;
     let start_ns = supervisor.start_ns();
@@ -92,7 +92,7 @@ pub fn run(
         interval_us: INTERVAL_US,
         overhead: command.overhead / 100.0,
     });
-    let mut steps = Steps::new(command.wanted());
+    let mut steps = ZoomSteps::new(command.wanted());
     steps.process = pid;
     steps.notes.extend(tracker.notes);
     // What the shim told of the first step: the steps below look at its areas, and reading debugging
@@ -127,11 +127,11 @@ pub fn run(
             Ok(())
         },
         tell: &mut |told| match told {
-            Told::Areas(steps, data) => command.tell(&show::areas(steps, data, wanted)),
-            Told::Pages(steps) => command.tell(&show::pages(steps, wanted)),
-            Told::Lines(steps) => command.tell(&show::lines(steps, wanted)),
-            Told::Conclusions(steps) => command.tell(&show::conclusions(steps, wanted)),
-            Told::Page(steps, counts) => {
+            ZoomReport::Areas(steps, data) => command.tell(&show::areas(steps, data, wanted)),
+            ZoomReport::Pages(steps) => command.tell(&show::pages(steps, wanted)),
+            ZoomReport::Lines(steps) => command.tell(&show::lines(steps, wanted)),
+            ZoomReport::Conclusions(steps) => command.tell(&show::conclusions(steps, wanted)),
+            ZoomReport::Page(steps, counts) => {
                 if let (Some(range), Some((pid, mappings))) = (&command.page, asked.take()) {
                     let look = look_at_page(&root, pid, mappings, range, counts);
                     looked = Some(command.tell_page(steps, look, wanted)?);
@@ -158,14 +158,14 @@ pub fn run(
 fn look_at_page(
     root: &Root,
     pid: i32,
-    mappings: Vec<Mapping>,
+    mappings: Vec<OwnMapping>,
     asked: &Asked,
     counts: PageCounts<'_>,
 ) -> (page::PageLook, Vec<String>) {
     let data = counts.data;
     let look = analysis::look(data, pid, page::bytes(asked), counts.pages.as_deref());
     let threads = page::threads(root, pid);
-    let beside = page::Beside {
+    let beside = page::DetailInputs {
         is_running: !threads.is_empty(),
         threads,
         absent_pages: Some(counts.absent_pages),

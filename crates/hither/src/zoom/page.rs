@@ -7,11 +7,11 @@ use hither_agent::host::zoom::steps::LineCounts;
 use hither_core::foreign::Foreign;
 use hither_linux::counters::task;
 use hither_linux::root::Root;
-use hither_linux::sys::Mapping;
+use hither_linux::sys::OwnMapping;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::page::Look;
-use hither_recording::analysis::use_of::{Remedy, Use as By};
-use hither_recording::analysis::zoom::{Advice, Next};
+use hither_recording::analysis::page::PageDetail;
+use hither_recording::analysis::use_of::{AreaUse as By, Remedy};
+use hither_recording::analysis::zoom::{Next, ZoomAdvice};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -57,18 +57,18 @@ pub fn parse(text: &str) -> Result<Asked, String> {
 ///
 /// # Errors
 /// A page is in none, or in one that the kernel made for itself.
-pub fn mapped(mappings: &[Mapping], asked: &Asked, pid: i32) -> anyhow::Result<Vec<Mapping>> {
+pub fn mapped(mappings: &[OwnMapping], asked: &Asked, pid: i32) -> anyhow::Result<Vec<OwnMapping>> {
     ensure!(
         !mappings.is_empty(),
         "--page {asked}: process {pid} has no memory of its own: it is the kernel's, or has just \
          ended; give the number of a running program"
     );
     let pages = &asked.0;
-    let holds = |mapping: &&Mapping| {
+    let holds = |mapping: &&OwnMapping| {
         let own = mapping.pages();
         own.start < pages.end && pages.start < own.end
     };
-    let found: Vec<Mapping> = mappings.iter().filter(holds).cloned().collect();
+    let found: Vec<OwnMapping> = mappings.iter().filter(holds).cloned().collect();
     let mut next = pages.start;
     for mapping in &found {
         if mapping.pages().start > next {
@@ -108,7 +108,7 @@ pub fn bytes(asked: &Asked) -> Range<u64> {
 ///
 /// # Errors
 /// None mapped it.
-pub fn process_of(data: &Data, asked: &Asked) -> anyhow::Result<(i32, Vec<Mapping>)> {
+pub fn process_of(data: &Data, asked: &Asked) -> anyhow::Result<(i32, Vec<OwnMapping>)> {
     let range = bytes(asked);
     let mut pids: Vec<i32> = data.mappings.iter().map(|mapping| mapping.pid).collect();
     pids.sort_unstable();
@@ -134,19 +134,19 @@ pub fn process_of(data: &Data, asked: &Asked) -> anyhow::Result<(i32, Vec<Mappin
 }
 
 /// The mappings of a process as a recording has them: of those at one place, the last.
-fn recorded(data: &Data, pid: i32) -> Vec<Mapping> {
+fn recorded(data: &Data, pid: i32) -> Vec<OwnMapping> {
     let own = data.mappings.iter().filter(|row| row.pid == pid);
-    let mut last: BTreeMap<u64, Mapping> = BTreeMap::new();
+    let mut last: BTreeMap<u64, OwnMapping> = BTreeMap::new();
     for row in own.filter(|row| row.start < row.end) {
         let may = |letter| row.permissions.contains(letter);
-        let mapping = Mapping {
+        let mapping = OwnMapping {
             range: row.start..row.end,
             readable: may('r'),
             writable: may('w'),
             executable: may('x'),
             shared: may('s'),
             name: row.name.clone(),
-            ..Mapping::default()
+            ..OwnMapping::default()
         };
         last.insert(row.start, mapping);
     }
@@ -183,10 +183,10 @@ pub struct PageLook {
     pub is_running: bool,
     /// Its name.
     pub program: String,
-    pub mappings: Vec<Mapping>,
+    pub mappings: Vec<OwnMapping>,
     /// Variables of the program or of a library that begin in the pages or reach into them.
     pub variables: Vec<String>,
-    pub look: Look,
+    pub look: PageDetail,
     /// Transfers to each node position by line, where a device counted them.
     pub line_counts: Option<LineCounts>,
     pub source: Vec<SourceLine>,
@@ -203,7 +203,7 @@ pub struct PageLook {
 
 /// What was told of the process beside the recording.
 #[derive(Default)]
-pub struct Beside {
+pub struct DetailInputs {
     pub is_running: bool,
     pub threads: Vec<Thread>,
     pub absent_pages: Option<u64>,
@@ -215,9 +215,9 @@ impl PageLook {
     pub fn new(
         data: &Data,
         asked: &Asked,
-        mappings: Vec<Mapping>,
-        look: Look,
-        beside: Beside,
+        mappings: Vec<OwnMapping>,
+        look: PageDetail,
+        beside: DetailInputs,
     ) -> (Self, Vec<String>) {
         let pid = look.pid;
         let mut names = code::Names::new(data, pid);
@@ -262,15 +262,15 @@ impl PageLook {
             None => String::new(),
         };
         match (self.look.choice.advice, self.look.choice.next) {
-            (Some(Advice::Place(Remedy::MoveTo(node))), _) => format!(
+            (Some(ZoomAdvice::Place(Remedy::MoveTo(node))), _) => format!(
                 "hither move --pid {pid} --to node{} --range {asked}",
                 self.nodes[node]
             ),
             // One page cannot be spread: what it is a part of can.
-            (Some(Advice::Place(Remedy::Nothing)), _) if self.look.summary.by == By::Shared => {
+            (Some(ZoomAdvice::Place(Remedy::Nothing)), _) if self.look.summary.by == By::Shared => {
                 area()
             }
-            (Some(Advice::Place(Remedy::Interleave | Remedy::MakeLocal)), _) => area(),
+            (Some(ZoomAdvice::Place(Remedy::Interleave | Remedy::MakeLocal)), _) => area(),
             (None, Next::Longer) => format!("hither zoom {pid} --page {asked} --seconds 10"),
             _ => String::new(),
         }

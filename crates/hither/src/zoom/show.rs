@@ -4,13 +4,13 @@ use super::Wanted;
 use crate::print::{DASH, Table, or_none};
 use crate::terminal::Terminal;
 use crate::{print, units};
-use hither_agent::host::zoom::steps::{PagesOf, Steps};
+use hither_agent::host::zoom::steps::{PagesOf, ZoomSteps};
 use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::areas::Kind;
-use hither_recording::analysis::sharing::Line;
-use hither_recording::analysis::use_of::Use;
-use hither_recording::analysis::zoom::{self, Choice, Next};
+use hither_recording::analysis::areas::AreaKind;
+use hither_recording::analysis::sharing::SharedLine;
+use hither_recording::analysis::use_of::AreaUse;
+use hither_recording::analysis::zoom::{self, Next, ZoomChoice};
 use serde_json::{Value, json};
 
 /// Share of all accesses below which an area has no row.
@@ -28,16 +28,16 @@ pub fn count(number: f64) -> String {
     }
 }
 
-pub fn advice(choice: &Choice) -> String {
+pub fn advice(choice: &ZoomChoice) -> String {
     or_none(choice.advice.map(|advice| advice.name().to_owned()))
 }
 
-fn used_by(by: Use, nodes: &[u32]) -> String {
+fn used_by(by: AreaUse, nodes: &[u32]) -> String {
     match by {
-        Use::One(node) => format!("node{}", nodes[node]),
-        Use::Divided => "each part by one node".to_owned(),
-        Use::Shared => "shared by nodes".to_owned(),
-        Use::Unknown => DASH.to_owned(),
+        AreaUse::One(node) => format!("node{}", nodes[node]),
+        AreaUse::Divided => "each part by one node".to_owned(),
+        AreaUse::Shared => "shared by nodes".to_owned(),
+        AreaUse::Unknown => DASH.to_owned(),
     }
 }
 
@@ -55,7 +55,7 @@ pub fn heads(words: &[&str]) -> Vec<String> {
 }
 
 /// Step 1.
-pub fn areas(steps: &Steps, data: &Data, wanted: &Wanted) -> String {
+pub fn areas(steps: &ZoomSteps, data: &Data, wanted: &Wanted) -> String {
     let mut text = format!(
         "zoom of {}\nstep 1: areas, from {} samples\n",
         wanted.about, steps.sample_count
@@ -104,10 +104,10 @@ type Shown<'a> = (
         &'a hither_recording::analysis::areas::Area,
         &'a hither_recording::analysis::use_of::Judged,
     ),
-    &'a Choice,
+    &'a ZoomChoice,
 );
 
-fn shown(steps: &Steps) -> impl Iterator<Item = Shown<'_>> {
+fn shown(steps: &ZoomSteps) -> impl Iterator<Item = Shown<'_>> {
     let rows = steps.areas.list.iter().zip(&steps.judged);
     let is_shown = |row: &Shown<'_>| {
         zoom::share(&steps.areas, row.0.0) >= LEAST_SHARE || row.1.next != Next::Settled
@@ -118,7 +118,7 @@ fn shown(steps: &Steps) -> impl Iterator<Item = Shown<'_>> {
 }
 
 /// Step 2.
-pub fn pages(steps: &Steps, wanted: &Wanted) -> String {
+pub fn pages(steps: &ZoomSteps, wanted: &Wanted) -> String {
     let mut text = String::new();
     for of in &steps.pages {
         let source = if of.is_counted {
@@ -169,7 +169,7 @@ pub fn pages(steps: &Steps, wanted: &Wanted) -> String {
 }
 
 /// Step 3.
-pub fn lines(steps: &Steps, wanted: &Wanted) -> String {
+pub fn lines(steps: &ZoomSteps, wanted: &Wanted) -> String {
     let mut text = String::new();
     for of in &steps.lines {
         text += &format!("step 3: lines of {}\n", of.name.shown());
@@ -211,7 +211,7 @@ pub fn lines(steps: &Steps, wanted: &Wanted) -> String {
     text
 }
 
-pub fn users(line: &Line) -> String {
+pub fn users(line: &SharedLine) -> String {
     let who = if line.by_thread { "thread" } else { "cpu" };
     let users = line.users.iter().take(8).map(|user| {
         let offsets: Vec<String> = user.offsets.iter().map(|o| format!("+{o}")).collect();
@@ -221,7 +221,7 @@ pub fn users(line: &Line) -> String {
 }
 
 /// What it comes to.
-pub fn conclusions(steps: &Steps, wanted: &Wanted) -> String {
+pub fn conclusions(steps: &ZoomSteps, wanted: &Wanted) -> String {
     let mut text = "what would help\n".to_owned();
     for conclusion in &steps.conclusions {
         let short = conclusion.advice.map_or("open", |advice| advice.name());
@@ -247,13 +247,13 @@ pub fn conclusions(steps: &Steps, wanted: &Wanted) -> String {
 }
 
 /// Moves all memory of the process that would be better elsewhere, while it runs.
-fn next_command(steps: &Steps) -> Option<String> {
+fn next_command(steps: &ZoomSteps) -> Option<String> {
     let pid = steps.process.filter(|_| steps.is_movable())?;
     Some(format!("hither attach --pid {pid}"))
 }
 
 /// hither.zoom/1.
-pub fn json(steps: &Steps) -> String {
+pub fn json(steps: &ZoomSteps) -> String {
     let areas = steps.areas.list.iter().zip(&steps.judged);
     let areas = areas.zip(&steps.choices).map(|((area, judged), choice)| {
         let (kind, start) = kind(&area.kind);
@@ -268,7 +268,7 @@ pub fn json(steps: &Steps) -> String {
             "sample_count": area.sample_count,
             "local_access_ratio": area.local_ratio(), "latency_ns": area.latency_ns(),
             "used_by": used_by, "user": user,
-            "part_bytes": (judged.by != Use::Unknown).then_some(judged.part_bytes),
+            "part_bytes": (judged.by != AreaUse::Unknown).then_some(judged.part_bytes),
             "written": judged.written.get(), "written_basis": judged.written.basis(),
             "choice": choice_json(choice),
         })
@@ -316,7 +316,7 @@ pub fn json(steps: &Steps) -> String {
     print::json(document)
 }
 
-fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
+fn pages_json(of: &PagesOf, steps: &ZoomSteps) -> Value {
     let (kind, start) = kind(&of.kind);
     let summary = &of.summary;
     let (used_by, user) = used_by_json(summary.by, &steps.nodes);
@@ -343,24 +343,24 @@ fn pages_json(of: &PagesOf, steps: &Steps) -> Value {
     })
 }
 
-pub fn kind(kind: &Kind) -> (&'static str, u64) {
+pub fn kind(kind: &AreaKind) -> (&'static str, u64) {
     match kind {
-        Kind::Site(site) => ("site", u64::from(*site)),
-        Kind::Mapping(start) => ("mapping", *start),
-        Kind::Unknown => ("unknown", 0),
+        AreaKind::Site(site) => ("site", u64::from(*site)),
+        AreaKind::Mapping(start) => ("mapping", *start),
+        AreaKind::Unknown => ("unknown", 0),
     }
 }
 
-fn used_by_json(by: Use, nodes: &[u32]) -> (&'static str, Option<u32>) {
+fn used_by_json(by: AreaUse, nodes: &[u32]) -> (&'static str, Option<u32>) {
     match by {
-        Use::One(position) => ("one", Some(nodes[position])),
-        Use::Divided => ("divided", None),
-        Use::Shared => ("shared", None),
-        Use::Unknown => ("unknown", None),
+        AreaUse::One(position) => ("one", Some(nodes[position])),
+        AreaUse::Divided => ("divided", None),
+        AreaUse::Shared => ("shared", None),
+        AreaUse::Unknown => ("unknown", None),
     }
 }
 
-pub fn choice_json(choice: &Choice) -> Value {
+pub fn choice_json(choice: &ZoomChoice) -> Value {
     json!({
         "advice": choice.advice.map(|advice| advice.name()),
         "next": choice.next.name(),

@@ -7,7 +7,7 @@ use crate::print::or_none;
 use crate::terminal::Terminal;
 use crate::{print, units};
 use hither_core::foreign::Foreign;
-use hither_recording::analysis::page::{Look, Use};
+use hither_recording::analysis::page::{PageDetail, WordUse};
 use serde_json::{Value, json};
 
 /// Everything but the conclusion.
@@ -62,7 +62,7 @@ pub fn tables(of: &PageLook, wanted: &Wanted) -> String {
     text
 }
 
-fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
+fn mapping_name(mapping: &hither_linux::sys::OwnMapping) -> String {
     let name = if mapping.name.is_empty() {
         "[anon]"
     } else {
@@ -75,7 +75,7 @@ fn mapping_name(mapping: &hither_linux::sys::Mapping) -> String {
 
 /// Reads, writes, and how many of both came from caches; where samples do not tell reads from writes,
 /// all accesses in place of reads.
-fn used(look: &Look, by: &Use) -> [String; 3] {
+fn used(look: &PageDetail, by: &WordUse) -> [String; 3] {
     let known = |is_known: bool, of: f64| or_none(is_known.then(|| count(of)));
     [
         count(if look.tells_kinds { by.reads } else { by.all() }),
@@ -85,7 +85,7 @@ fn used(look: &Look, by: &Use) -> [String; 3] {
 }
 
 /// What the first of [`used`] is.
-fn reads(look: &Look) -> &'static str {
+fn reads(look: &PageDetail) -> &'static str {
     if look.tells_kinds {
         "reads"
     } else {
@@ -100,7 +100,8 @@ fn by_node(of: &PageLook, terminal: Terminal) -> String {
         let here = look.pages.iter().filter(|page| page.home == Some(position));
         here.count()
     };
-    let sum = |parts: fn(&hither_recording::analysis::pages::Page) -> &Vec<f64>, node: usize| {
+    let sum = |parts: fn(&hither_recording::analysis::pages::CountedPage) -> &Vec<f64>,
+               node: usize| {
         let all: f64 = look.pages.iter().map(|page| parts(page)[node]).sum();
         count(all)
     };
@@ -364,7 +365,7 @@ fn without(mut row: Value) -> Value {
 }
 
 /// A row with its reads, writes and lines from caches.
-fn with(look: &Look, by: &Use, mut row: Value) -> Value {
+fn with(look: &PageDetail, by: &WordUse, mut row: Value) -> Value {
     row["accesses"] = json!(by.all());
     row["reads"] = json!(look.tells_kinds.then_some(by.reads));
     row["writes"] = json!(look.tells_kinds.then_some(by.writes));

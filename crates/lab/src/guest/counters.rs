@@ -3,7 +3,7 @@
 use super::{Result, doing};
 use crate::measure::Counters;
 use hither_core::opium::vcpu;
-use hither_linux::opium::{Device, VcpuCounters};
+use hither_linux::opium::{OpiumDevice, VcpuCounters};
 use hither_linux::root::Root;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,20 +11,20 @@ use std::os::unix::fs::FileExt;
 /// The device, and the kernel's count of migrated pages.
 #[derive(Debug)]
 pub struct Meter {
-    device: Device,
+    device: OpiumDevice,
     vmstat: File,
 }
 
 impl Meter {
     /// Opens both.
     pub fn open() -> Result<Self> {
-        let device = Device::open(&Root::host()).map_err(|error| error.to_string())?;
+        let device = OpiumDevice::open(&Root::host()).map_err(|error| error.to_string())?;
         let vmstat = File::open("/proc/vmstat").map_err(doing("opening /proc/vmstat"))?;
         Ok(Self { device, vmstat })
     }
 
     /// The device.
-    pub fn device(&self) -> &Device {
+    pub fn device(&self) -> &OpiumDevice {
         &self.device
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Result, doing};
 use hither_core::opium;
-use hither_linux::opium::Device;
+use hither_linux::opium::OpiumDevice;
 use hither_linux::root::Root;
 use std::ffi::CString;
 use std::fs;
@@ -85,7 +85,7 @@ impl Hidden {
     pub fn set(&mut self, hide: bool) -> Result<()> {
         match (hide, self.0.take()) {
             (true, None) => {
-                let found = Device::find(&Root::host()).map_err(|error| error.to_string())?;
+                let found = OpiumDevice::find(&Root::host()).map_err(|error| error.to_string())?;
                 let folder = found.ok_or("the device to hide is not there")?;
                 let folder = fs::canonicalize(&folder).map_err(doing("finding the device"))?;
                 let text = folder.to_str().ok_or("the device has no name")?;

@@ -2,29 +2,29 @@
 
 use super::experiments;
 use super::formula::{self, Missing};
-use super::judge::{self, Verdict};
-use super::kept::{self, Results};
-use super::rows::{Ours, Row};
+use super::judge::{self, RowVerdict};
+use super::kept::{self, KeptResults};
+use super::rows::{Ours, PaperRow};
 use std::collections::BTreeSet;
 
 /// A row with what became of it.
 #[derive(Clone, Debug)]
 pub struct Assessed {
     /// The row.
-    pub row: Row,
+    pub row: PaperRow,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: RowOutcome,
 }
 
 /// What became of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum RowOutcome {
     /// Our figure, how near it is, and the commits whose results it is of.
     Judged {
         /// In the row's unit.
         ours: f64,
         /// Beside the paper's.
-        verdict: Verdict,
+        verdict: RowVerdict,
         /// Commits of the results, one in general; none where the program itself has it.
         commits: BTreeSet<String>,
     },
@@ -40,16 +40,16 @@ pub enum Outcome {
     Input(&'static str),
 }
 
-impl Outcome {
+impl RowOutcome {
     /// One word for counting and for programs.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
             Self::Judged { verdict, .. } => match verdict {
-                Verdict::Ok => "ok",
-                Verdict::Off(_) => "off",
-                Verdict::Differs(_) => "no tolerance",
-                Verdict::Shown => "no figure",
+                RowVerdict::Ok => "ok",
+                RowVerdict::Off(_) => "off",
+                RowVerdict::Differs(_) => "no tolerance",
+                RowVerdict::Shown => "no figure",
             },
             Self::NotRun(_) => "not run",
             Self::Failed(_) => "failed",
@@ -91,12 +91,12 @@ impl Outcome {
 
 /// The rows with what became of them.
 #[must_use]
-pub fn assess(rows: Vec<Row>, results: &Results) -> Vec<Assessed> {
+pub fn assess(rows: Vec<PaperRow>, results: &KeptResults) -> Vec<Assessed> {
     let declared = formula::declared();
-    let outcome = |row: &Row| match &row.ours {
-        Ours::Beyond(why) => Outcome::Beyond(why),
-        Ours::NotBuilt(what) => Outcome::NotBuilt(what),
-        Ours::Input(of) => Outcome::Input(of),
+    let outcome = |row: &PaperRow| match &row.ours {
+        Ours::Beyond(why) => RowOutcome::Beyond(why),
+        Ours::NotBuilt(what) => RowOutcome::NotBuilt(what),
+        Ours::Input(of) => RowOutcome::Input(of),
         Ours::Measured(text) => measured(row, text, results, &declared),
     };
     let assessed = rows.into_iter().map(|row| Assessed {
@@ -106,19 +106,24 @@ pub fn assess(rows: Vec<Row>, results: &Results) -> Vec<Assessed> {
     assessed.collect()
 }
 
-fn measured(row: &Row, text: &str, results: &Results, declared: &formula::Values) -> Outcome {
+fn measured(
+    row: &PaperRow,
+    text: &str,
+    results: &KeptResults,
+    declared: &formula::Values,
+) -> RowOutcome {
     let of =
         |name: &str| experiments::find(name).and_then(|experiment| kept::of(results, experiment));
     let experiments = row.experiments();
     let missing = |name: &&&str| of(name).is_none();
     let missing: BTreeSet<&str> = experiments.iter().filter(missing).copied().collect();
     if !missing.is_empty() {
-        return Outcome::NotRun(missing);
+        return RowOutcome::NotRun(missing);
     }
     let kept = || experiments.iter().filter_map(|name| of(name));
     if let Some(failed) = kept().find(|kept| kept.failure.is_some()) {
         let why = failed.failure.as_deref().unwrap_or_default();
-        return Outcome::Failed(format!("{}: {why}", failed.experiment));
+        return RowOutcome::Failed(format!("{}: {why}", failed.experiment));
     }
     let value = |name: &str| {
         let (experiment, value) = name.split_once('/')?;
@@ -128,10 +133,10 @@ fn measured(row: &Row, text: &str, results: &Results, declared: &formula::Values
         kept.or_else(|| declared.get(name)).copied()
     };
     match formula::evaluate(text, &value) {
-        Err(Missing::Value(name)) => Outcome::Failed(format!("its result has no {name}")),
-        Err(Missing::Malformed(why)) => Outcome::Failed(why),
-        Ok(ours) if !ours.is_finite() => Outcome::Failed("its values give no number".into()),
-        Ok(ours) => Outcome::Judged {
+        Err(Missing::Value(name)) => RowOutcome::Failed(format!("its result has no {name}")),
+        Err(Missing::Malformed(why)) => RowOutcome::Failed(why),
+        Ok(ours) if !ours.is_finite() => RowOutcome::Failed("its values give no number".into()),
+        Ok(ours) => RowOutcome::Judged {
             ours,
             verdict: judge::judge(row.figure, row.tolerance, ours),
             commits: kept().map(|kept| kept.commit.clone()).collect(),
@@ -139,11 +144,11 @@ fn measured(row: &Row, text: &str, results: &Results, declared: &formula::Values
     }
 }
 
-/// How many rows have each of [`Outcome::WORDS`].
+/// How many rows have each of [`RowOutcome::WORDS`].
 #[must_use]
 pub fn counts(rows: &[Assessed]) -> Vec<(&'static str, usize)> {
     let count = |word| rows.iter().filter(|row| row.outcome.word() == word).count();
-    Outcome::WORDS
+    RowOutcome::WORDS
         .into_iter()
         .map(|word| (word, count(word)))
         .collect()
@@ -151,15 +156,19 @@ pub fn counts(rows: &[Assessed]) -> Vec<(&'static str, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kept::{Kept, SCHEMA};
+    use super::super::kept::{KeptResult, SCHEMA};
     use super::super::{Paper, rows};
     use super::*;
 
-    fn kept(experiment: &str, failure: Option<&str>, values: &[(&str, f64)]) -> (String, Kept) {
+    fn kept(
+        experiment: &str,
+        failure: Option<&str>,
+        values: &[(&str, f64)],
+    ) -> (String, KeptResult) {
         let values = values
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value));
-        let kept = Kept {
+        let kept = KeptResult {
             schema: SCHEMA.into(),
             experiment: experiment.into(),
             commit: "c0ffee".into(),
@@ -172,7 +181,7 @@ mod tests {
         (experiment.into(), kept)
     }
 
-    fn of(results: &Results, id: &str) -> Outcome {
+    fn of(results: &KeptResults, id: &str) -> RowOutcome {
         let all = assess(rows::all(), results);
         all.into_iter()
             .find(|one| one.row.id() == id)
@@ -183,48 +192,48 @@ mod tests {
     #[test]
     fn a_row_is_judged_by_what_is_kept() {
         let id = "carrefour/latency/a-remote-access-beside-a-local-one-longer-by";
-        let none = of(&Results::new(), id);
+        let none = of(&KeptResults::new(), id);
         assert_eq!(none.told(), "not run: carrefour-latency");
         let values = [
             ("node0.ns_per_access", 100.0),
             ("node1.ns_per_access", 520.0),
         ];
-        let results = Results::from([kept("carrefour-latency", None, &values)]);
-        let Outcome::Judged { ours, commits, .. } = of(&results, id) else {
+        let results = KeptResults::from([kept("carrefour-latency", None, &values)]);
+        let RowOutcome::Judged { ours, commits, .. } = of(&results, id) else {
             panic!("it is there")
         };
         assert_eq!((ours.round(), commits.len()), (420.0, 1));
-        let results = Results::from([kept("carrefour-latency", Some("no QEMU"), &[])]);
+        let results = KeptResults::from([kept("carrefour-latency", Some("no QEMU"), &[])]);
         assert_eq!(
             of(&results, id).told(),
             "failed: carrefour-latency: no QEMU"
         );
-        let results = Results::from([kept("carrefour-latency", None, &values[..1])]);
+        let results = KeptResults::from([kept("carrefour-latency", None, &values[..1])]);
         assert_eq!(
             of(&results, id).told(),
             "failed: its result has no carrefour-latency/node1.ns_per_access"
         );
         let nothing = [("node0.ns_per_access", 0.0), ("node1.ns_per_access", 520.0)];
-        let results = Results::from([kept("carrefour-latency", None, &nothing)]);
+        let results = KeptResults::from([kept("carrefour-latency", None, &nothing)]);
         assert!(of(&results, id).told().contains("no number"));
     }
 
     #[test]
     fn without_results_nothing_measured_is_ok_but_what_the_program_declares() {
-        for one in assess(rows::all(), &Results::new()) {
+        for one in assess(rows::all(), &KeptResults::new()) {
             if one.outcome.word() == "ok" {
                 assert!(one.row.experiments().is_empty(), "{}", one.row.id());
             }
         }
         assert_eq!(
-            of(&Results::new(), "hydm/table-2/threshold-of-fast-memory").word(),
+            of(&KeptResults::new(), "hydm/table-2/threshold-of-fast-memory").word(),
             "ok"
         );
     }
 
     #[test]
     fn every_row_is_counted_once() {
-        let all = assess(rows::all(), &Results::new());
+        let all = assess(rows::all(), &KeptResults::new());
         let sum: usize = counts(&all).into_iter().map(|(_, count)| count).sum();
         assert_eq!(sum, all.len());
         assert!(all.iter().any(|one| one.row.paper == Paper::Memif));

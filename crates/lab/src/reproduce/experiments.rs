@@ -6,7 +6,7 @@
 //! figures do not.
 
 use super::read::Reads;
-use super::rows::Row;
+use super::rows::PaperRow;
 use std::collections::BTreeSet;
 
 /// A command that gives figures.
@@ -32,9 +32,9 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
 
 /// The experiments that serve any of these rows, in the order of [`ALL`].
 pub fn serving<'a>(
-    rows: impl IntoIterator<Item = &'a Row>,
+    rows: impl IntoIterator<Item = &'a PaperRow>,
 ) -> impl Iterator<Item = &'static Experiment> {
-    let names: BTreeSet<&str> = rows.into_iter().flat_map(Row::experiments).collect();
+    let names: BTreeSet<&str> = rows.into_iter().flat_map(PaperRow::experiments).collect();
     ALL.iter()
         .filter(move |experiment| names.contains(experiment.name))
 }

@@ -49,7 +49,7 @@ pub enum Distance {
 
 /// A figure beside the paper's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
+pub enum RowVerdict {
     /// Within the tolerance.
     Ok,
     /// Beyond it.
@@ -62,29 +62,29 @@ pub enum Verdict {
 
 /// Ours beside the paper's.
 #[must_use]
-pub fn judge(figure: Figure, tolerance: Tolerance, ours: f64) -> Verdict {
+pub fn judge(figure: Figure, tolerance: Tolerance, ours: f64) -> RowVerdict {
     let slack = |value: f64| value.abs() * ROUNDING;
     let bound = |end: f64, is_held: bool| match is_held {
-        true => Verdict::Ok,
-        false => Verdict::Off(distance(end, ours)),
+        true => RowVerdict::Ok,
+        false => RowVerdict::Off(distance(end, ours)),
     };
     match figure {
-        Figure::Unprinted => Verdict::Shown,
+        Figure::Unprinted => RowVerdict::Shown,
         Figure::AtMost(most) => bound(most, ours <= most + slack(most)),
         Figure::AtLeast(least) => bound(least, ours >= least - slack(least)),
         Figure::Between(least, _) if ours < least - slack(least) => bound(least, false),
         Figure::Between(_, most) => bound(most, ours <= most + slack(most)),
         Figure::Near(paper) => match tolerance {
-            Tolerance::Unstated => Verdict::Differs(distance(paper, ours)),
+            Tolerance::Unstated => RowVerdict::Differs(distance(paper, ours)),
             Tolerance::Points(points) if (ours - paper).abs() <= points + slack(paper) => {
-                Verdict::Ok
+                RowVerdict::Ok
             }
-            Tolerance::Points(_) => Verdict::Off(Distance::Points(ours - paper)),
+            Tolerance::Points(_) => RowVerdict::Off(Distance::Points(ours - paper)),
             Tolerance::Percent(percent) => {
                 let room = paper.abs() * percent / 100.0;
                 match (ours - paper).abs() <= room + slack(paper) {
-                    true => Verdict::Ok,
-                    false => Verdict::Off(distance(paper, ours)),
+                    true => RowVerdict::Ok,
+                    false => RowVerdict::Off(distance(paper, ours)),
                 }
             }
         },
@@ -114,7 +114,7 @@ impl fmt::Display for Distance {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for RowVerdict {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ok => write!(to, "ok"),
@@ -182,22 +182,22 @@ mod tests {
     #[test]
     fn a_share_ends_where_it_says() {
         let of = |ours| judge(Figure::Near(200.0), Tolerance::Percent(10.0), ours);
-        assert_eq!(of(180.0), Verdict::Ok);
-        assert_eq!(of(220.0), Verdict::Ok);
+        assert_eq!(of(180.0), RowVerdict::Ok);
+        assert_eq!(of(220.0), RowVerdict::Ok);
         // 7 % of 0.29 is not to be written in binary.
         assert_eq!(
             judge(Figure::Near(0.29), Tolerance::Percent(7.0), 0.29 * 1.07),
-            Verdict::Ok
+            RowVerdict::Ok
         );
-        assert_eq!(of(179.0), Verdict::Off(Distance::Percent(-10.5)));
+        assert_eq!(of(179.0), RowVerdict::Off(Distance::Percent(-10.5)));
         assert_eq!(of(230.0).to_string(), "off by +15 %");
     }
 
     #[test]
     fn points_are_of_the_figures_unit() {
         let of = |ours| judge(Figure::Near(-6.5), Tolerance::Points(3.0), ours);
-        assert_eq!(of(-9.5), Verdict::Ok);
-        assert_eq!(of(-3.5), Verdict::Ok);
+        assert_eq!(of(-9.5), RowVerdict::Ok);
+        assert_eq!(of(-3.5), RowVerdict::Ok);
         assert_eq!(of(-3.4).to_string(), "off by +3.1");
         assert_eq!(of(-10.0).to_string(), "off by -3.5");
     }
@@ -205,13 +205,16 @@ mod tests {
     #[test]
     fn bounds_leave_no_room() {
         let most = |ours| judge(Figure::AtMost(20.0), Tolerance::Percent(50.0), ours);
-        assert_eq!((most(20.0), most(-5.0)), (Verdict::Ok, Verdict::Ok));
+        assert_eq!((most(20.0), most(-5.0)), (RowVerdict::Ok, RowVerdict::Ok));
         assert_eq!(most(21.0).to_string(), "off by +5 %");
         let least = |ours| judge(Figure::AtLeast(50.0), Tolerance::Unstated, ours);
-        assert_eq!((least(50.0), least(70.0)), (Verdict::Ok, Verdict::Ok));
+        assert_eq!((least(50.0), least(70.0)), (RowVerdict::Ok, RowVerdict::Ok));
         assert_eq!(least(49.8).to_string(), "off by -0.4 %");
         let between = |ours| judge(Figure::Between(2.0, 3.0), Tolerance::Unstated, ours);
-        assert_eq!((between(2.0), between(3.0)), (Verdict::Ok, Verdict::Ok));
+        assert_eq!(
+            (between(2.0), between(3.0)),
+            (RowVerdict::Ok, RowVerdict::Ok)
+        );
         assert_eq!(between(1.5).to_string(), "off by -25 %");
         assert_eq!(between(3.3).to_string(), "off by +10 %");
         let none = judge(Figure::AtMost(0.0), Tolerance::Unstated, 0.5);
@@ -225,10 +228,10 @@ mod tests {
             of(33.0).to_string(),
             "differs by +10 %, no tolerance is stated"
         );
-        assert_eq!(of(30.0), Verdict::Differs(Distance::Percent(0.0)));
+        assert_eq!(of(30.0), RowVerdict::Differs(Distance::Percent(0.0)));
         assert_eq!(
             judge(Figure::Unprinted, Tolerance::Unstated, 1.0),
-            Verdict::Shown
+            RowVerdict::Shown
         );
     }
 
@@ -241,7 +244,7 @@ mod tests {
             Figure::Between(1.0, 2.0),
         ] {
             let verdict = judge(figure, Tolerance::Percent(1000.0), f64::NAN);
-            assert_ne!(verdict, Verdict::Ok, "{figure:?}");
+            assert_ne!(verdict, RowVerdict::Ok, "{figure:?}");
         }
     }
 

@@ -13,7 +13,7 @@ pub const SCHEMA: &str = "hither.reproduce.kept/1";
 
 /// What an experiment gave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptResult {
     /// [`SCHEMA`].
     pub schema: String,
     /// Its name.
@@ -33,19 +33,19 @@ pub struct Kept {
 }
 
 /// Results by experiment.
-pub type Results = BTreeMap<String, Kept>;
+pub type KeptResults = BTreeMap<String, KeptResult>;
 
 /// The last of each experiment.
 ///
 /// # Errors
 /// The line that is none, with its number.
-pub fn parse(text: &str) -> Result<Results, String> {
-    let mut results = Results::new();
+pub fn parse(text: &str) -> Result<KeptResults, String> {
+    let mut results = KeptResults::new();
     for (number, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
-        let kept: Kept =
+        let kept: KeptResult =
             serde_json::from_str(line).map_err(|error| format!("line {}: {error}", number + 1))?;
         if kept.schema != SCHEMA {
             return Err(format!(
@@ -61,14 +61,14 @@ pub fn parse(text: &str) -> Result<Results, String> {
 
 /// The result of an experiment; none where its command was another then.
 #[must_use]
-pub fn of<'a>(results: &'a Results, experiment: &Experiment) -> Option<&'a Kept> {
+pub fn of<'a>(results: &'a KeptResults, experiment: &Experiment) -> Option<&'a KeptResult> {
     let kept = results.get(experiment.name)?;
     (kept.command == experiment.line()).then_some(kept)
 }
 
 /// Has the experiment to be run? Not where this commit has a result of it.
 #[must_use]
-pub fn is_due(results: &Results, experiment: &Experiment, commit: &str) -> bool {
+pub fn is_due(results: &KeptResults, experiment: &Experiment, commit: &str) -> bool {
     of(results, experiment).is_none_or(|kept| kept.commit != commit || kept.failure.is_some())
 }
 
@@ -96,8 +96,8 @@ mod tests {
     use super::super::experiments;
     use super::*;
 
-    fn kept(experiment: &str, commit: &str, failure: Option<&str>) -> Kept {
-        Kept {
+    fn kept(experiment: &str, commit: &str, failure: Option<&str>) -> KeptResult {
+        KeptResult {
             schema: SCHEMA.into(),
             experiment: experiment.into(),
             commit: commit.into(),
@@ -127,10 +127,10 @@ mod tests {
     #[test]
     fn what_failed_or_was_another_command_or_commit_is_run() {
         let one = &experiments::ALL[0];
-        let of = |kept: Kept| {
-            Results::from([(
+        let of = |kept: KeptResult| {
+            KeptResults::from([(
                 one.name.to_owned(),
-                Kept {
+                KeptResult {
                     command: one.line(),
                     ..kept
                 },
@@ -143,15 +143,15 @@ mod tests {
             one,
             "new"
         ));
-        assert!(is_due(&Results::new(), one, "new"));
-        let other = Results::from([(one.name.to_owned(), kept(one.name, "new", None))]);
+        assert!(is_due(&KeptResults::new(), one, "new"));
+        let other = KeptResults::from([(one.name.to_owned(), kept(one.name, "new", None))]);
         assert!(is_due(&other, one, "new") && super::of(&other, one).is_none());
     }
 
     #[test]
     fn lines_of_something_else_are_refused() {
         assert!(parse("{}\n").unwrap_err().starts_with("line 1"));
-        let other = serde_json::to_string(&Kept {
+        let other = serde_json::to_string(&KeptResult {
             schema: "x/1".into(),
             ..kept("x", "c", None)
         })
@@ -161,7 +161,7 @@ mod tests {
                 .unwrap_err()
                 .contains("line 2: the schema is x/1")
         );
-        assert_eq!(parse("").unwrap(), Results::new());
+        assert_eq!(parse("").unwrap(), KeptResults::new());
     }
 
     #[test]

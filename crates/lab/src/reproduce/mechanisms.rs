@@ -2,18 +2,18 @@
 
 /// A mechanism of the paper.
 #[derive(Clone, Copy, Debug)]
-pub struct Mechanism {
+pub struct MemifMechanism {
     /// What it is.
     pub name: &'static str,
     /// Section of the paper.
     pub source: &'static str,
     /// What became of it.
-    pub state: State,
+    pub state: MechanismState,
 }
 
 /// What became of a mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum MechanismState {
     /// Here it is, and this test, a function in a file, shows it.
     Built(&'static str, &'static str, &'static str),
     /// Another one does its work, or it would do harm; why.
@@ -22,10 +22,10 @@ pub enum State {
     NotBuilt(&'static str),
 }
 
-use State::{Built, NotBuilt, Refused};
+use MechanismState::{Built, NotBuilt, Refused};
 
-const fn of(name: &'static str, source: &'static str, state: State) -> Mechanism {
-    Mechanism {
+const fn of(name: &'static str, source: &'static str, state: MechanismState) -> MemifMechanism {
+    MemifMechanism {
         name,
         source,
         state,
@@ -39,7 +39,7 @@ const STREAM: &str = "crates/mover/src/stream/tests.rs";
 const PROGRAMS: &str = "crates/capi/tests/programs.rs";
 
 /// In the order of the paper.
-pub const ALL: &[Mechanism] = &[
+pub const ALL: &[MemifMechanism] = &[
     of(
         "MemifOpen, AllocRequest, SubmitRequest, RetrieveCompleted, poll, MemifClose: figure 2's program",
         "3, 4.1",

@@ -1,6 +1,6 @@
 //! The five papers' figures beside ours. Pure: what to run, how to read it, and what to say of it.
 //!
-//! A [`Row`] is one figure of a paper: where it stands there, how near one has to come, and how it is had here,
+//! A [`PaperRow`] is one figure of a paper: where it stands there, how near one has to come, and how it is had here,
 //! as a [`formula`] over what experiments have printed. An [`Experiment`] is one command; one serves all rows
 //! that name it. What an experiment gave is [kept](kept), with the commit it was run at, so that a run of many
 //! can be broken off and gone on with. [`assess`] puts the three together. `hither reproduce` runs and shows.
@@ -18,7 +18,7 @@ pub mod rows;
 
 pub use experiments::Experiment;
 pub use judge::{Figure, Tolerance};
-pub use rows::{Ours, Row};
+pub use rows::{Ours, PaperRow};
 
 /// A paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +86,7 @@ impl Paper {
 
 /// Names of a paper's tables, in its order.
 #[must_use]
-pub fn tables(rows: &[Row], paper: Paper) -> Vec<&'static str> {
+pub fn tables(rows: &[PaperRow], paper: Paper) -> Vec<&'static str> {
     let mut tables = Vec::new();
     for row in rows.iter().filter(|row| row.paper == paper) {
         if !tables.contains(&row.table) {
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn every_paper_has_rows_and_each_row_a_name_of_its_own() {
         let rows = rows::all();
-        let ids: BTreeSet<String> = rows.iter().map(Row::id).collect();
+        let ids: BTreeSet<String> = rows.iter().map(PaperRow::id).collect();
         assert_eq!(ids.len(), rows.len(), "two rows have one id");
         for paper in Paper::ALL {
             assert!(!tables(&rows, paper).is_empty(), "{}", paper.name());
@@ -156,7 +156,7 @@ mod tests {
     /// What the project's digest lacks.
     #[test]
     fn the_rows_that_the_digest_lacks_are_there() {
-        let ids: Vec<String> = rows::all().iter().map(Row::id).collect();
+        let ids: Vec<String> = rows::all().iter().map(PaperRow::id).collect();
         for part in [
             "ibm/table-2/water-nsquared-orig",
             "ibm/table-3/barnes-hut-extra",

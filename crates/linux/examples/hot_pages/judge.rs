@@ -8,7 +8,7 @@ use hither_core::refine::{HISTORY, history, sharpen};
 use hither_linux::counting::{Counting, PAGE_SHIFT};
 use hither_linux::proc::pagemap::{self, Pagemap};
 use hither_linux::root::Root;
-use hither_workloads::random::Random;
+use hither_workloads::random::FastRandom;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -50,7 +50,7 @@ impl Exact {
 }
 
 /// What DAMON has told lately.
-pub struct Told {
+pub struct Aggregations {
     pid: Pid,
     /// The last aggregations, oldest first, with sharper boundaries.
     aggregations: Vec<Vec<RegionAccess>>,
@@ -60,7 +60,7 @@ pub struct Told {
     history: Vec<RegionAccess>,
 }
 
-impl Told {
+impl Aggregations {
     pub fn new(pid: i32) -> Self {
         Self {
             pid: Pid(pid),
@@ -161,7 +161,7 @@ pub fn judge(counts: &[u64], scores: &[f64], hot: usize) -> Option<Judgement> {
 /// As many samples of each page as so many independent ones of all fills would have brought: what
 /// nobody ranks better by samples.
 pub fn ideal(counts: &[u64], samples: u64) -> Vec<f64> {
-    let mut random = Random::new(1);
+    let mut random = FastRandom::new(1);
     let mut until: Vec<u64> = counts.to_vec();
     let mut sum = 0;
     for count in &mut until {

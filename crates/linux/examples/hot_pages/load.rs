@@ -4,8 +4,8 @@
 use crate::options::Options;
 use crate::scratch::Scratch;
 use crate::{MB, PAGE};
-use hither_workloads::memory::{Placement, Region};
-use hither_workloads::random::Random;
+use hither_workloads::memory::{Placement, RegionMemory};
+use hither_workloads::random::FastRandom;
 use hither_workloads::zipf::Zipf;
 use std::io::{BufRead, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -83,7 +83,7 @@ impl Pattern {
 /// What all threads share.
 struct Shared {
     pattern: Pattern,
-    region: Region,
+    region: RegionMemory,
     hot: u64,
     rest: Duration,
     flush: bool,
@@ -101,7 +101,8 @@ pub fn load(options: &Options) -> Result<(), String> {
     let pattern = Pattern::of(options)?;
     let bytes = options.number("mb", 256.0)? as usize * MB as usize;
     let threads = options.number("threads", 1.0)?.clamp(1.0, 1024.0) as u64;
-    let region = Region::new(bytes, Placement::default()).map_err(|error| format!("{error:?}"))?;
+    let region =
+        RegionMemory::new(bytes, Placement::default()).map_err(|error| format!("{error:?}"))?;
     if options.number("touch", 1.0)? != 0.0 {
         let first_words = region.words().iter().step_by(512);
         first_words.for_each(|word| word.store(1, Relaxed));
@@ -148,7 +149,7 @@ pub fn load(options: &Options) -> Result<(), String> {
 }
 
 fn work(shared: &Shared, id: u64) {
-    let mut random = Random::new(id);
+    let mut random = FastRandom::new(id);
     let scratch = shared.flush.then(Scratch::new);
     loop {
         shared.gate.wait();
@@ -167,7 +168,7 @@ fn work(shared: &Shared, id: u64) {
     }
 }
 
-fn batch(shared: &Shared, phase: u64, random: &mut Random, strides: &mut Strides) {
+fn batch(shared: &Shared, phase: u64, random: &mut FastRandom, strides: &mut Strides) {
     let words = shared.region.words();
     let pages = words.len() as u64 / 512;
     let update = |page: u64, word: u64| {

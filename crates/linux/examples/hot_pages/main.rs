@@ -34,7 +34,7 @@ use hither_linux::tracker::Tracker;
 use hither_linux::tracker::damon::{Addresses, DamonTracker, Pace, Setting};
 use hither_linux::tracker::opium::{FrameCounts, OpiumTracker};
 use hither_linux::watch::empty_snapshot;
-use judge::{Exact, Judgement, Told, ideal, judge};
+use judge::{Aggregations, Exact, Judgement, ideal, judge};
 use load::{Load, Pattern, load};
 use options::Options;
 use std::process::ExitCode;
@@ -157,7 +157,7 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     let mut tree = Tree::new(root.clone(), std::process::id() as i32);
     let mut snapshot = empty_snapshot(&topology);
     let mut seen = Observations::default();
-    let mut told = Told::new(load.pid());
+    let mut told = Aggregations::new(load.pid());
     let mut sum = Sum::default();
     let mut own = OwnCpu::new()?;
     let mut pace = None;
@@ -249,7 +249,7 @@ fn watch(options: &Options, words: &[String]) -> Result<(), String> {
     finish(options, &mut watching, &sum, &hot)
 }
 
-fn print_regions_of(told: &Told) {
+fn print_regions_of(told: &Aggregations) {
     for region in &told.regions {
         let (start, end) = (region.addresses.start, region.addresses.end);
         let (count, age) = (region.access_count, region.age_count.unwrap_or(0));

@@ -1,6 +1,6 @@
 //! A program that has its CPU's TLB flushed, which the emulator's needs.
 
-use hither_workloads::memory::{Placement, Region};
+use hither_workloads::memory::{Placement, RegionMemory};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Pages whose protection is changed so that the kernel flushes the CPU's TLB: above 33 it flushes
@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A TLB of the machines that are modelled holds some 1,500 translations, and what a program uses
 /// evicts them. The emulator's grows to tens of thousands and may then keep those of all hot pages:
 /// nobody walks the page tables, and accessed bits that the kernel has cleared stay clear.
-pub struct Scratch(Region);
+pub struct Scratch(RegionMemory);
 
 impl Scratch {
     const BYTES: usize = 64 * 4096;
 
     /// Its pages, present.
     pub fn new() -> Self {
-        let region = Region::new(Self::BYTES, Placement::default());
+        let region = RegionMemory::new(Self::BYTES, Placement::default());
         let region = region.unwrap_or_else(|error| panic!("{error:?}"));
         let first_words = region.words().iter().step_by(512);
         first_words.for_each(|word| word.store(1, Relaxed));

@@ -3,7 +3,7 @@
 use crate::common::{self, Options, Random, Report};
 use crate::memory::{HUGE, PAGE};
 use hither_core::ids::{NodeId, Pid};
-use hither_linux::backend::swap::{Config, Hook, Limits, Step, SwapBackend};
+use hither_linux::backend::swap::{Config, Hook, PoolLimits, Step, SwapBackend};
 use hither_mover::{Action, Backend, Job, Outcome, Pages, Race};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -255,14 +255,14 @@ impl Mover {
 }
 
 /// Hardly anything may be in stock: slots are filled and dropped all the time.
-const SMALL: Limits = Limits {
+const SMALL: PoolLimits = PoolLimits {
     stock_bytes: 4 << 20,
     idle_ms: 2,
     recycle: true,
 };
 
 /// Nothing is ever in stock: small pages are got on the way, huge ones left to the kernel.
-const NONE: Limits = Limits {
+const NONE: PoolLimits = PoolLimits {
     stock_bytes: 0,
     idle_ms: 2,
     recycle: true,
@@ -272,8 +272,10 @@ const NONE: Limits = Limits {
 pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBackend {
     let mut limits = match options {
         Options { no_stock: true, .. } => NONE,
-        Options { huge: true, .. } => random.pick(&[Limits::default(), Limits::default(), SMALL]),
-        _ => random.pick(&[Limits::default(), Limits::default(), SMALL, NONE]),
+        Options { huge: true, .. } => {
+            random.pick(&[PoolLimits::default(), PoolLimits::default(), SMALL])
+        }
+        _ => random.pick(&[PoolLimits::default(), PoolLimits::default(), SMALL, NONE]),
     };
     limits.recycle = options.recycle.unwrap_or_else(|| random.one_in(2));
     backend_with(options, limits, random, hook)
@@ -281,7 +283,7 @@ pub fn backend(options: &Options, random: &mut Random, hook: &Hook) -> SwapBacke
 
 fn backend_with(
     options: &Options,
-    limits: Limits,
+    limits: PoolLimits,
     random: &mut Random,
     hook: &Hook,
 ) -> SwapBackend {

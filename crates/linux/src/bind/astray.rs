@@ -3,12 +3,12 @@
 
 use crate::counters::task;
 use crate::error::Result;
-use crate::proc::numa_maps::{self, Mapping};
+use crate::proc::numa_maps::{self, NumaMapping};
 use crate::proc::{self, allowed};
 use crate::root::Root;
 use crate::topology::Topology;
 use hither_core::bind::KernelPolicy;
-use hither_core::bind::astray::{Bound, Home, Place};
+use hither_core::bind::astray::{AstrayHome, AstrayPlace, Bound};
 use hither_core::ids::NodeId;
 use hither_core::set::{CpuSet, NodeSet};
 
@@ -22,7 +22,7 @@ const MANY_PAGES: u64 = 16_384;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
     /// Where memory without a policy belongs.
-    pub home: Home,
+    pub home: AstrayHome,
     /// Nodes of the CPUs on which its threads run: where it is bound, those that it may use; else those
     /// on which they ran last. Without nodes that have no memory.
     pub runs_on: NodeSet,
@@ -30,7 +30,7 @@ pub struct Binding {
 
 /// Pages of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct AstrayFigures {
     /// Of memory that the process has made, private or shared, and that is bound to nodes.
     pub bound_pages: u64,
     /// Those of them that are astray.
@@ -41,7 +41,7 @@ pub struct Figures {
     pub files_elsewhere_pages: u64,
 }
 
-impl Figures {
+impl AstrayFigures {
     /// Share of pages astray; `None` where nothing is bound.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
@@ -71,8 +71,8 @@ impl Figures {
 
 /// The nodes of a machine, as far as binding goes.
 #[must_use]
-pub fn places(topology: &Topology) -> Vec<Place> {
-    let place = |node: &crate::topology::Node| Place {
+pub fn places(topology: &Topology) -> Vec<AstrayPlace> {
+    let place = |node: &crate::topology::NodeInfo| AstrayPlace {
         node: node.id,
         cpus: node.cpus.clone(),
         has_memory: node.memory.total_kb > 0,
@@ -84,7 +84,7 @@ pub fn places(topology: &Topology) -> Vec<Place> {
 ///
 /// # Errors
 /// No such process.
-pub fn binding(root: &Root, places: &[Place], pid: i32) -> Result<Binding> {
+pub fn binding(root: &Root, places: &[AstrayPlace], pid: i32) -> Result<Binding> {
     let whole = root.parse(&format!("proc/{pid}/status"), allowed::parse)?;
     let mut cpus = whole.cpus;
     for tid in proc::threads(root, pid)?.into_iter().take(MOST_THREADS) {
@@ -95,7 +95,7 @@ pub fn binding(root: &Root, places: &[Place], pid: i32) -> Result<Binding> {
             *all = all.union(&more);
         }
     }
-    let home = Home::of(places, cpus.as_ref(), whole.nodes.as_ref());
+    let home = AstrayHome::of(places, cpus.as_ref(), whole.nodes.as_ref());
     let runs_on = match home.is_bound() {
         true => home.nodes.clone(),
         false => {
@@ -114,7 +114,7 @@ pub fn binding(root: &Root, places: &[Place], pid: i32) -> Result<Binding> {
 
 /// Where the pages of a mapping belong; `None` where nothing says so.
 #[must_use]
-pub fn bound(mapping: &Mapping, home: &Home) -> Option<Bound> {
+pub fn bound(mapping: &NumaMapping, home: &AstrayHome) -> Option<Bound> {
     // A policy in words of a newer kernel says nothing here.
     let policy: KernelPolicy = mapping.policy.parse().ok()?;
     home.bound(&policy)
@@ -122,12 +122,16 @@ pub fn bound(mapping: &Mapping, home: &Home) -> Option<Bound> {
 
 /// Adds up what `numa_maps` tells of a process.
 #[must_use]
-pub fn figures(mappings: &[Mapping], binding: &Binding, places: &[Place]) -> Figures {
+pub fn figures(
+    mappings: &[NumaMapping],
+    binding: &Binding,
+    places: &[AstrayPlace],
+) -> AstrayFigures {
     let runs_elsewhere = |node: NodeId| {
         let place = places.iter().find(|place| place.node == node);
         place.is_some_and(|place| !place.cpus.is_empty()) && !binding.runs_on.contains(node)
     };
-    let mut found = Figures::default();
+    let mut found = AstrayFigures::default();
     for mapping in mappings {
         let one = std::slice::from_ref(mapping);
         let own = numa_maps::own_totals(one);
@@ -151,7 +155,7 @@ pub fn figures(mappings: &[Mapping], binding: &Binding, places: &[Place]) -> Fig
 ///
 /// # Errors
 /// No such process, or it is somebody else's.
-pub fn look(root: &Root, places: &[Place], pid: i32) -> Result<Figures> {
+pub fn look(root: &Root, places: &[AstrayPlace], pid: i32) -> Result<AstrayFigures> {
     let binding = binding(root, places, pid)?;
     let mappings = numa_maps::read(root, pid)?;
     Ok(figures(&mappings, &binding, places))

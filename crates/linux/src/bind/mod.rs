@@ -32,7 +32,7 @@ use crate::sys;
 use crate::topology::Topology;
 use hither_core::bind::{KernelPolicy, MemoryPolicy, Mode};
 use hither_core::ids::NodeId;
-use hither_core::rset::{Expression, Fault, Resolved, ResourceSet, Resources};
+use hither_core::rset::{Expression, ExpressionFault, Resolved, ResourceSet, Resources};
 use hither_core::set::CpuSet;
 use std::io;
 use std::marker::PhantomData;
@@ -69,7 +69,7 @@ pub fn here() -> Result<Resources> {
 /// # Ok::<(), hither_linux::Error>(())
 /// ```
 pub fn resolve(place: &str, text: &str, resources: &Resources) -> Result<Resolved> {
-    let fault = |fault: Fault| Error::new(place, fault.pointed(text), "");
+    let fault = |fault: ExpressionFault| Error::new(place, fault.pointed(text), "");
     let expression: Expression = text.parse().map_err(fault)?;
     expression.resolve(resources).map_err(fault)
 }

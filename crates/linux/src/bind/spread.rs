@@ -12,7 +12,7 @@ use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::snapshot::HUGE_PAGES;
 use hither_mover::Backend;
 use hither_mover::executor::cut::{self, Cutter};
-use hither_mover::executor::{Limits, Queue, Step, Task};
+use hither_mover::executor::{ExecutorStep, Limits, Queue, Task};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ impl Spread {
         let mut has_moved = false;
         while !has_moved && (self.queue.task_count() > 0 || self.look()) {
             // Without a rate nothing waits, and no clock is asked.
-            has_moved = self.queue.step(backend, 0, &mut |_, _| {}) == Step::Done;
+            has_moved = self.queue.step(backend, 0, &mut |_, _| {}) == ExecutorStep::Done;
         }
         for (_, outcome) in self.queue.take_finished() {
             self.moved += outcome.moved.len() as u64;

@@ -142,7 +142,7 @@ impl Measured {
             Ok((node, gbs))
         });
         let alone: BTreeMap<NodeId, f64> = alone.collect::<io::Result<_>>()?;
-        let has_cpus = |node: &&crate::topology::Node| {
+        let has_cpus = |node: &&crate::topology::NodeInfo| {
             nodes.contains(node.id) && !node.cpus.intersection(cpus).is_empty()
         };
         let places = topology.nodes.iter();

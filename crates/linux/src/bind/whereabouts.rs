@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// out but for what a process has written of a private mapping: they may have been in memory before, by
 /// anybody's policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Whereabouts {
+pub struct PolicyResidency {
     /// Pages of 4 KiB that are under the policy, per node, ascending.
     pub pages: Vec<(NodeId, u64)>,
     /// Pages of mappings for which the program has set another policy itself.
@@ -21,7 +21,7 @@ pub struct Whereabouts {
     pub hidden_count: usize,
 }
 
-impl Whereabouts {
+impl PolicyResidency {
     /// All pages under the policy.
     #[must_use]
     pub fn page_count(&self) -> u64 {
@@ -35,8 +35,8 @@ pub fn look(
     root: &Root,
     pids: impl IntoIterator<Item = i32>,
     policy: &KernelPolicy,
-) -> Whereabouts {
-    let mut found = Whereabouts::default();
+) -> PolicyResidency {
+    let mut found = PolicyResidency::default();
     let mut pages: BTreeMap<NodeId, u64> = BTreeMap::new();
     for pid in pids {
         let mappings = match numa_maps::read(root, pid) {

@@ -9,7 +9,7 @@ use crate::root::Root;
 
 /// One reading of a process or a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct TaskTimes {
     /// Name, parent, CPU time, start, resident pages.
     pub stat: Stat,
     /// Faults that needed no reading from a disk, since it began.
@@ -23,7 +23,7 @@ pub struct Task {
 }
 
 /// Parses the line; fields by the numbers of proc(5).
-pub fn parse(text: &str) -> Parsed<Task> {
+pub fn parse(text: &str) -> Parsed<TaskTimes> {
     let stat = stat::parse(text)?;
     let after = text.rsplit_once(')').map_or("", |(_, after)| after);
     let mut fields = after.split_whitespace();
@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Parsed<Task> {
             Fault::new(1, format!("`{line}` has no number as field {number}"))
         })
     };
-    Ok(Task {
+    Ok(TaskTimes {
         stat,
         minor_faults: field(10)?,
         major_faults: field(12)?,
@@ -47,19 +47,19 @@ pub fn parse(text: &str) -> Parsed<Task> {
 
 /// A process; `None` where it has ended or cannot be read.
 #[must_use]
-pub fn process(root: &Root, pid: i32) -> Option<Task> {
+pub fn process(root: &Root, pid: i32) -> Option<TaskTimes> {
     read(root, pid, "stat")
 }
 
 /// The threads of a process by number, ascending; those that end meanwhile are left out.
 #[must_use]
-pub fn threads(root: &Root, pid: i32) -> Vec<(i32, Task)> {
+pub fn threads(root: &Root, pid: i32) -> Vec<(i32, TaskTimes)> {
     let threads = proc::threads(root, pid).unwrap_or_default().into_iter();
     let read = |tid| Some((tid, read(root, pid, &format!("task/{tid}/stat"))?));
     threads.filter_map(read).collect()
 }
 
-fn read(root: &Root, pid: i32, file: &str) -> Option<Task> {
+fn read(root: &Root, pid: i32, file: &str) -> Option<TaskTimes> {
     proc::read(root, pid, file, parse).ok()
 }
 

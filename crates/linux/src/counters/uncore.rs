@@ -6,7 +6,7 @@
 
 use crate::error::Result;
 use crate::perf::catalogue::Catalogue;
-use crate::perf::counter::{Counters, Interval, Told, Whose};
+use crate::perf::counter::{Counters, EventCount, Interval, Whose};
 use crate::root::Root;
 use crate::topology::Topology;
 use hither_core::ids::{CpuId, NodeId};
@@ -92,7 +92,7 @@ pub fn nodes_by_cpu(topology: &Topology) -> BTreeMap<CpuId, NodeSet> {
 /// Sums the counts of an interval by nodes.
 #[must_use]
 pub fn by_nodes(interval: &Interval, nodes: &BTreeMap<CpuId, NodeSet>) -> Vec<NodeTraffic> {
-    let of = |told: &Told| match told.whose {
+    let of = |told: &EventCount| match told.whose {
         Whose::Cpu(cpu) => nodes.get(&cpu).cloned().unwrap_or_default(),
         Whose::Thread(_) => NodeSet::new(),
     };
@@ -126,8 +126,8 @@ mod tests {
     use super::*;
     use hither_core::perf::count::Estimate;
 
-    fn told(role: Role, cpu: u32, value: f64) -> Told {
-        Told {
+    fn told(role: Role, cpu: u32, value: f64) -> EventCount {
+        EventCount {
             role,
             whose: Whose::Cpu(CpuId(cpu)),
             source: "uncore_imc_0".into(),

@@ -11,7 +11,7 @@ use hither_core::ids::NodeId;
 
 /// What is counted, in pages unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum VmEvent {
     /// Pages moved between nodes, or by compaction within one.
     Migrated,
     /// Pages that could not be moved.
@@ -54,14 +54,14 @@ pub enum Event {
     HugeMigrated,
 }
 
-use Event::{
+use VmEvent::{
     BalancingMigrated, DemotedDirect, DemotedKhugepaged, DemotedKswapd, DemotedProactive,
     HintFaults, HintFaultsLocal, HugeCollapsed, HugeFaults, HugeMigrated, HugeSplit, MigrateFailed,
     Migrated, NumaForeign, NumaHit, NumaInterleave, NumaLocal, NumaMiss, NumaOther, Promoted,
 };
 
 /// The kernel's names of the events.
-pub const NAMES: [(Event, &str); COUNT] = [
+pub const NAMES: [(VmEvent, &str); COUNT] = [
     (Migrated, "pgmigrate_success"),
     (MigrateFailed, "pgmigrate_fail"),
     (Promoted, "pgpromote_success"),
@@ -102,7 +102,7 @@ pub struct Events([Option<u64>; COUNT]);
 impl Events {
     /// The count of an event, where the kernel tells.
     #[must_use]
-    pub fn get(&self, event: Event) -> Option<u64> {
+    pub fn get(&self, event: VmEvent) -> Option<u64> {
         self.0[event as usize]
     }
 

@@ -9,7 +9,7 @@ use hither_core::policy::{self, EvidenceKind, Rung};
 
 /// What a policy would stand on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct PolicyStanding {
     /// The policy.
     pub policy: &'static str,
     /// Where its evidence would come from; `None` where there is none, or it needs none.
@@ -26,7 +26,7 @@ pub struct Standing {
 
 /// Of all policies, from what the checks of this machine said.
 #[must_use]
-pub fn standings(root: &Root, checks: &[Check]) -> Vec<Standing> {
+pub fn standings(root: &Root, checks: &[Check]) -> Vec<PolicyStanding> {
     let stalls = Catalogue::read(root).ok();
     let stalls = stalls.is_some_and(|catalogue| catalogue.of(Role::MemoryStalls).is_some());
     let entries = policy::TABLE.iter();
@@ -44,10 +44,10 @@ fn standing(
     needs: &[EvidenceKind],
     stalls: bool,
     checks: &[Check],
-) -> Standing {
+) -> PolicyStanding {
     let check = |name: &str| checks.iter().find(|check| check.name == name);
     let works = |name: &str| check(name).is_some_and(|check| check.works);
-    let mut standing = Standing {
+    let mut standing = PolicyStanding {
         policy,
         rung: None,
         tracker: None,
@@ -138,7 +138,7 @@ mod tests {
         names.iter().map(check).collect()
     }
 
-    fn of(policy: &'static str, working: &[&str]) -> Standing {
+    fn of(policy: &'static str, working: &[&str]) -> PolicyStanding {
         standing(
             policy,
             &[EvidenceKind::PageAccesses],

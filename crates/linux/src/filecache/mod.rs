@@ -22,7 +22,7 @@
 mod tests;
 mod used;
 
-pub use used::{How, Used, used};
+pub use used::{HowUsed, Used, used};
 
 use crate::error::{Error, Result};
 use crate::filter;

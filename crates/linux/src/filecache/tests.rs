@@ -48,7 +48,7 @@ fn pages_that_are_not_cached_stay_so_and_others_are_found() {
     let pid = std::process::id() as i32;
     let (all, _) = used(&Root::host(), pid).unwrap();
     let ours = all.iter().find(|used| used.path == path).unwrap();
-    assert_eq!(ours.how, How::Open);
+    assert_eq!(ours.how, HowUsed::Open);
     let cached = Cached::open(&Root::host(), pid, ours).unwrap();
     let seen = cached.look(&bound("0-255")).unwrap();
     assert_eq!(cached_count(&file, PAGES), before, "nothing was read");
@@ -79,7 +79,7 @@ fn a_mapped_file_is_known_by_its_inode() {
         all.into_iter().find(|used| used.path == path).unwrap()
     };
     let ours = find();
-    assert_eq!(ours.how, How::Mapped);
+    assert_eq!(ours.how, HowUsed::Mapped);
     let seen = Cached::open(&root, pid, &ours)
         .unwrap()
         .look(&bound("0-255"));

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::fixed::device;
 use crate::proc::{maps, numa_maps};
 use crate::root::Root;
-use crate::sys::Mapping;
+use crate::sys::OwnMapping;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -15,14 +15,14 @@ const MOST_DESCRIPTORS: usize = 1 << 14;
 
 /// How a process uses a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum HowUsed {
     /// It has mapped it.
     Mapped,
     /// It has it open for reading.
     Open,
 }
 
-impl How {
+impl HowUsed {
     /// For a table.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -48,7 +48,7 @@ pub struct Used {
     /// Its name, as the process sees it.
     pub path: PathBuf,
     /// How.
-    pub how: How,
+    pub how: HowUsed,
     pub(super) identity: Identity,
 }
 
@@ -77,7 +77,7 @@ pub fn used(root: &Root, pid: i32) -> Result<(Vec<Used>, usize)> {
             known.insert(path.clone());
             all.push(Used {
                 path,
-                how: How::Open,
+                how: HowUsed::Open,
                 identity: Identity::Open { fd },
             });
         }
@@ -88,7 +88,7 @@ pub fn used(root: &Root, pid: i32) -> Result<(Vec<Used>, usize)> {
 }
 
 /// The files among mappings.
-fn mapped(mappings: &[Mapping]) -> Vec<Used> {
+fn mapped(mappings: &[OwnMapping]) -> Vec<Used> {
     let programs: BTreeSet<&str> = programs(mappings).collect();
     let mut known = BTreeSet::new();
     let mut all = Vec::new();
@@ -99,7 +99,7 @@ fn mapped(mappings: &[Mapping]) -> Vec<Used> {
             all.push(Used {
                 // The kernel escapes line breaks alone.
                 path: mapping.name.replace("\\012", "\n").into(),
-                how: How::Mapped,
+                how: HowUsed::Mapped,
                 identity: Identity::Mapped { device, inode },
             });
         }
@@ -107,7 +107,7 @@ fn mapped(mappings: &[Mapping]) -> Vec<Used> {
     all
 }
 
-fn programs(mappings: &[Mapping]) -> impl Iterator<Item = &str> {
+fn programs(mappings: &[OwnMapping]) -> impl Iterator<Item = &str> {
     let executed = mappings.iter().filter(|mapping| mapping.executable);
     executed.map(|mapping| mapping.name.as_str())
 }
@@ -177,11 +177,14 @@ mod tests {
             fs::write(root.path(&format!("proc/7/fdinfo/{fd}")), about).unwrap();
         }
         let (all, more) = used(&root, 7).unwrap();
-        let told: Vec<(&str, How)> = all
+        let told: Vec<(&str, HowUsed)> = all
             .iter()
             .map(|used| (used.path.to_str().unwrap(), used.how))
             .collect();
-        assert_eq!(told, [("/srv/a b", How::Mapped), ("/srv/data", How::Open)]);
+        assert_eq!(
+            told,
+            [("/srv/a b", HowUsed::Mapped), ("/srv/data", HowUsed::Open)]
+        );
         assert_eq!(more, 0);
         assert!(used(&root, 8).is_err());
     }

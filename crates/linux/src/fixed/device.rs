@@ -79,9 +79,9 @@ static TABLE: [Row; 6] = [
 
 /// A kind of device: an index into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Device(usize);
+pub struct PinningDevice(usize);
 
-impl Device {
+impl PinningDevice {
     /// What is known of it.
     #[must_use]
     pub fn row(self) -> &'static Row {
@@ -91,9 +91,9 @@ impl Device {
 
 /// The kind of device with a name, as `/proc/PID/maps` and the links in `/proc/PID/fd` have it.
 #[must_use]
-pub fn of_name(name: &str) -> Option<Device> {
+pub fn of_name(name: &str) -> Option<PinningDevice> {
     let is = |row: &Row| row.names.iter().any(|known| name.starts_with(known));
-    TABLE.iter().position(is).map(Device)
+    TABLE.iter().position(is).map(PinningDevice)
 }
 
 #[cfg(test)]

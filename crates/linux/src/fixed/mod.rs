@@ -33,8 +33,8 @@ use crate::filter;
 use crate::parse;
 use crate::proc::{maps, numa_maps};
 use crate::root::Root;
-use crate::sys::Mapping;
-use device::Device;
+use crate::sys::OwnMapping;
+use device::PinningDevice;
 use io_uring::Buffers;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -49,7 +49,7 @@ const HUGE_PAGES: u64 = 512;
 
 /// Why a range stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
+pub enum FixedReason {
     /// A buffer registered with the io_uring that has this descriptor.
     Registered(i32),
     /// A mapping of this device.
@@ -58,7 +58,7 @@ pub enum Why {
     Reachable(&'static str),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for FixedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Registered(fd) => write!(f, "registered with io_uring (descriptor {fd})"),
@@ -74,7 +74,7 @@ pub struct Stays {
     /// By virtual page number.
     pub pages: Range<u64>,
     /// Why.
-    pub why: Why,
+    pub why: FixedReason,
 }
 
 /// What of a process must not move.
@@ -147,11 +147,11 @@ impl Fixed {
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Its mappings, ascending.
-    pub mappings: Vec<Mapping>,
+    pub mappings: Vec<OwnMapping>,
     /// Its rings, by descriptor.
     pub rings: Vec<(i32, Buffers)>,
     /// Devices that it has open.
-    pub open: BTreeSet<Device>,
+    pub open: BTreeSet<PinningDevice>,
     /// `VmPin`, in KiB.
     pub pinned_kb: u64,
 }
@@ -165,7 +165,7 @@ pub fn decide(facts: &Facts) -> Fixed {
         for pages in &buffers.pages {
             ranges.push(Stays {
                 pages: pages.clone(),
-                why: Why::Registered(*fd),
+                why: FixedReason::Registered(*fd),
             });
             huge.extend(pages.start / HUGE_PAGES..pages.end.div_ceil(HUGE_PAGES));
         }
@@ -176,7 +176,7 @@ pub fn decide(facts: &Facts) -> Fixed {
             devices.insert(device);
             ranges.push(Stays {
                 pages: mapping.pages(),
-                why: Why::Mapped(device.row().words),
+                why: FixedReason::Mapped(device.row().words),
             });
         }
     }
@@ -186,7 +186,7 @@ pub fn decide(facts: &Facts) -> Fixed {
         .iter()
         .find(|device| device.row().reach.is_any(unplaced_kb));
     if let Some(device) = pins {
-        let why = Why::Reachable(device.row().words);
+        let why = FixedReason::Reachable(device.row().words);
         let may_be_given = facts
             .mappings
             .iter()
@@ -209,7 +209,7 @@ pub fn decide(facts: &Facts) -> Fixed {
 }
 
 /// Memory that a device may have been given.
-fn is_reachable(mapping: &Mapping) -> bool {
+fn is_reachable(mapping: &OwnMapping) -> bool {
     device::of_name(&mapping.name).is_none()
         && (mapping.is_private_anonymous()
             || numa_maps::is_memory(&mapping.name)

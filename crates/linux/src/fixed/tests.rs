@@ -213,7 +213,7 @@ fn registered_memory_is_refused_live() {
     };
     let pid = std::process::id() as i32;
     let fixed = read(&Root::host(), pid).unwrap();
-    let why = Why::Registered(ring.as_raw_fd());
+    let why = FixedReason::Registered(ring.as_raw_fd());
     let ours: Vec<&Stays> = fixed.ranges.iter().filter(|r| r.why == why).collect();
     assert_eq!(ours[0].pages, first + 8..first + 13);
     assert!(fixed.pinned_kb >= 20 && fixed.unplaced_kb == 0, "{fixed:?}");

@@ -4,7 +4,7 @@ use super::layout::{Asked, Layout, lay_out, pieces};
 use super::{Area, Counts, Reached, Sum, What, refuse};
 use crate::error::{Error, Result};
 use crate::filter as privileges;
-use crate::opium::{Device, Filter, Secondary, Source, Totals};
+use crate::opium::{Filter, OpiumDevice, Secondary, Source, Totals};
 use crate::proc::pagemap::{self, Pagemap};
 use crate::root::Root;
 use hither_core::ids::NodeId;
@@ -18,7 +18,7 @@ const WORDS: usize = MAX_NODES / 2;
 /// The device's filters, while this process has them.
 pub(super) struct Counted {
     root: Root,
-    device: Device,
+    device: OpiumDevice,
     layout: Layout,
     /// Where each area's pages were at the start.
     frames: Vec<Vec<Option<u64>>>,
@@ -31,7 +31,7 @@ pub(super) struct Counted {
 
 impl Counted {
     pub(super) fn open(root: &Root) -> Result<Self> {
-        let device = Device::open(root)?;
+        let device = OpiumDevice::open(root)?;
         if super::is_pmu_only(&device) {
             return Err(refuse(
                 "the Opium device tells only what a PMU tells",

@@ -59,7 +59,7 @@ pub(super) fn check(area: &Area) -> Result<()> {
 
 impl Sampled {
     pub(super) fn open(root: &Root, topology: &Topology) -> std::result::Result<Self, String> {
-        let here = table::Here {
+        let here = table::TrackerInputs {
             root,
             topology,
             ghz: None,

@@ -3,7 +3,7 @@
 //! They are the machine's, and one program has them at a time: who sets one claims all, by a lock on the device's file
 //! that the kernel lets go of when the program ends, however it ends.
 
-use super::Device;
+use super::OpiumDevice;
 use crate::sys::SharedMap;
 use hither_core::opium::{
     self as layout, MAX_NODES, control, filter, node, notice, secondary, vcpu,
@@ -107,8 +107,8 @@ impl Totals {
     }
 }
 
-impl Device {
-    /// Claims filters and secondary counters for this [`Device`], until it is dropped, and switches all off.
+impl OpiumDevice {
+    /// Claims filters and secondary counters for this [`OpiumDevice`], until it is dropped, and switches all off.
     ///
     /// # Errors
     /// Another program has them.
@@ -232,7 +232,7 @@ impl Device {
     /// little-endian order: `words` holds 4 words per counter.
     ///
     /// # Panics
-    /// No filter was set up by this [`Device`] before.
+    /// No filter was set up by this [`OpiumDevice`] before.
     pub fn read_counters(&self, first: usize, words: &mut [u64]) {
         assert!(
             first + words.len().div_ceil(4) <= layout::COUNTERS,

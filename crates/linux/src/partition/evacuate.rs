@@ -15,7 +15,7 @@ use crate::sys;
 use hither_core::ids::{NodeId, Pid, SpaceId};
 use hither_core::plan::Refusal;
 use hither_mover::executor::cut;
-use hither_mover::executor::{Limits, Queue, Step, Task};
+use hither_mover::executor::{ExecutorStep, Limits, Queue, Task};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -315,8 +315,8 @@ impl Evacuation {
                     }
                 });
             wait_ns = match step {
-                Step::Wait(wait_ns) => wait_ns,
-                Step::Done | Step::Idle => 0,
+                ExecutorStep::Wait(wait_ns) => wait_ns,
+                ExecutorStep::Done | ExecutorStep::Idle => 0,
             };
         }
         let mut moved = Vec::new();

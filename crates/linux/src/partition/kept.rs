@@ -44,7 +44,7 @@ pub struct Home {
 
 /// What is kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptPartitions {
     /// [`FORMAT`].
     pub format: String,
     /// How far it is.
@@ -59,7 +59,7 @@ pub struct Kept {
     pub homes: Vec<Home>,
 }
 
-impl Kept {
+impl KeptPartitions {
     /// Of a split that is about to be made.
     #[must_use]
     pub fn new(state: State, settings: Vec<Setting>) -> Self {
@@ -76,7 +76,7 @@ impl Kept {
 ///
 /// # Errors
 /// It cannot be read, is not root's own, or no hither writes such.
-pub fn read(folder: &Path) -> Result<Option<Kept>> {
+pub fn read(folder: &Path) -> Result<Option<KeptPartitions>> {
     let path = path(folder);
     let fail = |error| Error::io(&path, "cannot be read", "run hither as root", error);
     let opened = OpenOptions::new()
@@ -103,7 +103,7 @@ pub fn read(folder: &Path) -> Result<Option<Kept>> {
         let remedy = "`hither partition stop --force` takes back what it can without it";
         Err(Error::new(&path, reason, remedy))
     };
-    let kept: Kept = match toml::from_str(&text) {
+    let kept: KeptPartitions = match toml::from_str(&text) {
         Ok(kept) => kept,
         Err(error) => return refuse(format!("is not understood: {}", error.message())),
     };
@@ -162,7 +162,7 @@ impl Keeper {
     ///
     /// # Errors
     /// As [`read`].
-    pub fn read(&self) -> Result<Option<Kept>> {
+    pub fn read(&self) -> Result<Option<KeptPartitions>> {
         read(&self.folder)
     }
 
@@ -170,7 +170,7 @@ impl Keeper {
     ///
     /// # Errors
     /// It cannot be written: then nothing may be changed.
-    pub fn write(&self, kept: &Kept) -> Result<()> {
+    pub fn write(&self, kept: &KeptPartitions) -> Result<()> {
         let (path, new) = (path(&self.folder), self.folder.join("partitions.new"));
         let fail = |error| Error::io(&new, "cannot be written", "make room in it", error);
         let text = toml::to_string(kept)
@@ -217,7 +217,7 @@ mod tests {
         let folder = folder();
         let keeper = Keeper::new(folder.path()).unwrap();
         assert_eq!(keeper.read().unwrap(), None);
-        let mut kept = Kept::new(
+        let mut kept = KeptPartitions::new(
             State::default(),
             vec![Setting::new("sys/fs/cgroup/a/cpuset.mems", "")],
         );
@@ -242,7 +242,7 @@ mod tests {
     fn what_no_hither_wrote_is_not_believed() {
         let folder = folder();
         let keeper = Keeper::new(folder.path()).unwrap();
-        let kept = Kept::new(State::default(), vec![Setting::new("sys/x", "1")]);
+        let kept = KeptPartitions::new(State::default(), vec![Setting::new("sys/x", "1")]);
         keeper.write(&kept).unwrap();
         let path = folder.path().join("partitions.toml");
         let text = std::fs::read_to_string(&path).unwrap();

@@ -21,7 +21,7 @@ use crate::topology::Topology;
 use hither_core::partition::file::Wish;
 use hither_core::partition::{REST, Stage, State, writes};
 use hither_core::rset::Resources;
-use kept::{Home, Keeper, Kept, Phase};
+use kept::{Home, Keeper, KeptPartitions, Phase};
 use std::path::{Path, PathBuf};
 
 /// Rounds after which processes that go on starting others are given up on.
@@ -32,7 +32,7 @@ const MOST_ROUNDS: usize = 1000;
 pub struct Partitions {
     root: Root,
     keeper: Keeper,
-    kept: Option<Kept>,
+    kept: Option<KeptPartitions>,
 }
 
 impl Partitions {
@@ -129,7 +129,7 @@ impl Partitions {
         };
         self.check_room(wish, machine)?;
         let settings = around::former(&self.root, wish)?;
-        self.keep(Kept::new(state.clone(), settings))?;
+        self.keep(KeptPartitions::new(state.clone(), settings))?;
         match self.make(state) {
             Ok(notes) => Ok(notes),
             Err(error) => {
@@ -238,7 +238,7 @@ impl Partitions {
         kept.map(|kept| kept.settings.clone()).unwrap_or_default()
     }
 
-    fn keep(&mut self, kept: Kept) -> Result<()> {
+    fn keep(&mut self, kept: KeptPartitions) -> Result<()> {
         self.keeper.write(&kept)?;
         self.kept = Some(kept);
         Ok(())
@@ -294,7 +294,7 @@ impl Partitions {
         Ok(())
     }
 
-    fn need(&self, name: &str) -> Result<&Kept> {
+    fn need(&self, name: &str) -> Result<&KeptPartitions> {
         let fail =
             |reason: &str, remedy: String| Err(Error::new(format!("`{name}`"), reason, remedy));
         match &self.kept {

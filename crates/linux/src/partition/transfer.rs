@@ -51,7 +51,7 @@ pub struct Order {
 
 /// What a move would do, or is about to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct TransferForecast {
     /// Pages of the owner's processes on the node.
     pub pages: u64,
     /// Processes that have some.
@@ -134,7 +134,7 @@ impl Partitions {
     ///
     /// # Errors
     /// It cannot be; there is no room.
-    pub fn outlook(&self, order: &Order) -> std::result::Result<Outlook, Failed> {
+    pub fn outlook(&self, order: &Order) -> std::result::Result<TransferForecast, Failed> {
         let machine = super::machine(&self.root)?;
         let begun = self.begun(order, &machine)?;
         self.look_out(&begun, &machine)
@@ -149,7 +149,11 @@ impl Partitions {
         begun.map_err(Failed::Refused)
     }
 
-    fn look_out(&self, begun: &State, machine: &Resources) -> std::result::Result<Outlook, Failed> {
+    fn look_out(
+        &self,
+        begun: &State,
+        machine: &Resources,
+    ) -> std::result::Result<TransferForecast, Failed> {
         let moving = on_its_way(begun)?;
         let found = evacuate::find(&self.root, &self.folders(&moving.from), moving.node)?;
         let targets = targets(begun, moving, machine);
@@ -172,7 +176,7 @@ impl Partitions {
                 mib(room)
             )));
         }
-        Ok(Outlook {
+        Ok(TransferForecast {
             pages,
             processes: found.len(),
             targets,
@@ -209,7 +213,7 @@ impl Partitions {
     fn steps(
         &mut self,
         begun: &State,
-        outlook: &Outlook,
+        outlook: &TransferForecast,
         evacuation: &mut Evacuation,
         go_on: GoOn<'_>,
     ) -> std::result::Result<Done, Failed> {

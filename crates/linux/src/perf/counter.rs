@@ -35,7 +35,7 @@ pub enum Whose {
 
 /// What an event counted in an interval.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct EventCount {
     /// What it tells.
     pub role: Role,
     /// Of whom.
@@ -52,14 +52,14 @@ pub struct Interval {
     /// How long it was (ns).
     pub passed_ns: u64,
     /// The counts.
-    pub told: Vec<Told>,
+    pub told: Vec<EventCount>,
 }
 
 impl Interval {
     /// Sums by role, of what `pick` picks. A role of which a part never had a counter is left out: its
     /// sum would be too small.
     #[must_use]
-    pub fn sums(&self, pick: impl Fn(&Told) -> bool) -> Estimates {
+    pub fn sums(&self, pick: impl Fn(&EventCount) -> bool) -> Estimates {
         let mut sums = Estimates::new();
         let mut starved = Vec::new();
         for told in self.told.iter().filter(|told| pick(told)) {
@@ -236,7 +236,7 @@ impl Counters {
             let count = read_count(&slot.event).map_err(|error| lost(slot.role, error))?;
             let passed = count.since(&slot.last).unwrap_or(count);
             slot.last = count;
-            told.push(Told {
+            told.push(EventCount {
                 role: slot.role,
                 whose: slot.whose,
                 source: slot.source.clone(),
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_role_of_which_a_part_was_not_counted_has_no_sum() {
-        let told = |role, thread, estimate| Told {
+        let told = |role, thread, estimate| EventCount {
             role,
             whose: Whose::Thread(thread),
             source: "cpu".into(),

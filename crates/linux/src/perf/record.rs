@@ -81,7 +81,7 @@ const MODE_USER: u16 = 2;
 
 /// One sample; `None` where the event does not ask for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct PerfSample {
     /// Was the CPU in user mode?
     pub is_user: bool,
     /// Address of the instruction.
@@ -114,7 +114,7 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A sample.
-    Sample(Sample),
+    Sample(PerfSample),
     /// So many records did not fit into the ring.
     Lost(u64),
     /// The kernel stops (true) or resumes sampling, because there were too many samples.
@@ -238,11 +238,11 @@ pub fn decode(record: &[u8], sample_type: u64) -> Result<Record, Malformed> {
 }
 
 /// The fields of a sample in the kernel's order.
-fn sample(body: &mut Body<'_>, sample_type: u64, mode: u16) -> Option<Sample> {
+fn sample(body: &mut Body<'_>, sample_type: u64, mode: u16) -> Option<PerfSample> {
     let asked = |bit| sample_type & bit != 0;
-    let mut sample = Sample {
+    let mut sample = PerfSample {
         is_user: mode & MODE_MASK == MODE_USER,
-        ..Sample::default()
+        ..PerfSample::default()
     };
     body.skip(asked(field::IDENTIFIER))?;
     sample.ip = body.word_if(asked(field::IP))?;

@@ -1,6 +1,6 @@
 //! One event on every CPU, each with its ring.
 
-use super::record::{self, Record, Sample, field};
+use super::record::{self, PerfSample, Record, field};
 use super::refusal::{Asked, PLACE, refusal};
 use super::ring::Ring;
 use crate::error::{Error, Result};
@@ -134,7 +134,7 @@ impl Sampler {
     }
 
     /// Hands out the samples that are there, CPU by CPU, the oldest of each first.
-    pub fn drain(&mut self, mut each: impl FnMut(&Sample)) -> Reading {
+    pub fn drain(&mut self, mut each: impl FnMut(&PerfSample)) -> Reading {
         let mut reading = Reading::default();
         for channel in &mut self.channels {
             let drained =

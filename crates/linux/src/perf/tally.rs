@@ -181,11 +181,11 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::counter::{Told, Whose};
+    use crate::perf::counter::{EventCount, Whose};
     use hither_core::perf::count::Estimate;
 
-    fn told(role: Role, thread: i32, value: f64, counted_share: f64) -> Told {
-        Told {
+    fn told(role: Role, thread: i32, value: f64, counted_share: f64) -> EventCount {
+        EventCount {
             role,
             whose: Whose::Thread(thread),
             source: "cpu".into(),

@@ -1,8 +1,8 @@
 //! One kind of work alone, by one thread and in memory of a given size: to be compared with what
 //! another program measures in the same.
 
-use super::team::{CHUNK_BYTES, Task, Team};
-use super::{Probe, Sample, Settings, Work};
+use super::team::{CHUNK_BYTES, ProbeTask, Team};
+use super::{Probe, ProbeSample, ProbeWork, Settings};
 use crate::topology::Topology;
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::{CpuId, NodeId};
@@ -24,9 +24,9 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug)]
 pub struct Alone {
     /// What the thread did.
-    pub work: Work,
+    pub work: ProbeWork,
     /// In GB/s; `None` where the thread was given no time.
-    pub gbs: Option<Sample>,
+    pub gbs: Option<ProbeSample>,
 }
 
 /// What was measured, and where.
@@ -53,7 +53,7 @@ pub struct Report {
 pub fn measure(
     topology: &Topology,
     settings: &Settings,
-    works: &[Work],
+    works: &[ProbeWork],
     memory: &Memory,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> io::Result<Report> {
@@ -75,7 +75,7 @@ pub fn measure(
     probe.share_among(works.len());
     let (cpu, node) = (place.cpus[0], probe.memory[place.near]);
     let huge = memory.huge.unwrap_or(probe.huge);
-    let task = Task {
+    let task = ProbeTask {
         policy: KernelPolicy::bound_to(node),
         bytes: bytes as usize,
         huge,
@@ -114,7 +114,7 @@ mod tests {
             bytes,
             huge: Some(false),
         };
-        let works = [Work::CopyStreaming, Work::Read];
+        let works = [ProbeWork::CopyStreaming, ProbeWork::Read];
         let mut told = 0;
         let report = measure(
             &Topology::read(&Root::host()).unwrap(),
@@ -141,8 +141,8 @@ mod tests {
         };
         let mut reports = (0..200).map(|_| measured(Some(2 << 20)).unwrap());
         let report = reports.find(is_whole).expect("nothing was measured");
-        let works: Vec<Work> = report.works.iter().map(|one| one.work).collect();
-        assert_eq!(works, [Work::CopyStreaming, Work::Read]);
+        let works: Vec<ProbeWork> = report.works.iter().map(|one| one.work).collect();
+        assert_eq!(works, [ProbeWork::CopyStreaming, ProbeWork::Read]);
         assert_eq!((report.bytes, report.huge), (2 << 20, false));
     }
 

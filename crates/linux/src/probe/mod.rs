@@ -34,11 +34,11 @@ use flops::Kernel;
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::set::CpuSet;
-pub use results::{Bandwidth, Cached, Flops, Loaded, Pair, Report, Sample};
+pub use results::{Bandwidth, Cached, Flops, Loaded, Pair, ProbeSample, Report};
 use std::io;
 use std::time::{Duration, Instant};
-pub use team::Work;
-use team::{Task, Team};
+pub use team::ProbeWork;
+use team::{ProbeTask, Team};
 
 /// Memory that is measured is so many times the last-level cache, and this large at least.
 const CACHES: u64 = 4;
@@ -89,14 +89,14 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn of(self, mut one: impl FnMut(Duration) -> f64) -> Sample {
-        Sample::of((0..self.count).map(|_| one(self.slice)).collect())
+    fn of(self, mut one: impl FnMut(Duration) -> f64) -> ProbeSample {
+        ProbeSample::of((0..self.count).map(|_| one(self.slice)).collect())
     }
 
     /// Of what may fail: of the rounds that did not; `None` without any.
-    fn of_some(self, mut one: impl FnMut(Duration) -> Option<f64>) -> Option<Sample> {
+    fn of_some(self, mut one: impl FnMut(Duration) -> Option<f64>) -> Option<ProbeSample> {
         let figures: Vec<f64> = (0..self.count).map_while(|_| one(self.slice)).collect();
-        (!figures.is_empty()).then(|| Sample::of(figures))
+        (!figures.is_empty()).then(|| ProbeSample::of(figures))
     }
 }
 
@@ -161,7 +161,7 @@ impl<'a> Probe<'a> {
         settings: &'a Settings,
         progress: &'a mut dyn FnMut(usize, usize, &str),
     ) -> io::Result<Self> {
-        let has_memory = |node: &&crate::topology::Node| node.memory.total_kb > 0;
+        let has_memory = |node: &&crate::topology::NodeInfo| node.memory.total_kb > 0;
         let nodes: Vec<_> = topology.nodes.iter().filter(has_memory).collect();
         let memory: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
         let free = nodes.iter().map(|node| node.memory.free_kb << 10).collect();
@@ -192,7 +192,7 @@ impl<'a> Probe<'a> {
         let sets = 2 * (MOST_BYTES / SMALLEST_SET).ilog2() as usize;
         let peaks = Kernel::available().len() * (2 * places.len() + 1);
         let levels = cached::levels(&settings.caches);
-        let total = cells * (1 + 2 * Work::ALL.len())
+        let total = cells * (1 + 2 * ProbeWork::ALL.len())
             + 2 * places.len() * levels.len()
             + peaks
             + threads.sum::<usize>()
@@ -262,7 +262,7 @@ impl<'a> Probe<'a> {
         })
     }
 
-    fn latency(&mut self) -> io::Result<Vec<Vec<Sample>>> {
+    fn latency(&mut self) -> io::Result<Vec<Vec<ProbeSample>>> {
         let rounds = self.rounds;
         let mut latency = vec![Vec::new(); self.places.len()];
         let mut other = self.get(self.places[0].near, self.other_bytes())?;
@@ -291,7 +291,7 @@ impl<'a> Probe<'a> {
     fn bandwidth(&mut self) -> io::Result<Vec<Bandwidth>> {
         let rounds = self.rounds;
         let empty = || vec![Vec::new(); self.places.len()];
-        let mut all = Work::ALL.map(|work| Bandwidth {
+        let mut all = ProbeWork::ALL.map(|work| Bandwidth {
             work,
             one: empty(),
             all: empty(),
@@ -320,10 +320,10 @@ impl<'a> Probe<'a> {
         Ok(all.into())
     }
 
-    fn task(&self, memory: usize, threads: usize) -> Task {
+    fn task(&self, memory: usize, threads: usize) -> ProbeTask {
         let share = (self.bytes(memory) / threads as u64).max(LEAST_SHARE);
         let most = self.free[memory] / FREE_SHARE / threads as u64;
-        Task {
+        ProbeTask {
             policy: KernelPolicy::bound_to(self.memory[memory]),
             bytes: (share.min(most) as usize).max(team::CHUNK_BYTES),
             huge: self.huge,
@@ -336,7 +336,7 @@ impl<'a> Probe<'a> {
         index: usize,
         place: &Place,
         bandwidth: &[Bandwidth],
-    ) -> io::Result<Vec<(usize, Sample)>> {
+    ) -> io::Result<Vec<(usize, ProbeSample)>> {
         let Place { node, cpus, near } = place;
         let rounds = self.rounds;
         let mut row = Vec::new();
@@ -346,7 +346,7 @@ impl<'a> Probe<'a> {
             let gbs = rounds.of_some(|slice| team.gbs(slice));
             row.push((count, self.kept(gbs)));
         }
-        if let Some(read) = bandwidth.iter().find(|one| one.work == Work::Read) {
+        if let Some(read) = bandwidth.iter().find(|one| one.work == ProbeWork::Read) {
             row.insert(0, (1, read.one[index][*near]));
             if cpus.len() > 1 {
                 row.push((cpus.len(), read.all[index][*near]));
@@ -388,7 +388,7 @@ impl<'a> Probe<'a> {
                     ns
                 });
                 // Load that nobody made is none.
-                let gbs = Sample::of(gbs);
+                let gbs = ProbeSample::of(gbs);
                 (gbs.median > 0.0).then_some(Loaded { gbs, ns })
             })?;
             row.extend(self.kept(point));
@@ -396,7 +396,7 @@ impl<'a> Probe<'a> {
         Ok(row)
     }
 
-    fn sets(&mut self) -> io::Result<Vec<(u64, Sample)>> {
+    fn sets(&mut self) -> io::Result<Vec<(u64, ProbeSample)>> {
         let rounds = self.rounds;
         let Place { near, .. } = self.places[0];
         let cpu = self.places[0].cpus[0];
@@ -453,7 +453,7 @@ impl<'a> Probe<'a> {
         index: usize,
         place: &Place,
         count: usize,
-    ) -> io::Result<Option<Sample>> {
+    ) -> io::Result<Option<ProbeSample>> {
         let cpus = &place.cpus[..count];
         let (level, node) = (levels[index].level, place.node);
         self.begin(&format!(
@@ -496,7 +496,7 @@ impl<'a> Probe<'a> {
         Ok(all)
     }
 
-    fn peak(&mut self, kernel: Kernel, cpus: &[CpuId]) -> io::Result<Option<Sample>> {
+    fn peak(&mut self, kernel: Kernel, cpus: &[CpuId]) -> io::Result<Option<ProbeSample>> {
         let (precision, instructions) = (kernel.precision(), kernel.instructions());
         self.begin(&format!(
             "{} precision by {}, {} from {} on",
@@ -527,7 +527,7 @@ impl<'a> Probe<'a> {
             all.push(Pair {
                 cpus: [first, other],
                 shares_cache: domain.cpus.contains(first),
-                ns: Sample::of(figures?),
+                ns: ProbeSample::of(figures?),
             });
         }
         Ok(all)

@@ -1,19 +1,19 @@
 //! What was measured.
 
 use super::flops::{Instructions, Precision};
-use super::team::Work;
+use super::team::ProbeWork;
 use hither_core::ids::{CpuId, NodeId};
 
 /// The median of some rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
+pub struct ProbeSample {
     /// In the unit of the field it is in.
     pub median: f64,
     /// Largest less smallest, as a share of the median.
     pub spread: f64,
 }
 
-impl Sample {
+impl ProbeSample {
     /// # Panics
     /// Where there is no figure.
     #[must_use]
@@ -33,12 +33,12 @@ impl Sample {
 #[derive(Clone, Debug)]
 pub struct Bandwidth {
     /// What the threads do.
-    pub work: Work,
+    pub work: ProbeWork,
     /// By one thread: `one[cpu_node][memory_node]`, by position; `None` where threads were given no
     /// time to measure it, see [`Report::left_out`].
-    pub one: Vec<Vec<Option<Sample>>>,
+    pub one: Vec<Vec<Option<ProbeSample>>>,
     /// By a thread on each CPU of the node.
-    pub all: Vec<Vec<Option<Sample>>>,
+    pub all: Vec<Vec<Option<ProbeSample>>>,
 }
 
 /// What a level of caches delivers to those who read it, in GB/s; by node with CPUs. `None` where it
@@ -50,9 +50,9 @@ pub struct Cached {
     /// Size of one.
     pub bytes: u64,
     /// By the first CPU alone.
-    pub one: Vec<Option<Sample>>,
+    pub one: Vec<Option<ProbeSample>>,
     /// By a thread on each CPU of the node.
-    pub all: Vec<Option<Sample>>,
+    pub all: Vec<Option<ProbeSample>>,
 }
 
 /// Peak floating point of one kernel, in GFLOP/s.
@@ -63,11 +63,11 @@ pub struct Flops {
     /// Of their numbers.
     pub precision: Precision,
     /// By one thread: on the first CPU of each node with CPUs. `None` as of [`Bandwidth`].
-    pub one: Vec<Option<Sample>>,
+    pub one: Vec<Option<ProbeSample>>,
     /// By a thread on each CPU of the node.
-    pub node: Vec<Option<Sample>>,
+    pub node: Vec<Option<ProbeSample>>,
     /// By a thread on each CPU of all nodes.
-    pub all: Option<Sample>,
+    pub all: Option<ProbeSample>,
 }
 
 /// Two cores that hand a line to and fro.
@@ -78,16 +78,16 @@ pub struct Pair {
     /// Do they share a last-level cache?
     pub shares_cache: bool,
     /// One way, in ns.
-    pub ns: Sample,
+    pub ns: ProbeSample,
 }
 
 /// A point of the curve of latency under load.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
     /// What the other CPUs of the node read meanwhile, in GB/s.
-    pub gbs: Sample,
+    pub gbs: ProbeSample,
     /// A dependent load, in ns.
-    pub ns: Sample,
+    pub ns: ProbeSample,
 }
 
 /// What was measured.
@@ -98,17 +98,17 @@ pub struct Report {
     /// See above.
     pub memory_nodes: Vec<NodeId>,
     /// Of a dependent load in ns: `latency[cpu_node][memory_node]`.
-    pub latency: Vec<Vec<Sample>>,
+    pub latency: Vec<Vec<ProbeSample>>,
     /// One for each kind of work.
     pub bandwidth: Vec<Bandwidth>,
     /// Reading the nearest memory by 1, 2, 4, ... and all threads of each node with CPUs, in GB/s.
-    pub scaling: Vec<Vec<(usize, Sample)>>,
+    pub scaling: Vec<Vec<(usize, ProbeSample)>>,
     /// The same memory under load, from the most load to the least; empty for a node of one CPU.
     pub loaded: Vec<Vec<Loaded>>,
     /// Levels of caches, the nearest first.
     pub caches: Vec<Cached>,
     /// Bytes of a working set on the first node, and a dependent load in ns.
-    pub sets: Vec<(u64, Sample)>,
+    pub sets: Vec<(u64, ProbeSample)>,
     /// From the first CPU to one of each kind of other.
     pub pairs: Vec<Pair>,
     /// Double precision by each kind of instructions, the widest first; then single by the widest.
@@ -138,6 +138,6 @@ impl Report {
         let caches = self.caches.iter();
         let caches = caches.flat_map(|level| level.one.iter().chain(&level.all).flatten());
         let all = cells.chain(scaling).chain(flops).chain(caches);
-        Sample::of(all.map(|sample| sample.spread).collect()).median
+        ProbeSample::of(all.map(|sample| sample.spread).collect()).median
     }
 }

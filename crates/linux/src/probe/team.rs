@@ -24,7 +24,7 @@ const SKEW_WORDS: usize = 5 * 4096 / 8;
 
 /// What a thread does with its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum ProbeWork {
     /// Loads all of it (BwMemRd).
     Read,
     /// Ordinary stores: each line is fetched before it is overwritten (BwMemWr).
@@ -39,7 +39,7 @@ pub enum Work {
     CopyInterleaved,
 }
 
-impl Work {
+impl ProbeWork {
     /// All kinds.
     pub const ALL: [Self; 6] = [
         Self::Read,
@@ -66,7 +66,7 @@ impl Work {
 
 /// What every thread of a team has.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct ProbeTask {
     /// Where its memory is; for copies both halves.
     pub policy: KernelPolicy,
     /// Of each thread; [`CHUNK_BYTES`] at least.
@@ -78,7 +78,7 @@ pub struct Task {
 /// What every thread of a team is told.
 #[derive(Default)]
 struct Orders {
-    /// Position in [`Work::ALL`].
+    /// Position in [`ProbeWork::ALL`].
     work: AtomicUsize,
     /// Turns of an empty loop after each line that is read.
     pause: AtomicU32,
@@ -95,7 +95,7 @@ impl Team {
     ///
     /// # Errors
     /// What the kernel said of CPUs, memory or threads.
-    pub fn start(cpus: Vec<CpuId>, task: &Task) -> io::Result<Self> {
+    pub fn start(cpus: Vec<CpuId>, task: &ProbeTask) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
         let (task, told) = (task.clone(), Arc::clone(&orders));
         let body = move |cpu, worker: Worker| {
@@ -114,8 +114,8 @@ impl Team {
     }
 
     /// Everybody does this from now on.
-    pub fn turn_to(&self, work: Work) {
-        let index = Work::ALL.iter().position(|known| *known == work);
+    pub fn turn_to(&self, work: ProbeWork) {
+        let index = ProbeWork::ALL.iter().position(|known| *known == work);
         self.orders.work.store(index.unwrap_or(0), Relaxed);
         self.crew.settle();
     }
@@ -139,12 +139,12 @@ impl Team {
 
 /// Works through the next chunk; its bytes.
 fn chunk(words: &mut [u64], next: &mut usize, told: &Orders) -> u64 {
-    let work = Work::ALL[told.work.load(Relaxed)];
+    let work = ProbeWork::ALL[told.work.load(Relaxed)];
     let all = words.len();
     let (front, rear) = words.split_at_mut(all / 2);
     let rear = &mut rear[SKEW_WORDS..];
     let whole = match work {
-        Work::Read | Work::Write | Work::WriteStreaming => all,
+        ProbeWork::Read | ProbeWork::Write | ProbeWork::WriteStreaming => all,
         _ => front.len().min(rear.len()),
     };
     if *next >= whole {
@@ -155,15 +155,15 @@ fn chunk(words: &mut [u64], next: &mut usize, told: &Orders) -> u64 {
     let range = *next..*next + length;
     *next = range.end;
     match work {
-        Work::Read => match told.pause.load(Relaxed) {
+        ProbeWork::Read => match told.pause.load(Relaxed) {
             0 => read(&words[range]),
             turns => read_slowly(&words[range], turns),
         },
-        Work::Write => write_ordinary(&mut words[range], first),
-        Work::WriteStreaming => write_streaming(&mut words[range], first),
-        Work::Copy => copy_ordinary(&front[range.clone()], &mut rear[range]),
-        Work::CopyStreaming => copy_streaming(&front[range.clone()], &mut rear[range]),
-        Work::CopyInterleaved => {
+        ProbeWork::Write => write_ordinary(&mut words[range], first),
+        ProbeWork::WriteStreaming => write_streaming(&mut words[range], first),
+        ProbeWork::Copy => copy_ordinary(&front[range.clone()], &mut rear[range]),
+        ProbeWork::CopyStreaming => copy_streaming(&front[range.clone()], &mut rear[range]),
+        ProbeWork::CopyInterleaved => {
             let (from, to) = (&front[range.clone()], &mut rear[range]);
             // SAFETY: two slices of one length, the one exclusive.
             unsafe {
@@ -322,13 +322,13 @@ mod tests {
 
     #[test]
     fn every_kind_of_work_goes_through_all_of_its_memory() {
-        let task = Task {
+        let task = ProbeTask {
             policy: "bind:0".parse().unwrap(),
             bytes: 3 * CHUNK_BYTES + 4096,
             huge: false,
         };
         let team = Team::start(vec![first_cpu()], &task).unwrap();
-        for work in Work::ALL {
+        for work in ProbeWork::ALL {
             team.turn_to(work);
             let gbs = above(0.01, || team.gbs(Duration::from_millis(5)));
             assert!(gbs < 10_000.0, "{work:?}: {gbs}");
@@ -357,11 +357,11 @@ mod tests {
     fn copies_go_through_all_of_the_source_that_has_a_target() {
         let half = 2 * CHUNK_WORDS;
         let copied = half - SKEW_WORDS;
-        for work in &Work::ALL[3..] {
+        for work in &ProbeWork::ALL[3..] {
             let mut words: Vec<u64> = (1..=2 * half as u64).collect();
             let before = words.clone();
             let told = Orders::default();
-            let index = Work::ALL.iter().position(|known| known == work);
+            let index = ProbeWork::ALL.iter().position(|known| known == work);
             told.work.store(index.unwrap(), Relaxed);
             let mut next = 0;
             let bytes: u64 = (0..2).map(|_| chunk(&mut words, &mut next, &told)).sum();
@@ -373,14 +373,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_had_is_told() {
-        let task = Task {
+        let task = ProbeTask {
             policy: "bind:1023".parse().unwrap(),
             bytes: CHUNK_BYTES,
             huge: false,
         };
         let error = Team::start(vec![first_cpu()], &task).err().unwrap();
         assert!(error.to_string().contains("bind:1023"), "{error}");
-        let task = Task {
+        let task = ProbeTask {
             policy: "bind:0".parse().unwrap(),
             ..task
         };

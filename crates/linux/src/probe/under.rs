@@ -1,8 +1,8 @@
 //! What some CPUs draw from memory under a policy, all at once: in well under a second, for whoever
 //! is about to start a program there.
 
-use super::team::{CHUNK_BYTES, Task, Team};
-use super::{CACHES, FREE_SHARE, LEAST_BYTES, LEAST_SHARE, MOST_BYTES, Sample};
+use super::team::{CHUNK_BYTES, ProbeTask, Team};
+use super::{CACHES, FREE_SHARE, LEAST_BYTES, LEAST_SHARE, MOST_BYTES, ProbeSample};
 use crate::topology::Topology;
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::CpuId;
@@ -29,7 +29,7 @@ pub fn read_gbs(topology: &Topology, cpus: &CpuSet, policy: &KernelPolicy) -> io
     let threads = cpus.len().max(1) as u64;
     let share = (wanted / threads).max(LEAST_SHARE);
     let most = free.unwrap_or(0) / FREE_SHARE / threads;
-    let task = Task {
+    let task = ProbeTask {
         policy: policy.clone(),
         bytes: (share.min(most) as usize).max(CHUNK_BYTES),
         // The kernel takes turns by pages: few huge ones would say nothing of weights.
@@ -41,7 +41,7 @@ pub fn read_gbs(topology: &Topology, cpus: &CpuSet, policy: &KernelPolicy) -> io
         let text = "other programs leave these CPUs no time to measure their memory";
         return Err(io::Error::new(io::ErrorKind::TimedOut, text));
     }
-    Ok(Sample::of(looks).median)
+    Ok(ProbeSample::of(looks).median)
 }
 
 #[cfg(test)]

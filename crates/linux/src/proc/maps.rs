@@ -6,7 +6,7 @@
 use crate::error::{Fault, Result};
 use crate::parse::{Parsed, clip, text};
 use crate::root::Root;
-use crate::sys::{self, Mapping};
+use crate::sys::{self, OwnMapping};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::ops::Range;
@@ -32,14 +32,14 @@ impl Maps {
     }
 
     /// The mapping that covers an address.
-    pub fn at(&mut self, address: u64) -> io::Result<Option<Mapping>> {
+    pub fn at(&mut self, address: u64) -> io::Result<Option<OwnMapping>> {
         let above = address.saturating_add(1);
         Ok(self.in_range(address..above)?.pop())
     }
 
     /// All mappings that share an address with the range, ascending. They are told one after the
     /// other, so that a process which maps meanwhile may be seen half before, half after.
-    pub fn in_range(&mut self, range: Range<u64>) -> io::Result<Vec<Mapping>> {
+    pub fn in_range(&mut self, range: Range<u64>) -> io::Result<Vec<OwnMapping>> {
         let mut found = Vec::new();
         if !self.answers {
             found = self.listed()?;
@@ -63,7 +63,7 @@ impl Maps {
         Ok(found)
     }
 
-    fn listed(&mut self) -> io::Result<Vec<Mapping>> {
+    fn listed(&mut self) -> io::Result<Vec<OwnMapping>> {
         self.file.rewind()?;
         let mut bytes = Vec::new();
         (&self.file).take(MAX_TEXT_BYTES).read_to_end(&mut bytes)?;
@@ -81,8 +81,8 @@ impl Maps {
 /// 55d0e7a3c000-55d0e7a5d000 rw-p 00000000 00:00 0                          [heap]
 /// 7f2c8c000000-7f2c8c021000 rw-p 00000000 00:00 0
 /// ```
-pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
-    let mut mappings = Vec::<Mapping>::new();
+pub fn parse(text: &str) -> Parsed<Vec<OwnMapping>> {
+    let mut mappings = Vec::<OwnMapping>::new();
     for (index, line) in text.lines().enumerate() {
         let fail = |what: &str| Fault::new(index + 1, format!("`{}` {what}", clip(line)));
         let mapping = parse_line(line).map_err(fail)?;
@@ -99,11 +99,11 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
 ///
 /// # Errors
 /// No such process, or it is somebody else's: `errno` of the error tells them apart.
-pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
+pub fn read(root: &Root, pid: i32) -> Result<Vec<OwnMapping>> {
     super::read(root, pid, "maps", parse)
 }
 
-fn parse_line(line: &str) -> std::result::Result<Mapping, &'static str> {
+fn parse_line(line: &str) -> std::result::Result<OwnMapping, &'static str> {
     let hex = |word: &str| u64::from_str_radix(word, 16).ok();
     // Five words, then spaces, then the name, which may hold spaces itself.
     let mut rest = line;
@@ -136,7 +136,7 @@ fn parse_line(line: &str) -> std::result::Result<Mapping, &'static str> {
         })
         .ok_or("has no device")?;
     let inode = word().parse().map_err(|_| "has no inode")?;
-    Ok(Mapping {
+    Ok(OwnMapping {
         range: start..end,
         readable: read == b'r',
         writable: write == b'w',

@@ -7,7 +7,7 @@ use hither_core::ids::NodeId;
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct NumaMapping {
     /// First address.
     pub start: u64,
     /// Memory policy, as the kernel prints it: its own, or else that of the thread that leads the
@@ -26,7 +26,7 @@ pub struct Mapping {
     pub huge: bool,
 }
 
-impl Mapping {
+impl NumaMapping {
     /// Does it map a file, other than one that is merely memory with a name?
     #[must_use]
     pub fn is_of_file(&self) -> bool {
@@ -97,7 +97,7 @@ fn unescaped(name: &str) -> String {
 /// 7f2c94000000 bind:0 file=/dev/hugepages/x huge dirty=2 N0=2 kernelpagesize_kB=2048
 /// 7f2c98000000 default file=/dev/zero\040(deleted) dirty=16 N0=16 kernelpagesize_kB=4
 /// ```
-pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
+pub fn parse(text: &str) -> Parsed<Vec<NumaMapping>> {
     let mut mappings = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let fail = |what: &str| Fault::new(index + 1, format!("`{}` {what}", clip(line)));
@@ -117,7 +117,7 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
         if let Some(second) = words.next_if(is_second) {
             policy = format!("{first} {second}");
         }
-        let mut mapping = Mapping {
+        let mut mapping = NumaMapping {
             start,
             policy,
             pages: Vec::new(),
@@ -155,25 +155,25 @@ pub fn parse(text: &str) -> Parsed<Vec<Mapping>> {
 /// # Errors
 /// As [`super::maps::read`]; besides, kernels without CONFIG_NUMA or CONFIG_PROC_PAGE_MONITOR do not
 /// have the file.
-pub fn read(root: &Root, pid: i32) -> Result<Vec<Mapping>> {
+pub fn read(root: &Root, pid: i32) -> Result<Vec<NumaMapping>> {
     super::read(root, pid, "numa_maps", parse)
 }
 
 /// Pages per node over all mappings, in base pages, ascending by node.
 #[must_use]
-pub fn totals(mappings: &[Mapping]) -> Vec<(NodeId, u64)> {
+pub fn totals(mappings: &[NumaMapping]) -> Vec<(NodeId, u64)> {
     in_base_pages(mappings, |mapping| mapping.pages.clone())
 }
 
-/// The same of [`Mapping::own_pages`].
+/// The same of [`NumaMapping::own_pages`].
 #[must_use]
-pub fn own_totals(mappings: &[Mapping]) -> Vec<(NodeId, u64)> {
-    in_base_pages(mappings, Mapping::own_pages)
+pub fn own_totals(mappings: &[NumaMapping]) -> Vec<(NodeId, u64)> {
+    in_base_pages(mappings, NumaMapping::own_pages)
 }
 
 fn in_base_pages(
-    mappings: &[Mapping],
-    of: fn(&Mapping) -> Vec<(NodeId, u64)>,
+    mappings: &[NumaMapping],
+    of: fn(&NumaMapping) -> Vec<(NodeId, u64)>,
 ) -> Vec<(NodeId, u64)> {
     let mut totals = std::collections::BTreeMap::<NodeId, u64>::new();
     for mapping in mappings {

@@ -95,7 +95,7 @@ impl Birth {
 
 /// A watched process.
 #[derive(Debug)]
-pub struct Process {
+pub struct LiveProcess {
     /// Its number.
     pub pid: i32,
     /// Command name.
@@ -129,7 +129,7 @@ pub struct Process {
     stat: File,
 }
 
-impl Process {
+impl LiveProcess {
     /// By what this life of its memory is known again.
     #[must_use]
     pub fn birth(&self) -> Birth {
@@ -230,7 +230,7 @@ impl From<i32> for Scope {
 pub struct Tree {
     root: Root,
     scope: Scope,
-    processes: Vec<Process>,
+    processes: Vec<LiveProcess>,
     loadavg: Option<File>,
     last_new: u64,
     looked_us: u64,
@@ -387,7 +387,7 @@ impl Tree {
 
     /// The processes alive at the last refresh.
     #[must_use]
-    pub fn processes(&self) -> &[Process] {
+    pub fn processes(&self) -> &[LiveProcess] {
         &self.processes
     }
 
@@ -401,7 +401,7 @@ impl Tree {
 
     /// The process of an incarnation, while it lives.
     #[must_use]
-    pub fn by_incarnation(&self, incarnation: u32) -> Option<&Process> {
+    pub fn by_incarnation(&self, incarnation: u32) -> Option<&LiveProcess> {
         let found = self
             .processes
             .binary_search_by_key(&incarnation, |p| p.incarnation);
@@ -698,7 +698,7 @@ impl Tree {
             false => 0,
         };
         let incarnation = self.take_incarnation();
-        self.processes.push(Process {
+        self.processes.push(LiveProcess {
             pid,
             belonging,
             name: stat.name,

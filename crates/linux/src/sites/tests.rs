@@ -102,7 +102,7 @@ fn a_whole_log_is_read() {
     assert_eq!(sites.notes, Vec::<String>::new());
     assert_eq!(
         sites.allocations(),
-        [Allocation {
+        [SiteAllocation {
             how: How::Calloc,
             site: 3,
             tid: 7,

@@ -17,7 +17,7 @@ pub type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void
 /// What is done about a signal: the kernel's `struct sigaction`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Action {
+pub struct FaultAction {
     /// `SIG_DFL`, `SIG_IGN` or a function.
     pub handler: usize,
     /// `SA_*`.
@@ -27,7 +27,7 @@ pub struct Action {
     pub mask: u64,
 }
 
-impl Action {
+impl FaultAction {
     /// With these fields.
     #[must_use]
     pub const fn new(handler: usize, flags: u64, mask: u64) -> Self {
@@ -64,7 +64,7 @@ unsafe extern "C" fn restorer() {
 ///
 /// # Safety
 /// A handler must be a function of the right kind that lives as long as it is set.
-pub unsafe fn swap_action(signal: c_int, new: Option<Action>) -> io::Result<Action> {
+pub unsafe fn swap_action(signal: c_int, new: Option<FaultAction>) -> io::Result<FaultAction> {
     let mut new = new;
     if let Some(action) = &mut new {
         #[cfg(target_arch = "x86_64")]
@@ -75,8 +75,8 @@ pub unsafe fn swap_action(signal: c_int, new: Option<Action>) -> io::Result<Acti
     }
     let new = new
         .as_ref()
-        .map_or(std::ptr::null(), std::ptr::from_ref::<Action>);
-    let mut old = Action::default();
+        .map_or(std::ptr::null(), std::ptr::from_ref::<FaultAction>);
+    let mut old = FaultAction::default();
     // SAFETY: both are of the kernel's layout, whose mask has 8 bytes; the caller vouches for the handler.
     let result = unsafe {
         libc::syscall(

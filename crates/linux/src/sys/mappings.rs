@@ -45,7 +45,7 @@ const _: () = assert!(size_of::<Query>() == 104);
 
 /// One mapping of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mapping {
+pub struct OwnMapping {
     /// Its addresses.
     pub range: Range<u64>,
     /// May it be read?
@@ -66,7 +66,7 @@ pub struct Mapping {
     pub name: String,
 }
 
-impl Mapping {
+impl OwnMapping {
     /// Its virtual page numbers (address >> 12).
     #[must_use]
     pub fn pages(&self) -> Range<u64> {
@@ -99,7 +99,7 @@ impl Mapping {
 
 /// The mapping that covers the address, or else the next one above it; `None` above the last.
 /// `maps` is an open `/proc/PID/maps`. Older kernels answer `ENOTTY`.
-pub fn query_mapping(maps: &File, address: u64) -> io::Result<Option<Mapping>> {
+pub fn query_mapping(maps: &File, address: u64) -> io::Result<Option<OwnMapping>> {
     let mut name = [0u8; NAME_BYTES];
     let mut query = Query {
         size: size_of::<Query>() as u64,
@@ -119,7 +119,7 @@ pub fn query_mapping(maps: &File, address: u64) -> io::Result<Option<Mapping>> {
         Err(error) => return Err(error),
     }
     let length = (query.name_size as usize).saturating_sub(1).min(NAME_BYTES);
-    Ok(Some(Mapping {
+    Ok(Some(OwnMapping {
         range: query.start..query.end,
         readable: query.flags & READABLE != 0,
         writable: query.flags & WRITABLE != 0,

@@ -29,7 +29,7 @@ mod wiped;
 pub use area::{Area, discard, fill, is_resident};
 pub use events::{Arrived, Signals, Timer, Waiter, Wake, stop_here};
 pub use map::{SharedMap, memory_file};
-pub use mappings::{Mapping, query_mapping};
+pub use mappings::{OwnMapping, query_mapping};
 pub use memory::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PRESENT, PAGE_IS_SOFT_DIRTY, PAGE_IS_ZERO, PageRegion,
     ScanQuery, may_move_shared_pages, move_pages, move_shared_pages, pagemap_scan, query_pages,

@@ -27,7 +27,7 @@ use hither_core::snapshot::Rated;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     /// Online nodes, ascending by the kernel's number.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeInfo>,
     /// CPUs that run.
     pub online: CpuSet,
     /// CPUs that exist and do not run.
@@ -40,7 +40,7 @@ pub struct Topology {
     pub distances: Vec<Vec<u32>>,
     /// Is it known how much memory nodes have, and how many huge pages are reserved? Files of hwloc may
     /// not tell: nodes have none then.
-    pub is_told: Told,
+    pub is_told: KnownOfNodes,
     /// Transparent huge pages: the chosen mode, `None` where the kernel has none.
     pub transparent_huge_pages: Option<String>,
     /// Size of a transparent huge page in KiB.
@@ -57,7 +57,7 @@ pub struct Topology {
 
 /// A memory node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct NodeInfo {
     /// The kernel's number.
     pub id: NodeId,
     /// Online CPUs that are local to it; may be empty.
@@ -74,7 +74,7 @@ pub struct Node {
     pub weight: Option<u64>,
 }
 
-impl Node {
+impl NodeInfo {
     /// Latency of its idle memory for the CPUs nearest to it, in ns, as firmware rates it (HMAT).
     #[must_use]
     pub fn idle_ns(&self) -> Option<f64> {
@@ -99,7 +99,7 @@ impl Node {
 
 /// What of a machine's nodes is known; [`Topology::is_told`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct KnownOfNodes {
     /// How much memory nodes have.
     pub memory: bool,
     /// How many huge pages are reserved.
@@ -203,7 +203,7 @@ impl Topology {
             weights_automatic: None,
             numa_balancing: None,
             demotion: None,
-            is_told: Told {
+            is_told: KnownOfNodes {
                 memory: true,
                 huge_pages: true,
             },
@@ -319,7 +319,7 @@ mod tests {
             assert_eq!(layout.offline, whole.offline);
             assert_eq!(layout.distances, whole.distances);
             assert_eq!(layout.transparent_huge_pages, whole.transparent_huge_pages);
-            let known = |node: &Node| (node.id, node.cpus.clone(), node.memory);
+            let known = |node: &NodeInfo| (node.id, node.cpus.clone(), node.memory);
             let of = |topology: &Topology| topology.nodes.iter().map(known).collect::<Vec<_>>();
             assert_eq!(of(&layout), of(&whole));
             count += 1;

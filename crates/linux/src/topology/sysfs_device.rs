@@ -29,7 +29,7 @@ const PCI: &str = "sys/bus/pci/devices";
 
 /// Where a device of sysfs is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DevicePlace {
     /// To this node.
     Node(NodeId),
     /// To a bus, and firmware does not tell of which node (-1).
@@ -57,9 +57,9 @@ pub fn read(root: &Root) -> Result<Vec<Device>> {
             }
             let entry = format!("{folder}/{name}");
             let node = match place(root, &entry)? {
-                Place::Node(node) => Some(node),
-                Place::Untold => None,
-                Place::Nowhere => continue,
+                DevicePlace::Node(node) => Some(node),
+                DevicePlace::Untold => None,
+                DevicePlace::Nowhere => continue,
             };
             if folder == PCI && is_gpu(root, &entry)? {
                 devices.entry(format!("gpu{gpu_count}")).or_insert(node);
@@ -77,25 +77,25 @@ pub fn read(root: &Root) -> Result<Vec<Device>> {
 ///
 /// # Errors
 /// A number that cannot be read, with place and remedy.
-pub fn place(root: &Root, entry: &str) -> Result<Place> {
+pub fn place(root: &Root, entry: &str) -> Result<DevicePlace> {
     let base = root.path("").canonicalize();
     let (Ok(base), Ok(found)) = (base, root.path(entry).canonicalize()) else {
-        return Ok(Place::Nowhere);
+        return Ok(DevicePlace::Nowhere);
     };
     let Ok(below) = found.strip_prefix(&base) else {
-        return Ok(Place::Nowhere);
+        return Ok(DevicePlace::Nowhere);
     };
     for folder in below.ancestors() {
         let file = folder.join("numa_node");
         let Some(file) = file.to_str().filter(|_| folder != Path::new("")) else {
-            return Ok(Place::Nowhere);
+            return Ok(DevicePlace::Nowhere);
         };
         if let Some(node) = root.parse_if_any(file, parse::signed)? {
-            let node = u32::try_from(node).map(|node| Place::Node(NodeId(node)));
-            return Ok(node.unwrap_or(Place::Untold));
+            let node = u32::try_from(node).map(|node| DevicePlace::Node(NodeId(node)));
+            return Ok(node.unwrap_or(DevicePlace::Untold));
         }
     }
-    Ok(Place::Nowhere)
+    Ok(DevicePlace::Nowhere)
 }
 
 /// By class and vendor.

@@ -1,6 +1,6 @@
 //! Huge pages: reserved ones per node, and the mode of transparent ones.
 
-use super::{HugePages, Node};
+use super::{HugePages, NodeInfo};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::root::Root;
@@ -24,7 +24,7 @@ pub fn read_transparent(root: &Root) -> Result<Transparent> {
 }
 
 /// Fills in each node's reserved huge pages.
-pub fn read_reserved(root: &Root, nodes: &mut [Node]) -> Result<()> {
+pub fn read_reserved(root: &Root, nodes: &mut [NodeInfo]) -> Result<()> {
     // A kernel without nodes has the counts of the whole machine alone.
     let has_nodes = root.has("sys/devices/system/node");
     for node in nodes.iter_mut() {

@@ -1,7 +1,7 @@
 //! Nodes, their memory, distances, HMAT access classes and interleave weights, from
 //! `/sys/devices/system/node` and `/sys/kernel/mm/mempolicy`.
 
-use super::{AccessClass, Node, parse_switch};
+use super::{AccessClass, NodeInfo, parse_switch};
 use crate::error::{Error, Result};
 use crate::parse::{self, NodeMemory};
 use crate::root::Root;
@@ -16,7 +16,7 @@ const MAX_CLASSES: usize = 4;
 /// What this source tells.
 pub struct Nodes {
     /// Online nodes, ascending.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeInfo>,
     /// Distances by position.
     pub distances: Vec<Vec<u32>>,
 }
@@ -56,7 +56,7 @@ fn read_without_nodes(root: &Root, online_cpus: &CpuSet, notes: &mut Vec<String>
         "this kernel has no NUMA support (CONFIG_NUMA): all memory counts as node0".to_owned(),
     );
     let memory = root.parse("proc/meminfo", parse::proc_meminfo)?;
-    let node = Node {
+    let node = NodeInfo {
         id: NodeId(0),
         cpus: online_cpus.clone(),
         memory,
@@ -71,7 +71,7 @@ fn read_without_nodes(root: &Root, online_cpus: &CpuSet, notes: &mut Vec<String>
     })
 }
 
-fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet) -> Result<Node> {
+fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet) -> Result<NodeInfo> {
     let folder = format!("{NODES}/{id}");
     let file = format!("{folder}/cpulist");
     let cpus: CpuSet = root.parse(&file, parse::list)?;
@@ -85,7 +85,7 @@ fn read_node(root: &Root, id: NodeId, online_cpus: &CpuSet) -> Result<Node> {
     let memory: NodeMemory = root.parse(&format!("{folder}/meminfo"), |text| {
         parse::node_meminfo(text, id.0)
     })?;
-    Ok(Node {
+    Ok(NodeInfo {
         id,
         cpus,
         memory,
@@ -116,7 +116,7 @@ fn read_distances(root: &Root, id: NodeId, position: usize, count: usize) -> Res
 }
 
 /// Fills in each node's access classes.
-pub fn read_classes(root: &Root, nodes: &mut [Node], notes: &mut Vec<String>) -> Result<()> {
+pub fn read_classes(root: &Root, nodes: &mut [NodeInfo], notes: &mut Vec<String>) -> Result<()> {
     let online: NodeSet = nodes.iter().map(|node| node.id).collect();
     for node in nodes.iter_mut() {
         node.access = read_access(root, &format!("{NODES}/{}", node.id), &online)?;
@@ -165,7 +165,7 @@ fn read_access(root: &Root, folder: &str, online: &NodeSet) -> Result<Vec<Access
 }
 
 /// Weighted-interleave weights (6.9 and later); tells whether they are automatic (6.16).
-pub fn read_weights(root: &Root, nodes: &mut [Node]) -> Result<Option<bool>> {
+pub fn read_weights(root: &Root, nodes: &mut [NodeInfo]) -> Result<Option<bool>> {
     for node in nodes {
         let file = format!("{WEIGHTS}/{}", node.id);
         node.weight = root.parse_if_any(&file, parse::number)?;

@@ -1,6 +1,6 @@
 //! Memory tiers, from `/sys/devices/virtual/memory_tiering` (6.1 and later).
 
-use super::{Node, Tier};
+use super::{NodeInfo, Tier};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::root::Root;
@@ -9,7 +9,7 @@ use hither_core::set::NodeSet;
 const TIERS: &str = "sys/devices/virtual/memory_tiering";
 
 /// Gives every node its tier. Ranks count the tiers that hold an online node, fastest first.
-pub fn read(root: &Root, nodes: &mut [Node], notes: &mut Vec<String>) -> Result<()> {
+pub fn read(root: &Root, nodes: &mut [NodeInfo], notes: &mut Vec<String>) -> Result<()> {
     let mut rank = 0;
     for number in root.numbered(TIERS, "memory_tier")? {
         let file = format!("{TIERS}/memory_tier{number}/nodelist");

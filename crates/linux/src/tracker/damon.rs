@@ -40,7 +40,7 @@ use crate::parse;
 use crate::perf::ring::Ring;
 use crate::perf::switches::{self, OnCpu};
 use crate::proc::maps;
-use crate::proc::tree::{Process, Tree};
+use crate::proc::tree::{LiveProcess, Tree};
 use crate::restore::{self, Journal};
 use crate::root::Root;
 use crate::sys::{self, EventAttribute, EventScope};
@@ -208,7 +208,7 @@ impl DamonTracker {
         self.watched.iter().map(|w| w.collector.dropped).sum()
     }
 
-    fn start(&mut self, process: Option<&Process>) -> Result<()> {
+    fn start(&mut self, process: Option<&LiveProcess>) -> Result<()> {
         let taken = |slot: &u32| self.watched.iter().any(|watched| watched.slot == *slot);
         let Some(slot) = (0..admin::SLOTS).find(|slot| !taken(slot)) else {
             if !std::mem::replace(&mut self.told_full, true) {
@@ -319,8 +319,9 @@ impl DamonTracker {
         self.refused
             .retain(|&refused| tree.by_incarnation(refused).is_some());
         // A process without a page map is somebody else's.
-        let is_worth =
-            |process: &&Process| process.resident_pages >= WORTH_PAGES && process.pagemap.is_some();
+        let is_worth = |process: &&LiveProcess| {
+            process.resident_pages >= WORTH_PAGES && process.pagemap.is_some()
+        };
         let worth = tree.processes().iter().filter(is_worth);
         let count = worth.clone().count().min(admin::SLOTS as usize);
         if self.watched.is_empty() && count > 1 {
@@ -352,7 +353,7 @@ impl DamonTracker {
             let process = tree.by_incarnation(watched.incarnation);
             let (looked_ns, took_ns) = watched.looked;
             let passed_ns = now_ns.saturating_sub(looked_ns);
-            let is_due = |process: &&Process| {
+            let is_due = |process: &&LiveProcess| {
                 passed_ns >= LOOK_SHARE * took_ns
                     && (process.mapped_bytes != watched.mapped_bytes || passed_ns >= LOOK_NS)
             };

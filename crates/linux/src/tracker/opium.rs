@@ -26,7 +26,7 @@ use super::table::{OPIUM, OPIUM_PAGES};
 use super::view::{PeriodInTime, SampleView};
 use crate::error::{Error, Result};
 use crate::filter;
-use crate::opium::{Device, Fills, LinkTraffic, NodeTraffic, Sample, VcpuCounters};
+use crate::opium::{Fills, LinkTraffic, NodeTraffic, OpiumDevice, OpiumSample, VcpuCounters};
 use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
 use crate::proc::tree::Tree;
@@ -61,7 +61,7 @@ const USER_END: u64 = 1 << 56;
 /// Reads the device.
 #[derive(Debug)]
 pub struct OpiumTracker {
-    device: Device,
+    device: OpiumDevice,
     /// Snapshot position of each device node position.
     positions: Vec<usize>,
     node_ids: Vec<NodeId>,
@@ -113,7 +113,7 @@ impl OpiumTracker {
     /// Opens the device and checks that frames can be told apart. `ghz`: the clock of the
     /// modelled CPUs, where a machine file tells it.
     pub fn open(root: &Root, topology: &Topology, ghz: Option<f64>) -> Result<Self> {
-        let device = Device::open(root)?;
+        let device = OpiumDevice::open(root)?;
         let told = pagemap::frames_are_told(root).unwrap_or(false);
         if !told {
             return Err(Error::new(
@@ -127,7 +127,7 @@ impl OpiumTracker {
 
     /// On a device that is open already.
     pub fn with_device(
-        device: Device,
+        device: OpiumDevice,
         root: &Root,
         topology: &Topology,
         ghz: Option<f64>,
@@ -178,7 +178,7 @@ impl OpiumTracker {
 
     /// The device itself, for windows and filters.
     #[must_use]
-    pub fn device(&self) -> &Device {
+    pub fn device(&self) -> &OpiumDevice {
         &self.device
     }
 
@@ -499,7 +499,7 @@ impl Answers {
 
 /// Is it a sample of something else than memory, or one that a PMU would not take? Otherwise its latency is
 /// summed up, where that is asked.
-fn is_untold(pmu: &mut Option<Pmu>, sample: &Sample) -> bool {
+fn is_untold(pmu: &mut Option<Pmu>, sample: &OpiumSample) -> bool {
     if sample.flags & ring::REFERENCE != 0 {
         return true;
     }
@@ -514,7 +514,7 @@ fn is_untold(pmu: &mut Option<Pmu>, sample: &Sample) -> bool {
 }
 
 /// The access that a sample tells of; `None` for kernel accesses and nonsense.
-fn access(sample: &Sample, from: usize, node_ids: &[NodeId]) -> Option<Access> {
+fn access(sample: &OpiumSample, from: usize, node_ids: &[NodeId]) -> Option<Access> {
     let home = *node_ids.get(usize::from(sample.node))?;
     let user = sample.flags & ring::KERNEL == 0 && sample.vaddr < USER_END;
     user.then_some(Access {

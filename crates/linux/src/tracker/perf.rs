@@ -19,7 +19,7 @@ use super::by_page::{ByPage, home_of};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::perf::pmu::Pmu;
-use crate::perf::record::{Sample, field};
+use crate::perf::record::{PerfSample, field};
 use crate::perf::sampler::{EventSpec, Sampler};
 use crate::perf::source::{DataSource, Operation};
 use crate::proc::cpuinfo;
@@ -411,7 +411,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(sample: &Sample) -> Option<Self> {
+    fn of(sample: &PerfSample) -> Option<Self> {
         let source = DataSource::decode(sample.data_source?);
         let kind = match source.operation {
             Operation::Load => AccessKind::Read,

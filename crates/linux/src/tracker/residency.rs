@@ -9,9 +9,9 @@ use super::Tracker;
 use crate::error::Result;
 use crate::proc::maps;
 use crate::proc::pagemap::{self, Pagemap};
-use crate::proc::tree::{Process, Tree};
+use crate::proc::tree::{LiveProcess, Tree};
 use crate::root::Root;
-use crate::sys::{self, Mapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
+use crate::sys::{self, OwnMapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::{Listing, Sampling};
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeCounts, PageStats, Snapshot};
@@ -69,7 +69,7 @@ impl Rounds {
     }
 
     /// Adds the next `most` pages.
-    fn add(&mut self, processes: &[Process], most: usize, pages: &mut Vec<PageStats>) {
+    fn add(&mut self, processes: &[LiveProcess], most: usize, pages: &mut Vec<PageStats>) {
         let start = processes.iter().position(|p| p.pid == self.resume.0);
         let first = if start.is_some() { self.resume.1 } else { 0 };
         self.resume = (0, 0);
@@ -89,7 +89,7 @@ impl Rounds {
 
     /// Present pages of a process from `first` on, ascending, at most `most`, with whether they
     /// are parts of huge pages.
-    fn present(&mut self, process: &Process, first: u64, most: usize) {
+    fn present(&mut self, process: &LiveProcess, first: u64, most: usize) {
         self.found.clear();
         let Some(map) = &process.pagemap else { return };
         if !self.scan_refused {
@@ -112,7 +112,7 @@ impl Rounds {
         }
         self.found.clear();
         let mappings = maps::read(&self.root, process.pid).unwrap_or_default();
-        let ranges = mappings.iter().map(Mapping::pages);
+        let ranges = mappings.iter().map(OwnMapping::pages);
         read_present(map, ranges, first, most, &mut self.found);
     }
 }

@@ -21,7 +21,7 @@ const WRITTEN_BUDGET: f64 = 0.01;
 
 /// What a tracker is opened with.
 #[derive(Clone, Copy, Debug)]
-pub struct Here<'a> {
+pub struct TrackerInputs<'a> {
     /// Where `/proc` and `/sys` are.
     pub root: &'a Root,
     /// The machine.
@@ -58,7 +58,7 @@ pub struct Entry {
     /// Does it sample accesses and change nothing of what it watches? So that it serves who only looks.
     pub only_looks: bool,
     /// Opens it, or says why not and what would help.
-    pub open: fn(&Here<'_>) -> Opened,
+    pub open: fn(&TrackerInputs<'_>) -> Opened,
 }
 
 /// Trackers by which policies decide, the best first.
@@ -182,7 +182,7 @@ pub const TABLE: &[Entry] = &[
     OPIUM_PAGES,
 ];
 
-fn damon(here: &Here<'_>, addresses: Addresses) -> Opened {
+fn damon(here: &TrackerInputs<'_>, addresses: Addresses) -> Opened {
     opened(DamonTracker::open(
         here.root,
         addresses,
@@ -231,7 +231,10 @@ pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
 ///
 /// # Errors
 /// Where none does: what is missing, why each tracker cannot give it, and how to get it.
-pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker>, NoEvidence> {
+pub fn to_decide(
+    policy: &dyn Policy,
+    here: &TrackerInputs<'_>,
+) -> Result<Box<dyn Tracker>, NoEvidence> {
     let whom = format!("policy {}", policy.name());
     open(&whom, policy.needs(), here)
 }
@@ -240,14 +243,17 @@ pub fn to_decide(policy: &dyn Policy, here: &Here<'_>) -> Result<Box<dyn Tracker
 ///
 /// # Errors
 /// As [`to_decide`].
-pub fn that_gives(needs: &[EvidenceKind], here: &Here<'_>) -> Result<Box<dyn Tracker>, NoEvidence> {
+pub fn that_gives(
+    needs: &[EvidenceKind],
+    here: &TrackerInputs<'_>,
+) -> Result<Box<dyn Tracker>, NoEvidence> {
     open("this", needs, here)
 }
 
 fn open(
     whom: &str,
     needs: &[EvidenceKind],
-    here: &Here<'_>,
+    here: &TrackerInputs<'_>,
 ) -> Result<Box<dyn Tracker>, NoEvidence> {
     // Distances come with the topology, whatever the tracker.
     let needs = needs.iter();
@@ -303,7 +309,7 @@ pub struct Recorder {
 ///
 /// # Errors
 /// Why the one that was asked for does not work here, and what would help.
-pub fn to_record(name: Option<&str>, here: &Here<'_>) -> Result<Recorder, String> {
+pub fn to_record(name: Option<&str>, here: &TrackerInputs<'_>) -> Result<Recorder, String> {
     let mut notes = Vec::new();
     let meant = |entry: &&Entry| match name {
         Some(name) => name == entry.name && entry.records != Records::Never,
@@ -328,7 +334,7 @@ pub fn to_record(name: Option<&str>, here: &Here<'_>) -> Result<Recorder, String
 ///
 /// # Errors
 /// Why none can, in a sentence.
-pub fn to_look(here: &Here<'_>) -> Opened {
+pub fn to_look(here: &TrackerInputs<'_>) -> Opened {
     let mut reasons = Vec::new();
     for entry in TABLE.iter().filter(|entry| entry.only_looks) {
         match (entry.open)(here) {

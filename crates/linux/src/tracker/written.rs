@@ -27,7 +27,7 @@ use super::{Cost, Tracker};
 use crate::error::Result;
 use crate::filter;
 use crate::proc::soft_dirty::{self, Way};
-use crate::proc::tree::{Process, Tree};
+use crate::proc::tree::{LiveProcess, Tree};
 use crate::root::Root;
 use crate::sys;
 use hither_core::ids::Pid;
@@ -152,7 +152,7 @@ impl WrittenTracker {
 
     /// One process: what it wrote, then clears. Returns faults that it took; `None` where
     /// its page map is void.
-    fn look(&mut self, process: &Process, now_ns: u64) -> std::io::Result<Option<u64>> {
+    fn look(&mut self, process: &LiveProcess, now_ns: u64) -> std::io::Result<Option<u64>> {
         // A process without a page map is somebody else's, and the tree has said so.
         let Some(map) = &process.pagemap else {
             return Ok(Some(0));

@@ -28,7 +28,7 @@ pub type Factory = Box<dyn FnMut(usize) -> Box<dyn Backend + Send> + Send>;
 
 /// What a step of the queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ExecutorStep {
     /// A slice was carried out.
     Done,
     /// The rate allows nothing for so many ns.
@@ -44,16 +44,16 @@ impl Queue {
         backend: &mut dyn Backend,
         now_ns: u64,
         look: &mut dyn FnMut(&Slice, &[Outcome]),
-    ) -> Step {
+    ) -> ExecutorStep {
         let slice = match self.next(now_ns) {
             Next::Slice(slice) => slice,
-            Next::Wait(wait_ns) => return Step::Wait(wait_ns),
-            Next::Busy | Next::Idle => return Step::Idle,
+            Next::Wait(wait_ns) => return ExecutorStep::Wait(wait_ns),
+            Next::Busy | Next::Idle => return ExecutorStep::Idle,
         };
         let outcomes = backend.execute(&slice.jobs());
         look(&slice, &outcomes);
         self.done(slice, outcomes);
-        Step::Done
+        ExecutorStep::Done
     }
 }
 

@@ -84,7 +84,7 @@ fn queue(tasks: Vec<Task>) -> Queue {
 }
 
 fn run(queue: &mut Queue, world: &mut World) -> BTreeMap<u64, Outcome> {
-    while queue.step(world, 0, &mut |_, _| {}) == Step::Done {}
+    while queue.step(world, 0, &mut |_, _| {}) == ExecutorStep::Done {}
     queue.take_finished().into_iter().collect()
 }
 

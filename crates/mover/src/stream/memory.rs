@@ -5,7 +5,7 @@
 //! it was given to. The director (`director.rs`) sees to it that a block is given to one work at a
 //! time, and that nobody moves what is being computed.
 
-use super::Results;
+use super::StreamResults;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -111,7 +111,7 @@ impl Buffers {
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) buffers: Buffers,
-    results: Results,
+    results: StreamResults,
     /// Elements of each array.
     length: usize,
     inputs: Vec<usize>,
@@ -122,7 +122,7 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn new<T, U>(
         buffers: Buffers,
-        results: Results,
+        results: StreamResults,
         length: usize,
         inputs: &[&[T]],
         outputs: &mut [&mut [U]],
@@ -182,7 +182,7 @@ impl Memory {
 
     /// Does a fill read what the block's computation may write?
     pub(super) fn fills_read_results(&self) -> bool {
-        self.results == Results::FastUpdated && !self.outputs.is_empty()
+        self.results == StreamResults::FastUpdated && !self.outputs.is_empty()
     }
 
     /// What fills a buffer with a block.
@@ -205,8 +205,8 @@ impl Memory {
     /// What brings the results of a block back, where they go through the buffers.
     pub(super) fn returns(&self, block: usize, buffer: usize) -> impl Iterator<Item = Transfer> {
         let count = match self.results {
-            Results::InPlace => 0,
-            Results::Fast | Results::FastUpdated => self.outputs.len(),
+            StreamResults::InPlace => 0,
+            StreamResults::Fast | StreamResults::FastUpdated => self.outputs.len(),
         };
         let bytes = self.elements(block) * self.output_bytes;
         (0..count).map(move |array| Transfer {
@@ -251,7 +251,7 @@ impl Memory {
     ) -> [&'a mut [U]; O] {
         std::array::from_fn(|array| {
             let start = match buffer {
-                Some(buffer) if self.results != Results::InPlace => {
+                Some(buffer) if self.results != StreamResults::InPlace => {
                     self.buffers.output(buffer, array)
                 }
                 _ => self.slow_output(array, block),
@@ -287,7 +287,7 @@ mod tests {
         let (inputs, mut outputs) = (vec![0f64; length], vec![0f32; length]);
         Memory::new(
             buffers,
-            Results::Fast,
+            StreamResults::Fast,
             length,
             &[&inputs[..], &inputs[..]],
             &mut [&mut outputs[..]],

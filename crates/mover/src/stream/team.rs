@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// How the threads of a team share blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sharing {
+pub enum TeamSharing {
     /// All compute each ready block together, each its part of it (memif section 6.6). While
     /// nothing is filled each computes its part of a long run of blocks.
     #[default]
@@ -28,7 +28,7 @@ pub enum Sharing {
 const SPINS: u32 = 200;
 
 pub(super) struct Team<'d, 'm, 's> {
-    sharing: Sharing,
+    sharing: TeamSharing,
     threads: usize,
     state: Mutex<State<'d, 'm, 's>>,
     /// The round has changed.
@@ -62,7 +62,7 @@ enum Gate {
 impl<'d, 'm, 's> Team<'d, 'm, 's> {
     pub(super) fn new(
         director: &'d mut Director<'m, 's>,
-        sharing: Sharing,
+        sharing: TeamSharing,
         threads: usize,
     ) -> Self {
         let state = State {
@@ -101,8 +101,8 @@ impl<'d, 'm, 's> Team<'d, 'm, 's> {
                 }
                 if self.enter() {
                     match self.sharing {
-                        Sharing::Together => self.together(|work| compute(work, thread)),
-                        Sharing::Whole => self.whole(|work| compute(work, thread)),
+                        TeamSharing::Together => self.together(|work| compute(work, thread)),
+                        TeamSharing::Whole => self.whole(|work| compute(work, thread)),
                     }
                 }
             };
@@ -138,7 +138,7 @@ impl<'d, 'm, 's> Team<'d, 'm, 's> {
 
     fn open(&self, gate: Gate) {
         let mut state = self.lock();
-        if gate == Gate::Open && state.gate == Gate::Shut && self.sharing == Sharing::Together {
+        if gate == Gate::Open && state.gate == Gate::Shut && self.sharing == TeamSharing::Together {
             // The first work is there when a thread comes: none waits for the others to start.
             state.work = state.director.claim(u64::MAX);
         }

@@ -155,7 +155,7 @@ fn arrays(length: usize) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
     (of(0.1), of(0.7), of(1.3))
 }
 
-fn triad(part: Part<'_, f64, f64, 2, 1>) {
+fn triad(part: StreamPart<'_, f64, f64, 2, 1>) {
     let ([b, c], [a]) = (part.inputs, part.outputs);
     for ((a, b), c) in a.iter_mut().zip(b).zip(c) {
         *a = b + 3.1 * c;
@@ -163,7 +163,7 @@ fn triad(part: Part<'_, f64, f64, 2, 1>) {
 }
 
 /// As triad, and what was there counts.
-fn update(part: Part<'_, f64, f64, 2, 1>) {
+fn update(part: StreamPart<'_, f64, f64, 2, 1>) {
     let ([b, c], [a]) = (part.inputs, part.outputs);
     for ((a, b), c) in a.iter_mut().zip(b).zip(c) {
         *a = *a * 0.9 + b + 3.1 * c;
@@ -174,22 +174,27 @@ fn bits(values: &[f64]) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn settings(block: usize, threads: usize, adapt: Adapt) -> Settings {
-    Settings {
+fn settings(block: usize, threads: usize, adapt: Adapt) -> StreamSettings {
+    StreamSettings {
         threads,
         adapt,
         buffers: 4,
-        ..Settings::new(block)
+        ..StreamSettings::new(block)
     }
 }
 
 /// One run against the plain loop; checks results and that each element was computed once.
-fn check(world: &World, settings: &Settings, length: usize, rounds: usize) -> Vec<Report> {
+fn check(
+    world: &World,
+    settings: &StreamSettings,
+    length: usize,
+    rounds: usize,
+) -> Vec<StreamReport> {
     let mut memory = fast(1 << 16);
     let mut stream = Stream::new(&world.mover, &mut memory, settings.clone()).unwrap();
     let (mut a, b, c) = arrays(length);
     let mut expected = a.clone();
-    let updates = settings.results != Results::Fast;
+    let updates = settings.results != StreamResults::Fast;
     let mut reports = Vec::new();
     for round in 0..rounds {
         for index in 0..length {
@@ -228,11 +233,15 @@ fn check(world: &World, settings: &Settings, length: usize, rounds: usize) -> Ve
 #[test]
 fn every_way_gives_what_the_plain_loop_gives() {
     let world = world(PROMPT, 1, 64, 1);
-    for results in [Results::InPlace, Results::Fast, Results::FastUpdated] {
-        for sharing in [Sharing::Together, Sharing::Whole] {
+    for results in [
+        StreamResults::InPlace,
+        StreamResults::Fast,
+        StreamResults::FastUpdated,
+    ] {
+        for sharing in [TeamSharing::Together, TeamSharing::Whole] {
             for threads in [1, 3] {
                 for adapt in [Adapt::Always, Adapt::Never, Adapt::Measure] {
-                    let settings = Settings {
+                    let settings = StreamSettings {
                         results,
                         sharing,
                         ..settings(200, threads, adapt)
@@ -250,10 +259,10 @@ fn every_way_gives_what_the_plain_loop_gives() {
 fn few_blocks_none_and_more_buffers_than_blocks() {
     let world = world(PROMPT, 1, 64, 2);
     for length in [0, 1, 63, 64, 65, 199, 200, 201, 400] {
-        for sharing in [Sharing::Together, Sharing::Whole] {
-            let settings = Settings {
+        for sharing in [TeamSharing::Together, TeamSharing::Whole] {
+            let settings = StreamSettings {
                 sharing,
-                results: Results::Fast,
+                results: StreamResults::Fast,
                 ..settings(200, 2, Adapt::Always)
             };
             let report = check(&world, &settings, length, 2)[1];
@@ -307,8 +316,8 @@ fn results_that_cannot_be_copied_back_are_brought_by_the_team() {
     };
     let world = world(failing, 1, 64, 5);
     let mut memory = fast(1 << 16);
-    let settings = Settings {
-        results: Results::Fast,
+    let settings = StreamSettings {
+        results: StreamResults::Fast,
         ..settings(100, 1, Adapt::Always)
     };
     let mut stream: Stream<'_, '_, u8, u64, 0, 2> =
@@ -363,15 +372,18 @@ fn a_panic_is_passed_on_and_leaves_nothing_in_flight() {
         delay_us: 300,
         ..PROMPT
     };
-    for (seed, sharing) in [Sharing::Together, Sharing::Whole].into_iter().enumerate() {
+    for (seed, sharing) in [TeamSharing::Together, TeamSharing::Whole]
+        .into_iter()
+        .enumerate()
+    {
         for threads in [1, 3] {
             let world = world(slow, 2, 64, 9 + seed as u64);
             let (mut a, b, c) = arrays(20_000);
             {
                 let mut memory = fast(1 << 16);
-                let settings = Settings {
+                let settings = StreamSettings {
                     sharing,
-                    results: Results::Fast,
+                    results: StreamResults::Fast,
                     ..settings(200, threads, Adapt::Always)
                 };
                 let mut stream = Stream::new(&world.mover, &mut memory, settings).unwrap();
@@ -406,7 +418,7 @@ fn a_panic_at_a_threads_start_is_passed_on_too() {
     let world = world(PROMPT, 1, 64, 12);
     let mut memory = fast(1 << 16);
     let start = |_| std::panic::resume_unwind(Box::new("a start's"));
-    let settings = Settings {
+    let settings = StreamSettings {
         start: Some(Arc::new(start)),
         ..settings(200, 2, Adapt::Always)
     };
@@ -495,7 +507,7 @@ fn a_fill_is_never_waited_for() {
 fn settings_that_do_not_fit_are_errors() {
     let world = world(PROMPT, 1, 64, 14);
     let mut memory = fast(4096);
-    let mut new = |settings: Settings| {
+    let mut new = |settings: StreamSettings| {
         Stream::<'_, '_, f64, f64, 2, 1>::new(&world.mover, &mut memory, settings).map(drop)
     };
     assert!(matches!(
@@ -510,7 +522,7 @@ fn settings_that_do_not_fit_are_errors() {
     let large = new(settings(257, 1, Adapt::Measure)).unwrap_err();
     let text = "no buffer: one needs 4224 bytes, and fast memory has 4096";
     assert_eq!(large.to_string(), text);
-    let none = Settings {
+    let none = StreamSettings {
         buffers: 0,
         ..settings(9, 1, Adapt::Measure)
     };
@@ -598,9 +610,9 @@ proptest! {
     ) {
         let habits = Habits { delay_us, fails, refuses, panics };
         let world = world(habits, workers, capacity, seed);
-        let settings = Settings {
-            sharing: if whole { Sharing::Whole } else { Sharing::Together },
-            results: [Results::InPlace, Results::Fast, Results::FastUpdated][results],
+        let settings = StreamSettings {
+            sharing: if whole { TeamSharing::Whole } else { TeamSharing::Together },
+            results: [StreamResults::InPlace, StreamResults::Fast, StreamResults::FastUpdated][results],
             ..settings(block, threads, if measured { Adapt::Measure } else { Adapt::Always })
         };
         check(&world, &settings, block * blocks + rest % block, 2);

@@ -1,7 +1,7 @@
 //! Programs of C, run with the shim that this test was built with.
 
-use hither_linux::sites::{self, Allocation, Sites};
-use hither_symbols::{Build, Frame, Symbols};
+use hither_linux::sites::{self, SiteAllocation, Sites};
+use hither_symbols::{Build, SourceFrame, Symbols};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Stage {
 /// One log, with names.
 pub struct Log {
     pub sites: Sites,
-    pub allocations: Vec<Allocation>,
+    pub allocations: Vec<SiteAllocation>,
 }
 
 /// What a run left.
@@ -127,7 +127,7 @@ impl Stage {
     }
 
     /// Lines of an allocation's call stack that are in the program's source, innermost first.
-    pub fn lines(&self, log: &Log, allocation: &Allocation) -> Vec<u32> {
+    pub fn lines(&self, log: &Log, allocation: &SiteAllocation) -> Vec<u32> {
         let frames = frames(log, allocation);
         let own = frames
             .iter()
@@ -136,7 +136,7 @@ impl Stage {
     }
 }
 
-pub fn frames(log: &Log, allocation: &Allocation) -> Vec<Frame> {
+pub fn frames(log: &Log, allocation: &SiteAllocation) -> Vec<SourceFrame> {
     let mut symbols = Symbols::default();
     let Some(stack) = log.sites.stacks.get(&allocation.site) else {
         return Vec::new();

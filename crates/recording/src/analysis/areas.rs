@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// What an area is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum AreaKind {
     /// What a site allocated, by its number.
     Site(u32),
     /// A mapping, by its first address.
@@ -24,7 +24,7 @@ pub struct Area {
     /// Whose.
     pub pid: i32,
     /// What it is.
-    pub kind: Kind,
+    pub kind: AreaKind,
     /// For people: `init.c:17 (load_points) < main.c:5 (main)`, a file, `[heap]`, or a range.
     pub name: String,
     /// Threads that allocated it, ascending; empty for mappings.
@@ -123,17 +123,17 @@ pub struct Areas {
 pub fn areas(data: &Data) -> Areas {
     let mappings = mappings_by_process(data);
     let mut live = Live::new(data);
-    let mut found: HashMap<(i32, Kind), u32> = HashMap::new();
+    let mut found: HashMap<(i32, AreaKind), u32> = HashMap::new();
     let mut list: Vec<Area> = Vec::new();
     let mut of_access = Vec::with_capacity(data.accesses.len());
     // Most accesses are to the area of the one before.
-    let mut last: Option<(i32, Kind, u32)> = None;
+    let mut last: Option<(i32, AreaKind, u32)> = None;
     for access in &data.accesses {
         let kind = match live.site(access) {
-            Some(site) => Kind::Site(site),
+            Some(site) => AreaKind::Site(site),
             None => match mapping_of(&mappings, access) {
-                Some((start, _)) => Kind::Mapping(start),
-                None => Kind::Unknown,
+                Some((start, _)) => AreaKind::Mapping(start),
+                None => AreaKind::Unknown,
             },
         };
         let index = match &last {
@@ -152,16 +152,16 @@ pub fn areas(data: &Data) -> Areas {
     Areas { list, of_access }
 }
 
-fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &Kind) -> Area {
+fn new_area(data: &Data, mappings: &Mappings, access: &Access, kind: &AreaKind) -> Area {
     let (name, bytes) = match kind {
-        Kind::Site(site) => (site_name(data, access.pid, *site), 0),
-        Kind::Mapping(start) => {
+        AreaKind::Site(site) => (site_name(data, access.pid, *site), 0),
+        AreaKind::Mapping(start) => {
             let found = mapping_of(mappings, access);
             let (end, index) = found.map_or((*start, None), |(_, (end, index))| (end, Some(index)));
             let name = index.map_or("", |index| data.mappings[index].name.as_str());
             (mapping_name(name, *start, end), end - start)
         }
-        Kind::Unknown => ("(no mapping that was seen)".to_owned(), 0),
+        AreaKind::Unknown => ("(no mapping that was seen)".to_owned(), 0),
     };
     let nodes = data.nodes.len();
     Area {
@@ -245,7 +245,7 @@ fn add_allocations(data: &Data, list: &mut [Area]) {
             .push(index);
     }
     for area in list {
-        let Kind::Site(site) = area.kind else {
+        let AreaKind::Site(site) = area.kind else {
             continue;
         };
         let mut events = Vec::new();
@@ -480,7 +480,10 @@ mod tests {
         let anon = &found.list[found.of_access[2] as usize];
         assert_eq!(anon.name, "[anon] 4000-6000");
         assert_eq!((anon.write_share(), anon.latency_ns()), (1.0, Some(100.0)));
-        assert_eq!(found.list[found.of_access[4] as usize].kind, Kind::Unknown);
+        assert_eq!(
+            found.list[found.of_access[4] as usize].kind,
+            AreaKind::Unknown
+        );
     }
 
     #[test]
@@ -517,17 +520,17 @@ mod tests {
         .map(|(time_ns, address)| access(time_ns, address, 0, 0))
         .to_vec();
         let found = areas(&data);
-        let kinds: Vec<Kind> = found
+        let kinds: Vec<AreaKind> = found
             .of_access
             .iter()
             .map(|&index| found.list[index as usize].kind.clone())
             .collect();
-        let [one, two, mapping] = [Kind::Site(1), Kind::Site(2), Kind::Site(3)];
-        assert_eq!(kinds, [Kind::Unknown, one, two.clone(), mapping, two]);
+        let [one, two, mapping] = [AreaKind::Site(1), AreaKind::Site(2), AreaKind::Site(3)];
+        assert_eq!(kinds, [AreaKind::Unknown, one, two.clone(), mapping, two]);
         let area = found
             .list
             .iter()
-            .find(|area| area.kind == Kind::Site(2))
+            .find(|area| area.kind == AreaKind::Site(2))
             .unwrap();
         assert_eq!(area.name, "init.c:17 (load)");
         assert_eq!((area.bytes, &area.threads[..]), (0x2000, &[9][..]));

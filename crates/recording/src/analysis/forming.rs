@@ -12,7 +12,7 @@
 
 use super::data::Data;
 use crate::rows::{Mapping, Region as Row};
-use hither_core::forming::{Config, Forming, Hint, Kind, Program, Region, TURN_NS, Touch};
+use hither_core::forming::{Config, FormedRegion, Forming, Hint, Kind, Program, TURN_NS, Touch};
 use hither_core::ids::SpaceId;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -262,7 +262,7 @@ impl Replay {
         }
     }
 
-    fn life(&self, region: &Region, now_ns: u64) -> Life {
+    fn life(&self, region: &FormedRegion, now_ns: u64) -> Life {
         let bits = self.scale.unit_bits;
         let scaled = |ns: f64| ns * self.scale.factor;
         let bytes = |pages: f64| pages * (1_u64 << bits) as f64;

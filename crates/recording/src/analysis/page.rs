@@ -6,18 +6,18 @@
 
 use super::areas::{self, Areas};
 use super::data::{Access, Data};
-use super::pages::{self, Count, PAGE_BYTES, Page, Summary};
-use super::sharing::{self, Line};
+use super::pages::{self, CountedPage, PAGE_BYTES, PageCount, PagesSummary};
+use super::sharing::{self, SharedLine};
 use super::use_of::Remedy;
 use super::written;
-use super::zoom::{self, Advice, Choice, Next};
+use super::zoom::{self, Next, ZoomAdvice, ZoomChoice};
 use hither_core::snapshot::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Reads and writes, and how many of both other CPUs' caches served.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Use {
+pub struct WordUse {
     /// Loads, and what is not known to be a store.
     pub reads: f64,
     /// Stores.
@@ -26,7 +26,7 @@ pub struct Use {
     pub transfers: f64,
 }
 
-impl Use {
+impl WordUse {
     fn add(&mut self, access: &Access) {
         let weight = f64::from(access.weight);
         match access.is_write() {
@@ -51,7 +51,7 @@ pub struct User {
     /// Position of the node from which it used it last.
     pub node: Option<usize>,
     /// How much.
-    pub by: Use,
+    pub by: WordUse,
 }
 
 /// A line of it that was touched.
@@ -60,13 +60,13 @@ pub struct TouchedLine {
     /// Its address.
     pub address: u64,
     /// How much.
-    pub by: Use,
+    pub by: WordUse,
     /// Mean latency in ns, where known.
     pub latency_ns: Option<f64>,
     /// Threads or CPUs that used it.
     pub user_count: usize,
     /// Who shares it by which words, where several do and one writes, and enough was seen.
-    pub shared: Option<Line>,
+    pub shared: Option<SharedLine>,
 }
 
 /// An instruction that touched it.
@@ -75,14 +75,14 @@ pub struct Code {
     /// Its address.
     pub address: u64,
     /// How much.
-    pub by: Use,
+    pub by: WordUse,
     /// Threads or CPUs that ran it.
     pub users: BTreeSet<i32>,
 }
 
 /// All that is known of the pages.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct PageDetail {
     /// Whose.
     pub pid: i32,
     /// Their addresses, whole pages.
@@ -96,13 +96,13 @@ pub struct Look {
     /// See above.
     pub tells_nodes: bool,
     /// Pages that were touched.
-    pub pages: Vec<Page>,
+    pub pages: Vec<CountedPage>,
     /// What they come to.
-    pub summary: Summary,
+    pub summary: PagesSummary,
     /// Were fills and transfers of pages counted by a device? From samples otherwise.
     pub is_counted: bool,
     /// By node position.
-    pub by_node: Vec<Use>,
+    pub by_node: Vec<WordUse>,
     /// By accesses, most first.
     pub users: Vec<User>,
     /// Are the users threads? CPUs otherwise.
@@ -116,12 +116,12 @@ pub struct Look {
     /// The data areas that have a part in them, with that part's accesses.
     pub areas: Areas,
     /// What is known, and what would help.
-    pub choice: Choice,
+    pub choice: ZoomChoice,
 }
 
 /// Looks at the pages of a range; `counts` are what a device counted of each meanwhile.
 #[must_use]
-pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) -> Look {
+pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[PageCount]>) -> PageDetail {
     let within = |access: &&Access| access.pid == pid && range.contains(&access.address);
     let whole = data;
     let data = &Data {
@@ -131,7 +131,7 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     let areas = areas::areas(data);
     let by_thread = data.accesses.iter().all(|access| access.tid().is_some());
     let nodes = data.nodes.len();
-    let (mut by_node, mut all) = (vec![Use::default(); nodes], Use::default());
+    let (mut by_node, mut all) = (vec![WordUse::default(); nodes], WordUse::default());
     for access in &data.accesses {
         all.add(access);
         if let Some(node) = access.from() {
@@ -153,7 +153,7 @@ pub fn look(data: &Data, pid: i32, range: Range<u64>, counts: Option<&[Count]>) 
     let written = written::with_pages(&known, &pages);
     let lines = touched_lines(data, &areas, by_thread);
     let is_one = range.end - range.start <= PAGE_BYTES;
-    Look {
+    PageDetail {
         pid,
         sample_count: data.accesses.len(),
         tells_kinds,
@@ -190,7 +190,7 @@ fn users(data: &Data, by_thread: bool) -> Vec<User> {
         let user = found.entry(id).or_insert_with(|| User {
             id,
             node: None,
-            by: Use::default(),
+            by: WordUse::default(),
         });
         user.node = access.from().or(user.node);
         user.by.add(access);
@@ -202,7 +202,7 @@ fn users(data: &Data, by_thread: bool) -> Vec<User> {
 
 fn touched_lines(data: &Data, areas: &Areas, by_thread: bool) -> Vec<TouchedLine> {
     let line_bytes = data.meta.line_bytes();
-    let mut shared: BTreeMap<u64, Line> = sharing::lines(data, &areas.of_access, usize::MAX)
+    let mut shared: BTreeMap<u64, SharedLine> = sharing::lines(data, &areas.of_access, usize::MAX)
         .into_iter()
         .map(|line| (line.address, line))
         .collect();
@@ -212,7 +212,7 @@ fn touched_lines(data: &Data, areas: &Areas, by_thread: bool) -> Vec<TouchedLine
         by_line.entry(line).or_default().push(access);
     }
     let line = |(address, accesses): (u64, Vec<&Access>)| {
-        let (mut by, mut latency, mut known) = (Use::default(), 0.0, 0.0);
+        let (mut by, mut latency, mut known) = (WordUse::default(), 0.0, 0.0);
         let mut users = BTreeSet::new();
         for access in accesses {
             by.add(access);
@@ -238,7 +238,7 @@ fn code(data: &Data, by_thread: bool) -> Vec<Code> {
     for access in data.accesses.iter().filter(|access| access.code != 0) {
         let code = found.entry(access.code).or_insert_with(|| Code {
             address: access.code,
-            by: Use::default(),
+            by: WordUse::default(),
             users: BTreeSet::new(),
         });
         code.by.add(access);
@@ -250,8 +250,13 @@ fn code(data: &Data, by_thread: bool) -> Vec<Code> {
 }
 
 /// What is known of the pages: of contested ones, by their worst line; else by their users.
-fn choose(pages: &[Page], summary: &Summary, lines: &[TouchedLine], is_one: bool) -> Choice {
-    let open = |why: &str| Choice {
+fn choose(
+    pages: &[CountedPage],
+    summary: &PagesSummary,
+    lines: &[TouchedLine],
+    is_one: bool,
+) -> ZoomChoice {
+    let open = |why: &str| ZoomChoice {
         advice: None,
         next: Next::Longer,
         why: why.to_owned(),
@@ -270,8 +275,8 @@ fn choose(pages: &[Page], summary: &Summary, lines: &[TouchedLine], is_one: bool
     }
     match choice.advice {
         // Only its area can be spread.
-        Some(Advice::Place(Remedy::Interleave)) if is_one => Choice {
-            advice: Some(Advice::Place(Remedy::Nothing)),
+        Some(ZoomAdvice::Place(Remedy::Interleave)) if is_one => ZoomChoice {
+            advice: Some(ZoomAdvice::Place(Remedy::Nothing)),
             why: "several nodes use it, and one page cannot be spread: look at its area".to_owned(),
             ..choice
         },
@@ -286,7 +291,7 @@ mod tests {
 
     const PAGE: u64 = 0x10_0000;
 
-    fn seen(data: &Data) -> Look {
+    fn seen(data: &Data) -> PageDetail {
         look(data, 7, PAGE..PAGE + PAGE_BYTES, None)
     }
 
@@ -308,8 +313,13 @@ mod tests {
         }
         let look = seen(&data);
         assert_eq!(look.sample_count, 40);
-        assert_eq!(look.choice.advice, Some(Advice::Pad), "{:?}", look.choice);
-        let both = Use {
+        assert_eq!(
+            look.choice.advice,
+            Some(ZoomAdvice::Pad),
+            "{:?}",
+            look.choice
+        );
+        let both = WordUse {
             reads: 0.0,
             writes: 200.0,
             transfers: 200.0,
@@ -321,7 +331,7 @@ mod tests {
         assert_eq!(look.lines.len(), 1);
         assert_eq!(look.lines[0].address, PAGE + 0x80);
         assert_eq!(look.lines[0].user_count, 2);
-        assert!(look.lines[0].shared.as_ref().and_then(Line::is_false) == Some(true));
+        assert!(look.lines[0].shared.as_ref().and_then(SharedLine::is_false) == Some(true));
         assert_eq!(look.code.len(), 1);
         assert_eq!(
             (look.code[0].address, look.code[0].by.writes),
@@ -336,7 +346,7 @@ mod tests {
             let mut data = empty();
             data.accesses = (0..40).map(|t| access(t, PAGE + 8 * t, 1, home)).collect();
             let look = seen(&data);
-            assert_eq!(look.choice.advice, Some(Advice::Place(remedy)));
+            assert_eq!(look.choice.advice, Some(ZoomAdvice::Place(remedy)));
             assert_eq!(look.lines.len(), 5);
             assert!(look.lines.iter().all(|line| line.shared.is_none()));
             assert!(look.code.is_empty(), "the tracker does not tell");
@@ -352,10 +362,13 @@ mod tests {
                 .push(write(turn, address, (turn / 2 % 2) as u16, 0));
         }
         let one = seen(&data);
-        assert_eq!(one.choice.advice, Some(Advice::Place(Remedy::Nothing)));
+        assert_eq!(one.choice.advice, Some(ZoomAdvice::Place(Remedy::Nothing)));
         assert!(one.choice.why.contains("cannot be spread"));
         let both = look(&data, 7, PAGE..PAGE + 2 * PAGE_BYTES, None);
-        assert_eq!(both.choice.advice, Some(Advice::Place(Remedy::Interleave)));
+        assert_eq!(
+            both.choice.advice,
+            Some(ZoomAdvice::Place(Remedy::Interleave))
+        );
     }
 
     #[test]
@@ -363,7 +376,7 @@ mod tests {
         let look = seen(&empty());
         assert_eq!((look.choice.advice, look.choice.next), (None, Next::Longer));
         // Counted as contested, and no sample says by whom.
-        let count = Count {
+        let count = PageCount {
             pid: 7,
             address: PAGE,
             users: vec![1.0, 0.0],

@@ -3,9 +3,9 @@
 //! Samples of pages are few; a device that counts per page (Opium's filters) tells exactly. Both
 //! give the same rows, so that what is made of them is one.
 
-use super::areas::{Areas, Kind};
+use super::areas::{AreaKind, Areas};
 use super::data::{Access, Data};
-use super::use_of::{Remedy, Use};
+use super::use_of::{AreaUse, Remedy};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ const FINE: f64 = 0.8;
 
 /// A page and its use.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Page {
+pub struct CountedPage {
     /// Whose.
     pub pid: i32,
     /// First address.
@@ -43,7 +43,7 @@ pub struct Page {
     pub seen: f64,
 }
 
-impl Page {
+impl CountedPage {
     /// All fills.
     #[must_use]
     pub fn accesses(&self) -> f64 {
@@ -75,7 +75,7 @@ impl Page {
 
 /// What a device counted of one page.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Count {
+pub struct PageCount {
     /// Whose.
     pub pid: i32,
     /// First address.
@@ -90,7 +90,7 @@ pub struct Count {
 
 /// What the pages of an area come to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Summary {
+pub struct PagesSummary {
     /// Pages with any access.
     pub page_count: usize,
     /// Share of fills that are to pages of known users.
@@ -106,14 +106,14 @@ pub struct Summary {
     /// Transfers.
     pub transfers: f64,
     /// How nodes use them.
-    pub by: Use,
+    pub by: AreaUse,
     /// What would help their placement.
     pub remedy: Remedy,
 }
 
 /// Places of the areas of a kind and process in another list of areas.
 #[must_use]
-pub fn same_area(areas: &Areas, pid: i32, kind: &Kind) -> Option<usize> {
+pub fn same_area(areas: &Areas, pid: i32, kind: &AreaKind) -> Option<usize> {
     areas
         .list
         .iter()
@@ -126,14 +126,16 @@ pub fn same_area(areas: &Areas, pid: i32, kind: &Kind) -> Option<usize> {
 pub fn ranges(data: &Data, areas: &Areas, index: usize) -> Vec<Range<u64>> {
     let area = &areas.list[index];
     let found: Vec<Range<u64>> = match area.kind {
-        Kind::Mapping(start) => std::iter::once(start..start.saturating_add(area.bytes)).collect(),
-        Kind::Site(site) => data
+        AreaKind::Mapping(start) => {
+            std::iter::once(start..start.saturating_add(area.bytes)).collect()
+        }
+        AreaKind::Site(site) => data
             .allocations
             .iter()
             .filter(|a| (a.pid, a.site) == (area.pid, site) && a.end_ns.is_none())
             .map(|a| a.address..a.address.saturating_add(a.bytes))
             .collect(),
-        Kind::Unknown => of_samples(data, areas, index)
+        AreaKind::Unknown => of_samples(data, areas, index)
             .iter()
             .map(|page| page.address..page.address + PAGE_BYTES)
             .collect(),
@@ -143,7 +145,7 @@ pub fn ranges(data: &Data, areas: &Areas, index: usize) -> Vec<Range<u64>> {
 
 /// The pages of an area that samples tell of, by accesses and transfers, most first.
 #[must_use]
-pub fn of_samples(data: &Data, areas: &Areas, index: usize) -> Vec<Page> {
+pub fn of_samples(data: &Data, areas: &Areas, index: usize) -> Vec<CountedPage> {
     let all = data.accesses.iter().zip(&areas.of_access);
     let own = all.filter(|(_, of)| **of as usize == index);
     of_accesses(
@@ -159,8 +161,8 @@ pub fn of_accesses<'a>(
     nodes: usize,
     pid: i32,
     accesses: impl Iterator<Item = &'a Access>,
-) -> Vec<Page> {
-    let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
+) -> Vec<CountedPage> {
+    let mut pages: BTreeMap<u64, CountedPage> = BTreeMap::new();
     for access in accesses {
         let address = access.address / PAGE_BYTES * PAGE_BYTES;
         let page = pages
@@ -182,13 +184,13 @@ pub fn of_accesses<'a>(
 /// The pages that a device counted within ranges, by accesses and transfers, most first; those that
 /// nobody accessed are left out.
 #[must_use]
-pub fn of_counts(counts: &[Count], pid: i32, ranges: &[Range<u64>]) -> Vec<Page> {
-    let is_within = |count: &&Count| {
+pub fn of_counts(counts: &[PageCount], pid: i32, ranges: &[Range<u64>]) -> Vec<CountedPage> {
+    let is_within = |count: &&PageCount| {
         let end = count.address + PAGE_BYTES;
         let meets = |range: &Range<u64>| range.start < end && count.address < range.end;
         count.pid == pid && ranges.iter().any(meets)
     };
-    let page = |count: &Count| Page {
+    let page = |count: &PageCount| CountedPage {
         pid,
         address: count.address,
         seen: count.users.iter().sum(),
@@ -203,8 +205,8 @@ pub fn of_counts(counts: &[Count], pid: i32, ranges: &[Range<u64>]) -> Vec<Page>
     )
 }
 
-fn new_page(pid: i32, address: u64, nodes: usize) -> Page {
-    Page {
+fn new_page(pid: i32, address: u64, nodes: usize) -> CountedPage {
+    CountedPage {
         pid,
         address,
         users: vec![0.0; nodes],
@@ -214,15 +216,15 @@ fn new_page(pid: i32, address: u64, nodes: usize) -> Page {
     }
 }
 
-fn sorted(mut pages: Vec<Page>) -> Vec<Page> {
-    let all = |page: &Page| page.accesses() + page.transferred();
+fn sorted(mut pages: Vec<CountedPage>) -> Vec<CountedPage> {
+    let all = |page: &CountedPage| page.accesses() + page.transferred();
     pages.sort_by(|a, b| all(b).total_cmp(&all(a)));
     pages
 }
 
 /// Sums pages up, on a machine of so many nodes, and judges them.
 #[must_use]
-pub fn summary(pages: &[Page], nodes: usize) -> Summary {
+pub fn summary(pages: &[CountedPage], nodes: usize) -> PagesSummary {
     let (mut by_node, mut homes) = (vec![0.0; nodes], vec![0.0; nodes]);
     let (mut known, mut owned, mut local, mut placed) = (0.0, 0.0, 0.0, 0.0);
     for page in pages {
@@ -245,29 +247,29 @@ pub fn summary(pages: &[Page], nodes: usize) -> Summary {
     let local = (placed > 0.0).then(|| local / placed);
     let first = (0..nodes).max_by(|&a, &b| by_node[a].total_cmp(&by_node[b]));
     let by = match first {
-        Some(node) if accesses > 0.0 && by_node[node] >= OWN * accesses => Use::One(node),
-        _ if share(known, accesses) < KNOWN => Use::Unknown,
-        _ if share(owned, known) >= DIVIDED => Use::Divided,
-        _ => Use::Shared,
+        Some(node) if accesses > 0.0 && by_node[node] >= OWN * accesses => AreaUse::One(node),
+        _ if share(known, accesses) < KNOWN => AreaUse::Unknown,
+        _ if share(owned, known) >= DIVIDED => AreaUse::Divided,
+        _ => AreaUse::Shared,
     };
     let most = homes.iter().copied().fold(0.0, f64::max);
     let is_spread = most < UNEVEN * placed / nodes.max(1) as f64;
     let remedy = match (by, local) {
-        (Use::Unknown, _) | (_, None) => Remedy::Unknown,
-        (Use::Shared, _) if is_spread => Remedy::Nothing,
-        (Use::Shared, _) => Remedy::Interleave,
+        (AreaUse::Unknown, _) | (_, None) => Remedy::Unknown,
+        (AreaUse::Shared, _) if is_spread => Remedy::Nothing,
+        (AreaUse::Shared, _) => Remedy::Interleave,
         (_, Some(local)) if local >= FINE => Remedy::Nothing,
-        (Use::One(node), _) => Remedy::MoveTo(node),
-        (Use::Divided, _) => Remedy::MakeLocal,
+        (AreaUse::One(node), _) => Remedy::MoveTo(node),
+        (AreaUse::Divided, _) => Remedy::MakeLocal,
     };
-    Summary {
+    PagesSummary {
         page_count: pages.len(),
         known: share(known, accesses),
         owned: share(owned, known),
         local,
         contested_count: pages.iter().filter(|page| page.is_contested()).count(),
         accesses,
-        transfers: pages.iter().map(Page::transferred).sum(),
+        transfers: pages.iter().map(CountedPage::transferred).sum(),
         by,
         remedy,
     }
@@ -332,8 +334,8 @@ mod tests {
         }
         let areas = areas(&data);
         let open = summary(&of_samples(&data, &areas, 0), 2);
-        assert_eq!((open.by, open.remedy), (Use::Unknown, Remedy::Unknown));
-        let count = |page: u64| Count {
+        assert_eq!((open.by, open.remedy), (AreaUse::Unknown, Remedy::Unknown));
+        let count = |page: u64| PageCount {
             pid: 7,
             address: 0x10_0000 + page * PAGE_BYTES,
             users: match page >= 16 {
@@ -344,19 +346,19 @@ mod tests {
             home: Some(0),
         };
         // One more page is nobody's, and one of another area.
-        let mut counts: Vec<Count> = (0..32).map(count).collect();
+        let mut counts: Vec<PageCount> = (0..32).map(count).collect();
         counts.push(count(32));
         let ranges = ranges(&data, &areas, 0);
         let settled = summary(&of_counts(&counts, 7, &ranges), 2);
         assert_eq!(settled.page_count, 32);
         assert_eq!(
             (settled.by, settled.remedy),
-            (Use::Divided, Remedy::MakeLocal)
+            (AreaUse::Divided, Remedy::MakeLocal)
         );
         // Of pages whose node is not told, nothing is said.
         counts.iter_mut().for_each(|count| count.home = None);
         let open = summary(&of_counts(&counts, 7, &ranges), 2);
-        assert_eq!((open.by, open.remedy), (Use::Divided, Remedy::Unknown));
+        assert_eq!((open.by, open.remedy), (AreaUse::Divided, Remedy::Unknown));
     }
 
     #[test]
@@ -375,8 +377,8 @@ mod tests {
         data.allocations = vec![allocation(0x5000, None), allocation(0x8000, Some(3))];
         data.accesses = (1..9).map(|turn| write(turn, 0x5008, 1, 0)).collect();
         let areas = areas(&data);
-        assert_eq!(areas.list[0].kind, Kind::Site(3));
+        assert_eq!(areas.list[0].kind, AreaKind::Site(3));
         assert_eq!(ranges(&data, &areas, 0), vec![0x5000..0x6000; 1]);
-        assert_eq!(same_area(&areas, 7, &Kind::Site(3)), Some(0));
+        assert_eq!(same_area(&areas, 7, &AreaKind::Site(3)), Some(0));
     }
 }

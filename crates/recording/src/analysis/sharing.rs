@@ -38,7 +38,7 @@ pub struct User {
 
 /// A line that several share.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct SharedLine {
     /// Whose.
     pub pid: i32,
     /// Its address.
@@ -63,7 +63,7 @@ pub struct Line {
     pub latency_ns: Option<f64>,
 }
 
-impl Line {
+impl SharedLine {
     /// Do the users use different words of it? `None` where too few samples tell.
     #[must_use]
     pub fn is_false(&self) -> Option<bool> {
@@ -86,7 +86,7 @@ impl Line {
 
 /// Lines that several users share and one writes, by accesses, most first; at most `most`.
 #[must_use]
-pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
+pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<SharedLine> {
     let line_bytes = data.meta.line_bytes();
     let by_thread = data.accesses.iter().all(|access| access.tid().is_some());
     let user = |index: u32| {
@@ -165,7 +165,7 @@ pub fn lines(data: &Data, of_access: &[u32], most: usize) -> Vec<Line> {
             chance *= shares.map(|share| share.powi(count)).sum::<f64>();
         }
         let first = group[0].2 as usize;
-        found.push(Line {
+        found.push(SharedLine {
             pid: data.accesses[first].pid,
             address: data.accesses[first].address / line_bytes * line_bytes,
             area: of_access.get(first).copied().unwrap_or(0),

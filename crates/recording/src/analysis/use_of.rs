@@ -32,7 +32,7 @@ const UNEVEN: f64 = 1.5;
 
 /// How nodes use an area.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Use {
+pub enum AreaUse {
     /// One node has nearly all accesses: its position.
     One(usize),
     /// Each part has one node that uses it.
@@ -76,7 +76,7 @@ impl Remedy {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     /// By whom.
-    pub by: Use,
+    pub by: AreaUse,
     /// Share of its accesses that the owners of its parts make.
     pub owned: f64,
     /// Bytes of a part.
@@ -122,21 +122,21 @@ pub fn judge(data: &Data, areas: &Areas) -> Vec<Judged> {
             let from = |node: usize| area.reads[node] + area.writes[node];
             let first = (0..data.nodes.len()).max_by(|&a, &b| from(a).total_cmp(&from(b)));
             let by = match first {
-                _ if total <= 0.0 || sample_count < SAMPLES => Use::Unknown,
-                Some(node) if from(node) >= 0.9 * total => Use::One(node),
-                _ if owned >= DIVIDED => Use::Divided,
-                _ => Use::Shared,
+                _ if total <= 0.0 || sample_count < SAMPLES => AreaUse::Unknown,
+                Some(node) if from(node) >= 0.9 * total => AreaUse::One(node),
+                _ if owned >= DIVIDED => AreaUse::Divided,
+                _ => AreaUse::Shared,
             };
             let worth = area.remote() >= WORTH * remote.max(1.0);
             let remedy = match (by, area.local_ratio()) {
-                (Use::Unknown, _) if area.transfers > area.accesses => Remedy::Nothing,
-                (Use::Unknown, _) | (_, None) => Remedy::Unknown,
+                (AreaUse::Unknown, _) if area.transfers > area.accesses => Remedy::Nothing,
+                (AreaUse::Unknown, _) | (_, None) => Remedy::Unknown,
                 _ if !worth => Remedy::Nothing,
-                (Use::Shared, _) if is_spread(area) => Remedy::Nothing,
-                (Use::Shared, _) => Remedy::Interleave,
+                (AreaUse::Shared, _) if is_spread(area) => Remedy::Nothing,
+                (AreaUse::Shared, _) => Remedy::Interleave,
                 (_, Some(local)) if local >= FINE => Remedy::Nothing,
-                (Use::One(node), _) => Remedy::MoveTo(node),
-                (Use::Divided, _) => Remedy::MakeLocal,
+                (AreaUse::One(node), _) => Remedy::MoveTo(node),
+                (AreaUse::Divided, _) => Remedy::MakeLocal,
             };
             Judged {
                 by,
@@ -216,13 +216,13 @@ mod tests {
         let divided = judged(|page, _| u16::from(page >= 32), 0, true);
         assert_eq!(
             (divided.by, divided.remedy),
-            (Use::Divided, Remedy::MakeLocal)
+            (AreaUse::Divided, Remedy::MakeLocal)
         );
         assert_eq!((divided.owned, divided.part_bytes), (1.0, 4096));
         let shared = judged(|_, turn| (turn % 2) as u16, 0, true);
         assert_eq!(
             (shared.by, shared.remedy),
-            (Use::Shared, Remedy::Interleave)
+            (AreaUse::Shared, Remedy::Interleave)
         );
         assert!(shared.owned < 0.6);
         assert_eq!(shared.written.get(), Some(true));
@@ -233,9 +233,9 @@ mod tests {
             (Remedy::Interleave, None)
         );
         let far = judged(|_, _| 1, 0, false);
-        assert_eq!((far.by, far.remedy), (Use::One(1), Remedy::MoveTo(1)));
+        assert_eq!((far.by, far.remedy), (AreaUse::One(1), Remedy::MoveTo(1)));
         let near = judged(|_, _| 1, 1, false);
-        assert_eq!((near.by, near.remedy), (Use::One(1), Remedy::Nothing));
+        assert_eq!((near.by, near.remedy), (AreaUse::One(1), Remedy::Nothing));
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
             |_, turn| (turn % 2) as u16,
         ] {
             let judged = judged(by, u16::MAX, true);
-            assert_ne!(judged.by, Use::Unknown);
+            assert_ne!(judged.by, AreaUse::Unknown);
             assert_eq!(judged.remedy, Remedy::Unknown, "{judged:?}");
         }
     }
@@ -261,7 +261,7 @@ mod tests {
         let judged = judge(&data, &areas(&data));
         assert_eq!(
             (judged[0].by, judged[0].remedy),
-            (Use::Unknown, Remedy::Unknown)
+            (AreaUse::Unknown, Remedy::Unknown)
         );
     }
 }

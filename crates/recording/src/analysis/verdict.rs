@@ -2,8 +2,8 @@
 
 use super::areas::{Area, Areas};
 use super::data::Data;
-use super::sharing::Line;
-use super::use_of::{self, Judged, Remedy, Use};
+use super::sharing::SharedLine;
+use super::use_of::{self, AreaUse, Judged, Remedy};
 use hither_core::foreign::shell_word;
 use hither_core::snapshot::Evidence;
 
@@ -93,7 +93,7 @@ impl Overall {
 
 /// The verdict.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct ReportVerdict {
     /// What was found.
     pub finding: Finding,
     /// For people.
@@ -167,9 +167,9 @@ pub fn verdict(
     overall: &Overall,
     areas: &Areas,
     judged: &[Judged],
-    lines: &[Line],
-) -> Verdict {
-    let verdict = |finding, sentence: String, next: String| Verdict {
+    lines: &[SharedLine],
+) -> ReportVerdict {
+    let verdict = |finding, sentence: String, next: String| ReportVerdict {
         finding,
         sentence,
         next,
@@ -277,14 +277,15 @@ pub fn verdict(
 /// Remote accesses to memory that several nodes share and that is spread over them.
 fn spread(areas: &Areas, judged: &[Judged]) -> f64 {
     let all = areas.list.iter().zip(judged);
-    let spread = all.filter(|(area, judged)| judged.by == Use::Shared && use_of::is_spread(area));
+    let spread =
+        all.filter(|(area, judged)| judged.by == AreaUse::Shared && use_of::is_spread(area));
     spread.map(|(area, _)| area.remote()).sum()
 }
 
-fn false_sharing(areas: &Areas, lines: &[Line]) -> Option<String> {
+fn false_sharing(areas: &Areas, lines: &[SharedLine]) -> Option<String> {
     let all = areas.list.iter().map(|area| area.accesses + area.transfers);
     let all: f64 = all.sum();
-    let lines: Vec<&Line> = lines
+    let lines: Vec<&SharedLine> = lines
         .iter()
         .filter(|line| line.is_false() == Some(true))
         .collect();
@@ -343,10 +344,10 @@ pub fn describe(data: &Data, area: &Area, judged: &Judged) -> String {
         _ => "several nodes hold".to_owned(),
     };
     match judged.by {
-        Use::One(user) => format!("which {} uses and {held}", node(user)),
-        Use::Divided => format!("of which each node uses its own part and {held} most"),
-        Use::Shared => format!("which several nodes use throughout and {held}"),
-        Use::Unknown => "of whose users too little was seen".to_owned(),
+        AreaUse::One(user) => format!("which {} uses and {held}", node(user)),
+        AreaUse::Divided => format!("of which each node uses its own part and {held} most"),
+        AreaUse::Shared => format!("which several nodes use throughout and {held}"),
+        AreaUse::Unknown => "of whose users too little was seen".to_owned(),
     }
 }
 
@@ -395,7 +396,7 @@ fn command(data: &Data, area: &Area, remedy: Remedy) -> String {
         (Remedy::Nothing | Remedy::Unknown, _) => String::new(),
         (Remedy::MoveTo(_) | Remedy::Interleave, true) => {
             let range = match area.kind {
-                super::areas::Kind::Mapping(start) => {
+                super::areas::AreaKind::Mapping(start) => {
                     format!(" --range {start:x}-{:x}", start + area.bytes)
                 }
                 _ => String::new(),
@@ -419,10 +420,10 @@ mod tests {
     use super::super::sharing::lines;
     use super::super::use_of::judge;
     use super::*;
-    use crate::meta::Ended;
+    use crate::meta::RecordingEnd;
     use crate::rows::{Interval, Mapping};
 
-    fn judged(data: &Data) -> Verdict {
+    fn judged(data: &Data) -> ReportVerdict {
         let areas = areas(data);
         let lines = lines(data, &areas.of_access, 10);
         let overall = overall(data, &areas);
@@ -496,8 +497,8 @@ mod tests {
         );
     }
 
-    fn ended(length_ns: u64, watched_cpu_us: Option<u64>) -> Ended {
-        Ended {
+    fn ended(length_ns: u64, watched_cpu_us: Option<u64>) -> RecordingEnd {
+        RecordingEnd {
             length_ns,
             status: Some(0),
             signal: None,

@@ -12,9 +12,9 @@
 //!   mapped privately and without the right to write (of shared memory others may have that right);
 //! - otherwise it is not known.
 
-use super::areas::{Areas, Kind};
+use super::areas::{AreaKind, Areas};
 use super::data::Data;
-use super::pages::{self, Page};
+use super::pages::{self, CountedPage};
 use crate::rows::{Mapping, Region};
 use hither_core::snapshot::Evidence;
 use std::ops::Range;
@@ -46,7 +46,7 @@ pub fn of_area(data: &Data, areas: &Areas, index: usize) -> Evidence<bool> {
     };
     of_ranges(data, area.pid, sampled, || match area.kind {
         // Where nothing is known to be mapped, nothing says that it is all that there is.
-        Kind::Unknown => Vec::new(),
+        AreaKind::Unknown => Vec::new(),
         _ => pages::ranges(data, areas, index),
     })
 }
@@ -73,7 +73,7 @@ pub fn of_ranges(
 
 /// What is known of an area, with what was seen of its pages since.
 #[must_use]
-pub fn with_pages(known: &Evidence<bool>, pages: &[Page]) -> Evidence<bool> {
+pub fn with_pages(known: &Evidence<bool>, pages: &[CountedPage]) -> Evidence<bool> {
     match pages.iter().any(|page| page.transferred() > 0.0) {
         true if known.get() != Some(true) => Evidence::measured(true, MODIFIED),
         _ => known.clone(),
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn counts_of_pages_add_to_what_is_known() {
-        let mut page = Page {
+        let mut page = CountedPage {
             pid: 7,
             address: 0x10_0000,
             users: vec![9.0, 9.0],

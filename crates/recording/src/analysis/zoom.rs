@@ -3,9 +3,9 @@
 
 use super::areas::{Area, Areas};
 use super::data::Data;
-use super::pages::{PAGE_BYTES, Page, Summary};
-use super::sharing::{self, Line};
-use super::use_of::{Judged, Remedy, Use};
+use super::pages::{CountedPage, PAGE_BYTES, PagesSummary};
+use super::sharing::{self, SharedLine};
+use super::use_of::{AreaUse, Judged, Remedy};
 use super::verdict;
 use hither_core::snapshot::Evidence;
 
@@ -45,7 +45,7 @@ impl Next {
 
 /// What would help in the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Advice {
+pub enum ZoomAdvice {
     /// Placement of memory.
     Place(Remedy),
     /// Data of one thread on a line of its own.
@@ -54,7 +54,7 @@ pub enum Advice {
     Gather,
 }
 
-impl Advice {
+impl ZoomAdvice {
     /// One or a few words.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -84,9 +84,9 @@ impl Advice {
 
 /// A row of a step: its choice, with the reason.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct ZoomChoice {
     /// What would help as far as is known; `None` where it is open.
-    pub advice: Option<Advice>,
+    pub advice: Option<ZoomAdvice>,
     /// What is done next.
     pub next: Next,
     /// A clause that says why.
@@ -97,8 +97,8 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-fn settled(advice: Advice, why: String) -> Choice {
-    Choice {
+fn settled(advice: ZoomAdvice, why: String) -> ZoomChoice {
+    ZoomChoice {
         advice: Some(advice),
         next: Next::Settled,
         why,
@@ -106,8 +106,8 @@ fn settled(advice: Advice, why: String) -> Choice {
 }
 
 /// Of memory whose users are known, and its nodes are not.
-fn homeless() -> Choice {
-    Choice {
+fn homeless() -> ZoomChoice {
+    ZoomChoice {
         advice: None,
         next: Next::Longer,
         why: "samples do not tell which node's memory serves it".to_owned(),
@@ -128,7 +128,7 @@ pub fn share(areas: &Areas, area: &Area) -> f64 {
 
 /// Step 1: of every area, what is known and what is looked at next.
 #[must_use]
-pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
+pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<ZoomChoice> {
     let mut shared = vec![0.0; areas.list.len()];
     // Where nothing tells of transfers, lines that several write must do.
     let tells = areas.list.iter().any(|area| area.transfers > 0.0);
@@ -145,12 +145,12 @@ pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
         let contested = shared.max(area.transfers) / all.max(1.0);
         if share < WORTH {
             return settled(
-                Advice::Place(Remedy::Nothing),
+                ZoomAdvice::Place(Remedy::Nothing),
                 format!("it has {} of all accesses", percent(share)),
             );
         }
         if contested >= CONTESTED {
-            return Choice {
+            return ZoomChoice {
                 advice: None,
                 next: Next::Pages,
                 why: format!(
@@ -164,16 +164,16 @@ pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
             format!("{} of its accesses are local", percent(local))
         });
         match (judged.by, judged.remedy) {
-            (Use::Unknown, _) => Choice {
+            (AreaUse::Unknown, _) => ZoomChoice {
                 advice: None,
                 next: Next::Pages,
                 why: format!("{} samples do not tell its users", area.sample_count),
             },
             (_, Remedy::Unknown) => homeless(),
-            (_, Remedy::Nothing) => settled(Advice::Place(Remedy::Nothing), local),
+            (_, Remedy::Nothing) => settled(ZoomAdvice::Place(Remedy::Nothing), local),
             // Parts were made large for want of samples: their pages may have one user each.
-            (Use::Shared, _) if judged.part_bytes > PAGE_BYTES => Choice {
-                advice: Some(Advice::Place(judged.remedy)),
+            (AreaUse::Shared, _) if judged.part_bytes > PAGE_BYTES => ZoomChoice {
+                advice: Some(ZoomAdvice::Place(judged.remedy)),
                 next: Next::Pages,
                 why: format!(
                     "its parts of {} KiB have several users: have its pages, too?",
@@ -181,7 +181,7 @@ pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
                 ),
             },
             (_, remedy) => settled(
-                Advice::Place(remedy),
+                ZoomAdvice::Place(remedy),
                 format!("{local}, {}", verdict::describe(data, area, judged)),
             ),
         }
@@ -191,15 +191,15 @@ pub fn of_areas(data: &Data, areas: &Areas, judged: &[Judged]) -> Vec<Choice> {
 
 /// Step 2: what the pages of an area leave open.
 #[must_use]
-pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
+pub fn of_pages(pages: &[CountedPage], summary: &PagesSummary) -> ZoomChoice {
     let contested: f64 = pages
         .iter()
         .filter(|page| page.is_contested())
-        .map(Page::transferred)
+        .map(CountedPage::transferred)
         .sum();
     let all = summary.accesses + summary.transfers;
     if contested >= CONTESTED * all && contested > 0.0 {
-        return Choice {
+        return ZoomChoice {
             advice: None,
             next: Next::Lines,
             why: format!(
@@ -216,7 +216,7 @@ pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
         percent(summary.owned)
     );
     match summary.by {
-        Use::Unknown => Choice {
+        AreaUse::Unknown => ZoomChoice {
             advice: None,
             next: Next::Longer,
             why: format!(
@@ -225,17 +225,17 @@ pub fn of_pages(pages: &[Page], summary: &Summary) -> Choice {
             ),
         },
         _ if summary.remedy == Remedy::Unknown => homeless(),
-        Use::One(_) => settled(
-            Advice::Place(summary.remedy),
+        AreaUse::One(_) => settled(
+            ZoomAdvice::Place(summary.remedy),
             "one node uses its pages".to_owned(),
         ),
-        Use::Divided | Use::Shared => settled(Advice::Place(summary.remedy), owned),
+        AreaUse::Divided | AreaUse::Shared => settled(ZoomAdvice::Place(summary.remedy), owned),
     }
 }
 
 /// The lines of an area that several users share, by accesses and transfers, most first.
 #[must_use]
-pub fn lines_of(data: &Data, areas: &Areas, area: usize) -> Vec<Line> {
+pub fn lines_of(data: &Data, areas: &Areas, area: usize) -> Vec<SharedLine> {
     let mut lines = sharing::lines(data, &areas.of_access, usize::MAX);
     lines.retain(|line| line.area as usize == area);
     lines.truncate(MOST_LINES);
@@ -244,10 +244,10 @@ pub fn lines_of(data: &Data, areas: &Areas, area: usize) -> Vec<Line> {
 
 /// Step 3: what a shared line is.
 #[must_use]
-pub fn of_line(line: &Line) -> Choice {
+pub fn of_line(line: &SharedLine) -> ZoomChoice {
     let users = line.users.len();
     match line.is_false() {
-        None => Choice {
+        None => ZoomChoice {
             advice: None,
             next: Next::Longer,
             why: format!(
@@ -255,14 +255,14 @@ pub fn of_line(line: &Line) -> Choice {
             ),
         },
         Some(true) => settled(
-            Advice::Pad,
+            ZoomAdvice::Pad,
             format!(
                 "false sharing: {users} users, {} of their accesses to words that one alone uses",
                 percent(line.apart)
             ),
         ),
         Some(false) => settled(
-            Advice::Gather,
+            ZoomAdvice::Gather,
             format!(
                 "true sharing: {users} users, {} of their accesses to words of several",
                 percent(1.0 - line.apart)
@@ -321,7 +321,10 @@ mod tests {
         let choices = of_areas(&data, &areas, &judge(&data, &areas));
         assert_eq!(choices.len(), 1);
         assert_eq!(choices[0].next, Next::Settled, "{choices:?}");
-        assert_eq!(choices[0].advice, Some(Advice::Place(Remedy::MakeLocal)));
+        assert_eq!(
+            choices[0].advice,
+            Some(ZoomAdvice::Place(Remedy::MakeLocal))
+        );
     }
 
     #[test]
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!(choice.next, Next::Lines, "{choice:?}");
         let lines = lines_of(&data, &areas, at);
         assert_eq!(lines.len(), 1);
-        assert_eq!(of_line(&lines[0]).advice, Some(Advice::Pad));
+        assert_eq!(of_line(&lines[0]).advice, Some(ZoomAdvice::Pad));
         assert!(of_line(&lines[0]).why.contains("2 users, 100 %"));
     }
 
@@ -356,7 +359,7 @@ mod tests {
         let areas = areas(&data);
         let at = areas.list.iter().position(|area| area.name == "counters");
         let lines = lines_of(&data, &areas, at.unwrap());
-        assert_eq!(of_line(&lines[0]).advice, Some(Advice::Gather));
+        assert_eq!(of_line(&lines[0]).advice, Some(ZoomAdvice::Gather));
     }
 
     #[test]
@@ -368,14 +371,14 @@ mod tests {
         // Parts of one page already: nothing finer could tell more.
         assert_eq!(
             choices[0].advice,
-            Some(Advice::Place(Remedy::Interleave)),
+            Some(ZoomAdvice::Place(Remedy::Interleave)),
             "{choices:?}"
         );
         assert_eq!(choices[0].next, Next::Settled);
-        assert_eq!(choices[1].advice, Some(Advice::Place(Remedy::Nothing)));
+        assert_eq!(choices[1].advice, Some(ZoomAdvice::Place(Remedy::Nothing)));
         let few = pages::of_samples(&data, &areas, 1);
         let mut summary = pages::summary(&few, 2);
-        summary.by = Use::Unknown;
+        summary.by = AreaUse::Unknown;
         assert_eq!(of_pages(&few, &summary).next, Next::Longer);
     }
 }

@@ -16,7 +16,7 @@ mod perf;
 pub mod perfetto;
 mod trace;
 
-use crate::meta::{Ended, Meta, MetaNode, MetaTracker, SCHEMA};
+use crate::meta::{Meta, MetaNode, MetaTracker, RecordingEnd, SCHEMA};
 use crate::rows::{Interval, Mapping, Process, Region, Sample};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -161,7 +161,7 @@ impl About {
                 about: self.tracker.1.clone(),
             }],
             interval_us: self.interval_us,
-            ended: Some(Ended {
+            ended: Some(RecordingEnd {
                 length_ns: self.length_ns,
                 status: None,
                 signal: None,

@@ -6,7 +6,7 @@
 
 use super::chain;
 use super::handler::{Opened, leave, open_ranges};
-use hither_linux::sys::fault::{Action, signal_bit, swap_action};
+use hither_linux::sys::fault::{FaultAction, signal_bit, swap_action};
 use libc::{iovec, msghdr, sigset_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -150,7 +150,7 @@ pub unsafe fn sigaction(
     let wanted = (!new.is_null()).then(|| unsafe {
         let flags = (*new).sa_flags as u32;
         let mask = mask_of(&raw const (*new).sa_mask);
-        Action::new((*new).sa_sigaction, u64::from(flags), mask)
+        FaultAction::new((*new).sa_sigaction, u64::from(flags), mask)
     });
     let before = if signal == libc::SIGSEGV && chain::is_set() {
         let before = chain::current();
@@ -160,7 +160,7 @@ pub unsafe fn sigaction(
         before
     } else {
         let open = wanted.map(|action| {
-            Action::new(
+            FaultAction::new(
                 action.handler,
                 action.flags,
                 action.mask & !signal_bit(libc::SIGSEGV),

@@ -4,7 +4,7 @@
 //! library's functions, a handler that is set later takes the place of ours: [`is_in_front`] tells.
 
 use super::handler::on_fault;
-use hither_linux::sys::fault::{self, Action, signal_bit};
+use hither_linux::sys::fault::{self, FaultAction, signal_bit};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -38,10 +38,10 @@ impl Kept {
 
 /// Our action in front of the program's. It runs on the alternate stack where the program's does: a program that has made one for
 /// its handler may have none that is large enough for others, whose handlers may be entered again by a touch.
-fn ours(theirs: Action) -> Action {
+fn ours(theirs: FaultAction) -> FaultAction {
     let stack = theirs.flags & libc::SA_ONSTACK as u64;
     let flags = libc::SA_SIGINFO as u64 | stack;
-    Action::new(on_fault as *const () as usize, flags, u64::MAX)
+    FaultAction::new(on_fault as *const () as usize, flags, u64::MAX)
 }
 
 /// Puts ours in front of what is set now, unless it is there.
@@ -72,9 +72,9 @@ pub(super) fn is_set() -> bool {
 }
 
 /// The program's action.
-pub(super) fn current() -> Action {
+pub(super) fn current() -> FaultAction {
     let kept = &ACTIONS[CURRENT.load(Ordering::Acquire) % KEPT];
-    Action::new(
+    FaultAction::new(
         kept.handler.load(Ordering::Relaxed),
         kept.flags.load(Ordering::Relaxed),
         kept.mask.load(Ordering::Relaxed),
@@ -82,7 +82,7 @@ pub(super) fn current() -> Action {
 }
 
 /// The program's action is this from now on, behind ours.
-pub(super) fn set(action: Action) {
+pub(super) fn set(action: FaultAction) {
     keep(action);
     if is_in_front() {
         // SAFETY: as in `install`.
@@ -90,7 +90,7 @@ pub(super) fn set(action: Action) {
     }
 }
 
-fn keep(action: Action) {
+fn keep(action: FaultAction) {
     let next = BEGUN.fetch_add(1, Ordering::AcqRel) + 1;
     let kept = &ACTIONS[next % KEPT];
     kept.handler.store(action.handler, Ordering::Relaxed);
@@ -114,7 +114,7 @@ pub(super) unsafe fn pass(signal: c_int, info: *mut libc::siginfo_t, context: *m
     }
     if action.handler == libc::SIG_DFL || action.handler == libc::SIG_IGN {
         // The access is made again and ends the program, with its own address in the core file.
-        let default = Action::new(libc::SIG_DFL, 0, 0);
+        let default = FaultAction::new(libc::SIG_DFL, 0, 0);
         // SAFETY: no handler.
         let _ = unsafe { fault::swap_action(signal, Some(default)) };
         if is_sent {
@@ -124,7 +124,7 @@ pub(super) unsafe fn pass(signal: c_int, info: *mut libc::siginfo_t, context: *m
         return;
     }
     if action.flags & libc::SA_RESETHAND as u32 as u64 != 0 {
-        keep(Action::new(libc::SIG_DFL, 0, 0));
+        keep(FaultAction::new(libc::SIG_DFL, 0, 0));
     }
     // SAFETY: as the caller vouches; the kernel's mask is the first 8 bytes.
     let outside = unsafe {

@@ -33,7 +33,7 @@ pub use rule::{Form, Global};
 use crate::domain::Domain;
 use crate::error::Error;
 use crate::life::Life;
-use crate::unify::{Judge, State, Use};
+use crate::unify::{Judge, RegionUse, UnifyState};
 use hither_core::set::CpuSet;
 use hither_linux::sys::fault::{self, CpuMask, MASK_WORDS};
 use hither_linux::sys::pkey::{self, Pkru};
@@ -335,10 +335,10 @@ impl Transparent {
     ///
     /// # Errors
     /// This is a child of the process that began it.
-    pub fn set_use(&self, wish: Use) -> Result<(), Error> {
+    pub fn set_use(&self, wish: RegionUse) -> Result<(), Error> {
         self.in_parent()?;
         let mut course = self.shared.locked();
-        IS_LIMITED.store(wish == Use::Auto, SeqCst);
+        IS_LIMITED.store(wish == RegionUse::Auto, SeqCst);
         course.judge.wish(wish);
         self.shared.begin(&mut course);
         Ok(())
@@ -348,7 +348,7 @@ impl Transparent {
     ///
     /// # Errors
     /// This is a child of the process that began it.
-    pub fn state(&self) -> Result<State, Error> {
+    pub fn state(&self) -> Result<UnifyState, Error> {
         self.in_parent()?;
         Ok(self.shared.locked().judge.state())
     }

@@ -5,7 +5,7 @@ use super::rule::{Form, overlap};
 use crate::error::Error;
 use hither_linux::Root;
 use hither_linux::proc::{self, maps::Maps};
-use hither_linux::sys::{Mapping, thread_descriptor_address};
+use hither_linux::sys::{OwnMapping, thread_descriptor_address};
 use std::fs;
 use std::ops::Range;
 
@@ -95,14 +95,14 @@ fn misplaced(range: &Range<u64>) -> Option<String> {
 }
 
 /// Why mappings are no region.
-fn unfit(range: &Range<u64>, mappings: &[Mapping]) -> Option<String> {
+fn unfit(range: &Range<u64>, mappings: &[OwnMapping]) -> Option<String> {
     let mut above = range.start;
     for mapping in mappings {
         if mapping.range.start > above {
             break;
         }
         above = mapping.range.end;
-        let Mapping {
+        let OwnMapping {
             range: Range { start, end },
             name,
             ..
@@ -183,14 +183,14 @@ fn open_files() -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn mapping(range: Range<u64>, access: &str, name: &str) -> Mapping {
-        Mapping {
+    fn mapping(range: Range<u64>, access: &str, name: &str) -> OwnMapping {
+        OwnMapping {
             range,
             readable: access.contains('r'),
             writable: access.contains('w'),
             executable: access.contains('x'),
             name: name.to_owned(),
-            ..Mapping::default()
+            ..OwnMapping::default()
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
             mapping(0x2000..0x9000, "rw", "/dev/shm/x"),
         ];
         assert_eq!(unfit(&range, &whole), None);
-        let said = |mappings: &[Mapping]| unfit(&range, mappings).unwrap_or_default();
+        let said = |mappings: &[OwnMapping]| unfit(&range, mappings).unwrap_or_default();
         assert!(said(&whole[..1]).contains("nothing is mapped at 0x2000"));
         assert!(said(&[]).contains("nothing is mapped at 0x1000"));
         let hole = [

@@ -29,7 +29,7 @@ const MOST_DOUBLINGS: u32 = 6;
 
 /// How the regions are to be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Use {
+pub enum RegionUse {
     /// As it pays.
     #[default]
     Auto,
@@ -41,7 +41,7 @@ pub enum Use {
 
 /// What was decided, and why.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
+pub struct UnifyState {
     /// Are visits handed over to where their region is?
     pub is_on: bool,
     /// Is nothing being tried just now?
@@ -100,7 +100,7 @@ struct Score {
 pub(crate) struct Judge {
     sets: Vec<u64>,
     caches: Vec<u64>,
-    wish: Use,
+    wish: RegionUse,
     step: Step,
     places: Vec<usize>,
     /// Trials without success, one after the other.
@@ -116,7 +116,7 @@ impl Judge {
             places: vec![0; sets.len()],
             sets,
             caches,
-            wish: Use::Auto,
+            wish: RegionUse::Auto,
             step: Step::Off(Reason::OneCache),
             failures: 0,
             visit_ns: None,
@@ -137,7 +137,7 @@ impl Judge {
     }
 
     /// The program's wish.
-    pub(crate) fn wish(&mut self, wish: Use) {
+    pub(crate) fn wish(&mut self, wish: RegionUse) {
         self.wish = wish;
         self.start();
     }
@@ -168,13 +168,13 @@ impl Judge {
     }
 
     /// What was decided.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> UnifyState {
         let (is_settled, reason) = match (self.wish, &self.step) {
-            (Use::Always | Use::Never, _) => (true, Reason::Asked),
-            (Use::Auto, Step::Off(reason) | Step::Rests(reason)) => (true, *reason),
-            (Use::Auto, _) => (false, Reason::Tried),
+            (RegionUse::Always | RegionUse::Never, _) => (true, Reason::Asked),
+            (RegionUse::Auto, Step::Off(reason) | Step::Rests(reason)) => (true, *reason),
+            (RegionUse::Auto, _) => (false, Reason::Tried),
         };
-        State {
+        UnifyState {
             is_on: self.order().is_on,
             is_settled,
             reason,
@@ -195,11 +195,13 @@ impl Judge {
             ns: RARELY * 2 * (skip_ns + ns),
         };
         let (is_on, watch) = match (self.wish, &self.step) {
-            (Use::Always, _) => (self.caches.len() > 1, Watch::Nothing),
-            (Use::Never, _) | (Use::Auto, Step::Off(_)) => (false, Watch::Nothing),
-            (Use::Auto, Step::InPlace(_)) => (false, window),
-            (Use::Auto, Step::HandedOver { .. }) => (true, window),
-            (Use::Auto, Step::Rests(reason)) => (matches!(reason, Reason::Gained { .. }), rest),
+            (RegionUse::Always, _) => (self.caches.len() > 1, Watch::Nothing),
+            (RegionUse::Never, _) | (RegionUse::Auto, Step::Off(_)) => (false, Watch::Nothing),
+            (RegionUse::Auto, Step::InPlace(_)) => (false, window),
+            (RegionUse::Auto, Step::HandedOver { .. }) => (true, window),
+            (RegionUse::Auto, Step::Rests(reason)) => {
+                (matches!(reason, Reason::Gained { .. }), rest)
+            }
         };
         Order { is_on, watch }
     }
@@ -439,13 +441,13 @@ mod tests {
         assert!(!judge.state().is_settled);
         assert!(judge.declare(1, 9 * MB));
         assert_eq!(judge.state().reason.word(), "too-large");
-        judge.wish(Use::Always);
+        judge.wish(RegionUse::Always);
         assert!(judge.state().is_on && judge.state().is_settled);
         assert_eq!(judge.places(), [0, 1]);
-        judge.wish(Use::Never);
+        judge.wish(RegionUse::Never);
         assert_eq!(judge.state().reason, Reason::Asked);
         assert!(!judge.state().is_on);
-        judge.wish(Use::Auto);
+        judge.wish(RegionUse::Auto);
         assert_eq!(judge.state().reason.word(), "too-large");
     }
 }

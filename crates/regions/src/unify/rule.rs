@@ -59,7 +59,7 @@ pub enum Reason {
         /// Speed by hand-over; of those in place it is 1.
         gain: f64,
     },
-    /// The program asked for it ([`super::Use`]).
+    /// The program asked for it ([`super::RegionUse`]).
     Asked,
 }
 

@@ -12,7 +12,7 @@ mod storm;
 
 use hither_core::ids::CpuId;
 use hither_linux::sys;
-use hither_regions::{Closing, Domain, Form, Transparent, Use};
+use hither_regions::{Closing, Domain, Form, RegionUse, Transparent};
 
 hither_regions::stand_in!();
 
@@ -29,7 +29,7 @@ fn domains() -> Option<Vec<Domain>> {
 /// Regions of this form, that threads always follow.
 fn begin(form: Form) -> Option<Transparent> {
     let made = Transparent::begin(domains()?, Closing::By(form)).unwrap();
-    made.set_use(Use::Always).unwrap();
+    made.set_use(RegionUse::Always).unwrap();
     Some(made)
 }
 

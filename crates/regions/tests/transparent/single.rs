@@ -3,7 +3,7 @@
 use crate::memory::{PAGE, Pages};
 use crate::{begin, domains};
 use hither_linux::sys::{self, pkey};
-use hither_regions::{Closing, Form, Global, Transparent, Use, leave, open_for};
+use hither_regions::{Closing, Form, Global, RegionUse, Transparent, leave, open_for};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The calling thread's domain.
@@ -224,7 +224,7 @@ pub fn too_often_is_global(form: Form) {
         "it was asked to be closed always"
     );
     // As it pays, with working sets that the rule lets through.
-    regions.set_use(Use::Auto).unwrap();
+    regions.set_use(RegionUse::Auto).unwrap();
     for domain in [0, 1] {
         regions.declare(domain, 3 << 18).unwrap();
     }

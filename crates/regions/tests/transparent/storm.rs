@@ -4,7 +4,7 @@ use crate::begin;
 use crate::memory::{PAGE, Pages};
 use crate::signals::{BY_ONE, set_nested};
 use hither_regions::Form;
-use hither_workloads::random::Random;
+use hither_workloads::random::FastRandom;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ struct Done {
 
 fn work(pages: &[Pages; 2], thread: usize, turns: u64) -> Done {
     let mut done = Done::default();
-    let mut random = Random::new(thread as u64 + 1);
+    let mut random = FastRandom::new(thread as u64 + 1);
     let mut ends = [0; 2];
     // SAFETY: room for two numbers.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);

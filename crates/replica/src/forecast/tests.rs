@@ -10,10 +10,10 @@ fn machine(name: &str) -> Figures {
     Figures::of_machine(&parse(&text).unwrap())
 }
 
-const STREAM: Demand = Demand {
+const STREAM: CopyDemand = CopyDemand {
     bytes: 1 << 30,
     shared_bytes: 1 << 30,
-    sharing: Sharing::Shared,
+    sharing: CopySharing::Shared,
     written_per_read: 0.0,
     compute_ns_per_byte: 0.0,
     home: 0,
@@ -45,7 +45,7 @@ fn the_steady_state_by_hand() {
 
 #[test]
 fn where_warmed_first_touch_has_the_same_it_declines() {
-    let declined = |figures: &Figures, demand: Demand, says: &str| {
+    let declined = |figures: &Figures, demand: CopyDemand, says: &str| {
         let found = forecast(figures, &demand);
         assert!(found.is_declined, "{}", found.sentence);
         assert!(found.sentence.contains(says), "{}", found.sentence);
@@ -53,14 +53,14 @@ fn where_warmed_first_touch_has_the_same_it_declines() {
     };
     let one = Figures::of_distances(vec![8], &[vec![10]]);
     declined(&one, STREAM, "nothing is remote");
-    let partitioned = Demand {
-        sharing: Sharing::Partitioned,
+    let partitioned = CopyDemand {
+        sharing: CopySharing::Partitioned,
         ..STREAM
     };
     let found = declined(&two(), partitioned, "once warm");
     assert!(found.gain.abs() < 1e-9);
     // Eight bytes written for each byte read.
-    let written = Demand {
+    let written = CopyDemand {
         written_per_read: 8.0,
         ..STREAM
     };
@@ -68,7 +68,7 @@ fn where_warmed_first_touch_has_the_same_it_declines() {
     assert!(found.gain < 0.0 && found.second_master_bytes == 1 << 30);
     assert_eq!(found.pays_after_passes, None);
     // It computes for a microsecond a byte.
-    let busy = Demand {
+    let busy = CopyDemand {
         compute_ns_per_byte: 1000.0,
         ..STREAM
     };
@@ -88,7 +88,7 @@ fn carrefours_machine_gains_as_the_paper_says() {
     assert!(found.gain_over_interleave > 0.1, "{}", found.sentence);
     assert_eq!(found.copy_bytes, 3 << 30);
     // A part is hot: copies of that part alone.
-    let part = Demand {
+    let part = CopyDemand {
         shared_bytes: 1 << 28,
         ..STREAM
     };

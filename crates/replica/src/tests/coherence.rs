@@ -3,7 +3,7 @@
 //! Four places with copies on this machine's first node, so that the protocol runs as on four nodes.
 //! `HITHER_EPOCHS` sets how many epochs; the long run takes 10,000,000.
 
-use crate::{Array, Config, Home, Place, Places, Replicated, Which};
+use crate::{Array, Config, CopiedChunks, HomeNode, Place, Places, Replicated};
 use hither_core::ids::NodeId;
 use hither_core::set::CpuSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -204,8 +204,8 @@ fn what_is_written_is_stale_at_its_chunks_alone() {
 #[test]
 fn partial_copies_are_of_what_two_places_read() {
     let config = Config {
-        which: Which::Shared,
-        home: Home::Interleaved,
+        which: CopiedChunks::Shared,
+        home: HomeNode::Interleaved,
         chunk_bytes: 1 << 16,
         ..Config::default()
     };
@@ -247,7 +247,7 @@ fn pages_that_were_written_are_all_that_is_copied_again() {
     let mut readers: Vec<_> = (0..4)
         .map(|place| array.reader_at(place).unwrap())
         .collect();
-    let mut random = hither_workloads::random::Random::new(34);
+    let mut random = hither_workloads::random::FastRandom::new(34);
     let mut draw = |below: usize| random.below(below as u64) as usize;
     for turn in 0..400u32 {
         match draw(10) {

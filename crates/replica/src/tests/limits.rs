@@ -2,7 +2,7 @@
 
 use super::coherence::{SOON, four_places};
 use crate::rule::{ByteCosts, LEAST_BYTES, Verdict};
-use crate::{Array, Config, Error, Home, Place, Places, Replicated};
+use crate::{Array, Config, Error, HomeNode, Place, Places, Replicated};
 use hither_core::ids::NodeId;
 use hither_core::set::CpuSet;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn arguments_without_meaning_are_refused() {
     assert!(make(1, &|config| config.chunk_bytes = 4096).contains("power of two"));
     assert!(make(1, &|config| config.chunk_bytes = 3 << 16).contains("power of two"));
     assert!(make(1, &|config| config.max_readers = 0).contains("max_readers is 0"));
-    assert!(make(1, &|config| config.home = Home::Place(4)).contains("place 4"));
+    assert!(make(1, &|config| config.home = HomeNode::Place(4)).contains("place 4"));
     assert!(make(1 << 60, &|_| {}).contains("larger chunks"));
     assert!(make(usize::MAX, &|_| {}).contains("more than an address space"));
     let odd = Replicated::<[u8; 3]>::new(4, small()).unwrap_err();

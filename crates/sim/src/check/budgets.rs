@@ -1,7 +1,7 @@
 //! Bytes a second, room, disturbance.
 
-use super::{Findings, Look, Rule, Rules};
-use crate::process::Page;
+use super::{CheckedTurn, Findings, Invariant, Rules};
+use crate::process::SimPage;
 use crate::world::World;
 use hither_core::engine::EngineConfig;
 use hither_core::ids::NodeId;
@@ -35,7 +35,7 @@ impl Budgets {
         }
     }
 
-    pub fn turn(&mut self, rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+    pub fn turn(&mut self, rules: &Rules, look: &CheckedTurn<'_>, findings: &mut Findings) {
         let is_held = self.pass(&rules.config, look);
         let requests = look.submitted.iter();
         let asked: u64 = requests
@@ -48,7 +48,7 @@ impl Budgets {
                 "{asked} pages were asked for, {:.0} more than may be moved",
                 -self.pages
             );
-            findings.add(Rule::Rate, text);
+            findings.add(Invariant::Rate, text);
             self.pages = 0.0;
         }
         check_room(rules, look, findings);
@@ -57,12 +57,12 @@ impl Budgets {
         let has_new = requests.any(|request| request.reason.mechanism != Mechanism::Revert);
         if is_held && (has_new || look.sampling == Sampling::Full) {
             let text = "something new was begun with CPU time that is used up".to_owned();
-            findings.add(Rule::Disturbance, text);
+            findings.add(Invariant::Disturbance, text);
         }
     }
 
     /// Lets the time since the last turn flow in; says whether CPU time is used up.
-    fn pass(&mut self, config: &EngineConfig, look: &Look<'_>) -> bool {
+    fn pass(&mut self, config: &EngineConfig, look: &CheckedTurn<'_>) -> bool {
         let now_us = look.world.now_us();
         let since_us = (now_us - self.at_us.replace(now_us).unwrap_or(now_us)) as f64;
         let full = config.burst_bytes as f64 / PAGE_BYTES as f64;
@@ -80,7 +80,7 @@ impl Budgets {
 }
 
 /// What a scope has in memory with CPUs, which is the fast one here, and what it promotes.
-fn check_quotas(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+fn check_quotas(rules: &Rules, look: &CheckedTurn<'_>, findings: &mut Findings) {
     for (scope, quota) in rules.quotas.iter().enumerate() {
         let Some(quota) = *quota else { continue };
         let own = look
@@ -98,7 +98,7 @@ fn check_quotas(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
         let own = processes.filter(|process| rules.scope_of(process.kind.program) == Some(scope));
         let held: u64 = own
             .map(|process| {
-                let is_fast = |page: &&Page| look.world.nodes[page.home].cpu_count > 0;
+                let is_fast = |page: &&SimPage| look.world.nodes[page.home].cpu_count > 0;
                 process.pages.iter().filter(is_fast).count() as u64 * process.kind.unit_pages()
             })
             .sum();
@@ -106,13 +106,13 @@ fn check_quotas(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
             let text = format!(
                 "scope {scope} has {held} pages of fast memory, may have {quota}, and promotes {promoted}"
             );
-            findings.add(Rule::Quota, text);
+            findings.add(Invariant::Quota, text);
         }
     }
 }
 
-/// `Look::world` is after the turn: what was asked for is on its way there already.
-fn check_room(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+/// `CheckedTurn::world` is after the turn: what was asked for is on its way there already.
+fn check_room(rules: &Rules, look: &CheckedTurn<'_>, findings: &mut Findings) {
     let arriving = look.world.hands.arriving(look.world);
     let mut asked: BTreeMap<NodeId, u64> = BTreeMap::new();
     for request in look.submitted {
@@ -120,7 +120,7 @@ fn check_room(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
     }
     for (to, asked) in asked {
         let Some(position) = look.world.position(to) else {
-            findings.add(Rule::Request, format!("{to} does not exist"));
+            findings.add(Invariant::Request, format!("{to} does not exist"));
             continue;
         };
         let node = &look.world.nodes[position];
@@ -134,7 +134,7 @@ fn check_room(rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
                  and keeps {reserve}",
                 node.free_pages
             );
-            findings.add(Rule::Room, text);
+            findings.add(Invariant::Room, text);
         }
     }
 }

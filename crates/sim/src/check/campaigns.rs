@@ -1,6 +1,6 @@
 //! Campaigns: verdicts by the scope's own figures, and reverts that are complete.
 
-use super::{Findings, Look, Place, Rule, Rules};
+use super::{CheckedTurn, Findings, Invariant, Place, Rules};
 use crate::world::World;
 use hither_core::engine::{Reading, Verdict};
 use hither_core::explain::{Entry, Event};
@@ -52,7 +52,7 @@ pub(super) struct Campaigns {
 }
 
 impl Campaigns {
-    pub fn turn(&mut self, rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+    pub fn turn(&mut self, rules: &Rules, look: &CheckedTurn<'_>, findings: &mut Findings) {
         for moved in look.moved {
             let Some(campaign) = self.of_request.get(&moved.request) else {
                 continue;
@@ -103,7 +103,7 @@ impl Campaigns {
                     let text = format!(
                         "{left} pages of campaign {campaign} are not back, {left_count} were told as left"
                     );
-                    findings.add(Rule::Revert, text);
+                    findings.add(Invariant::Revert, text);
                 }
             }
             Event::Undone { left_count, .. } => self.left += left_count,
@@ -123,7 +123,7 @@ impl Campaigns {
         left.sum()
     }
 
-    fn take_readings(&mut self, rules: &Rules, look: &Look<'_>) {
+    fn take_readings(&mut self, rules: &Rules, look: &CheckedTurn<'_>) {
         let count = look.engine.scopes().count();
         self.own.resize_with(count, Vec::new);
         let snapshot = look.snapshot;
@@ -157,7 +157,7 @@ impl Campaigns {
     ) {
         let Some(own) = scope_number(scope).and_then(|scope| self.own.get(scope)) else {
             let text = format!("campaign {campaign} is of scope `{scope}`, which does not exist");
-            findings.add(Rule::Verdict, text);
+            findings.add(Invariant::Verdict, text);
             return;
         };
         let started_us = self.campaigns.get(&campaign).and_then(|of| of.started_us);
@@ -188,7 +188,7 @@ impl Campaigns {
                         "campaign {campaign} of `{scope}` was judged by a {what} of {figure:.3} {when}, \
                          while its own was between {low:.3} and {high:.3}"
                     );
-                    findings.add(Rule::Verdict, text);
+                    findings.add(Invariant::Verdict, text);
                 }
             }
         }
@@ -202,7 +202,7 @@ impl Campaigns {
     pub fn end(&self, world: &World, is_undone: bool, findings: &mut Findings) {
         for campaign in &self.owed {
             let text = format!("campaign {campaign} was harmful and is not back");
-            findings.add(Rule::Revert, text);
+            findings.add(Invariant::Revert, text);
         }
         let processes = world.processes.values();
         let displaced = processes.map(|process| {
@@ -216,7 +216,7 @@ impl Campaigns {
                 "{displaced} pages are not where they were, {} were told as left",
                 self.left
             );
-            findings.add(Rule::Undo, text);
+            findings.add(Invariant::Undo, text);
         }
     }
 }

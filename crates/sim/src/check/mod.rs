@@ -19,7 +19,7 @@ const MOST_FOUND: usize = 100;
 
 /// What must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rule {
+pub enum Invariant {
     /// Bytes a second are kept, over any time.
     Rate,
     /// Nothing is promoted beyond what its scope may have of fast memory.
@@ -48,7 +48,7 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
     /// Which rule.
-    pub rule: Rule,
+    pub rule: Invariant,
     /// When, in us.
     pub at_us: u64,
     /// What.
@@ -70,7 +70,7 @@ struct Findings {
 }
 
 impl Findings {
-    fn add(&mut self, rule: Rule, text: String) {
+    fn add(&mut self, rule: Invariant, text: String) {
         if self.found.len() < MOST_FOUND {
             let at_us = self.now_us;
             self.found.push(Violation { rule, at_us, text });
@@ -103,7 +103,7 @@ impl Rules {
 }
 
 /// A turn, as it truly was.
-pub struct Look<'a> {
+pub struct CheckedTurn<'a> {
     /// The machine, after the turn.
     pub world: &'a World,
     /// Who decides.
@@ -145,7 +145,7 @@ impl Checks {
     }
 
     /// Looks at a turn.
-    pub fn turn(&mut self, look: &Look<'_>) {
+    pub fn turn(&mut self, look: &CheckedTurn<'_>) {
         self.findings.now_us = look.world.now_us();
         self.budgets.turn(&self.rules, look, &mut self.findings);
         self.pages.turn(&self.rules, look, &mut self.findings);
@@ -166,7 +166,7 @@ impl Checks {
     }
 
     /// Notes what others found.
-    pub(crate) fn add(&mut self, rule: Rule, now_us: u64, text: String) {
+    pub(crate) fn add(&mut self, rule: Invariant, now_us: u64, text: String) {
         self.findings.now_us = now_us;
         self.findings.add(rule, text);
     }

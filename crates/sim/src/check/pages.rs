@@ -1,6 +1,6 @@
 //! What is asked for, of whom, how often; and that no page is lost between ledgers.
 
-use super::{Findings, Look, Place, Rule, Rules, scope_id};
+use super::{CheckedTurn, Findings, Invariant, Place, Rules, scope_id};
 use crate::process::Process;
 use crate::world::World;
 use hither_core::engine::Engine;
@@ -24,7 +24,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    pub fn turn(&mut self, rules: &Rules, look: &Look<'_>, findings: &mut Findings) {
+    pub fn turn(&mut self, rules: &Rules, look: &CheckedTurn<'_>, findings: &mut Findings) {
         let now_us = look.world.now_us();
         for outcome in look.collected {
             let Some((space, pages)) = self.open.remove(&outcome.request) else {
@@ -48,28 +48,28 @@ impl Pages {
     fn check(
         &mut self,
         rules: &Rules,
-        look: &Look<'_>,
+        look: &CheckedTurn<'_>,
         request: &MoveRequest,
         findings: &mut Findings,
     ) {
         let id = request.id;
         if !self.seen.insert(id) {
-            findings.add(Rule::Request, format!("request #{id} repeats"));
+            findings.add(Invariant::Request, format!("request #{id} repeats"));
         }
         let is_sorted = request.pages.windows(2).all(|pair| pair[0] < pair[1]);
         if request.pages.is_empty() || !is_sorted {
             let text = format!("the pages of request #{id} are not ascending, or none");
-            findings.add(Rule::Request, text);
+            findings.add(Invariant::Request, text);
         }
         let Some(process) = look.world.alive(request.pid, request.space) else {
             let text = format!("request #{id} is of nobody who lives");
-            findings.add(Rule::Request, text);
+            findings.add(Invariant::Request, text);
             return;
         };
         let size = process.kind.unit_pages();
         let limit = (rules.config.request_pages as u64).max(size);
         if request.pages.len() as u64 * size > limit {
-            findings.add(Rule::Request, format!("request #{id} is too large"));
+            findings.add(Invariant::Request, format!("request #{id} is too large"));
         }
         let owner = rules.scope_of(process.kind.program).map(scope_id);
         if owner != Some(request.scope) {
@@ -77,21 +77,21 @@ impl Pages {
                 "{} asks for pages of {} ({}), which is not its own",
                 request.scope, request.pid, process.kind.name
             );
-            findings.add(Rule::Request, text);
+            findings.add(Invariant::Request, text);
         }
         let is_back = request.reason.mechanism == Mechanism::Revert;
         for &page in &request.pages {
             let place = (request.space, page);
             if !self.under_way.insert(place) {
                 let text = format!("page {page:#x} of {} is under way twice", request.pid);
-                findings.add(Rule::Request, text);
+                findings.add(Invariant::Request, text);
             }
             let moved_us = self.moved_us.get(&place);
             let rests = moved_us
                 .is_some_and(|moved_us| look.world.now_us() < moved_us + rules.config.cooldown_us);
             if rests && !is_back {
                 let text = format!("page {page:#x} of {} moves while it rests", request.pid);
-                findings.add(Rule::CoolDown, text);
+                findings.add(Invariant::CoolDown, text);
             }
         }
         self.open.insert(id, (request.space, request.pages.clone()));
@@ -131,6 +131,6 @@ fn look_at(
             "page {number:#x} of {} ({}) came from {origin}; the ledgers know: {known:?}",
             process.pid, process.kind.name
         );
-        findings.add(Rule::Ledger, text);
+        findings.add(Invariant::Ledger, text);
     }
 }

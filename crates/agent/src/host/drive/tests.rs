@@ -226,7 +226,7 @@ fn the_loop_ends_at_its_limit_and_tells_of_each_second() {
     let told = RefCell::new(Vec::new());
     let mut session = session(child.id() as i32, &seen);
     session.sink = Box::new(|told_now| {
-        if let Told::Second(second) = told_now {
+        if let DriveReport::Second(second) = told_now {
             told.borrow_mut().push((second.now_us, second.since));
         }
     });

@@ -9,7 +9,7 @@ use super::supervisor::{Client, End, Supervisor};
 use super::{Error, Result};
 use hither_linux::sys;
 use hither_recording::Writer;
-use hither_recording::meta::Ended;
+use hither_recording::meta::RecordingEnd;
 
 /// What a recording came to.
 pub struct Recorded {
@@ -79,14 +79,14 @@ pub fn run(
 
 /// The end of a recording that ends now. Who knows the CPU time of what was watched adds it.
 #[must_use]
-pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> Ended {
+pub fn ended(end: End, length_ns: u64, notes: Vec<String>) -> RecordingEnd {
     let (status, signal) = match end {
         End::Ended(ended @ sys::Ended::Killed(signal)) => (Some(ended.status()), Some(signal)),
         End::Ended(ended) => (Some(ended.status()), None),
         End::Gone | End::Signal(_) | End::Done => (None, None),
     };
     let usage = sys::own_usage();
-    Ended {
+    RecordingEnd {
         length_ns,
         status,
         signal,

@@ -14,7 +14,7 @@ use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::tree::{self, Tree};
 use hither_linux::proc::{maps, numa_maps};
 use hither_linux::root::Root;
-use hither_linux::sys::{self, Mapping as Mapped};
+use hither_linux::sys::{self, OwnMapping as Mapped};
 use hither_recording::rows::{Mapping, Process, Residency};
 use std::collections::BTreeMap;
 
@@ -258,7 +258,7 @@ impl Places {
 /// About how many instructions a look takes.
 fn price(tree: &Tree, is_lent: bool) -> f64 {
     let each = MAPPINGS_INSTRUCTIONS + RESIDENCY_INSTRUCTIONS;
-    let pages = |process: &tree::Process| match is_lent && is_estimated(process) {
+    let pages = |process: &tree::LiveProcess| match is_lent && is_estimated(process) {
         true => ASKED as u64 * ASKED_INSTRUCTIONS,
         false => process.resident_pages * PAGE_INSTRUCTIONS,
     };
@@ -268,7 +268,7 @@ fn price(tree: &Tree, is_lent: bool) -> f64 {
 }
 
 /// Is a look that is lent too dear to count each page of this process?
-fn is_estimated(process: &tree::Process) -> bool {
+fn is_estimated(process: &tree::LiveProcess) -> bool {
     process.resident_pages > COUNTED_PAGES
 }
 

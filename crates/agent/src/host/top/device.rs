@@ -5,7 +5,7 @@ use super::reading::{Accesses, OpiumReading, Requests, Samples};
 use hither_core::machine::parse;
 use hither_core::observation::Observations;
 use hither_core::snapshot::Evidence;
-use hither_linux::opium::{Device, VcpuCounters};
+use hither_linux::opium::{OpiumDevice, VcpuCounters};
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::Tracker;
@@ -17,7 +17,7 @@ const FIRST_PROCESS: i32 = 1;
 
 /// The device, for its counters.
 pub struct Counters {
-    device: Device,
+    device: OpiumDevice,
     /// Topology position of each device node position.
     positions: Vec<usize>,
     nodes: usize,
@@ -29,8 +29,8 @@ impl Counters {
     /// # Errors
     /// Why there is none, in a sentence.
     pub fn open(root: &Root, topology: &Topology) -> Result<Self, String> {
-        let device =
-            Device::open(root).map_err(|error| format!("{}; {}", error.reason, error.remedy))?;
+        let device = OpiumDevice::open(root)
+            .map_err(|error| format!("{}; {}", error.reason, error.remedy))?;
         let positions = device.node_ids().iter().map(|&id| topology.position(id));
         match positions.collect::<Option<Vec<usize>>>() {
             Some(positions) => Ok(Self {
@@ -275,7 +275,7 @@ mod tests {
         );
         let why = refused.err().unwrap();
         assert!(why.contains("somebody reads the Opium samples"), "{why}");
-        let device = Device::open(&root).unwrap();
+        let device = OpiumDevice::open(&root).unwrap();
         assert_eq!(device.sampling_period(), 500, "it is as it was");
     }
 

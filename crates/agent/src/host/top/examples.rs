@@ -5,13 +5,13 @@ use super::model::{About, Model, SortKey};
 use super::reading::{MachineReading, OpiumReading, Requests};
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
-use hither_linux::counters::task::{self, Task};
+use hither_linux::counters::task::{self, TaskTimes};
 use hither_linux::counters::vmstat;
 use hither_linux::opium::{LinkTraffic, NodeTraffic};
 use hither_linux::proc::pressure::Pressure;
 
 /// A reading of a process: its name, CPU time in ticks, threads, and the CPU it ran on last.
-pub fn task(name: &str, ticks: u64, threads: u32, cpu: u32) -> Task {
+pub fn task(name: &str, ticks: u64, threads: u32, cpu: u32) -> TaskTimes {
     let line = format!(
         "9 ({name}) S 1 9 9 0 -1 4194304 0 0 0 0 {ticks} 0 0 0 20 0 {threads} 0 50 0 1000 \
          0 1 1 0 0 0 0 0 0 0 0 0 0 17 {cpu} 0 0 0 0 0"

@@ -6,7 +6,7 @@ use hither_core::metrics;
 use hither_core::snapshot::Evidence;
 use hither_linux::counters::lru_gen::Ages;
 use hither_linux::counters::resctrl;
-use hither_linux::counters::vmstat::{Event, Events};
+use hither_linux::counters::vmstat::{Events, VmEvent};
 
 /// Why no figure tells from where to where pages moved.
 pub const NO_PAIRS: &str = "Linux counts moves for the whole machine, promotions at the node \
@@ -149,9 +149,9 @@ pub fn figures(
             utilisation: traffic(|traffic| traffic.utilisation),
             local: asked(local),
             latency_ns: asked(latency_ns),
-            promoted_in: rate(events.as_ref(), |e| e.get(Event::Promoted), elapsed_us),
+            promoted_in: rate(events.as_ref(), |e| e.get(VmEvent::Promoted), elapsed_us),
             demoted_out: rate(events.as_ref(), Events::demoted, elapsed_us),
-            missed_in: rate(events.as_ref(), |e| e.get(Event::NumaMiss), elapsed_us),
+            missed_in: rate(events.as_ref(), |e| e.get(VmEvent::NumaMiss), elapsed_us),
         }
     };
     let all = |device: &Device| {
@@ -285,17 +285,17 @@ fn caches(
 }
 
 fn moves(change: Option<&Events>, elapsed_us: u64) -> Moves {
-    let of = |event: Event| rate(change, |events| events.get(event), elapsed_us);
+    let of = |event: VmEvent| rate(change, |events| events.get(event), elapsed_us);
     let faults = change.map(|events| {
-        let all = events.get(Event::HintFaults)?;
-        Some((events.get(Event::HintFaultsLocal)?, all))
+        let all = events.get(VmEvent::HintFaults)?;
+        Some((events.get(VmEvent::HintFaultsLocal)?, all))
     });
     Moves {
-        migrated: of(Event::Migrated),
-        failed: of(Event::MigrateFailed),
-        promoted: of(Event::Promoted),
+        migrated: of(VmEvent::Migrated),
+        failed: of(VmEvent::MigrateFailed),
+        promoted: of(VmEvent::Promoted),
         demoted: rate(change, Events::demoted, elapsed_us),
-        hint_faults: of(Event::HintFaults),
+        hint_faults: of(VmEvent::HintFaults),
         hint_local: match faults {
             None => Evidence::unknown(ONCE),
             Some(None) => Evidence::unknown(NOT_COUNTED),

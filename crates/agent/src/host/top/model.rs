@@ -7,9 +7,9 @@ use super::reading::{Accesses, MachineReading, MappingReading, Samples};
 use super::rotation::Due;
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
-use hither_linux::bind::astray::Figures;
+use hither_linux::bind::astray::AstrayFigures;
 use hither_linux::counters::lru_gen::Ages;
-use hither_linux::counters::task::Task;
+use hither_linux::counters::task::TaskTimes;
 use hither_linux::topology::Topology;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -119,7 +119,7 @@ impl About {
                 }
             }
         }
-        let name = |node: &hither_linux::topology::Node| NodeName {
+        let name = |node: &hither_linux::topology::NodeInfo| NodeName {
             id: node.id,
             cpus: node.cpus.to_string(),
             total_kb: node.memory.total_kb,
@@ -199,7 +199,7 @@ impl Model {
     }
 
     /// A reading of a process; `None` where it has ended.
-    pub fn task(&mut self, pid: i32, task: Option<Task>) {
+    pub fn task(&mut self, pid: i32, task: Option<TaskTimes>) {
         let Some(task) = task else {
             return self.remove(pid);
         };
@@ -218,7 +218,7 @@ impl Model {
     }
 
     /// A reading of the threads of a process.
-    pub fn threads(&mut self, pid: i32, read: Vec<(i32, Task)>) {
+    pub fn threads(&mut self, pid: i32, read: Vec<(i32, TaskTimes)>) {
         let (cpu_nodes, nodes) = (&self.about.cpu_nodes, self.about.nodes.len());
         if let Some(process) = self.processes.get_mut(&pid) {
             let node_of = |cpu: u32| cpu_nodes.get(cpu as usize).copied().flatten();
@@ -235,7 +235,7 @@ impl Model {
     }
 
     /// What of a process is astray. What was told by a close look stays where a passing one cannot tell.
-    pub fn astray(&mut self, pid: i32, figures: Evidence<Figures>) {
+    pub fn astray(&mut self, pid: i32, figures: Evidence<AstrayFigures>) {
         if let Some(process) = self.processes.get_mut(&pid)
             && (figures.is_known() || !process.astray.is_known())
         {

@@ -2,8 +2,8 @@
 
 use super::reading::Accesses;
 use hither_core::snapshot::Evidence;
-use hither_linux::bind::astray::Figures;
-use hither_linux::counters::task::Task;
+use hither_linux::bind::astray::AstrayFigures;
+use hither_linux::counters::task::TaskTimes;
 use hither_linux::proc::stat::TICKS_PER_SECOND;
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ pub struct Process {
     /// Its number.
     pub pid: i32,
     /// The last reading.
-    pub task: Task,
+    pub task: TaskTimes,
     /// CPUs that it used: 1 is one whole CPU.
     pub cpu: Evidence<f64>,
     /// Faults per second, without and with reading from a disk.
@@ -100,7 +100,7 @@ pub struct Process {
     /// Base pages by node position.
     pub residency: Evidence<Vec<u64>>,
     /// What of its memory is not where it is bound to.
-    pub astray: Evidence<Figures>,
+    pub astray: Evidence<AstrayFigures>,
     /// Base pages that the kernel does not count as resident, when the residency was looked at.
     pub hugetlb_pages: u64,
     /// Share of sampled accesses served by the requesting CPU's own node.
@@ -121,7 +121,7 @@ pub struct Process {
 
 impl Process {
     /// One that was seen for the first time.
-    pub fn new(pid: i32, task: Task, node: Option<usize>, nodes: usize, at_us: u64) -> Self {
+    pub fn new(pid: i32, task: TaskTimes, node: Option<usize>, nodes: usize, at_us: u64) -> Self {
         const ONCE: &str = "it was read once so far";
         Self {
             pid,
@@ -143,12 +143,12 @@ impl Process {
 
     /// Is this reading one of the same process, and not of another with its number?
     #[must_use]
-    pub fn is_same(&self, task: &Task) -> bool {
+    pub fn is_same(&self, task: &TaskTimes) -> bool {
         self.task.stat.start_ticks == task.stat.start_ticks
     }
 
     /// Takes a later reading of the same process. `node`: where its first thread ran last.
-    pub fn update(&mut self, task: Task, node: Option<usize>, at_us: u64) {
+    pub fn update(&mut self, task: TaskTimes, node: Option<usize>, at_us: u64) {
         let elapsed_us = at_us.saturating_sub(self.read_us);
         if elapsed_us == 0 {
             return;
@@ -178,7 +178,7 @@ impl Process {
     /// Takes a reading of all its threads.
     pub fn update_threads(
         &mut self,
-        read: Vec<(i32, Task)>,
+        read: Vec<(i32, TaskTimes)>,
         node_of: impl Fn(u32) -> Option<usize>,
         nodes: usize,
         at_us: u64,

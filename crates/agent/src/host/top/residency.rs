@@ -27,7 +27,7 @@ pub fn read(
     pid: i32,
     resident_pages: u64,
     turn: u64,
-) -> (Evidence<Vec<u64>>, Evidence<Vec<numa_maps::Mapping>>) {
+) -> (Evidence<Vec<u64>>, Evidence<Vec<numa_maps::NumaMapping>>) {
     if nodes.len() == 1 {
         let pages = Evidence::measured(vec![resident_pages], "the only node");
         return (pages, Evidence::unknown("there is one node"));
@@ -73,7 +73,7 @@ pub fn hugetlb_pages(root: &Root, pid: i32) -> u64 {
 }
 
 /// Base pages of mappings by node position; nodes that went offline are left out.
-pub fn by_position(nodes: &[NodeId], mappings: &[numa_maps::Mapping]) -> Vec<u64> {
+pub fn by_position(nodes: &[NodeId], mappings: &[numa_maps::NumaMapping]) -> Vec<u64> {
     let mut pages = vec![0; nodes.len()];
     for (node, count) in numa_maps::totals(mappings) {
         if let Some(position) = nodes.iter().position(|&id| id == node) {

@@ -6,12 +6,12 @@ use super::device::{Counters, Opened, Sampling, told};
 use super::model::About;
 use super::reading::{MachineReading, MappingReading, Samples};
 use super::residency;
-use hither_core::bind::astray::Place;
+use hither_core::bind::astray::AstrayPlace;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::Evidence;
-use hither_linux::bind::astray::{self, Figures};
+use hither_linux::bind::astray::{self, AstrayFigures};
 use hither_linux::counters::lru_gen::Ages;
-use hither_linux::counters::task::{self, Task};
+use hither_linux::counters::task::{self, TaskTimes};
 use hither_linux::counters::{resctrl, vmstat};
 use hither_linux::parse;
 use hither_linux::proc::pressure;
@@ -31,7 +31,7 @@ pub struct Sampler {
     root: Root,
     nodes: Vec<NodeId>,
     /// The same with their CPUs.
-    places: Vec<Place>,
+    places: Vec<AstrayPlace>,
     counters: Result<Counters, String>,
     sampling: Option<Sampling>,
     /// Where they are asked for.
@@ -101,7 +101,7 @@ impl Sampler {
     }
 
     /// A process; `None` where it has ended, or is not to be shown.
-    pub fn task(&mut self, pid: i32) -> Option<Task> {
+    pub fn task(&mut self, pid: i32) -> Option<TaskTimes> {
         let task = task::process(&self.root, pid)?;
         if task.stat.is_kernel() {
             self.hidden.insert(pid);
@@ -111,7 +111,7 @@ impl Sampler {
     }
 
     /// Its threads.
-    pub fn threads(&self, pid: i32) -> Vec<(i32, Task)> {
+    pub fn threads(&self, pid: i32) -> Vec<(i32, TaskTimes)> {
         task::threads(&self.root, pid)
     }
 
@@ -120,7 +120,7 @@ impl Sampler {
         &mut self,
         pid: i32,
         resident_pages: u64,
-    ) -> (Evidence<Vec<u64>>, Evidence<Figures>) {
+    ) -> (Evidence<Vec<u64>>, Evidence<AstrayFigures>) {
         self.turn += 1;
         let read = residency::read(&self.root, &self.nodes, pid, resident_pages, self.turn);
         let (pages, mappings) = read;
@@ -138,7 +138,7 @@ impl Sampler {
     }
 
     /// What of a process that is looked at closely is astray, however large it is.
-    pub fn astray(&self, pid: i32) -> Evidence<Figures> {
+    pub fn astray(&self, pid: i32) -> Evidence<AstrayFigures> {
         if self.nodes.len() == 1 {
             return Evidence::unknown("there is one node");
         }
@@ -160,7 +160,7 @@ impl Sampler {
             Err(error) => return Evidence::unknown(residency::why(&self.root, pid, &error)),
         };
         let known = maps::read(&self.root, pid).unwrap_or_default();
-        let mapping = |numa: &numa_maps::Mapping| {
+        let mapping = |numa: &numa_maps::NumaMapping| {
             let found = known.binary_search_by_key(&numa.start, |mapping| mapping.range.start);
             let found = found.ok().map(|index| &known[index]);
             MappingReading {

@@ -11,10 +11,10 @@ use hither_linux::proc::pagemap::{self, Pagemap};
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::pages::{self, Count, PAGE_BYTES};
+use hither_recording::analysis::pages::{self, PAGE_BYTES, PageCount};
 use hither_recording::{Folder, Recording, Writer};
 use std::ops::Range;
-use steps::{LineCounts, Steps};
+use steps::{LineCounts, ZoomSteps};
 
 /// log2 of the places that lines are counted by; the device takes its own line where it is longer.
 const LINE_SHIFT: u32 = 5;
@@ -39,17 +39,17 @@ enum Step {
 }
 
 /// What a step found, for who shows it.
-pub enum Told<'a> {
+pub enum ZoomReport<'a> {
     /// Step 1, with what it rests on.
-    Areas(&'a Steps, &'a Data),
+    Areas(&'a ZoomSteps, &'a Data),
     /// The page that was asked for.
-    Page(&'a mut Steps, PageCounts<'a>),
+    Page(&'a mut ZoomSteps, PageCounts<'a>),
     /// Step 2.
-    Pages(&'a Steps),
+    Pages(&'a ZoomSteps),
     /// Step 3.
-    Lines(&'a Steps),
+    Lines(&'a ZoomSteps),
     /// What it comes to.
-    Conclusions(&'a Steps),
+    Conclusions(&'a ZoomSteps),
 }
 
 /// What was seen of the page that was asked for.
@@ -57,7 +57,7 @@ pub struct PageCounts<'a> {
     /// The recording.
     pub data: &'a Data,
     /// Counts of the device, by page.
-    pub pages: Option<Vec<Count>>,
+    pub pages: Option<Vec<PageCount>>,
     /// And by line.
     pub lines: Option<LineCounts>,
     /// Pages that are not in memory.
@@ -81,7 +81,7 @@ pub struct Setup<'a> {
 /// What came of it.
 pub struct Zoomed {
     /// All steps.
-    pub steps: Steps,
+    pub steps: ZoomSteps,
     /// How the loop ended.
     pub end: End,
     /// Length of the recording.
@@ -95,14 +95,14 @@ pub struct Hooks<'a, E> {
     /// Names areas by source lines, where that is known.
     pub name: &'a mut dyn FnMut(&mut Data) -> std::result::Result<(), E>,
     /// Shows what a step found.
-    pub tell: &'a mut dyn FnMut(Told<'_>) -> std::result::Result<(), E>,
+    pub tell: &'a mut dyn FnMut(ZoomReport<'_>) -> std::result::Result<(), E>,
 }
 
 struct Zoom<'a, E> {
     setup: Setup<'a>,
     hooks: Hooks<'a, E>,
     frame_nodes: FrameNodes,
-    steps: Steps,
+    steps: ZoomSteps,
     step: Step,
     /// When the step began, and when it ends, since the recording began.
     from_ns: u64,
@@ -122,7 +122,7 @@ pub fn run<'a, E: From<Error>>(
     session: &mut Session,
     writer: &mut Writer,
     setup: Setup<'a>,
-    steps: Steps,
+    steps: ZoomSteps,
     hooks: Hooks<'a, E>,
 ) -> std::result::Result<Zoomed, E> {
     let now_ns = || sys::monotonic_ns().saturating_sub(supervisor.start_ns());
@@ -250,7 +250,7 @@ impl<E: From<Error>> Zoom<'_, E> {
         Ok(match self.step {
             Step::Areas => {
                 self.steps.look_at_areas(data)?;
-                (self.hooks.tell)(Told::Areas(&self.steps, data))?;
+                (self.hooks.tell)(ZoomReport::Areas(&self.steps, data))?;
                 match most > 1 && !self.steps.open_areas().is_empty() {
                     true => Step::Pages,
                     false => Step::Done,
@@ -263,13 +263,13 @@ impl<E: From<Error>> Zoom<'_, E> {
                     lines: self.line_counts(data),
                     absent_pages: self.absent_pages,
                 };
-                (self.hooks.tell)(Told::Page(&mut self.steps, counts))?;
+                (self.hooks.tell)(ZoomReport::Page(&mut self.steps, counts))?;
                 Step::Done
             }
             Step::Pages => {
                 let counts = self.page_counts(data);
                 self.steps.look_at_pages(data, counts.as_deref());
-                (self.hooks.tell)(Told::Pages(&self.steps))?;
+                (self.hooks.tell)(ZoomReport::Pages(&self.steps))?;
                 match most > 2 && !self.steps.contested_areas().is_empty() {
                     true => Step::Lines,
                     false => Step::Done,
@@ -278,7 +278,7 @@ impl<E: From<Error>> Zoom<'_, E> {
             Step::Lines => {
                 let counts = self.line_counts(data);
                 self.steps.look_at_lines(data, counts.as_ref());
-                (self.hooks.tell)(Told::Lines(&self.steps))?;
+                (self.hooks.tell)(ZoomReport::Lines(&self.steps))?;
                 Step::Done
             }
             Step::Done => Step::Done,
@@ -290,7 +290,7 @@ impl<E: From<Error>> Zoom<'_, E> {
             return Ok(());
         }
         self.steps.conclude(data);
-        (self.hooks.tell)(Told::Conclusions(&self.steps))
+        (self.hooks.tell)(ZoomReport::Conclusions(&self.steps))
     }
 
     /// Sets the filters for the step that begins, where there is a device.
@@ -377,7 +377,7 @@ impl<E: From<Error>> Zoom<'_, E> {
         by
     }
 
-    fn page_counts(&self, data: &Data) -> Option<Vec<Count>> {
+    fn page_counts(&self, data: &Data) -> Option<Vec<PageCount>> {
         let (counting, framed) = self.counting.as_ref()?;
         let pages = self.still_there(framed);
         let count = |&(pid, address, frame): &Framed| {
@@ -393,7 +393,7 @@ impl<E: From<Error>> Zoom<'_, E> {
                     self.by_position(data, counting, &counts.transfers),
                 );
             }
-            Some(Count {
+            Some(PageCount {
                 pid,
                 address,
                 users,

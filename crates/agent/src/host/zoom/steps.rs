@@ -5,12 +5,12 @@ use crate::host::{Error, Result};
 use hither_core::foreign::Foreign;
 use hither_core::snapshot::Evidence;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::areas::{self, Areas, Kind};
-use hither_recording::analysis::pages::{self, Count, Page, Summary};
-use hither_recording::analysis::sharing::Line;
+use hither_recording::analysis::areas::{self, AreaKind, Areas};
+use hither_recording::analysis::pages::{self, CountedPage, PageCount, PagesSummary};
+use hither_recording::analysis::sharing::SharedLine;
 use hither_recording::analysis::use_of::{self, Judged, Remedy};
 use hither_recording::analysis::written;
-use hither_recording::analysis::zoom::{self, Advice, Choice, Next};
+use hither_recording::analysis::zoom::{self, Next, ZoomAdvice, ZoomChoice};
 use std::collections::HashMap;
 
 /// Pages whose lines are counted at most; the lab's device can count twice as many ranges.
@@ -35,17 +35,17 @@ pub struct PagesOf {
     /// Whose.
     pub pid: i32,
     /// What it is.
-    pub kind: Kind,
+    pub kind: AreaKind,
     /// By accesses and transfers, most first.
-    pub pages: Vec<Page>,
+    pub pages: Vec<CountedPage>,
     /// What they come to.
-    pub summary: Summary,
+    pub summary: PagesSummary,
     /// Counted by a device? From samples otherwise.
     pub is_counted: bool,
     /// Was it written?
     pub written: Evidence<bool>,
     /// What is done next.
-    pub choice: Choice,
+    pub choice: ZoomChoice,
 }
 
 /// The shared lines of an area.
@@ -55,7 +55,7 @@ pub struct LinesOf {
     /// Whose.
     pub pid: i32,
     /// Each with the transfers that were counted to each node position, where they were.
-    pub lines: Vec<(Line, Option<Vec<f64>>, Choice)>,
+    pub lines: Vec<(SharedLine, Option<Vec<f64>>, ZoomChoice)>,
 }
 
 /// What would help, of one area.
@@ -65,7 +65,7 @@ pub struct Conclusion {
     /// Whose.
     pub pid: i32,
     /// A few words; none where it is still open.
-    pub advice: Option<Advice>,
+    pub advice: Option<ZoomAdvice>,
     /// What to do.
     pub sentence: String,
     /// Why.
@@ -73,7 +73,7 @@ pub struct Conclusion {
 }
 
 /// All steps so far.
-pub struct Steps {
+pub struct ZoomSteps {
     /// What was asked for.
     pub wanted: Wanted,
     /// The running process that is looked at, where it is one.
@@ -87,7 +87,7 @@ pub struct Steps {
     /// How each of them is used.
     pub judged: Vec<Judged>,
     /// What is done next about each.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<ZoomChoice>,
     /// Step 2.
     pub pages: Vec<PagesOf>,
     /// Step 3.
@@ -98,7 +98,7 @@ pub struct Steps {
     pub notes: Vec<String>,
 }
 
-impl Steps {
+impl ZoomSteps {
     /// Would moving memory of the process help?
     #[must_use]
     pub fn is_movable(&self) -> bool {
@@ -110,7 +110,7 @@ impl Steps {
             && advices.any(|advice| {
                 matches!(
                     advice,
-                    Advice::Place(Remedy::MoveTo(_) | Remedy::MakeLocal | Remedy::Interleave)
+                    ZoomAdvice::Place(Remedy::MoveTo(_) | Remedy::MakeLocal | Remedy::Interleave)
                 )
             })
     }
@@ -182,7 +182,7 @@ impl Steps {
     }
 
     /// Step 2, on what was recorded meanwhile, or again on the whole.
-    pub fn look_at_pages(&mut self, data: &Data, counts: Option<&[Count]>) {
+    pub fn look_at_pages(&mut self, data: &Data, counts: Option<&[PageCount]>) {
         let now = areas::areas(data);
         for index in self.open_areas() {
             let before = &self.areas.list[index];
@@ -230,7 +230,7 @@ impl Steps {
     /// The pages with most transfers of those areas.
     pub fn contested_pages(&self) -> Vec<(i32, u64)> {
         let of = self.contested_areas();
-        let mut all: Vec<&Page> = of.iter().flat_map(|of| &of.pages).collect();
+        let mut all: Vec<&CountedPage> = of.iter().flat_map(|of| &of.pages).collect();
         all.retain(|page| page.transferred() > 0.0);
         all.sort_by(|a, b| b.transferred().total_cmp(&a.transferred()));
         all.truncate(COUNTED_PAGES);
@@ -282,7 +282,7 @@ impl Steps {
                 (None, Some(of)) => &of.choice,
                 (None, None) => choice,
             };
-            if choice.advice == Some(Advice::Place(Remedy::Nothing)) {
+            if choice.advice == Some(ZoomAdvice::Place(Remedy::Nothing)) {
                 continue;
             }
             let sentence = match choice.advice {

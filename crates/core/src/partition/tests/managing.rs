@@ -1,6 +1,6 @@
 use super::super::Layout;
 use super::super::file::read;
-use super::super::manager::{Goal, Look, Manager, Pace, Proposal, Slot, Use};
+use super::super::manager::{Goal, Manager, Pace, PartitionReading, Proposal, Slot, Use};
 use super::*;
 
 /// `db` has nodes 1 and 2, `web` 3 and 4, the rest 0 and 5.
@@ -24,7 +24,7 @@ fn manager(goals: &[(&str, Goal)]) -> Manager {
     )
 }
 
-fn look(now_s: f64, uses: &[(&str, f64, f64)]) -> Look {
+fn look(now_s: f64, uses: &[(&str, f64, f64)]) -> PartitionReading {
     let uses = uses.iter().map(|&(name, cpu, memory)| {
         let used = Use {
             cpu,
@@ -33,10 +33,10 @@ fn look(now_s: f64, uses: &[(&str, f64, f64)]) -> Look {
         };
         (name.to_owned(), used)
     });
-    Look {
+    PartitionReading {
         now_s,
         uses: uses.collect(),
-        ..Look::default()
+        ..PartitionReading::default()
     }
 }
 

@@ -14,7 +14,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedPlace};
+use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedPlace};
 use crate::ids::{Pid, SpaceId};
 use crate::snapshot::{LINE_BYTES, ProcessState, Snapshot};
 use model::{Program, hits};
@@ -218,7 +218,7 @@ impl Policy for Caches {
         if snapshot.caches.len() < 2 {
             let note = "this machine has one last-level cache: there is nothing to balance";
             proposal.notes.push(note.into());
-            proposal.outlook = Outlook::Shut;
+            proposal.outlook = PolicyActivity::Shut;
             return proposal;
         }
         if self.follow(snapshot, context) {
@@ -228,14 +228,14 @@ impl Policy for Caches {
             self.waited = 0;
         }
         proposal.outlook = match self.is_well {
-            true => Outlook::Done,
-            false => Outlook::Learning,
+            true => PolicyActivity::Done,
+            false => PolicyActivity::Learning,
         };
         self.window_us += snapshot.interval_us;
         match self.phase {
             Phase::Pausing { until_us } if context.now_us < until_us => {
                 self.restart();
-                proposal.outlook = Outlook::Done;
+                proposal.outlook = PolicyActivity::Done;
                 return proposal;
             }
             Phase::Judging { since_us, .. } if context.now_us < since_us + SETTLE_US => {
@@ -327,7 +327,7 @@ impl Caches {
                 let note = format!("the programs are well on their caches: {weighed}");
                 proposal.notes.push(note);
             }
-            proposal.outlook = Outlook::Done;
+            proposal.outlook = PolicyActivity::Done;
             self.restart();
             return;
         }

@@ -30,7 +30,7 @@ mod tests;
 pub use config::{Config, Draw};
 
 use super::units::for_each_unit;
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
+use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Sampling};
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
@@ -53,7 +53,7 @@ pub struct Carrefour {
     /// Node ids by position: beliefs hold positions, which mean nothing once this changes.
     nodes: Vec<NodeId>,
     gates: GateKeeper,
-    outlook: Outlook,
+    outlook: PolicyActivity,
 }
 
 /// A page that may move.
@@ -101,7 +101,7 @@ impl Carrefour {
             spaces: BTreeMap::new(),
             nodes: Vec::new(),
             gates: GateKeeper::default(),
-            outlook: Outlook::Learning,
+            outlook: PolicyActivity::Learning,
         }
     }
 
@@ -355,9 +355,9 @@ impl Carrefour {
     }
 
     /// How much is left to do after `orders` pages were ordered.
-    fn judge_outlook(&self, survey: &Survey, orders: usize) -> Outlook {
+    fn judge_outlook(&self, survey: &Survey, orders: usize) -> PolicyActivity {
         if orders >= self.config.few_orders {
-            return Outlook::Working;
+            return PolicyActivity::Working;
         }
         let total: f64 = survey.traffic.iter().sum();
         let age = self
@@ -369,9 +369,9 @@ impl Carrefour {
         let is_waiting = survey.undecided_samples > UNDECIDED_SHARE * total
             && age.is_some_and(|age| age < self.config.window_intervals);
         if is_young || is_waiting {
-            Outlook::Learning
+            PolicyActivity::Learning
         } else {
-            Outlook::Done
+            PolicyActivity::Done
         }
     }
 
@@ -472,8 +472,8 @@ impl Policy for Carrefour {
         let mut proposal = if !gates.interleave && !gates.collocate {
             Proposal {
                 outlook: match gates.is_known {
-                    true => Outlook::Shut,
-                    false => Outlook::Learning,
+                    true => PolicyActivity::Shut,
+                    false => PolicyActivity::Learning,
                 },
                 ..Proposal::default()
             }

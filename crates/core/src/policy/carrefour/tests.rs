@@ -157,7 +157,10 @@ fn too_little_traffic_shuts_everything() {
         ..Scene::default()
     }
     .show(&pages);
-    assert_eq!((below.moves.len(), below.outlook), (0, Outlook::Shut));
+    assert_eq!(
+        (below.moves.len(), below.outlook),
+        (0, PolicyActivity::Shut)
+    );
     assert!(
         count(
             &Scene {
@@ -320,9 +323,9 @@ fn few_orders_mean_little_is_left() {
     // 12 shared pages on an overloaded node: 9 orders, below 10.
     let few = Scene::default().show(&[shared(12), shared(12), shared(12), shared(12)]);
     assert!(few.moves.len() < 10);
-    assert_eq!(few.outlook, Outlook::Done);
+    assert_eq!(few.outlook, PolicyActivity::Done);
     let many = Scene::default().show(&[shared(400), shared(400)]);
-    assert_eq!(many.outlook, Outlook::Working);
+    assert_eq!(many.outlook, PolicyActivity::Working);
 }
 
 #[test]
@@ -338,7 +341,7 @@ fn a_mechanism_that_is_switched_off_is_not_used() {
     assert_eq!(off(vec![Mechanism::Interleave]).moves.len(), 0);
     assert_eq!(
         off(vec![Mechanism::Interleave, Mechanism::Collocate]).outlook,
-        Outlook::Shut
+        PolicyActivity::Shut
     );
 }
 
@@ -398,10 +401,13 @@ fn nothing_is_proposed_before_there_is_evidence() {
     // One interval: the first of a phase. Two: private pages have not been seen twice.
     assert_eq!(
         Scene::default().show(&[shared(200)]).outlook,
-        Outlook::Learning
+        PolicyActivity::Learning
     );
     let early = Scene::default().show(&[private(200, 3), private(200, 3)]);
-    assert_eq!((early.moves.len(), early.outlook), (0, Outlook::Learning));
+    assert_eq!(
+        (early.moves.len(), early.outlook),
+        (0, PolicyActivity::Learning)
+    );
 }
 
 #[test]

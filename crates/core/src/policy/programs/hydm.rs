@@ -20,7 +20,7 @@
 use super::{Moves, Places, follow};
 use crate::ids::{Pid, SpaceId};
 use crate::plan::{Listing, Mechanism};
-use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
+use crate::policy::{Context, EvidenceKind, Policy, PolicyActivity, Proposal};
 use crate::snapshot::{PAGE_BYTES, Snapshot};
 use crate::tiers::Tiers;
 use std::collections::{BTreeMap, VecDeque};
@@ -221,11 +221,11 @@ impl Policy for Hydm {
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
         let tiers = Tiers::of(&snapshot.nodes);
         let mut proposal = Proposal {
-            outlook: Outlook::Working,
+            outlook: PolicyActivity::Working,
             ..Proposal::default()
         };
         if !tiers.are_several() {
-            proposal.outlook = Outlook::Done;
+            proposal.outlook = PolicyActivity::Done;
             let note = "hydm: this machine has one memory tier".to_owned();
             proposal.notes.push(note);
             return proposal;

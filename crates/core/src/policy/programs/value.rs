@@ -10,7 +10,7 @@ use super::model::{Demand, Memory, Model, Objective};
 use super::{Moves, Places, follow};
 use crate::ids::{Pid, SpaceId};
 use crate::plan::{Listing, Mechanism};
-use crate::policy::{Context, EvidenceKind, Outlook, Policy, Proposal};
+use crate::policy::{Context, EvidenceKind, Policy, PolicyActivity, Proposal};
 use crate::snapshot::{PAGE_BYTES, Snapshot};
 use crate::tiers::Tiers;
 use std::collections::BTreeMap;
@@ -233,11 +233,11 @@ impl Policy for Value {
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
         let tiers = Tiers::of(&snapshot.nodes);
         let mut proposal = Proposal {
-            outlook: Outlook::Working,
+            outlook: PolicyActivity::Working,
             ..Proposal::default()
         };
         if !tiers.are_several() {
-            proposal.outlook = Outlook::Done;
+            proposal.outlook = PolicyActivity::Done;
             let note = format!("{}: this machine has one memory tier", self.name());
             proposal.notes.push(note);
             return proposal;
@@ -252,7 +252,7 @@ impl Policy for Value {
                 Ok(text) => because = text,
                 Err(note) => {
                     proposal.notes.push(note.to_owned());
-                    proposal.outlook = Outlook::Done;
+                    proposal.outlook = PolicyActivity::Done;
                 }
             }
         }

@@ -30,7 +30,7 @@ mod tests;
 
 use super::heat::{HALF_LIFE_US, Heat, Judged, View, first_by};
 use super::units::for_each_unit;
-use super::{Context, EvidenceKind, Outlook, Policy, Proposal, ProposedMove};
+use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::ids::Pid;
 use crate::plan::{Listing, Mechanism};
 use crate::quota::Quota;
@@ -232,8 +232,8 @@ impl Hot {
         self.asked = moves.map(|order| (order.pid, order.page)).collect();
         Proposal {
             outlook: match draft.is_short || !draft.moves.is_empty() {
-                true => Outlook::Working,
-                false => Outlook::Done,
+                true => PolicyActivity::Working,
+                false => PolicyActivity::Done,
             },
             moves: draft.moves,
             reasons: draft.reasons,
@@ -460,7 +460,7 @@ impl Policy for Hot {
                         tell (`hither topo`): there is nothing to decide";
             let is_new = !std::mem::replace(&mut self.has_told, true);
             return Proposal {
-                outlook: Outlook::Shut,
+                outlook: PolicyActivity::Shut,
                 notes: is_new.then(|| note.to_owned()).into_iter().collect(),
                 ..Proposal::default()
             };
@@ -468,7 +468,7 @@ impl Policy for Hot {
         self.learn(snapshot, context, &tiers);
         if context.page_budget == 0 {
             return Proposal {
-                outlook: Outlook::Learning,
+                outlook: PolicyActivity::Learning,
                 ..Proposal::default()
             };
         }

@@ -16,7 +16,7 @@
 //! The thesis judges no result and knows no cost of its own: neither does this ([`Policy::follows_paper`]).
 
 use super::places::Ladder;
-use super::{Draft, EvidenceKind, Judged, Outlook, Policy, Proposal};
+use super::{Draft, EvidenceKind, Judged, Policy, PolicyActivity, Proposal};
 use crate::ids::{Pid, SpaceId};
 use crate::plan::Mechanism;
 use crate::policy::Context;
@@ -205,7 +205,7 @@ impl Policy for Paper {
         Proposal {
             moves: draft.moves,
             reasons: draft.reasons,
-            outlook: Outlook::Working,
+            outlook: PolicyActivity::Working,
             ..Proposal::default()
         }
     }

@@ -286,7 +286,10 @@ fn one_tier_is_said_once_and_nothing_is_done() {
         })
     };
     let first = look();
-    assert_eq!((first.outlook, first.notes.len()), (Outlook::Shut, 1));
+    assert_eq!(
+        (first.outlook, first.notes.len()),
+        (PolicyActivity::Shut, 1)
+    );
     assert!(look().notes.is_empty());
 }
 

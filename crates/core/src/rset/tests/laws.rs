@@ -155,7 +155,7 @@ fn sets() -> impl Strategy<Value = (ResourceSet, [ResourceSet; 3])> {
 }
 
 /// The mark is within the text and the message can be made.
-fn is_sound(fault: &Fault, text: &str) {
+fn is_sound(fault: &ExpressionFault, text: &str) {
     if let Some(at) = &fault.at {
         assert!(text.get(at.clone()).is_some(), "{at:?} of {text:?}");
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn fault(text: &str, machine: &Resources) -> Fault {
+fn fault(text: &str, machine: &Resources) -> ExpressionFault {
     let expression = text.parse::<Expression>();
     let resolved = expression.and_then(|expression| expression.resolve(machine));
     resolved.map_or_else(|fault| fault, |set| panic!("`{text}` gave {set:?}"))

@@ -8,7 +8,7 @@ use hither_core::foreign::Foreign;
 use hither_core::ids::NodeId;
 use hither_core::plan::Refusal;
 use hither_core::set::NodeSet;
-use hither_linux::filecache::{How, Seen};
+use hither_linux::filecache::{HowUsed, Seen};
 use hither_mover::Outcome;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct Row {
     pub path: PathBuf,
-    pub how: How,
+    pub how: HowUsed,
     pub before: Seen,
     pub done: Option<Done>,
 }
@@ -295,7 +295,7 @@ mod tests {
     fn report(done: Option<Done>) -> Report {
         let row = |path: &str, before: Seen, done: Option<Done>| Row {
             path: path.into(),
-            how: How::Open,
+            how: HowUsed::Open,
             before,
             done,
         };

@@ -117,11 +117,11 @@ fn world_of_huge(
             page += 1;
         }
     }
-    let mapping = Mapping {
+    let mapping = OwnMapping {
         range: first << 12..page << 12,
         readable: true,
         writable: true,
-        ..Mapping::default()
+        ..OwnMapping::default()
     };
     let runs = std::iter::once(first..page).collect();
     let piece = piece(mapping, (runs, huge), aim, &mut world.clone()).unwrap();

@@ -1,6 +1,6 @@
 //! The ccNUMA paper's measurements. Tables 2 and 3, which count packets, are in [`packets`](super::packets).
 
-use super::{Row, Rows};
+use super::{PaperRow, Rows};
 use crate::reproduce::Paper::Ibm;
 
 /// Tests of the paper, kernels of `stream` and what these print.
@@ -153,7 +153,7 @@ fn bandwidth(rows: &mut Rows) {
             "100 * ( 1 - ibm-four-node/{kernel}_4_remote.{key} / ibm-four-node/{kernel}_4_local.{key} )"
         );
         let name = format!("{test}, four threads of a node, lost with remote memory");
-        let row: &mut Row = match test {
+        let row: &mut PaperRow = match test {
             "BwMemWr" => rows.near(name, 0.0, "%").why(
                 "\"no noticeable difference\"; the file's nodes give 0.16 GB/s where half is written and its coherence units 0.15",
             ),

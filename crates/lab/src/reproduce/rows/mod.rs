@@ -27,7 +27,7 @@ pub enum Ours {
 
 /// A figure of a paper.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct PaperRow {
     /// Whose.
     pub paper: Paper,
     /// Table, or group of figures in prose.
@@ -48,7 +48,7 @@ pub struct Row {
     pub why: &'static str,
 }
 
-impl Row {
+impl PaperRow {
     /// `PAPER/TABLE/NAME`.
     #[must_use]
     pub fn id(&self) -> String {
@@ -119,7 +119,7 @@ impl Row {
 
 /// All rows, paper by paper, table by table.
 #[must_use]
-pub fn all() -> Vec<Row> {
+pub fn all() -> Vec<PaperRow> {
     let mut rows = Rows::default();
     carrefour::add(&mut rows);
     ibm::add(&mut rows);
@@ -133,7 +133,7 @@ pub fn all() -> Vec<Row> {
 /// Rows as they are written down.
 #[derive(Default)]
 struct Rows {
-    rows: Vec<Row>,
+    rows: Vec<PaperRow>,
     at: Option<(Paper, &'static str, &'static str)>,
 }
 
@@ -143,9 +143,14 @@ impl Rows {
         self.at = Some((paper, table, source));
     }
 
-    fn row(&mut self, name: impl Into<String>, figure: Figure, unit: &'static str) -> &mut Row {
+    fn row(
+        &mut self,
+        name: impl Into<String>,
+        figure: Figure,
+        unit: &'static str,
+    ) -> &mut PaperRow {
         let (paper, table, source) = self.at.expect("a table comes before its rows");
-        self.rows.push(Row {
+        self.rows.push(PaperRow {
             paper,
             table,
             name: name.into(),
@@ -159,7 +164,7 @@ impl Rows {
         self.rows.last_mut().expect("it was just put there")
     }
 
-    fn near(&mut self, name: impl Into<String>, figure: f64, unit: &'static str) -> &mut Row {
+    fn near(&mut self, name: impl Into<String>, figure: f64, unit: &'static str) -> &mut PaperRow {
         self.row(name, Figure::Near(figure), unit)
     }
 
@@ -169,19 +174,24 @@ impl Rows {
         least: f64,
         most: f64,
         unit: &'static str,
-    ) -> &mut Row {
+    ) -> &mut PaperRow {
         self.row(name, Figure::Between(least, most), unit)
     }
 
-    fn at_most(&mut self, name: impl Into<String>, most: f64, unit: &'static str) -> &mut Row {
+    fn at_most(&mut self, name: impl Into<String>, most: f64, unit: &'static str) -> &mut PaperRow {
         self.row(name, Figure::AtMost(most), unit)
     }
 
-    fn at_least(&mut self, name: impl Into<String>, least: f64, unit: &'static str) -> &mut Row {
+    fn at_least(
+        &mut self,
+        name: impl Into<String>,
+        least: f64,
+        unit: &'static str,
+    ) -> &mut PaperRow {
         self.row(name, Figure::AtLeast(least), unit)
     }
 
-    fn unprinted(&mut self, name: impl Into<String>, unit: &'static str) -> &mut Row {
+    fn unprinted(&mut self, name: impl Into<String>, unit: &'static str) -> &mut PaperRow {
         self.row(name, Figure::Unprinted, unit)
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! Pages that the kernel refers to without having pinned them (vmsplice(2), `MSG_ZEROCOPY`) are taken
 //! like others, as nobody can tell; the kernel goes on reading the old page, which is not used again
-//! unless [`Limits::recycle`] says so. What the program stores there meanwhile the kernel does not see:
+//! unless [`PoolLimits::recycle`] says so. What the program stores there meanwhile the kernel does not see:
 //! both calls ask for the memory to be left alone until they are done.
 //!
 //! Source: userfaultfd(2), ioctl_userfaultfd(2), Linux `mm/userfaultfd.c` (6.18); memif
@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
 use survey::Locator;
 
-pub use pool::Limits;
+pub use pool::PoolLimits;
 
 /// The monitor is looked after so often.
 const THREADS_NS: u64 = 1_000_000;
@@ -101,7 +101,7 @@ pub type Hook = Option<Arc<dyn Fn(Step) + Send + Sync>>;
 #[derive(Clone)]
 pub struct Config {
     /// Stock of pages.
-    pub limits: Limits,
+    pub limits: PoolLimits,
     /// Work without `CAP_SYS_PTRACE` too, with the dangers that the module names.
     pub without_privilege: bool,
     /// Exchange pages that are on the target already: for tests and benchmarks on one node.
@@ -116,7 +116,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
+            limits: PoolLimits::default(),
             without_privilege: false,
             in_place: false,
             copiers: 1,

@@ -12,10 +12,10 @@
 //! Where a move finds nothing in stock, small pages are got on the way, and huge ones left to the
 //! kernel's own migration: to get pages first and exchange them then would cost more CPU time than
 //! that does. From then on twice the largest move is kept in stock: a thread of the pool gets it
-//! when moves rest for a moment. All of it goes back to the system after [`Limits::idle_ms`] without
+//! when moves rest for a moment. All of it goes back to the system after [`PoolLimits::idle_ms`] without
 //! a move.
 //!
-//! What moves leave behind goes back to the system too, or with [`Limits::recycle`] is stock for
+//! What moves leave behind goes back to the system too, or with [`PoolLimits::recycle`] is stock for
 //! moves the other way, so that traffic in both directions needs no new pages.
 //!
 //! Pages come by the policy `MPOL_PREFERRED` of the filling thread, and those that came from
@@ -43,7 +43,7 @@ const REST: Duration = Duration::from_millis(10);
 
 /// How much may be in stock.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct PoolLimits {
     /// Most bytes in stock per node and page size.
     pub stock_bytes: u64,
     /// After this time without a move everything in stock goes back to the system, in ms.
@@ -56,7 +56,7 @@ pub struct Limits {
     pub recycle: bool,
 }
 
-impl Default for Limits {
+impl Default for PoolLimits {
     fn default() -> Self {
         Self {
             stock_bytes: 256 << 20,
@@ -113,12 +113,12 @@ pub(super) struct Pool {
     locator: Locator,
     lists: Mutex<Lists>,
     changed: Condvar,
-    limits: Limits,
+    limits: PoolLimits,
 }
 
 impl Pool {
     /// Reserves addresses, which cost nothing, and lets `receiver` put pages there.
-    pub(super) fn new(receiver: &Userfault, limits: Limits) -> io::Result<Arc<Self>> {
+    pub(super) fn new(receiver: &Userfault, limits: PoolLimits) -> io::Result<Arc<Self>> {
         // Room for the stock of several nodes and for what exchanges have lent.
         let bytes = (limits.stock_bytes * 8)
             .next_multiple_of(HUGE)

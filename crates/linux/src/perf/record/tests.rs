@@ -41,7 +41,7 @@ fn every_field_is_found_behind_those_before_it() {
         (field::DATA_PAGE_SIZE, &[117]),
         (field::CODE_PAGE_SIZE, &[118]),
     ];
-    let all = Sample {
+    let all = PerfSample {
         is_user: true,
         ip: Some(101),
         pid: Some(102),
@@ -182,7 +182,7 @@ fn read(mut bytes: &[u8], sample_type: u64) -> Vec<Record> {
     found
 }
 
-fn samples(records: &[Record]) -> Vec<Sample> {
+fn samples(records: &[Record]) -> Vec<PerfSample> {
     let sample = |record: &Record| match record {
         Record::Sample(sample) => Some(*sample),
         _ => None,
@@ -194,7 +194,7 @@ fn samples(records: &[Record]) -> Vec<Sample> {
 fn page_faults_that_a_kernel_recorded() {
     let samples = samples(&read(PAGE_FAULTS, PAGE_FAULTS_TYPE));
     assert_eq!(samples.len(), 156);
-    let last = Sample {
+    let last = PerfSample {
         is_user: true,
         ip: Some(0x40_89a8),
         pid: Some(19261),
@@ -203,7 +203,7 @@ fn page_faults_that_a_kernel_recorded() {
         address: Some(0x4a_7130),
         cpu: Some(1),
         data_source: Some(NOT_TOLD),
-        ..Sample::default()
+        ..PerfSample::default()
     };
     assert_eq!(samples[155], last);
     // The program stored to 64 pages, 8 bytes further into each.
@@ -229,7 +229,7 @@ fn every_field_that_a_kernel_recorded() {
     assert!([3, 4, 7, 10, 68].iter().all(|&kind| of(kind) > 0));
     let samples = samples(&records);
     assert_eq!(samples.len(), 182);
-    let second = Sample {
+    let second = PerfSample {
         is_user: true,
         ip: Some(0x7f22_dbba_67ad),
         pid: Some(19306),

@@ -48,7 +48,7 @@ const INFO_WEIGHT: &str = "HitherWeight";
 
 /// A whole machine: what `hither topo` shows, what resource sets see, and all caches.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct HwlocMachine {
     /// Nodes, CPUs, cache domains.
     pub topology: Topology,
     /// Cores, devices, and what may be used.
@@ -57,7 +57,7 @@ pub struct Machine {
     pub caches: Vec<Cache>,
 }
 
-impl Machine {
+impl HwlocMachine {
     /// The machine below `root`.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 use super::xml::Element;
 use super::{INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT};
 use crate::parse::{self, NodeMemory, Parsed};
-use crate::topology::{HugePages, Node, Tier};
+use crate::topology::{HugePages, NodeInfo, Tier};
 use hither_core::ids::NodeId;
 use hither_core::set::CpuSet;
 
@@ -78,7 +78,7 @@ impl<'a> Found<'a> {
         !self.pages.is_empty()
     }
 
-    fn node(&self, cpus: CpuSet, tiers: &[u32]) -> Node {
+    fn node(&self, cpus: CpuSet, tiers: &[u32]) -> NodeInfo {
         // The smallest are the base pages.
         let huge = self.pages.iter().skip(1).map(|&(bytes, count)| HugePages {
             size_kb: bytes / 1024,
@@ -86,7 +86,7 @@ impl<'a> Found<'a> {
             free: count,
         });
         let rank = |number| tiers.iter().position(|tier| *tier == number);
-        Node {
+        NodeInfo {
             id: self.id,
             cpus,
             memory: NodeMemory {
@@ -125,7 +125,7 @@ pub(super) fn assign(
     whole: &Element,
     online: &CpuSet,
     notes: &mut Vec<String>,
-) -> Parsed<Vec<Node>> {
+) -> Parsed<Vec<NodeInfo>> {
     let mut order: Vec<&Found> = found.iter().collect();
     // What says it itself comes first.
     order.sort_by_key(|node| (node.own.is_none(), node.near.len(), node.id));
@@ -133,7 +133,7 @@ pub(super) fn assign(
     tiers.sort_unstable();
     tiers.dedup();
     let mut taken = CpuSet::new();
-    let mut nodes: Vec<Node> = Vec::new();
+    let mut nodes: Vec<NodeInfo> = Vec::new();
     let mut guessed: Vec<NodeId> = Vec::new();
     for node in order {
         let cpus = match &node.own {

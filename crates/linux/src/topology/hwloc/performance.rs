@@ -3,7 +3,7 @@
 use super::bitmap;
 use super::xml::Element;
 use crate::parse::{Parsed, clip};
-use crate::topology::{AccessClass, Node};
+use crate::topology::{AccessClass, NodeInfo};
 use hither_core::set::{CpuSet, NodeSet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const MEANS_LATENCY: u64 = 4;
 /// ```
 pub(super) fn read_distances(
     root: &Element,
-    nodes: &[Node],
+    nodes: &[NodeInfo],
     notes: &mut Vec<String>,
 ) -> Parsed<Vec<Vec<u32>>> {
     let mut candidates: Vec<&Element> = Vec::new();
@@ -61,14 +61,14 @@ pub(super) fn read_distances(
 }
 
 /// None where it is no SLIT, or not of all nodes.
-fn matrix(element: &Element, nodes: &[Node]) -> Parsed<Option<Vec<Vec<u32>>>> {
+fn matrix(element: &Element, nodes: &[NodeInfo]) -> Parsed<Option<Vec<Vec<u32>>>> {
     let indexes = numbers(element, "indexes", nodes.len())?;
     let values = numbers(element, "u64values", nodes.len() * nodes.len())?;
     if values.len() != indexes.len() * indexes.len() {
         let (values, indexes) = (values.len(), indexes.len());
         return Err(element.fault(format!("has {values} distances of {indexes} nodes")));
     }
-    let place = |node: &Node| {
+    let place = |node: &NodeInfo| {
         let mut indexes = indexes.iter();
         indexes.position(|index| *index == u64::from(node.id.0))
     };
@@ -113,7 +113,7 @@ fn numbers(element: &Element, name: &str, most: usize) -> Parsed<Vec<u64>> {
 /// ```
 pub(super) fn read_access(
     root: &Element,
-    nodes: &mut [Node],
+    nodes: &mut [NodeInfo],
     targets: &BTreeMap<u64, usize>,
     sets: &BTreeMap<u64, CpuSet>,
 ) -> Parsed<()> {
@@ -200,7 +200,10 @@ fn initiator(value: &Element, sets: &BTreeMap<u64, CpuSet>) -> Parsed<CpuSet> {
 }
 
 /// The class to write: what CPUs see, else what anything sees; with the CPUs that see it.
-pub(super) fn access_to_write(node: &Node, nodes: &[Node]) -> Option<(AccessClass, CpuSet)> {
+pub(super) fn access_to_write(
+    node: &NodeInfo,
+    nodes: &[NodeInfo],
+) -> Option<(AccessClass, CpuSet)> {
     let access = node
         .access
         .iter()
@@ -210,7 +213,7 @@ pub(super) fn access_to_write(node: &Node, nodes: &[Node]) -> Option<(AccessClas
 
 /// CPUs that are near a node: its own; those of the nodes that firmware calls its best initiators;
 /// those of the nearest nodes with CPUs.
-pub(super) fn near(position: usize, nodes: &[Node], distances: &[Vec<u32>]) -> CpuSet {
+pub(super) fn near(position: usize, nodes: &[NodeInfo], distances: &[Vec<u32>]) -> CpuSet {
     let node = &nodes[position];
     if !node.cpus.is_empty() {
         return node.cpus.clone();
@@ -226,7 +229,7 @@ pub(super) fn near(position: usize, nodes: &[Node], distances: &[Vec<u32>]) -> C
     cpus_of(&nearest, nodes)
 }
 
-fn cpus_of(chosen: &NodeSet, nodes: &[Node]) -> CpuSet {
+fn cpus_of(chosen: &NodeSet, nodes: &[NodeInfo]) -> CpuSet {
     let chosen = nodes.iter().filter(|node| chosen.contains(node.id));
     chosen.fold(CpuSet::new(), |cpus, node| cpus.union(&node.cpus))
 }

@@ -6,14 +6,14 @@
 
 use super::nodes::Found as FoundNode;
 use super::xml::{self, Element};
-use super::{Machine, OWN_BACKEND, bitmap, nodes, performance};
+use super::{HwlocMachine, OWN_BACKEND, bitmap, nodes, performance};
 use crate::error::Fault;
 use crate::parse::{Parsed, clip};
 use crate::proc::allowed::Allowed;
 use crate::resources;
 use crate::topology::sysfs_cache::{Cache, CacheKind};
 use crate::topology::sysfs_device::is_gpu_class;
-use crate::topology::{CacheDomain, Node, Package, Told, Topology};
+use crate::topology::{CacheDomain, KnownOfNodes, NodeInfo, Package, Topology};
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::rset::Device;
 use hither_core::rset::parse::is_device_letter;
@@ -54,7 +54,7 @@ struct Found<'a> {
 }
 
 /// The machine of a document.
-pub(super) fn machine(text: &str) -> Parsed<Machine> {
+pub(super) fn machine(text: &str) -> Parsed<HwlocMachine> {
     let root = xml::parse(text)?;
     check_version(&root)?;
     let mut objects = root.children_named("object");
@@ -88,7 +88,7 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
             "CPUs {offline} are offline, or were forbidden to the program that wrote the file"
         ));
     }
-    let is_told = Told {
+    let is_told = KnownOfNodes {
         memory: found
             .nodes
             .iter()
@@ -138,7 +138,7 @@ pub(super) fn machine(text: &str) -> Parsed<Machine> {
     };
     let cores = found.cores(&topology.online)?;
     let devices = found.devices(&topology.nodes);
-    Ok(Machine {
+    Ok(HwlocMachine {
         resources: resources::gather(&topology, cores, devices, allowed),
         caches: found.caches.into_iter().map(|(cache, _)| cache).collect(),
         topology,
@@ -430,10 +430,10 @@ impl<'a> Found<'a> {
     }
 
     /// Their node is the one near them that has CPUs; `gpuN` besides, counted by PCI address.
-    fn devices(&mut self, nodes: &[Node]) -> Vec<Device> {
+    fn devices(&mut self, nodes: &[NodeInfo]) -> Vec<Device> {
         let node_of = |near: &NodeSet| -> Option<NodeId> {
             let mut nodes = nodes.iter();
-            let has_cpus = |node: &&Node| !node.cpus.is_empty() && near.contains(node.id);
+            let has_cpus = |node: &&NodeInfo| !node.cpus.is_empty() && near.contains(node.id);
             let node = nodes.by_ref().find(has_cpus)?;
             nodes.find(has_cpus).is_none().then_some(node.id)
         };

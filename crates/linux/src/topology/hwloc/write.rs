@@ -6,9 +6,11 @@
 //! whose CPUs are those near it, and on a group of its own where there is none, as hwloc does it.
 
 use super::performance::{access_to_write, near};
-use super::{INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, Machine, OWN_BACKEND, Written, bitmap};
+use super::{
+    HwlocMachine, INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, OWN_BACKEND, Written, bitmap,
+};
 use crate::topology::sysfs_cache::{Cache, CacheKind};
-use crate::topology::{AccessClass, Node, Topology};
+use crate::topology::{AccessClass, NodeInfo, Topology};
 use hither_core::set::{CpuSet, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,7 +96,7 @@ impl Object {
 }
 
 /// The whole document.
-pub(super) fn document(machine: &Machine) -> Written {
+pub(super) fn document(machine: &HwlocMachine) -> Written {
     let mut tree = Tree::new(machine);
     let mut writer = Writer {
         text: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -132,7 +134,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn new(machine: &Machine) -> Self {
+    fn new(machine: &HwlocMachine) -> Self {
         let topology = &machine.topology;
         let positions = 0..topology.nodes.len();
         let near: Vec<CpuSet> = positions
@@ -210,7 +212,7 @@ impl Tree {
 }
 
 /// All but groups, in no order.
-fn objects(machine: &Machine, left_out: &mut Vec<String>) -> Vec<Object> {
+fn objects(machine: &HwlocMachine, left_out: &mut Vec<String>) -> Vec<Object> {
     let topology = &machine.topology;
     let mut objects = vec![Object::new("Machine", 0, &topology.online).with_index(Some(0))];
     // Package -1 is CPUs of which firmware names none: no object.
@@ -240,7 +242,7 @@ fn objects(machine: &Machine, left_out: &mut Vec<String>) -> Vec<Object> {
 
 struct Writer<'a> {
     text: String,
-    machine: &'a Machine,
+    machine: &'a HwlocMachine,
     near: Vec<CpuSet>,
     /// Nodes that a CPU is near to.
     nodes_of_cpu: BTreeMap<hither_core::ids::CpuId, NodeSet>,
@@ -464,7 +466,7 @@ fn cache_attributes(cache: &Cache) -> Vec<(&'static str, String)> {
 }
 
 /// Bytes of a page and how many of them the node has, base pages first.
-fn pages(node: &Node, transparent_huge_kb: Option<u64>) -> Vec<(u64, u64)> {
+fn pages(node: &NodeInfo, transparent_huge_kb: Option<u64>) -> Vec<(u64, u64)> {
     let base = base_page_bytes(transparent_huge_kb);
     let huge = node.huge_pages.iter();
     let mut pages: Vec<(u64, u64)> = huge

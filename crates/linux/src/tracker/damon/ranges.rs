@@ -10,7 +10,7 @@
 //! DAMON does not divide fixed ranges at the start, so that they are given in pieces; what it knows
 //! already is given whole, so that its regions stay.
 
-use crate::sys::Mapping;
+use crate::sys::OwnMapping;
 use std::ops::Range;
 
 /// Most ranges: the smallest gaps are closed beyond.
@@ -31,7 +31,7 @@ pub fn unit(ranges: &[Range<u64>], regions: u32) -> u64 {
 }
 
 /// What is worth watching with so many regions, ascending: gaps smaller than one are closed.
-pub fn worth(mappings: &[Mapping], regions: u32) -> Vec<Range<u64>> {
+pub fn worth(mappings: &[OwnMapping], regions: u32) -> Vec<Range<u64>> {
     let used = mappings
         .iter()
         .filter(|m| (m.readable || m.writable) && m.range.end <= USER_END)

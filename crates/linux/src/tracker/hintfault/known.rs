@@ -1,6 +1,6 @@
 //! Pages that have been in memory, and where they were seen last.
 
-use crate::proc::tree::Process;
+use crate::proc::tree::LiveProcess;
 use crate::sys::PAGE_IS_PRESENT;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::{HUGE_PAGES, PageStats};
@@ -46,7 +46,7 @@ pub(super) struct Known {
 impl Known {
     /// What these processes have in memory now. A kernel that does not tell (before 6.7) costs
     /// each page its first sample.
-    pub fn of<'a>(processes: impl Iterator<Item = &'a Process>) -> Self {
+    pub fn of<'a>(processes: impl Iterator<Item = &'a LiveProcess>) -> Self {
         let mut known = Self::default();
         for process in processes {
             let Some(map) = &process.pagemap else {

@@ -1,7 +1,7 @@
 //! What each address space asks of the last-level caches: its working set, from samples of the references.
 
 use super::works::Works;
-use crate::opium::{Device, Sample};
+use crate::opium::{OpiumDevice, OpiumSample};
 use hither_core::plan::Sampling;
 use hither_core::working_set::WorkingSets;
 
@@ -27,7 +27,7 @@ pub(super) struct Cached {
 
 impl Cached {
     /// References are sampled from now on.
-    pub fn new(device: &Device) -> Self {
+    pub fn new(device: &OpiumDevice) -> Self {
         let mut cached = Self {
             sets: WorkingSets::default(),
             line_shift: device.line_bytes().trailing_zeros(),
@@ -38,7 +38,7 @@ impl Cached {
     }
 
     /// Takes in a sample of a reference.
-    pub fn take(&mut self, sample: &Sample) {
+    pub fn take(&mut self, sample: &OpiumSample) {
         self.sets
             .take(sample.page_table, sample.vaddr >> self.line_shift);
     }
@@ -49,7 +49,7 @@ impl Cached {
     }
 
     /// Goes on in time.
-    pub fn turn(&mut self, device: &Device, sampling: Sampling, now_us: u64) {
+    pub fn turn(&mut self, device: &OpiumDevice, sampling: Sampling, now_us: u64) {
         self.sets.turn(now_us);
         let least_ns = 1_000_000_000 / wanted_per_s(sampling) * device.vcpu_count() as u32;
         if std::mem::replace(&mut self.least_ns, least_ns) != least_ns {
@@ -60,7 +60,7 @@ impl Cached {
 
 impl Works {
     /// Samples of references to last-level caches are taken in from now on.
-    pub fn count_references(&mut self, device: &Device) {
+    pub fn count_references(&mut self, device: &OpiumDevice) {
         self.cached.get_or_insert_with(|| Cached::new(device));
     }
 }

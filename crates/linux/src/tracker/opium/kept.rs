@@ -3,7 +3,7 @@
 use super::super::aggregate::{Access, Aggregator};
 use super::super::view::PeriodInTime;
 use super::spaces::Spaces;
-use crate::opium::{Device, Sample};
+use crate::opium::{OpiumDevice, OpiumSample};
 use crate::proc::tree::Tree;
 use crate::sys;
 use hither_core::ids::{CpuId, NodeId, Pid};
@@ -31,7 +31,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub fn new(device: &Device) -> Self {
+    pub fn new(device: &OpiumDevice) -> Self {
         Self {
             offset_ns: sys::monotonic_ns()
                 .wrapping_sub(device.time_ns())
@@ -51,7 +51,7 @@ impl Kept {
         self.transfer_period
     }
 
-    pub fn set_transfer_period(&mut self, device: &Device, period: u32) {
+    pub fn set_transfer_period(&mut self, device: &OpiumDevice, period: u32) {
         self.transfer_period = period;
         self.transfer_periods.change(period, device.time_ns());
         device.set_transfer_sampling(period);
@@ -61,7 +61,7 @@ impl Kept {
     pub fn keep(
         &mut self,
         page: u32,
-        sample: &Sample,
+        sample: &OpiumSample,
         access: &Access,
         cpu: Option<CpuId>,
         from: Option<NodeId>,
@@ -89,7 +89,7 @@ impl Kept {
     /// Keeps a sample of an interval without an aggregator.
     pub fn keep_owned(
         &mut self,
-        sample: &Sample,
+        sample: &OpiumSample,
         access: &Access,
         cpu: Option<CpuId>,
         from: Option<NodeId>,
@@ -133,7 +133,7 @@ impl Kept {
 
     fn sampled(
         &self,
-        sample: &Sample,
+        sample: &OpiumSample,
         access: &Access,
         cpu: Option<CpuId>,
         from: Option<NodeId>,

@@ -7,7 +7,7 @@
 //! page lies in the frame that this process's page map tells.
 
 use super::spaces::Match;
-use crate::opium::Device;
+use crate::opium::OpiumDevice;
 use crate::proc::pagemap::Pagemap;
 use crate::root::Root;
 
@@ -28,7 +28,7 @@ impl Own {
     }
 
     /// CPU time of all threads since boot in ns; `None` until the address space is found.
-    pub fn cpu_ns(&mut self, device: &Device) -> Option<u64> {
+    pub fn cpu_ns(&mut self, device: &OpiumDevice) -> Option<u64> {
         if let Some(number) = self.number {
             return Some(device.space(number)?.time_ns);
         }

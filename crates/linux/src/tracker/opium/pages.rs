@@ -10,10 +10,10 @@
 
 use super::OpiumTracker;
 use crate::error::{Error, Result};
-use crate::opium::{Device, Filter};
+use crate::opium::{Filter, OpiumDevice};
 use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
-use crate::proc::tree::{Process, Tree};
+use crate::proc::tree::{LiveProcess, Tree};
 use crate::root::Root;
 use crate::topology::Topology;
 use hither_core::ids::{NodeId, Pid};
@@ -49,7 +49,7 @@ pub(super) struct EveryPage {
 
 impl EveryPage {
     /// Has the device count from now on.
-    fn begin(device: &Device, frames: &FrameNodes) -> std::result::Result<Self, String> {
+    fn begin(device: &OpiumDevice, frames: &FrameNodes) -> std::result::Result<Self, String> {
         let spans = frames.spans();
         if spans.is_empty() || spans.len() > FILTERS {
             let count = spans.len();
@@ -90,9 +90,9 @@ impl EveryPage {
     /// Adds the pages of a process that had fills; returns how many fills.
     fn add(
         &mut self,
-        device: &Device,
+        device: &OpiumDevice,
         positions: &[usize],
-        process: &Process,
+        process: &LiveProcess,
         pages: &mut Vec<PageStats>,
     ) -> u64 {
         let Some(map) = &process.pagemap else {
@@ -138,7 +138,7 @@ impl EveryPage {
     }
 
     /// Node and new fills of a frame, where there are any.
-    fn count(&mut self, device: &Device, frame: u64) -> Option<(NodeId, [u32; MAX_NODES])> {
+    fn count(&mut self, device: &OpiumDevice, frame: u64) -> Option<(NodeId, [u32; MAX_NODES])> {
         let span = self
             .spans
             .iter()

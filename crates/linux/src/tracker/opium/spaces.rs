@@ -17,7 +17,7 @@
 //! look-up costs as much as three samples.
 
 use crate::proc::pagemap::{self, Pagemap};
-use crate::proc::tree::{Process, Tree};
+use crate::proc::tree::{LiveProcess, Tree};
 use std::collections::{HashMap, HashSet};
 
 /// Pages that are tried for one page table in an interval: some are shared, or have moved since.
@@ -165,7 +165,7 @@ impl Match {
 
 impl Asked<'_> {
     /// Whose it is for sure, or else who shares the pages.
-    fn owner(&mut self, processes: &[Process], last: Option<i32>) -> Result<i32, Vec<i32>> {
+    fn owner(&mut self, processes: &[LiveProcess], last: Option<i32>) -> Result<i32, Vec<i32>> {
         let before = processes.iter().find(|process| Some(process.pid) == last);
         if let Some(process) = before
             && self.compare(process) != Match::No
@@ -183,7 +183,7 @@ impl Asked<'_> {
         Err(sharing)
     }
 
-    fn compare(&mut self, process: &Process) -> Match {
+    fn compare(&mut self, process: &LiveProcess) -> Match {
         let Some(map) = &process.pagemap else {
             return Match::No;
         };

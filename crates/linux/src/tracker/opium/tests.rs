@@ -112,8 +112,8 @@ impl Fake {
         self.folder.path().join(PCI)
     }
 
-    fn open(&self) -> Result<Device> {
-        Device::open(&self.root())
+    fn open(&self) -> Result<OpiumDevice> {
+        OpiumDevice::open(&self.root())
     }
 }
 
@@ -150,7 +150,7 @@ fn the_kernels_list_saves_a_look_at_each_device() {
     let list = |numbers: &str| {
         let text = format!("0008\t80867020\t0\t0\t\n0020\t{numbers}\ta\t0\tvirtio-pci\n");
         fs::write(folder.join("devices"), text).unwrap();
-        Device::find(&Root::new(fake.folder.path())).unwrap()
+        OpiumDevice::find(&Root::new(fake.folder.path())).unwrap()
     };
     assert_eq!(list("1af41110"), Some(fake.path()));
     assert_eq!(list("1af41112"), None);
@@ -159,7 +159,7 @@ fn the_kernels_list_saves_a_look_at_each_device() {
 #[test]
 fn a_machine_without_the_device_is_told_how_to_get_one() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Device::open(&Root::new(folder.path()))
+    let error = OpiumDevice::open(&Root::new(folder.path()))
         .unwrap_err()
         .to_string();
     assert!(

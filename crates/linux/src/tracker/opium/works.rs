@@ -10,7 +10,7 @@
 
 use super::cached::Cached;
 use super::spaces::Match;
-use crate::opium::{Device, SpaceCounts};
+use crate::opium::{OpiumDevice, SpaceCounts};
 use crate::proc::tree::Tree;
 use hither_core::opium::MAX_NODES;
 use hither_core::plan::Sampling;
@@ -40,7 +40,7 @@ pub(super) struct Works {
 
 impl Works {
     /// What was counted before is left out.
-    pub fn new(device: &Device) -> Self {
+    pub fn new(device: &OpiumDevice) -> Self {
         // Where they cannot be mapped, that is told with each interval.
         let before = device.spaces().into_iter().flatten();
         let spaces = before.map(|counts| {
@@ -60,7 +60,7 @@ impl Works {
     /// Fills in what each process did since the last call. `is_pmu`: only what a PMU counts.
     pub fn fill_in(
         &mut self,
-        device: &Device,
+        device: &OpiumDevice,
         is_pmu: bool,
         sampling: Sampling,
         tree: &Tree,

@@ -108,21 +108,21 @@ fn why_there_is_no_event_is_told() {
     assert!(error.contains("format/umask:1: `config:88`"), "{error}");
 }
 
-fn sample(data_source: u64) -> Sample {
-    Sample {
+fn sample(data_source: u64) -> PerfSample {
+    PerfSample {
         is_user: true,
         pid: Some(5),
         tid: Some(6),
         cpu: Some(1),
         address: Some(0x7000),
         data_source: Some(data_source),
-        ..Sample::default()
+        ..PerfSample::default()
     }
 }
 
 #[test]
 fn accesses_are_told_from_other_operations() {
-    let kind = |sample: &Sample| Seen::of(sample).map(|seen| seen.kind);
+    let kind = |sample: &PerfSample| Seen::of(sample).map(|seen| seen.kind);
     let load = sample(0x6810_0142);
     assert_eq!(kind(&load), Some(AccessKind::Read));
     assert_eq!(kind(&sample(0x04)), Some(AccessKind::Write));
@@ -130,11 +130,11 @@ fn accesses_are_told_from_other_operations() {
     for nothing in [0, 0x01, 0x08, 0x10] {
         assert_eq!(kind(&sample(nothing)), None);
     }
-    let kernel = Sample {
+    let kernel = PerfSample {
         is_user: false,
         ..load
     };
-    let nowhere = Sample {
+    let nowhere = PerfSample {
         address: Some(0),
         ..load
     };

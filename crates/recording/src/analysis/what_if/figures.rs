@@ -3,7 +3,7 @@
 use super::super::data::Data;
 use super::super::{homes, working_set};
 use super::windows::{LEAST_LATENCY_NS, Window};
-use super::{LEAST_SAMPLES, MOST_STALL, Missing, PAGE_BYTES, Question, STALL_ERROR};
+use super::{LEAST_SAMPLES, MOST_STALL, Missing, PAGE_BYTES, STALL_ERROR, WhatIfQuestion};
 
 /// A refusal.
 pub fn missing(what: impl Into<String>, remedy: &str) -> Missing {
@@ -164,7 +164,7 @@ pub fn stalls(
 
 /// What has to be known beside the figures.
 pub fn notes(
-    question: &Question<'_>,
+    question: &WhatIfQuestion<'_>,
     sizes: &[u64],
     (footprint_bytes, [fast_bytes, slow_bytes]): (u64, [u64; 2]),
     cpus: Option<f64>,

@@ -41,7 +41,7 @@ const MOST_STALL: f64 = 0.999;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct WhatIfQuestion<'a> {
     /// The machine that it is about.
     pub target: &'a Machine,
     /// The machine of the recording, where there is a description.
@@ -119,7 +119,7 @@ pub struct Row {
 ///
 /// # Errors
 /// What the recording lacks, or what does not fit it.
-pub fn what_if(data: &Data, question: &Question<'_>) -> Result<WhatIf, Missing> {
+pub fn what_if(data: &Data, question: &WhatIfQuestion<'_>) -> Result<WhatIf, Missing> {
     let windows = windows::windows(data);
     check_samples(data, &windows)?;
     let tiers = Tiers::new(question.target);
@@ -217,7 +217,7 @@ fn sorted(sizes: &[u64]) -> Vec<u64> {
 }
 
 /// What differs between the cores of the recording and those of the target.
-fn core(question: &Question<'_>, cpus: Option<f64>) -> Core {
+fn core(question: &WhatIfQuestion<'_>, cpus: Option<f64>) -> Core {
     let target = question.target;
     let busy = cpus.map(|cpus| [cpus, cpus.min(target.cpu_count() as f64)]);
     let Some(from) = question.recorded_on else {

@@ -8,7 +8,7 @@
 //! their sizes. A node without CPUs carries no more than the links to it do; links add no other queue.
 
 use super::windows::Window;
-use hither_core::flow::{self, Demand, LINE_BYTES, Memory};
+use hither_core::flow::{self, Demand, FlowMemory, LINE_BYTES};
 use hither_core::machine::Machine;
 
 /// Rounds in which the traffic settles, and those after them of which the mean is taken: near saturation
@@ -143,7 +143,7 @@ impl<'a> Tiers<'a> {
     }
 
     /// What the machine's memory does for fills that carry as many bytes as this window's.
-    fn memory(&self, window: &Window) -> Memory {
+    fn memory(&self, window: &Window) -> FlowMemory {
         let nodes = 0..self.machine.nodes.len();
         let read_share = window.read_share.unwrap_or(1.0);
         let line = f64::from(self.machine.line_bytes);
@@ -160,7 +160,7 @@ impl<'a> Tiers<'a> {
             let link = self.links_gbs[home] / read_share.max(1.0 - read_share);
             controller.min(link) / lines
         });
-        Memory {
+        FlowMemory {
             idle_ns: nodes.clone().map(|from| row(from).collect()).collect(),
             capacity_gbs: capacity.collect(),
             curves: self.machine.nodes.iter().map(|node| node.curve).collect(),

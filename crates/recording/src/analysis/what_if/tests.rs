@@ -4,7 +4,7 @@ use super::super::data::tests::{access, empty};
 use super::place::tests::machine;
 use super::windows::tests::interval;
 use super::*;
-use crate::meta::Ended;
+use crate::meta::RecordingEnd;
 use crate::rows::Residency;
 
 /// Two regions of 64 pages, the first ten times as hot, all in the second node, whose latency is `latency_ns`;
@@ -35,7 +35,7 @@ fn two_regions(stalled: Option<f64>, latency_ns: f64, fills_per_us: f64) -> Data
         bytes: 128 * PAGE_BYTES,
         asked_pages: None,
     }];
-    data.meta.ended = Some(Ended {
+    data.meta.ended = Some(RecordingEnd {
         length_ns: 100_000_000,
         status: Some(0),
         signal: None,
@@ -48,8 +48,8 @@ fn two_regions(stalled: Option<f64>, latency_ns: f64, fills_per_us: f64) -> Data
     data
 }
 
-fn asked<'a>(target: &'a Machine, sizes: &'a [u64]) -> Question<'a> {
-    Question {
+fn asked<'a>(target: &'a Machine, sizes: &'a [u64]) -> WhatIfQuestion<'a> {
+    WhatIfQuestion {
         target,
         recorded_on: None,
         sizes,
@@ -134,7 +134,7 @@ fn an_unknown_stall_share_makes_a_range() {
 #[test]
 fn the_recorded_run_checks_the_model() {
     let target = machine("westmere-m2");
-    let question = Question {
+    let question = WhatIfQuestion {
         recorded_on: Some(&target),
         ..asked(&target, &[0])
     };
@@ -151,7 +151,7 @@ fn the_recorded_run_checks_the_model() {
         "{told:?}"
     );
     let other = machine("knl7250");
-    let question = Question {
+    let question = WhatIfQuestion {
         recorded_on: Some(&other),
         ..question
     };
