@@ -1,5 +1,5 @@
-//! The native part of the Python package `hither`: sets, memory, threads, replicated arrays and the
-//! mover's calls.
+//! The native part of the Python package `hither`: sets, memory, threads, replicated arrays, monitors
+//! and the mover's calls.
 //! What is plain Python (numpy's shapes, teams over executors) is in `hither/`.
 //!
 //! A fault of the caller is a ValueError or TypeError, a refusal of the kernel's an OSError with its
@@ -8,6 +8,7 @@
 
 mod daemon;
 mod memory;
+mod monitor;
 mod mover;
 mod replicated;
 mod set;
@@ -38,6 +39,8 @@ mod _hither {
     use crate::daemon::{declare, opt_in, opt_out};
     #[pymodule_export]
     use crate::memory::{Memory, Residency, bind_range, nodes_by_page, residency};
+    #[pymodule_export]
+    use crate::monitor::{Monitor, Reached};
     #[pymodule_export]
     use crate::mover::{Move, Moved, Mover};
     #[pymodule_export]

@@ -10,13 +10,14 @@ use std::path::Path;
 pub const PATH: &str = "crates/capi/include/hither.h";
 
 /// The files that define the interface, in the order of the header.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "constants.rs",
     "types.rs",
     "calls.rs",
     "placement.rs",
     "replicated.rs",
     "regions.rs",
+    "monitor.rs",
     "opting.rs",
 ];
 
@@ -54,6 +55,9 @@ pub fn text(root: &Path) -> Result<String> {
         ("HitherResidency", "hither_residency"),
         ("HitherReplicatedConfig", "hither_replicated_config"),
         ("HitherView", "hither_view"),
+        ("HitherArea", "hither_area"),
+        ("HitherReached", "hither_reached"),
+        ("HitherTotals", "hither_totals"),
     ]
     .map(|(rust, c)| (rust.to_owned(), c.to_owned()))
     .into();

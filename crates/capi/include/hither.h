@@ -217,6 +217,51 @@
 // Size in bytes of struct hither_config as of version 0.1.
 #define HITHER_CONFIG_BYTES_0_1 72
 
+// `flags` of hither_monitor_open(): estimates by samples, although a device may count.
+#define HITHER_MONITOR_SAMPLES 1
+
+// `types` of an area or a sum: lines that memory delivered for loads.
+#define HITHER_TYPE_READ 1
+
+// `types`: lines that memory delivered for stores.
+#define HITHER_TYPE_WRITE 2
+
+// `types`: lines that the hardware fetched ahead of loads.
+#define HITHER_TYPE_PREFETCH 4
+
+// `types`: lines that the hardware fetched ahead of stores.
+#define HITHER_TYPE_PREFETCH_WRITE 8
+
+// `types`: lines that a cache wrote back, or a store wrote past the caches.
+#define HITHER_TYPE_WRITE_BACK 16
+
+// `types`: lines that another CPU's cache had modified and handed over, for loads.
+#define HITHER_TYPE_TRANSFER 32
+
+// `types`: the same for stores.
+#define HITHER_TYPE_TRANSFER_WRITE 64
+
+// `types`: lines of another node's memory that were held and became the CPU's own.
+#define HITHER_TYPE_OWNERSHIP 128
+
+// `types`: all that memory delivered; what 0 means.
+#define HITHER_TYPE_FILLS 15
+
+// `directions` of an area: other nodes ask a node's memory.
+#define HITHER_INBOUND 1
+
+// `directions` of an area: a node's CPUs ask other nodes' memory.
+#define HITHER_OUTBOUND 2
+
+// `directions` of an area: a node's CPUs ask its own memory.
+#define HITHER_LOCAL 4
+
+// `directions` of an area: what crosses between nodes.
+#define HITHER_REMOTE 3
+
+// `directions` of an area: the node that `node` names is meant; without this any.
+#define HITHER_AT_NODE 256
+
 // Settings of a mover. Set it to zero first: zero is the default of every field, of those too
 // that a later version adds.
 struct hither_config {
@@ -354,6 +399,52 @@ struct hither_view {
   uint32_t chunk_shift;
   // Is all of it on the reader's own node? 1 or 0.
   uint32_t is_local;
+};
+
+// Memory that a monitor watches. Set it to zero first: zero is the default of every field, of those too that a later
+// version adds.
+struct hither_area {
+  // First byte; a multiple of the machine's line.
+  const void *start;
+  // How many bytes; a multiple of the line.
+  uint64_t length;
+  // Bytes that are counted together, a *grain*: a power of two from 32, or the line where that is longer, to 2 MiB.
+  // 0: 4096.
+  uint64_t grain;
+  // HITHER_TYPE_*. 0: HITHER_TYPE_FILLS.
+  uint32_t types;
+  // HITHER_INBOUND, HITHER_OUTBOUND, HITHER_LOCAL and HITHER_AT_NODE. 0: all.
+  uint32_t directions;
+  // With HITHER_AT_NODE: the node that directions are seen from, by the kernel's number.
+  uint32_t node;
+  // Count of one grain from one node at which hither_monitor_wait() tells of it. 0: never.
+  uint32_t threshold;
+};
+
+// A threshold that was reached.
+struct hither_reached {
+  // The area of the grain that reached it; -1 where a sum did.
+  int area;
+  // The sum that reached it; -1 where a grain did.
+  int sum;
+  // The grain, from 0 on.
+  uint64_t grain;
+  // The node of whoever asked last.
+  int node;
+  // 0.
+  int reserved;
+};
+
+// What the whole machine did while a monitor counted.
+struct hither_totals {
+  // Packets between nodes without a line: requests, and answers to who asked for ownership.
+  uint64_t short_packets;
+  // Packets between nodes with a line: delivered, or written back.
+  uint64_t line_packets;
+  // Lines that memory delivered or took.
+  uint64_t transactions;
+  // Floating-point operations.
+  uint64_t flops;
 };
 
 #ifdef __cplusplus
@@ -693,6 +784,100 @@ int hither_region_run(int region,
 //
 // Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (a thread is in hither_region_run() for it), HITHER_EFORK.
 int hither_region_destroy(int region);
+
+// Opens a monitor of this process's own memory. It counts by the laboratory's device where there is one and this
+// process may use it (root), else by samples of the processor's PMU, which are estimates (hither_monitor_describe() says
+// what they leave out). With HITHER_MONITOR_SAMPLES samples are taken in any case. The device counts for one process at
+// a time.
+//
+// Returns a number above 0 for the other calls. Errors: HITHER_EINVAL (an unknown flag, or nothing here counts:
+// hither_last_error() has each reason), HITHER_ENOSYS (the kernel does not let this process), HITHER_EFORK.
+int hither_monitor_open(uint32_t flags);
+
+// Closes a monitor. What it counted is lost. Threads in hither_monitor_wait() for it are woken with HITHER_EBADF.
+//
+// Returns 0. Errors: HITHER_EBADF, HITHER_EFORK.
+int hither_monitor_close(int monitor);
+
+// Adds an area; `size` is sizeof(struct hither_area). Only while it does not count.
+//
+// Returns the area's number, from 0 on. Errors: HITHER_EFAULT (area is NULL), HITHER_EINVAL (size, a field without
+// meaning, what samples cannot tell, 32 areas, or it counts), HITHER_EBADF, HITHER_EFORK.
+int hither_monitor_add_area(int monitor,
+                            const struct hither_area *area,
+                            size_t size);
+
+// Adds a counter over `count` areas: of what these count, it counts `types` (HITHER_TYPE_*; 0: HITHER_TYPE_FILLS), and
+// hither_monitor_wait() tells where it reaches `threshold`, all nodes together (0: never). Only while the monitor does
+// not count.
+//
+// Returns the sum's number, from 0 on. Errors: HITHER_EFAULT (areas is NULL), HITHER_EINVAL (no such area or type, 16
+// sums, or it counts), HITHER_EBADF, HITHER_EFORK.
+int hither_monitor_add_sum(int monitor,
+                           const int *areas,
+                           size_t count,
+                           uint32_t types,
+                           uint64_t threshold);
+
+// Begins to count, all from 0 on. Pages count where they are now: one that moves, or comes into memory later, is counted
+// from the next start on.
+//
+// Returns 0. Errors: HITHER_EINVAL (no area, no page of them in memory, it counts already, or areas of sums lie in more
+// pieces of physical memory than there are filters: use memory of huge pages), HITHER_EBADF, HITHER_EFORK.
+int hither_monitor_start(int monitor);
+
+// Ends counting. What was counted can be read until the next start.
+//
+// Returns 0. Errors: HITHER_EBADF, HITHER_EFORK, and where samples cannot be read HITHER_ENOSYS.
+int hither_monitor_stop(int monitor);
+
+// Reads an area: `counts[grain * nodes + node]` is set to what CPUs of the node (the kernel's number) asked for of the
+// grain since the start, for `grains` grains at most. `missed_pages` is set to how many of its pages were not in memory
+// at the start or have moved since, unless it is NULL.
+//
+// Returns how many grains the area has. Errors: HITHER_EFAULT (counts is NULL but grains is not 0), HITHER_EINVAL (no
+// such area, or it was never started), HITHER_EBADF, HITHER_EFORK.
+int hither_monitor_read(int monitor,
+                        int area,
+                        uint64_t *counts,
+                        size_t grains,
+                        size_t nodes,
+                        uint64_t *missed_pages);
+
+// Reads a sum: `counts[node]` is set to what CPUs of the node asked for since the start, for `nodes` nodes.
+//
+// Returns 0. Errors: HITHER_EFAULT (counts is NULL), HITHER_EINVAL (no such sum, or it was never started), HITHER_EBADF,
+// HITHER_EFORK.
+int hither_monitor_read_sum(int monitor,
+                            int sum,
+                            uint64_t *counts,
+                            size_t nodes);
+
+// Waits until a threshold is reached that was not told yet, up to `timeout_ms` milliseconds; -1 for ever, 0 not at all.
+// The calling thread looks every half millisecond (samples: every 10 ms). `reached` may be NULL.
+//
+// Returns 1: `reached` says which; 0: the time is over. Errors: HITHER_EINVAL (a time below -1, or it does not count),
+// HITHER_EBADF (also when it is closed meanwhile), HITHER_EFORK.
+int hither_monitor_wait(int monitor,
+                        int timeout_ms,
+                        struct hither_reached *reached);
+
+// Tells what the whole machine did from the start to the stop, or now: packets between nodes and floating-point
+// operations. `size` is sizeof(struct hither_totals).
+//
+// Returns 1; 0 where only samples tell, which leave that out. Errors: HITHER_EFAULT (totals is NULL), HITHER_EINVAL
+// (size), HITHER_EBADF, HITHER_EFORK.
+int hither_monitor_totals(int monitor,
+                          struct hither_totals *totals,
+                          size_t size);
+
+// Writes to `text` what counts for a monitor and what it leaves out. At most `size` bytes are written, a final zero
+// included; of a longer text the beginning. `text` may be NULL where `size` is 0.
+//
+// Returns the length of the whole text in bytes, as snprintf() does. Errors: HITHER_EFAULT, HITHER_EBADF, HITHER_EFORK.
+int hither_monitor_describe(int monitor,
+                            char *text,
+                            size_t size);
 
 // Has the daemon leave this process alone until it ends, and the children that it makes from now on: no
 // page of theirs is moved. Pages that were moved stay where they are. Blocks until the daemon has answered,

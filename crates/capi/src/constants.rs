@@ -150,6 +150,37 @@ pub const HITHER_UNKNOWN: u64 = 18446744073709551615;
 /// Size in bytes of struct hither_config as of version 0.1.
 pub const HITHER_CONFIG_BYTES_0_1: usize = 72;
 
+/// `flags` of hither_monitor_open(): estimates by samples, although a device may count.
+pub const HITHER_MONITOR_SAMPLES: u32 = 1;
+/// `types` of an area or a sum: lines that memory delivered for loads.
+pub const HITHER_TYPE_READ: u32 = 1;
+/// `types`: lines that memory delivered for stores.
+pub const HITHER_TYPE_WRITE: u32 = 2;
+/// `types`: lines that the hardware fetched ahead of loads.
+pub const HITHER_TYPE_PREFETCH: u32 = 4;
+/// `types`: lines that the hardware fetched ahead of stores.
+pub const HITHER_TYPE_PREFETCH_WRITE: u32 = 8;
+/// `types`: lines that a cache wrote back, or a store wrote past the caches.
+pub const HITHER_TYPE_WRITE_BACK: u32 = 16;
+/// `types`: lines that another CPU's cache had modified and handed over, for loads.
+pub const HITHER_TYPE_TRANSFER: u32 = 32;
+/// `types`: the same for stores.
+pub const HITHER_TYPE_TRANSFER_WRITE: u32 = 64;
+/// `types`: lines of another node's memory that were held and became the CPU's own.
+pub const HITHER_TYPE_OWNERSHIP: u32 = 128;
+/// `types`: all that memory delivered; what 0 means.
+pub const HITHER_TYPE_FILLS: u32 = 15;
+/// `directions` of an area: other nodes ask a node's memory.
+pub const HITHER_INBOUND: u32 = 1;
+/// `directions` of an area: a node's CPUs ask other nodes' memory.
+pub const HITHER_OUTBOUND: u32 = 2;
+/// `directions` of an area: a node's CPUs ask its own memory.
+pub const HITHER_LOCAL: u32 = 4;
+/// `directions` of an area: what crosses between nodes.
+pub const HITHER_REMOTE: u32 = 3;
+/// `directions` of an area: the node that `node` names is meant; without this any.
+pub const HITHER_AT_NODE: u32 = 256;
+
 #[cfg(test)]
 mod tests {
     use super::*;

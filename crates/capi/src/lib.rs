@@ -4,7 +4,7 @@
 //! The service is modelled on the user interface of memif (Lin and Liu, "memif: Towards Programming Heterogeneous
 //! Memory Asynchronously", ASPLOS 2016, section 4.1): a program written from the paper's figure 2
 //! compiles with its names changed. `include/hither.h` is made from [`constants`], [`types`] and
-//! the functions in [`calls`], [`placement`], [`replicated`], [`regions`] and [`opting`] (`cargo xtask gen`); the manual is in `docs/man`.
+//! the functions in [`calls`], [`placement`], [`replicated`], [`regions`], [`monitor`] and [`opting`] (`cargo xtask gen`); the manual is in `docs/man`.
 //!
 //! What always holds, whatever a program passes:
 //! - A handle and a request are looked up before they are used; what is not found is an error.
@@ -21,6 +21,7 @@ pub mod constants;
 mod failure;
 mod instance;
 mod lifetime;
+pub mod monitor;
 mod open;
 pub mod opting;
 pub mod placement;
@@ -31,8 +32,12 @@ pub mod types;
 
 pub use calls::*;
 pub use constants::*;
+pub use monitor::*;
 pub use opting::*;
 pub use placement::*;
 pub use regions::*;
 pub use replicated::*;
-pub use types::{HitherConfig, HitherReplicatedConfig, HitherRequest, HitherResidency, HitherView};
+pub use types::{
+    HitherArea, HitherConfig, HitherReached, HitherReplicatedConfig, HitherRequest,
+    HitherResidency, HitherTotals, HitherView,
+};

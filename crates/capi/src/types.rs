@@ -197,6 +197,58 @@ pub struct HitherView {
     pub is_local: u32,
 }
 
+/// Memory that a monitor watches. Set it to zero first: zero is the default of every field, of those too that a later
+/// version adds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HitherArea {
+    /// First byte; a multiple of the machine's line.
+    pub start: *const c_void,
+    /// How many bytes; a multiple of the line.
+    pub length: u64,
+    /// Bytes that are counted together, a *grain*: a power of two from 32, or the line where that is longer, to 2 MiB.
+    /// 0: 4096.
+    pub grain: u64,
+    /// HITHER_TYPE_*. 0: HITHER_TYPE_FILLS.
+    pub types: u32,
+    /// HITHER_INBOUND, HITHER_OUTBOUND, HITHER_LOCAL and HITHER_AT_NODE. 0: all.
+    pub directions: u32,
+    /// With HITHER_AT_NODE: the node that directions are seen from, by the kernel's number.
+    pub node: u32,
+    /// Count of one grain from one node at which hither_monitor_wait() tells of it. 0: never.
+    pub threshold: u32,
+}
+
+/// A threshold that was reached.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HitherReached {
+    /// The area of the grain that reached it; -1 where a sum did.
+    pub area: c_int,
+    /// The sum that reached it; -1 where a grain did.
+    pub sum: c_int,
+    /// The grain, from 0 on.
+    pub grain: u64,
+    /// The node of whoever asked last.
+    pub node: c_int,
+    /// 0.
+    pub reserved: c_int,
+}
+
+/// What the whole machine did while a monitor counted.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HitherTotals {
+    /// Packets between nodes without a line: requests, and answers to who asked for ownership.
+    pub short_packets: u64,
+    /// Packets between nodes with a line: delivered, or written back.
+    pub line_packets: u64,
+    /// Lines that memory delivered or took.
+    pub transactions: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+}
+
 impl Default for HitherConfig {
     fn default() -> Self {
         Self {
@@ -223,6 +275,9 @@ const _: () = {
     assert!(size_of::<HitherResidency>() == 32);
     assert!(size_of::<HitherReplicatedConfig>() == 40);
     assert!(size_of::<HitherView>() == 40);
+    assert!(size_of::<HitherArea>() == 40);
+    assert!(size_of::<HitherReached>() == 24);
+    assert!(size_of::<HitherTotals>() == 32);
 };
 
 #[cfg(test)]

@@ -39,12 +39,23 @@ fn the_papers_program_never_sleeps_for_ever() {
     }
 }
 
+/// On this machine there may be nothing that counts: then it says so. That it counts is tried in the laboratory.
+#[test]
+fn a_program_that_watches_itself_says_where_nothing_counts() {
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let program = compile(&source("monitor"), "monitor-sanitized", &flags);
+    let output = Command::new(&program).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    let said = told.contains("nothing counts here: no device") || told.contains("has one node");
+    assert!(output.status.success() || said, "{told}");
+}
+
 #[test]
 fn examples_are_good_as_cpp() {
     if !installed("g++") {
         return;
     }
-    for (name, _) in EXAMPLES {
+    for name in EXAMPLES.iter().map(|(name, _)| name).chain([&"monitor"]) {
         run(compiler("g++")
             .args(["-std=c++20", "-x", "c++", "-fsyntax-only"])
             .arg(home().join(source(name))));

@@ -8,13 +8,14 @@
 //!
 //! ```text
 //! 0x000000  header      P   4 KiB   identity, sizes, clock
-//! 0x001000  control     G   4 KiB   sampling, way masks, filters, read positions
+//! 0x001000  control     G   4 KiB   sampling, way masks, filters, secondary counters, read positions
 //! 0x002000  vcpus       P   16 x 2 KiB counters of one vCPU each
 //! 0x00a000  nodes       P   8 x 64 B
 //! 0x00a400  links       P   64 x 64 B
 //! 0x00c000  windows     P   16 x 1 KiB measuring windows
 //! 0x010000  fired       P   64 KiB  one bit per base counter
-//! 0x020000  secondary   P   16 x 8 x u64
+//! 0x020000  secondary   P   16 x 128 B counts of secondary counters
+//! 0x021000  notices     P   4 KiB   thresholds that were reached
 //! 0x080000  spaces      P   2048 x 256 B address spaces
 //! 0x100000  rings       P   16 x 640 KiB sample rings
 //! 0x1000000 counters    P   512K x 8 x u32, one per region and requesting node
@@ -26,7 +27,7 @@
 /// First eight bytes of the header: `HITHEROP`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HITHEROP");
 /// Version of this layout. A reader refuses any other.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// PCI vendor of `ivshmem-plain`.
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device of `ivshmem-plain`.
@@ -40,8 +41,10 @@ pub const MAX_VCPUS: usize = 16;
 pub const MAX_NODES: usize = 8;
 /// Most directed links.
 pub const MAX_LINKS: usize = 64;
-/// Base filters, and as many secondary counters sets.
-pub const FILTERS: usize = 16;
+/// Filters, each of a range of memory (IBM ccNUMA paper, section 2: 32).
+pub const FILTERS: usize = 32;
+/// Secondary counters, each over a set of filters (the same: 16).
+pub const SECONDARIES: usize = 16;
 /// Address spaces that are counted apart; later ones are not.
 pub const SPACES: usize = 2048;
 /// Measuring windows.
@@ -92,8 +95,8 @@ pub mod control {
     pub const SKIP_KERNEL: u32 = 1;
     /// Bit of [`SAMPLE_SKIP`].
     pub const SKIP_STREAMS: u32 = 2;
-    /// u32: a change of this number makes the plugin read the filters and clear the counters of
-    /// those whose `CLEAR` flag is set.
+    /// u32: a change of this number makes the plugin read filters and secondary counters, and clear the counts of
+    /// those whose epoch changed.
     pub const FILTER_SEQ: usize = BASE + 8;
     /// u32: one sample per this many *transfers* of a vCPU, lines that another CPU's cache had
     /// modified and handed over (Intel's HITM event, AMD's fill from another cache); 0 turns that
@@ -117,15 +120,46 @@ pub mod control {
     /// none of the cache's ways, stand for all. As Intel's CAT has it, a mask says which lines a fill may
     /// replace; a line is found in whatever way it is.
     pub const WAY_MASKS: usize = BASE + 0x100;
-    /// 16 filters of 64 bytes.
+    /// 32 filters of 64 bytes.
     pub const FILTERS: usize = BASE + 0x200;
+    /// 16 secondary counters of 32 bytes.
+    pub const SECONDARIES: usize = BASE + 0xa00;
+}
+
+/// Types of transactions: one bit each, masks of which filters and secondary counters have. A *fill* is a line that
+/// memory delivers.
+pub mod transaction {
+    /// A fill for a load.
+    pub const READ: u32 = 1;
+    /// A fill for a store.
+    pub const WRITE: u32 = 1 << 1;
+    /// A fill that a stream brought ahead of loads.
+    pub const PREFETCH: u32 = 1 << 2;
+    /// A fill that a stream brought ahead of stores.
+    pub const PREFETCH_WRITE: u32 = 1 << 3;
+    /// A line written back, or written past the caches. Its requester is the node of the cache that gives it up.
+    pub const WRITE_BACK: u32 = 1 << 4;
+    /// A line that another CPU's cache had modified and handed over, for a load.
+    pub const TRANSFER: u32 = 1 << 5;
+    /// The same for a store.
+    pub const TRANSFER_WRITE: u32 = 1 << 6;
+    /// A line that was held, and of another node's memory, became the CPU's own.
+    pub const OWNERSHIP: u32 = 1 << 7;
+    /// All fills.
+    pub const FILLS: u32 = READ | WRITE | PREFETCH | PREFETCH_WRITE;
+    /// All that caches hand over.
+    pub const TRANSFERS: u32 = TRANSFER | TRANSFER_WRITE;
+    /// All that stores ask for.
+    pub const WRITES: u32 = WRITE | PREFETCH_WRITE | TRANSFER_WRITE | OWNERSHIP;
+    /// Every type.
+    pub const ALL: u32 = FILLS | TRANSFERS | WRITE_BACK | OWNERSHIP;
 }
 
 /// One filter: 64 bytes at `control::FILTERS + 64 * index`. *G*
 pub mod filter {
     /// u32 flags, below.
     pub const FLAGS: usize = 0;
-    /// u32 log2 of the granularity in bytes: line size to 21.
+    /// u32 log2 of the granularity in bytes: line size to [`MAX_SHIFT`].
     pub const SHIFT: usize = 4;
     /// u64 first physical address.
     pub const START: usize = 8;
@@ -133,23 +167,74 @@ pub mod filter {
     pub const END: usize = 16;
     /// u32 first counter.
     pub const BASE_COUNTER: usize = 24;
-    /// u32 count at which a counter fires; 0 never.
+    /// u32 count of one requesting node at which a counter fires; 0 never.
     pub const THRESHOLD: usize = 28;
-    /// u32: flags of the secondary count that shadows this filter (reads/writes bits), 0 none. It
-    /// counts transfers where the filter does.
-    pub const SECONDARY: usize = 32;
+    /// u32 bits of [`super::transaction`] that it counts.
+    pub const TYPES: usize = 32;
+    /// u32 position of the node whose traffic is meant; [`ANY_NODE`] is that of every node.
+    pub const NODE: usize = 36;
+    /// u32 directions as seen from that node, below; 0 is all.
+    pub const DIRECTIONS: usize = 40;
+    /// u32: where it differs from what the plugin read last, the filter's counts are cleared.
+    pub const EPOCH: usize = 44;
     /// Flag: the filter counts.
     pub const ENABLED: u32 = 1;
-    /// Flag: count reads.
-    pub const READS: u32 = 2;
-    /// Flag: count writes.
-    pub const WRITES: u32 = 4;
-    /// Flag: count transfers instead of memory fills; of reads, writes or both, as those flags say.
-    pub const TRANSFERS: u32 = 16;
-    /// Flag: leave out what kernel mode asked for.
+    /// Flag: leave out what kernel mode asked for. Who wrote what is written back is not known: that is counted.
     pub const USER: u32 = 32;
-    /// Flag: clear this filter's counters when it is read.
-    pub const CLEAR: u32 = 8;
+    /// Largest granularity: 2 MiB.
+    pub const MAX_SHIFT: u32 = 21;
+    /// A value of [`NODE`].
+    pub const ANY_NODE: u32 = u32::MAX;
+    /// Direction: other nodes ask the node's memory.
+    pub const INBOUND: u32 = 1;
+    /// Direction: the node's CPUs ask other nodes' memory.
+    pub const OUTBOUND: u32 = 2;
+    /// Direction: the node's CPUs ask its own memory. Opium, which taps the interconnect, sees none of that.
+    pub const LOCAL: u32 = 4;
+    /// What crosses between nodes.
+    pub const REMOTE: u32 = INBOUND | OUTBOUND;
+}
+
+/// One secondary counter: 32 bytes at `control::SECONDARIES + 32 * index`. It counts along with each filter of its set,
+/// what is of its own types. *G*
+pub mod secondary {
+    /// u32: [`super::filter::ENABLED`].
+    pub const FLAGS: usize = 0;
+    /// u32: its set, bit f for filter f.
+    pub const FILTERS: usize = 4;
+    /// u32 bits of [`super::transaction`]: what it counts of what its filters count.
+    pub const TYPES: usize = 8;
+    /// u32 as of a filter.
+    pub const EPOCH: usize = 12;
+    /// u64 count of all nodes together at which it fires; 0 never.
+    pub const THRESHOLD: usize = 16;
+    /// Offset of the counts of the first. *P*
+    pub const COUNTS: usize = 0x2_0000;
+    /// Bytes of one's counts: u64 `[requesting node]`, and the sum of them.
+    pub const COUNTS_STRIDE: usize = 128;
+    /// Where the sum is.
+    pub const SUM: usize = super::MAX_NODES * 8;
+}
+
+/// Thresholds that were reached: a number that grows by one for each, for whoever waits, and the last ones of them. *P*
+pub mod notice {
+    /// Offset of the u64 number of notices since boot.
+    pub const SEQUENCE: usize = 0x2_1000;
+    /// Offset of the u64 words; notice n, from 1 on, is the one at `(n - 1) % CAPACITY`. It is written after the number
+    /// has grown: until its upper half is n, it is not there yet.
+    pub const WORDS: usize = 0x2_1800;
+    /// How many are kept.
+    pub const CAPACITY: usize = 256;
+    /// Bits of the counter within a word: of a filter the base counter, else 0.
+    pub const COUNTER_BITS: u32 = 20;
+    /// Lowest bit of the filter's or the secondary counter's number, of 5.
+    pub const INDEX_SHIFT: u32 = 20;
+    /// Bit: of a secondary counter.
+    pub const SECONDARY: u64 = 1 << 25;
+    /// Lowest bit of the requesting node's position, of 3: whose transaction was the last that it took.
+    pub const REQUESTER_SHIFT: u32 = 26;
+    /// Lowest bit of the notice's number, of which there are 32 bits.
+    pub const NUMBER_SHIFT: u32 = 32;
 }
 
 /// Counters of one vCPU: 2 KiB at `vcpu::BASE + vcpu::STRIDE * index`; all u64. *P*
@@ -249,6 +334,11 @@ pub mod node {
     pub const CAPACITY_MBS: usize = 20;
     /// u64 sum over time of the utilisation, in ppm * us (differences give the mean).
     pub const UTILISATION_INTEGRAL: usize = 24;
+    /// u64 packets without a line that crossed between this memory and other nodes' CPUs: a line asked for, or a line
+    /// that was held asked for as their own, and the answer to that.
+    pub const SHORT_PACKETS: usize = 32;
+    /// u64 packets with a line that crossed: delivered, or written back. What caches hand over is in neither.
+    pub const LINE_PACKETS: usize = 40;
 }
 
 /// State of one link: 64 bytes at `link::BASE + 64 * position`. *P*
@@ -307,8 +397,6 @@ pub mod window {
 
 /// Fired bits: bit `i & 63` of u64 `i >> 6`. *P*
 pub const FIRED: usize = 0x1_0000;
-/// Secondary counts: u64 `[filter][requesting node]`. *P*
-pub const SECONDARY: usize = 0x2_0000;
 
 /// What was executed in one address space since boot: 256 bytes at `space::BASE + space::STRIDE * index`; all
 /// u64, added to by every vCPU, some 100 us late and at each switch of address spaces. Where the kernel uses a
@@ -413,8 +501,14 @@ const _: () = {
     assert!(node::BASE + MAX_NODES * 64 <= link::BASE);
     assert!(link::BASE + MAX_LINKS * 64 <= window::BASE);
     assert!(window::BASE + WINDOWS * window::STRIDE <= FIRED);
-    assert!(FIRED + COUNTERS / 8 <= SECONDARY);
-    assert!(SECONDARY + FILTERS * MAX_NODES * 8 <= space::BASE);
+    assert!(control::FILTERS + FILTERS * 64 <= control::SECONDARIES);
+    assert!(control::SECONDARIES + SECONDARIES * 32 <= vcpu::BASE);
+    assert!(FILTERS <= 32 && SECONDARIES <= 32);
+    assert!(FIRED + COUNTERS / 8 <= secondary::COUNTS);
+    assert!(secondary::SUM + 8 <= secondary::COUNTS_STRIDE);
+    assert!(secondary::COUNTS + SECONDARIES * secondary::COUNTS_STRIDE <= notice::SEQUENCE);
+    assert!(notice::WORDS + notice::CAPACITY * 8 <= space::BASE);
+    assert!(COUNTERS <= 1 << notice::COUNTER_BITS);
     assert!(space::WRITE_BACKS + MAX_NODES * 8 <= space::STRIDE);
     assert!(space::BASE + SPACES * space::STRIDE <= ring::BASE);
     assert!(ring::BASE + MAX_VCPUS * ring::STRIDE <= COUNTER_BASE);

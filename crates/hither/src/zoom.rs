@@ -51,7 +51,7 @@ pub struct Command {
     /// A running process by its number, or the folder of a recording
     #[arg(value_name = "PID|FOLDER")]
     what: Option<PathBuf>,
-    /// Time that a step looks
+    /// Time that a step looks; counting pages ends sooner, when the device tells that enough was counted
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
     /// Steps at most: 1 areas, 2 pages, 3 lines

@@ -339,13 +339,12 @@ impl Yardstick {
             start: low * 4096,
             end: (high + 1) * 4096,
             shift: 12,
-            reads: true,
-            writes: true,
-            transfers: false,
+            types: hither_core::opium::transaction::FILLS,
+            node: None,
+            directions: 0,
             user_only: false,
             base_counter: 0,
             threshold: 0,
-            secondary: hither_core::opium::filter::READS,
         };
         other.sweep();
         other.sweep();

@@ -14,6 +14,7 @@ mod damon;
 mod emulator;
 mod engine;
 mod hintfault;
+mod monitor;
 mod moves;
 mod numactl;
 mod partition;

@@ -2,7 +2,7 @@
 //! allocate memory `local`, `remote` and `striped`, and looks up every thread's node and every page's. It ends with
 //! an error where one is not as promised; that it looked at all of them is checked here.
 
-use crate::common::built;
+use crate::common::{built, compiled_example};
 use std::path::Path;
 use std::process::Command;
 
@@ -11,25 +11,9 @@ const PAGES: usize = 64;
 /// Pairs of policies.
 const PAIRS: usize = 6;
 
-/// The example, linked with the library of this build.
-fn compiled(folder: &Path) -> std::path::PathBuf {
-    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi");
-    let program = folder.join("rsets");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"]);
-    compiler.arg(home.join("include"));
-    compiler.arg(home.join("examples/rsets.c"));
-    compiler.arg(built("libhither.a")).arg("-o").arg(&program);
-    compiler.args(["-lgcc_s", "-lrt", "-lpthread", "-lm", "-ldl"]);
-    let output = compiler.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    program
-}
-
 fn run(machine: &str, cpus: usize, threads: usize) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(folder.path());
+    let program = compiled_example("rsets", folder.path());
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
     let mut lab = Command::new(built("hither"));
     lab.args(["lab", "run", "--timeout", "10m", "--machine"]);

@@ -1,21 +1,26 @@
 //! Exact counts of accesses to chosen frames, by the Opium device's filters: per page, or per cache
 //! line, and from each node (IBM ccNUMA paper, section 2).
 //!
-//! There are 16 filters, each of one range of physical memory, and 512 K counters. Frames of a
+//! There are 32 filters, each of one range of physical memory, and 512 K counters. Frames of a
 //! process are scattered: ranges go over small gaps, whose counts nobody asks for. Half of the
-//! filters count memory fills, half of them transfers between caches.
+//! filters count memory fills, half of them transfers between caches. Two secondary counters tell how many of each
+//! were for stores, and a third, of all together, tells when enough was counted.
 
 use crate::error::{Error, Result};
-use crate::opium::{Filter, OpiumDevice};
+use crate::opium::{Filter, Notice, OpiumDevice, Secondary, Source};
 use crate::root::Root;
 use hither_core::ids::NodeId;
-use hither_core::opium::{COUNTERS, FILTERS, MAX_NODES, filter};
+use hither_core::opium::{COUNTERS, FILTERS, MAX_NODES, transaction};
 use std::ops::Range;
 
 /// log2 of a page.
 pub const PAGE_SHIFT: u32 = 12;
 /// Ranges of frames that can be counted at once.
 const RANGES: usize = FILTERS / 2;
+/// Every other filter: those of fills.
+const EVEN: u32 = 0x5555_5555;
+/// The secondary counter of all that is counted.
+const ALL: usize = 2;
 
 /// Counts of one place, from each device node position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,16 +38,18 @@ pub struct Counting {
     /// Physical addresses, each with its first counters of fills and of transfers.
     ranges: Vec<(Range<u64>, u32, u32)>,
     shift: u32,
+    /// Notices of the device before it counted.
+    seen: u64,
 }
 
 impl Counting {
     /// Begins to count the accesses to these frames (ascending), each 2^`shift` bytes by
-    /// themselves. Any filters that were set are replaced.
+    /// themselves; `enough` accesses are told of ([`Counting::has_enough`]), 0 never.
     ///
     /// # Errors
-    /// There is no device, or the frames lie too far apart for its counters.
-    pub fn begin(root: &Root, frames: &[u64], shift: u32) -> Result<Self> {
-        Self::begin_of(root, frames, shift, false)
+    /// There is no device, another program has its filters, or the frames lie too far apart for its counters.
+    pub fn begin(root: &Root, frames: &[u64], shift: u32, enough: u64) -> Result<Self> {
+        Self::begin_of(root, frames, shift, false, enough)
     }
 
     /// The same of what user mode asks for alone.
@@ -50,25 +57,34 @@ impl Counting {
     /// # Errors
     /// As [`Counting::begin`].
     pub fn begin_user(root: &Root, frames: &[u64], shift: u32) -> Result<Self> {
-        Self::begin_of(root, frames, shift, true)
+        Self::begin_of(root, frames, shift, true, 0)
     }
 
-    fn begin_of(root: &Root, frames: &[u64], shift: u32, user_only: bool) -> Result<Self> {
+    fn begin_of(
+        root: &Root,
+        frames: &[u64],
+        shift: u32,
+        user_only: bool,
+        enough: u64,
+    ) -> Result<Self> {
         let device = OpiumDevice::open(root)?;
+        let seen = device.notice_count();
         let line_shift = device.line_bytes().trailing_zeros();
         let shift = shift.clamp(line_shift, PAGE_SHIFT);
         let refuse = |reason: String| {
             Error::new(
                 root.path("sys/bus/pci/devices"),
                 reason,
-                "look at a smaller area",
+                "look at a smaller area, and with one program at a time",
             )
         };
         let mut counting = Self {
             device,
             ranges: Vec::new(),
             shift,
+            seen,
         };
+        counting.device.claim_filters().map_err(&refuse)?;
         let mut next = 0_u64;
         for frames in cover(frames, RANGES) {
             let addresses = frames.start << PAGE_SHIFT..frames.end << PAGE_SHIFT;
@@ -83,27 +99,48 @@ impl Counting {
             counting.ranges.push((addresses, bases.0, bases.1));
         }
         for (index, (addresses, fills, transfers)) in counting.ranges.iter().enumerate() {
-            let wanted = |base_counter, transfers| Filter {
+            let wanted = |base_counter, types| Filter {
                 start: addresses.start,
                 end: addresses.end,
                 shift,
-                reads: true,
-                writes: true,
-                transfers,
+                types,
+                node: None,
+                directions: 0,
                 user_only,
                 base_counter,
                 threshold: 0,
-                secondary: filter::WRITES,
             };
             for (place, wanted) in [
-                (2 * index, wanted(*fills, false)),
-                (2 * index + 1, wanted(*transfers, true)),
+                (2 * index, wanted(*fills, transaction::FILLS)),
+                (2 * index + 1, wanted(*transfers, transaction::TRANSFERS)),
             ] {
                 let set = counting.device.set_filter(place, Some(wanted));
                 set.map_err(&refuse)?;
             }
         }
+        for (index, filters) in [EVEN, EVEN << 1].into_iter().enumerate() {
+            let writes = Secondary {
+                filters,
+                types: transaction::WRITES,
+                threshold: 0,
+            };
+            counting.device.set_secondary(index, Some(writes));
+        }
+        let all = Secondary {
+            filters: u32::MAX,
+            types: transaction::FILLS | transaction::TRANSFERS,
+            threshold: enough,
+        };
+        counting.device.set_secondary(ALL, Some(all));
         Ok(counting)
+    }
+
+    /// Has the device told that `enough` was counted? Accesses to frames in gaps are in it, so that who asks looks at
+    /// the counts then.
+    #[must_use]
+    pub fn has_enough(&self) -> bool {
+        let is_of_all = |notice: &Notice| notice.source == Source::Secondary(ALL);
+        self.device.notices(self.seen).0.iter().any(is_of_all)
     }
 
     /// The kernel's number of each node position.
@@ -138,15 +175,8 @@ impl Counting {
     /// counters tell. Frames in gaps are in it.
     #[must_use]
     pub fn writes(&self) -> (u64, u64) {
-        let sum = |index| -> u64 {
-            (0..MAX_NODES)
-                .map(|n| self.device.secondary(index, n))
-                .sum()
-        };
-        let all = 0..self.ranges.len();
-        all.fold((0, 0), |(fills, transfers), index| {
-            (fills + sum(2 * index), transfers + sum(2 * index + 1))
-        })
+        let sum = |index| self.device.secondary(index).iter().sum();
+        (sum(0), sum(1))
     }
 }
 
@@ -156,6 +186,7 @@ impl Drop for Counting {
             // Switching off checks nothing that could fail.
             let _ = self.device.set_filter(index, None);
         }
+        (0..=ALL).for_each(|index| self.device.set_secondary(index, None));
     }
 }
 

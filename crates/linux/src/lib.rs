@@ -13,6 +13,7 @@ pub mod filecache;
 pub mod filereplicas;
 pub mod filter;
 pub mod fixed;
+pub mod monitor;
 pub mod opium;
 pub mod opting;
 pub mod parse;

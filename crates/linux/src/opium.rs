@@ -9,12 +9,16 @@
 //! and rings of vCPUs that are not there, are left out, base counters are mapped when a filter is
 //! set up first, and counters of address spaces when they are asked for.
 
+mod filters;
+
+pub use filters::{Filter, Notice, Secondary, Source, Totals};
+
 use crate::error::{Error, Result};
 use crate::root::Root;
 use crate::sys::SharedMap;
 use hither_core::ids::NodeId;
 use hither_core::opium::{
-    self as layout, MAX_NODES, control, filter, header, link, node, ring, space, vcpu, window,
+    self as layout, MAX_NODES, control, header, link, node, ring, space, vcpu, window,
 };
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,7 +28,7 @@ use std::sync::OnceLock;
 /// Words of a vCPU's block that hold counters.
 pub const VCPU_WORDS: usize = vcpu::write_backs(MAX_NODES) / 8;
 /// What lies before the rings, up to the last that is used of it.
-const HEAD_BYTES: usize = layout::SECONDARY + layout::FILTERS * MAX_NODES * 8;
+const HEAD_BYTES: usize = layout::notice::WORDS + layout::notice::CAPACITY * 8;
 /// Words of a window that hold totals.
 const WINDOW_WORDS: usize = (window::USER_LOCAL_FILLS + MAX_NODES * 8) / 8;
 const PCI: &str = "sys/bus/pci/devices";
@@ -168,31 +172,6 @@ pub enum Fills {
     All,
     /// Those of user mode.
     User,
-}
-
-/// A base filter, see `hither_core::opium::filter`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filter {
-    /// First physical address.
-    pub start: u64,
-    /// End address (exclusive).
-    pub end: u64,
-    /// log2 of the granularity in bytes.
-    pub shift: u32,
-    /// Count reads?
-    pub reads: bool,
-    /// Count writes?
-    pub writes: bool,
-    /// Count transfers between caches instead of memory fills?
-    pub transfers: bool,
-    /// Leave out what kernel mode asked for?
-    pub user_only: bool,
-    /// First counter it uses.
-    pub base_counter: u32,
-    /// Count at which a counter fires; 0 never.
-    pub threshold: u32,
-    /// What the secondary counter that shadows it counts: `READS`, `WRITES` bits, 0 none.
-    pub secondary: u32,
 }
 
 /// Totals of a measuring window.
@@ -574,111 +553,6 @@ impl OpiumDevice {
         self.map
             .write64_release(control::RING_TAIL + 8 * index, head);
         waiting
-    }
-
-    /// Sets a filter up and clears its counters; `None` switches it off. Takes effect when the
-    /// plugin sees the new sequence number.
-    pub fn set_filter(
-        &self,
-        index: usize,
-        wanted: Option<Filter>,
-    ) -> std::result::Result<(), String> {
-        assert!(index < layout::FILTERS, "filter {index}");
-        let base = control::FILTERS + 64 * index;
-        // Off while the fields change, so that no half-written filter counts.
-        self.map.write32_release(base + filter::FLAGS, 0);
-        if let Some(wanted) = wanted {
-            self.check_filter(&wanted)?;
-            if self.counters.get().is_none() {
-                let bytes = layout::COUNTERS * MAX_NODES * 4;
-                let counters = SharedMap::at(&self.file, layout::COUNTER_BASE, bytes)
-                    .map_err(|error| format!("its counters cannot be mapped ({error})"))?;
-                let _ = self.counters.set(counters);
-            }
-            self.map.write32_release(base + filter::SHIFT, wanted.shift);
-            self.map.write64_release(base + filter::START, wanted.start);
-            self.map.write64_release(base + filter::END, wanted.end);
-            self.map
-                .write32_release(base + filter::BASE_COUNTER, wanted.base_counter);
-            self.map
-                .write32_release(base + filter::THRESHOLD, wanted.threshold);
-            self.map
-                .write32_release(base + filter::SECONDARY, wanted.secondary);
-            let mut flags = filter::ENABLED | filter::CLEAR;
-            flags |= if wanted.reads { filter::READS } else { 0 };
-            flags |= if wanted.writes { filter::WRITES } else { 0 };
-            flags |= if wanted.transfers {
-                filter::TRANSFERS
-            } else {
-                0
-            };
-            flags |= if wanted.user_only { filter::USER } else { 0 };
-            self.map.write32_release(base + filter::FLAGS, flags);
-        }
-        let sequence = self.map.read32(control::FILTER_SEQ);
-        self.map
-            .write32_release(control::FILTER_SEQ, sequence.wrapping_add(1));
-        Ok(())
-    }
-
-    fn check_filter(&self, wanted: &Filter) -> std::result::Result<(), String> {
-        let lowest = self.line_bytes.trailing_zeros();
-        if !(lowest..=21).contains(&wanted.shift) {
-            return Err(format!(
-                "granularity 2^{} is not in 2^{lowest} to 2^21",
-                wanted.shift
-            ));
-        }
-        if wanted.end <= wanted.start {
-            return Err(format!(
-                "range {:#x}-{:#x} is empty",
-                wanted.start, wanted.end
-            ));
-        }
-        let regions = (wanted.end - wanted.start).div_ceil(1 << wanted.shift);
-        let room = (layout::COUNTERS as u64).saturating_sub(wanted.base_counter.into());
-        if regions > room {
-            return Err(format!(
-                "{regions} regions from counter {} on exceed {} counters",
-                wanted.base_counter,
-                layout::COUNTERS
-            ));
-        }
-        Ok(())
-    }
-
-    /// Counts of a run of base counters, 8 requesting nodes each, two counts to a word in
-    /// little-endian order: `words` holds 4 words per counter.
-    ///
-    /// # Panics
-    /// No filter was set up by this [`OpiumDevice`] before.
-    pub fn read_counters(&self, first: usize, words: &mut [u64]) {
-        assert!(
-            first + words.len().div_ceil(4) <= layout::COUNTERS,
-            "counter {first}"
-        );
-        let Some(counters) = self.counters.get() else {
-            panic!("counters are read before a filter counts");
-        };
-        counters.read_block(first * MAX_NODES * 4, words);
-    }
-
-    /// Has this base counter reached its threshold?
-    #[must_use]
-    pub fn fired(&self, counter: usize) -> bool {
-        assert!(counter < layout::COUNTERS, "counter {counter}");
-        self.map.read64(layout::FIRED + counter / 64 * 8) >> (counter % 64) & 1 == 1
-    }
-
-    /// The secondary count that shadows a filter, for a requesting node position.
-    #[must_use]
-    pub fn secondary(&self, filter: usize, node: usize) -> u64 {
-        assert!(
-            filter < layout::FILTERS && node < MAX_NODES,
-            "filter {filter} node {node}"
-        );
-        self.map
-            .read64(layout::SECONDARY + (filter * MAX_NODES + node) * 8)
     }
 }
 

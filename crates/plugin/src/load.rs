@@ -91,6 +91,8 @@ impl Booking {
 struct Resource {
     read: AtomicU64,
     written: AtomicU64,
+    /// Of a node: packets to and from other nodes, without a line and with one.
+    packets: [AtomicU64; 2],
     booking: Booking,
     /// f64 bits: capacity at the recent read share. Written at epochs.
     gbs: AtomicU64,
@@ -101,6 +103,7 @@ impl Resource {
         Self {
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            packets: [const { AtomicU64::new(0) }; 2],
             booking: Booking::new(),
             gbs: AtomicU64::new(gbs.to_bits()),
         }
@@ -241,6 +244,13 @@ impl Load {
                 }
             }
             let resource = &self.nodes[node];
+            if node != requester {
+                // Asking for a line to own is answered without the line.
+                let short = u64::from(traffic.read[node]) + 2 * u64::from(traffic.asked[node]);
+                let lines = u64::from(traffic.read[node]) + u64::from(traffic.written[node]);
+                resource.packets[0].fetch_add(short, Relaxed);
+                resource.packets[1].fetch_add(lines, Relaxed);
+            }
             resource.read.fetch_add(read, Relaxed);
             if written > 0 {
                 resource.written.fetch_add(written, Relaxed);
@@ -320,6 +330,12 @@ impl Load {
             let base = opium::node::BASE + 64 * index;
             device.set(base + opium::node::READ_BYTES, total.0);
             device.set(base + opium::node::WRITE_BYTES, total.1);
+            for (word, count) in [opium::node::SHORT_PACKETS, opium::node::LINE_PACKETS]
+                .into_iter()
+                .zip(&resource.packets)
+            {
+                device.set(base + word, count.load(Relaxed));
+            }
             base
         } else {
             let base = opium::link::BASE + 64 * (index - self.nodes.len());

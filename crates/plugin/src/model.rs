@@ -484,7 +484,9 @@ impl Model {
                 if siblings != 0 {
                     self.contests.mark(vcpu.id, line, true, now_ps);
                 }
-                stall = elsewhere.unwrap_or(0).max(self.ownership_ps(vcpu, node));
+                stall = elsewhere
+                    .unwrap_or(0)
+                    .max(self.ownership_ps(vcpu, access, node));
             }
         }
         if taken {
@@ -596,13 +598,14 @@ impl Model {
     }
 
     /// Stall of a store to a line that is held, but not alone, as far as one knows.
-    fn ownership_ps(&self, vcpu: &mut Vcpu, node: usize) -> u64 {
+    fn ownership_ps(&self, vcpu: &mut Vcpu, access: &Access, node: usize) -> u64 {
         let coherence = &self.machine.coherence;
         let asked = coherence.remote_ownership_ns.filter(|_| node != vcpu.node);
         let Some(ownership_ns) = asked else {
             return (coherence.invalidate_ns * 1000.0) as u64;
         };
         vcpu.traffic.asked[node] += 1;
+        self.watch_ownership(vcpu, access, node);
         let cpu = &self.machine.cpu;
         let latency_ns = self.hops_ns(vcpu.node, node) + ownership_ns;
         (latency_ns * 1000.0 / cpu.store_mlp.unwrap_or(cpu.mlp)) as u64
@@ -633,7 +636,9 @@ impl Model {
         });
         if victim.dirty() {
             let node = self.node_starts[1..].iter().position(|&end| line < end);
-            vcpu.write_back(&self.device, node.expect("only located lines are cached"));
+            let node = node.expect("only located lines are cached");
+            vcpu.write_back(&self.device, node);
+            self.watch_write_back(vcpu, line, node);
         }
     }
 
@@ -649,6 +654,7 @@ impl Model {
         self.invalidate(vcpu.id, line);
         self.overwrite(line);
         vcpu.write_back(&self.device, node);
+        self.watch_write_back(vcpu, line, node);
         self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
     }
 
@@ -712,6 +718,7 @@ impl Model {
 mod races;
 #[cfg(test)]
 mod references;
+mod watched;
 
 #[cfg(test)]
 mod tests {

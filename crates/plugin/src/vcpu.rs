@@ -4,12 +4,12 @@ use crate::cache::all_ways;
 use crate::device::Device;
 use crate::guest::Executed;
 use crate::load::{Prices, Traffic};
-use crate::regions::{Region, Regions};
+use crate::regions::{Regions, Transaction, Watch};
 use crate::spaces::{Spaces, Tally};
 use crate::stream::{Burst, Dependence, Streams};
 use crate::tlb::Tlb;
 use hither_core::machine::Machine;
-use hither_core::opium::{control, ring, vcpu as block};
+use hither_core::opium::{control, ring, transaction, vcpu as block};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -148,7 +148,7 @@ pub struct Vcpu {
     sampled_load: Option<(u64, u64, [usize; 2])>,
     random: u64,
     filter_sequence: u32,
-    regions: Vec<Region>,
+    watch: Watch,
     tally: Tally,
 }
 
@@ -210,7 +210,7 @@ impl Vcpu {
             sampled_load: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1),
             filter_sequence: 0,
-            regions: Vec::new(),
+            watch: Watch::default(),
             tally: Tally::default(),
         }
     }
@@ -236,8 +236,14 @@ impl Vcpu {
             self.demand_misses += 1;
             self.latency_sum_ps += fill.latency_ps;
         }
-        for region in &self.regions {
-            region.count(device, fill, self.node, false);
+        if !self.watch.is_off() {
+            let kind = match (fill.store, fill.stream) {
+                (false, false) => transaction::READ,
+                (true, false) => transaction::WRITE,
+                (false, true) => transaction::PREFETCH,
+                (true, true) => transaction::PREFETCH_WRITE,
+            };
+            self.watched(device, kind, fill);
         }
         let skipped = self.sample_skip & control::SKIP_KERNEL != 0 && fill.kernel
             || self.sample_skip & control::SKIP_STREAMS != 0 && fill.stream;
@@ -253,8 +259,12 @@ impl Vcpu {
     #[inline(never)]
     pub fn transfer(&mut self, device: &Device, fill: &Fill<'_>) {
         self.count(device, block::TRANSFERS, 1);
-        for region in &self.regions {
-            region.count(device, fill, self.node, true);
+        if !self.watch.is_off() {
+            let kind = match fill.store {
+                false => transaction::TRANSFER,
+                true => transaction::TRANSFER_WRITE,
+            };
+            self.watched(device, kind, fill);
         }
         if self.sample_skip & control::SKIP_KERNEL != 0 && fill.kernel || self.transfer_period == 0
         {
@@ -264,6 +274,26 @@ impl Vcpu {
         if self.transfer_left == 0 {
             self.transfer_left = self.draw(self.transfer_period);
             self.put(device, fill, ring::TRANSFER);
+        }
+    }
+
+    /// Counts it in filters.
+    fn watched(&self, device: &Device, kind: u32, fill: &Fill<'_>) {
+        let what = Transaction {
+            paddr: fill.paddr,
+            kind,
+            kernel: fill.kernel,
+            home: fill.node,
+            requester: self.node,
+        };
+        self.watch.count(device, &what);
+    }
+
+    /// Counts in filters what is no fill and no transfer, where there are any.
+    #[inline(always)]
+    pub fn watch(&self, device: &Device, what: impl FnOnce() -> Transaction) {
+        if !self.watch.is_off() {
+            self.watch.count(device, &what());
         }
     }
 
@@ -487,7 +517,7 @@ impl Vcpu {
             let mut shared = shared.lock().expect("no thread panics while holding it");
             shared.refresh(device, sequence, line_bytes);
             self.filter_sequence = sequence;
-            self.regions.clone_from(&shared.active);
+            self.watch.clone_from(&shared.active);
         }
     }
 }

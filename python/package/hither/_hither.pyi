@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Union, final
 
@@ -214,6 +215,73 @@ class ReplicatedBytes:
     def keep(self, seconds: float) -> None: ...
     def report(self) -> str: ...
     def figures(self) -> dict[str, Any]: ...
+
+@final
+class Reached:
+    """A threshold that was reached: by a grain of an area, or by a sum."""
+
+    @property
+    def area(self) -> int | None: ...
+    @property
+    def grain(self) -> int | None: ...
+    @property
+    def sum(self) -> int | None: ...
+    @property
+    def node(self) -> int:
+        """Node of whoever asked last."""
+
+@final
+class Monitor:
+    """Counts which node's CPUs ask for which part of arrays: by the laboratory's device where there is one and this
+    process is root's, else by samples of the PMU, which are estimates. ValueError: nothing here counts, with each
+    reason. hither_monitor_open(3) says what counts and what does not."""
+
+    def __new__(cls, *, samples: bool = False) -> Self: ...
+    @property
+    def limits(self) -> str:
+        """What counts, and what it leaves out."""
+    @property
+    def is_exact(self) -> bool: ...
+    def add_area(
+        self,
+        array: _Array,
+        *,
+        grain: int = 4096,
+        types: str | Sequence[str] | None = None,
+        directions: str | Sequence[str] | None = None,
+        node: int | None = None,
+        threshold: int = 0,
+    ) -> int:
+        """Watches an array, `grain` bytes together; its number. `types` are of "read", "write", "prefetch",
+        "prefetch_write", "write_back", "transfer", "transfer_write", "ownership", "fills" (the default), "transfers" and
+        "all"; `directions` of "inbound", "outbound", "local" and "remote", as seen from `node` or any."""
+    def add_sum(
+        self,
+        areas: Sequence[int],
+        *,
+        types: str | Sequence[str] | None = None,
+        threshold: int = 0,
+    ) -> int:
+        """Counts what areas count and is of these types; its number."""
+    def start(self) -> None:
+        """Counts from 0 on, where the pages are now."""
+    def stop(self) -> None: ...
+    def read_area(self, area: int) -> tuple[dict[int, list[int]], int]:
+        """By node the counts of each grain; and how many pages were not in memory at the start or have moved since."""
+    def read_sum(self, sum: int) -> dict[int, int]: ...
+    def wait(self, timeout: float | None = None) -> Reached | None:
+        """Waits for a threshold that was not told yet; None when the time, in seconds, is over."""
+    def totals(self) -> dict[str, Any] | None:
+        """Packets between nodes, transactions with memory and floating-point operations of the whole machine since the
+        start; None where samples do not tell."""
+    def close(self) -> None: ...
+    def __enter__(self) -> Monitor: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 def opt_out() -> None:
     """Has the daemon leave this process alone until it ends, and children that it makes from now on.

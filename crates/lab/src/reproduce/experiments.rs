@@ -67,17 +67,19 @@ impl Experiment {
     }
 }
 
-/// A program of the ccNUMA paper on 16 CPUs: pages striped, arrays in blocks, and one thread with local memory.
+/// A program of the ccNUMA paper on 16 CPUs: pages striped, arrays in blocks, and one thread with local memory; with
+/// what the device counts of each of the first two.
 /// Each has a boot of its own (docs/workloads.md, page colours).
 macro_rules! program {
     ($program:literal) => {
         concat!(
             "{programs}/hither lab run --machine ibm-ccnuma --cpus 16 --timeout 15m --file {programs}/",
             $program,
-            " --file {programs}/libhither_preload.so --env HITHER_PRELOAD={programs}/libhither_preload.so -- sh -c '\
-             echo == striped; /hither/hither run --memory striped -- {programs}/",
+            " --file {programs}/examples/transactions --file {programs}/libhither_preload.so \
+             --env HITHER_PRELOAD={programs}/libhither_preload.so -- sh -c 'count={programs}/examples/transactions; \
+             echo == striped; $count /hither/hither run --memory striped -- {programs}/",
             $program,
-            " --threads 16; echo == blocks; /hither/hither run --place \"size>=4K: blocks\" -- {programs}/",
+            " --threads 16; echo == blocks; $count /hither/hither run --place \"size>=4K: blocks\" -- {programs}/",
             $program,
             " --threads 16; echo == alone; /hither/hither run --on cpus:0 --memory local -- {programs}/",
             $program,

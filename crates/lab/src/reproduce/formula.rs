@@ -9,6 +9,7 @@ use hither_core::opium;
 use hither_core::policy::carrefour;
 use hither_core::policy::programs::hydm;
 use hither_core::policy::tiers::paper;
+use hither_linux::monitor;
 use std::collections::BTreeMap;
 
 /// Where constants of the program are.
@@ -62,6 +63,9 @@ pub fn declared() -> Values {
         ("tiers.window_us", paper::WINDOW_US as f64),
         ("opium.filters", opium::FILTERS as f64),
         ("opium.counters", opium::COUNTERS as f64),
+        ("opium.secondaries", opium::SECONDARIES as f64),
+        ("opium.least_grain", monitor::LEAST_GRAIN as f64),
+        ("opium.most_grain", monitor::MOST_GRAIN as f64),
     ];
     let named = values.into_iter();
     named

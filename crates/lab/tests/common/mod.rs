@@ -4,7 +4,8 @@ pub mod turns;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A program as built with this test's profile.
 pub fn built(name: &str) -> PathBuf {
@@ -35,4 +36,20 @@ pub fn bare(name: &str) -> PathBuf {
     let path = folder.join(file);
     copy.persist(&path).unwrap();
     path
+}
+
+/// An example of the C library, compiled and linked with the library of this build.
+pub fn compiled_example(name: &str, folder: &Path) -> PathBuf {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi");
+    let program = folder.join(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"]);
+    compiler.arg(home.join("include"));
+    compiler.arg(home.join(format!("examples/{name}.c")));
+    compiler.arg(built("libhither.a")).arg("-o").arg(&program);
+    compiler.args(["-lgcc_s", "-lrt", "-lpthread", "-lm", "-ldl"]);
+    let output = compiler.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    program
 }

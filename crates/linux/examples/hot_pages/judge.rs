@@ -33,7 +33,7 @@ impl Exact {
         let frames = frames(root, pid, mapping)?;
         let mut ascending: Vec<u64> = frames.iter().copied().flatten().collect();
         ascending.sort_unstable();
-        let counting = Counting::begin(root, &ascending, PAGE_SHIFT);
+        let counting = Counting::begin(root, &ascending, PAGE_SHIFT, 0);
         Ok(Self {
             counting: counting.map_err(|error| error.to_string())?,
             frames,

@@ -16,6 +16,10 @@ pub struct SharedMap {
     bytes: usize,
 }
 
+// SAFETY: the mapping belongs to this value, lives until it is dropped, and is not any thread's own; every access is
+// atomic.
+unsafe impl Send for SharedMap {}
+
 impl SharedMap {
     /// Maps the first `bytes` of a file for reading and writing. The file must be that long, or
     /// an access behind its end would kill the process: the caller checks.

@@ -47,8 +47,8 @@ impl Cost {
     }
 }
 
-/// Observes the machine and the watched processes.
-pub trait Tracker {
+/// Observes the machine and the watched processes. Whoever has one may hand it to another thread.
+pub trait Tracker: Send {
     /// The word that names it in reports.
     fn name(&self) -> &'static str;
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 /// Accesses seen of a page from which on its users are known: chance makes an owner of fewer.
-const LEAST_SEEN: f64 = 16.0;
+pub const LEAST_SEEN: f64 = 16.0;
 /// Share of an area's accesses that must be to pages of known users before the area is judged.
 const KNOWN: f64 = 0.5;
 /// Share of accesses by the pages' owners from which on an area is divided; as for its parts.

@@ -19,7 +19,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 /// What the fakes saw, for the test to look at.
 #[derive(Default)]
@@ -30,21 +30,21 @@ struct Seen {
 }
 
 /// Sees 20 pages of one process, which lie on node0 until they are moved, used by node0.
-struct FakeTracker(i32, Rc<RefCell<Seen>>, SampleView);
+struct FakeTracker(i32, Arc<Mutex<Seen>>, SampleView);
 
 impl Tracker for FakeTracker {
     fn name(&self) -> &'static str {
         "fake"
     }
     fn set_sampling(&mut self, sampling: Sampling) {
-        self.1.borrow_mut().sampling.push(sampling);
+        self.1.lock().unwrap().sampling.push(sampling);
     }
     fn observe(&mut self, _: &mut Tree, snapshot: &mut Snapshot) -> hither_linux::Result<()> {
         snapshot.metrics.local_access_ratio = Evidence::measured(1.0, "fake");
         snapshot.metrics.memory_accesses_per_us = Evidence::measured(100.0, "fake");
         snapshot.sample_count = Evidence::measured(200, "fake");
         snapshot.sample_period = 100;
-        let seen = self.1.borrow();
+        let seen = self.1.lock().unwrap();
         let home = |page| {
             let mut moves = seen.moved.iter().rev();
             let last = moves.find(|(_, moved, _)| *moved == page);
@@ -68,7 +68,7 @@ impl Tracker for FakeTracker {
         Some(&self.2)
     }
     fn stop(&mut self) {
-        self.1.borrow_mut().stopped = true;
+        self.1.lock().unwrap().stopped = true;
     }
     fn take_notes(&mut self) -> Vec<String> {
         Vec::new()
@@ -76,7 +76,7 @@ impl Tracker for FakeTracker {
 }
 
 /// Moves everything, in its own account only.
-struct FakeBackend(Rc<RefCell<Seen>>);
+struct FakeBackend(Arc<Mutex<Seen>>);
 
 impl Backend for FakeBackend {
     fn name(&self) -> &'static str {
@@ -93,7 +93,7 @@ impl Backend for FakeBackend {
             };
             for page in pages.iter() {
                 builder.moved(page);
-                self.0.borrow_mut().moved.push((job.pid, page, *to));
+                self.0.lock().unwrap().moved.push((job.pid, page, *to));
             }
             builder.finish()
         };
@@ -120,11 +120,11 @@ fn with_all_nodes(pid: i32) -> PathBuf {
     folder
 }
 
-fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session<'static, Stepped<FakeBackend>> {
+fn session(pid: i32, seen: &Arc<Mutex<Seen>>) -> Session<'static, Stepped<FakeBackend>> {
     let fixture =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines/four-node-hmat");
     let topology = Topology::read(&Root::new(fixture)).unwrap();
-    let tracker = FakeTracker(pid, Rc::clone(seen), SampleView::default());
+    let tracker = FakeTracker(pid, Arc::clone(seen), SampleView::default());
     let watch = Watch::new(
         &Root::new(with_all_nodes(pid)),
         &topology,
@@ -135,18 +135,18 @@ fn session(pid: i32, seen: &Rc<RefCell<Seen>>) -> Session<'static, Stepped<FakeB
         policy::by_name("wrong-node").unwrap(),
         EngineConfig::default(),
     );
-    let executor = Stepped::new(Limits::default(), FakeBackend(Rc::clone(seen)));
+    let executor = Stepped::new(Limits::default(), FakeBackend(Arc::clone(seen)));
     Session::new(watch, engine, executor, 100_000, Box::new(|_| {}))
 }
 
 /// Takes turns until something moves; returns the time.
 fn turns_until_moved(
     session: &mut Session<'_, Stepped<FakeBackend>>,
-    seen: &Rc<RefCell<Seen>>,
+    seen: &Arc<Mutex<Seen>>,
 ) -> u64 {
     let mut now_us = 0;
     // What a move brings is judged by readings before it: a few are taken first.
-    while seen.borrow().moved.is_empty() {
+    while seen.lock().unwrap().moved.is_empty() {
         now_us += 100_000;
         assert!(now_us < 3_000_000, "nothing moves");
         let sleep_us = session.turn(now_us);
@@ -162,11 +162,12 @@ fn turns_until_moved(
 fn what_is_seen_is_decided_moved_and_accounted_for() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = child.id() as i32;
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(Seen::default()));
     let mut session = session(pid, &seen);
     let now_us = turns_until_moved(&mut session, &seen);
     let pages: Vec<u64> = seen
-        .borrow()
+        .lock()
+        .unwrap()
         .moved
         .iter()
         .map(|&(_, page, _)| page)
@@ -174,7 +175,8 @@ fn what_is_seen_is_decided_moved_and_accounted_for() {
     assert_eq!(pages, (100..120).collect::<Vec<u64>>());
     // node3 is two hops from node0.
     assert!(
-        seen.borrow()
+        seen.lock()
+            .unwrap()
             .moved
             .iter()
             .all(|&(owner, _, to)| owner == Pid(pid) && to == NodeId(3))
@@ -187,20 +189,22 @@ fn what_is_seen_is_decided_moved_and_accounted_for() {
     assert_eq!(decided.scopes[0].1.directions[0].to, NodeId(3));
     assert_eq!(decided.tracker, "fake");
     assert!(decided.estimate.sampled().local_access_ratio == Some(1.0) && !decided.log.is_empty());
-    assert!(seen.borrow().stopped && !seen.borrow().sampling.is_empty());
+    let seen = seen.lock().unwrap();
+    assert!(seen.stopped && !seen.sampling.is_empty());
 }
 
 #[test]
 fn on_leaving_every_page_goes_back_to_where_it_was() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(Seen::default()));
     let mut session = session(child.id() as i32, &seen);
     session.interval_us = LEAST_SLEEP_US;
     turns_until_moved(&mut session, &seen);
     let supervisor = Supervisor::alone(&[]).unwrap();
     assert!(undo(&supervisor, &mut session).unwrap());
     let mut back: Vec<(u64, NodeId)> = seen
-        .borrow()
+        .lock()
+        .unwrap()
         .moved
         .iter()
         .skip(20)
@@ -218,7 +222,7 @@ fn on_leaving_every_page_goes_back_to_where_it_was() {
 #[test]
 fn the_loop_ends_at_its_limit_and_tells_of_each_second() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(Seen::default()));
     let told = RefCell::new(Vec::new());
     let mut session = session(child.id() as i32, &seen);
     session.sink = Box::new(|told_now| {

@@ -18,6 +18,9 @@ use steps::{LineCounts, ZoomSteps};
 
 /// log2 of the places that lines are counted by; the device takes its own line where it is longer.
 const LINE_SHIFT: u32 = 5;
+/// Of the time that a step may look, the part that it does look, however much is counted: a program does not do the
+/// same all the time.
+const LEAST_PART: u64 = 5;
 /// Entries of a page map per read.
 const ENTRIES: u64 = 4096;
 
@@ -148,7 +151,7 @@ pub fn run<'a, E: From<Error>>(
         let turned = (|| -> std::result::Result<u64, E> {
             let sleep_us = session.turn(writer)?;
             (zoom.hooks.beside)(now_ns(), &session.pids());
-            if now_ns() >= zoom.until_ns {
+            if now_ns() >= zoom.until_ns || zoom.has_enough(now_ns()) {
                 writer.flush().map_err(Error::from)?;
                 zoom.advance(now_ns)?;
             }
@@ -205,6 +208,25 @@ impl<E: From<Error>> Zoom<'_, E> {
             .retain(|access| access.time_ns >= self.from_ns);
         (self.hooks.name)(&mut data)?;
         Ok(data)
+    }
+
+    /// Has the device counted so much that looking on would tell nothing new? It says when to ask; then half of the
+    /// pages must have been accessed often enough for their users to be known. Lines are judged by samples besides,
+    /// which take their time.
+    fn has_enough(&self, now_ns: u64) -> bool {
+        if self.step != Step::Pages || now_ns < self.from_ns + self.setup.length_ns / LEAST_PART {
+            return false;
+        }
+        let Some((counting, framed)) = self.counting.as_ref().filter(|of| of.0.has_enough()) else {
+            return false;
+        };
+        let is_known = |page: &&Framed| {
+            let counts = counting.at(page.2 << PAGE_SHIFT).unwrap_or_default();
+            let all = counts.fills.iter().chain(&counts.transfers);
+            f64::from(all.fold(0, |sum: u32, &count| sum.saturating_add(count)))
+                >= pages::LEAST_SEEN
+        };
+        2 * framed.iter().filter(is_known).count() >= framed.len()
     }
 
     /// Ends a step and begins the next, if there is one.
@@ -317,7 +339,11 @@ impl<E: From<Error>> Zoom<'_, E> {
         frames.sort_unstable();
         frames.dedup();
         if !frames.is_empty() {
-            let counting = Counting::begin(self.setup.root, &frames, shift)?;
+            let enough = match self.step {
+                Step::Pages => frames.len() as u64 * pages::LEAST_SEEN as u64,
+                _ => 0,
+            };
+            let counting = Counting::begin(self.setup.root, &frames, shift, enough)?;
             self.counting = Some((counting, framed));
         }
         Ok(())

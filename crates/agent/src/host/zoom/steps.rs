@@ -13,7 +13,7 @@ use hither_recording::analysis::written;
 use hither_recording::analysis::zoom::{self, Next, ZoomAdvice, ZoomChoice};
 use std::collections::HashMap;
 
-/// Pages whose lines are counted at most: the lab's device counts eight ranges.
+/// Pages whose lines are counted at most; the lab's device can count twice as many ranges.
 const COUNTED_PAGES: usize = 8;
 
 /// What a person asked for.

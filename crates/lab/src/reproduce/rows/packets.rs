@@ -1,6 +1,7 @@
 //! Tables 2 and 3 of the ccNUMA paper: what 16 CPUs asked of caches, memory and the interconnect.
 
 use super::Rows;
+use super::ibm::{PROGRAMS, experiment};
 use crate::reproduce::Paper::Ibm;
 
 /// Table 2: accesses of CPUs and of L2 caches (10^6), request, response and all packets (10^6), MB/s on the network.
@@ -84,19 +85,39 @@ const COLUMNS_3: [(&str, &str); 4] = [
 ];
 
 const SIZE: &str = "totals of a whole run: ours make fewer steps (docs/workloads.md, programs of the ccNUMA paper)";
-const PACKETS: &str = "the laboratory counts bytes on links and no packets of a directory's protocol; packets belong to Opium's interface, \
-                       which is not built yet";
-const OPERATIONS: &str = "hither lab run does not print what its device counts of operations and transactions; they were counted by hand once \
-                          (docs/workloads.md, programs of the ccNUMA paper)";
+const PACKETS: &str = "ours are what lines and requests for ownership take; packets by which a directory invalidates copies or has \
+                       another cache hand a line over are not counted (docs/opium.md)";
+const OPERATIONS: &str = "differs from the original in how much it computes for each line (docs/workloads.md, operations per transaction)";
+const NSQUARED: &str =
+    "there is no program with Water-nsquared's pattern (all pairs of many small objects)";
+const EXTRA: &str = "the fields of our bodies are not grouped by how they are used: there is no second layout of barnes";
+
+/// Experiment and section of a row of the tables; or why there is none.
+fn section(name: &str) -> Result<String, &'static str> {
+    let (program, version) = name.rsplit_once(' ').unwrap_or((name, ""));
+    let ours = PROGRAMS.iter().find(|known| known.0 == program);
+    let section = match version {
+        "orig" => "striped",
+        "reorg" => "blocks",
+        _ => return Err(EXTRA),
+    };
+    match ours.map_or("", |known| known.1) {
+        "" => Err(NSQUARED),
+        ours => Ok(format!("ibm-{}/{section}", experiment(ours))),
+    }
+}
 
 pub fn add(rows: &mut Rows) {
     rows.table(Ibm, "table-2", "table 2");
     for (program, figures) in TABLE_2 {
         for (number, (figure, (column, unit))) in figures.into_iter().zip(COLUMNS_2).enumerate() {
             let row = rows.near(format!("{program}: {column}"), figure, unit);
-            match number {
-                0 | 1 => row.beyond(SIZE),
-                _ => row.not_built(PACKETS),
+            match (number, section(program)) {
+                (5, Ok(of)) => row.why(PACKETS).measured(format!(
+                    "( 16 * {of}.short_packets + 48 * {of}.line_packets ) / {of}.seconds / 1000000"
+                )),
+                (_, Ok(_)) => row.beyond(SIZE),
+                (_, Err(why)) => row.not_built(why),
             };
         }
     }
@@ -104,17 +125,29 @@ pub fn add(rows: &mut Rows) {
     for (program, figures) in TABLE_3 {
         for (number, (figure, (column, unit))) in figures.into_iter().zip(COLUMNS_3).enumerate() {
             let row = rows.near(format!("{program}: {column}"), figure, unit);
-            match number {
-                1 | 2 => row.not_built(OPERATIONS),
-                _ => row.not_built(PACKETS),
+            let of = match section(program) {
+                Ok(of) => of,
+                Err(why) => {
+                    row.not_built(why);
+                    continue;
+                }
             };
+            let (formula, why) = match number {
+                0 => (format!("{of}.packets / {of}.transactions"), PACKETS),
+                1 => (
+                    format!("{of}.operations / {of}.seconds / 1000000"),
+                    OPERATIONS,
+                ),
+                2 => (format!("{of}.operations / {of}.transactions"), OPERATIONS),
+                _ => (format!("{of}.operations / {of}.packets"), PACKETS),
+            };
+            row.measured(formula).why(why);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ibm::PROGRAMS;
     use super::*;
 
     /// The speed-ups are not in the text: they follow from the bytes of a run and the bytes a second.

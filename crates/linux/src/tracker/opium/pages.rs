@@ -17,7 +17,7 @@ use crate::proc::tree::{LiveProcess, Tree};
 use crate::root::Root;
 use crate::topology::Topology;
 use hither_core::ids::{NodeId, Pid};
-use hither_core::opium::{FILTERS, MAX_NODES};
+use hither_core::opium::{FILTERS, MAX_NODES, transaction};
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
 use std::ops::Range;
 
@@ -57,19 +57,19 @@ impl EveryPage {
                 "{FILTERS} filters cannot count {count} spans of memory"
             ));
         }
+        device.claim_filters()?;
         let (mut every, mut next) = (Vec::new(), 0);
         for (index, (frames, home)) in spans.iter().enumerate() {
             let counted = Filter {
                 start: frames.start << 12,
                 end: frames.end << 12,
                 shift: 12,
-                reads: true,
-                writes: true,
-                transfers: false,
+                types: transaction::FILLS,
+                node: None,
+                directions: 0,
                 user_only: true,
                 base_counter: next,
                 threshold: 0,
-                secondary: 0,
             };
             device.set_filter(index, Some(counted))?;
             every.push(Span {

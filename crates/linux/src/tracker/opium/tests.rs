@@ -1,9 +1,12 @@
 //! The reader against a fake device: a sysfs folder and a plain 32 MiB file.
 
 use super::*;
-use crate::opium::Filter;
+use crate::opium::{Filter, Secondary, Source};
 use crate::watch::empty_snapshot;
-use hither_core::opium::{self as layout, control, filter, header, link, node, space, vcpu};
+use hither_core::opium::{
+    self as layout, control, filter, header, link, node, notice, secondary, space, transaction,
+    vcpu,
+};
 use hither_core::snapshot::PageStats;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -231,31 +234,31 @@ fn filters_are_checked_before_they_are_set() {
         start: 0x10_0000,
         end: 0x20_0000,
         shift: 12,
-        reads: true,
-        writes: false,
-        transfers: false,
+        types: transaction::READ,
+        node: None,
+        directions: filter::REMOTE,
         user_only: false,
         base_counter: 16,
         threshold: 9,
-        secondary: filter::WRITES,
     };
-    device.set_filter(1, Some(good)).unwrap();
-    let base = control::FILTERS + 64;
-    assert_eq!(
-        fake.get32(base + filter::FLAGS),
-        filter::ENABLED | filter::READS | filter::CLEAR
-    );
+    device.set_filter(31, Some(good)).unwrap();
+    let base = control::FILTERS + 64 * 31;
     assert_eq!(
         (fake.get(base + filter::START), fake.get(base + filter::END)),
         (good.start, good.end)
     );
-    assert_eq!(
-        (
-            fake.get32(base + filter::SHIFT),
-            fake.get32(base + filter::BASE_COUNTER)
-        ),
-        (12, 16)
-    );
+    for (field, value) in [
+        (filter::FLAGS, filter::ENABLED),
+        (filter::SHIFT, 12),
+        (filter::BASE_COUNTER, 16),
+        (filter::THRESHOLD, 9),
+        (filter::TYPES, transaction::READ),
+        (filter::NODE, filter::ANY_NODE),
+        (filter::DIRECTIONS, filter::REMOTE),
+        (filter::EPOCH, 1),
+    ] {
+        assert_eq!(fake.get32(base + field), value, "field {field}");
+    }
     assert_eq!(fake.get32(control::FILTER_SEQ), 1);
     for (bad, words) in [
         (Filter { shift: 5, ..good }, "granularity"),
@@ -278,7 +281,7 @@ fn filters_are_checked_before_they_are_set() {
         let error = device.set_filter(2, Some(bad)).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
-    device.set_filter(1, None).unwrap();
+    device.set_filter(31, None).unwrap();
     assert_eq!(fake.get32(base + filter::FLAGS), 0);
     fake.put32(layout::COUNTER_BASE + (16 * MAX_NODES + 1) * 4, 77);
     fake.put(layout::FIRED, 1 << 16);
@@ -286,6 +289,67 @@ fn filters_are_checked_before_they_are_set() {
     device.read_counters(16, &mut words);
     assert_eq!(words[0] >> 32, 77);
     assert!(device.fired(16) && !device.fired(17));
+}
+
+#[test]
+fn filters_are_one_programs_at_a_time() {
+    let fake = Fake::new();
+    let (first, second) = (fake.open().unwrap(), fake.open().unwrap());
+    // What somebody left behind is switched off.
+    fake.put32(control::FILTERS + filter::FLAGS, filter::ENABLED);
+    first.claim_filters().unwrap();
+    assert_eq!(fake.get32(control::FILTERS + filter::FLAGS), 0);
+    let error = second.claim_filters().unwrap_err();
+    assert!(error.contains("in use by another program"), "{error}");
+    drop(first);
+    second.claim_filters().unwrap();
+}
+
+#[test]
+fn secondary_counters_and_notices_are_read() {
+    let fake = Fake::new();
+    let device = fake.open().unwrap();
+    let wanted = Secondary {
+        filters: 0b101,
+        types: transaction::WRITES,
+        threshold: 1 << 40,
+    };
+    device.set_secondary(15, Some(wanted));
+    let base = control::SECONDARIES + 32 * 15;
+    assert_eq!(fake.get32(base + secondary::FLAGS), filter::ENABLED);
+    assert_eq!(fake.get32(base + secondary::FILTERS), 5);
+    assert_eq!(fake.get(base + secondary::THRESHOLD), 1 << 40);
+    fake.put(secondary::COUNTS + secondary::COUNTS_STRIDE * 15 + 8, 12);
+    assert_eq!(device.secondary(15)[..3], [0, 12, 0]);
+    // Two notices; a third has its number, and no word yet.
+    let put = |number: u64, rest: u64| {
+        let slot = (number - 1) % notice::CAPACITY as u64;
+        fake.put(notice::WORDS + 8 * slot as usize, number << 32 | rest);
+    };
+    put(1, 3 << 26 | 31 << 20 | 0x7_ffff);
+    put(2, 1 << 26 | notice::SECONDARY | 15 << 20);
+    fake.put(notice::SEQUENCE, 3);
+    let (found, seen) = device.notices(0);
+    let counter = Source::Counter {
+        filter: 31,
+        counter: 0x7_ffff,
+    };
+    assert_eq!(
+        found
+            .iter()
+            .map(|n| (n.source, n.requester))
+            .collect::<Vec<_>>(),
+        [(counter, 3), (Source::Secondary(15), 1)]
+    );
+    assert_eq!(seen, 2);
+    put(3, 0);
+    assert_eq!(device.notices(seen).1, 3);
+    // So many that the first are written over.
+    let all = 3 + notice::CAPACITY as u64;
+    (4..=all).for_each(|number| put(number, 0));
+    fake.put(notice::SEQUENCE, all);
+    let (found, seen) = device.notices(0);
+    assert_eq!((found.len(), seen), (notice::CAPACITY, all));
 }
 
 #[test]
