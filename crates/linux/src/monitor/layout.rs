@@ -210,7 +210,7 @@ impl Layout {
         })
     }
 
-    /// WatchedArea, and offset in it, of a filter's counter; `None` of one in a gap.
+    /// Area, and offset in it, of a filter's counter; `None` of one in a gap.
     pub(super) fn offset(&self, filter: usize, counter: u32) -> Option<(usize, u64)> {
         let watched = self.filters.get(filter)?;
         let laid = &self.areas[watched.area];
