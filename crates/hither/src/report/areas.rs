@@ -18,10 +18,13 @@ struct Row<'a> {
     all: f64,
 }
 
+/// A row's cell of the table.
+type Cell = fn(&Row) -> String;
+
 /// A column of the table and a key of the JSON, or one of the two.
 struct Column {
     /// Its heading and cell in the table; where there is none, the JSON alone has it.
-    text: Option<(&'static str, fn(&Row) -> String)>,
+    text: Option<(&'static str, Cell)>,
     /// Its key in `areas[]` of hither.report/1, and value.
     key: &'static str,
     value: fn(&Row) -> Value,

@@ -194,7 +194,8 @@ fn thresholds_are_told_once_with_who_reached_them() {
     };
     let wanted = [of(1, 0, 1, 102), of(2, 4, 1, notice::SECONDARY)];
     assert_eq!(rig.notices(), wanted);
-    let fired = rig.device.get(opium::FIRED + 102 / 64 * 8);
+    let counter = 102;
+    let fired = rig.device.get(opium::FIRED + counter / 64 * 8);
     assert_eq!(fired, 1 << (102 % 64));
     // A new epoch begins anew.
     rig.put(control::FILTERS + filter::EPOCH, 2);

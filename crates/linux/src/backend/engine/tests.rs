@@ -5,7 +5,7 @@ use hither_mover::Backend;
 /// Unit tests run on a machine without an engine; `crates/lab/tests/engine.rs` boots one.
 #[test]
 fn without_an_engine_its_absence_has_a_reason_and_the_cpu_copies() {
-    let why = EngineDriver::open().err().expect("no engine answers here");
+    let why = EngineDriver::open().expect_err("no engine answers here");
     assert!(why.why.contains("no copy engine"), "{why}");
     assert!(why.remedy.contains("keystone2"), "{why}");
     assert!(EngineDriver::open_if(true).is_none() && EngineDriver::open_if(false).is_none());
