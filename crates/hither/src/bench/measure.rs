@@ -266,13 +266,14 @@ mod tests {
         let cell = Cell {
             kind: PageKind::Small,
             bytes: 4000,
-            // In the order of METHODS: move_pages, mbind, migspeed, memcpy, memcpy-nt.
+            // In the order of METHODS: move_pages, mbind, migspeed, memcpy, memcpy-nt, engine.
             results: vec![
                 figures(4000),
                 Err("x".into()),
                 Err("y".into()),
                 figures(1000),
                 figures(500),
+                Err("z".into()),
             ],
         };
         assert_eq!(cell.results.len(), METHODS.len());

@@ -442,6 +442,9 @@ mod tests {
                     );
                 }
                 (Err(why), Role::Move) => assert!(why.contains("one node"), "{why}"),
+                (Err(why), Role::Copy) if method.name == "engine" => {
+                    assert!(why.contains("no copy engine"), "{why}");
+                }
                 (check, role) => panic!("{}: {check:?} {role:?}", method.name),
             }
         }

@@ -279,6 +279,7 @@ mod tests {
                 Err("it broke".into()),
                 figures(8192),
                 figures(16_384),
+                Err("no engine".into()),
             ],
         };
         Report {
