@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Turns a system call's -1 into the error it left behind.
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {

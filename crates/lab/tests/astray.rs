@@ -1,7 +1,7 @@
 //! Memory that lies badly, on an emulated machine of two sockets: a program that binds itself late, a
 //! file in the other node's page cache, and memory that is registered with io_uring. One boot.
 
-use crate::common::{bare, built};
+use crate::common::{bare, built, ran};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn run() -> Vec<String> {
         "P={} H={AGENT_PATH} MIB={FILE_MIB}\n{SCRIPT}",
         program.display()
     );
-    let output = Command::new(built("hither"))
+    let (told, _) = ran(Command::new(built("hither"))
         .args([
             "lab",
             "run",
@@ -70,13 +70,7 @@ fn run() -> Vec<String> {
         .arg(&machine)
         .arg("--file")
         .arg(&program)
-        .args(["--", "sh", "-c", &script])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{told}{said}");
-    assert!(output.status.success());
+        .args(["--", "sh", "-c", &script]));
     let answers = told.split("== ").skip(1);
     answers.map(|answer| answer.trim().to_owned()).collect()
 }

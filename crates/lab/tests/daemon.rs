@@ -1,7 +1,7 @@
 //! The daemon on an emulated machine of four nodes: programs of two users, one of whom wants to be left
 //! alone; killed in the middle, undone by the next daemon. One boot.
 
-use crate::common::{bare, built};
+use crate::common::{bare, built, ran};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
@@ -70,18 +70,12 @@ fn run() -> Vec<String> {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     let program = bare("cluster");
     let script = format!("P={} H={AGENT_PATH}\n{SCRIPT}", program.display());
-    let output = Command::new(built("hither"))
+    let (told, _) = ran(Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "4", "--timeout", "15m", "--machine"])
         .arg(&machine)
         .arg("--file")
         .arg(&program)
-        .args(["--", "sh", "-c", &script])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{told}{said}");
-    assert!(output.status.success());
+        .args(["--", "sh", "-c", &script]));
     let answers = told.split("== ").skip(1);
     answers.map(|answer| answer.trim().to_owned()).collect()
 }

@@ -1,6 +1,6 @@
 //! The copy engine on an emulated KeyStone II: contents, faults, CPU time, streams.
 
-use crate::common::built;
+use crate::common::{built, ran};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -44,17 +44,12 @@ fn an_engine_copies_tells_of_faults_and_saves_the_cpu() {
         "(while :; do :; done) & {engine}; kill $!; \
          {streaming} --slow 0 --fast 1 --cpus 0 --copier-cpus 1 --engine --block 64 --buffers 8 --mb 8 --rounds 3"
     );
-    let output = Command::new(built("hither"))
+    let (told, said) = ran(Command::new(built("hither"))
         .args(["lab", "run", "--cpus", "4", "--timeout", "9m"])
         .arg("--machine")
         .arg(&machine)
         .args(programs.iter().flat_map(|file| [Path::new("--file"), file]))
-        .args(["--", "sh", "-c", &script])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{told}");
+        .args(["--", "sh", "-c", &script]));
     // The guest takes a node as small as the paper's.
     assert!(said.contains("1024 + 6 MiB"), "{said}");
     // The program ends with an error where a byte or a status is wrong.

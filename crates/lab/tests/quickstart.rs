@@ -1,7 +1,7 @@
 //! Every step of `docs/quickstart.md` on an emulated machine of four nodes: the commands are taken from the
 //! page, and what it shows is compared with what they print, figures aside.
 
-use crate::common::built;
+use crate::common::{built, ran};
 use hither_lab::image::AGENT_PATH;
 use std::path::Path;
 use std::process::Command;
@@ -110,7 +110,7 @@ fn long_every_step_shows_what_the_page_says() {
     }
     script += "kill $db; cat daemon.log >&2\n";
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let output = Command::new(built("hither"))
+    let (told, _) = ran(Command::new(built("hither"))
         .args([
             "lab",
             "run",
@@ -125,13 +125,7 @@ fn long_every_step_shows_what_the_page_says() {
         .arg(&machine)
         .arg("--file")
         .arg(&program)
-        .args(["--", "bash", "-c", &script])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{told}{said}");
-    assert!(output.status.success());
+        .args(["--", "bash", "-c", &script]));
     let printed: Vec<&str> = told.split("== \n").skip(1).collect();
     assert_eq!(printed.len(), steps.len());
     let checked = steps

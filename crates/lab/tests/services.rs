@@ -1,7 +1,7 @@
 //! Services of the operating system on a guest with a disk and a network: both workloads run, what is theirs and what is the
 //! kernel's is told apart, and everything is put back, also after a kill.
 
-use crate::common::built;
+use crate::common::{built, ran};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn services_are_measured_apart_and_put_back() {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
     let (file, network) = (built("fileserve"), built("netserve"));
     let back = |name: &str| format!("/tmp/{name}.json:{}", folder.path().join(name).display());
-    let output = Command::new(built("hither"))
+    let (told, _) = ran(Command::new(built("hither"))
         .args([
             "lab",
             "run",
@@ -62,13 +62,7 @@ fn services_are_measured_apart_and_put_back() {
         .arg("--file")
         .arg(&network)
         .args(["--", "sh", "-c", SCRIPT, AGENT_PATH])
-        .args([&file, &network])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{told}{said}");
-    assert!(output.status.success());
+        .args([&file, &network]));
     let has = |line: &str| told.lines().any(|seen| seen.trim() == line);
     assert!(!has("failed"));
     for line in ["put back", "left behind", "undone"] {

@@ -434,6 +434,7 @@ fn swap(root: &Root) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::captured::Captured;
 
     #[test]
     fn every_check_says_what_and_how() {
@@ -457,19 +458,14 @@ mod tests {
 
     #[test]
     fn a_captured_machine_is_only_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let put = |below: &str, text: &str| {
-            let path = folder.path().join(below);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        put("sys/bus/event_source/devices/ibs_op/type", "9\n");
-        put("proc/sys/kernel/perf_event_paranoid", "4\n");
-        put("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
-        put("sys/module/damon_stat/parameters/enabled", "Y\n");
-        put("sys/module/damon_reclaim/parameters/enabled", "Y\n");
-        put("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
-        let checks = examine(&Root::new(folder.path()));
+        let captured = Captured::new();
+        captured.put("sys/bus/event_source/devices/ibs_op/type", "9\n");
+        captured.put("proc/sys/kernel/perf_event_paranoid", "4\n");
+        captured.put("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+        captured.put("sys/module/damon_stat/parameters/enabled", "Y\n");
+        captured.put("sys/module/damon_reclaim/parameters/enabled", "Y\n");
+        captured.put("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+        let checks = examine(&captured.root);
         let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
         assert!(
             of("perf")
@@ -481,8 +477,8 @@ mod tests {
         assert!(of("mglru").found.contains("switched off"));
         assert!(of("opium").remedy.contains("hither lab run"));
         assert!(!of("swap").works);
-        put("proc/vmstat", "pgmigrate_success 3\npgpromote_success 1\n");
-        let checks = examine(&Root::new(folder.path()));
+        captured.put("proc/vmstat", "pgmigrate_success 3\npgpromote_success 1\n");
+        let checks = examine(&captured.root);
         let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
         assert!(of("uncore").found.contains("no event table"));
         assert!(!of("uncore").remedy.is_empty());

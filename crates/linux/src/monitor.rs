@@ -15,7 +15,7 @@ mod layout;
 mod sampled;
 
 use crate::error::{Error, Result};
-use crate::opium::{OpiumDevice, Totals};
+use crate::opium::Totals;
 use crate::root::Root;
 use crate::topology::Topology;
 use counted::Counted;
@@ -450,11 +450,6 @@ fn check_area(area: &WatchedArea, line_bytes: u64, nodes: &[NodeId]) -> Result<(
 
 /// The device's nodes are at most so many.
 const _: () = assert!(MAX_NODES <= 8);
-
-/// What the device may be asked for by whoever wants exact counts.
-fn is_pmu_only(device: &OpiumDevice) -> bool {
-    device.is_pmu_only()
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,8 @@
 //! The root folder below which a reader finds `sys` and `proc`: `/`, or a captured machine.
 
+#[cfg(test)]
+pub(crate) mod captured;
+
 use crate::error::{Error, Fault, Result};
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};

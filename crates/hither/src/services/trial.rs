@@ -65,7 +65,6 @@ struct Running {
     child: Started,
     signals: Signals,
     ended: Option<Ended>,
-    signal: Option<i32>,
 }
 
 impl Command {
@@ -90,7 +89,6 @@ impl Command {
             child,
             signals,
             ended: None,
-            signal: None,
         };
         // Whatever happens, nothing stays arranged; a program that cannot be measured ends with `running`.
         let tried = Meter::open(
@@ -250,12 +248,11 @@ impl Running {
                 self.ended = Some(ended);
                 return;
             }
-            if let Some(arrived) = self.signals.take() {
-                self.signal = Some(arrived.signal);
-                // A terminal sends it to the program itself.
-                if !arrived.from_kernel {
-                    self.child.signal(arrived.signal);
-                }
+            // A terminal sends it to the program itself.
+            if let Some(arrived) = self.signals.take()
+                && !arrived.from_kernel
+            {
+                self.child.signal(arrived.signal);
             }
             let left = limit.saturating_sub(start.elapsed());
             if left.is_zero() {

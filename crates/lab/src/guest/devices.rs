@@ -7,6 +7,7 @@ use crate::devices::{
     DISK_DEVICE, DISK_FOLDER, DISK_KIND, Devices, MACS, MODULES_FOLDER, OWN_ADDRESS, PEER_ADDRESS,
     PEER_NAMESPACE,
 };
+use crate::os::check;
 use hither_core::foreign::Foreign;
 use std::fs::{self, File};
 use std::io;
@@ -101,32 +102,18 @@ fn make_namespace() -> io::Result<()> {
 
 /// Gives an interface its address and brings it up.
 fn configure(name: &str, address: [u8; 4]) -> io::Result<()> {
-    with_socket(libc::AF_INET, libc::SOCK_DGRAM, 0, |socket| {
+    system::with_socket(libc::AF_INET, libc::SOCK_DGRAM, 0, |socket| {
         for (request, value) in [
             (libc::SIOCSIFADDR, address),
             (libc::SIOCSIFNETMASK, NETMASK),
         ] {
-            let mut wish = named_request(name);
+            let mut wish = system::named_request(name);
             wish.ifr_ifru.ifru_addr = socket_address(value);
             // SAFETY: the request reads the structure, which lives through the call.
             check(unsafe { libc::ioctl(socket, request as _, &raw mut wish) })?;
         }
-        system::interface_up(socket, named_request(name))
+        system::interface_up(socket, name)
     })
-}
-
-fn named_request(name: &str) -> libc::ifreq {
-    // SAFETY: plain data, for which zeroes are valid.
-    let mut request = unsafe { std::mem::zeroed::<libc::ifreq>() };
-    for (to, from) in request
-        .ifr_name
-        .iter_mut()
-        .take(libc::IFNAMSIZ - 1)
-        .zip(name.bytes())
-    {
-        *to = from as libc::c_char;
-    }
-    request
 }
 
 /// An IPv4 address as the requests take it.
@@ -146,7 +133,7 @@ fn move_link(name: &str, namespace: &File) -> io::Result<()> {
     let index = fs::read_to_string(format!("/sys/class/net/{name}/ifindex"))?;
     let index: i32 = index.trim().parse().map_err(io::Error::other)?;
     let message = move_message(index, namespace.as_raw_fd());
-    with_socket(
+    system::with_socket(
         libc::AF_NETLINK,
         libc::SOCK_RAW,
         libc::NETLINK_ROUTE,
@@ -196,32 +183,6 @@ fn answer_error(answer: &[u8]) -> Option<i32> {
     (i32::from(kind) == libc::NLMSG_ERROR).then_some(-error)
 }
 
-fn with_socket<T>(
-    family: libc::c_int,
-    kind: libc::c_int,
-    protocol: libc::c_int,
-    work: impl FnOnce(libc::c_int) -> io::Result<T>,
-) -> io::Result<T> {
-    use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: the descriptor is fresh and owned by nobody else.
-    let socket = unsafe {
-        OwnedFd::from_raw_fd(check(libc::socket(
-            family,
-            kind | libc::SOCK_CLOEXEC,
-            protocol,
-        ))?)
-    };
-    work(socket.as_raw_fd())
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,7 +215,7 @@ mod tests {
         let address = socket_address([10, 77, 0, 200]);
         let bytes = address.sa_data.map(|byte| byte as u8);
         assert_eq!(bytes[..8], [0, 0, 10, 77, 0, 200, 0, 0]);
-        let name = named_request("a-name-that-is-too-long").ifr_name;
+        let name = system::named_request("a-name-that-is-too-long").ifr_name;
         assert_eq!((name[14] as u8, name[15]), (b'-', 0));
     }
 }

@@ -1,12 +1,14 @@
 //! The guest as a system: mounts, network, settings, power.
 
 use super::{Result, doing};
+use crate::os::check;
 use hither_core::opium;
 use hither_linux::opium::OpiumDevice;
 use hither_linux::root::Root;
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// What is mounted: source, target, type, options.
@@ -134,35 +136,61 @@ pub fn power_off() -> ! {
 
 /// Brings the loopback interface up: servers and their clients talk over it.
 pub fn loopback_up() -> io::Result<()> {
-    // SAFETY: ifreq is plain data with room for the three bytes of the name; the requests read
-    // and write it; the socket is closed whatever happens.
-    unsafe {
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mut request = std::mem::zeroed::<libc::ifreq>();
-        request.ifr_name[0] = b'l' as libc::c_char;
-        request.ifr_name[1] = b'o' as libc::c_char;
-        let result = interface_up(socket, request);
-        libc::close(socket);
-        result
-    }
+    with_socket(libc::AF_INET, libc::SOCK_DGRAM, 0, |socket| {
+        interface_up(socket, "lo")
+    })
 }
 
-/// Brings the interface up that the request names.
-pub fn interface_up(socket: libc::c_int, mut request: libc::ifreq) -> io::Result<()> {
+/// Does something with a socket that is closed afterwards.
+pub fn with_socket<T>(
+    family: libc::c_int,
+    kind: libc::c_int,
+    protocol: libc::c_int,
+    work: impl FnOnce(libc::c_int) -> io::Result<T>,
+) -> io::Result<T> {
+    // SAFETY: the descriptor is fresh and owned by nobody else.
+    let socket = unsafe {
+        OwnedFd::from_raw_fd(check(libc::socket(
+            family,
+            kind | libc::SOCK_CLOEXEC,
+            protocol,
+        ))?)
+    };
+    work(socket.as_raw_fd())
+}
+
+/// A request about the interface of this name.
+pub fn named_request(name: &str) -> libc::ifreq {
+    // SAFETY: plain data, for which zeroes are valid.
+    let mut request = unsafe { std::mem::zeroed::<libc::ifreq>() };
+    for (to, from) in request
+        .ifr_name
+        .iter_mut()
+        .take(libc::IFNAMSIZ - 1)
+        .zip(name.bytes())
+    {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+/// Brings the interface of this name up.
+pub fn interface_up(socket: libc::c_int, name: &str) -> io::Result<()> {
+    let mut request = named_request(name);
     // SAFETY: the requests read and write the structure; of its union they use the flags alone.
     unsafe {
-        let mut result = libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request);
-        if result == 0 {
-            request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-            result = libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &raw mut request);
-        }
-        match result {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        check(libc::ioctl(
+            socket,
+            libc::SIOCGIFFLAGS as _,
+            &raw mut request,
+        ))?;
+        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+        check(libc::ioctl(
+            socket,
+            libc::SIOCSIFFLAGS as _,
+            &raw mut request,
+        ))
+        .map(drop)
     }
 }
 

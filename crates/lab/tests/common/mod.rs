@@ -38,6 +38,17 @@ pub fn bare(name: &str) -> PathBuf {
     path
 }
 
+/// Runs a laboratory that must end well. What it said on its standard output, and on its standard error; both are
+/// printed for whoever looks at a test that failed.
+pub fn ran(lab: &mut Command) -> (String, String) {
+    let output = lab.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{told}{said}");
+    assert!(output.status.success());
+    (told, said)
+}
+
 /// An example of the C library, compiled and linked with the library of this build.
 pub fn compiled_example(name: &str, folder: &Path) -> PathBuf {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi");

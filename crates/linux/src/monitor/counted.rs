@@ -32,7 +32,7 @@ pub(super) struct Counted {
 impl Counted {
     pub(super) fn open(root: &Root) -> Result<Self> {
         let device = OpiumDevice::open(root)?;
-        if super::is_pmu_only(&device) {
+        if device.is_pmu_only() {
             return Err(refuse(
                 "the Opium device tells only what a PMU tells",
                 "use samples, or `hither lab run` with `--evidence device`",

@@ -14,12 +14,15 @@ const MOST_LINES: usize = 64;
 /// # Errors
 /// The file cannot be read.
 pub fn read(root: &Root) -> Result<Option<Processor>> {
-    let text = match root.is_host() {
+    Ok(text(root)?.as_deref().and_then(parse))
+}
+
+fn text(root: &Root) -> Result<Option<String>> {
+    match root.is_host() {
         // It is longer than what sysfs prints: 1.4 KiB for each CPU.
-        true => std::fs::read_to_string("/proc/cpuinfo").ok(),
-        false => root.text_if_any(FILE)?,
-    };
-    Ok(text.as_deref().and_then(parse))
+        true => Ok(std::fs::read_to_string("/proc/cpuinfo").ok()),
+        false => root.text_if_any(FILE),
+    }
 }
 
 /// The clock of the first CPU in GHz, as samples that tell cycles need it: the nominal one where cpufreq
@@ -32,13 +35,7 @@ pub fn clock_ghz(root: &Root) -> Option<f64> {
         let told = root.parse_if_any(&format!("{CPU}/{file}"), parse::number);
         told.ok().flatten().map(|number| number as f64 / per_ghz)
     };
-    let now = || {
-        let text = match root.is_host() {
-            true => std::fs::read_to_string("/proc/cpuinfo").ok(),
-            false => root.text_if_any(FILE).ok().flatten(),
-        };
-        text.as_deref().and_then(clock_now)
-    };
+    let now = || clock_now(&text(root).ok()??);
     number("cpufreq/base_frequency", 1e6)
         .or_else(|| number("acpi_cppc/nominal_freq", 1e3))
         .or_else(now)
@@ -105,31 +102,27 @@ fn number(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::captured::Captured;
     use hither_core::perf::events::family_of;
 
     #[test]
     fn the_nominal_clock_comes_before_that_of_the_moment() {
-        let folder = tempfile::tempdir().unwrap();
-        let put = |file: &str, text: &str| {
-            let path = folder.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        let clock = || clock_ghz(&Root::new(folder.path()));
+        let captured = Captured::new();
+        let clock = || clock_ghz(&captured.root);
         assert_eq!(clock(), None);
-        put("proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 1200.500\n");
+        captured.put("proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 1200.500\n");
         assert_eq!(clock(), Some(1.2005));
-        put(
+        captured.put(
             "sys/devices/system/cpu/cpu0/acpi_cppc/nominal_freq",
             "2450\n",
         );
         assert_eq!(clock(), Some(2.45));
-        put(
+        captured.put(
             "sys/devices/system/cpu/cpu0/cpufreq/base_frequency",
             "2100000\n",
         );
         assert_eq!(clock(), Some(2.1));
-        put("sys/devices/system/cpu/cpu0/cpufreq/base_frequency", "0\n");
+        captured.put("sys/devices/system/cpu/cpu0/cpufreq/base_frequency", "0\n");
         assert_eq!(clock(), None);
     }
 

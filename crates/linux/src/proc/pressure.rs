@@ -124,6 +124,7 @@ fn read(root: &Root, below: &str) -> Result<Option<Pressure>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::captured::Captured;
 
     const TEXT: &str = "\
 some avg10=12.50 avg60=3.00 avg300=0.25 total=81234
@@ -167,15 +168,10 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=412
 
     #[test]
     fn groups_are_found_below_the_root() {
-        let folder = tempfile::tempdir().unwrap();
-        let put = |below: &str, text: &str| {
-            let path = folder.path().join(below);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        put("proc/9/cgroup", "1:name=systemd:/x\n0::/a/b\n");
-        put("sys/fs/cgroup/a/b/memory.pressure", TEXT);
-        let root = Root::new(folder.path());
+        let captured = Captured::new();
+        captured.put("proc/9/cgroup", "1:name=systemd:/x\n0::/a/b\n");
+        captured.put("sys/fs/cgroup/a/b/memory.pressure", TEXT);
+        let root = captured.root.clone();
         let name = group_of(&root, 9).unwrap();
         assert_eq!(name, "/a/b");
         assert_eq!(group(&root, &name).unwrap(), Some(parse(TEXT).unwrap()));

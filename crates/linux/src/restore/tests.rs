@@ -1,33 +1,27 @@
 use super::*;
+use crate::root::captured::Captured;
 use std::os::unix::fs::PermissionsExt;
 
-struct Machine {
-    folder: tempfile::TempDir,
-    root: Root,
+struct Machine(Captured);
+
+impl std::ops::Deref for Machine {
+    type Target = Captured;
+
+    fn deref(&self) -> &Captured {
+        &self.0
+    }
 }
 
 impl Machine {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let root = Root::new(folder.path().join("machine"));
-        let machine = Self { folder, root };
-        machine.set("sys/a", "1\n");
-        machine.set("proc/sys/b", "some words\n");
-        machine
-    }
-
-    fn set(&self, below: &str, text: &str) {
-        let path = self.root.path(below);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-
-    fn get(&self, below: &str) -> String {
-        self.root.text(below).unwrap().trim().to_owned()
+        let machine = Captured::new();
+        machine.put("sys/a", "1\n");
+        machine.put("proc/sys/b", "some words\n");
+        Self(machine)
     }
 
     fn runtime(&self) -> PathBuf {
-        self.folder.path().join("run")
+        self.beside("run")
     }
 
     fn file(&self) -> PathBuf {
@@ -49,8 +43,8 @@ impl Machine {
         let (mut journal, note) = self.open().unwrap();
         assert_eq!(note, None);
         journal.begin(self.settings()).unwrap();
-        self.set("sys/a", "2");
-        self.set("proc/sys/b", "others");
+        self.put("sys/a", "2");
+        self.put("proc/sys/b", "others");
         journal
     }
 }
@@ -66,7 +60,7 @@ fn what_was_there_is_put_back() {
     );
     assert_eq!(std::fs::read(machine.file()).unwrap(), b"");
     // Put back once: what somebody sets later stays.
-    machine.set("sys/a", "7");
+    machine.put("sys/a", "7");
     journal.put_back().unwrap();
     drop(journal);
     assert_eq!(machine.open().unwrap().1, None);
@@ -223,7 +217,7 @@ fn what_no_hither_writes_is_refused_with_its_line() {
 #[test]
 fn conditions_keep_off_what_somebody_else_set_up() {
     let machine = Machine::new();
-    machine.set("sys/count", "16");
+    machine.put("sys/count", "16");
     let (mut journal, _) = machine.open().unwrap();
     let settings = vec![
         Setting::new("sys/a", "kept").only_if("sys/count", "9"),

@@ -161,15 +161,16 @@ impl Meter {
                 kernel,
                 program,
             } => {
-                let (user, kernel) = (user.read()?, kernel.read()?);
-                for told in &user.told {
-                    if let Whose::Cpu(cpu) = told.whose {
-                        count(&mut side(&mut reading, &self.services, cpu).user, told);
-                    }
-                }
-                for told in &kernel.told {
-                    if let Whose::Cpu(cpu) = told.whose {
-                        count(&mut side(&mut reading, &self.services, cpu).kernel, told);
+                type Pick = fn(&mut Modes) -> &mut ServiceUse;
+                let modes: [(_, Pick); 2] = [
+                    (user.read()?, |modes| &mut modes.user),
+                    (kernel.read()?, |modes| &mut modes.kernel),
+                ];
+                for (interval, of_mode) in modes {
+                    for told in &interval.told {
+                        if let Whose::Cpu(cpu) = told.whose {
+                            count(of_mode(side(&mut reading, &self.services, cpu)), told);
+                        }
                     }
                 }
                 let own = program.read()?.sums(|_| true);

@@ -1,18 +1,22 @@
 //! A machine of a few files.
 
 use super::*;
+use crate::root::captured::Captured;
 use std::fs;
 
-struct Machine {
-    folder: tempfile::TempDir,
-    root: Root,
+struct Machine(Captured);
+
+impl std::ops::Deref for Machine {
+    type Target = Captured;
+
+    fn deref(&self) -> &Captured {
+        &self.0
+    }
 }
 
 impl Machine {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let root = Root::new(folder.path().join("root"));
-        let machine = Self { folder, root };
+        let machine = Self(Captured::new());
         let pci = |at: u32| format!("sys/bus/pci/devices/0000:00:0{at}.0");
         for (path, text) in [
             (format!("{}/class", pci(1)), "0x078000\n"),
@@ -57,12 +61,6 @@ impl Machine {
         // A program's thread that only has the name.
         machine.thread(200, 204, "iou-sqp-200", 0x40_0000);
         machine
-    }
-
-    fn put(&self, path: &str, text: &str) {
-        let path = self.root.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
     }
 
     fn thread(&self, process: i32, thread: i32, name: &str, flags: u64) {
@@ -130,7 +128,7 @@ fn each_class_has_its_work_and_what_is_tied_or_unknown_is_left_alone() {
 fn what_is_arranged_is_put_back_also_by_the_next_who_comes() {
     let machine = Machine::new();
     let before = machine.state();
-    let journals = machine.folder.path().join("journals");
+    let journals = machine.beside("journals");
     let cpus: CpuSet = "4-5".parse().unwrap();
     // Threads of this test's own machine are never touched.
     let files = [Class::File, Class::Network];

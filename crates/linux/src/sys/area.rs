@@ -73,12 +73,12 @@ fn advise(range: &Range<u64>, advice: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::madvise(range.start as *mut _, length, advice) }.into()).map(drop)
 }
 
-/// Gets a page for every address of a part of an [`Area`], by this thread's memory policy.
+/// Gets a page for every address of a part of an [`MemoryArea`], by this thread's memory policy.
 pub fn fill(part: &Range<u64>) -> io::Result<()> {
     populate(part.start, part.end - part.start, Access::Write)
 }
 
-/// Gives the pages of a part of an [`Area`] back to the system.
+/// Gives the pages of a part of an [`MemoryArea`] back to the system.
 pub fn discard(part: &Range<u64>) {
     // It can only fail for want of memory for page tables, and is tried again then.
     while let Err(error) = advise(part, libc::MADV_DONTNEED) {
@@ -89,7 +89,7 @@ pub fn discard(part: &Range<u64>) {
     }
 }
 
-/// Is there a page at an address of an [`Area`], in memory or in swap space? `pagemap` is an open
+/// Is there a page at an address of an [`MemoryArea`], in memory or in swap space? `pagemap` is an open
 /// `/proc/self/pagemap`.
 #[must_use]
 pub fn is_resident(pagemap: &File, address: u64) -> bool {

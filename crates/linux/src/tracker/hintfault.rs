@@ -511,23 +511,19 @@ impl Tracker for HintFaultTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::captured::Captured;
 
     #[test]
     fn a_machine_without_hint_faults_is_told_so() {
-        let folder = tempfile::tempdir().unwrap();
-        let put = |below: &str, text: &str| {
-            let path = folder.path().join(below);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        let root = Root::new(folder.path());
+        let captured = Captured::new();
+        let root = captured.root.clone();
         let why = || HintFaultTracker::probe(&root).unwrap_err().to_string();
         assert!(why().contains("no NUMA balancing"), "{}", why());
-        put("proc/sys/kernel/numa_balancing", "0\n");
+        captured.put("proc/sys/kernel/numa_balancing", "0\n");
         HintFaultTracker::probe(&root).unwrap();
-        put("sys/devices/system/node/has_memory", "0\n");
+        captured.put("sys/devices/system/node/has_memory", "0\n");
         assert!(why().contains("one node has no hint faults"), "{}", why());
-        put("sys/devices/system/node/has_memory", "0-1\n");
+        captured.put("sys/devices/system/node/has_memory", "0-1\n");
         HintFaultTracker::probe(&root).unwrap();
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Barrier;
 const LINES: u64 = 3;
 const APART: u64 = 1 << 21;
 
-fn model(cpus: usize) -> Model {
+/// The machine of these tests, with so many CPUs.
+pub(super) fn model(cpus: usize) -> Model {
     let whole = parse(include_str!("../../../../machines/opteron8385.toml")).unwrap();
     let device = Device::map(None).unwrap();
     Model::new(scale(&whole, cpus).unwrap(), device, 10_000, || ())

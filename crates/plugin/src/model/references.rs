@@ -2,13 +2,10 @@
 
 use super::*;
 use crate::cache::all_ways;
-use hither_core::machine::{parse::parse, scale::scale};
 use hither_core::opium::{control, ring, space};
 
 fn model() -> Model {
-    let whole = parse(include_str!("../../../../machines/opteron8385.toml")).unwrap();
-    let device = Device::map(None).unwrap();
-    Model::new(scale(&whole, 8).unwrap(), device, 10_000, || ())
+    races::model(8)
 }
 
 /// Two vCPUs of one domain.

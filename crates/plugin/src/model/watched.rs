@@ -44,7 +44,7 @@ mod tests {
     use crate::device::Device;
     use crate::guest::Executed;
     use crate::vcpu::Score;
-    use hither_core::machine::{parse::parse, scale::scale};
+    use hither_core::machine::parse::parse;
     use hither_core::opium::{self, COUNTER_BASE, MAX_NODES, control, filter};
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -68,13 +68,7 @@ mod tests {
     /// Four times what the cache holds is stored to: what was written comes back to memory, each line once.
     #[test]
     fn lines_that_are_written_back_are_counted_where_they_belong() {
-        let whole = parse(include_str!("../../../../machines/opteron8385.toml")).unwrap();
-        let model = Model::new(
-            scale(&whole, 8).unwrap(),
-            Device::map(None).unwrap(),
-            10_000,
-            || (),
-        );
+        let model = super::super::races::model(8);
         let mut vcpu = Vcpu::new(&model.machine, 0);
         vcpu.prices.latency_ps[..8].fill(100_000);
         let cache = &model.machine.domains[0].cache;

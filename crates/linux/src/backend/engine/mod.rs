@@ -3,7 +3,7 @@
 //! Problem: a CPU that copies does nothing else, and a device that copies wants descriptors, and
 //! somebody who waits for it.
 //!
-//! Mechanism: [`Engine::copy`] cuts a copy into parts, submits each ([`ring`]) and waits: asleep
+//! Mechanism: [`EngineDriver::copy`] cuts a copy into parts, submits each ([`ring`]) and waits: asleep
 //! for long ones, else spinning. What a record says was not copied (a page that is not there) is
 //! left to the caller, who copies it by CPU, as does whoever asks for a copy for which the CPU is
 //! the cheaper ([`rule`]). A [`Copier`](super::copy::Copier) with an engine does that for all that

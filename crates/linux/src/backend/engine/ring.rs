@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ENTRIES: usize = 64;
 
 /// What the engine says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Channels.
     pub channels: u64,
@@ -71,15 +71,7 @@ impl Ring {
             .map_err(system)?;
         let mut opened = Self {
             area,
-            facts: Facts {
-                channels: 0,
-                bandwidth_mbs: 0,
-                setup_ns: 0,
-                elements: 0,
-                element_ns: 0,
-                reuse_ns: 0,
-                per_page: false,
-            },
+            facts: Facts::default(),
             tail: 0,
             owner: std::process::id(),
         };

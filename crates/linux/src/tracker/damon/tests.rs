@@ -1,5 +1,6 @@
 use super::admin::{KDAMONDS, SLOTS, file};
 use super::*;
+use crate::root::captured::Captured;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -12,16 +13,19 @@ const FORMAT: &str = "name: damon_aggregated\nID: 744\nformat:\n\
     \tfield:unsigned int age;\toffset:44;\tsize:4;\tsigned:0;\n";
 
 /// A machine of files: folders that the kernel would make are there from the start.
-struct Machine {
-    folder: tempfile::TempDir,
-    root: Root,
+struct Machine(Captured);
+
+impl std::ops::Deref for Machine {
+    type Target = Captured;
+
+    fn deref(&self) -> &Captured {
+        &self.0
+    }
 }
 
 impl Machine {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let root = Root::new(folder.path().join("machine"));
-        let machine = Self { folder, root };
+        let machine = Self(Captured::new());
         machine.set(&format!("{KDAMONDS}/nr_kdamonds"), "0");
         machine.set(STAT, "Y");
         machine.set("sys/module/damon_reclaim/parameters/enabled", "N");
@@ -66,17 +70,11 @@ impl Machine {
     }
 
     fn set(&self, below: &str, text: &str) {
-        let path = self.root.path(below);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, format!("{text}\n")).unwrap();
-    }
-
-    fn get(&self, below: &str) -> String {
-        self.root.text(below).unwrap().trim().to_owned()
+        self.put(below, &format!("{text}\n"));
     }
 
     fn runtime(&self) -> PathBuf {
-        self.folder.path().join("run")
+        self.beside("run")
     }
 
     fn open(&self) -> Result<DamonTracker> {

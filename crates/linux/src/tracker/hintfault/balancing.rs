@@ -251,15 +251,11 @@ fn period_ms(pages: u64, others: u64, pages_per_s: u64, found_ms: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::captured::Captured;
 
-    fn tree(switch: &str, scan: bool) -> (tempfile::TempDir, Root) {
-        let folder = tempfile::tempdir().unwrap();
-        let put = |below: &str, text: &str| {
-            let path = folder.path().join(below);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        put(SWITCH, switch);
+    fn tree(switch: &str, scan: bool) -> (Captured, Root) {
+        let captured = Captured::new();
+        captured.put(SWITCH, switch);
         if scan {
             for (path, text) in [
                 (DELAY, "1000\n"),
@@ -267,11 +263,11 @@ mod tests {
                 (PERIOD_MAX, "60000\n"),
                 (SIZE, "256\n"),
             ] {
-                put(path, text);
+                captured.put(path, text);
             }
         }
-        let root = Root::new(folder.path());
-        (folder, root)
+        let root = captured.root.clone();
+        (captured, root)
     }
 
     fn all(root: &Root) -> Vec<String> {
@@ -289,7 +285,7 @@ mod tests {
         for (switch, switched) in [("0", "1"), ("1", "1"), ("2", "3")] {
             let (folder, root) = tree(switch, true);
             let before = all(&root);
-            let journals = folder.path().join("run");
+            let journals = folder.beside("run");
             let mut notes = Vec::new();
             let mut balancing = Balancing::begin(&root, &journals, &mut notes).unwrap();
             assert_eq!(all(&root), [switched, "100", "1000", "60000", "16"]);
@@ -313,7 +309,7 @@ mod tests {
     fn what_a_killed_tracker_left_is_put_back_at_the_next_start() {
         let (folder, root) = tree("0", true);
         let before = all(&root);
-        let journals = folder.path().join("run");
+        let journals = folder.beside("run");
         let mut notes = Vec::new();
         let balancing = Balancing::begin(&root, &journals, &mut notes).unwrap();
         let path = journals.join("hintfault.journal");
@@ -333,7 +329,7 @@ mod tests {
     fn without_debugfs_the_pace_is_the_kernels() {
         let (folder, root) = tree("1", false);
         let mut notes = Vec::new();
-        let journals = folder.path().join("run");
+        let journals = folder.beside("run");
         let mut balancing = Balancing::begin(&root, &journals, &mut notes).unwrap();
         assert!(notes[0].contains("mount debugfs"), "{notes:?}");
         balancing.pace(1, 1, 1).unwrap();
@@ -343,7 +339,7 @@ mod tests {
         assert_eq!(all(&root)[0], "1");
         drop(balancing);
         assert_eq!(all(&root)[0], "0");
-        let error = Balancing::probe(&Root::new(folder.path().join("none"))).unwrap_err();
+        let error = Balancing::probe(&Root::new(folder.beside("none"))).unwrap_err();
         assert!(error.reason.contains("no NUMA balancing"), "{error}");
     }
 
