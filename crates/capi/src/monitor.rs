@@ -83,10 +83,7 @@ pub unsafe extern "C" fn hither_monitor_add_area(
         if area.is_null() {
             return Err(missing("area"));
         }
-        if size != size_of::<HitherArea>() {
-            let text = format!("size is {size}: pass sizeof(struct hither_area)");
-            return Err(Failure::new(HITHER_EINVAL, text));
-        }
+        check_size::<HitherArea>(size, "hither_area")?;
         // SAFETY: not null, and the caller vouches for its size; it need not be aligned.
         let asked = unsafe { area.read_unaligned() };
         let start = asked.start.addr() as u64;
@@ -325,10 +322,7 @@ pub unsafe extern "C" fn hither_monitor_totals(
         if totals.is_null() {
             return Err(missing("totals"));
         }
-        if size != size_of::<HitherTotals>() {
-            let text = format!("size is {size}: pass sizeof(struct hither_totals)");
-            return Err(Failure::new(HITHER_EINVAL, text));
-        }
+        check_size::<HitherTotals>(size, "hither_totals")?;
         let Some(told) = lock(&found).totals() else {
             return Ok(0);
         };
@@ -389,6 +383,15 @@ fn find(monitor: c_int) -> Outcome<Shared> {
 fn stop(found: &Shared) -> Outcome<c_int> {
     let stopped = lock(found).stop();
     stopped.map(|()| HITHER_OK).map_err(placement::failure)
+}
+
+/// Is it the size of this structure, which is `name` in C?
+fn check_size<T>(size: usize, name: &str) -> Outcome<()> {
+    if size == size_of::<T>() {
+        return Ok(());
+    }
+    let text = format!("size is {size}: pass sizeof(struct {name})");
+    Err(Failure::new(HITHER_EINVAL, text))
 }
 
 fn missing(name: &str) -> Failure {
