@@ -196,11 +196,8 @@ impl Counted {
                 Source::Secondary(sum) if sum < self.sum_count => Some(What::Sum(sum)),
                 Source::Secondary(_) => None,
                 Source::Counter { filter, counter } => {
-                    let place = self.layout.offset(filter, counter as u32);
-                    place.map(|(area, offset)| What::Grain {
-                        area,
-                        grain: (offset >> self.layout.areas[area].shift) as usize,
-                    })
+                    let place = self.layout.grain(filter, counter as u32);
+                    place.map(|(area, grain)| What::Grain { area, grain })
                 }
             };
             let node = self.device.node_ids().get(notice.requester);

@@ -67,6 +67,8 @@ pub(super) struct Watched {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Laid {
     pub pieces: Vec<Piece>,
+    /// As it was asked for; a counter may be a part of it.
+    pub grain_bytes: u64,
     /// log2 of a counter's bytes.
     pub shift: u32,
     /// Its filters.
@@ -129,6 +131,7 @@ pub(super) fn lay_out(asked: &[Asked]) -> Result<Layout, String> {
         }
         layout.areas.push(Laid {
             pieces: area.pieces.clone(),
+            grain_bytes: area.grain_bytes,
             shift,
             filters: first..layout.filters.len(),
         });
@@ -210,8 +213,8 @@ impl Layout {
         })
     }
 
-    /// Area, and offset in it, of a filter's counter; `None` of one in a gap.
-    pub(super) fn offset(&self, filter: usize, counter: u32) -> Option<(usize, u64)> {
+    /// Area, and grain of it, of a filter's counter; `None` of one in a gap.
+    pub(super) fn grain(&self, filter: usize, counter: u32) -> Option<(usize, usize)> {
         let watched = self.filters.get(filter)?;
         let laid = &self.areas[watched.area];
         let address =
@@ -220,10 +223,8 @@ impl Layout {
             .pieces
             .iter()
             .find(|piece| piece.physical.contains(&address))?;
-        Some((
-            watched.area,
-            piece.offset + (address - piece.physical.start),
-        ))
+        let offset = piece.offset + (address - piece.physical.start);
+        Some((watched.area, (offset / laid.grain_bytes) as usize))
     }
 }
 
@@ -262,7 +263,7 @@ mod tests {
         let counters: Vec<(u32, u64)> = layout.counters(0).collect();
         assert_eq!(counters, [(3, 0), (2, 0x1000), (1, 0x2000), (0, 0x3000)]);
         for (counter, offset) in counters {
-            assert_eq!(layout.offset(0, counter), Some((0, offset)));
+            assert_eq!(layout.grain(0, counter), Some((0, offset as usize / 4096)));
         }
     }
 
@@ -281,6 +282,12 @@ mod tests {
         assert_eq!(layout.areas[0].shift, 13);
         let layout = lay_out(&[area(0, &[1, 7, 8], 8192 * 2, true)]).unwrap();
         assert_eq!(layout.areas[0].shift, 12);
+        // Each of them is told as the grain that it is a part of.
+        assert_eq!(layout.grain(1, 2), Some((0, 0)));
+        let layout = lay_out(&[area(0, &[1, 2, 4, 3, 5, 6, 7, 8], 4096 * 4, true)]).unwrap();
+        let grains = (layout.counters(0)).map(|(counter, _)| layout.grain(0, counter));
+        let grains: Vec<usize> = grains.map(|grain| grain.unwrap().1).collect();
+        assert_eq!(grains, [0, 0, 0, 0, 1, 1, 1, 1]);
         // Lines of an area that begins within a page.
         let layout = lay_out(&[area(0x1040, &[3, 9], 64, false)]).unwrap();
         assert_eq!(layout.areas[0].shift, 6);
@@ -331,6 +338,7 @@ mod tests {
                         physical: 0x3000..0x4000,
                     },
                 ],
+                grain_bytes: 4096,
                 shift: 12,
                 filters: 0..1,
             }],
@@ -340,8 +348,8 @@ mod tests {
                 base: 5,
             }],
         };
-        let places = [5, 6, 7, 8, 4].map(|counter| layout.offset(0, counter));
-        assert_eq!(places, [Some((0, 0)), None, Some((0, 0x1000)), None, None]);
-        assert_eq!(layout.offset(1, 5), None);
+        let places = [5, 6, 7, 8, 4].map(|counter| layout.grain(0, counter));
+        assert_eq!(places, [Some((0, 0)), None, Some((0, 1)), None, None]);
+        assert_eq!(layout.grain(1, 5), None);
     }
 }
