@@ -349,6 +349,12 @@ fn the_comparison_is_a_table_a_document_and_a_chart() {
         let method = methods
             .iter()
             .find(|method| method["name"] == result["method"]);
+        // The engine's copies are measured where there is one: on no machine but the laboratory's.
+        if result["method"] == "engine" {
+            let why = result["not_measured"].as_str().unwrap();
+            assert!(why.contains("no copy engine"), "{result}");
+            continue;
+        }
         let is_copy = method.unwrap()["is_copy"].as_bool().unwrap();
         match result["not_measured"].as_str() {
             None => {
