@@ -193,6 +193,23 @@ pub mod filter {
     pub const LOCAL: u32 = 4;
     /// What crosses between nodes.
     pub const REMOTE: u32 = INBOUND | OUTBOUND;
+
+    /// Do directions (0: all), as seen from a node (`None`: any), let through what a requester asks of the memory
+    /// of `home`?
+    #[must_use]
+    pub fn lets_through<N: Copy + PartialEq>(
+        directions: u32,
+        node: Option<N>,
+        requester: N,
+        home: N,
+    ) -> bool {
+        let is_meant = |other: N| node.is_none_or(|node| node == other);
+        let has = |direction: u32| directions == 0 || directions & direction != 0;
+        match home == requester {
+            true => has(LOCAL) && is_meant(home),
+            false => has(INBOUND) && is_meant(home) || has(OUTBOUND) && is_meant(requester),
+        }
+    }
 }
 
 /// One secondary counter: 32 bytes at `control::SECONDARIES + 32 * index`. It counts along with each filter of its set,

@@ -155,17 +155,10 @@ fn read_filter(
 
 /// Which requesting nodes' transactions the directions of a node let through, by the memory's node.
 fn let_through(node: u32, directions: u32) -> [u8; opium::MAX_NODES] {
-    let is_meant = |other: usize| node == filter::ANY_NODE || node as usize == other;
-    let has = |direction: u32| directions == 0 || directions & direction != 0;
+    let node = (node != filter::ANY_NODE).then_some(node as usize);
     std::array::from_fn(|home| {
         (0..opium::MAX_NODES).fold(0, |mask, requester| {
-            let passes = match home == requester {
-                true => has(filter::LOCAL) && is_meant(home),
-                false => {
-                    has(filter::INBOUND) && is_meant(home)
-                        || has(filter::OUTBOUND) && is_meant(requester)
-                }
-            };
+            let passes = filter::lets_through(directions, node, requester, home);
             mask | u8::from(passes) << requester
         })
     })

@@ -5,7 +5,7 @@ use super::figures::Figures;
 use super::tables::{count, percent, strings};
 use crate::print::{self, DASH, or_none};
 use crate::units;
-use hither_recording::analysis::areas::{Area, AreaKind};
+use hither_recording::analysis::areas::Area;
 use hither_recording::analysis::use_of::{AreaUse, Judged, Remedy};
 use serde_json::{Map, Value, json};
 
@@ -56,8 +56,8 @@ const COLUMNS: &[Column] = &[
     column!("pid", |row| json!(row.area.pid), "of", |row| {
         row.figures.data.process_name(row.area.pid)
     }),
-    column!("kind", |row| json!(kind(row.area).0)),
-    column!("start", |row| json!(kind(row.area).1)),
+    column!("kind", |row| json!(row.area.kind.told().0)),
+    column!("start", |row| json!(row.area.kind.told().1)),
     column!("bytes", |row| json!(row.area.bytes), "size", |row| {
         print::bytes(row.area.bytes)
     }),
@@ -88,16 +88,13 @@ const COLUMNS: &[Column] = &[
     column!("homes", |row| json!(row.area.homes())),
     column!(
         "used_by",
-        |row| json!(used_by(row).0),
+        |row| json!(row.judged.by.told(&row.figures.data.nodes).0),
         "used by",
-        |row| match row.judged.by {
-            AreaUse::One(node) => row.figures.node(node),
-            AreaUse::Divided => "each part by one node".to_owned(),
-            AreaUse::Shared => "shared by nodes".to_owned(),
-            AreaUse::Unknown => DASH.to_owned(),
-        }
+        |row| or_none(row.judged.by.words(&row.figures.data.nodes))
     ),
-    column!("user", |row| json!(used_by(row).1)),
+    column!("user", |row| json!(
+        row.judged.by.told(&row.figures.data.nodes).1
+    )),
     column!("owned_share", |row| json!(
         is_judged(row).then_some(row.judged.owned)
     )),
@@ -115,23 +112,6 @@ const COLUMNS: &[Column] = &[
         _ => Value::Null,
     }),
 ];
-
-fn kind(area: &Area) -> (&'static str, u64) {
-    match area.kind {
-        AreaKind::Site(site) => ("site", u64::from(site)),
-        AreaKind::Mapping(start) => ("mapping", start),
-        AreaKind::Unknown => ("unknown", 0),
-    }
-}
-
-fn used_by(row: &Row) -> (&'static str, Option<u32>) {
-    match row.judged.by {
-        AreaUse::One(position) => ("one", Some(row.figures.data.nodes[position])),
-        AreaUse::Divided => ("divided", None),
-        AreaUse::Shared => ("shared", None),
-        AreaUse::Unknown => ("unknown", None),
-    }
-}
 
 fn is_judged(row: &Row) -> bool {
     row.judged.by != AreaUse::Unknown

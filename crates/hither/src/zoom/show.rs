@@ -7,7 +7,6 @@ use crate::{print, units};
 use hither_agent::host::zoom::steps::{PagesOf, ZoomSteps};
 use hither_core::foreign::Foreign;
 use hither_recording::analysis::Data;
-use hither_recording::analysis::areas::AreaKind;
 use hither_recording::analysis::sharing::SharedLine;
 use hither_recording::analysis::use_of::AreaUse;
 use hither_recording::analysis::zoom::{self, Next, ZoomChoice};
@@ -30,15 +29,6 @@ pub fn count(number: f64) -> String {
 
 pub fn advice(choice: &ZoomChoice) -> String {
     or_none(choice.advice.map(|advice| advice.name().to_owned()))
-}
-
-fn used_by(by: AreaUse, nodes: &[u32]) -> String {
-    match by {
-        AreaUse::One(node) => format!("node{}", nodes[node]),
-        AreaUse::Divided => "each part by one node".to_owned(),
-        AreaUse::Shared => "shared by nodes".to_owned(),
-        AreaUse::Unknown => DASH.to_owned(),
-    }
 }
 
 fn by_node(heads: &mut Vec<String>, nodes: &[u32], what: &str) {
@@ -78,7 +68,7 @@ pub fn areas(steps: &ZoomSteps, data: &Data, wanted: &Wanted) -> String {
             or_none(area.tells_transfers.then(|| count(area.transfers))),
             or_none(area.local_ratio().map(percent)),
             or_none(area.latency_ns().map(units::time)),
-            used_by(judged.by, &steps.nodes),
+            or_none(judged.by.words(&steps.nodes)),
             advice(choice),
             choice.next.name().to_owned(),
         ]);
@@ -256,8 +246,8 @@ fn next_command(steps: &ZoomSteps) -> Option<String> {
 pub fn json(steps: &ZoomSteps) -> String {
     let areas = steps.areas.list.iter().zip(&steps.judged);
     let areas = areas.zip(&steps.choices).map(|((area, judged), choice)| {
-        let (kind, start) = kind(&area.kind);
-        let (used_by, user) = used_by_json(judged.by, &steps.nodes);
+        let (kind, start) = area.kind.told();
+        let (used_by, user) = judged.by.told(&steps.nodes);
         json!({
             "name": area.name, "pid": area.pid, "kind": kind, "start": start,
             "bytes": area.bytes,
@@ -317,9 +307,9 @@ pub fn json(steps: &ZoomSteps) -> String {
 }
 
 fn pages_json(of: &PagesOf, steps: &ZoomSteps) -> Value {
-    let (kind, start) = kind(&of.kind);
+    let (kind, start) = of.kind.told();
     let summary = &of.summary;
-    let (used_by, user) = used_by_json(summary.by, &steps.nodes);
+    let (used_by, user) = summary.by.told(&steps.nodes);
     let rows = of.pages.iter().take(steps.wanted.top).map(|page| {
         json!({
             "address": page.address,
@@ -341,23 +331,6 @@ fn pages_json(of: &PagesOf, steps: &ZoomSteps) -> Value {
         "choice": choice_json(&of.choice),
         "pages": rows.collect::<Vec<_>>(),
     })
-}
-
-pub fn kind(kind: &AreaKind) -> (&'static str, u64) {
-    match kind {
-        AreaKind::Site(site) => ("site", u64::from(*site)),
-        AreaKind::Mapping(start) => ("mapping", *start),
-        AreaKind::Unknown => ("unknown", 0),
-    }
-}
-
-fn used_by_json(by: AreaUse, nodes: &[u32]) -> (&'static str, Option<u32>) {
-    match by {
-        AreaUse::One(position) => ("one", Some(nodes[position])),
-        AreaUse::Divided => ("divided", None),
-        AreaUse::Shared => ("shared", None),
-        AreaUse::Unknown => ("unknown", None),
-    }
 }
 
 pub fn choice_json(choice: &ZoomChoice) -> Value {

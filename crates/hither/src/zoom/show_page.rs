@@ -2,7 +2,7 @@
 
 use super::Wanted;
 use super::page::PageLook;
-use super::show::{advice, choice_json, count, heads, kind, percent, table, users};
+use super::show::{advice, choice_json, count, heads, percent, table, users};
 use crate::print::or_none;
 use crate::terminal::Terminal;
 use crate::{print, units};
@@ -273,7 +273,7 @@ pub fn json(of: &PageLook, notes: &[String]) -> String {
         })
     });
     let areas = look.areas.list.iter().map(|area| {
-        let (kind, start) = kind(&area.kind);
+        let (kind, start) = area.kind.told();
         json!({
             "name": area.name, "kind": kind, "start": start, "bytes": area.bytes,
             "fills": area.accesses,

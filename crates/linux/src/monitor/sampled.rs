@@ -249,12 +249,7 @@ fn passes(area: &WatchedArea, sample: &SampledAccess) -> bool {
     let (Some(from), Some(home)) = (sample.from, sample.home) else {
         return false;
     };
-    let is_meant = |other: NodeId| area.node.is_none_or(|node| node == other);
-    let has = |direction: u32| area.directions == 0 || area.directions & direction != 0;
-    match from == home {
-        true => has(filter::LOCAL) && is_meant(home),
-        false => has(filter::INBOUND) && is_meant(home) || has(filter::OUTBOUND) && is_meant(from),
-    }
+    filter::lets_through(area.directions, area.node, from, home)
 }
 
 impl Drop for Sampled {

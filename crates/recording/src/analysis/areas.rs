@@ -18,6 +18,18 @@ pub enum AreaKind {
     Unknown,
 }
 
+impl AreaKind {
+    /// Its word in JSON, and its number or address there; 0 where it has none.
+    #[must_use]
+    pub fn told(&self) -> (&'static str, u64) {
+        match *self {
+            Self::Site(site) => ("site", u64::from(site)),
+            Self::Mapping(start) => ("mapping", start),
+            Self::Unknown => ("unknown", 0),
+        }
+    }
+}
+
 /// An area with its use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Area {

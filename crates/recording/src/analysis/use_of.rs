@@ -43,6 +43,30 @@ pub enum AreaUse {
     Unknown,
 }
 
+impl AreaUse {
+    /// Its word in JSON, and the node that uses it, where it is one of these.
+    #[must_use]
+    pub fn told(self, nodes: &[u32]) -> (&'static str, Option<u32>) {
+        match self {
+            Self::One(position) => ("one", Some(nodes[position])),
+            Self::Divided => ("divided", None),
+            Self::Shared => ("shared", None),
+            Self::Unknown => ("unknown", None),
+        }
+    }
+
+    /// The same for a person; `None`: it is not known.
+    #[must_use]
+    pub fn words(self, nodes: &[u32]) -> Option<String> {
+        match self {
+            Self::One(position) => Some(format!("node{}", nodes[position])),
+            Self::Divided => Some("each part by one node".to_owned()),
+            Self::Shared => Some("shared by nodes".to_owned()),
+            Self::Unknown => None,
+        }
+    }
+}
+
 /// What would help.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Remedy {
