@@ -1,7 +1,7 @@
 //! The steps as text, and as hither.zoom/1 (docs/cli.md).
 
 use super::Wanted;
-use crate::print::{DASH, Table, or_none};
+use crate::print::{Table, or_none};
 use crate::terminal::Terminal;
 use crate::{print, units};
 use hither_agent::host::zoom::steps::{PagesOf, ZoomSteps};
