@@ -378,21 +378,30 @@ mod tests {
         changes.watch(folder.path()).unwrap();
         changes.watch(folder.path()).unwrap();
         assert!(changes.watch(&folder.path().join("none")).is_err());
-        let is_told = || {
+        let is_told_within = |limit| {
             let fd = changes.as_raw_fd();
-            let ready = wait(&[Interest { fd, write: false }], Some(Duration::ZERO));
+            let ready = wait(&[Interest { fd, write: false }], Some(limit));
             ready.unwrap()[0].read
         };
+        let is_told = || is_told_within(Duration::ZERO);
         assert!(!is_told());
-        let file = folder.path().join("file");
-        std::fs::write(&file, "1").unwrap();
+        let [below, file] = ["below", "file"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&below).unwrap();
         assert!(is_told());
         changes.forget();
         assert!(!is_told());
-        std::fs::read(&file).unwrap();
+        std::fs::read_dir(folder.path()).unwrap().for_each(drop);
         assert!(!is_told(), "reading changes nothing");
-        std::fs::remove_file(&file).unwrap();
+        std::fs::remove_dir(&below).unwrap();
         assert!(is_told());
+        changes.forget();
+        let mut written = File::create(&file).unwrap();
+        assert!(is_told());
+        changes.forget();
+        written.write_all(b"1").unwrap();
+        drop(written);
+        // A child that another test forks holds the file open until its exec.
+        assert!(is_told_within(Duration::from_secs(10)));
     }
 
     #[test]
