@@ -67,13 +67,14 @@ pub struct Figures {
     pub local_access_ratio: Option<f64>,
     /// Mean latency of demand misses, in ns.
     pub latency_ns: Option<f64>,
-    /// Sample standard deviation over mean of the nodes' traffic: 0 even, 2 all on one of four.
+    /// Standard deviation (of the population) over mean of the nodes' traffic: 0 even, 1.73 all on one
+    /// of four.
     pub controller_imbalance: Option<f64>,
     /// Mean utilisation of the memory controllers, 0 to 1.
     pub controller_use: Option<f64>,
     /// Mean utilisation of the links, 0 to 1.
     pub link_use: Option<f64>,
-    /// Sample standard deviation over mean of the links' traffic.
+    /// The same of the links' traffic.
     pub link_imbalance: Option<f64>,
     /// Instructions, user and kernel; `None` without the device, which counts them.
     pub instructions: Option<u64>,

@@ -4,9 +4,10 @@
 //! done sooner.
 //!
 //! The CPU's time depends on what caches hold and on the memories, which nobody knows beforehand: the
-//! first copy of each size is the CPU's and is timed, and so is every [`TRIAL`]th from then on
-//! ([`Costs::learn_copy`]). So who copies what he has just used gets the CPU. What is measured when
-//! the engine opens, on memory that no cache has, serves for a size only until then.
+//! first copy of each size is the CPU's and is timed, and so is one in [`TRIAL`] from then on
+//! ([`Costs::learn_copy`]), more rarely the more often that confirmed the engine. So a program that
+//! copies what it has just used gets the CPU. What is measured when the engine opens, on memory that
+//! no cache has, serves for a size only until then.
 //!
 //! Rule: with the costs that were measured here ([`Costs`]), the engine gets a copy where it takes
 //! less of the CPU's time than copying does, *and* ends no later than the CPU would. Of waits
@@ -20,6 +21,9 @@
 
 /// One copy in so many of a size is the CPU's, to learn its time.
 pub const TRIAL: u32 = 32;
+/// While the engine stays the better one, that grows to one in so many: a trial costs what the
+/// engine saves.
+pub const RAREST_TRIAL: u32 = 8 * TRIAL;
 /// Sizes are told apart by their powers of two, up to here.
 const CLASSES: usize = 32;
 /// What a trial weighs in what is believed.
@@ -49,7 +53,8 @@ pub enum Way {
 /// What copies cost here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// A doorbell and what goes with it, in ns of the CPU.
+    /// What a copy by the engine costs the CPU whatever its size, in ns: the doorbell, the driver's
+    /// own work and its looks at the record.
     pub fixed_ns: f64,
     /// An element, in ns of the CPU.
     pub element_ns: f64,
@@ -165,19 +170,41 @@ fn class(bytes: usize) -> usize {
 
 /// Which of the copies are trials.
 #[derive(Clone, Debug, Default)]
-pub struct Trials([u32; CLASSES]);
+pub struct Trials([SizeTrials; CLASSES]);
+
+/// Those of one size.
+#[derive(Clone, Copy, Debug, Default)]
+struct SizeTrials {
+    /// Copies since the last trial.
+    since: u32,
+    /// Trials in a row after which the engine was still preferred.
+    confirmed: u32,
+}
+
+impl SizeTrials {
+    fn interval(self) -> u32 {
+        (TRIAL << self.confirmed.min(8)).min(RAREST_TRIAL)
+    }
+}
 
 impl Trials {
     /// The way of the next copy of so many bytes.
     pub fn next(&mut self, costs: &Costs, bytes: usize) -> Way {
-        let count = &mut self.0[class(bytes)];
-        *count += 1;
-        let is_trial = count.is_multiple_of(TRIAL) || costs.known >> class(bytes) & 1 == 0;
-        match (costs.prefers_engine(bytes), is_trial) {
-            (true, false) => Way::Engine,
+        let trials = &mut self.0[class(bytes)];
+        let prefers_engine = costs.prefers_engine(bytes);
+        if !prefers_engine {
+            trials.confirmed = 0;
+        }
+        trials.since += 1;
+        if trials.since >= trials.interval() || costs.known >> class(bytes) & 1 == 0 {
+            trials.since = 0;
+            trials.confirmed += u32::from(prefers_engine);
             // The engine's time hangs on nothing: only the CPU's has to be asked for.
-            (_, true) => Way::CpuTimed,
-            (false, false) => Way::Cpu,
+            return Way::CpuTimed;
+        }
+        match prefers_engine {
+            true => Way::Engine,
+            false => Way::Cpu,
         }
     }
 }
@@ -233,7 +260,7 @@ mod tests {
                 Way::Cpu => {}
             }
         }
-        assert!((TRIAL - 1..2 * TRIAL).contains(&by_engine), "{by_engine}");
+        assert!((TRIAL - 1..=2 * TRIAL).contains(&by_engine), "{by_engine}");
         assert!(
             costs.prefers_engine(128 << 10),
             "of another size nothing was learned"
@@ -245,6 +272,25 @@ mod tests {
             }
         }
         assert!(costs.prefers_engine(bytes));
+    }
+
+    #[test]
+    fn trials_become_rare_while_they_confirm_the_engine() {
+        let mut trials = Trials::default();
+        let mut of = |costs: &Costs, copies: u32| {
+            let ways = (0..copies).map(|_| trials.next(costs, 1 << 20));
+            ways.filter(|way| *way == Way::CpuTimed).count() as u32
+        };
+        assert_eq!(of(&KEYSTONE, TRIAL), 1);
+        // After 64, 128 and 256 more, and each 256 from then on.
+        assert_eq!(of(&KEYSTONE, 2 * TRIAL + 4 * TRIAL), 2);
+        assert_eq!(of(&KEYSTONE, 10 * RAREST_TRIAL), 10);
+        // A trial of the CPU that the CPU would have got anyway costs nothing.
+        let fast = Costs {
+            copy_ns_per_byte: [0.1; CLASSES],
+            ..KEYSTONE
+        };
+        assert_eq!(of(&fast, 8 * TRIAL), 8);
     }
 
     #[test]
