@@ -15,6 +15,7 @@ use hither_core::foreign::{Foreign, shell_word};
 use hither_core::policy;
 use hither_core::scope::ScopeSpec;
 use hither_linux::proc::tree::Scope;
+use hither_linux::rivals;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::topology::Topology;
@@ -99,6 +100,7 @@ impl Command {
         if let Some(machine) = &self.machine {
             topology.take_cache_sizes(&run::read_machine(machine)?);
         }
+        let others = rivals::notes(&root);
         let (tracker, why) = self.tracker(&chosen, &root, &topology)?;
         let scope = Scope::Any(chosen.iter().map(|chosen| chosen.watched.clone()).collect());
         let mended = match self.mend {
@@ -153,7 +155,7 @@ impl Command {
         if self.explain {
             session.follow_log();
         }
-        for reason in &why {
+        for reason in why.iter().chain(&others) {
             print::err_lines(&format!("{reason}\n"));
         }
         let end = drive::run(&supervisor, &mut session, self.limit, Vec::new())?;

@@ -30,6 +30,7 @@ use hither_core::quota::Quota;
 use hither_core::rset::Resources;
 use hither_linux::parts;
 use hither_linux::resources;
+use hither_linux::rivals;
 use hither_linux::root::Root;
 use hither_linux::topology::Topology;
 use hither_linux::tracker::table::{self, TrackerInputs};
@@ -282,6 +283,9 @@ impl Command {
             topology: &topology,
             ghz,
         };
+        for note in rivals::notes(&root) {
+            print::err_lines(&format!("{note}\n"));
+        }
         let tracker = table::to_decide(&*policy, &here)?;
         let hands = Hands::find()?;
         let config = EngineConfig {

@@ -52,14 +52,24 @@ impl Rival {
         self == Self::NumaBalancing
     }
 
-    /// How a person ends the conflict.
+    /// How a person who runs the daemon ends the conflict.
     #[must_use]
-    pub fn remedy(self) -> &'static str {
+    pub fn remedy(self) -> String {
+        let stop = self.stop();
+        match self.can_be_taken_over() {
+            true => format!(
+                "put {:?} into take_over of [daemon], which switches it off while hither runs, or {stop}",
+                self.name()
+            ),
+            false => stop.to_owned(),
+        }
+    }
+
+    /// How it is stopped by hand.
+    #[must_use]
+    pub fn stop(self) -> &'static str {
         match self {
-            Self::NumaBalancing => {
-                "put \"numa_balancing\" into take_over of [daemon], which switches it off while hither runs, \
-                 or switch it off by `sysctl kernel.numa_balancing=0`"
-            }
+            Self::NumaBalancing => "switch it off by `sysctl kernel.numa_balancing=0`",
             Self::Damon => "end what set it up, as `damo stop`",
             Self::Numad => "stop it, as `systemctl stop numad`",
         }
@@ -88,6 +98,14 @@ pub fn find(root: &Root) -> Vec<Rival> {
         Rival::Numad => has_numad(root),
     };
     Rival::ALL.into_iter().filter(at_work).collect()
+}
+
+/// Sentences for a person who has hither act all the same. Look before a tracker is opened: one of
+/// them has the kernel's balancing on itself.
+#[must_use]
+pub fn notes(root: &Root) -> Vec<String> {
+    let note = |rival: Rival| format!("{rival}, perhaps against hither: {}", rival.stop());
+    find(root).into_iter().map(note).collect()
 }
 
 fn damon_migrates(root: &Root) -> bool {
@@ -193,6 +211,11 @@ mod tests {
             (state, "on\n"),
         ]);
         assert_eq!(find(&root), [Rival::NumaBalancing, Rival::Damon]);
+        assert_eq!(
+            notes(&root)[0],
+            "the kernel's NUMA balancing is on and moves pages by itself, perhaps against hither: \
+             switch it off by `sysctl kernel.numa_balancing=0`"
+        );
         let (_kept, root) = tree(&[(BALANCING, "0\n"), (scheme, "stat\n"), (state, "on\n")]);
         assert_eq!(find(&root), []);
         let (_kept, root) = tree(&[(scheme, "migrate_cold\n"), (state, "off\n")]);
