@@ -268,7 +268,7 @@ pub mod vcpu {
     pub const FLOPS: usize = 16;
     /// Modelled time of this vCPU in ns.
     pub const TIME_NS: usize = 24;
-    /// Time lost to memory, in ns.
+    /// Time lost to memory itself, in ns: not to caches, page walks or lines of other CPUs.
     pub const STALL_NS: usize = 32;
     /// Sum of latencies of demand misses to memory, in ns.
     pub const LATENCY_SUM_NS: usize = 40;

@@ -263,6 +263,7 @@ fn malicious_recording(folder: &Path) {
             name: own(),
             start_ns: 0,
             end_ns: None,
+            peak_bytes: None,
         }])
         .unwrap();
     writer

@@ -377,8 +377,11 @@ impl Model {
             let cost_ps = stream_ps(&self.machine.cpu, &vcpu.prices, node, access.store);
             self.stream_stall(vcpu, score, cost_ps)
         } else {
-            self.demand_stall(vcpu, score, access, latency_ps)
+            let stall_ps = self.demand_stall(vcpu, score, access, latency_ps);
+            vcpu.demand_stall_ps += stall_ps;
+            stall_ps
         };
+        vcpu.waited_ps += stall_ps;
         let latency_ps = if prefetched { stall_ps } else { latency_ps };
         vcpu.fill(&self.device, &fill(access, node, latency_ps, prefetched));
         Served {
@@ -655,7 +658,9 @@ impl Model {
         self.overwrite(line);
         vcpu.write_back(&self.device, node);
         self.watch_write_back(vcpu, line, node);
-        self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node])
+        let stall_ps = self.stream_stall(vcpu, score, vcpu.prices.stream_ps[node]);
+        vcpu.waited_ps += stall_ps;
+        stall_ps
     }
 
     /// The price of an access to a contested line, where it still is one.
@@ -681,14 +686,14 @@ impl Model {
     /// A vCPU has run for a quantum: counts, traffic, time, and its turn.
     pub fn synchronise(&self, vcpu: &mut Vcpu, score: &mut Score, may_wait: bool) {
         let from = vcpu.begun_ps;
-        let misses = vcpu.demand_misses;
+        let under_way = vcpu.take_under_way(self.machine.cpu.mlp);
         vcpu.flush(&self.device, score);
         let executed = vcpu.time_ps;
         let traffic = std::mem::take(&mut vcpu.traffic);
         let delay = self
             .load
             .post(&self.machine, vcpu.node, &traffic, from, executed);
-        vcpu.delay(delay, misses, self.machine.cpu.mlp);
+        vcpu.delay(delay, under_way);
         vcpu.control(&self.device, &self.regions, self.machine.line_bytes);
         if may_wait {
             let now = self.clock.synchronise(vcpu.id, executed, vcpu.time_ps);
@@ -743,6 +748,32 @@ mod tests {
         // More in flight than the stream has: the stream's own pace.
         cpu.store_mlp = Some(4.0);
         assert_eq!(costs(&cpu), [100_000, 100_000, 300_000]);
+    }
+
+    #[test]
+    fn only_what_memory_itself_costs_is_waited_for_memory() {
+        let machine = parse(include_str!("../../../machines/westmere-m2.toml")).unwrap();
+        let device = Device::map(None).unwrap();
+        let model = Model::new(machine, device, 10_000, || ());
+        let mut vcpus = [0, 1].map(|cpu| Vcpu::new(&model.machine, cpu));
+        assert_eq!(vcpus[0].domain, vcpus[1].domain);
+        let access = Access {
+            vaddr: 0x10_0000,
+            paddr: 0x10_0000,
+            pc: 0x40_0000,
+            executed: &Executed::default,
+            value: &|| 0,
+            store: false,
+            kernel: false,
+        };
+        let [stall, from_cache] = [0, 1].map(|cpu: usize| {
+            vcpus[cpu].prices.latency_ps[0] = 120_000;
+            model.access(&mut vcpus[cpu], &Score::default(), &access)
+        });
+        // 120 ns of eight that are under way; then the last-level cache has it.
+        assert_eq!((stall, vcpus[0].waited_ps), (15_000, 15_000));
+        assert!(from_cache > 0);
+        assert_eq!(vcpus[1].waited_ps, 0);
     }
 
     #[test]

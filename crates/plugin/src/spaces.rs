@@ -94,7 +94,7 @@ impl Tally {
     }
 
     /// Books all of it to the page table in force, which was in force since the last booking. `now`: the
-    /// vCPU's time and stalls.
+    /// vCPU's time, and how much of it waited for memory.
     pub fn book(&mut self, device: &Device, spaces: &Spaces, table: u64, now: (u64, u64)) {
         let entry = match self.known {
             Some((known, entry)) if known == table => entry,

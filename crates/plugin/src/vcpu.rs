@@ -109,6 +109,10 @@ pub struct Vcpu {
     pub stall_ps: u64,
     /// Demand misses since the last synchronisation.
     pub demand_misses: u64,
+    /// Their latencies together.
+    pub demand_latency_ps: u64,
+    /// What they stalled, all of them: less than their latencies where some were under way together.
+    pub demand_stall_ps: u64,
     /// Computing time that may still hide stream time.
     pub overlap_ps: u64,
     /// Value of the computing clock at the last stream line.
@@ -117,6 +121,8 @@ pub struct Vcpu {
     pub burst: Burst,
     /// All stalls so far.
     pub stalled_ps: u64,
+    /// Those of them that memory's own latency and bandwidth cost: no caches, walks or other CPUs.
+    pub waited_ps: u64,
     /// Line that the write-combining buffer holds.
     pub combining_line: u64,
     /// A page fault's address was read since the last `iret`.
@@ -185,10 +191,13 @@ impl Vcpu {
             begun_ps: 0,
             stall_ps: 0,
             demand_misses: 0,
+            demand_latency_ps: 0,
+            demand_stall_ps: 0,
             overlap_ps: 0,
             overlap_mark_ps: 0,
             burst: Burst::default(),
             stalled_ps: 0,
+            waited_ps: 0,
             combining_line: u64::MAX,
             fault_seen: false,
             icr_high: 0,
@@ -235,6 +244,7 @@ impl Vcpu {
         } else {
             self.demand_misses += 1;
             self.latency_sum_ps += fill.latency_ps;
+            self.demand_latency_ps += fill.latency_ps;
         }
         if !self.watch.is_off() {
             let kind = match (fill.store, fill.stream) {
@@ -339,10 +349,7 @@ impl Vcpu {
 
     /// Books what was done in the address space that is in force, where that is due or must be now.
     pub fn book(&mut self, device: &Device, spaces: &Spaces, score: &Score, table: Option<u64>) {
-        let now = (
-            self.time_ps + score.since_ps(),
-            self.stalled_ps + self.stall_ps,
-        );
+        let now = (self.time_ps + score.since_ps(), self.waited_ps);
         self.tally.take(score);
         if let Some(table) = table {
             self.tally.book(device, spaces, table, now);
@@ -447,7 +454,7 @@ impl Vcpu {
         self.stall_ps = 0;
         self.demand_misses = 0;
         self.time_ps += std::mem::take(&mut *score).since_ps();
-        device.set(self.block + block::STALL_NS, self.stalled_ps / 1000);
+        device.set(self.block + block::STALL_NS, self.waited_ps / 1000);
         device.set(
             self.block + block::LATENCY_SUM_NS,
             self.latency_sum_ps / 1000,
@@ -463,11 +470,21 @@ impl Vcpu {
         score.pass(by);
     }
 
-    /// A wait for capacity: time passes, and the demand misses that were under way waited.
-    pub fn delay(&mut self, delay_ps: u64, misses: u64, mlp: f64) {
+    /// A wait for capacity: time passes, and so many demand misses as were under way waited.
+    pub fn delay(&mut self, delay_ps: u64, under_way: f64) {
         self.time_ps += delay_ps;
         self.stalled_ps += delay_ps;
-        self.latency_sum_ps += (delay_ps as f64 * mlp.min(misses as f64)) as u64;
+        self.waited_ps += delay_ps;
+        self.latency_sum_ps += (delay_ps as f64 * under_way) as u64;
+    }
+
+    /// Demand misses that were under way at a time since the last synchronisation, in the mean over
+    /// their stalls (Little's law): 1 to `mlp`, or 0 where there was none.
+    pub fn take_under_way(&mut self, mlp: f64) -> f64 {
+        let latency_ps = std::mem::take(&mut self.demand_latency_ps) as f64;
+        let stall_ps = std::mem::take(&mut self.demand_stall_ps).max(1) as f64;
+        let most = mlp.min(self.demand_misses as f64);
+        (latency_ps / stall_ps).max(1.0).min(most)
     }
 
     /// Time spent halted.
@@ -563,6 +580,21 @@ mod tests {
 
     fn taken(device: &Device) -> u64 {
         device.get(block::BASE + block::RING_HEAD)
+    }
+
+    #[test]
+    fn as_many_misses_wait_for_capacity_as_were_under_way() {
+        let (device, mut vcpu) = sampling(0);
+        // 100 misses of 100 ns each, of which four at a time, one at a time, or all at once.
+        for (stall_ps, wanted) in [(2_500_000, 4.0), (10_000_000, 1.0), (0, 8.0)] {
+            for at in 0..100 {
+                vcpu.fill(&device, &fill(at * 64, false));
+            }
+            vcpu.demand_stall_ps = stall_ps;
+            assert_eq!(vcpu.take_under_way(8.0), wanted);
+            vcpu.flush(&device, &mut Score::default());
+        }
+        assert_eq!(vcpu.take_under_way(8.0), 0.0, "none waits");
     }
 
     #[test]

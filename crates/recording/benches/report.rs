@@ -78,6 +78,7 @@ fn write(folder: &std::path::Path) {
         name: "synthetic".into(),
         start_ns: 0,
         end_ns: None,
+        peak_bytes: None,
     }]));
     // 64 arrays of 64 MiB, 1 GiB apart.
     must(writer.add((0..64_u64).map(|n| Mapping {

@@ -177,6 +177,8 @@ rows! {
         start_ns: u64,
         /// When it was seen to have ended.
         end_ns: Option<u64>,
+        /// Resident bytes when they were most, of one look each interval.
+        peak_bytes: Option<u64>,
     }
 
     /// A mapping of a process.

@@ -85,6 +85,7 @@ fn write(folder: &Path, rows: u64) {
             name: "app".into(),
             start_ns: 0,
             end_ns: None,
+            peak_bytes: None,
         }])
         .unwrap();
     writer

@@ -72,6 +72,7 @@ fn record(folder: &Path) -> Vec<Sample> {
             name: "app".into(),
             start_ns: 0,
             end_ns: None,
+            peak_bytes: None,
         }])
         .unwrap();
     writer

@@ -257,6 +257,7 @@ mod tests {
             name: "app".into(),
             start_ns: 0,
             end_ns: None,
+            peak_bytes: None,
         };
         writer.add([mapping]).unwrap();
         writer.add([process]).unwrap();

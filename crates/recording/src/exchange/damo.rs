@@ -479,6 +479,7 @@ pub(super) fn assemble(mut targets: Vec<Target>, notes: Vec<String>) -> Imported
             name: format!("target {name} of damo"),
             start_ns: 0,
             end_ns: None,
+            peak_bytes: None,
         });
     }
     let about = &mut imported.about;

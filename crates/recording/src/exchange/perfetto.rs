@@ -276,6 +276,7 @@ mod tests {
             name: "app".into(),
             start_ns: 1000,
             end_ns: Some(5000),
+            peak_bytes: None,
         });
         data.accesses = vec![
             access(1, 0x1000, 0, 0),

@@ -239,6 +239,7 @@ impl Places {
                     name: process.name.clone(),
                     start_ns: now_ns,
                     end_ns: None,
+                    peak_bytes: None,
                 },
                 incarnation: 0,
                 is_new: true,
@@ -246,6 +247,8 @@ impl Places {
                 mappings: BTreeMap::new(),
             });
             known.row.name.clone_from(&process.name);
+            let resident = process.resident_pages * PAGE_BYTES;
+            known.row.peak_bytes = known.row.peak_bytes.max(Some(resident));
             if known.incarnation != process.incarnation {
                 known.incarnation = process.incarnation;
                 known.mappings.clear();

@@ -58,10 +58,14 @@ pub fn footprint(data: &Data) -> (u64, &'static str) {
     pages.sort_unstable();
     pages.dedup();
     let sampled = pages.len() as u64 * PAGE_BYTES;
-    let residents = homes::residents(data);
-    let resident = residents
+    // Looks at pages are rare: a program may have grown since the last one.
+    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+    let looked = sum(&mut homes::residents(data).iter().map(|one| one.most_bytes));
+    let peak = sum(&mut data
+        .processes
         .iter()
-        .fold(0_u64, |sum, one| sum.saturating_add(one.most_bytes));
+        .filter_map(|process| process.peak_bytes));
+    let resident = looked.max(peak);
     if resident >= sampled {
         return (
             resident / PAGE_BYTES * PAGE_BYTES,

@@ -5,7 +5,7 @@ use super::place::tests::machine;
 use super::windows::tests::interval;
 use super::*;
 use crate::meta::RecordingEnd;
-use crate::rows::Residency;
+use crate::rows::{Process, Residency};
 
 /// Two regions of 64 pages, the first ten times as hot, all in the second node, whose latency is `latency_ns`;
 /// one interval of 100 ms in which one CPU waits for `stalled`, with so many fills per us.
@@ -70,6 +70,17 @@ fn the_hot_half_brings_most_on_westmere() {
     let target = machine("westmere-m2");
     let told = what_if(&data, &asked(&target, &[])).unwrap();
     assert_eq!(told.footprint_bytes, 128 * PAGE_BYTES);
+    // It grew after the only look.
+    let mut grown = data.clone();
+    grown.processes = vec![Process {
+        pid: 7,
+        name: "app".into(),
+        start_ns: 0,
+        end_ns: None,
+        peak_bytes: Some(160 * PAGE_BYTES),
+    }];
+    let later = what_if(&grown, &asked(&target, &[])).unwrap();
+    assert_eq!(later.footprint_bytes, 160 * PAGE_BYTES);
     assert_eq!((told.stall_share, told.cpus), ([0.6, 0.6], Some(1.0)));
     let sizes: Vec<u64> = told
         .rows

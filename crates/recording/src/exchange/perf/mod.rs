@@ -406,6 +406,7 @@ fn add_processes(into: &mut Imported, read: &Read, start_ns: u64, end_ns: u64) -
             name: String::new(),
             start_ns: sample.time_ns,
             end_ns: None,
+            peak_bytes: None,
         });
     }
     let mut mappings: HashMap<i32, Vec<Mapping>> = HashMap::new();
