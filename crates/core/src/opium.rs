@@ -268,7 +268,7 @@ pub mod vcpu {
     pub const FLOPS: usize = 16;
     /// Modelled time of this vCPU in ns.
     pub const TIME_NS: usize = 24;
-    /// Time lost to memory itself, in ns: not to caches, page walks or lines of other CPUs.
+    /// Time lost to memory itself, in ns; see [`OTHER_STALL_NS`].
     pub const STALL_NS: usize = 32;
     /// Sum of latencies of demand misses to memory, in ns.
     pub const LATENCY_SUM_NS: usize = 40;
@@ -310,6 +310,8 @@ pub mod vcpu {
     pub const PRIVATE_MISSES: usize = 184;
     /// Those of them in kernel mode.
     pub const KERNEL_REFERENCES: usize = 192;
+    /// Time lost to loads and stores otherwise, in ns: caches, page walks, lines of other CPUs.
+    pub const OTHER_STALL_NS: usize = 200;
     /// Memory fills, demand and prefetch, `[8 nodes]` each, for: user read, user write, kernel
     /// read, kernel write (a write is a fill for a store).
     pub const FILLS: usize = 256;

@@ -451,7 +451,7 @@ impl Yardstick {
             "{}",
             json!({"check": "events", "what": name, "times": times, "ns": ns,
             "instructions": sum(vcpu::INSTRUCTIONS_USER) + sum(vcpu::INSTRUCTIONS_KERNEL),
-            "stall_ns": sum(vcpu::STALL_NS), "syscalls": sum(vcpu::SYSCALLS),
+            "stall_ns": sum(vcpu::STALL_NS) + sum(vcpu::OTHER_STALL_NS), "syscalls": sum(vcpu::SYSCALLS),
             "exceptions": sum(vcpu::EXCEPTIONS), "interrupts": sum(vcpu::INTERRUPTS),
             "switches": sum(vcpu::PAGE_TABLE_SWITCHES), "flushes": sum(vcpu::INVLPGS),
             "ipis": sum(vcpu::IPIS), "wakeups": sum(vcpu::WAKEUPS)})

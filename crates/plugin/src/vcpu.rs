@@ -455,6 +455,8 @@ impl Vcpu {
         self.demand_misses = 0;
         self.time_ps += std::mem::take(&mut *score).since_ps();
         device.set(self.block + block::STALL_NS, self.waited_ps / 1000);
+        let other_ps = self.stalled_ps.saturating_sub(self.waited_ps);
+        device.set(self.block + block::OTHER_STALL_NS, other_ps / 1000);
         device.set(
             self.block + block::LATENCY_SUM_NS,
             self.latency_sum_ps / 1000,

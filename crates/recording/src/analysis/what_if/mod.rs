@@ -323,8 +323,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Times as fast, with these shares of each window in the fast tier and the stalls that `stall` makes of
-    /// their ends.
+    /// Times as fast as recorded, with these shares of each window in the fast tier and the stalls that `stall`
+    /// makes of their ends.
     fn speed(&self, shares: &[f64], stall: impl Fn(&[f64; 2]) -> f64) -> f64 {
         let windows = self.windows.iter().zip(&self.stalls).zip(shares);
         let speeds = windows.map(|((window, stalls), &fast)| {
@@ -335,7 +335,8 @@ impl Run<'_> {
                 self.tiers.speed(window, figures, &self.core, &places),
             )
         });
-        together(speeds).unwrap_or(1.0)
+        // What the model is off of the recorded run, it is off of the others.
+        together(speeds).unwrap_or(1.0) / self.check.unwrap_or(1.0)
     }
 
     fn shares(&self, bytes: u64) -> Vec<f64> {
