@@ -56,7 +56,8 @@ impl Shown<'_> {
         );
         if let Some(check) = told.check {
             text += &format!(
-                "The model gives the recorded run itself a speed of {check:.2}; what it is off adds to the ranges.\n"
+                "The model gives the recorded run itself a speed of {check:.2}: speeds are divided by that, and what it is off adds to \
+                 the ranges.\n"
             );
         }
         text.push('\n');
