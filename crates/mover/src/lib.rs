@@ -44,4 +44,6 @@ pub use region::Forked;
 pub use request::{Priority, Rejected, Request, SubmitError};
 pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};
 #[doc(hidden)]
+#[cfg(not(any(loom, shuttle)))]
+pub use sync::spawn;
 pub use sync::{boxed, room};

@@ -109,7 +109,28 @@ pub fn boxed<T>(all: impl ExactSizeIterator<Item = T>) -> std::io::Result<Box<[T
     Ok(list.into_boxed_slice())
 }
 
+/// Starts a thread that has a name, and waits until it runs: until then it takes memory of its own, and
+/// two that do so at once may each find too little where [`room`] found enough, which ends the program.
+///
+/// # Errors
+/// As [`std::thread::Builder::spawn`].
+#[cfg(not(any(loom, shuttle)))]
+pub fn spawn<F>(name: String, body: F) -> std::io::Result<JoinHandle<()>>
+where
+    F: FnOnce() + Send + 'static,
+{
+    let runs = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let there = std::sync::Arc::clone(&runs);
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        there.wait();
+        body();
+    })?;
+    runs.wait();
+    Ok(thread)
+}
+
 /// Starts a thread that has a name.
+#[cfg(any(loom, shuttle))]
 pub(crate) fn spawn<F>(name: String, body: F) -> std::io::Result<JoinHandle<()>>
 where
     F: FnOnce() + Send + 'static,
@@ -118,8 +139,6 @@ where
     use loom::thread::Builder;
     #[cfg(shuttle)]
     use shuttle::thread::Builder;
-    #[cfg(not(any(loom, shuttle)))]
-    use std::thread::Builder;
     Builder::new().name(name).spawn(body)
 }
 

@@ -145,9 +145,8 @@ impl Copier {
         let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.0).collect();
         for number in 1..workers {
             let shared = Arc::clone(&copier.shared);
-            let helper = std::thread::Builder::new()
-                .name(format!("hither-copy{number}"))
-                .spawn(move || help(&shared, workers))?;
+            let name = format!("hither-copy{number}");
+            let helper = hither_mover::spawn(name, move || help(&shared, workers))?;
             let bound = match cpus.as_slice() {
                 [] => Ok(()),
                 cpus => sys::bind_thread(&helper, cpus),

@@ -170,10 +170,8 @@ impl SwapBackend {
         let shared = Arc::new(Shared::new(traps, receiver, privileged).map_err(system)?);
         let monitor = Monitor::start(Arc::clone(&shared)).map_err(system)?;
         let stock = Arc::clone(&pool);
-        let stocker = std::thread::Builder::new()
-            .name("hither-pages".into())
-            .spawn(move || stock.keep_in_stock())
-            .map_err(system)?;
+        let keep = move || stock.keep_in_stock();
+        let stocker = hither_mover::spawn("hither-pages".into(), keep).map_err(system)?;
         Ok(Self {
             shared,
             pool,
