@@ -33,7 +33,7 @@ wait $places
 sleep 3
 after=$(free_mb)
 echo "programs: $(cat ended.* | wc -l) ended; fast memory free: $before MB before, $least at least, $after after"
-"$npb" ft --scale-mb 24 --rounds 40 --first-node 0 --no-pin > /dev/null &
+"$npb" ft --scale-mb 24 --rounds 8 --first-node 0 --no-pin > /dev/null &
 last=$!
 taken=$after
 while kill -0 "$last" 2> /dev/null; do
