@@ -46,4 +46,5 @@ pub use service::{Close, Config, Mover, Notify, OpenError, Server, Statistics};
 #[doc(hidden)]
 #[cfg(not(any(loom, shuttle)))]
 pub use sync::spawn;
+#[doc(hidden)]
 pub use sync::{boxed, room};

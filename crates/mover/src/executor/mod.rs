@@ -14,7 +14,7 @@ pub use queue::{Limits, Next, Part, Queue, Slice, Task, Ticket};
 use crate::backend::{Backend, Outcome};
 use crate::clock::Clock;
 use crate::service::bind;
-use crate::sync::lock;
+use crate::sync::{lock, spawn};
 use hither_core::ids::CpuId;
 use hither_core::plan::Refusal;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -111,8 +111,7 @@ impl Executor {
         for number in 0..movers {
             let shared = Arc::clone(&executor.shared);
             let name = format!("hither-mover-{number}");
-            let thread = std::thread::Builder::new().name(name);
-            let thread = thread.spawn(move || Mover { shared, number }.run())?;
+            let thread = spawn(name, move || Mover { shared, number }.run())?;
             executor.threads.push(thread);
         }
         Ok(executor)

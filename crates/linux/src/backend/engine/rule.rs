@@ -23,7 +23,9 @@
 pub const TRIAL: u32 = 32;
 /// While the engine stays the better one, that grows to one in so many: a trial costs what the
 /// engine saves.
-pub const RAREST_TRIAL: u32 = 8 * TRIAL;
+pub const RAREST_TRIAL: u32 = TRIAL << MOST_CONFIRMED;
+/// Confirmations that still make trials rarer, twice each.
+const MOST_CONFIRMED: u32 = 3;
 /// Sizes are told apart by their powers of two, up to here.
 const CLASSES: usize = 32;
 /// What a trial weighs in what is believed.
@@ -177,14 +179,8 @@ pub struct Trials([SizeTrials; CLASSES]);
 struct SizeTrials {
     /// Copies since the last trial.
     since: u32,
-    /// Trials in a row after which the engine was still preferred.
+    /// Trials in a row after which the engine was still preferred, up to [`MOST_CONFIRMED`].
     confirmed: u32,
-}
-
-impl SizeTrials {
-    fn interval(self) -> u32 {
-        (TRIAL << self.confirmed.min(8)).min(RAREST_TRIAL)
-    }
 }
 
 impl Trials {
@@ -196,9 +192,10 @@ impl Trials {
             trials.confirmed = 0;
         }
         trials.since += 1;
-        if trials.since >= trials.interval() || costs.known >> class(bytes) & 1 == 0 {
+        if trials.since >= TRIAL << trials.confirmed || costs.known >> class(bytes) & 1 == 0 {
             trials.since = 0;
-            trials.confirmed += u32::from(prefers_engine);
+            let confirmed = trials.confirmed + u32::from(prefers_engine);
+            trials.confirmed = confirmed.min(MOST_CONFIRMED);
             // The engine's time hangs on nothing: only the CPU's has to be asked for.
             return Way::CpuTimed;
         }
@@ -260,7 +257,7 @@ mod tests {
                 Way::Cpu => {}
             }
         }
-        assert!((TRIAL - 1..=2 * TRIAL).contains(&by_engine), "{by_engine}");
+        assert!((TRIAL - 1..2 * TRIAL).contains(&by_engine), "{by_engine}");
         assert!(
             costs.prefers_engine(128 << 10),
             "of another size nothing was learned"

@@ -59,12 +59,15 @@ pub fn footprint(data: &Data) -> (u64, &'static str) {
     pages.dedup();
     let sampled = pages.len() as u64 * PAGE_BYTES;
     // Looks at pages are rare: a program may have grown since the last one.
-    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
-    let looked = sum(&mut homes::residents(data).iter().map(|one| one.most_bytes));
-    let peak = sum(&mut data
+    let looked = homes::residents(data).into_iter().map(|one| one.most_bytes);
+    let peaks = data
         .processes
         .iter()
-        .filter_map(|process| process.peak_bytes));
+        .filter_map(|process| process.peak_bytes);
+    let [looked, peak] = [
+        looked.fold(0, u64::saturating_add),
+        peaks.fold(0, u64::saturating_add),
+    ];
     let resident = looked.max(peak);
     if resident >= sampled {
         return (
