@@ -43,6 +43,16 @@ pub fn mean_latency_ns(latency_sum_ns: u64, miss_count: u64) -> Option<f64> {
     (miss_count > 0).then(|| latency_sum_ns as f64 / miss_count as f64)
 }
 
+/// Sampled loads from which a mean latency is told: of a stream's program a few are sampled whose line was not
+/// on its way, and they say nothing of its waits.
+pub const LEAST_LOADS: u64 = 30;
+
+/// Mean latency of sampled loads; `None` where they are fewer than [`LEAST_LOADS`].
+#[must_use]
+pub fn sampled_latency_ns(latency_sum_ns: f64, load_count: u64) -> Option<f64> {
+    (load_count >= LEAST_LOADS).then(|| latency_sum_ns / load_count as f64)
+}
+
 /// Last-level misses per 1000 instructions; `None` without an instruction.
 #[must_use]
 pub fn misses_per_kilo_instruction(miss_count: u64, instruction_count: u64) -> Option<f64> {
@@ -113,6 +123,10 @@ mod tests {
         assert_eq!(accesses_per_us(5_000_000, 100_000), Some(50.0));
         assert_eq!(accesses_per_us(1, 0), None);
         assert_eq!(mean_latency_ns(1197, 3), Some(399.0));
+        assert_eq!(
+            [29, 30].map(|loads| sampled_latency_ns(3000.0, loads)),
+            [None, Some(100.0)]
+        );
         assert_eq!(misses_per_kilo_instruction(1685, 100_000), Some(16.85));
         // 100 instructions in 150 ns at 2 GHz = 300 cycles.
         assert_eq!(instructions_per_cycle(100, 150, 2.0), Some(1.0 / 3.0));

@@ -34,7 +34,7 @@ use crate::root::Root;
 use crate::sys;
 use crate::topology::Topology;
 use cached::Cached;
-use figures::{COUNTERS, Sums, known, mean_share};
+use figures::{COUNTERS, Loads, Sums, known, mean_share};
 use hither_core::ids::{CpuId, NodeId};
 use hither_core::metrics;
 use hither_core::observation::Observations;
@@ -299,7 +299,7 @@ impl OpiumTracker {
         let start_ns = sys::monotonic_ns();
         let mut drained = 0;
         self.view.begin(snapshot.nodes.len());
-        let mut answers = vec![Answers::default(); snapshot.nodes.len()];
+        let mut answers = vec![Loads::default(); snapshot.nodes.len()];
         let aggregator = &mut self.aggregator;
         aggregator.begin(&mut snapshot.pages);
         for index in 0..self.device.vcpu_count() {
@@ -474,27 +474,6 @@ impl OpiumTracker {
         if let Some(period) = next(self.period, wanted) {
             self.set_period(period);
         }
-    }
-}
-
-/// Loads from the memory of one node, which waited for it alone.
-#[derive(Clone, Copy, Debug, Default)]
-struct Answers {
-    latency_ns: u64,
-    loads: u64,
-}
-
-impl Answers {
-    /// Loads from which a mean is told.
-    const LEAST: u64 = 30;
-
-    fn add(&mut self, latency_ns: u32) {
-        self.latency_ns += u64::from(latency_ns);
-        self.loads += 1;
-    }
-
-    fn mean_ns(self) -> Option<f64> {
-        (self.loads >= Self::LEAST).then(|| self.latency_ns as f64 / self.loads as f64)
     }
 }
 

@@ -29,6 +29,7 @@ use crate::sys::{EventAttribute, event_flag};
 use crate::topology::Topology;
 use counts::Counts;
 use hither_core::ids::{CpuId, NodeId, Pid};
+use hither_core::metrics::sampled_latency_ns;
 use hither_core::observation::{AccessKind, Observations, SampledAccess};
 use hither_core::plan::Sampling;
 use hither_core::set::CpuSet;
@@ -190,7 +191,7 @@ struct Sums {
     near: f64,
     far: f64,
     cycles: f64,
-    samples: f64,
+    samples: u64,
 }
 
 /// Reads sampled accesses.
@@ -330,7 +331,7 @@ impl PerfTracker {
                     };
                     *side += weight as f64;
                     sums.cycles += sample.weight.unwrap_or(0) as f64;
-                    sums.samples += 1.0;
+                    sums.samples += 1;
                 }
                 if !watched.contains(&seen.pid) {
                     totals.foreign += 1;
@@ -446,8 +447,10 @@ fn metrics(sums: &Sums, ghz: Option<f64>) -> GlobalMetrics {
     if sums.near + sums.far > 0.0 {
         let ratio = sums.near / (sums.near + sums.far);
         metrics.local_access_ratio = Evidence::estimated(ratio, BASIS);
-        if let Some(ghz) = ghz.filter(|&ghz| ghz > 0.0 && sums.cycles > 0.0) {
-            metrics.latency_ns = Evidence::estimated(sums.cycles / sums.samples / ghz, BASIS);
+        let ghz = ghz.filter(|&ghz| ghz > 0.0 && sums.cycles > 0.0);
+        let latency = ghz.and_then(|ghz| sampled_latency_ns(sums.cycles / ghz, sums.samples));
+        if let Some(latency) = latency {
+            metrics.latency_ns = Evidence::estimated(latency, BASIS);
         }
     }
     metrics

@@ -29,6 +29,26 @@ pub(super) struct Sums {
     pub time_ns: u64,
 }
 
+/// Sampled loads that waited for memory alone: no streams', no transfers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Loads {
+    latency_ns: u64,
+    count: u64,
+}
+
+impl Loads {
+    /// Adds one.
+    pub fn add(&mut self, latency_ns: u32) {
+        self.latency_ns += u64::from(latency_ns);
+        self.count += 1;
+    }
+
+    /// Their mean latency, where there are enough.
+    pub fn mean_ns(self) -> Option<f64> {
+        metrics::sampled_latency_ns(self.latency_ns as f64, self.count)
+    }
+}
+
 impl Sums {
     /// Adds what a vCPU of node position `own` counted, on a machine with so many nodes.
     pub fn add(&mut self, change: &VcpuCounters, own: usize, nodes: usize) {

@@ -8,6 +8,7 @@
 //! the firmware's rating.
 
 use super::super::rating::Ratings;
+use super::figures::Loads;
 use crate::topology::Topology;
 use hither_core::ids::NodeId;
 use hither_core::metrics;
@@ -16,17 +17,11 @@ use hither_core::snapshot::{Evidence, GlobalMetrics};
 /// Samples per second and CPU, at most: as the tracker `perf` asks for.
 pub(super) const MOST_PER_CPU: f64 = crate::tracker::perf::MOST_PER_CPU as f64;
 
-/// Loads that were sampled in an interval.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sampled {
-    latency_ns: u64,
-    loads: u64,
-}
-
 /// What is known besides what the device counts.
 #[derive(Debug)]
 pub(super) struct Pmu {
-    pub sampled: Sampled,
+    /// Those of the interval.
+    pub sampled: Loads,
     /// By node position of the device.
     pub ratings: Ratings,
 }
@@ -35,34 +30,21 @@ impl Pmu {
     /// For the nodes of a device.
     pub fn new(topology: &Topology, node_ids: &[NodeId]) -> Self {
         Self {
-            sampled: Sampled::default(),
+            sampled: Loads::default(),
             ratings: Ratings::new(topology, node_ids.iter().copied()),
         }
     }
 }
 
-impl Sampled {
-    /// Adds a load.
-    pub fn add(&mut self, latency_ns: u32) {
-        self.latency_ns += u64::from(latency_ns);
-        self.loads += 1;
-    }
-}
-
 /// Leaves of the device's figures what a PMU tells. `lines`: lines read from all memory.
-pub(super) fn restrict(
-    figures: &mut GlobalMetrics,
-    sampled: Sampled,
-    lines: u64,
-    interval_us: u64,
-) {
+pub(super) fn restrict(figures: &mut GlobalMetrics, sampled: Loads, lines: u64, interval_us: u64) {
     figures.memory_accesses_per_us = match metrics::accesses_per_us(lines, interval_us) {
         Some(rate) => Evidence::measured(rate, "lines read by the memory controllers"),
         None => Evidence::unknown("the interval is empty"),
     };
-    figures.latency_ns = match metrics::mean_latency_ns(sampled.latency_ns, sampled.loads) {
+    figures.latency_ns = match sampled.mean_ns() {
         Some(latency) => Evidence::estimated(latency, "the latency of sampled loads"),
-        None => Evidence::unknown("no load was sampled in the interval"),
+        None => Evidence::unknown("hardly a load was sampled that was not a stream's"),
     };
     figures.read_share = Evidence::unknown("loads alone are counted");
     figures.flops_per_us = Evidence::unknown("not counted at this rung");
@@ -88,9 +70,10 @@ mod tests {
             ..Sums::default()
         };
         let all = sums.figures(&[3.0, 1.0], 10, None);
-        let mut sampled = Sampled::default();
-        sampled.add(100);
-        sampled.add(300);
+        let mut sampled = Loads::default();
+        for latency_ns in [100, 300].repeat(15) {
+            sampled.add(latency_ns);
+        }
         let mut told = all.clone();
         restrict(&mut told, sampled, 1000, 10);
         assert_eq!(told.memory_accesses_per_us.get(), Some(100.0));
@@ -102,8 +85,9 @@ mod tests {
         for unknown in [told.link_use, told.read_share, told.flops_per_us] {
             assert!(!unknown.is_known());
         }
-        let mut none = all;
-        restrict(&mut none, Sampled::default(), 0, 0);
+        let (mut none, mut few) = (all, Loads::default());
+        few.add(550);
+        restrict(&mut none, few, 0, 0);
         assert!(!none.latency_ns.is_known() && !none.memory_accesses_per_us.is_known());
     }
 }

@@ -513,11 +513,13 @@ fn restricted_to_a_pmu_it_samples_loads() {
     fake.put_vcpu(0, vcpu::fills(0, 1), 225);
     fake.put(node::BASE + node::READ_BYTES, 450 * 64);
     fake.put(link::BASE + link::UTILISATION_INTEGRAL, 10_000 * 100_000);
-    for number in 0..5 {
-        let flags = [0, ring::WRITE, ring::STREAM, ring::WRITE, 0][number as usize];
-        fake.put_sample(1, number, 5 + number, 1005 + number, 0, flags);
+    // 30 loads, from which a latency is told, among streams' and stores.
+    for number in 0..75 {
+        let page = number % 5;
+        let flags = [0, ring::WRITE, ring::STREAM, ring::WRITE, 0][page as usize];
+        fake.put_sample(1, number, 5 + page, 1005 + page, 0, flags);
     }
-    fake.put_vcpu(1, vcpu::RING_HEAD, 5);
+    fake.put_vcpu(1, vcpu::RING_HEAD, 75);
     let mut tree = Tree::new(root, 1);
     tree.refresh(0).unwrap();
     let mut snapshot = empty_snapshot(&topology);
@@ -527,9 +529,9 @@ fn restricted_to_a_pmu_it_samples_loads() {
     assert_eq!(metrics.memory_accesses_per_us.get(), Some(0.045));
     assert_eq!(metrics.latency_ns.get(), Some(123.0));
     assert!(!metrics.link_use.is_known() && !snapshot.nodes[0].utilisation.is_known());
-    assert_eq!(snapshot.sample_count.get(), Some(3));
+    assert_eq!(snapshot.sample_count.get(), Some(45));
     let loads = |page: &PageStats| (page.reads.get(2), page.writes.get(2));
-    assert!(snapshot.pages.iter().all(|page| loads(page) == (1, 0)));
+    assert!(snapshot.pages.iter().all(|page| loads(page) == (15, 0)));
     drop(tracker);
     assert_eq!(fake.get32(control::SAMPLE_SKIP), 0);
 }

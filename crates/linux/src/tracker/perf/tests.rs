@@ -146,8 +146,8 @@ fn figures_are_estimates_with_their_basis() {
     let sums = Sums {
         near: 300.0,
         far: 100.0,
-        cycles: 4000.0,
-        samples: 10.0,
+        cycles: 16_000.0,
+        samples: 40,
     };
     let told = metrics(&sums, Some(2.0));
     assert_eq!(told.local_access_ratio.get(), Some(0.75));
@@ -155,6 +155,11 @@ fn figures_are_estimates_with_their_basis() {
     assert_eq!(told.latency_ns.basis(), BASIS);
     assert!(!told.memory_accesses_per_us.is_known());
     assert!(!metrics(&sums, None).latency_ns.is_known());
+    let few = Sums {
+        samples: 29,
+        ..sums
+    };
+    assert!(!metrics(&few, Some(2.0)).latency_ns.is_known());
     assert!(
         !metrics(&Sums::default(), Some(2.0))
             .local_access_ratio
