@@ -60,7 +60,7 @@ pub struct Command {
     /// unlimited [default: unlimited]
     #[arg(long, value_name = "QUOTA")]
     fast: Option<Quota>,
-    /// Time between decisions: 10ms to 10s
+    /// Time between decisions: 10ms to 10s; more while hither only looks and that takes over 1 % of one CPU
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     interval: u64,
     /// Print every decision as it is made, on standard error

@@ -174,10 +174,10 @@ impl<'a, E: Execute> Session<'a, E> {
     pub fn turn_with(&mut self, now_us: u64, meet: impl FnOnce(&mut Engine, &Snapshot)) -> u64 {
         let turn = self.agent.turn_with(now_us, meet);
         // Afterwards, so that processes that were just found are looked at.
-        let is_resting = turn.next_us > self.interval_us;
+        let is_moving = turn.asked_pages + turn.moved_pages > 0;
         let (watch, engine) = (self.agent.observer(), self.agent.engine());
         let preferred = &engine.config().preferred;
-        let movers = self.seats.turn(now_us, is_resting, watch, preferred);
+        let movers = self.seats.turn(now_us, is_moving, watch, preferred);
         self.agent.executor_mut().place(movers);
         self.account(now_us, &turn);
         turn.next_us

@@ -14,9 +14,9 @@ use hither_mover::executor::staff::{self, Known, Staff};
 
 /// Least time between two looks at the threads, in us.
 const LOOK_US: u64 = 100_000;
-/// A look of so much time comes so many times later: a quarter of a percent of one CPU.
+/// A look of so much time comes so many times later while pages move: a quarter of a percent of one CPU.
 const REST: u64 = 400;
-/// The same while nothing is to be done: a fortieth of a percent.
+/// The same while none do: a fortieth of a percent.
 const LONG_REST: u64 = 4000;
 /// Most movers at once: threads to start, of which as many work as there is room for.
 pub const MOST_MOVERS: usize = 4;
@@ -28,7 +28,7 @@ pub(super) struct Seats {
     /// Those of them that no preferred program is kept on; all where there are no others.
     open: CpuSet,
     held: CpuSet,
-    /// When threads are looked at next, and when while nothing is to be done.
+    /// When threads are looked at next, and when while nothing moves.
     look_us: u64,
     rested_us: u64,
     turn: usize,
@@ -55,13 +55,13 @@ impl Seats {
     pub fn turn(
         &mut self,
         now_us: u64,
-        is_resting: bool,
+        is_moving: bool,
         watch: &Watch,
         preferred: &[String],
     ) -> Vec<Vec<CpuId>> {
-        let look_us = match is_resting {
-            true => self.rested_us,
-            false => self.look_us,
+        let look_us = match is_moving {
+            true => self.look_us,
+            false => self.rested_us,
         };
         if now_us >= look_us {
             let begun_ns = sys::monotonic_ns();

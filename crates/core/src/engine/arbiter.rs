@@ -15,7 +15,8 @@
 //! [`Turn`](super::Turn) hands what is left from scope to scope.
 //!
 //! *Disturbance*: the CPU time that hither itself uses is taken from the programs. It has a bucket
-//! too; while that is empty, new moves wait and sampling is sparse, but verdicts and reverts go on.
+//! too; while that is empty, new moves wait and sampling is sparse, but verdicts and reverts go on. A second,
+//! smaller bucket is for looking: while that is empty, scopes that only look do so less often.
 
 use super::budget::RateBudget;
 use super::config::EngineConfig;
@@ -62,8 +63,14 @@ impl Arbiter {
         self.accounts.push(Account::default());
     }
 
-    /// A step begins.
-    pub fn begin(&mut self, config: &EngineConfig, now_us: u64, snapshot: &Snapshot) {
+    /// A step begins; moves that are known to have ended since the last took so long.
+    pub fn begin(
+        &mut self,
+        config: &EngineConfig,
+        now_us: u64,
+        snapshot: &Snapshot,
+        moves_us: u64,
+    ) {
         let flowed_in = self.pages.fill(config, now_us);
         if self.used == 0 {
             // Nobody could use what was its own: parts too small for a huge page. They are nobody's.
@@ -81,7 +88,7 @@ impl Arbiter {
         }
         self.waiting = self.accounts.len();
         self.step_count = self.step_count.wrapping_add(1);
-        self.disturbance.begin(config, snapshot);
+        self.disturbance.begin(config, snapshot, moves_us);
     }
 
     /// The scopes in the order in which they are asked.
@@ -121,6 +128,11 @@ impl Arbiter {
     pub fn is_exhausted(&self) -> bool {
         self.disturbance.is_exhausted()
     }
+
+    /// How long hither has to rest until it may look again, in us.
+    pub fn rest_us(&self, config: &EngineConfig) -> u64 {
+        self.disturbance.rest_us(config)
+    }
 }
 
 /// CPU time that hither may use, as a bucket of us; below nothing where more was used.
@@ -128,19 +140,32 @@ impl Arbiter {
 struct Disturbance {
     /// `None` before the first step.
     left_us: Option<f64>,
+    /// The same of what looking may use.
+    looks_us: Option<f64>,
 }
 
 impl Disturbance {
-    fn begin(&mut self, config: &EngineConfig, snapshot: &Snapshot) {
+    fn begin(&mut self, config: &EngineConfig, snapshot: &Snapshot, moves_us: u64) {
         let per_us = f64::from(snapshot.cpu_count()) * config.disturbance_share;
         let full = per_us * config.disturbance_span_us as f64;
         let left = self.left_us.unwrap_or(full) + per_us * snapshot.interval_us as f64;
         let used = snapshot.own_cpu_us.get().unwrap_or(0) as f64;
         self.left_us = Some(left.min(full) - used);
+        let (share, most) = (config.look_share, config.max_interval_us as f64);
+        let full = share * config.look_span_us as f64;
+        let left = self.looks_us.unwrap_or(full) + share * snapshot.interval_us as f64;
+        let looked = (used - moves_us as f64).max(0.0);
+        // Moves that go on are not told apart: what they use is paid by one long rest.
+        self.looks_us = Some((left.min(full) - looked).max(-share * most));
     }
 
     fn is_exhausted(&self) -> bool {
         self.left_us.is_some_and(|left| left < 0.0)
+    }
+
+    fn rest_us(&self, config: &EngineConfig) -> u64 {
+        let missing = -self.looks_us.unwrap_or(0.0);
+        (missing.max(0.0) / config.look_share) as u64
     }
 }
 
@@ -196,7 +221,7 @@ mod tests {
         wants.iter().for_each(|_| arbiter.add_scope());
         let mut used = vec![0; wants.len()];
         for step in 1..=steps {
-            arbiter.begin(&config, step * 100_000, &snapshot(0));
+            arbiter.begin(&config, step * 100_000, &snapshot(0), 0);
             let mut in_step = 0;
             for at in arbiter.order() {
                 let granted = arbiter.grant(at);
@@ -256,7 +281,7 @@ mod tests {
         let config = EngineConfig::default();
         let mut arbiter = Arbiter::new(&config);
         let mut at = |own_us| {
-            arbiter.begin(&config, 0, &snapshot(own_us));
+            arbiter.begin(&config, 0, &snapshot(own_us), 0);
             arbiter.is_exhausted()
         };
         assert!(!at(4_000_000));
@@ -267,5 +292,22 @@ mod tests {
         // As much as flows in, for ever.
         assert!((0..1000).filter(|_| at(16_000)).count() == 0);
         assert!((0..1000).filter(|_| at(32_000)).count() > 450);
+    }
+
+    #[test]
+    fn looking_is_a_budget_of_its_own() {
+        // 1 % of a CPU: 1 ms in 100 ms, and 30 ms at the start.
+        let config = EngineConfig::default();
+        let mut arbiter = Arbiter::new(&config);
+        let mut at = |own_us, moves_us| {
+            arbiter.begin(&config, 0, &snapshot(own_us), moves_us);
+            arbiter.rest_us(&config)
+        };
+        assert_eq!(at(30_000, 0), 0);
+        assert_eq!(at(4_000, 0), 300_000);
+        assert_eq!(at(0, 0), 200_000);
+        assert_eq!(at(50_000, 50_000), 100_000, "moves are no looks");
+        assert_eq!(at(700_000, 0), 1_000_000, "they go on, perhaps");
+        assert!(!arbiter.is_exhausted());
     }
 }

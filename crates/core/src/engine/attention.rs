@@ -32,9 +32,11 @@ const WAKE_RATE: f64 = 0.5;
 const FRUITLESS_FACTOR: f64 = 1.5;
 /// Fruitless wake-ups that count.
 const MAX_FRUITLESS: i32 = 5;
-/// Steps for which a policy may learn without moving anything: 5 s at the short interval, more than
-/// the longest memory of a policy.
-const LEARNING_STEPS: u32 = 50;
+/// Short intervals for which a policy may learn without moving anything: 5 s, more than the longest memory of
+/// a policy.
+const LEARNING_INTERVALS: u64 = 50;
+/// Most short intervals between two steps of a policy that learns: its samples must fit into the rings.
+const LEARNING_STRETCH: u64 = 4;
 
 /// The state.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +48,10 @@ pub(super) struct Attention {
     fruitless: i32,
     moved_since_waking: bool,
     probed_us: u64,
-    /// Steps in which the policy learned, since it woke up or moved something.
-    learning_steps: u32,
+    /// For how long the policy learned, since it woke up or moved something.
+    learned_us: u64,
+    /// When the last step was.
+    stepped_us: u64,
     /// New processes wake it from this time on.
     sleeps_until_us: u64,
 }
@@ -72,9 +76,20 @@ pub(super) struct Situation<'a> {
     pub uses_samples: bool,
     /// Figures come at the ends of rounds alone.
     pub by_rounds: bool,
+    /// What looking has used of its CPU time is earned again in so long.
+    pub rest_us: u64,
 }
 
 impl Situation<'_> {
+    /// An interval that looking can afford, `longest_us` at most; policies that decide by windows of counters
+    /// have theirs as they ask for them.
+    fn spaced(&self, interval_us: u64, longest_us: u64) -> u64 {
+        match self.uses_samples {
+            true => interval_us.max(self.rest_us.min(longest_us)),
+            false => interval_us,
+        }
+    }
+
     /// Sampling while there is nothing to do.
     fn rest(&self, config: &EngineConfig) -> Sampling {
         if self.uses_samples {
@@ -88,19 +103,22 @@ impl Situation<'_> {
 impl Attention {
     /// Sampling and interval (us) until the next step.
     pub fn next(&mut self, config: &EngineConfig, situation: &Situation<'_>) -> (Sampling, u64) {
+        let stepped_us = std::mem::replace(&mut self.stepped_us, situation.now_us);
         if situation.has_moves {
             self.fruitless = 0;
             self.moved_since_waking = true;
-            self.learning_steps = 0;
+            self.learned_us = 0;
         }
         let is_shut = situation.outlook == PolicyActivity::Shut;
         let opened = std::mem::replace(&mut self.is_shut, is_shut) && !is_shut;
         let is_pressed = situation.outlook == PolicyActivity::Pressed;
+        let longest_learning_us = LEARNING_STRETCH.saturating_mul(config.interval_us);
         let has_work = match situation.outlook {
             PolicyActivity::Working | PolicyActivity::Pressed => true,
             PolicyActivity::Learning => {
-                self.learning_steps = self.learning_steps.saturating_add(1);
-                self.learning_steps <= LEARNING_STEPS
+                let since_us = situation.now_us.saturating_sub(stepped_us);
+                self.learned_us += since_us.clamp(config.interval_us, longest_learning_us);
+                self.learned_us <= LEARNING_INTERVALS.saturating_mul(config.interval_us)
             }
             PolicyActivity::Shut | PolicyActivity::Done => false,
         };
@@ -121,7 +139,12 @@ impl Attention {
                 PolicyActivity::Working if !situation.may_move => Sampling::Cheap,
                 _ => Sampling::Full,
             };
-            return (sampling, config.interval_us);
+            let only_looks = !must_look && situation.outlook == PolicyActivity::Learning;
+            let interval_us = match only_looks {
+                true => situation.spaced(config.interval_us, longest_learning_us),
+                false => config.interval_us,
+            };
+            return (sampling, interval_us);
         }
         if let Some((then, spaces)) = &self.asleep
             && self.is_to_wake(then, spaces, situation)
@@ -132,7 +155,7 @@ impl Attention {
                 (self.fruitless + 1).min(MAX_FRUITLESS)
             };
             self.moved_since_waking = false;
-            self.learning_steps = 0;
+            self.learned_us = 0;
             let rest_us = config.max_interval_us << self.fruitless;
             self.sleeps_until_us = situation.now_us.saturating_add(rest_us);
             self.wake();
@@ -183,10 +206,8 @@ impl Attention {
             steps => steps.saturating_sub(CHEAP_STEPS),
         };
         let longest_us = config.max_interval_us.max(config.interval_us);
-        config
-            .interval_us
-            .saturating_mul(1 << doublings.min(20))
-            .min(longest_us)
+        let interval_us = config.interval_us.saturating_mul(1 << doublings.min(20));
+        situation.spaced(interval_us.min(longest_us), longest_us)
     }
 
     fn is_to_wake(&self, then: &Reading, spaces: &[SpaceId], situation: &Situation<'_>) -> bool {
@@ -237,6 +258,7 @@ mod tests {
             spaces: &[SpaceId(1)],
             uses_samples: true,
             by_rounds: false,
+            rest_us: 0,
         };
         let config = EngineConfig {
             rest_sampling: Sampling::Off,
@@ -261,6 +283,7 @@ mod tests {
                     spaces: &[SpaceId(1)],
                     uses_samples,
                     by_rounds: false,
+                    rest_us: 0,
                 };
                 let (sampling, _) = attention.next(&EngineConfig::default(), &situation);
                 assert_eq!(sampling, expected);
@@ -289,6 +312,7 @@ mod tests {
                 spaces: &[SpaceId(1)],
                 uses_samples: true,
                 by_rounds: false,
+                rest_us: 0,
             };
             let next = Attention::default().next(&EngineConfig::default(), &situation);
             assert_eq!(next, (expected, 100_000));
@@ -354,6 +378,42 @@ mod tests {
         );
     }
 
+    /// Looking alone waits until it has earned its CPU time, within limits; what is under way does not.
+    #[test]
+    fn looking_that_costs_much_comes_less_often() {
+        let next = |outlook, is_busy, uses_samples, rest_us| {
+            let situation = Situation {
+                now_us: 0,
+                outlook,
+                is_busy,
+                is_measured: false,
+                has_moves: false,
+                may_move: true,
+                reading: Reading::default(),
+                spaces: &[SpaceId(1)],
+                uses_samples,
+                by_rounds: false,
+                rest_us,
+            };
+            Attention::default()
+                .next(&EngineConfig::default(), &situation)
+                .1
+        };
+        use PolicyActivity::{Done, Learning, Working};
+        for (outlook, rest_us, expected) in [
+            (Learning, 50_000, 100_000),
+            (Learning, 250_000, 250_000),
+            (Learning, 900_000, 400_000),
+            (Done, 900_000, 900_000),
+            (Done, 5_000_000, 1_000_000),
+            (Working, 900_000, 100_000),
+        ] {
+            assert_eq!(next(outlook, false, true, rest_us), expected, "{outlook:?}");
+        }
+        assert_eq!(next(Learning, true, true, 900_000), 100_000);
+        assert_eq!(next(Learning, false, false, 900_000), 100_000);
+    }
+
     #[test]
     fn processes_that_come_and_go_wake_it_ever_more_seldom() {
         let config = EngineConfig::default();
@@ -375,6 +435,7 @@ mod tests {
                 spaces: &[SpaceId(life)],
                 uses_samples: true,
                 by_rounds: false,
+                rest_us: 0,
             };
             let (sampling, interval_us) = attention.next(&config, &situation);
             now_us += interval_us;
@@ -398,6 +459,7 @@ mod tests {
                 spaces,
                 uses_samples: true,
                 by_rounds: false,
+                rest_us: 0,
             };
             attention.next(&config, &situation).0
         };

@@ -89,6 +89,8 @@ struct Turn<'a> {
     runs_left: usize,
     /// hither has used up its CPU time: new moves wait, reverts do not.
     is_held: bool,
+    /// So long looking has to rest.
+    rest_us: u64,
     /// Base pages for which each node, by position, has room.
     room: &'a mut Vec<u64>,
     /// Base pages of the fastest tier that the scope may have, where it has a quota.
@@ -214,8 +216,15 @@ impl Engine {
         }
         let mut room = budget::room_pages(&self.config, snapshot, &pending);
         let fast_pages = self.share_out_fast(snapshot, &views, &room);
-        self.arbiter.begin(&self.config, now_us, snapshot);
+        let moves_ns: u64 = outcomes
+            .iter()
+            .flatten()
+            .map(|outcome| outcome.duration_ns)
+            .sum();
+        self.arbiter
+            .begin(&self.config, now_us, snapshot, moves_ns / 1000);
         let is_held = self.is_held || self.arbiter.is_exhausted();
+        let rest_us = self.arbiter.rest_us(&self.config);
         let runs = self.scopes.iter().map(|entry| entry.scope.run_count());
         let mut runs_left = self.config.ledger_runs.saturating_sub(runs.sum());
         let mut steps = vec![scope::Step::default(); self.scopes.len()];
@@ -233,6 +242,7 @@ impl Engine {
                 is_short: false,
                 runs_left,
                 is_held,
+                rest_us,
                 room: &mut room,
                 fast_pages: fast_pages[at],
                 declared: &self.declared,

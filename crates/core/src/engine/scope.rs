@@ -256,6 +256,10 @@ impl Scope {
             reading,
             spaces: &spaces,
             by_rounds,
+            rest_us: match self.policy.follows_paper() {
+                true => 0,
+                false => turn.rest_us,
+            },
             uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
         };
         let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);
