@@ -135,37 +135,56 @@ impl Arbiter {
     }
 }
 
-/// CPU time that hither may use, as a bucket of us; below nothing where more was used.
+/// CPU time that hither may use.
 #[derive(Clone, Debug, Default)]
 struct Disturbance {
-    /// `None` before the first step.
-    left_us: Option<f64>,
-    /// The same of what looking may use.
-    looks_us: Option<f64>,
+    /// Of the machine's, for all that it does.
+    all: Bucket,
+    /// Of one CPU's, for looking alone.
+    looks: Bucket,
 }
 
 impl Disturbance {
     fn begin(&mut self, config: &EngineConfig, snapshot: &Snapshot, moves_us: u64) {
-        let per_us = f64::from(snapshot.cpu_count()) * config.disturbance_share;
-        let full = per_us * config.disturbance_span_us as f64;
-        let left = self.left_us.unwrap_or(full) + per_us * snapshot.interval_us as f64;
         let used = snapshot.own_cpu_us.get().unwrap_or(0) as f64;
-        self.left_us = Some(left.min(full) - used);
-        let (share, most) = (config.look_share, config.max_interval_us as f64);
-        let full = share * config.look_span_us as f64;
-        let left = self.looks_us.unwrap_or(full) + share * snapshot.interval_us as f64;
+        let per_us = f64::from(snapshot.cpu_count()) * config.disturbance_share;
+        let span_us = config.disturbance_span_us;
+        (self.all).pass(per_us, span_us, snapshot.interval_us, used);
         let looked = (used - moves_us as f64).max(0.0);
+        let (share, span_us) = (config.look_share, config.look_span_us);
+        (self.looks).pass(share, span_us, snapshot.interval_us, looked);
         // Moves that go on are not told apart: what they use is paid by one long rest.
-        self.looks_us = Some((left.min(full) - looked).max(-share * most));
+        let most = share * config.max_interval_us as f64;
+        self.looks.left_us = self.looks.left_us.map(|left| left.max(-most));
     }
 
     fn is_exhausted(&self) -> bool {
-        self.left_us.is_some_and(|left| left < 0.0)
+        self.all.missing_us() > 0.0
     }
 
     fn rest_us(&self, config: &EngineConfig) -> u64 {
-        let missing = -self.looks_us.unwrap_or(0.0);
-        (missing.max(0.0) / config.look_share) as u64
+        (self.looks.missing_us() / config.look_share) as u64
+    }
+}
+
+/// A bucket of us; below nothing where more was used.
+#[derive(Clone, Debug, Default)]
+struct Bucket {
+    /// `None` before the first step.
+    left_us: Option<f64>,
+}
+
+impl Bucket {
+    /// A step: so much flows in for each us of the interval, and that for `span_us` is kept at most.
+    fn pass(&mut self, per_us: f64, span_us: u64, interval_us: u64, used_us: f64) {
+        let full = per_us * span_us as f64;
+        let left = self.left_us.unwrap_or(full) + per_us * interval_us as f64;
+        self.left_us = Some(left.min(full) - used_us);
+    }
+
+    /// What was used beyond what there was.
+    fn missing_us(&self) -> f64 {
+        (-self.left_us.unwrap_or(0.0)).max(0.0)
     }
 }
 

@@ -237,6 +237,23 @@ impl Attention {
 mod tests {
     use super::*;
 
+    /// A policy that uses samples, of which nothing is under way and nothing known.
+    fn quiet(now_us: u64, outlook: PolicyActivity) -> Situation<'static> {
+        Situation {
+            now_us,
+            outlook,
+            is_busy: false,
+            is_measured: false,
+            has_moves: false,
+            may_move: true,
+            reading: Reading::default(),
+            spaces: &[SpaceId(1)],
+            uses_samples: true,
+            by_rounds: false,
+            rest_us: 0,
+        }
+    }
+
     fn step(
         attention: &mut Attention,
         now_us: u64,
@@ -248,17 +265,8 @@ mod tests {
             ..Reading::default()
         };
         let situation = Situation {
-            now_us,
-            outlook,
-            is_busy: false,
-            is_measured: false,
-            has_moves: false,
-            may_move: true,
             reading,
-            spaces: &[SpaceId(1)],
-            uses_samples: true,
-            by_rounds: false,
-            rest_us: 0,
+            ..quiet(now_us, outlook)
         };
         let config = EngineConfig {
             rest_sampling: Sampling::Off,
@@ -273,17 +281,8 @@ mod tests {
             let mut attention = Attention::default();
             for turn in 0..20 {
                 let situation = Situation {
-                    now_us: turn * 100_000,
-                    outlook: PolicyActivity::Shut,
-                    is_busy: false,
-                    is_measured: false,
-                    has_moves: false,
-                    may_move: true,
-                    reading: Reading::default(),
-                    spaces: &[SpaceId(1)],
                     uses_samples,
-                    by_rounds: false,
-                    rest_us: 0,
+                    ..quiet(turn * 100_000, PolicyActivity::Shut)
                 };
                 let (sampling, _) = attention.next(&EngineConfig::default(), &situation);
                 assert_eq!(sampling, expected);
@@ -302,17 +301,11 @@ mod tests {
             (figures, Sampling::Cheap),
         ] {
             let situation = Situation {
-                now_us: 0,
-                outlook: PolicyActivity::Working,
                 is_busy: true,
                 is_measured: true,
-                has_moves: false,
                 may_move: false,
                 reading,
-                spaces: &[SpaceId(1)],
-                uses_samples: true,
-                by_rounds: false,
-                rest_us: 0,
+                ..quiet(0, PolicyActivity::Working)
             };
             let next = Attention::default().next(&EngineConfig::default(), &situation);
             assert_eq!(next, (expected, 100_000));
@@ -383,17 +376,10 @@ mod tests {
     fn looking_that_costs_much_comes_less_often() {
         let next = |outlook, is_busy, uses_samples, rest_us| {
             let situation = Situation {
-                now_us: 0,
-                outlook,
                 is_busy,
-                is_measured: false,
-                has_moves: false,
-                may_move: true,
-                reading: Reading::default(),
-                spaces: &[SpaceId(1)],
                 uses_samples,
-                by_rounds: false,
                 rest_us,
+                ..quiet(0, outlook)
             };
             Attention::default()
                 .next(&EngineConfig::default(), &situation)
@@ -425,17 +411,8 @@ mod tests {
             life += 1;
             // Ever new processes, of which nothing is ever learned.
             let situation = Situation {
-                now_us,
-                outlook: PolicyActivity::Learning,
-                is_busy: false,
-                is_measured: false,
-                has_moves: false,
-                may_move: true,
-                reading: Reading::default(),
                 spaces: &[SpaceId(life)],
-                uses_samples: true,
-                by_rounds: false,
-                rest_us: 0,
+                ..quiet(now_us, PolicyActivity::Learning)
             };
             let (sampling, interval_us) = attention.next(&config, &situation);
             now_us += interval_us;
@@ -449,17 +426,8 @@ mod tests {
         // Somebody who comes after a rest is looked at at once.
         let newcomer = |now_us, spaces: &[SpaceId], attention: &mut Attention| {
             let situation = Situation {
-                now_us,
-                outlook: PolicyActivity::Done,
-                is_busy: false,
-                is_measured: false,
-                has_moves: false,
-                may_move: true,
-                reading: Reading::default(),
                 spaces,
-                uses_samples: true,
-                by_rounds: false,
-                rest_us: 0,
+                ..quiet(now_us, PolicyActivity::Done)
             };
             attention.next(&config, &situation).0
         };

@@ -287,6 +287,12 @@ mod tests {
         // After 64, 128 and 256 more, and each 256 from then on.
         assert_eq!(of(&KEYSTONE, 2 * TRIAL + 4 * TRIAL), 2);
         assert_eq!(of(&KEYSTONE, 10 * RAREST_TRIAL), 10);
+        // What the CPU would have got anyway is timed each time: that costs next to nothing.
+        let fast = Costs {
+            copy_ns_per_byte: [0.1; CLASSES],
+            ..KEYSTONE
+        };
+        assert_eq!(of(&fast, 8 * TRIAL), 8 * TRIAL);
     }
 
     /// Of small copies that are the CPU's anyway one in some is timed, of large ones each.
@@ -322,6 +328,7 @@ mod tests {
         costs.learn_copy(bytes, (bytes as f64 * 0.3) as u64);
         assert!(!costs.prefers_engine(bytes));
         assert_eq!(trials.next(&costs, bytes), Way::CpuTimed);
+        assert_eq!(trials.next(&costs, bytes / 2), Way::CpuTimed);
         costs.learn_copy(4096, 1000);
         assert_eq!(trials.next(&costs, 4096), Way::Cpu);
     }
