@@ -35,6 +35,9 @@ const MAX_FRUITLESS: i32 = 5;
 /// Short intervals for which a policy may learn without moving anything: 5 s, more than the longest memory of
 /// a policy.
 const LEARNING_INTERVALS: u64 = 50;
+/// Short intervals at the start of learning in which looking is not spaced: what is found in them gains for
+/// the longest, and costs no more than each waking up.
+const CLOSE_INTERVALS: u64 = 5;
 /// Most short intervals between two steps of a policy that learns: its samples must fit into the rings.
 const LEARNING_STRETCH: u64 = 4;
 
@@ -139,8 +142,9 @@ impl Attention {
                 PolicyActivity::Working if !situation.may_move => Sampling::Cheap,
                 _ => Sampling::Full,
             };
+            let is_close = self.learned_us <= CLOSE_INTERVALS.saturating_mul(config.interval_us);
             let only_looks = !must_look && situation.outlook == PolicyActivity::Learning;
-            let interval_us = match only_looks {
+            let interval_us = match only_looks && !is_close {
                 true => situation.spaced(config.interval_us, longest_learning_us),
                 false => config.interval_us,
             };
@@ -374,16 +378,21 @@ mod tests {
     /// Looking alone waits until it has earned its CPU time, within limits; what is under way does not.
     #[test]
     fn looking_that_costs_much_comes_less_often() {
-        let next = |outlook, is_busy, uses_samples, rest_us| {
+        let after = |learned_us, outlook, is_busy, uses_samples, rest_us| {
             let situation = Situation {
                 is_busy,
                 uses_samples,
                 rest_us,
                 ..quiet(0, outlook)
             };
-            Attention::default()
-                .next(&EngineConfig::default(), &situation)
-                .1
+            let mut attention = Attention {
+                learned_us,
+                ..Attention::default()
+            };
+            attention.next(&EngineConfig::default(), &situation).1
+        };
+        let next = |outlook, is_busy, uses_samples, rest_us| {
+            after(500_000, outlook, is_busy, uses_samples, rest_us)
         };
         use PolicyActivity::{Done, Learning, Working};
         for (outlook, rest_us, expected) in [
@@ -398,6 +407,9 @@ mod tests {
         }
         assert_eq!(next(Learning, true, true, 900_000), 100_000);
         assert_eq!(next(Learning, false, false, 900_000), 100_000);
+        // What has just begun is looked at closely.
+        assert_eq!(after(400_000, Learning, false, true, 900_000), 100_000);
+        assert_eq!(after(400_001, Learning, false, true, 900_000), 400_000);
     }
 
     #[test]
