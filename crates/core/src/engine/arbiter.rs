@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn looking_is_a_budget_of_its_own() {
-        // 1 % of a CPU: 1 ms in 100 ms, and 30 ms at the start.
+        // 0.5 % of a CPU: 0.5 ms in 100 ms, and 30 ms at the start.
         let config = EngineConfig::default();
         let mut arbiter = Arbiter::new(&config);
         let mut at = |own_us, moves_us| {
@@ -323,9 +323,9 @@ mod tests {
             arbiter.rest_us(&config)
         };
         assert_eq!(at(30_000, 0), 0);
-        assert_eq!(at(4_000, 0), 300_000);
-        assert_eq!(at(0, 0), 200_000);
-        assert_eq!(at(50_000, 50_000), 100_000, "moves are no looks");
+        assert_eq!(at(4_000, 0), 700_000);
+        assert_eq!(at(0, 0), 600_000);
+        assert_eq!(at(50_000, 50_000), 500_000, "moves are no looks");
         assert_eq!(at(700_000, 0), 1_000_000, "they go on, perhaps");
         assert!(!arbiter.is_exhausted());
     }

@@ -30,10 +30,10 @@ pub struct EngineConfig {
     /// can be used at once. 4.8 s on 8 CPUs, in which an old machine (22 us a page) moves 850 MB.
     pub disturbance_span_us: u64,
     /// CPU time that looking alone may use, as a share of one CPU: while a scope learns or rests, steps come so
-    /// seldom that they use no more. 1 %: threads that wait for each other all wait for the one whose CPU
-    /// hither has, so that this is what looking may cost such a program.
+    /// seldom that they use no more. 0.5 %: threads that wait for each other all wait for the one whose CPU
+    /// hither has, so that this is what looking may cost such a program, beside what sampling costs it.
     pub look_share: f64,
-    /// That share may be saved up for so long, in us: 3 s, so that what starts is looked at closely.
+    /// That share may be saved up for so long, in us: 6 s, so that what starts is looked at closely.
     pub look_span_us: u64,
     /// Base pages per request at most. 2048: 8 MiB keep the executor's answer within tens of ms.
     pub request_pages: usize,
@@ -124,8 +124,8 @@ impl Default for EngineConfig {
             burst_bytes: 128 << 20,
             disturbance_share: 0.02,
             disturbance_span_us: 30_000_000,
-            look_share: 0.01,
-            look_span_us: 3_000_000,
+            look_share: 0.005,
+            look_span_us: 6_000_000,
             request_pages: 2048,
             cooldown_us: 2_000_000,
             refused_us: 1_000_000,

@@ -364,6 +364,7 @@ impl HintFaultTracker {
         let Some(running) = &mut self.running else {
             return Ok(());
         };
+        running.balancing.go_on(now_ns)?;
         if now_ns.saturating_sub(self.paced_ns) < PACE_NS {
             return Ok(());
         }
@@ -388,7 +389,7 @@ impl HintFaultTracker {
                 pages: (watched @ 1.., others),
                 ..
             }) => {
-                balancing.pace(*watched, *others, rate)?;
+                balancing.pace(*watched, *others, rate, sys::monotonic_ns())?;
                 self.totals.period_ms = balancing.period_ms();
                 Ok(())
             }
@@ -456,7 +457,6 @@ impl Tracker for HintFaultTracker {
             Sampling::Off => self.stop(),
             // What is wrong is told when somebody looks.
             _ if self.running.is_none() => drop(self.start()),
-            // The kernel follows after another time over all memory.
             _ if has_changed => drop(self.set_pace()),
             _ => {}
         }

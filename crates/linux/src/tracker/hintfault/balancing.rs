@@ -4,7 +4,9 @@
 //! the next access to each page faults: a hint fault. `kernel.numa_balancing` switches that on
 //! for all processes; files in debugfs say how fast it goes. It takes `scan_period_min_ms` to
 //! `scan_period_max_ms` to go over a whole process once, as the kernel adapts; both are set to
-//! one figure here (and its double), so that a second brings about a set number of faults.
+//! one figure here (and its double), so that a second brings about a set number of faults. Tasks follow a
+//! longer period only after they were gone over once more at the old one; therefore balancing rests, where it
+//! was off before, until the first of the longer periods is over.
 
 use crate::error::{Error, Fault, Result};
 use crate::parse::{self, Parsed, clip};
@@ -41,6 +43,12 @@ pub struct Balancing {
     /// May the pace be set?
     paced: bool,
     period_ms: Option<u64>,
+    /// Pages a second that were asked for last.
+    rate: u64,
+    /// The switch as it is set while it rests, where it was off before.
+    off: Option<u64>,
+    /// It rests until then, in ns of the monotonic clock.
+    rests_until_ns: Option<u64>,
     /// `scan_period_min_ms` as it was found: no process that is not watched is gone over faster.
     found_ms: u64,
 }
@@ -159,6 +167,9 @@ impl Balancing {
             journal: None,
             paced,
             period_ms: None,
+            rate: 0,
+            off: None,
+            rests_until_ns: None,
             found_ms: found_ms.unwrap_or(1000),
         };
         if !paced {
@@ -197,15 +208,25 @@ impl Balancing {
             write(&self.root, SIZE, &STRETCH_MB.to_string())?;
         }
         if on & LOCALITY == 0 {
-            write(&self.root, SWITCH, &(on | LOCALITY).to_string())?;
+            self.off = Some(on);
+            self.turn(true)?;
         }
         Ok(())
     }
 
+    /// On or off, where it was off before.
+    fn turn(&self, on: bool) -> Result<()> {
+        let Some(off) = self.off else { return Ok(()) };
+        let value = if on { off | LOCALITY } else { off };
+        write(&self.root, SWITCH, &value.to_string())
+    }
+
     /// Paces it so that the watched processes, of `pages` resident base pages in all, are gone
     /// over at so many pages a second. Others, of `others` pages, are gone over no faster than
-    /// they would have been, unless they are small enough to be gone over at that rate, too.
-    pub fn pace(&mut self, pages: u64, others: u64, pages_per_s: u64) -> Result<()> {
+    /// they would have been, unless they are small enough to be gone over at that rate, too. `now_ns` is of
+    /// the monotonic clock.
+    pub fn pace(&mut self, pages: u64, others: u64, pages_per_s: u64, now_ns: u64) -> Result<()> {
+        let is_slower = pages_per_s < std::mem::replace(&mut self.rate, pages_per_s);
         let wanted_ms = period_ms(pages, others, pages_per_s, self.found_ms);
         let near = |now: u64| wanted_ms.abs_diff(now) * 8 <= now;
         if !self.paced || self.period_ms.is_some_and(near) {
@@ -213,8 +234,21 @@ impl Balancing {
         }
         write(&self.root, PERIOD_MIN, &wanted_ms.to_string())?;
         write(&self.root, PERIOD_MAX, &(2 * wanted_ms).to_string())?;
-        self.period_ms = Some(wanted_ms);
-        Ok(())
+        let before_ms = self.period_ms.replace(wanted_ms);
+        if is_slower && before_ms.is_some_and(|before_ms| wanted_ms >= 2 * before_ms) {
+            self.rests_until_ns = Some(now_ns + wanted_ms * 1_000_000);
+            return self.turn(false);
+        }
+        self.go_on(u64::MAX)
+    }
+
+    /// Ends its rest where that is over.
+    pub fn go_on(&mut self, now_ns: u64) -> Result<()> {
+        if self.rests_until_ns.is_none_or(|until| now_ns < until) {
+            return Ok(());
+        }
+        self.rests_until_ns = None;
+        self.turn(true)
     }
 
     /// The time in which a watched process is gone over, where it is set.
@@ -289,13 +323,27 @@ mod tests {
             let mut notes = Vec::new();
             let mut balancing = Balancing::begin(&root, &journals, &mut notes).unwrap();
             assert_eq!(all(&root), [switched, "100", "1000", "60000", "16"]);
-            balancing.pace(16_384, 0, 40_000).unwrap();
+            balancing.pace(16_384, 0, 40_000, 0).unwrap();
             assert_eq!(all(&root), [switched, "100", "409", "818", "16"]);
             // A little more memory changes nothing, much more does.
-            balancing.pace(17_000, 0, 40_000).unwrap();
+            balancing.pace(17_000, 0, 40_000, 0).unwrap();
             assert_eq!(balancing.period_ms(), Some(409));
-            balancing.pace(163_840, 0, 40_000).unwrap();
-            assert_eq!(all(&root)[2..4], ["4096", "8192"]);
+            balancing.pace(163_840, 0, 40_000, 0).unwrap();
+            assert_eq!(all(&root), [switched, "100", "4096", "8192", "16"]);
+            balancing.pace(16_384, 0, 40_000, 0).unwrap();
+            // Of the same memory fewer pages: it rests for the first longer period, where it was off before.
+            balancing.pace(16_384, 0, 4_000, 7).unwrap();
+            let rests = if switch == "1" { switched } else { switch };
+            assert_eq!(all(&root), [rests, "100", "4096", "8192", "16"]);
+            balancing.go_on(4_096_000_006).unwrap();
+            assert_eq!(all(&root)[0], rests);
+            balancing.go_on(4_096_000_007).unwrap();
+            assert_eq!(all(&root)[0], switched);
+            // A shorter one begins at once.
+            balancing.pace(16_384, 0, 400, 0).unwrap();
+            assert_eq!(all(&root)[0], rests);
+            balancing.pace(16_384, 0, 40_000, 0).unwrap();
+            assert_eq!(all(&root)[0], switched);
             // A second tracker has to wait.
             let refused = Balancing::begin(&root, &journals, &mut notes).unwrap_err();
             assert!(refused.reason.contains("has changed"), "{refused}");
@@ -332,7 +380,7 @@ mod tests {
         let journals = folder.beside("run");
         let mut balancing = Balancing::begin(&root, &journals, &mut notes).unwrap();
         assert!(notes[0].contains("mount debugfs"), "{notes:?}");
-        balancing.pace(1, 1, 1).unwrap();
+        balancing.pace(1, 1, 1, 0).unwrap();
         assert!(!journals.exists(), "nothing is to be put back");
         let (_folder, root) = tree("0", false);
         let balancing = Balancing::begin(&root, &journals, &mut notes).unwrap();
