@@ -5,19 +5,23 @@
 //! on one thread, in batches of 64, in alternating rounds of one run; the server's part happens in
 //! between, on the same thread, and is not timed. Prints medians, and the ratio, which is to be at
 //! most 2.
+//!
+//! Then one request to copy a page after each sleep of the worker, from submission to completion: by the woken
+//! worker, and by its submitter (`Config::first_bytes`), beside the bare copy.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::Nothing;
 use crossbeam_queue::ArrayQueue;
-use hither_mover::{Completion, Config, Mover};
+use hither_mover::{Action, Backend, Completion, Config, Job, Mover, Outcome, Unavailable};
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const BATCH: usize = 64;
 const BATCHES: usize = 200;
 const ROUNDS: usize = 301;
+const PAGE: usize = 4096;
 
 fn main() {
     let config = Config {
@@ -53,6 +57,79 @@ fn main() {
     );
     println!("ratio to the completion pair: {:.2}", calls / completions);
     println!("system calls of submissions: {kicks}");
+    after_sleep();
+}
+
+/// Copies.
+struct Copying;
+
+impl Backend for Copying {
+    fn name(&self) -> &'static str {
+        "copying"
+    }
+
+    fn probe(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn serves_submitters(&self, _: &Action<'_>) -> bool {
+        true
+    }
+
+    fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
+        for job in jobs {
+            let &Action::Replicate { from, to, bytes } = &job.action else {
+                unreachable!("copies are asked for");
+            };
+            let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+            // SAFETY: the pages of `after_sleep`, which are left alone until the request is complete.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes as usize) };
+        }
+        jobs.iter().map(|_| Outcome::default()).collect()
+    }
+}
+
+fn after_sleep() {
+    let from = vec![7u8; PAGE];
+    let mut to = vec![0u8; PAGE];
+    let addresses = (
+        from.as_ptr().expose_provenance(),
+        to.as_mut_ptr().expose_provenance(),
+    );
+    let open = |first_bytes| {
+        let config = Config {
+            spin_us: 0,
+            first_bytes,
+            ..Config::default()
+        };
+        Mover::open(config, |_| Box::new(Copying)).expect("a mover")
+    };
+    let movers = [open(0), open(PAGE as u64)];
+    let mut spent: [Vec<f64>; 3] = Default::default();
+    for _ in 0..ROUNDS {
+        for (mover, spent) in movers.iter().zip(&mut spent) {
+            // Longer than a worker takes to fall asleep.
+            std::thread::sleep(Duration::from_millis(1));
+            let start = Instant::now();
+            let request = mover.request().expect("a free request");
+            let request = request.replicate(addresses.0, addresses.1, PAGE);
+            mover.submit(request).expect("a valid request");
+            assert!(mover.wait(None).is_some(), "a completion");
+            spent.push(start.elapsed().as_nanos() as f64);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        let start = Instant::now();
+        to.copy_from_slice(black_box(&from));
+        black_box(&to);
+        spent[2].push(start.elapsed().as_nanos() as f64);
+    }
+    let kicks = movers.each_ref().map(|mover| mover.statistics().kicks);
+    let [worker, submitter, bare] = spent.map(median);
+    println!("a page after a sleep, by the woken worker  {worker:8.0} ns");
+    println!("                      by its submitter     {submitter:8.0} ns");
+    println!("                      bare copy            {bare:8.0} ns");
+    println!("workers woken: {kicks:?} of {ROUNDS}");
 }
 
 fn one_completion(mover: &Mover, server: &mut hither_mover::Server) -> Completion {

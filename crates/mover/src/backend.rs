@@ -137,6 +137,12 @@ pub trait Backend {
     /// Can it work here and now? Changes nothing.
     fn probe(&self) -> Result<(), Unavailable>;
 
+    /// May the thread that submits such a job carry it out? Not where it could come upon memory that the job has
+    /// taken away for a while: it would wait for itself.
+    fn serves_submitters(&self, _: &Action<'_>) -> bool {
+        false
+    }
+
     /// Carries out the jobs in their order and returns their outcomes in the same order.
     /// What happens to pages and processes meanwhile is an outcome, never an error.
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome>;

@@ -70,6 +70,12 @@ pub(crate) struct Held {
     generation: u64,
 }
 
+impl Held {
+    pub(crate) fn id(self) -> RequestId {
+        RequestId::new(self.index, self.generation)
+    }
+}
+
 /// A request that a worker has taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
@@ -187,19 +193,49 @@ impl Instance {
         ticks: u64,
         for_future: bool,
     ) -> Result<RequestId, Forked> {
+        self.fill(held, asked, ticks, QUEUED, for_future)?;
+        if staging::push(&self.region, held.index) == Colour::Blue {
+            self.pass_on();
+        }
+        Ok(held.id())
+    }
+
+    /// A held slot that its holder carries out itself.
+    pub(crate) fn begin(
+        &self,
+        held: Held,
+        asked: &Asked,
+        ticks: u64,
+        for_future: bool,
+    ) -> Result<Taken, Forked> {
+        self.fill(held, asked, ticks, RUNNING, for_future)?;
+        Ok(Taken {
+            index: held.index,
+            cancelled: false,
+            asked: *asked,
+            submitted_ticks: ticks,
+        })
+    }
+
+    #[inline]
+    fn fill(
+        &self,
+        held: Held,
+        asked: &Asked,
+        ticks: u64,
+        state: u64,
+        for_future: bool,
+    ) -> Result<(), Forked> {
         if self.region.is_wiped() {
             return Err(Forked);
         }
         let slot = self.region.slot(held.index);
         asked.write(slot);
         slot.submitted_ticks.set(ticks);
-        let marks = QUEUED | if for_future { FOR_FUTURE } else { 0 };
+        let marks = state | if for_future { FOR_FUTURE } else { 0 };
         let state = held.generation << GENERATION_SHIFT | marks;
         slot.state.store(state, Ordering::Relaxed);
-        if staging::push(&self.region, held.index) == Colour::Blue {
-            self.pass_on();
-        }
-        Ok(RequestId::new(held.index, held.generation))
+        Ok(())
     }
 
     /// The submitter's duty where staging was blue.

@@ -10,7 +10,9 @@ use crate::rate::TokenBucket;
 use crate::record::{Completion, RequestId};
 use crate::region::Forked;
 use crate::request::{Rejected, Request, SubmitError};
-use crate::sync::{AtomicU32, Bell, JoinHandle, Mutex, Ordering, lock, room, spawn};
+use crate::sync::{
+    AtomicU32, Bell, JoinHandle, Mutex, Ordering, Plain64, boxed, lock, room, spawn,
+};
 use crate::worker::{
     ABANDON, DRAIN, Factory, Figures, Limits, OPEN, Shared, Worker, complete, refused,
 };
@@ -55,6 +57,11 @@ pub struct Config {
     /// A batch takes no more requests once it has this many bytes. 1 MiB: neighbours share most of
     /// the price of a move, and an urgent request waits for half a millisecond of moving at most.
     pub batch_bytes: u64,
+    /// A request of at most so many bytes is carried out by the thread that submits it, where a worker sleeps and
+    /// none was carried out so within [`Config::spin_us`]: waking a worker up takes longer than such a move
+    /// (memif's `MOV_ONE`, sections 4.2 and 4.4). 0: never; submitting then never blocks. Needs a backend that
+    /// allows it ([`Backend::serves_submitters`]) and no rate limit.
+    pub first_bytes: u64,
     /// Whether there is something to `poll()`.
     pub notify: Notify,
 }
@@ -70,6 +77,7 @@ impl Default for Config {
             small_bytes: 512 << 10,
             batch_requests: 64,
             batch_bytes: 1 << 20,
+            first_bytes: 0,
             notify: Notify::Off,
         }
     }
@@ -126,6 +134,8 @@ pub struct Statistics {
     pub bytes: u64,
     /// Calls of a backend.
     pub batches: u64,
+    /// Those by submitting threads ([`Config::first_bytes`]).
+    pub by_submitters: u64,
     /// Submissions that had to wake a worker: their only system calls.
     pub kicks: u64,
     /// Times that a worker went to sleep.
@@ -214,10 +224,13 @@ impl Mover {
                 batch_bytes: config.batch_bytes,
                 spin_us: config.spin_us,
                 small_bytes: config.small_bytes,
+                first_bytes: config.first_bytes,
             },
             pid: Pid(own_pid()),
             rate: rate.map(|rate| Mutex::new(TokenBucket::new(rate, now_ns))),
             factory: Mutex::new(factory),
+            desks: boxed((0..config.workers).map(|_| Mutex::new(None)))?,
+            first_ns: Plain64::default(),
             names: Mutex::new(Vec::new()),
             closing: AtomicU32::new(OPEN),
             pause: Bell::new(),
@@ -288,8 +301,8 @@ impl Mover {
         self.shared.instance.release(held);
     }
 
-    /// Hands a request to the workers. Never blocks, and makes no system call while a worker is
-    /// awake.
+    /// Hands a request to the workers. Never blocks, but for requests up to [`Config::first_bytes`], and makes no
+    /// system call while a worker is awake.
     ///
     /// # Errors
     /// The request and what is wrong with it.
@@ -329,7 +342,13 @@ impl Mover {
         }
         let (held, asked) = request.into_parts();
         let ticks = self.shared.clock.stamp();
-        let submitted = self.shared.instance.submit(held, &asked, ticks, for_future);
+        let shared = &*self.shared;
+        let first = match shared.limits.first_bytes {
+            0 => Err(held),
+            _ => shared.serve_first(held, &asked, ticks, for_future),
+        };
+        let submitted =
+            first.unwrap_or_else(|held| shared.instance.submit(held, &asked, ticks, for_future));
         self.heal();
         submitted.map_err(|forked| Rejected {
             request: None,
@@ -463,6 +482,7 @@ impl Mover {
             cancelled: figures.cancelled.get(),
             bytes: figures.bytes.get(),
             batches: figures.batches.get(),
+            by_submitters: figures.by_submitters.get(),
             kicks: tally.kicks.get(),
             sleeps: tally.sleeps.get(),
             helpers: tally.helpers.get(),
@@ -491,8 +511,9 @@ impl Mover {
         let threads = std::mem::take(&mut *lock(&self.threads));
         let instance = &self.shared.instance;
         if instance.region.is_wiped() {
-            // A child after fork has no such threads.
+            // A child after fork has no such threads, and nothing that backends hold is the child's to end.
             threads.into_iter().for_each(std::mem::forget);
+            std::mem::forget(Arc::clone(&self.shared));
             return;
         }
         let mode = match how {

@@ -2,10 +2,11 @@
 
 use crate::backend::{Backend, Job, Outcome};
 use crate::clock::{Clock, Present};
-use crate::instance::{Instance, Taken};
+use crate::instance::{Held, Instance, Taken};
 use crate::rate::TokenBucket;
-use crate::record::Status;
-use crate::sync::{AtomicU32, Bell, Mutex, Ordering, Plain64, lock};
+use crate::record::{Asked, RequestId, Status};
+use crate::region::Forked;
+use crate::sync::{AtomicU32, Bell, Mutex, MutexGuard, Ordering, Plain64, lock};
 use hither_core::ids::Pid;
 use hither_core::plan::Refusal;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,6 +31,10 @@ pub(crate) struct Shared {
     pub(crate) pid: Pid,
     pub(crate) rate: Option<Mutex<TokenBucket>>,
     pub(crate) factory: Mutex<Factory>,
+    /// By worker. A worker holds its own while it is awake.
+    pub(crate) desks: Box<[Mutex<Option<Desk>>]>,
+    /// When a submitting thread carried out a request last, in ns of the clock; 0: never.
+    pub(crate) first_ns: Plain64,
     /// Names of backends in order of appearance; a completion has a position in it.
     pub(crate) names: Mutex<Vec<&'static str>>,
     /// [`OPEN`], [`DRAIN`] or [`ABANDON`]. Written once, by the closing thread.
@@ -51,12 +56,14 @@ pub(crate) struct Limits {
     pub(crate) batch_bytes: u64,
     pub(crate) spin_us: u32,
     pub(crate) small_bytes: u64,
+    pub(crate) first_bytes: u64,
 }
 
 /// Sums over all workers, for reports.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) batches: Plain64,
+    pub(crate) by_submitters: Plain64,
     pub(crate) done: Plain64,
     pub(crate) failed: Plain64,
     pub(crate) cancelled: Plain64,
@@ -65,35 +72,147 @@ pub(crate) struct Figures {
     pub(crate) replaced_workers: Plain64,
 }
 
-/// One worker's own state.
-pub(crate) struct Worker {
-    shared: Arc<Shared>,
+/// What requests are carried out with.
+pub(crate) struct Desk {
     number: usize,
     backend: Box<dyn Backend + Send>,
     name: u8,
 }
 
-impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
+/// Who is at a [`Desk`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Worker,
+    Submitter,
+}
+
+impl Desk {
+    fn new(shared: &Shared, number: usize) -> Self {
         let backend = (lock(&shared.factory))(number);
-        let name = register(&shared, backend.name());
+        let name = register(shared, backend.name());
         Self {
-            shared,
             number,
             backend,
             name,
         }
     }
 
+    fn serve(&mut self, shared: &Shared, batch: &mut Vec<Taken>, at: At) {
+        let bytes = batch.iter().map(|taken| taken.asked.bytes).sum();
+        let jobs: Vec<Job<'_>> = batch.iter().map(|taken| job(shared, taken)).collect();
+        // Whatever happens from here on, every request of the batch is completed.
+        let mut pending = Pending {
+            shared,
+            batch: batch.drain(..).map(Some).collect(),
+            left: jobs.len(),
+            is_sound: true,
+            name: self.name,
+        };
+        if at == At::Worker {
+            shared.instance.share();
+            shared.wait_for_rate(bytes);
+        }
+        let present = shared.clock.present();
+        // Counted first, so that who has seen a completion finds its batch counted.
+        shared.figures.batches.add(1);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            self.backend.execute_each(&jobs, &mut |index, outcome| {
+                pending.complete(index, &outcome, &present);
+            });
+        }));
+        let kept_its_word = result.is_ok() && pending.is_sound && pending.left == 0;
+        drop(pending);
+        if !kept_its_word {
+            // By a panic or otherwise: what it holds is not to be trusted.
+            shared.figures.backend_panics.add(1);
+            *self = Self::new(shared, self.number);
+        }
+    }
+}
+
+impl Shared {
+    /// Carries out a request on the thread that submits it, where that wakes nobody up for a small one (memif's
+    /// `MOV_ONE`, sections 4.2 and 4.4): a worker sleeps, nothing waits, its backend may be used so, and the
+    /// request is the first after a while. The next one is a worker's, which goes on. Returns the held slot where
+    /// it is not carried out.
+    pub(crate) fn serve_first(
+        &self,
+        held: Held,
+        asked: &Asked,
+        ticks: u64,
+        for_future: bool,
+    ) -> Result<Result<RequestId, Forked>, Held> {
+        let limits = &self.limits;
+        if asked.bytes > limits.first_bytes || self.rate.is_some() || !self.instance.is_idle() {
+            return Err(held);
+        }
+        let first_ns = self.first_ns.get();
+        let pause_ns = u64::from(limits.spin_us) * 1000;
+        if first_ns > 0 && self.clock.now_ns().saturating_sub(first_ns) < pause_ns {
+            return Err(held);
+        }
+        // A thread that waited for a desk would wait for a worker.
+        let free = |desk: &MutexGuard<'_, Option<Desk>>| {
+            let desk = desk.as_ref();
+            desk.is_some_and(|desk| desk.backend.serves_submitters(&asked.action()))
+        };
+        let mut desks = self.desks.iter().filter_map(|desk| desk.try_lock().ok());
+        let Some(mut guard) = desks.find(free) else {
+            return Err(held);
+        };
+        let Some(desk) = guard.as_mut() else {
+            return Err(held);
+        };
+        let taken = match self.instance.begin(held, asked, ticks, for_future) {
+            Ok(taken) => taken,
+            Err(forked) => return Ok(Err(forked)),
+        };
+        self.figures.by_submitters.add(1);
+        desk.serve(self, &mut vec![taken], At::Submitter);
+        self.first_ns.set(self.clock.now_ns().max(1));
+        Ok(Ok(held.id()))
+    }
+
+    /// Sleeps until the rate limit lets the bytes through, or the service is abandoned.
+    fn wait_for_rate(&self, bytes: u64) {
+        let Some(rate) = &self.rate else { return };
+        loop {
+            let rings = self.pause.rings();
+            if self.closing.load(Ordering::Acquire) == ABANDON {
+                return;
+            }
+            let Some(delay_ns) = lock(rate).take(bytes, self.clock.now_ns()) else {
+                return;
+            };
+            self.pause.wait(rings, Some(Duration::from_nanos(delay_ns)));
+        }
+    }
+}
+
+/// One worker's own state.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
+        let desk = Desk::new(&shared, number);
+        *lock(&shared.desks[number]) = Some(desk);
+        Self { shared, number }
+    }
+
     /// Serves until nothing is queued.
     pub(crate) fn serve_queued(&mut self) {
         let mut batch = Vec::new();
+        let mut desk = lock(&self.shared.desks[self.number]);
+        let Some(desk) = desk.as_mut() else { return };
         loop {
-            self.gather(&mut batch, false);
+            self.gather(&mut batch, desk.name, false);
             if batch.is_empty() {
                 return;
             }
-            self.serve_batch(&mut batch);
+            desk.serve(&self.shared, &mut batch, At::Worker);
         }
     }
 
@@ -101,28 +220,33 @@ impl Worker {
     pub(crate) fn run(&mut self) {
         let mut batch = Vec::new();
         let mut look_on = false;
-        loop {
+        let own = &self.shared.desks[self.number];
+        let mut guard = lock(own);
+        while let Some(desk) = guard.as_mut() {
             // Both before looking: who closes rings afterwards, so that a worker that has missed
             // the change does not sleep.
             let rings = self.shared.instance.rings();
             let closing = self.shared.closing.load(Ordering::Acquire);
-            self.gather(&mut batch, closing == ABANDON);
+            self.gather(&mut batch, desk.name, closing == ABANDON);
             if !batch.is_empty() {
                 look_on = batch
                     .iter()
                     .all(|taken| taken.asked.bytes < self.shared.limits.small_bytes);
-                self.serve_batch(&mut batch);
+                desk.serve(&self.shared, &mut batch, At::Worker);
             } else if closing != OPEN {
-                return;
+                // Its backend ends with the thread that it was made for.
+                *guard = None;
             } else if !(look_on && self.look_on()) {
                 look_on = false;
+                drop(guard);
                 self.shared.instance.rest(rings);
+                guard = lock(own);
             }
         }
     }
 
     /// Fills the batch with requests to run, and completes at once those that are not to be run.
-    fn gather(&self, batch: &mut Vec<Taken>, drop_all: bool) {
+    fn gather(&self, batch: &mut Vec<Taken>, name: u8, drop_all: bool) {
         let Shared {
             instance, limits, ..
         } = &*self.shared;
@@ -142,7 +266,7 @@ impl Worker {
             if taken.cancelled {
                 let queued_ns = self.shared.clock.present().since_ns(taken.submitted_ticks);
                 let outcome = refused(&self.shared, &taken, Refusal::Dropped);
-                complete(&self.shared, &taken, &outcome, queued_ns, self.name);
+                complete(&self.shared, &taken, &outcome, queued_ns, name);
                 announce = true;
             } else {
                 bytes = bytes.saturating_add(taken.asked.bytes);
@@ -151,56 +275,6 @@ impl Worker {
         }
         if announce {
             instance.announce();
-        }
-    }
-
-    fn serve_batch(&mut self, batch: &mut Vec<Taken>) {
-        let shared = Arc::clone(&self.shared);
-        let bytes = batch.iter().map(|taken| taken.asked.bytes).sum();
-        let jobs: Vec<Job<'_>> = batch.iter().map(|taken| job(&shared, taken)).collect();
-        // Whatever happens from here on, every request of the batch is completed.
-        let mut pending = Pending {
-            shared: &shared,
-            batch: batch.drain(..).map(Some).collect(),
-            left: jobs.len(),
-            is_sound: true,
-            name: self.name,
-        };
-        shared.instance.share();
-        self.wait_for_rate(bytes);
-        let present = shared.clock.present();
-        // Counted first, so that who has seen a completion finds its batch counted.
-        shared.figures.batches.add(1);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            self.backend.execute_each(&jobs, &mut |index, outcome| {
-                pending.complete(index, &outcome, &present);
-            });
-        }));
-        let kept_its_word = result.is_ok() && pending.is_sound && pending.left == 0;
-        drop(pending);
-        if !kept_its_word {
-            // By a panic or otherwise: what it holds is not to be trusted.
-            shared.figures.backend_panics.add(1);
-            self.backend = (lock(&shared.factory))(self.number);
-            self.name = register(&shared, self.backend.name());
-        }
-    }
-
-    /// Sleeps until the rate limit lets the bytes through, or the service is abandoned.
-    fn wait_for_rate(&self, bytes: u64) {
-        let shared = &*self.shared;
-        let Some(rate) = &shared.rate else { return };
-        loop {
-            let rings = shared.pause.rings();
-            if shared.closing.load(Ordering::Acquire) == ABANDON {
-                return;
-            }
-            let Some(delay_ns) = lock(rate).take(bytes, shared.clock.now_ns()) else {
-                return;
-            };
-            shared
-                .pause
-                .wait(rings, Some(Duration::from_nanos(delay_ns)));
         }
     }
 

@@ -32,6 +32,10 @@ impl Backend for Scripted {
         Ok(())
     }
 
+    fn serves_submitters(&self, action: &Action<'_>) -> bool {
+        matches!(action, Action::Replicate { .. })
+    }
+
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
         (self.0)(jobs)
     }
@@ -641,4 +645,101 @@ fn an_event_loop_polls_for_completions() {
     };
     let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
     assert_eq!(poll(&mut descriptors, Some(&none)).expect("poll"), 0);
+}
+
+/// Waits until no worker is awake.
+fn until_asleep(mover: &Mover) {
+    let begun = std::time::Instant::now();
+    while mover.statistics().sleeps == 0 {
+        assert!(begun.elapsed() < PATIENCE.unwrap(), "a worker sleeps");
+        std::thread::yield_now();
+    }
+}
+
+/// A mover whose small replications are carried out by who submits them, and the threads that carried out
+/// something.
+fn first_by_submitter(spin_us: u32) -> (Mover, Arc<Mutex<Vec<std::thread::ThreadId>>>) {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&threads);
+    let config = Config {
+        spin_us,
+        first_bytes: 64,
+        ..small(8)
+    };
+    let mover = open_with(config, move |jobs| {
+        let one = jobs.iter().map(|_| std::thread::current().id());
+        log.lock().unwrap().extend(one);
+        jobs.iter().map(all_moved).collect()
+    });
+    until_asleep(&mover);
+    (mover, threads)
+}
+
+#[test]
+fn the_first_small_request_is_its_submitters_and_a_worker_goes_on() {
+    // So long that the second comes within it, whatever the machine does.
+    let (mover, threads) = first_by_submitter(u32::MAX);
+    let id = submit_from(&mover, 1 << 20, Priority::Normal);
+    // Complete when the submission is back.
+    let first = mover.retrieve().expect("it was carried out");
+    assert_eq!((first.id, first.status), (id, Status::Done));
+    assert!(submit_from(&mover, 2 << 20, Priority::Normal) != id);
+    assert!(mover.wait(PATIENCE).is_some());
+    let figures = mover.statistics();
+    assert_eq!((figures.by_submitters, figures.kicks), (1, 1));
+    let own = std::thread::current().id();
+    let by: Vec<bool> = threads
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|&id| id == own)
+        .collect();
+    assert_eq!(by, [true, false]);
+}
+
+#[test]
+fn what_is_large_or_may_not_be_is_a_workers() {
+    let (mover, threads) = first_by_submitter(0);
+    let large = mover.request().unwrap().replicate(1 << 20, 1 << 30, 65);
+    mover.submit(large).unwrap();
+    assert!(mover.wait(PATIENCE).is_some());
+    submit(&mover, 7);
+    assert!(mover.wait(PATIENCE).is_some());
+    assert_eq!(mover.statistics().by_submitters, 0);
+    let own = std::thread::current().id();
+    assert!(threads.lock().unwrap().iter().all(|&id| id != own));
+}
+
+#[test]
+fn a_future_of_a_request_that_its_submitter_carried_out_is_ready() {
+    let (mover, _) = first_by_submitter(0);
+    let request = mover.request().unwrap().replicate(1 << 20, 1 << 30, 64);
+    let future = pin!(mover.submit_async(request).expect("valid"));
+    let poll = future.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(poll, Poll::Ready(Ok(done)) if done.status == Status::Done));
+    assert_eq!(mover.statistics().by_submitters, 1);
+}
+
+#[test]
+fn a_backend_that_panics_under_a_submitter_is_replaced() {
+    let calls = AtomicUsize::new(0);
+    let config = Config {
+        spin_us: 0,
+        first_bytes: 64,
+        ..small(4)
+    };
+    let mover = open_with(config, move |jobs| {
+        assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "planted");
+        jobs.iter().map(all_moved).collect()
+    });
+    until_asleep(&mover);
+    submit_from(&mover, 1 << 20, Priority::Normal);
+    assert_eq!(mover.retrieve().map(|one| one.status), Some(Status::Failed));
+    submit_from(&mover, 1 << 20, Priority::Normal);
+    assert_eq!(
+        mover.wait(PATIENCE).map(|one| one.status),
+        Some(Status::Done)
+    );
+    let figures = mover.statistics();
+    assert_eq!((figures.backend_panics, figures.replaced_workers), (1, 0));
 }

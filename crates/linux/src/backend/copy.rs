@@ -207,6 +207,10 @@ impl Backend for CopyBackend {
         })
     }
 
+    fn serves_submitters(&self, action: &Action<'_>) -> bool {
+        matches!(action, Action::Replicate { .. })
+    }
+
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
         jobs.iter().map(|job| self.execute_one(job)).collect()
     }

@@ -323,6 +323,11 @@ impl Backend for KernelBackend {
         }
     }
 
+    /// The kernel makes whoever touches a page wait, and moves it all the same.
+    fn serves_submitters(&self, action: &Action<'_>) -> bool {
+        matches!(action, Action::Migrate { .. })
+    }
+
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
         let mut builders: Vec<OutcomeBuilder> = jobs.iter().map(OutcomeBuilder::new).collect();
         let mut start = 0;

@@ -116,6 +116,13 @@ impl Backend for OwnBackend {
         }
     }
 
+    fn serves_submitters(&self, action: &Action<'_>) -> bool {
+        match action {
+            Action::Replicate { .. } => self.copy.serves_submitters(action),
+            Action::Migrate { .. } => self.swap.is_none() && self.kernel.serves_submitters(action),
+        }
+    }
+
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
         collect(jobs, |tell| self.execute_each(jobs, tell))
     }

@@ -18,7 +18,7 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use std::sync::Arc;
 
-/// Schedules of each test by each of two schedulers: with six tests 144,000 in all.
+/// Schedules of each test by each of two schedulers: with seven tests 168,000 in all.
 const SCHEDULES: usize = 12_000;
 const PAGE: usize = 4096;
 
@@ -48,6 +48,10 @@ impl Backend for Noting {
         Ok(())
     }
 
+    fn serves_submitters(&self, _: &Action<'_>) -> bool {
+        true
+    }
+
     fn execute(&mut self, jobs: &[Job<'_>]) -> Vec<Outcome> {
         let mut noted = self.0.lock().unwrap();
         for job in jobs {
@@ -66,6 +70,11 @@ struct Setting {
 }
 
 fn open(capacity: u16, workers: usize, notify: Notify) -> Setting {
+    open_with(capacity, workers, notify, 0)
+}
+
+/// Requests up to `first_bytes` may be carried out by who submits them.
+fn open_with(capacity: u16, workers: usize, notify: Notify, first_bytes: u64) -> Setting {
     let noted = Arc::new(Mutex::new(Vec::new()));
     let inner = Arc::clone(&noted);
     let config = Config {
@@ -73,6 +82,7 @@ fn open(capacity: u16, workers: usize, notify: Notify) -> Setting {
         workers,
         notify,
         spin_us: 0,
+        first_bytes,
         ..Config::default()
     };
     let mover = Mover::open(config, move |_| Box::new(Noting(Arc::clone(&inner))));
@@ -111,9 +121,9 @@ fn close(setting: Setting, how: Close, mut completions: Vec<(u64, Status)>, coun
 }
 
 /// Several clients submit, cancel and wait; one or two workers.
-fn clients_and_workers(workers: usize) {
+fn clients_and_workers(workers: usize, first_bytes: u64) {
     check(move || {
-        let setting = open(4, workers, Notify::Off);
+        let setting = open_with(4, workers, Notify::Off, first_bytes);
         let clients: Vec<_> = (0..2u64)
             .map(|client| {
                 let mover = Arc::clone(&setting.mover);
@@ -145,12 +155,17 @@ fn clients_and_workers(workers: usize) {
 
 #[test]
 fn clients_and_a_worker() {
-    clients_and_workers(1);
+    clients_and_workers(1, 0);
+}
+
+#[test]
+fn clients_that_carry_out_their_first_and_a_worker() {
+    clients_and_workers(1, PAGE as u64);
 }
 
 #[test]
 fn clients_and_two_workers() {
-    clients_and_workers(2);
+    clients_and_workers(2, 0);
 }
 
 /// Closing while requests are queued and running.
