@@ -1,5 +1,5 @@
-//! The native part of the Python package `hither`: sets, memory, threads, replicated arrays, monitors
-//! and the mover's calls.
+//! The native part of the Python package `hither`: sets, memory, threads, replicated arrays, monitors,
+//! streams and the mover's calls.
 //! What is plain Python (numpy's shapes, teams over executors) is in `hither/`.
 //!
 //! A fault of the caller is a ValueError or TypeError, a refusal of the kernel's an OSError with its
@@ -12,6 +12,7 @@ mod monitor;
 mod mover;
 mod replicated;
 mod set;
+mod stream;
 mod thread;
 
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
@@ -47,6 +48,8 @@ mod _hither {
     use crate::replicated::{ReplicatedBytes, ReplicatedView};
     #[pymodule_export]
     use crate::set::Set;
+    #[pymodule_export]
+    use crate::stream::{BufferStream, Streamed};
     #[pymodule_export]
     use crate::thread::{BoundThread, Places, bind_thread};
 

@@ -139,7 +139,7 @@ fn closed() -> PyErr {
     PyRuntimeError::new_err("the mover is closed: make another")
 }
 
-fn within(name: &str, number: i64, most: usize) -> PyResult<usize> {
+pub fn within(name: &str, number: i64, most: usize) -> PyResult<usize> {
     let fits = usize::try_from(number).ok();
     fits.filter(|number| (1..=most).contains(number))
         .ok_or_else(|| PyValueError::new_err(format!("{name} is {number}: it is 1 to {most}")))

@@ -10,10 +10,11 @@ use std::path::Path;
 pub const PATH: &str = "crates/capi/include/hither.h";
 
 /// The files that define the interface, in the order of the header.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "constants.rs",
     "types.rs",
     "calls.rs",
+    "stream.rs",
     "placement.rs",
     "replicated.rs",
     "regions.rs",
@@ -55,6 +56,9 @@ pub fn text(root: &Path) -> Result<String> {
         ("HitherResidency", "hither_residency"),
         ("HitherReplicatedConfig", "hither_replicated_config"),
         ("HitherView", "hither_view"),
+        ("HitherStreamConfig", "hither_stream_config"),
+        ("HitherStreamPart", "hither_stream_part"),
+        ("HitherStreamReport", "hither_stream_report"),
         ("HitherArea", "hither_area"),
         ("HitherReached", "hither_reached"),
         ("HitherTotals", "hither_totals"),

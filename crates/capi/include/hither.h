@@ -37,7 +37,7 @@
 // The structure is larger than the library knows, and what it does not know is not zero.
 #define HITHER_E2BIG -7
 
-// The handle names no open mover, replicated array, reader or region of this process.
+// The handle names no open mover, stream, replicated array, reader or region of this process.
 #define HITHER_EBADF -9
 
 // This is a child after fork(): the mover belongs to the parent.
@@ -52,8 +52,8 @@
 // A pointer that must not be NULL is.
 #define HITHER_EFAULT -14
 
-// Somebody uses it: a request is submitted and not yet retrieved, an array has readers, a region
-// is visited.
+// Somebody uses it: a request is submitted and not yet retrieved, a mover has streams, a stream runs,
+// an array has readers, a region is visited.
 #define HITHER_EBUSY -16
 
 // An argument or a field of the request has no meaning.
@@ -211,6 +211,42 @@
 // `flags` of a replicated array: pages of 2 MiB for master and copies, where there are any free.
 #define HITHER_REPLICATED_HUGE 4
 
+// `results` of a stream: they are written straight to the arrays.
+#define HITHER_STREAM_IN_PLACE 0
+
+// `results` of a stream: the function writes them to fast memory, from where they are copied. It
+// must write every element: what it finds there is any value that was once there or in the array.
+#define HITHER_STREAM_FAST 1
+
+// `results` of a stream: as HITHER_STREAM_FAST, and the present values are brought first, for
+// functions that read results or leave some as they are.
+#define HITHER_STREAM_FAST_UPDATED 2
+
+// `adapt` of a stream: it measures both ways, and uses fast memory where that is faster.
+#define HITHER_STREAM_MEASURE 0
+
+// `adapt` of a stream: always through fast memory.
+#define HITHER_STREAM_ALWAYS 1
+
+// `adapt` of a stream: never through fast memory.
+#define HITHER_STREAM_NEVER 2
+
+// `flags` of a stream: each thread takes whole blocks and waits for no other. Without it all threads
+// compute each block together, each its part.
+#define HITHER_STREAM_WHOLE 1
+
+// `flags` of a stream: pages of 2 MiB for the fast memory that the library allocates.
+#define HITHER_STREAM_HUGE 2
+
+// `decision` of a report: it was not measured long enough.
+#define HITHER_STREAM_UNDECIDED 0
+
+// `decision` of a report: slow memory alone.
+#define HITHER_STREAM_PLAIN 1
+
+// `decision` of a report: through fast memory.
+#define HITHER_STREAM_THROUGH 2
+
 // In struct hither_residency: the kernel does not tell.
 #define HITHER_UNKNOWN 18446744073709551615ull
 
@@ -291,6 +327,10 @@ struct hither_config {
   const uint32_t *cpus;
   // Entries of `cpus`: at most 4096.
   size_t cpu_count;
+  // A request of at most so many bytes is carried out by the thread that submits it, where a worker sleeps and
+  // none was carried out so within `spin_us`: no worker has to be woken up for it. Replications, and
+  // migrations where pages are not exchanged; not with a rate limit. 0: submitting never blocks.
+  uint64_t first_bytes;
 };
 
 // A move that is asked for, and after retrieval what became of it.
@@ -347,6 +387,88 @@ struct hither_request {
   uint32_t refused[HITHER_REFUSED_COUNT];
   // 0.
   uint32_t reserved_result;
+};
+
+// Settings of a stream. Set it to zero first: zero is the default of every field, of those too that a later version
+// adds.
+struct hither_stream_config {
+  // Elements of a block, of each array. Some hundred KiB of bytes: less, and handing over weighs; more, and fewer
+  // buffers fit. 0: 256 KiB of the larger elements.
+  size_t block;
+  // Bytes of the last-level cache that the team computes with: there are so many buffers that they exceed it by a
+  // quarter, where fast memory has room. 0: `buffers` alone counts.
+  size_t cache_bytes;
+  // Bytes of an element of the arrays read.
+  size_t input_bytes;
+  // Bytes of an element of the arrays written.
+  size_t output_bytes;
+  // With `fast_node` -1: the program's own fast memory. It is the stream's until that is destroyed. Otherwise NULL.
+  void *fast_memory;
+  // Bytes of fast memory. 0: as many as the buffers need; with `fast_node` -1 it must be set.
+  size_t fast_bytes;
+  // The node on which the library allocates fast memory, by the kernel's number; -1: the program gives
+  // `fast_memory`. Where the node has not so much free, the kernel may end the process.
+  int32_t fast_node;
+  // Arrays read: 0 to 64.
+  uint32_t inputs;
+  // Arrays written: 0 to 64.
+  uint32_t outputs;
+  // Most buffers, of a block of each array; fewer where fast memory has no room for them. 0: 8.
+  uint32_t buffers;
+  // Threads that compute, the calling one included: 1 to 1024. 0: 1.
+  uint32_t threads;
+  // HITHER_STREAM_IN_PLACE, HITHER_STREAM_FAST or HITHER_STREAM_FAST_UPDATED. 0: in place.
+  uint32_t results;
+  // HITHER_STREAM_MEASURE, HITHER_STREAM_ALWAYS or HITHER_STREAM_NEVER. 0: the stream measures.
+  uint32_t adapt;
+  // HITHER_STREAM_WHOLE and HITHER_STREAM_HUGE. Unknown bits are refused.
+  uint32_t flags;
+};
+
+// A block of a stream, or one thread's part of it, to be computed.
+struct hither_stream_part {
+  // Where the part of each array read begins.
+  const void *const *inputs;
+  // Where the part of each array written begins.
+  void *const *outputs;
+  // The block's number.
+  uint64_t block;
+  // Position in the arrays of the part's first element.
+  uint64_t first;
+  // Elements of the part.
+  uint64_t length;
+  // Number of the calling thread in the team, from 0.
+  uint32_t thread;
+  // Is the input in fast memory? 1 or 0.
+  uint32_t is_fast;
+};
+
+// What a run of a stream did.
+struct hither_stream_report {
+  // Blocks computed: all of them.
+  uint64_t blocks;
+  // Those computed from fast memory.
+  uint64_t fast_blocks;
+  // Those computed from slow memory while they were being filled: nothing else was left.
+  uint64_t late_fills;
+  // Fills that the mover refused or failed.
+  uint64_t failed_fills;
+  // Results that the mover failed to bring back, so that the team did.
+  uint64_t failed_returns;
+  // Bytes that the mover copied for this stream.
+  uint64_t copied_bytes;
+  // Time it copied, in ns, summed over requests.
+  uint64_t copying_ns;
+  // The part of that time before computing ended, in ns.
+  uint64_t overlapped_ns;
+  // From the first block to the last result in place, in ns.
+  uint64_t elapsed_ns;
+  // The worst comparison of the last try: how many times as fast fast memory is. 0: nothing was compared.
+  double gain;
+  // HITHER_STREAM_UNDECIDED, HITHER_STREAM_PLAIN or HITHER_STREAM_THROUGH: what the stream holds of fast memory now.
+  uint32_t decision;
+  // Buffers that the stream has.
+  uint32_t buffers;
 };
 
 // Where the pages of a range are, as hither_where() found them.
@@ -470,7 +592,7 @@ int hither_open_config(const struct hither_config *config, size_t size);
 
 // Closes a mover: hither_close_how() with HITHER_DRAIN.
 //
-// Returns 0. Errors: HITHER_EBADF, HITHER_EFORK.
+// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (it has streams), HITHER_EFORK.
 int hither_close(int handle);
 
 // Closes a mover. With HITHER_DRAIN it blocks until everything submitted has run; with
@@ -478,8 +600,8 @@ int hither_close(int handle);
 // retrieved before are lost, and every request of the mover is freed. Other threads that wait for
 // it are woken with HITHER_EBADF.
 //
-// Returns 0. Errors: HITHER_EBADF (not open, or closed already), HITHER_EINVAL (how),
-// HITHER_EFORK.
+// Returns 0. Errors: HITHER_EBADF (not open, or closed already), HITHER_EINVAL (how), HITHER_EBUSY
+// (it has streams: hither_stream_destroy() first), HITHER_EFORK.
 int hither_close_how(int handle, int how);
 
 // Allocates a request to fill: all fields 0 or NULL, `node` -1. Never blocks.
@@ -499,7 +621,8 @@ int hither_free_request(struct hither_request *request);
 //
 // Returns 0. Errors, after which the request is still the caller's and unchanged: HITHER_EFAULT
 // (NULL), HITHER_EINVAL (no request of an open mover, freed, or a field without meaning;
-// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EFORK.
+// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EAGAIN (streams have the
+// mover's requests), HITHER_EFORK.
 int hither_submit_request(struct hither_request *request);
 
 // Cancels a submitted request that has not begun. Cancelled or not, it is still to be retrieved.
@@ -565,6 +688,45 @@ const char *hither_last_error(void);
 
 // Version of the library in use, as text: "0.2.0". That of the header is in `HITHER_VERSION_*`.
 const char *hither_version(void);
+
+// Makes a stream over a mover: buffers in fast memory that hither_stream_run() has filled ahead. `size` is
+// sizeof(struct hither_stream_config). The mover should take requests one by one (`batch_requests` 1), as completions
+// of a batch are told together, and needs a request for each array of each buffer (`capacity`); with several
+// workers more is copied at a time. It cannot be closed before the stream is destroyed.
+//
+// Returns a number above 0 for the other calls. Errors: HITHER_EFAULT (config, or fast_memory with fast_node -1, is
+// NULL), HITHER_EINVAL (size, a field without meaning, no such node, no room for one buffer, a mover of too few
+// requests), HITHER_E2BIG (a field is set that this version of the library does not know), HITHER_ENOMEM,
+// HITHER_EBADF (mover is no open mover), HITHER_EFORK.
+int hither_stream_create(int mover,
+                         const struct hither_stream_config *config,
+                         size_t size);
+
+// Computes arrays of `length` elements, block by block: each thread of the team, the calling one first, calls
+// `compute` with `context` for its parts, in about, but not exactly, ascending order, and each element is in one part.
+// `inputs` and `outputs` have as many addresses as the stream has arrays. The pointers in a part are to fast memory
+// where the part is there, and to the arrays otherwise; they end with `compute`. Returns when all results are in the
+// arrays and no request of the run is in flight. `report` may be NULL.
+//
+// No output may overlap another array or fast memory, and nobody else writes to an array or uses an output
+// meanwhile. `compute` must return: neither longjmp(), pthread_exit(), cancellation nor an exception of C++ may leave
+// it. A child that is forked in `compute` must call exec or _exit() there.
+//
+// Returns 0. Errors, of which `compute` was not called: HITHER_EFAULT (compute, inputs, outputs or an address in
+// them is NULL), HITHER_EINVAL (arrays overlap, or leave the address space), HITHER_EBUSY (it runs, also from within
+// compute), HITHER_ENOMEM (no thread), HITHER_EBADF, HITHER_EFORK.
+int hither_stream_run(int stream,
+                      const void *const *inputs,
+                      void *const *outputs,
+                      size_t length,
+                      void (*compute)(const struct hither_stream_part *part, void *context),
+                      void *context,
+                      struct hither_stream_report *report);
+
+// Ends a stream: its fast memory is given back, or is the program's again.
+//
+// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (it runs), HITHER_EFORK.
+int hither_stream_destroy(int stream);
 
 // Writes to `text` what a resource set comes to for this process: a line with its CPUs and nodes,
 // and one for each thing that cpuset or affinity leave out of it. `set` is an expression such as

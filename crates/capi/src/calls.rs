@@ -49,7 +49,7 @@ pub unsafe extern "C" fn hither_open_config(config: *const HitherConfig, size: u
 
 /// Closes a mover: hither_close_how() with HITHER_DRAIN.
 ///
-/// Returns 0. Errors: HITHER_EBADF, HITHER_EFORK.
+/// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (it has streams), HITHER_EFORK.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_close(handle: c_int) -> c_int {
     hither_close_how(handle, HITHER_DRAIN)
@@ -60,8 +60,8 @@ pub extern "C" fn hither_close(handle: c_int) -> c_int {
 /// retrieved before are lost, and every request of the mover is freed. Other threads that wait for
 /// it are woken with HITHER_EBADF.
 ///
-/// Returns 0. Errors: HITHER_EBADF (not open, or closed already), HITHER_EINVAL (how),
-/// HITHER_EFORK.
+/// Returns 0. Errors: HITHER_EBADF (not open, or closed already), HITHER_EINVAL (how), HITHER_EBUSY
+/// (it has streams: hither_stream_destroy() first), HITHER_EFORK.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_close_how(handle: c_int, how: c_int) -> c_int {
     number(|| {
@@ -100,7 +100,8 @@ pub extern "C" fn hither_free_request(request: *mut HitherRequest) -> c_int {
 ///
 /// Returns 0. Errors, after which the request is still the caller's and unchanged: HITHER_EFAULT
 /// (NULL), HITHER_EINVAL (no request of an open mover, freed, or a field without meaning;
-/// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EFORK.
+/// hither_last_error() says which), HITHER_EBUSY (submitted already), HITHER_EAGAIN (streams have the
+/// mover's requests), HITHER_EFORK.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_submit_request(request: *mut HitherRequest) -> c_int {
     number(|| registry::with_request(request, Instance::submit).map(|()| HITHER_OK))

@@ -17,7 +17,7 @@ pub const HITHER_EPERM: c_int = -1;
 pub const HITHER_ENOENT: c_int = -2;
 /// The structure is larger than the library knows, and what it does not know is not zero.
 pub const HITHER_E2BIG: c_int = -7;
-/// The handle names no open mover, replicated array, reader or region of this process.
+/// The handle names no open mover, stream, replicated array, reader or region of this process.
 pub const HITHER_EBADF: c_int = -9;
 /// This is a child after fork(): the mover belongs to the parent.
 pub const HITHER_EFORK: c_int = -10;
@@ -27,8 +27,8 @@ pub const HITHER_EAGAIN: c_int = -11;
 pub const HITHER_ENOMEM: c_int = -12;
 /// A pointer that must not be NULL is.
 pub const HITHER_EFAULT: c_int = -14;
-/// Somebody uses it: a request is submitted and not yet retrieved, an array has readers, a region
-/// is visited.
+/// Somebody uses it: a request is submitted and not yet retrieved, a mover has streams, a stream runs,
+/// an array has readers, a region is visited.
 pub const HITHER_EBUSY: c_int = -16;
 /// An argument or a field of the request has no meaning.
 pub const HITHER_EINVAL: c_int = -22;
@@ -145,6 +145,31 @@ pub const HITHER_REPLICATED_PARTIAL: u32 = 1;
 pub const HITHER_REPLICATED_INTERLEAVE: u32 = 2;
 /// `flags` of a replicated array: pages of 2 MiB for master and copies, where there are any free.
 pub const HITHER_REPLICATED_HUGE: u32 = 4;
+/// `results` of a stream: they are written straight to the arrays.
+pub const HITHER_STREAM_IN_PLACE: u32 = 0;
+/// `results` of a stream: the function writes them to fast memory, from where they are copied. It
+/// must write every element: what it finds there is any value that was once there or in the array.
+pub const HITHER_STREAM_FAST: u32 = 1;
+/// `results` of a stream: as HITHER_STREAM_FAST, and the present values are brought first, for
+/// functions that read results or leave some as they are.
+pub const HITHER_STREAM_FAST_UPDATED: u32 = 2;
+/// `adapt` of a stream: it measures both ways, and uses fast memory where that is faster.
+pub const HITHER_STREAM_MEASURE: u32 = 0;
+/// `adapt` of a stream: always through fast memory.
+pub const HITHER_STREAM_ALWAYS: u32 = 1;
+/// `adapt` of a stream: never through fast memory.
+pub const HITHER_STREAM_NEVER: u32 = 2;
+/// `flags` of a stream: each thread takes whole blocks and waits for no other. Without it all threads
+/// compute each block together, each its part.
+pub const HITHER_STREAM_WHOLE: u32 = 1;
+/// `flags` of a stream: pages of 2 MiB for the fast memory that the library allocates.
+pub const HITHER_STREAM_HUGE: u32 = 2;
+/// `decision` of a report: it was not measured long enough.
+pub const HITHER_STREAM_UNDECIDED: u32 = 0;
+/// `decision` of a report: slow memory alone.
+pub const HITHER_STREAM_PLAIN: u32 = 1;
+/// `decision` of a report: through fast memory.
+pub const HITHER_STREAM_THROUGH: u32 = 2;
 /// In struct hither_residency: the kernel does not tell.
 pub const HITHER_UNKNOWN: u64 = 18446744073709551615;
 /// Size in bytes of struct hither_config as of version 0.1.

@@ -110,7 +110,7 @@ pub(crate) fn meaning(code: c_int) -> &'static CStr {
         HITHER_EAGAIN => c"all requests, readers or regions are in use",
         HITHER_ENOMEM => c"the system has no memory, descriptor or thread to give",
         HITHER_EFAULT => c"a pointer is NULL",
-        HITHER_EBUSY => c"somebody uses it: a request not yet retrieved, an array with readers, a region with visits",
+        HITHER_EBUSY => c"somebody uses it: a request not yet retrieved, a mover with streams, a stream that runs, an array with readers, a region with visits",
         HITHER_EINVAL => c"an argument or a field of the request has no meaning",
         HITHER_ENOSYS => c"the kernel cannot do it, or does not let this process",
         HITHER_ETIMEDOUT => c"it did not happen in time",

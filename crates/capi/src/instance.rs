@@ -21,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::fmt::Write as _;
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 const FREE: u8 = 0;
 const HELD: u8 = 1;
@@ -55,6 +55,8 @@ pub(crate) struct Instance {
     stages: Box<[Stage]>,
     free: ArrayQueue<u16>,
     closing: AtomicBool,
+    /// Streams that hold it. Raised under the registry's lock, which closing has to itself.
+    streams: AtomicUsize,
 }
 
 // SAFETY: `requests` is all that is not Sync by itself; who may touch an entry is told by its
@@ -97,6 +99,7 @@ impl Instance {
             stages: boxed((0..capacity).map(stage))?,
             free,
             closing: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
         };
         room(SLACK_BYTES)?;
         Ok(instance)
@@ -108,6 +111,16 @@ impl Instance {
 
     pub(crate) fn mover(&self) -> &Mover {
         &self.mover
+    }
+
+    /// Requests that it has.
+    pub(crate) fn capacity(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// How many streams hold it.
+    pub(crate) fn streams(&self) -> &AtomicUsize {
+        &self.streams
     }
 
     /// Ends the waiting of others, and says so to those who come.
@@ -276,7 +289,7 @@ impl Instance {
 fn no_request() -> Failure {
     Failure::new(
         HITHER_EAGAIN,
-        "the mover has no request free: retrieve some",
+        "the mover has no request free: retrieve some, or give its streams a mover of their own",
     )
 }
 

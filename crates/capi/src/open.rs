@@ -176,6 +176,7 @@ fn config(asked: &HitherConfig, cpus: Vec<CpuId>) -> Outcome<Config> {
         small_bytes: or(asked.small_bytes, default.small_bytes),
         batch_requests: or(asked.batch_requests as usize, default.batch_requests),
         batch_bytes: or(asked.batch_bytes, default.batch_bytes),
+        first_bytes: asked.first_bytes,
         notify: Notify::Eventfd,
     })
 }

@@ -4,12 +4,13 @@
 //! closes. Nothing blocks under it; a call that waits takes a reference along instead, and closing
 //! waits until that is dropped.
 
-use crate::constants::{HITHER_EBADF, HITHER_EFAULT, HITHER_EINVAL};
+use crate::constants::{HITHER_EBADF, HITHER_EBUSY, HITHER_EFAULT, HITHER_EINVAL};
 use crate::failure::{Failure, Outcome};
 use crate::instance::Instance;
 use crate::lifetime;
 use crate::types::HitherRequest;
 use hither_mover::{Close, Mover};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -89,6 +90,33 @@ pub(crate) fn take_along(handle: i32) -> Outcome<Arc<Instance>> {
     find(&open_movers(), handle).cloned()
 }
 
+/// A mover that cannot be closed meanwhile.
+pub(crate) struct Kept(Arc<Instance>);
+
+impl Deref for Kept {
+    type Target = Instance;
+
+    fn deref(&self) -> &Instance {
+        &self.0
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.streams().fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Keeps the mover of a handle from being closed.
+pub(crate) fn keep(handle: i32) -> Outcome<Kept> {
+    lifetime::check()?;
+    // Counted under the lock: closing looks while nobody else has it.
+    let movers = open_movers();
+    let instance = find(&movers, handle)?;
+    instance.streams().fetch_add(1, Ordering::Relaxed);
+    Ok(Kept(Arc::clone(instance)))
+}
+
 /// A completed request of any mover, each in its turn, or null.
 pub(crate) fn retrieve_any() -> Outcome<*mut HitherRequest> {
     lifetime::check()?;
@@ -115,7 +143,16 @@ pub(crate) fn close(handle: i32, how: Close) -> Outcome<()> {
         let position = movers
             .iter()
             .position(|instance| instance.handle() == handle);
-        movers.swap_remove(position.ok_or_else(|| bad_handle(handle))?)
+        let position = position.ok_or_else(|| bad_handle(handle))?;
+        // Acquire: what a stream did before it ended is done.
+        let streams = movers[position].streams().load(Ordering::Acquire);
+        if streams > 0 {
+            let text = format!(
+                "mover {handle} has {streams} streams: end them by hither_stream_destroy() before"
+            );
+            return Err(Failure::new(HITHER_EBUSY, text));
+        }
+        movers.swap_remove(position)
     };
     instance.begin_closing();
     drop(alone(instance).close(how));

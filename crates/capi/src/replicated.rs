@@ -3,14 +3,13 @@
 use crate::arrays;
 use crate::calls::write_text;
 use crate::constants::{
-    HITHER_E2BIG, HITHER_EAGAIN, HITHER_EBUSY, HITHER_EFAULT, HITHER_EFORK, HITHER_EINVAL,
-    HITHER_ENOMEM, HITHER_ETIMEDOUT, HITHER_OK, HITHER_REPLICATED_HUGE,
-    HITHER_REPLICATED_INTERLEAVE, HITHER_REPLICATED_PARTIAL,
+    HITHER_EAGAIN, HITHER_EBUSY, HITHER_EFAULT, HITHER_EFORK, HITHER_EINVAL, HITHER_ENOMEM,
+    HITHER_ETIMEDOUT, HITHER_OK, HITHER_REPLICATED_HUGE, HITHER_REPLICATED_INTERLEAVE,
+    HITHER_REPLICATED_PARTIAL,
 };
 use crate::failure::{Failure, Outcome, number};
-use crate::lifetime;
-use crate::placement;
 use crate::types::{HitherReplicatedConfig, HitherView};
+use crate::{lifetime, placement, structures};
 use hither_core::set::CpuSet;
 use hither_replica::{Array, Config, CopiedChunks, Error, HomeNode, Place, Places};
 use std::ffi::{c_char, c_int, c_void};
@@ -38,8 +37,9 @@ pub unsafe extern "C" fn hither_replicated_create(
 ) -> c_int {
     number(|| {
         lifetime::begin()?;
-        // SAFETY: as the caller of this function vouches.
-        let asked = unsafe { asked(config, size)? };
+        // SAFETY: as the caller of this function vouches; all fields are numbers.
+        let asked = unsafe { structures::read(config, size, "hither_replicated_config")? };
+        let asked = asked.unwrap_or_default();
         let known =
             HITHER_REPLICATED_PARTIAL | HITHER_REPLICATED_INTERLEAVE | HITHER_REPLICATED_HUGE;
         if asked.flags & !known != 0 {
@@ -310,38 +310,6 @@ pub extern "C" fn hither_replicated_done(reader: c_int) -> c_int {
             None => invalid("the reader holds nothing: call hither_replicated_read() before"),
         })
     })
-}
-
-/// # Safety
-/// `config` is NULL or has `size` bytes.
-unsafe fn asked(
-    config: *const HitherReplicatedConfig,
-    size: usize,
-) -> Outcome<HitherReplicatedConfig> {
-    const KNOWN: usize = size_of::<HitherReplicatedConfig>();
-    /// No configuration ever is larger: a larger size is a mistake of the caller.
-    const MOST: usize = 4096;
-    if !(KNOWN..=MOST).contains(&size) {
-        return invalid(format!(
-            "size is {size}: pass sizeof(struct hither_replicated_config), set to zero first"
-        ));
-    }
-    if config.is_null() {
-        return Ok(HitherReplicatedConfig::default());
-    }
-    let bytes = config.cast::<u8>();
-    for offset in KNOWN..size {
-        // SAFETY: the caller vouches for `size` bytes.
-        if unsafe { bytes.add(offset).read() } != 0 {
-            let text = format!(
-                "byte {offset} of the configuration is set, but this version knows {KNOWN} bytes: clear it, or \
-                 use a newer library"
-            );
-            return Err(Failure::new(HITHER_E2BIG, text));
-        }
-    }
-    // SAFETY: the caller vouches for the bytes, which need no alignment this way; any are numbers.
-    Ok(unsafe { config.read_unaligned() })
 }
 
 /// A place for each node, or so many on the first one.

@@ -137,6 +137,10 @@ pub struct HitherConfig {
     pub cpus: *const u32,
     /// Entries of `cpus`: at most 4096.
     pub cpu_count: usize,
+    /// A request of at most so many bytes is carried out by the thread that submits it, where a worker sleeps and
+    /// none was carried out so within `spin_us`: no worker has to be woken up for it. Replications, and
+    /// migrations where pages are not exchanged; not with a rate limit. 0: submitting never blocks.
+    pub first_bytes: u64,
 }
 
 /// Where the pages of a range are, as hither_where() found them.
@@ -195,6 +199,94 @@ pub struct HitherView {
     pub chunk_shift: u32,
     /// Is all of it on the reader's own node? 1 or 0.
     pub is_local: u32,
+}
+
+/// Settings of a stream. Set it to zero first: zero is the default of every field, of those too that a later version
+/// adds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HitherStreamConfig {
+    /// Elements of a block, of each array. Some hundred KiB of bytes: less, and handing over weighs; more, and fewer
+    /// buffers fit. 0: 256 KiB of the larger elements.
+    pub block: usize,
+    /// Bytes of the last-level cache that the team computes with: there are so many buffers that they exceed it by a
+    /// quarter, where fast memory has room. 0: `buffers` alone counts.
+    pub cache_bytes: usize,
+    /// Bytes of an element of the arrays read.
+    pub input_bytes: usize,
+    /// Bytes of an element of the arrays written.
+    pub output_bytes: usize,
+    /// With `fast_node` -1: the program's own fast memory. It is the stream's until that is destroyed. Otherwise NULL.
+    pub fast_memory: *mut c_void,
+    /// Bytes of fast memory. 0: as many as the buffers need; with `fast_node` -1 it must be set.
+    pub fast_bytes: usize,
+    /// The node on which the library allocates fast memory, by the kernel's number; -1: the program gives
+    /// `fast_memory`. Where the node has not so much free, the kernel may end the process.
+    pub fast_node: i32,
+    /// Arrays read: 0 to 64.
+    pub inputs: u32,
+    /// Arrays written: 0 to 64.
+    pub outputs: u32,
+    /// Most buffers, of a block of each array; fewer where fast memory has no room for them. 0: 8.
+    pub buffers: u32,
+    /// Threads that compute, the calling one included: 1 to 1024. 0: 1.
+    pub threads: u32,
+    /// HITHER_STREAM_IN_PLACE, HITHER_STREAM_FAST or HITHER_STREAM_FAST_UPDATED. 0: in place.
+    pub results: u32,
+    /// HITHER_STREAM_MEASURE, HITHER_STREAM_ALWAYS or HITHER_STREAM_NEVER. 0: the stream measures.
+    pub adapt: u32,
+    /// HITHER_STREAM_WHOLE and HITHER_STREAM_HUGE. Unknown bits are refused.
+    pub flags: u32,
+}
+
+/// A block of a stream, or one thread's part of it, to be computed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HitherStreamPart {
+    /// Where the part of each array read begins.
+    pub inputs: *const *const c_void,
+    /// Where the part of each array written begins.
+    pub outputs: *const *mut c_void,
+    /// The block's number.
+    pub block: u64,
+    /// Position in the arrays of the part's first element.
+    pub first: u64,
+    /// Elements of the part.
+    pub length: u64,
+    /// Number of the calling thread in the team, from 0.
+    pub thread: u32,
+    /// Is the input in fast memory? 1 or 0.
+    pub is_fast: u32,
+}
+
+/// What a run of a stream did.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HitherStreamReport {
+    /// Blocks computed: all of them.
+    pub blocks: u64,
+    /// Those computed from fast memory.
+    pub fast_blocks: u64,
+    /// Those computed from slow memory while they were being filled: nothing else was left.
+    pub late_fills: u64,
+    /// Fills that the mover refused or failed.
+    pub failed_fills: u64,
+    /// Results that the mover failed to bring back, so that the team did.
+    pub failed_returns: u64,
+    /// Bytes that the mover copied for this stream.
+    pub copied_bytes: u64,
+    /// Time it copied, in ns, summed over requests.
+    pub copying_ns: u64,
+    /// The part of that time before computing ended, in ns.
+    pub overlapped_ns: u64,
+    /// From the first block to the last result in place, in ns.
+    pub elapsed_ns: u64,
+    /// The worst comparison of the last try: how many times as fast fast memory is. 0: nothing was compared.
+    pub gain: f64,
+    /// HITHER_STREAM_UNDECIDED, HITHER_STREAM_PLAIN or HITHER_STREAM_THROUGH: what the stream holds of fast memory now.
+    pub decision: u32,
+    /// Buffers that the stream has.
+    pub buffers: u32,
 }
 
 /// Memory that a monitor watches. Set it to zero first: zero is the default of every field, of those too that a later
@@ -264,6 +356,7 @@ impl Default for HitherConfig {
             rate_limit_bytes_per_s: 0,
             cpus: std::ptr::null(),
             cpu_count: 0,
+            first_bytes: 0,
         }
     }
 }
@@ -271,13 +364,16 @@ impl Default for HitherConfig {
 // Programs were compiled against these.
 const _: () = {
     assert!(size_of::<HitherRequest>() == 192);
-    assert!(size_of::<HitherConfig>() == HITHER_CONFIG_BYTES_0_1);
+    assert!(std::mem::offset_of!(HitherConfig, first_bytes) == HITHER_CONFIG_BYTES_0_1);
     assert!(size_of::<HitherResidency>() == 32);
     assert!(size_of::<HitherReplicatedConfig>() == 40);
     assert!(size_of::<HitherView>() == 40);
     assert!(size_of::<HitherArea>() == 40);
     assert!(size_of::<HitherReached>() == 24);
     assert!(size_of::<HitherTotals>() == 32);
+    assert!(size_of::<HitherStreamConfig>() == 80);
+    assert!(size_of::<HitherStreamPart>() == 48);
+    assert!(size_of::<HitherStreamReport>() == 88);
 };
 
 #[cfg(test)]
@@ -304,11 +400,12 @@ mod tests {
         );
         assert_eq!(
             (size_of::<HitherConfig>(), align_of::<HitherConfig>()),
-            (72, 8)
+            (80, 8)
         );
         offsets!(HitherConfig:
             name 0, flags 8, capacity 12, workers 16, copiers 20, spin_us 24, batch_requests 28,
             batch_bytes 32, small_bytes 40, rate_limit_bytes_per_s 48, cpus 56, cpu_count 64,
+            first_bytes 72,
         );
     }
 }

@@ -53,6 +53,45 @@ AT(hither_view, epoch, 24, 8);
 AT(hither_view, chunk_shift, 32, 4);
 AT(hither_view, is_local, 36, 4);
 
+_Static_assert(sizeof(struct hither_stream_config) == 80, "hither_stream_config");
+AT(hither_stream_config, block, 0, 8);
+AT(hither_stream_config, cache_bytes, 8, 8);
+AT(hither_stream_config, input_bytes, 16, 8);
+AT(hither_stream_config, output_bytes, 24, 8);
+AT(hither_stream_config, fast_memory, 32, 8);
+AT(hither_stream_config, fast_bytes, 40, 8);
+AT(hither_stream_config, fast_node, 48, 4);
+AT(hither_stream_config, inputs, 52, 4);
+AT(hither_stream_config, outputs, 56, 4);
+AT(hither_stream_config, buffers, 60, 4);
+AT(hither_stream_config, threads, 64, 4);
+AT(hither_stream_config, results, 68, 4);
+AT(hither_stream_config, adapt, 72, 4);
+AT(hither_stream_config, flags, 76, 4);
+
+_Static_assert(sizeof(struct hither_stream_part) == 48, "hither_stream_part");
+AT(hither_stream_part, inputs, 0, 8);
+AT(hither_stream_part, outputs, 8, 8);
+AT(hither_stream_part, block, 16, 8);
+AT(hither_stream_part, first, 24, 8);
+AT(hither_stream_part, length, 32, 8);
+AT(hither_stream_part, thread, 40, 4);
+AT(hither_stream_part, is_fast, 44, 4);
+
+_Static_assert(sizeof(struct hither_stream_report) == 88, "hither_stream_report");
+AT(hither_stream_report, blocks, 0, 8);
+AT(hither_stream_report, fast_blocks, 8, 8);
+AT(hither_stream_report, late_fills, 16, 8);
+AT(hither_stream_report, failed_fills, 24, 8);
+AT(hither_stream_report, failed_returns, 32, 8);
+AT(hither_stream_report, copied_bytes, 40, 8);
+AT(hither_stream_report, copying_ns, 48, 8);
+AT(hither_stream_report, overlapped_ns, 56, 8);
+AT(hither_stream_report, elapsed_ns, 64, 8);
+AT(hither_stream_report, gain, 72, 8);
+AT(hither_stream_report, decision, 80, 4);
+AT(hither_stream_report, buffers, 84, 4);
+
 _Static_assert(sizeof(struct hither_area) == 40, "hither_area");
 AT(hither_area, start, 0, 8);
 AT(hither_area, length, 8, 8);
@@ -75,7 +114,7 @@ AT(hither_totals, line_packets, 8, 8);
 AT(hither_totals, transactions, 16, 8);
 AT(hither_totals, flops, 24, 8);
 
-_Static_assert(sizeof(struct hither_config) == HITHER_CONFIG_BYTES_0_1, "hither_config");
+_Static_assert(sizeof(struct hither_config) == HITHER_CONFIG_BYTES_0_1 + 8, "hither_config");
 AT(hither_config, name, 0, 8);
 AT(hither_config, flags, 8, 4);
 AT(hither_config, capacity, 12, 4);
@@ -88,6 +127,7 @@ AT(hither_config, small_bytes, 40, 8);
 AT(hither_config, rate_limit_bytes_per_s, 48, 8);
 AT(hither_config, cpus, 56, 8);
 AT(hither_config, cpu_count, 64, 8);
+AT(hither_config, first_bytes, 72, 8);
 
 /* Numbers that programs have compiled in. */
 #define IS(name, number) _Static_assert(name == number, #name)
@@ -107,6 +147,17 @@ IS(HITHER_ECONNREFUSED, -111);
 IS(HITHER_REPLICATED_PARTIAL, 1);
 IS(HITHER_REPLICATED_INTERLEAVE, 2);
 IS(HITHER_REPLICATED_HUGE, 4);
+IS(HITHER_STREAM_IN_PLACE, 0);
+IS(HITHER_STREAM_FAST, 1);
+IS(HITHER_STREAM_FAST_UPDATED, 2);
+IS(HITHER_STREAM_MEASURE, 0);
+IS(HITHER_STREAM_ALWAYS, 1);
+IS(HITHER_STREAM_NEVER, 2);
+IS(HITHER_STREAM_WHOLE, 1);
+IS(HITHER_STREAM_HUGE, 2);
+IS(HITHER_STREAM_UNDECIDED, 0);
+IS(HITHER_STREAM_PLAIN, 1);
+IS(HITHER_STREAM_THROUGH, 2);
 IS(HITHER_MONITOR_SAMPLES, 1);
 IS(HITHER_TYPE_READ, 1);
 IS(HITHER_TYPE_WRITE, 2);

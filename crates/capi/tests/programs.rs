@@ -3,12 +3,13 @@
 use crate::common::{compile, compile_by, compiler, home, installed, run};
 use std::process::Command;
 
-const EXAMPLES: [(&str, &str); 7] = [
+const EXAMPLES: [(&str, &str); 8] = [
     ("figure2", "10 of 10 regions moved"),
     ("replicate", "replication done by copy: 512 pages moved"),
     ("event_loop", "64 of 64 copies"),
     ("replicated", "4 of 4 threads saw whole epochs in order"),
     ("regions", "128000 of 128000 keys counted"),
+    ("stream", "5242880 of 5242880 elements are right"),
     ("place", "1024 of 1024 pages are in memory, 0 astray"),
     (
         "rsets",
@@ -62,6 +63,13 @@ fn examples_are_good_as_cpp() {
     }
 }
 
+fn suppressions() -> String {
+    format!(
+        "--suppressions={}",
+        home().join("tests/valgrind.supp").display()
+    )
+}
+
 /// valgrind 3.19 does not know userfaultfd: there `kernel` moves pages, and the library says so.
 #[test]
 fn valgrind_finds_nothing() {
@@ -75,6 +83,7 @@ fn valgrind_finds_nothing() {
             // One thread runs at a time: else readers that spin keep a writer waiting for minutes.
             .arg("--fair-sched=yes")
             .arg("--errors-for-leak-kinds=definite,possible")
+            .arg(suppressions())
             .arg(&program));
         assert!(printed.contains(words), "{name}: {printed}");
     }
@@ -119,6 +128,27 @@ fn regions_refuse_every_misuse() {
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let program = compile("tests/regions.c", "regions-sanitized", &flags);
     run(&mut Command::new(&program));
+}
+
+#[test]
+fn streams_refuse_every_misuse() {
+    let program = compile("tests/stream.c", "stream-misuse", &[]);
+    run(&mut Command::new(&program));
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let program = compile("tests/stream.c", "stream-sanitized", &flags);
+    run(&mut Command::new(&program));
+}
+
+/// On a machine with one node fast memory is on the same node: it is used where it is asked for.
+#[test]
+fn a_stream_in_c_computes_from_fast_memory() {
+    let program = compile(&source("stream"), "stream-always", &[]);
+    let printed = run(Command::new(&program).arg("always"));
+    assert!(printed.contains("5242880 of 5242880 elements"), "{printed}");
+    let told = " of 640 blocks were computed from fast memory";
+    let line = printed.lines().find_map(|line| line.strip_suffix(told));
+    let fast: u64 = line.unwrap().parse().unwrap();
+    assert!(fast > 0, "{printed}");
 }
 
 /// On a machine with one node there are copies only where they are asked for.

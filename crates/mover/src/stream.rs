@@ -23,30 +23,21 @@
 mod decide;
 mod director;
 mod memory;
+mod raw;
 mod team;
 #[cfg(test)]
 mod tests;
 
 pub use decide::{Adapt, Decision, Sample, Way, decide};
+pub use raw::{ArrayKind, RawPart, RawStream, StreamArray};
 pub use team::TeamSharing;
 
 use crate::service::Mover;
-use decide::Pilot;
-use director::Director;
-use memory::{Buffers, Kind, Memory};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
-use team::Team;
-
-/// Blocks of a measured group, at least: see [`Adapt::Measure`].
-const GROUP_LEAST: usize = 16;
-/// Its time, at least, in ns: a tick of the kernel or a wake-up is a hundredth of it.
-const GROUP_NS: u64 = 2_000_000;
-/// A group has so many times the blocks of all buffers: a quarter of it passes until they fill.
-const GROUP_BUFFERS: usize = 4;
+use std::{array, fmt, io, slice};
 
 /// How results get to where they belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,6 +121,9 @@ pub enum StreamError {
     /// [`StreamSettings::threads`] is 0.
     #[error("a team has at least one thread")]
     Threads,
+    /// There is no array, or elements have no bytes.
+    #[error("a stream needs arrays, of elements that have bytes")]
+    Arrays,
     /// Fast memory has no room for a buffer, or [`StreamSettings::buffers`] is 0.
     #[error("no buffer: one needs {needed} bytes, and fast memory has {given}")]
     NoBuffers {
@@ -141,6 +135,12 @@ pub enum StreamError {
     /// The arrays differ in length.
     #[error("arrays of a stream have one length, not {0} and {1} elements")]
     Lengths(usize, usize),
+    /// An array has more elements than memory has room for.
+    #[error("{0} leaves the address space")]
+    Extent(StreamArray),
+    /// An output overlaps another array, or an array the buffers.
+    #[error("{0} overlaps {1}")]
+    Overlap(StreamArray, StreamArray),
     /// A thread of the team cannot be started.
     #[error("the system has no thread for the team")]
     Thread(#[source] io::Error),
@@ -211,11 +211,7 @@ impl StreamReport {
 /// number of elements. What it has learned about the machine it keeps from run to run.
 pub struct Stream<'m, 'f, T, U, const I: usize, const O: usize> {
     mover: &'m Mover,
-    settings: StreamSettings,
-    buffers: Buffers,
-    /// Of each buffer, elements of its results that hold values of `U`.
-    initialised: Vec<usize>,
-    pilot: Pilot,
+    raw: RawStream,
     /// Fast memory is this stream's alone; its bytes are whatever the mover writes.
     fast: PhantomData<&'f mut [MaybeUninit<u8>]>,
     types: PhantomData<fn(T, U)>,
@@ -241,43 +237,10 @@ where
         settings: StreamSettings,
     ) -> Result<Self, StreamError> {
         let () = Self::HAS_BYTES;
-        if settings.block == 0 {
-            return Err(StreamError::Block);
-        }
-        if settings.threads == 0 {
-            return Err(StreamError::Threads);
-        }
-        let outputs = match settings.results {
-            StreamResults::InPlace => 0,
-            StreamResults::Fast | StreamResults::FastUpdated => O,
-        };
-        let (inputs, outputs) = (Kind::of::<T>(I), Kind::of::<U>(outputs));
-        let buffers = Buffers::new(fast, settings.block, inputs, outputs, usize::MAX);
-        let none = |needed| StreamError::NoBuffers {
-            needed,
-            given: fast.len(),
-        };
-        let mut buffers = buffers.ok_or_else(|| none(usize::MAX))?;
-        let past_cache = match settings.buffers {
-            0 => 0,
-            _ => settings
-                .cache_bytes
-                .saturating_add(settings.cache_bytes / 4),
-        };
-        let wanted = settings
-            .buffers
-            .max(past_cache.div_ceil(buffers.bytes.max(1)));
-        buffers.count = buffers.count.min(wanted);
-        if buffers.count == 0 || buffers.bytes == 0 {
-            return Err(none(buffers.bytes));
-        }
-        let group = GROUP_LEAST.max(GROUP_BUFFERS * buffers.count) as u64;
+        let (inputs, outputs) = (ArrayKind::of::<T>(I), ArrayKind::of::<U>(O));
         Ok(Self {
             mover,
-            initialised: vec![0; buffers.count],
-            pilot: Pilot::new(settings.adapt, group, GROUP_NS),
-            settings,
-            buffers,
+            raw: RawStream::new(fast, inputs, outputs, settings)?,
             fast: PhantomData,
             types: PhantomData,
         })
@@ -286,7 +249,7 @@ where
     /// How many buffers it has.
     #[must_use]
     pub fn buffer_count(&self) -> usize {
-        self.buffers.count
+        self.raw.buffer_count()
     }
 
     /// Computes every block once and returns when all results are in place. Each thread of the
@@ -300,7 +263,7 @@ where
     pub fn run(
         &mut self,
         inputs: [&[T]; I],
-        mut outputs: [&mut [U]; O],
+        outputs: [&mut [U]; O],
         compute: impl Fn(StreamPart<'_, T, U, I, O>) + Sync,
     ) -> Result<StreamReport, StreamError> {
         let mut lengths = inputs.iter().map(|one| one.len());
@@ -309,74 +272,42 @@ where
         if let Some(other) = lengths.find(|&other| other != length) {
             return Err(StreamError::Lengths(length, other));
         }
-        let memory = Memory::new(
-            self.buffers,
-            self.settings.results,
-            length,
-            &inputs,
-            &mut outputs,
-        );
-        let settings = &self.settings;
-        let mut director =
-            Director::new(self.mover, &memory, &mut self.pilot, &mut self.initialised);
-        let start = |thread| {
-            if let Some(start) = &settings.start {
-                start(thread);
-            }
+        let inputs = inputs.map(|one| one.as_ptr().cast::<u8>());
+        let outputs = outputs.map(|one| one.as_mut_ptr().cast::<u8>());
+        let each = |part: RawPart<'_>| {
+            compute(StreamPart {
+                block: part.block,
+                first: part.first,
+                inputs: array::from_fn(|array| {
+                    let start = part.input(array).cast::<T>();
+                    // SAFETY: types and numbers are this stream's, and the part is within the
+                    // array or a buffer. The director gives each block to one work, whose threads
+                    // have disjoint parts or are one thread; a buffer given is filled with the
+                    // block and is left alone until the work is finished. Slow inputs are borrowed
+                    // for the run.
+                    unsafe { slice::from_raw_parts(start, part.length) }
+                }),
+                outputs: array::from_fn(|array| {
+                    let start = part.output(array).cast::<U>();
+                    // SAFETY: as for inputs; the results' arrays are borrowed exclusively, and
+                    // this thread has this part alone.
+                    unsafe { slice::from_raw_parts_mut(start, part.length) }
+                }),
+                thread: part.thread,
+                is_fast: part.is_fast,
+            });
         };
-        let team = Team::new(&mut director, settings.sharing, settings.threads);
-        team.run(start, |work, thread| {
-            let (part, of) = match settings.sharing {
-                TeamSharing::Together => (thread, settings.threads),
-                TeamSharing::Whole => (0, 1),
-            };
-            for (block, range) in memory.parts(&work.blocks, part, of) {
-                let first = memory.first(block) + range.start;
-                // SAFETY: types and numbers are this stream's. The director gives each block to
-                // one work, whose threads have disjoint parts or are one thread; a buffer given
-                // is filled with the block and is left alone until the work is finished. Slow
-                // inputs are borrowed for the run, and the results' arrays exclusively.
-                let part = unsafe {
-                    StreamPart {
-                        block,
-                        first,
-                        inputs: memory.inputs(block, work.buffer, range.clone()),
-                        outputs: memory.outputs(block, work.buffer, range),
-                        thread,
-                        is_fast: work.buffer.is_some(),
-                    }
-                };
-                compute(part);
-            }
-        })
-        .map_err(StreamError::Thread)?;
-        drop(team);
-        director.settle();
-        let figures = director.figures;
-        let elapsed = director.elapsed();
-        drop(director);
-        Ok(StreamReport {
-            blocks: memory.block_count() as u64,
-            fast_blocks: figures.fast_blocks,
-            late_fills: figures.late_fills,
-            failed_fills: figures.failed_fills,
-            failed_returns: figures.failed_returns,
-            copied_bytes: figures.copied_bytes,
-            copying_ns: figures.copying_ns,
-            overlapped_ns: figures.overlapped_ns,
-            elapsed,
-            decision: self.pilot.decision(),
-            gain: self.pilot.gain(),
-        })
+        // SAFETY: the arrays are borrowed for the call, outputs exclusively, and the buffers as
+        // long as this stream lives; they have so many elements, of types as large as the stream
+        // was made for.
+        unsafe { self.raw.run(self.mover, &inputs, &outputs, length, each) }
     }
 }
 
 impl<T, U, const I: usize, const O: usize> fmt::Debug for Stream<'_, '_, T, U, I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
-            .field("settings", &self.settings)
-            .field("buffers", &self.buffers.count)
-            .field("pilot", &self.pilot)
+            .field("raw", &self.raw)
             .finish_non_exhaustive()
     }
 }

@@ -21,12 +21,14 @@ from ._hither import (
     Reached,
     Residency,
     Set,
+    Streamed,
     bind_thread,
     declare,
     opt_in,
     opt_out,
 )
 from ._replicated import Built, Replicated
+from ._stream import Stream, StreamPart
 from ._team import Team
 
 __all__ = [
@@ -41,6 +43,9 @@ __all__ = [
     "Replicated",
     "Residency",
     "Set",
+    "Stream",
+    "StreamPart",
+    "Streamed",
     "Team",
     "bind_range",
     "bind_thread",

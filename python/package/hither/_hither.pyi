@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Union, final
 
@@ -186,6 +186,72 @@ class Mover:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+@final
+class Streamed:
+    """What a run of a stream did."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks computed: all of them."""
+    @property
+    def fast_blocks(self) -> int:
+        """Those computed from fast memory."""
+    @property
+    def late_fills(self) -> int:
+        """Those computed from slow memory while they were being filled: nothing else was left."""
+    @property
+    def failed_fills(self) -> int: ...
+    @property
+    def failed_returns(self) -> int:
+        """Results that the workers failed to bring back, so that the run did."""
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that the workers copied."""
+    @property
+    def copying_ns(self) -> int:
+        """Time they copied, summed over copies."""
+    @property
+    def overlap(self) -> float:
+        """Share of that time in which computing went on, too; 1 where nothing was copied."""
+    @property
+    def hit_share(self) -> float:
+        """Share of blocks computed from fast memory."""
+    @property
+    def elapsed_ns(self) -> int:
+        """From the first block to the last result in place."""
+    @property
+    def decision(self) -> str:
+        """What the stream holds of fast memory now: 'undecided', 'plain' or 'through'."""
+    @property
+    def gain(self) -> float | None:
+        """The worst comparison of the last try: how many times as fast fast memory is; None: nothing was compared."""
+    @property
+    def buffers(self) -> int:
+        """Buffers that the stream has."""
+
+@final
+class BufferStream:
+    def __new__(
+        cls,
+        fast: NDArray[Any],
+        buffers: int,
+        cache_bytes: int,
+        results: str,
+        adapt: str,
+        workers: int,
+        copiers: int,
+    ) -> Self: ...
+    def run(
+        self,
+        inputs: Sequence[NDArray[Any]],
+        outputs: Sequence[NDArray[Any]],
+        element_bytes: tuple[int, int],
+        length: int,
+        block: int,
+        part: Callable[[int, int, int, bool, list[int | None], list[int | None]], None],
+    ) -> Streamed: ...
+    def close(self) -> None: ...
 
 @final
 class ReplicatedView:

@@ -198,7 +198,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-is",
-        15.0,
+        3.0,
         Reads::Compare,
         "IS's bursts under the policy carrefour",
         carrefour!("is"),
@@ -212,10 +212,10 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "carrefour-mg",
-        15.0,
+        8.0,
         Reads::Compare,
         "MG, whose locality is good, under the policy carrefour",
-        carrefour!("mg --local"),
+        carrefour!("mg --local --rounds 24"),
     ),
     of(
         "ibm-two-node",

@@ -22,7 +22,7 @@ pub enum MechanismState {
     NotBuilt(&'static str),
 }
 
-use MechanismState::{Built, NotBuilt, Refused};
+use MechanismState::{Built, Refused};
 
 const fn of(name: &'static str, source: &'static str, state: MechanismState) -> MemifMechanism {
     MemifMechanism {
@@ -151,7 +151,11 @@ pub const ALL: &[MemifMechanism] = &[
     of(
         "MOV_ONE: the caller carries out the first request itself",
         "4.2, 5.4",
-        NotBuilt("the first request after a sleep wakes a worker (docs/mover.md, protocol)"),
+        Built(
+            "`Config::first_bytes`, where the program asks for it",
+            SERVICE,
+            "the_first_small_request_is_its_submitters_and_a_worker_goes_on",
+        ),
     ),
     of(
         "gang look-up of pages: one walk for a request",
@@ -190,8 +194,9 @@ pub const ALL: &[MemifMechanism] = &[
     of(
         "semi-final page-table entries: one TLB flush for a page instead of two",
         "5.2",
-        NotBuilt(
-            "a window flushes twice, for all of its pages together (docs/mover.md, what bounds a move)",
+        Refused(
+            "a call of `UFFDIO_MOVE` leaves nothing at the address that it empties, so that a window has two calls and two flushes, each \
+             for all of its pages together (docs/mover.md, what bounds a move)",
         ),
     ),
     of(
@@ -248,7 +253,11 @@ pub const ALL: &[MemifMechanism] = &[
     of(
         "streaming runtime in C and Python",
         "6.6",
-        NotBuilt("streams are for Rust alone (docs/streaming.md)"),
+        Built(
+            "`hither_stream_run`, `crates/capi/examples/stream.c`; `hither.Stream`, python/tests/test_stream.py",
+            PROGRAMS,
+            "a_stream_in_c_computes_from_fast_memory",
+        ),
     ),
     of(
         "huge pages",
@@ -291,7 +300,9 @@ mod tests {
                         mechanism.name
                     );
                 }
-                Refused(why) | NotBuilt(why) => assert!(why.len() > 10, "{}", mechanism.name),
+                Refused(why) | MechanismState::NotBuilt(why) => {
+                    assert!(why.len() > 10, "{}", mechanism.name)
+                }
             }
         }
     }

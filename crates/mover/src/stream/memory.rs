@@ -1,11 +1,11 @@
-//! Where blocks lie, in slow and in fast memory: the only unsafe code of streams.
+//! Where blocks lie, in slow and in fast memory.
 //!
 //! Addresses are exposed numbers here: the same bytes are read and written by the team, by this
 //! module and by the mover's workers, and no reference to a block exists but in the hands of who
 //! it was given to. The director (`director.rs`) sees to it that a block is given to one work at a
 //! time, and that nobody moves what is being computed.
 
-use super::StreamResults;
+use super::{ArrayKind, StreamResults};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -34,30 +34,14 @@ impl Transfer {
     }
 }
 
-/// Size and number of the arrays of one kind.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
-    pub(super) element_bytes: usize,
-    pub(super) align: usize,
-    pub(super) count: usize,
-}
-
-impl Kind {
-    pub(super) const fn of<T>(count: usize) -> Self {
-        Self {
-            element_bytes: size_of::<T>(),
-            align: align_of::<T>(),
-            count,
-        }
-    }
-}
-
 /// How fast memory is divided: a buffer holds one block of every array that goes through it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffers {
     pub(super) block: usize,
-    pub(super) inputs: Kind,
+    pub(super) inputs: ArrayKind,
+    /// A multiple of `align`.
     start: usize,
+    pub(super) align: usize,
     input_stride: usize,
     output_stride: usize,
     pub(super) bytes: usize,
@@ -67,14 +51,14 @@ pub(super) struct Buffers {
 impl Buffers {
     /// At most `most` of them. `None`: sizes beyond what can be addressed.
     pub(super) fn new(
-        fast: &mut [MaybeUninit<u8>],
+        fast: *mut [MaybeUninit<u8>],
         block: usize,
-        inputs: Kind,
-        outputs: Kind,
+        inputs: ArrayKind,
+        outputs: ArrayKind,
         most: usize,
     ) -> Option<Self> {
         let align = LINE_BYTES.max(inputs.align).max(outputs.align);
-        let stride = |kind: Kind| {
+        let stride = |kind: ArrayKind| {
             let bytes = block.checked_mul(kind.element_bytes)?;
             bytes.checked_next_multiple_of(align)
         };
@@ -82,19 +66,24 @@ impl Buffers {
         let bytes = input_stride
             .checked_mul(inputs.count)?
             .checked_add(output_stride.checked_mul(outputs.count)?)?;
-        let start = fast.as_mut_ptr().expose_provenance();
-        let room = fast
-            .len()
-            .saturating_sub(start.next_multiple_of(align) - start);
+        let given = fast.cast::<MaybeUninit<u8>>().expose_provenance();
+        let start = given.checked_next_multiple_of(align)?;
+        let room = fast.len().saturating_sub(start - given);
         Some(Self {
             block,
             inputs,
-            start: start.next_multiple_of(align),
+            start,
+            align,
             input_stride,
             output_stride,
             bytes,
             count: (room / bytes.max(1)).min(most),
         })
+    }
+
+    /// The bytes of all buffers.
+    pub(super) fn extent(&self) -> Range<usize> {
+        self.start..self.start + self.count * self.bytes
     }
 
     fn input(&self, buffer: usize, array: usize) -> usize {
@@ -120,24 +109,21 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new<T, U>(
+    pub(super) fn new(
         buffers: Buffers,
         results: StreamResults,
+        output_bytes: usize,
         length: usize,
-        inputs: &[&[T]],
-        outputs: &mut [&mut [U]],
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
     ) -> Self {
-        let inputs = inputs.iter().map(|one| one.as_ptr().expose_provenance());
-        let outputs = outputs.iter_mut();
         Self {
             buffers,
             results,
             length,
-            inputs: inputs.collect(),
-            outputs: outputs
-                .map(|one| one.as_mut_ptr().expose_provenance())
-                .collect(),
-            output_bytes: size_of::<U>(),
+            inputs: inputs.iter().map(|one| one.expose_provenance()).collect(),
+            outputs: outputs.iter().map(|one| one.expose_provenance()).collect(),
+            output_bytes,
         }
     }
 
@@ -216,50 +202,37 @@ impl Memory {
         })
     }
 
-    /// The inputs of a part of a block.
-    ///
-    /// # Safety
-    /// `T` is the type and `I` the number of the inputs, `range` is within the block, and as long
-    /// as the result lives nobody writes there: a buffer given is filled with this block.
-    pub(super) unsafe fn inputs<'a, T, const I: usize>(
+    /// Where an array read has an element of a block, in this buffer or in slow memory.
+    pub(super) fn input(
         &self,
+        array: usize,
         block: usize,
         buffer: Option<usize>,
-        range: Range<usize>,
-    ) -> [&'a [T]; I] {
-        std::array::from_fn(|array| {
-            let start = match buffer {
-                Some(buffer) => self.buffers.input(buffer, array),
-                None => self.inputs[array] + self.first(block) * size_of::<T>(),
-            };
-            let start = std::ptr::with_exposed_provenance::<T>(start);
-            // SAFETY: within the block, which is within the array or the buffer; the caller sees
-            // to it that it holds elements and is not written.
-            unsafe { std::slice::from_raw_parts(start.add(range.start), range.len()) }
-        })
+        element: usize,
+    ) -> *const u8 {
+        let size = self.buffers.inputs.element_bytes;
+        let slow = self.inputs[array] + self.first(block) * size;
+        let start = buffer.map_or(slow, |buffer| self.buffers.input(buffer, array));
+        std::ptr::with_exposed_provenance(start + element * size)
     }
 
-    /// The results of a part of a block.
-    ///
-    /// # Safety
-    /// As for [`Memory::inputs`], and nobody else reads there either.
-    pub(super) unsafe fn outputs<'a, U, const O: usize>(
+    /// Where the result of an element of a block goes: into this buffer, where results go through
+    /// buffers, or to slow memory.
+    pub(super) fn output(
         &self,
+        array: usize,
         block: usize,
         buffer: Option<usize>,
-        range: Range<usize>,
-    ) -> [&'a mut [U]; O] {
-        std::array::from_fn(|array| {
-            let start = match buffer {
-                Some(buffer) if self.results != StreamResults::InPlace => {
-                    self.buffers.output(buffer, array)
-                }
-                _ => self.slow_output(array, block),
-            };
-            let start = std::ptr::with_exposed_provenance_mut::<U>(start);
-            // SAFETY: as in `inputs`, and the caller has this part alone.
-            unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) }
-        })
+        element: usize,
+    ) -> *mut u8 {
+        let slow = self.slow_output(array, block);
+        let start = match buffer {
+            Some(buffer) if self.results != StreamResults::InPlace => {
+                self.buffers.output(buffer, array)
+            }
+            _ => slow,
+        };
+        std::ptr::with_exposed_provenance_mut(start + element * self.output_bytes)
     }
 
     /// Copies by this thread.
@@ -282,15 +255,16 @@ mod tests {
 
     fn memory(block: usize, length: usize) -> Memory {
         let mut fast = vec![MaybeUninit::uninit(); 1 << 16];
-        let kinds = (Kind::of::<f64>(2), Kind::of::<f32>(1));
-        let buffers = Buffers::new(&mut fast, block, kinds.0, kinds.1, 3).unwrap();
+        let kinds = (ArrayKind::of::<f64>(2), ArrayKind::of::<f32>(1));
+        let buffers = Buffers::new(&raw mut fast[..], block, kinds.0, kinds.1, 3).unwrap();
         let (inputs, mut outputs) = (vec![0f64; length], vec![0f32; length]);
         Memory::new(
             buffers,
             StreamResults::Fast,
+            size_of::<f32>(),
             length,
-            &[&inputs[..], &inputs[..]],
-            &mut [&mut outputs[..]],
+            &[inputs.as_ptr().cast(), inputs.as_ptr().cast()],
+            &[outputs.as_mut_ptr().cast()],
         )
     }
 
@@ -298,8 +272,8 @@ mod tests {
     fn buffers_do_not_overlap_and_stay_inside() {
         let mut fast = vec![MaybeUninit::uninit(); 10_000];
         let start = fast.as_ptr() as usize;
-        let kinds = (Kind::of::<f64>(2), Kind::of::<f32>(1));
-        let buffers = Buffers::new(&mut fast, 100, kinds.0, kinds.1, 99).unwrap();
+        let kinds = (ArrayKind::of::<f64>(2), ArrayKind::of::<f32>(1));
+        let buffers = Buffers::new(&raw mut fast[..], 100, kinds.0, kinds.1, 99).unwrap();
         // Two times 800 bytes, rounded up to 832, and 400, rounded up to 448; at most 63 bytes are
         // lost at the start.
         assert_eq!((buffers.bytes, buffers.count), (2112, 4));
@@ -322,14 +296,20 @@ mod tests {
     fn sizes_that_cannot_be_addressed_are_no_buffers() {
         let mut fast = [MaybeUninit::uninit(); 64];
         let huge = Buffers::new(
-            &mut fast,
+            &raw mut fast[..],
             usize::MAX,
-            Kind::of::<u64>(1),
-            Kind::of::<u8>(1),
+            ArrayKind::of::<u64>(1),
+            ArrayKind::of::<u8>(1),
             1,
         );
         assert!(huge.is_none());
-        let small = Buffers::new(&mut fast, 1024, Kind::of::<u64>(1), Kind::of::<u8>(0), 1);
+        let small = Buffers::new(
+            &raw mut fast[..],
+            1024,
+            ArrayKind::of::<u64>(1),
+            ArrayKind::of::<u8>(0),
+            1,
+        );
         assert_eq!(small.unwrap().count, 0);
     }
 

@@ -612,6 +612,113 @@ fn where_fast_memory_is_faster_it_stays_on() {
     );
 }
 
+/// Three bytes an element and five: sizes that no type has.
+fn raw(results: StreamResults, fast: &mut [Uninit]) -> RawStream {
+    let kind = |element_bytes, count| ArrayKind {
+        element_bytes,
+        align: 1,
+        count,
+    };
+    let settings = StreamSettings {
+        results,
+        ..settings(100, 2, Adapt::Always)
+    };
+    RawStream::new(fast, kind(3, 2), kind(5, 1), settings).unwrap()
+}
+
+#[test]
+fn sizes_may_be_known_only_when_the_program_runs() {
+    let world = world(PROMPT, 1, 64, 21);
+    for results in [StreamResults::InPlace, StreamResults::Fast] {
+        let mut memory = fast(1 << 16);
+        let mut stream = raw(results, &mut memory);
+        let inputs = [vec![1u8; 3 * 10_050], vec![2u8; 3 * 10_050]];
+        let mut output = vec![0u8; 5 * 10_050];
+        let (from, to) = (inputs.each_ref().map(Vec::as_ptr), [output.as_mut_ptr()]);
+        let run = |part: RawPart<'_>| {
+            for element in 0..part.length {
+                // SAFETY: within the part, of elements of three bytes.
+                let sum: u8 = (0..2)
+                    .map(|array| unsafe { *part.input(array).add(3 * element + 2) })
+                    .sum();
+                let number = (part.first + element).to_le_bytes();
+                let value = [sum, number[0], number[1], 7, 7];
+                // SAFETY: within the part, of elements of five bytes.
+                unsafe {
+                    part.output(0)
+                        .add(5 * element)
+                        .cast::<[u8; 5]>()
+                        .write(value)
+                };
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        };
+        // SAFETY: arrays and fast memory are this function's, and as long as that.
+        let report = unsafe { stream.run(&world.mover, &from, &to, 10_050, run) }.unwrap();
+        assert_eq!(report.blocks, 101);
+        assert!(report.fast_blocks > 0, "{report:?}");
+        for (number, value) in output.chunks(5).enumerate() {
+            let number = number.to_le_bytes();
+            assert_eq!(value, [3, number[0], number[1], 7, 7]);
+        }
+    }
+}
+
+#[test]
+fn arrays_that_cannot_be_computed_in_blocks_are_refused() {
+    let world = world(PROMPT, 1, 64, 22);
+    let mut memory = fast(1 << 16);
+    let buffers = memory.as_ptr().cast::<u8>();
+    let mut stream = raw(StreamResults::InPlace, &mut memory);
+    let mut array = vec![0u8; 1000];
+    let (start, end) = (array.as_mut_ptr(), array.as_mut_ptr().wrapping_add(500));
+    let mut refused = |inputs: [*const u8; 2], output, length| {
+        // SAFETY: refused before anything is accessed, or of no element.
+        let run = unsafe { stream.run(&world.mover, &inputs, &[output], length, |_| {}) };
+        run.err().map(|error| error.to_string())
+    };
+    let told = |text: &str| Some(text.to_owned());
+    let overlaps = told("output 0 overlaps input 1");
+    assert_eq!(refused([end, start], start, 1), overlaps);
+    assert_eq!(refused([end, start], start.wrapping_add(2), 1), overlaps);
+    // Inputs may, and neighbours do not.
+    assert_eq!(refused([start, start], end, 100), None);
+    assert_eq!(refused([end, start], start, 0), None);
+    let fast = told("input 0 overlaps fast memory");
+    assert_eq!(refused([buffers.wrapping_add(640), start], end, 9), fast);
+    let leaves = told("input 0 leaves the address space");
+    assert_eq!(refused([start, start], end, usize::MAX / 3), leaves);
+    assert_eq!(refused([start, start], end, usize::MAX), leaves);
+    let last = std::ptr::without_provenance(usize::MAX - 1);
+    assert_eq!(refused([last, start], end, 1), leaves);
+    let none = ArrayKind::of::<u8>(0);
+    let memory: *mut [Uninit] = &raw mut memory[..];
+    for (inputs, outputs) in [(none, none), (ArrayKind::of::<()>(1), none)] {
+        let made = RawStream::new(memory, inputs, outputs, settings(9, 1, Adapt::Always));
+        assert!(matches!(made, Err(StreamError::Arrays)));
+    }
+}
+
+#[test]
+fn a_stream_tells_how_much_fast_memory_it_needs() {
+    let (inputs, outputs) = (ArrayKind::of::<f64>(2), ArrayKind::of::<f64>(1));
+    for (buffers, cache_bytes, count) in [(4, 0, 4), (4, 64 << 10, 10)] {
+        let settings = StreamSettings {
+            buffers,
+            cache_bytes,
+            ..settings(512, 1, Adapt::Always)
+        };
+        let bytes = RawStream::fast_bytes(inputs, outputs, &settings).unwrap();
+        assert!(bytes <= count * 8192 + 64);
+        let mut memory = fast(bytes);
+        let stream = RawStream::new(&raw mut memory[..], inputs, outputs, settings).unwrap();
+        assert_eq!(stream.buffer_count(), count);
+    }
+    let absurd = settings(usize::MAX, 1, Adapt::Always);
+    let refused = RawStream::fast_bytes(inputs, outputs, &absurd);
+    assert!(matches!(refused, Err(StreamError::NoBuffers { .. })));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
