@@ -10,7 +10,8 @@
 //! columns, so that the shape of the tree, and with it the bits of the result, do not depend on the
 //! order of threads.
 //! Bodies are stored in the order of the columns in which they begin; each thread computes and moves
-//! as many as any other, in that order. Cells have a mass and its centre, not Barnes's quadrupoles.
+//! as many as any other, in that order. With `--grouped`, what all read of a body (position and mass) and what its
+//! thread alone uses (velocity and acceleration) are two arrays, as in the ccNUMA paper's "extra". Cells have a mass and its centre, not Barnes's quadrupoles.
 
 use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::floats::{Floats, load, store};
@@ -25,7 +26,8 @@ use std::time::Instant;
 const BODY: usize = 16;
 const MASS: usize = 3;
 const VELOCITY: usize = 4;
-const ACCELERATION: usize = 7;
+/// Words after the velocity's first.
+const ACCELERATION: usize = 3;
 /// Words of a cell: centre of mass, mass, four to spare, eight children.
 const CELL: usize = 16;
 const CHILDREN: usize = 8;
@@ -56,6 +58,12 @@ pub const PROGRAM: Workload = Workload {
             default: "65536",
             help: "bodies, 16 to 16777216",
         },
+        Opt {
+            name: "grouped",
+            value: None,
+            default: "",
+            help: "what all read of a body and what its thread alone uses are two arrays",
+        },
         cli::STEPS,
         cli::PIN,
         cli::NO_PIN,
@@ -68,7 +76,7 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let bodies = args.number("bodies", 16..=1 << 24)? as usize;
     let steps = args.number("steps", 1..=1 << 24)?;
     let started = Instant::now();
-    let space = Space::new(bodies, team.threads())?;
+    let space = Space::new(bodies, team.threads(), args.has("grouped"))?;
     space.write();
     let setup = started.elapsed().as_secs_f64();
     let results =
@@ -81,12 +89,16 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     Ok(WorkloadReport::new(title)
         .line("setup_seconds", format!("{setup:.6}"))
         .line("interactions", interactions)
-        .finish(results[0].1, space.bodies.checksum(0)))
+        .finish(results[0].1, space.checksum()))
 }
 
 struct Space {
     count: usize,
     bodies: Floats,
+    /// Words of a body there.
+    body: usize,
+    /// Velocities and accelerations, where they are not in `bodies`.
+    motions: Option<Floats>,
     /// First the top cells, level by level; then each thread's own.
     cells: RegionMemory,
     cells_each: usize,
@@ -103,13 +115,18 @@ struct Sorted {
 }
 
 impl Space {
-    fn new(count: usize, threads: usize) -> Result<Self, Failure> {
+    fn new(count: usize, threads: usize, is_grouped: bool) -> Result<Self, Failure> {
         let region = |words: usize| RegionMemory::new(words * 8, Placement::default());
+        let body = if is_grouped { VELOCITY } else { BODY };
         // In the worst case one thread has them all; pages that it does not use are never touched.
         let cells_each = 4 * count + COLUMNS;
         Ok(Self {
             count,
-            bodies: Floats::new(count * BODY)?,
+            bodies: Floats::new(count * body)?,
+            body,
+            motions: is_grouped
+                .then(|| Floats::new(count * (BODY - body)))
+                .transpose()?,
             cells: region((TOP + threads * cells_each) * CELL)?,
             cells_each,
             order: region(count)?,
@@ -123,12 +140,14 @@ impl Space {
         let mut all: Vec<([f64; 3], usize)> = (0..self.count).map(|n| (plummer(n), n)).collect();
         all.sort_by_key(|(position, _)| column(*position));
         for (body, (position, number)) in all.into_iter().enumerate() {
-            let at = body * BODY;
-            (0..BODY).for_each(|word| self.bodies.set(at + word, 0.0));
+            let at = body * self.body;
+            (0..self.body).for_each(|word| self.bodies.set(at + word, 0.0));
             self.bodies.set_vector(at, position);
             self.bodies.set(at + MASS, 1.0 / self.count as f64);
             let velocity = std::array::from_fn(|axis| 0.2 * (fraction(number * 7 + axis) - 0.5));
-            self.bodies.set_vector(at + VELOCITY, velocity);
+            let (motions, at) = self.motion(body);
+            motions.set_vector(at, velocity);
+            motions.set_vector(at + ACCELERATION, [0.0; 3]);
             self.order.words()[body].store(body as u64, Relaxed);
         }
         self.counts
@@ -158,6 +177,23 @@ impl Space {
         count
     }
 
+    fn position(&self, body: usize) -> [f64; 3] {
+        self.bodies.vector(body * self.body)
+    }
+
+    /// Where a body's velocity is, and its acceleration after it.
+    fn motion(&self, body: usize) -> (&Floats, usize) {
+        match &self.motions {
+            Some(motions) => (motions, body * (BODY - self.body)),
+            None => (&self.bodies, body * BODY + VELOCITY),
+        }
+    }
+
+    fn checksum(&self) -> u64 {
+        let sum = self.bodies.checksum(0);
+        (self.motions.iter()).fold(sum, |sum, motions| motions.checksum(sum))
+    }
+
     /// The body at a place of the order.
     fn at(&self, place: usize) -> usize {
         self.order.words()[place].load(Relaxed) as usize
@@ -171,7 +207,7 @@ impl Space {
             .iter()
             .for_each(|count| count.store(0, Relaxed));
         for body in own.clone() {
-            let count = &counts(member.id)[column(self.bodies.vector(body * BODY))];
+            let count = &counts(member.id)[column(self.position(body))];
             count.store(count.load(Relaxed) + 1, Relaxed);
         }
         member.sync_awake();
@@ -188,7 +224,7 @@ impl Space {
         }
         starts[COLUMNS] = place;
         for body in own.clone() {
-            let next = &mut next[column(self.bodies.vector(body * BODY))];
+            let next = &mut next[column(self.position(body))];
             self.order.words()[*next].store(body as u64, Relaxed);
             *next += 1;
         }
@@ -239,7 +275,7 @@ impl Space {
     #[inline(always)]
     fn mass(&self, child: u64) -> ([f64; 3], f64) {
         if child & IS_BODY != 0 {
-            let at = (child & !IS_BODY) as usize * BODY;
+            let at = (child & !IS_BODY) as usize * self.body;
             return (self.bodies.vector(at), self.bodies.get(at + MASS));
         }
         let at = child as usize * CELL;
@@ -258,7 +294,7 @@ impl Space {
         mut half: f64,
         spare: &mut usize,
     ) {
-        let position = self.bodies.vector(body * BODY);
+        let position = self.position(body);
         loop {
             let mut held = slot.load(Relaxed);
             if held == NOTHING {
@@ -268,7 +304,7 @@ impl Space {
                 let cell = *spare;
                 *spare += 1;
                 (0..8).for_each(|octant| self.child(cell, octant).store(NOTHING, Relaxed));
-                let other = self.bodies.vector((held & !IS_BODY) as usize * BODY);
+                let other = self.position((held & !IS_BODY) as usize);
                 self.child(cell, octant(other, centre)).store(held, Relaxed);
                 held = cell as u64;
                 slot.store(held, Relaxed);
@@ -312,7 +348,7 @@ impl Space {
     /// Walks the tree for a body; how many cells and bodies acted upon it.
     #[inline(never)]
     fn attract(&self, body: usize, walk: &mut Vec<(u64, f64)>) -> u64 {
-        let own = self.bodies.vector(body * BODY);
+        let own = self.position(body);
         let (mut sum, mut count) = ([0.0; 3], 0);
         walk.push((0, 4.0 * REACH * REACH));
         while let Some((child, side_2)) = walk.pop() {
@@ -334,17 +370,18 @@ impl Space {
             (0..3).for_each(|axis| sum[axis] += factor * apart[axis]);
             count += 1;
         }
-        self.bodies.set_vector(body * BODY + ACCELERATION, sum);
+        let (motions, at) = self.motion(body);
+        motions.set_vector(at + ACCELERATION, sum);
         count
     }
 
     fn advance(&self, body: usize) {
+        let (motions, at) = self.motion(body);
         for axis in 0..3 {
-            let word = |what: usize| body * BODY + what + axis;
-            let change = self.bodies.get(word(ACCELERATION)) * TIME_STEP;
-            self.bodies.add(word(VELOCITY), change);
-            let way = self.bodies.get(word(VELOCITY)) * TIME_STEP;
-            self.bodies.add(word(0), way);
+            let change = motions.get(at + ACCELERATION + axis) * TIME_STEP;
+            motions.add(at + axis, change);
+            let way = motions.get(at + axis) * TIME_STEP;
+            self.bodies.add(body * self.body + axis, way);
         }
     }
 }
@@ -415,11 +452,17 @@ mod tests {
 
     #[test]
     fn the_tree_attracts_as_all_bodies_do() {
-        let space = Space::new(600, 3).unwrap();
+        let [one, two] = [false, true].map(attracts_as_all_bodies_do);
+        assert_eq!(one, two, "the layout changes nothing");
+    }
+
+    /// Where the bodies are after the step.
+    fn attracts_as_all_bodies_do(is_grouped: bool) -> Vec<[f64; 3]> {
+        let space = Space::new(600, 3, is_grouped).unwrap();
         space.write();
         let words: Vec<String> = ["--threads", "3", "--no-pin"].map(str::to_owned).into();
         let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
-        let before: Vec<[f64; 3]> = (0..600).map(|n| space.bodies.vector(n * BODY)).collect();
+        let before: Vec<[f64; 3]> = (0..600).map(|body| space.position(body)).collect();
         let counts = team.run(|member| space.step(member)).unwrap();
         let count: u64 = counts.iter().sum();
         assert!(count > 600 * 30 && count < 600 * 599, "{count}");
@@ -432,13 +475,15 @@ mod tests {
                 let soft = square + SOFTENING * SOFTENING;
                 (0..3).for_each(|axis| sum[axis] += apart[axis] / (soft * soft.sqrt()) / 600.0);
             }
-            let found = space.bodies.vector(body * BODY + ACCELERATION);
+            let (motions, at) = space.motion(body);
+            let found = motions.vector(at + ACCELERATION);
             for axis in 0..3 {
                 wrong += (found[axis] - sum[axis]).powi(2);
                 size += sum[axis].powi(2);
             }
         }
         assert!(wrong < size * 0.05 * 0.05, "{wrong} {size}");
+        (0..600).map(|body| space.position(body)).collect()
     }
 
     #[test]

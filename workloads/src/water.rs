@@ -14,6 +14,10 @@
 //! each molecule computes it, so that sums do not depend on the order of threads and the bits of
 //! the result not on their number. That is twice the computing for each access.
 //!
+//! With `--all-pairs`, after Water-nsquared: threads own molecules by number, and each of these meets all others. As
+//! there, the distance of the oxygens is computed first, for all pairs; table 3 of the ccNUMA paper has 22
+//! operations for each.
+//!
 //! A molecule's record is 576 bytes: eight values (six derivatives and the force besides the
 //! position) for nine coordinates. Records lie in the order of the cells in which the molecules
 //! begin.
@@ -46,6 +50,9 @@ const SPRING: f64 = 400.0;
 /// Distances at rest: oxygen to hydrogen, and between the hydrogens.
 const BOND: f64 = 0.31;
 const SPREAD: f64 = 0.49;
+/// Of molecules whose oxygens are farther apart no atoms are within the cut-off: hydrogens are a third of a distance
+/// between molecules away from their oxygen, and swing by less than another tenth.
+const REACH: f64 = CUT_OFF + 2.0 * 0.45;
 const TIME_STEP: f64 = 0.002;
 /// Of Gear's corrector for equations of second order with seven values (Gear, "Numerical Initial
 /// Value Problems in Ordinary Differential Equations", 1971).
@@ -72,6 +79,12 @@ pub const PROGRAM: Workload = Workload {
             default: "32",
             help: "cube root of the number of molecules, even, from 6 to 1024",
         },
+        Opt {
+            name: "all-pairs",
+            value: None,
+            default: "",
+            help: "each molecule meets all others, instead of those of the 27 cells around it",
+        },
         cli::STEPS,
         cli::PIN,
         cli::NO_PIN,
@@ -89,6 +102,7 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     }
     let steps = args.number("steps", 1..=1 << 24)?;
     let started = Instant::now();
+    let all_pairs = args.has("all-pairs");
     let mut water = Water::new(side)?;
     water.write();
     let water = &water;
@@ -96,7 +110,10 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let results = team.run(|member| {
         member.measure(|| {
             (0..steps as usize)
-                .map(|step| water.step(member, step))
+                .map(|step| match all_pairs {
+                    true => water.step_all(member),
+                    false => water.step(member, step),
+                })
                 .sum::<u64>()
         })
     })?;
@@ -201,7 +218,8 @@ impl Water {
         for cell in own.clone() {
             let around = self.around(cell);
             for molecule in self.within(new, cell) {
-                pairs += self.force(molecule, new, &around);
+                let others = around.iter().flat_map(|&cell| self.within(new, cell));
+                pairs += self.force(molecule, others);
             }
         }
         member.sync_awake();
@@ -210,6 +228,42 @@ impl Water {
         }
         member.sync_awake();
         pairs
+    }
+
+    /// One step of time in which each molecule meets all others; the pairs that this thread computed.
+    fn step_all(&self, member: &Member<'_>) -> u64 {
+        let all = 0..8 * self.cells * self.cells * self.cells;
+        let own = member.part(all.end);
+        own.clone().for_each(|molecule| self.predict(molecule));
+        member.sync_awake();
+        let mut pairs = 0;
+        for molecule in own.clone() {
+            let oxygen = self.molecules.vector(molecule * RECORD);
+            let others = all.clone().filter(|&other| {
+                let its = self.molecules.vector(other * RECORD);
+                let (_, square) = difference(oxygen, its, self.shift(oxygen, its));
+                square < REACH * REACH
+            });
+            pairs += self.force(molecule, others);
+        }
+        member.sync_awake();
+        own.for_each(|molecule| self.correct(molecule));
+        member.sync_awake();
+        pairs
+    }
+
+    /// What brings `other` to the image of it that is nearest.
+    fn shift(&self, own: [f64; 3], other: [f64; 3]) -> [f64; 3] {
+        std::array::from_fn(|axis| {
+            let apart = own[axis] - other[axis];
+            if apart > self.length / 2.0 {
+                self.length
+            } else if apart < -self.length / 2.0 {
+                -self.length
+            } else {
+                0.0
+            }
+        })
     }
 
     /// Pascal's triangle on the scaled derivatives; molecules that leave the box enter opposite.
@@ -258,7 +312,7 @@ impl Water {
 
     /// Force on a molecule, from its own springs and from those around it; how many these were.
     #[inline(never)]
-    fn force(&self, molecule: usize, list: usize, around: &[usize; 27]) -> u64 {
+    fn force(&self, molecule: usize, others: impl Iterator<Item = usize>) -> u64 {
         let record = molecule * RECORD;
         let atom = |record: usize, atom: usize| self.molecules.vector(record + atom * 3);
         let own = [atom(record, 0), atom(record, 1), atom(record, 2)];
@@ -270,17 +324,10 @@ impl Water {
             add(&mut force[b], apart, SPRING * (distance - rest) / distance);
         }
         let mut pairs = 0;
-        for other in around.iter().flat_map(|&cell| self.within(list, cell)) {
-            let (record, mut shift) = (other * RECORD, [0.0; 3]);
+        for other in others {
+            let record = other * RECORD;
             let oxygen = atom(record, 0);
-            for axis in 0..3 {
-                let apart = own[0][axis] - oxygen[axis];
-                if apart > self.length / 2.0 {
-                    shift[axis] = self.length;
-                } else if apart < -self.length / 2.0 {
-                    shift[axis] = -self.length;
-                }
-            }
+            let shift = self.shift(own[0], oxygen);
             if other == molecule {
                 continue;
             }
@@ -353,12 +400,44 @@ fn add(sum: &mut [f64; 3], vector: [f64; 3], factor: f64) {
 mod tests {
     use super::*;
 
+    fn team() -> ThreadTeam {
+        let words: Vec<String> = ["--threads", "2", "--no-pin"].map(str::to_owned).into();
+        ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn all_pairs_have_the_forces_of_cells() {
+        let side = 10;
+        let run = |all_pairs| {
+            let mut water = Water::new(side).unwrap();
+            water.write();
+            let all = &water;
+            let pairs = team().run(|member| {
+                let step = |step| match all_pairs {
+                    true => all.step_all(member),
+                    false => all.step(member, step),
+                };
+                (0..6).map(step).sum::<u64>()
+            });
+            (water, pairs.unwrap().iter().sum::<u64>())
+        };
+        let ((cells, by_cells), (all, by_all)) = (run(false), run(true));
+        assert_eq!(by_cells, by_all);
+        for molecule in 0..side * side * side {
+            for atom in 0..3 {
+                let at = molecule * RECORD + FORCE * COORDINATES + atom * 3;
+                let (one, other) = (cells.molecules.vector(at), all.molecules.vector(at));
+                let (_, square) = difference(one, other, [0.0; 3]);
+                assert!(square < 1e-12, "{one:?} {other:?}");
+            }
+        }
+    }
+
     #[test]
     fn forces_cancel_and_molecules_stay() {
         let mut water = Water::new(6).unwrap();
         water.write();
-        let words: Vec<String> = ["--threads", "2", "--no-pin"].map(str::to_owned).into();
-        let team = ThreadTeam::from_args(&PROGRAM.parse(&words).unwrap().unwrap()).unwrap();
+        let team = team();
         let all = &water;
         team.run(|member| {
             for step in 0..10 {

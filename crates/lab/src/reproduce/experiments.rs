@@ -72,6 +72,9 @@ impl Experiment {
 /// Each has a boot of its own (docs/workloads.md, page colours).
 macro_rules! program {
     ($program:literal) => {
+        program!($program, "")
+    };
+    ($program:literal, $arguments:literal) => {
         concat!(
             "{programs}/hither lab run --machine ibm-ccnuma --cpus 16 --timeout 15m --file {programs}/",
             $program,
@@ -79,10 +82,13 @@ macro_rules! program {
              --env HITHER_PRELOAD={programs}/libhither_preload.so -- sh -c 'count={programs}/examples/transactions; \
              echo == striped; $count /hither/hither run --memory striped -- {programs}/",
             $program,
+            $arguments,
             " --threads 16; echo == blocks; $count /hither/hither run --place \"size>=4K: blocks\" -- {programs}/",
             $program,
+            $arguments,
             " --threads 16; echo == alone; /hither/hither run --on cpus:0 --memory local -- {programs}/",
             $program,
+            $arguments,
             " --threads 1'"
         )
     };
@@ -259,6 +265,13 @@ pub const ALL: &[Experiment] = &[
         program!("water"),
     ),
     of(
+        "ibm-nsquared",
+        8.0,
+        Reads::Lines,
+        "Water-nsquared striped, in blocks and alone",
+        program!("water", " --all-pairs --side 20 --steps 1"),
+    ),
+    of(
         "ibm-fmm",
         2.0,
         Reads::Lines,
@@ -271,6 +284,13 @@ pub const ALL: &[Experiment] = &[
         Reads::Lines,
         "Barnes-Hut striped, in blocks and alone",
         program!("barnes"),
+    ),
+    of(
+        "ibm-barnes-extra",
+        2.0,
+        Reads::Lines,
+        "Barnes-Hut with two arrays of bodies, striped, in blocks and alone",
+        program!("barnes", " --grouped"),
     ),
     of(
         "ibm-contention",

@@ -88,22 +88,15 @@ const SIZE: &str = "totals of a whole run: ours make fewer steps (docs/workloads
 const PACKETS: &str = "ours are what lines and requests for ownership take; packets by which a directory invalidates copies or has \
                        another cache hand a line over are not counted (docs/opium.md)";
 const OPERATIONS: &str = "differs from the original in how much it computes for each line (docs/workloads.md, operations per transaction)";
-const NSQUARED: &str =
-    "there is no program with Water-nsquared's pattern (all pairs of many small objects)";
-const EXTRA: &str = "the fields of our bodies are not grouped by how they are used: there is no second layout of barnes";
-
-/// Experiment and section of a row of the tables; or why there is none.
-fn section(name: &str) -> Result<String, &'static str> {
+/// Experiment and section of a row of the tables.
+fn section(name: &str) -> String {
     let (program, version) = name.rsplit_once(' ').unwrap_or((name, ""));
     let ours = PROGRAMS.iter().find(|known| known.0 == program);
-    let section = match version {
-        "orig" => "striped",
-        "reorg" => "blocks",
-        _ => return Err(EXTRA),
-    };
-    match ours.map_or("", |known| known.1) {
-        "" => Err(NSQUARED),
-        ours => Ok(format!("ibm-{}/{section}", experiment(ours))),
+    let ours = experiment(ours.map_or("", |known| known.1));
+    match version {
+        "orig" => format!("ibm-{ours}/striped"),
+        "reorg" => format!("ibm-{ours}/blocks"),
+        _ => format!("ibm-{ours}-extra/blocks"),
     }
 }
 
@@ -112,12 +105,12 @@ pub fn add(rows: &mut Rows) {
     for (program, figures) in TABLE_2 {
         for (number, (figure, (column, unit))) in figures.into_iter().zip(COLUMNS_2).enumerate() {
             let row = rows.near(format!("{program}: {column}"), figure, unit);
-            match (number, section(program)) {
-                (5, Ok(of)) => row.why(PACKETS).measured(format!(
+            let of = section(program);
+            match number {
+                5 => row.why(PACKETS).measured(format!(
                     "( 16 * {of}.short_packets + 48 * {of}.line_packets ) / {of}.seconds / 1000000"
                 )),
-                (_, Ok(_)) => row.beyond(SIZE),
-                (_, Err(why)) => row.not_built(why),
+                _ => row.beyond(SIZE),
             };
         }
     }
@@ -125,13 +118,7 @@ pub fn add(rows: &mut Rows) {
     for (program, figures) in TABLE_3 {
         for (number, (figure, (column, unit))) in figures.into_iter().zip(COLUMNS_3).enumerate() {
             let row = rows.near(format!("{program}: {column}"), figure, unit);
-            let of = match section(program) {
-                Ok(of) => of,
-                Err(why) => {
-                    row.not_built(why);
-                    continue;
-                }
-            };
+            let of = section(program);
             let (formula, why) = match number {
                 0 => (format!("{of}.packets / {of}.transactions"), PACKETS),
                 1 => (
