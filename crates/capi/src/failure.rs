@@ -28,6 +28,19 @@ impl Failure {
 
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
+/// An argument without meaning.
+pub(crate) fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
+    Err(Failure::new(HITHER_EINVAL, text))
+}
+
+/// An argument that is NULL and must not be.
+pub(crate) fn missing<T>(name: &str) -> Outcome<T> {
+    Err(Failure::new(
+        HITHER_EFAULT,
+        format!("{name} is NULL: pass an address"),
+    ))
+}
+
 /// Longest sentence that is told whole.
 const MOST_BYTES: usize = 1024;
 

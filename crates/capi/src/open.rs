@@ -4,7 +4,7 @@ use crate::constants::{
     HITHER_CONFIG_BYTES_0_1, HITHER_E2BIG, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOENT,
     HITHER_ENOMEM, HITHER_EXCHANGE_ALWAYS, HITHER_EXCHANGE_NEVER, HITHER_NO_SPIN, HITHER_RECYCLE,
 };
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, invalid};
 use crate::instance::Instance;
 use crate::types::HitherConfig;
 use crate::{lifetime, registry};
@@ -28,10 +28,6 @@ const MOST_COPIERS: u32 = 256;
 const BACKEND_BYTES: usize = 4 << 20;
 const KNOWN_FLAGS: u32 =
     HITHER_EXCHANGE_ALWAYS | HITHER_EXCHANGE_NEVER | HITHER_NO_SPIN | HITHER_RECYCLE;
-
-fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
-    Err(Failure::new(HITHER_EINVAL, text))
-}
 
 /// Opens a mover with default settings.
 ///

@@ -3,10 +3,10 @@
 use crate::allocations;
 use crate::calls::write_text;
 use crate::constants::{
-    HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOMEM, HITHER_ENOSYS, HITHER_HUGE, HITHER_MOVE,
-    HITHER_OK, HITHER_POPULATE, HITHER_SMALL, HITHER_UNKNOWN,
+    HITHER_EINVAL, HITHER_ENOMEM, HITHER_ENOSYS, HITHER_HUGE, HITHER_MOVE, HITHER_OK,
+    HITHER_POPULATE, HITHER_SMALL, HITHER_UNKNOWN,
 };
-use crate::failure::{Failure, Outcome, number, pointer};
+use crate::failure::{Failure, Outcome, invalid, missing, number, pointer};
 use crate::lifetime;
 use crate::types::HitherResidency;
 use hither_core::bind::{MemoryLayout, ThreadPolicy};
@@ -341,17 +341,6 @@ fn known(flags: u32, all: u32) -> Outcome<()> {
         0 => Ok(()),
         bits => invalid(format!("flags has unknown bits {bits:#x}: clear them")),
     }
-}
-
-fn missing<T>(name: &str) -> Outcome<T> {
-    Err(Failure::new(
-        HITHER_EFAULT,
-        format!("{name} is NULL: pass it"),
-    ))
-}
-
-fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
-    Err(Failure::new(HITHER_EINVAL, text))
 }
 
 pub(crate) fn failure(error: hither_linux::Error) -> Failure {

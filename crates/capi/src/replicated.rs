@@ -3,11 +3,10 @@
 use crate::arrays;
 use crate::calls::write_text;
 use crate::constants::{
-    HITHER_EAGAIN, HITHER_EBUSY, HITHER_EFAULT, HITHER_EFORK, HITHER_EINVAL, HITHER_ENOMEM,
-    HITHER_ETIMEDOUT, HITHER_OK, HITHER_REPLICATED_HUGE, HITHER_REPLICATED_INTERLEAVE,
-    HITHER_REPLICATED_PARTIAL,
+    HITHER_EAGAIN, HITHER_EBUSY, HITHER_EFORK, HITHER_EINVAL, HITHER_ENOMEM, HITHER_ETIMEDOUT,
+    HITHER_OK, HITHER_REPLICATED_HUGE, HITHER_REPLICATED_INTERLEAVE, HITHER_REPLICATED_PARTIAL,
 };
-use crate::failure::{Failure, Outcome, number};
+use crate::failure::{Failure, Outcome, invalid, missing, number};
 use crate::types::{HitherReplicatedConfig, HitherView};
 use crate::{lifetime, placement, structures};
 use hither_core::set::CpuSet;
@@ -386,15 +385,4 @@ pub(crate) fn failure(error: Error) -> Failure {
         Error::System { .. } => HITHER_ENOMEM,
     };
     Failure::new(code, error.to_string())
-}
-
-fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
-    Err(Failure::new(HITHER_EINVAL, text))
-}
-
-fn missing<T>(name: &str) -> Outcome<T> {
-    Err(Failure::new(
-        HITHER_EFAULT,
-        format!("{name} is NULL: pass an address"),
-    ))
 }

@@ -5,12 +5,12 @@
 //! retrieves one of them.
 
 use crate::constants::{
-    HITHER_EAGAIN, HITHER_EBADF, HITHER_EBUSY, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOMEM,
-    HITHER_OK, HITHER_STREAM_ALWAYS, HITHER_STREAM_FAST, HITHER_STREAM_FAST_UPDATED,
-    HITHER_STREAM_HUGE, HITHER_STREAM_IN_PLACE, HITHER_STREAM_MEASURE, HITHER_STREAM_NEVER,
-    HITHER_STREAM_PLAIN, HITHER_STREAM_THROUGH, HITHER_STREAM_UNDECIDED, HITHER_STREAM_WHOLE,
+    HITHER_EAGAIN, HITHER_EBADF, HITHER_EBUSY, HITHER_EINVAL, HITHER_ENOMEM, HITHER_OK,
+    HITHER_STREAM_ALWAYS, HITHER_STREAM_FAST, HITHER_STREAM_FAST_UPDATED, HITHER_STREAM_HUGE,
+    HITHER_STREAM_IN_PLACE, HITHER_STREAM_MEASURE, HITHER_STREAM_NEVER, HITHER_STREAM_PLAIN,
+    HITHER_STREAM_THROUGH, HITHER_STREAM_UNDECIDED, HITHER_STREAM_WHOLE,
 };
-use crate::failure::{Failure, Outcome, number};
+use crate::failure::{Failure, Outcome, invalid, missing, number};
 use crate::types::{HitherStreamConfig, HitherStreamPart, HitherStreamReport};
 use crate::{lifetime, placement, registry, structures};
 use hither_core::ids::NodeId;
@@ -477,15 +477,4 @@ fn failure(error: StreamError) -> Failure {
         ),
     };
     Failure::new(code, format!("{error}: {remedy}"))
-}
-
-fn invalid<T>(text: impl Into<String>) -> Outcome<T> {
-    Err(Failure::new(HITHER_EINVAL, text))
-}
-
-fn missing<T>(name: &str) -> Outcome<T> {
-    Err(Failure::new(
-        HITHER_EFAULT,
-        format!("{name} is NULL: pass an address"),
-    ))
 }
