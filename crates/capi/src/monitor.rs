@@ -7,6 +7,7 @@ use crate::constants::{
     HITHER_TYPE_FILLS,
 };
 use crate::failure::{Failure, Outcome, number};
+use crate::structures::or;
 use crate::types::{HitherArea, HitherReached, HitherTotals};
 use crate::{lifetime, placement};
 use hither_core::ids::NodeId;
@@ -396,15 +397,6 @@ fn check_size<T>(size: usize, name: &str) -> Outcome<()> {
 
 fn missing(name: &str) -> Failure {
     Failure::new(HITHER_EFAULT, format!("{name} is NULL: pass a pointer"))
-}
-
-/// A field's value, or where that is zero its default.
-fn or<T: Default + PartialEq>(asked: T, default: T) -> T {
-    if asked == T::default() {
-        default
-    } else {
-        asked
-    }
 }
 
 /// Writes counts by the kernel's numbers of nodes; nodes that there are not have none.

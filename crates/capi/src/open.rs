@@ -6,6 +6,7 @@ use crate::constants::{
 };
 use crate::failure::{Failure, Outcome, invalid};
 use crate::instance::Instance;
+use crate::structures::or;
 use crate::types::HitherConfig;
 use crate::{lifetime, registry};
 use hither_core::ids::CpuId;
@@ -196,15 +197,6 @@ fn settings(asked: &HitherConfig, copier_cpus: Vec<CpuId>) -> Outcome<Settings> 
     };
     settings.swap.limits.recycle = asked.flags & HITHER_RECYCLE != 0;
     Ok(settings)
-}
-
-/// A field's value, or where that is zero its default.
-fn or<T: Default + PartialEq>(asked: T, default: T) -> T {
-    if asked == T::default() {
-        default
-    } else {
-        asked
-    }
 }
 
 fn failure(error: OpenError) -> Failure {

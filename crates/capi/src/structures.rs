@@ -33,3 +33,12 @@ pub(crate) unsafe fn read<T: Copy>(given: *const T, size: usize, name: &str) -> 
     // SAFETY: the caller vouches for the bytes, which need no alignment this way.
     Ok(Some(unsafe { given.read_unaligned() }))
 }
+
+/// A field's value, or where that is zero its default.
+pub(crate) fn or<T: Default + PartialEq>(asked: T, default: T) -> T {
+    if asked == T::default() {
+        default
+    } else {
+        asked
+    }
+}
