@@ -266,7 +266,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "ibm-nsquared",
-        8.0,
+        2.0,
         Reads::Lines,
         "Water-nsquared striped, in blocks and alone",
         program!("water", " --all-pairs --side 20 --steps 1"),
