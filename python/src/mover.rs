@@ -139,6 +139,19 @@ fn closed() -> PyErr {
     PyRuntimeError::new_err("the mover is closed: make another")
 }
 
+/// A service for this process's own memory, and what serves in it.
+pub fn opened(
+    py: Python<'_>,
+    config: Config,
+    settings: Settings,
+) -> PyResult<(Service, own::Chosen)> {
+    let opened = py.detach(|| own::open(config, settings));
+    opened.map_err(|error| match error {
+        hither_mover::OpenError::System(cause) => PyOSError::new_err(cause.to_string()),
+        other => PyValueError::new_err(other.to_string()),
+    })
+}
+
 pub fn within(name: &str, number: i64, most: usize) -> PyResult<usize> {
     let fits = usize::try_from(number).ok();
     fits.filter(|number| (1..=most).contains(number))
@@ -243,11 +256,7 @@ impl Mover {
             copiers: within("copiers", copiers, 256)?,
             ..Settings::default()
         };
-        let opened = py.detach(|| own::open(config, settings));
-        let (service, chosen) = opened.map_err(|error| match error {
-            hither_mover::OpenError::System(cause) => PyOSError::new_err(format!("{cause}")),
-            other => PyValueError::new_err(other.to_string()),
-        })?;
+        let (service, chosen) = opened(py, config, settings)?;
         let described = chosen
             .into_iter()
             .map(|(name, probe)| (name, probe.err().map(|why| why.to_string())))

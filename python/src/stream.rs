@@ -2,14 +2,14 @@
 //! Python's side.
 
 use crate::memory::Span;
-use crate::mover::within;
-use hither_linux::backend::own::{self, Settings};
+use crate::mover::{opened, within};
+use hither_linux::backend::own::Settings;
 use hither_mover::stream::{
     Adapt, ArrayKind, Decision, RawPart, RawStream, StreamError, StreamReport, StreamResults,
     StreamSettings,
 };
-use hither_mover::{Close, Config, Mover as Service, OpenError};
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
+use hither_mover::{Close, Config, Mover as Service};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -154,11 +154,7 @@ impl BufferStream {
             copiers: within("copiers", copiers, 256)?,
             ..Settings::default()
         };
-        let opened = fast.py().detach(|| own::open(config, copying));
-        let (service, _) = opened.map_err(|error| match error {
-            OpenError::System(cause) => PyOSError::new_err(cause.to_string()),
-            other => PyValueError::new_err(other.to_string()),
-        })?;
+        let (service, _) = opened(fast.py(), config, copying)?;
         let open = Open {
             stream: None,
             service,

@@ -10,8 +10,9 @@
 //! columns, so that the shape of the tree, and with it the bits of the result, do not depend on the
 //! order of threads.
 //! Bodies are stored in the order of the columns in which they begin; each thread computes and moves
-//! as many as any other, in that order. With `--grouped`, what all read of a body (position and mass) and what its
-//! thread alone uses (velocity and acceleration) are two arrays, as in the ccNUMA paper's "extra". Cells have a mass and its centre, not Barnes's quadrupoles.
+//! as many as any other, in that order. Cells have a mass and its centre, not Barnes's quadrupoles.
+//! With `--grouped`, what all read of a body (position and mass) and what its thread alone uses
+//! (velocity and acceleration) are two arrays, as in the ccNUMA paper's "extra".
 
 use crate::cli::{self, Args, Failure, Opt, Workload, WorkloadReport};
 use crate::floats::{Floats, load, store};

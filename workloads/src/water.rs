@@ -14,9 +14,9 @@
 //! each molecule computes it, so that sums do not depend on the order of threads and the bits of
 //! the result not on their number. That is twice the computing for each access.
 //!
-//! With `--all-pairs`, after Water-nsquared: threads own molecules by number, and each of these meets all others. As
-//! there, the distance of the oxygens is computed first, for all pairs; table 3 of the ccNUMA paper has 22
-//! operations for each.
+//! With `--all-pairs`, after Water-nsquared: threads own molecules by number, and each of these meets all others.
+//! The other distances of a pair are computed only where its oxygens are near: that is less computing for
+//! each line from memory than the original has (docs/workloads.md, operations per transaction).
 //!
 //! A molecule's record is 576 bytes: eight values (six derivatives and the force besides the
 //! position) for nine coordinates. Records lie in the order of the cells in which the molecules

@@ -3,10 +3,10 @@
 
 use crate::calls::write_text;
 use crate::constants::{
-    HITHER_AT_NODE, HITHER_EBADF, HITHER_EFAULT, HITHER_EINVAL, HITHER_MONITOR_SAMPLES, HITHER_OK,
+    HITHER_AT_NODE, HITHER_EBADF, HITHER_EINVAL, HITHER_MONITOR_SAMPLES, HITHER_OK,
     HITHER_TYPE_FILLS,
 };
-use crate::failure::{Failure, Outcome, number};
+use crate::failure::{Failure, Outcome, missing, number};
 use crate::structures::or;
 use crate::types::{HitherArea, HitherReached, HitherTotals};
 use crate::{lifetime, placement};
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn hither_monitor_add_area(
     number(|| {
         let found = find(monitor)?;
         if area.is_null() {
-            return Err(missing("area"));
+            return missing("area");
         }
         check_size::<HitherArea>(size, "hither_area")?;
         // SAFETY: not null, and the caller vouches for its size; it need not be aligned.
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn hither_monitor_add_sum(
     number(|| {
         let found = find(monitor)?;
         if areas.is_null() {
-            return Err(missing("areas"));
+            return missing("areas");
         }
         // More than there can be is refused by what is in them.
         let given = (0..count.min(64)).map(|index| {
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn hither_monitor_read(
     number(|| {
         let found = find(monitor)?;
         if counts.is_null() && grains > 0 {
-            return Err(missing("counts"));
+            return missing("counts");
         }
         let area = usize::try_from(area).unwrap_or(usize::MAX);
         let mut held = lock(&found);
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn hither_monitor_read_sum(
     number(|| {
         let found = find(monitor)?;
         if counts.is_null() {
-            return Err(missing("counts"));
+            return missing("counts");
         }
         let sum = usize::try_from(sum).unwrap_or(usize::MAX);
         let mut held = lock(&found);
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn hither_monitor_totals(
     number(|| {
         let found = find(monitor)?;
         if totals.is_null() {
-            return Err(missing("totals"));
+            return missing("totals");
         }
         check_size::<HitherTotals>(size, "hither_totals")?;
         let Some(told) = lock(&found).totals() else {
@@ -393,10 +393,6 @@ fn check_size<T>(size: usize, name: &str) -> Outcome<()> {
     }
     let text = format!("size is {size}: pass sizeof(struct {name})");
     Err(Failure::new(HITHER_EINVAL, text))
-}
-
-fn missing(name: &str) -> Failure {
-    Failure::new(HITHER_EFAULT, format!("{name} is NULL: pass a pointer"))
 }
 
 /// Writes counts by the kernel's numbers of nodes; nodes that there are not have none.

@@ -1,12 +1,12 @@
 //! Opening: from a configuration of C to a service.
 
 use crate::constants::{
-    HITHER_CONFIG_BYTES_0_1, HITHER_E2BIG, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOENT,
-    HITHER_ENOMEM, HITHER_EXCHANGE_ALWAYS, HITHER_EXCHANGE_NEVER, HITHER_NO_SPIN, HITHER_RECYCLE,
+    HITHER_CONFIG_BYTES_0_1, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOENT, HITHER_ENOMEM,
+    HITHER_EXCHANGE_ALWAYS, HITHER_EXCHANGE_NEVER, HITHER_NO_SPIN, HITHER_RECYCLE,
 };
 use crate::failure::{Failure, Outcome, invalid};
 use crate::instance::Instance;
-use crate::structures::or;
+use crate::structures::{self, or};
 use crate::types::HitherConfig;
 use crate::{lifetime, registry};
 use hither_core::ids::CpuId;
@@ -14,13 +14,7 @@ use hither_linux::backend::own::{self, Exchange, Settings};
 use hither_mover::{Config, Notify, OpenError, room};
 use rustix::fd::AsRawFd;
 use std::ffi::{CStr, c_char};
-use std::mem::MaybeUninit;
-use std::ptr;
 
-/// What this version knows.
-const KNOWN_BYTES: usize = size_of::<HitherConfig>();
-/// No configuration ever is larger: a larger size is a mistake of the caller.
-const MOST_BYTES: usize = 4096;
 /// Entries of a list of CPUs.
 const MOST_CPUS: usize = 4096;
 /// Threads that share a replication.
@@ -52,30 +46,10 @@ pub(crate) unsafe fn by_config(config: *const HitherConfig, size: usize) -> Outc
         let text = "config is NULL: pass a configuration, or call hither_open()";
         return Err(Failure::new(HITHER_EFAULT, text));
     }
-    if !(HITHER_CONFIG_BYTES_0_1..=MOST_BYTES).contains(&size) {
-        return invalid(format!(
-            "size is {size}: pass sizeof(struct hither_config), set to zero first"
-        ));
-    }
-    let bytes = config.cast::<u8>();
-    // A program that knows more than this library may still use it, if it asks for nothing new.
-    for offset in KNOWN_BYTES..size {
-        // SAFETY: the caller vouches for `size` bytes.
-        if unsafe { bytes.add(offset).read() } != 0 {
-            let text = format!(
-                "byte {offset} of the configuration is set, but this version knows {KNOWN_BYTES} \
-                 bytes: clear it, or use a newer library"
-            );
-            return Err(Failure::new(HITHER_E2BIG, text));
-        }
-    }
-    let mut known = MaybeUninit::<HitherConfig>::zeroed();
-    // SAFETY: both have that many bytes; a program's structure needs no alignment this way. Every
-    // field may have any value.
-    let known = unsafe {
-        ptr::copy_nonoverlapping(bytes, known.as_mut_ptr().cast(), size.min(KNOWN_BYTES));
-        known.assume_init()
-    };
+    let least = HITHER_CONFIG_BYTES_0_1;
+    // SAFETY: the caller vouches for `size` bytes; every field may have any value.
+    let known = unsafe { structures::read(config, size, least, "hither_config")? };
+    let known = known.unwrap_or_default();
     // SAFETY: the caller vouches for the pointers in it.
     unsafe { open(&known) }
 }

@@ -37,7 +37,14 @@ pub unsafe extern "C" fn hither_replicated_create(
     number(|| {
         lifetime::begin()?;
         // SAFETY: as the caller of this function vouches; all fields are numbers.
-        let asked = unsafe { structures::read(config, size, "hither_replicated_config")? };
+        let asked = unsafe {
+            structures::read(
+                config,
+                size,
+                size_of::<HitherReplicatedConfig>(),
+                "hither_replicated_config",
+            )?
+        };
         let asked = asked.unwrap_or_default();
         let known =
             HITHER_REPLICATED_PARTIAL | HITHER_REPLICATED_INTERLEAVE | HITHER_REPLICATED_HUGE;

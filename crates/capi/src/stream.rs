@@ -82,7 +82,14 @@ pub unsafe extern "C" fn hither_stream_create(
     number(|| {
         lifetime::begin()?;
         // SAFETY: as the caller of this function vouches; all fields are numbers and addresses.
-        let asked = unsafe { structures::read(config, size, "hither_stream_config")? };
+        let asked = unsafe {
+            structures::read(
+                config,
+                size,
+                size_of::<HitherStreamConfig>(),
+                "hither_stream_config",
+            )?
+        };
         let Some(asked) = asked else {
             return missing("config");
         };
