@@ -112,6 +112,17 @@ fn used_pages() -> Option<u64> {
     number(text.get(..end)?)
 }
 
+/// Sleeps for a millisecond, or until a signal comes.
+pub fn sleep_a_millisecond() {
+    let span = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 1_000_000,
+    };
+    let rest = std::ptr::null::<libc::timespec>();
+    // SAFETY: the call reads the structure.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const span, rest) };
+}
+
 /// Gives addresses back that were reserved and are not used.
 pub fn give_back(address: usize, bytes: usize) {
     if bytes > 0 {

@@ -7,7 +7,7 @@
 //! there are none for blocks that would not fit into one.
 //!
 //! They are reserved with the first block. Threads that come at once reserve each their own, and the
-//! first one's counts: nobody waits, and a fork or a signal in between does no harm. All that is known
+//! first one's counts: nobody waits for long, and a fork or a signal in between does no harm. All that is known
 //! of the reservation follows from one word; what lies beside it for who is in a hurry is the same
 //! whoever writes it.
 
@@ -36,6 +36,9 @@ const MOST_HALVINGS: u32 = 17;
 /// Of the addresses that a limited process has left one part in so many is taken: the program's own
 /// memory, stacks and libraries come from the same.
 const SHARE: u64 = 2;
+/// Milliseconds that a thread waits for another one's reservation where its own was refused: after a
+/// fork in between nobody may come.
+const MOST_WAITS: usize = 50;
 
 /// Its first address, and in the bits that this does not use how often it was halved, plus one; 0 for
 /// none.
@@ -185,6 +188,12 @@ pub fn start(record_bytes: usize) -> bool {
             continue;
         }
         let Some(start) = kernel::reserve(blocks + records + align) else {
+            if halved == 0
+                && let Some(first) = first_of_others()
+            {
+                publish(first);
+                return true;
+            }
             continue;
         };
         // Slots are aligned to their own size.
@@ -207,6 +216,19 @@ pub fn start(record_bytes: usize) -> bool {
         return true;
     }
     false
+}
+
+/// The reservation of another thread, where it comes within the time that one takes. Addresses of a
+/// process hold three reservations of full size: of more threads at once the others are refused, and a
+/// smaller reservation of theirs must not count instead.
+fn first_of_others() -> Option<usize> {
+    for _ in 0..MOST_WAITS {
+        match RESERVED.load(Ordering::Acquire) {
+            0 => kernel::sleep_a_millisecond(),
+            first => return Some(first),
+        }
+    }
+    None
 }
 
 /// Writes what follows from the word. `free` must look at blocks before anybody has one.
