@@ -4,8 +4,10 @@
 # usage: quota-guest.sh steps MB STEP_MB SECONDS
 #        quota-guest.sh goal MB SECONDS KEY NUMBER FIGURE
 #        quota-guest.sh shares MB SECONDS
+#        quota-guest.sh jobs TRACES
 # steps: a store of MB under the daemon, whose quota goes up by a step every so many seconds.
 # goal: the same with a goal, from all of its memory in the fast tier on; a line for each state.
+# jobs: the four jobs of the thesis's figure 73, one after the other, each with E4 and with a goal (see there).
 # shares: three stores in control groups of the weights 1, 2 and 5, each larger than its part.
 set -eu
 mode=$1
@@ -83,6 +85,44 @@ shares() {
   hither status
   kill $stores $daemon
   tail -n 5 daemon.log >&2
+}
+
+# A store of 128 MiB in slow memory under a load trace at a quarter of its size and 2/5 of its time, 4 s of its first
+# load before it: `JOB QUOTA GOAL`. Prints what came after those 4 s: mean steps of 16 MiB that it might use, requests a
+# second, and their mean latency.
+job() {
+  begin; target store 'command = "memstore"' "$2" "${3:-}"; mv next.toml h.toml
+  : > daemon.log
+  hither daemon --config h.toml 2> daemon.log & daemon=$!
+  ready
+  awk -F , '/^#/ { next } NF == 1 { print $1 * 2 / 5 + 4; next }
+    { printf "%d,%d,%d\n", $1 > 0 ? $1 * 2 / 5 + 4 : 0, $2 / 4, $3 }' "$1" > trace
+  memstore --mb 128 --threads 1 --first-node 1 --trace trace --live --period 100 > log & store=$!
+  : > held
+  while kill -0 $store 2> /dev/null; do
+    # The thesis counts what a job may use; a quota that does not change is not in the log.
+    echo "$(grep -c '^second:' log) $(grep -o '[0-9]* of 8 steps' daemon.log | tail -n 1)" >> held
+    sleep 0.2
+  done
+  kill $daemon
+  wait
+  grep '^second:' log | awk '$2 > 40 { n++; r += $4; u += $4 * $6 }
+    END { printf "requests %.0f\nlatency_us %.2f\n", r / n * 10, u / r }'
+  awk -v first="$4" '$1 > 40 { n++; steps += NF > 1 ? $2 : first } END { printf "steps %.3f\n", steps / n }' held
+  grep 'wrong_values' log
+}
+
+jobs() {
+  memstore --mb 128 --threads 1 --node 0 --seconds 2 --live > log
+  goal=$(grep '^second: 2' log | awk '{ print $6 * 1.25 }')
+  echo "goal_us $goal"
+  for number in 1 2 3 4; do
+    echo "== J$number base"
+    job "$1/google-j$number.csv" 64M '' 4
+    echo "== J$number scaled"
+    job "$1/google-j$number.csv" 128M \
+      "goal = { file = \"/tmp/log\", figure = \"mean_us\", below = $goal, steps = 8, every = \"100ms\" }" 8
+  done
 }
 
 $mode "$@"

@@ -1,4 +1,4 @@
-//! Latencies by second: counts in steps that grow with the value, so that a quantile is right to an eighth.
+//! Latencies by second, or by another period: counts in steps that grow with the value, so that a quantile is right to an eighth.
 
 use std::time::Duration;
 
@@ -8,8 +8,17 @@ const STEP_BITS: u32 = 3;
 const STEPS: usize = (40 - STEP_BITS as usize + 1) << STEP_BITS;
 
 /// Of one thread or of all.
-#[derive(Clone, Debug, Default)]
-pub struct Latencies(Vec<Second>);
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    period: Duration,
+    seconds: Vec<Second>,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::by(Duration::from_secs(1))
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Second {
@@ -36,13 +45,28 @@ impl Second {
 }
 
 impl Latencies {
+    /// By periods of another length: what is told of seconds below holds for them.
+    #[must_use]
+    pub fn by(period: Duration) -> Self {
+        Self {
+            period,
+            seconds: Vec::new(),
+        }
+    }
+
+    /// The period in which a time lies, counted from 0.
+    #[must_use]
+    pub fn period_of(&self, at: Duration) -> usize {
+        (at.as_nanos() / self.period.as_nanos().max(1)) as usize
+    }
+
     /// Adds a request that ended at `at` and took `took`.
     pub fn add(&mut self, at: Duration, took: Duration) {
-        let second = at.as_secs() as usize;
-        if second >= self.0.len() {
-            self.0.resize_with(second + 1, Second::default);
+        let second = self.period_of(at);
+        if second >= self.seconds.len() {
+            self.seconds.resize_with(second + 1, Second::default);
         }
-        let second = &mut self.0[second];
+        let second = &mut self.seconds[second];
         let ns = took.as_nanos() as u64;
         second.sum_ns += ns;
         second.steps[step(ns)] += 1;
@@ -50,35 +74,37 @@ impl Latencies {
 
     /// Adds another thread's.
     pub fn merge(&mut self, other: &Self) {
-        let longest = self.0.len().max(other.0.len());
-        self.0.resize_with(longest, Second::default);
-        for (own, more) in self.0.iter_mut().zip(&other.0) {
+        let longest = self.seconds.len().max(other.seconds.len());
+        self.seconds.resize_with(longest, Second::default);
+        for (own, more) in self.seconds.iter_mut().zip(&other.seconds) {
             own.merge(more);
         }
     }
 
     /// Adds another thread's of one second.
     pub fn merge_second(&mut self, other: &Self, second: usize) {
-        let Some(more) = other.0.get(second) else {
+        let Some(more) = other.seconds.get(second) else {
             return;
         };
-        if second >= self.0.len() {
-            self.0.resize_with(second + 1, Second::default);
+        if second >= self.seconds.len() {
+            self.seconds.resize_with(second + 1, Second::default);
         }
-        self.0[second].merge(more);
+        self.seconds[second].merge(more);
     }
 
     /// Requests that ended in a second, counted from 0.
     #[must_use]
     pub fn requests(&self, second: usize) -> u64 {
-        let steps = self.0.get(second).map(|second| second.steps.iter());
+        let steps = self.seconds.get(second).map(|second| second.steps.iter());
         steps.map_or(0, |steps| steps.map(|&count| u64::from(count)).sum())
     }
 
     /// Requests of all seconds.
     #[must_use]
     pub fn total(&self) -> u64 {
-        (0..self.0.len()).map(|second| self.requests(second)).sum()
+        (0..self.seconds.len())
+            .map(|second| self.requests(second))
+            .sum()
     }
 
     /// What a server tells of a second.
@@ -97,15 +123,18 @@ impl Latencies {
     #[must_use]
     pub fn as_one(&self) -> Self {
         let mut all = Second::default();
-        self.0.iter().for_each(|second| all.merge(second));
-        Self(vec![all])
+        self.seconds.iter().for_each(|second| all.merge(second));
+        Self {
+            period: self.period,
+            seconds: vec![all],
+        }
     }
 
     /// Mean latency in ns; `None` without requests.
     #[must_use]
     pub fn mean_ns(&self, second: usize) -> Option<f64> {
         let count = self.requests(second);
-        let sum = self.0.get(second)?.sum_ns;
+        let sum = self.seconds.get(second)?.sum_ns;
         (count > 0).then(|| sum as f64 / count as f64)
     }
 
@@ -116,7 +145,7 @@ impl Latencies {
         let count = self.requests(second);
         let wanted = (count as f64 * share).ceil() as u64;
         let mut seen = 0;
-        let steps = self.0.get(second)?.steps.iter();
+        let steps = self.seconds.get(second)?.steps.iter();
         let found = steps.enumerate().find(|&(_, &count)| {
             seen += u64::from(count);
             seen >= wanted && seen > 0
@@ -182,5 +211,13 @@ mod tests {
         assert!((99_000.0..=99_000.0 * 1.125).contains(&p99), "{p99}");
         assert_eq!((one.mean_ns(0), one.quantile_ns(0, 0.99)), (None, None));
         assert_eq!(one.quantile_ns(9, 0.99), None);
+    }
+
+    #[test]
+    fn other_periods_than_seconds() {
+        let mut tenths = Latencies::by(Duration::from_millis(100));
+        tenths.add(Duration::from_millis(250), Duration::from_micros(7));
+        assert_eq!((tenths.requests(1), tenths.requests(2)), (0, 1));
+        assert_eq!(tenths.period_of(Duration::from_millis(299)), 2);
     }
 }

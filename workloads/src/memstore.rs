@@ -84,6 +84,12 @@ pub const PROGRAM: Workload = Workload {
             default: "",
             help: "print the line of each second when it is over, not at the end",
         },
+        Opt {
+            name: "period",
+            value: Some("MS"),
+            default: "1000",
+            help: "lines of so many ms instead of seconds",
+        },
         NODE,
         FIRST_NODE,
         HUGE,
@@ -105,6 +111,13 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
     let gets = args.number("gets", 1..=1 << 16)?;
     let skew = args.number("skew", 0..=300)?;
     let trace = load_of(args, mb)?;
+    let period = Duration::from_millis(args.number("period", 1..=1000)?);
+    if 1000 % period.as_millis() != 0 {
+        let ms = period.as_millis();
+        return Err(cli::usage(format!(
+            "--period: a second is no multiple of {ms} ms"
+        )));
+    }
     let start = FirstNode::from_args(args)?;
     let started = Instant::now();
     let store = Store::new(mb << 20, value_bytes as usize, start)?;
@@ -116,9 +129,10 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
         trace: &trace,
         gets,
         data_mb: mb,
+        period,
     };
     let of_second = |second: usize, latencies: &Latencies| {
-        let load = trace.at(second as u64);
+        let load = trace.at((period * second as u32).as_secs());
         format!(
             "requests {} mean_us {} p99_us {} active_mb {}",
             latencies.requests(second),
@@ -135,7 +149,7 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
         }
     });
     let results = team.run(|member| member.measure(|| client.serve(member, &live)))?;
-    let (mut latencies, mut wrong) = (Latencies::default(), 0);
+    let (mut latencies, mut wrong) = (Latencies::by(period), 0);
     for ((own, amiss), _) in &results {
         latencies.merge(own);
         wrong += amiss;
@@ -146,7 +160,8 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
         store.keys()
     );
     let report = WorkloadReport::new(title).line("setup_seconds", format!("{setup:.6}"));
-    let seconds = if is_live { 0 } else { trace.seconds() };
+    let all = latencies.period_of(Duration::from_secs(trace.seconds()));
+    let seconds = if is_live { 0 } else { all as u64 };
     let report = series::lines(report, seconds, |second| of_second(second, &latencies));
     let took = results[0].1;
     Ok(report
@@ -188,6 +203,7 @@ struct Client<'a> {
     trace: &'a Trace,
     gets: u64,
     data_mb: u64,
+    period: Duration,
 }
 
 impl Client<'_> {
@@ -199,14 +215,14 @@ impl Client<'_> {
         F: Fn(usize, &Latencies) + Sync,
     {
         let mut random = FastRandom::new(member.id as u64 + 1);
-        let (mut latencies, mut wrong) = (Latencies::default(), 0);
+        let (mut latencies, mut wrong) = (Latencies::by(self.period), 0);
         let limit = Duration::from_secs(self.trace.seconds());
         let began = Instant::now();
         let mut now = Duration::ZERO;
         let mut pace = Pace::default();
         let mut told = 0;
         while now < limit {
-            told = live.pass(told, now.as_secs() as usize, &latencies);
+            told = live.pass(told, latencies.period_of(now), &latencies);
             let load = self.trace.at(now.as_secs());
             let keys = self.keys_in_use(load.active_mb);
             let due = pace.next(now, load.requests, member.threads as u64);
@@ -229,7 +245,7 @@ impl Client<'_> {
             now = began.elapsed();
             latencies.add(now, now - from);
         }
-        live.pass(told, self.trace.seconds() as usize, &latencies);
+        live.pass(told, latencies.period_of(limit), &latencies);
         (latencies, wrong)
     }
 

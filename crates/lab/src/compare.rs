@@ -51,6 +51,15 @@ impl Spread {
     }
 }
 
+/// Standard deviation of a sample over its mean; `None` of less than two values.
+#[must_use]
+pub fn deviation(values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() > 1 && mean > 0.0).then(|| (squares / (count - 1.0)).sqrt() / mean)
+}
+
 /// What was measured of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
@@ -89,6 +98,9 @@ pub struct ComparedRow {
     pub policy: String,
     /// Guest seconds from exec to exit.
     pub seconds: Option<Spread>,
+    /// Standard deviation of the seconds over their mean, where there are two runs or more.
+    #[serde(default)]
+    pub seconds_deviation: Option<f64>,
     /// Speed of the median run over first-touch's (over the first row's without first-touch).
     pub speed: Option<f64>,
     /// Seconds that the whole work takes at the steady part's speed.
@@ -109,6 +121,9 @@ pub struct ComparedRow {
     pub link_imbalance: Option<f64>,
     /// Instructions, user and kernel.
     pub instructions: Option<f64>,
+    /// Lines that came from memory in 1000 instructions, user and kernel.
+    #[serde(default)]
+    pub misses_per_1000: Option<f64>,
     /// Pages moved by whomever.
     pub moved_pages: Option<f64>,
     /// Host seconds.
@@ -244,6 +259,7 @@ fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> ComparedRo
     ComparedRow {
         policy: name.to_owned(),
         seconds: Spread::of(good().map(|run| run.seconds)),
+        seconds_deviation: deviation(&good().map(|run| run.seconds).collect::<Vec<_>>()),
         speed: None,
         steady_seconds: Spread::of(good().filter_map(|run| run.steady_seconds)),
         steady_speed: None,
@@ -254,6 +270,7 @@ fn row(name: &str, policy: usize, runs: &[Run], steady_start: f64) -> ComparedRo
         link_use: median(|run| run.figures.link_use),
         link_imbalance: median(|run| run.figures.link_imbalance),
         instructions: counted(|figures| figures.instructions),
+        misses_per_1000: median(|run| run.figures.misses_per_1000),
         moved_pages: counted(|figures| figures.moved_pages),
         host_seconds: median(|run| Some(run.host_seconds)),
         runs,

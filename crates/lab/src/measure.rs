@@ -78,6 +78,9 @@ pub struct Figures {
     pub link_imbalance: Option<f64>,
     /// Instructions, user and kernel; `None` without the device, which counts them.
     pub instructions: Option<u64>,
+    /// Lines that came from memory, user and kernel, in 1000 of them; likewise.
+    #[serde(default)]
+    pub misses_per_1000: Option<f64>,
     /// Kernel-mode share of memory fills, 0 to 1.
     pub kernel_fill_share: Option<f64>,
     /// Lines written back; likewise.
@@ -117,6 +120,8 @@ pub fn between(from: &Point, to: &Point) -> Figures {
         link_use: mean_use(each(|c| &c.link_ppm_us)),
         link_imbalance: metrics::imbalance(&each(|c| &c.link_bytes)),
         instructions: counted.then_some(instructions),
+        misses_per_1000: counted
+            .then(|| (user_fills + kernel_fills) as f64 / instructions as f64 * 1000.0),
         kernel_fill_share: metrics::local_access_ratio(kernel_fills, kernel_fills + user_fills),
         write_backs: counted.then(|| part(|c| c.write_backs)),
         moved_pages: Some(part(|c| c.moved_pages)),

@@ -1,11 +1,12 @@
 //! The copy engine against the CPU: contents, faults, CPU time. `copy_engine --from 0 --to 1`.
+//! With `--migrate-to NODE` also what the kernel's own migration takes (memif, 2.2 and 5.2).
 //!
 //! Prints `key=value` words, a line for each part; ends with an error where a byte is wrong.
 
 use hither_core::copy_engine::record;
 use hither_linux::backend::copy;
 use hither_linux::backend::engine::{EngineDriver, Record, Ring};
-use hither_linux::sys::{self, MemoryArea, Present, PrivateMemory};
+use hither_linux::sys::{self, MemoryArea, Present, PrivateMemory, pkey};
 use hither_linux::tracker::opium::OwnTime;
 use std::error::Error;
 
@@ -121,15 +122,57 @@ fn faults() -> Result<(), Failure> {
     }
 }
 
+/// The kernel's migration of 1500 pages by one mbind, or of as many as there is room for; a copy of as many pages; and a
+/// change of one entry of a page table with its TLB flush.
+fn migration(from: u32, to: u32, copy_ns: f64) -> Result<(), Failure> {
+    let (mut pages, mut spent_ns) = (0, 0);
+    for _ in 0..5 {
+        let memory = Memory::new(1500 * 4096, from, false, 1)?;
+        let start = sys::monotonic_ns();
+        // A full node refuses the rest of them.
+        let outcome = sys::bind_memory(memory.at(), 1500 * 4096, to, Present::Move);
+        spent_ns += sys::monotonic_ns() - start;
+        let addresses: Vec<u64> = (0..1500).map(|page| memory.at() + page * 4096).collect();
+        let mut nodes = vec![-1; addresses.len()];
+        sys::query_pages(0, &addresses, &mut nodes)?;
+        let there = nodes.iter().filter(|node| **node == to as i32).count();
+        println!("mbind pages={there} outcome={outcome:?}");
+        pages += there;
+    }
+    if pages == 0 {
+        return Err("no page was migrated".into());
+    }
+    let mut memory = Memory::new(4096, from, false, 1)?;
+    let (mut change_ns, changes) = (0, 4000);
+    for round in 0..changes {
+        // The entry is in the TLB, and permits writing, when it changes.
+        memory.0.bytes_mut()[0] = round as u8;
+        let start = sys::monotonic_ns();
+        // SAFETY: nobody writes to this mapping before it may be written to again.
+        unsafe { pkey::protect(memory.at(), 4096, libc::PROT_READ)? };
+        change_ns += sys::monotonic_ns() - start;
+        // SAFETY: this takes no access away.
+        unsafe { pkey::protect(memory.at(), 4096, libc::PROT_READ | libc::PROT_WRITE)? };
+    }
+    println!("== migration");
+    println!("pages: {}", pages / 5);
+    println!("page_us: {:.2}", spent_ns as f64 / 1e3 / pages as f64);
+    println!("copy_us: {:.2}", copy_ns / 1e3);
+    println!("== page_table");
+    println!(
+        "change_us: {:.2}",
+        change_ns as f64 / 1e3 / f64::from(changes)
+    );
+    Ok(())
+}
+
 fn run() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().collect();
-    let node = |name: &str, default: u32| {
-        let value = words
-            .iter()
-            .position(|word| word == name)
-            .and_then(|at| words.get(at + 1));
-        value.map_or(Ok(default), |text| text.parse())
+    let given = |name: &str| {
+        let at = words.iter().position(|word| word == name)?;
+        words.get(at + 1).map(|text| text.parse())
     };
+    let node = |name: &str, default: u32| given(name).unwrap_or(Ok(default));
     let (from, to) = (node("--from", 0)?, node("--to", 0)?);
     let mut engine = EngineDriver::open().map_err(|why| why.to_string())?;
     println!("engine {:?}", engine.facts());
@@ -146,6 +189,7 @@ fn run() -> Result<(), Failure> {
     let mut clock = OwnTime::open();
     println!("clock device={}", clock.is_some());
     // Through more memory than caches hold, where the target has so much.
+    let mut copy_ns = None;
     let room = node("--room-mb", 16)? as usize * (1 << 20);
     for (bytes, huge, rounds) in [
         (4096, false, 800),
@@ -168,6 +212,7 @@ fn run() -> Result<(), Failure> {
             // SAFETY: as in `contents`.
             unsafe { copy::copy(from as *const u8, to as *mut u8, bytes) }
         });
+        copy_ns.get_or_insert(wall);
         engine.learn_copy(bytes, wall as u64);
         let chosen = engine.costs().prefers_engine(bytes);
         let (engine_wall, engine_cpu) = time(&mut clock, rounds, || {
@@ -200,6 +245,9 @@ fn run() -> Result<(), Failure> {
     println!("slept_from_kb: {:.0}", slept / 1024.0);
     println!("counts {:?}", engine.counts());
     println!("{}", told(&engine));
+    if let (Some(target), Some(copy_ns)) = (given("--migrate-to").transpose()?, copy_ns) {
+        migration(from, target, copy_ns)?;
+    }
     Ok(())
 }
 

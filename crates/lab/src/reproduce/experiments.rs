@@ -1,13 +1,14 @@
 //! The experiments: one command each.
 //!
-//! `{programs}` is the folder of `hither` and of the repository's programs, `{scripts}` that of its scripts. Words
-//! are split at blanks; what stands between single quotes is one word. How long each takes of the host is the time
+//! `{programs}` is the folder of `hither` and of the repository's programs, `{scripts}` that of its scripts, `{traces}`
+//! that of its load traces. Words are split at blanks; what stands between single quotes is one word. How long each takes of the host is the time
 //! that it took on two busy CPUs, where it was run there, else an estimate by its guest time: plans go by it,
 //! figures do not.
 
 use super::read::Reads;
 use super::rows::PaperRow;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// A command that gives figures.
 #[derive(Clone, Copy, Debug)]
@@ -59,9 +60,12 @@ impl Experiment {
                 _ => words.extend(part.split_whitespace().map(str::to_owned)),
             }
         }
+        // Both folders are the repository's.
+        let traces = Path::new(scripts).with_file_name("workloads/traces");
         let filled = |word: String| {
             word.replace("{programs}", programs)
                 .replace("{scripts}", scripts)
+                .replace("{traces}", &traces.to_string_lossy())
         };
         words.into_iter().map(filled).collect()
     }
@@ -108,10 +112,17 @@ macro_rules! carrefour {
 /// HyDM's programs, on CPUs that a seed draws.
 macro_rules! mix {
     ($seed:literal) => {
+        mix!("16", "24", $seed)
+    };
+    ($programs:literal, $mb:literal, $seed:literal) => {
         concat!(
             "{programs}/hither lab compare --machine knl7250-npb --cpus 4 --memory 768,72 --timeout 30m \
              --policies first-touch,hydm@device --file {programs}/npb --json=- -- \
-             {programs}/mix --programs 16 --scale-mb 24 --seed ",
+             {programs}/mix --programs ",
+            $programs,
+            " --scale-mb ",
+            $mb,
+            " --seed ",
             $seed
         )
     };
@@ -224,6 +235,14 @@ pub const ALL: &[Experiment] = &[
         carrefour!("mg --local --rounds 24"),
     ),
     of(
+        "carrefour-ten-runs",
+        12.0,
+        Reads::Compare,
+        "Streamcluster's pattern ten times under each of four policies",
+        "{programs}/hither lab compare --machine opteron8385 --cpus 16 --timeout 1h --repeat 10 \
+         --policies first-touch,interleave,kernel,carrefour@device --json=- -- {programs}/cluster shared --rounds 8",
+    ),
+    of(
         "ibm-two-node",
         0.5,
         Reads::Lines,
@@ -331,9 +350,9 @@ pub const ALL: &[Experiment] = &[
         "memif-engine",
         1.5,
         Reads::Lines,
-        "copies by keystone2's copy engine and by its CPU, on one node; one CPU is kept busy, so that time is modelled",
+        "copies by keystone2's copy engine and by its CPU, on one node, and the kernel's migration; one CPU is kept busy, so that time is modelled",
         "{programs}/hither lab run --machine keystone2 --cpus 4 --timeout 10m --file {programs}/examples/copy_engine -- \
-         sh -c '(while :; do :; done) & {programs}/examples/copy_engine; kill $!'",
+         sh -c '(while :; do :; done) & {programs}/examples/copy_engine --migrate-to 1; kill $!'",
     ),
     of(
         "memif-engine-streams",
@@ -386,6 +405,13 @@ pub const ALL: &[Experiment] = &[
         Reads::Compare,
         "16 programs on CPUs drawn by seed 5",
         mix!("5"),
+    ),
+    of(
+        "hydm-mix-32",
+        10.0,
+        Reads::Compare,
+        "32 programs of half the size on CPUs drawn by seed 1",
+        mix!("32", "12", "1"),
     ),
     of(
         "regions-throttle-m0",
@@ -456,6 +482,16 @@ pub const ALL: &[Experiment] = &[
         "{programs}/hither lab run --machine westmere-m2 --cpus 2 --memory 512,1024 --evidence pmu --timeout 20m \
          --file {programs}/memstore --file {scripts}/quota-guest.sh -- \
          sh -c 'PATH=/hither:{programs}:$PATH exec {scripts}/quota-guest.sh steps 96 24 3'",
+    ),
+    of(
+        "regions-e-states",
+        30.0,
+        Reads::Lines,
+        "four jobs by their load traces, each with half of the fast memory and with a goal; slow memory 5.2 times as slow",
+        "{programs}/hither lab run --machine westmere-m2 --cpus 2 --memory 512,1024 --evidence pmu --timeout 2h \
+         --file {programs}/memstore --file {scripts}/quota-guest.sh \
+         --file {traces}/google-j1.csv --file {traces}/google-j2.csv --file {traces}/google-j3.csv --file {traces}/google-j4.csv -- \
+         sh -c 'PATH=/hither:{programs}:$PATH exec {scripts}/quota-guest.sh jobs {traces}'",
     ),
     of(
         "regions-memstore-m1",

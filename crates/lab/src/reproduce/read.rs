@@ -193,7 +193,7 @@ fn service(out: &str) -> Result<Values, String> {
         values.insert(format!("{head}.refused_pages"), of("refused_pages")?);
     }
     for by in ["service", "move_pages"] {
-        for key in ["mean_ns", "submitter_cpu_ns"] {
+        for key in ["mean_ns", "submitter_cpu_ns", "system_calls"] {
             if let Some(value) = document["latency"][by][key].as_f64() {
                 values.insert(format!("latency.{by}.{key}"), value);
             }

@@ -11,11 +11,13 @@ use std::time::Duration;
 pub(super) const REQUESTS: usize = 8;
 const BYTES: usize = 16 * 4096;
 
-/// Mean time to completion of [`REQUESTS`], and CPU time of the submitting thread.
+/// Mean time to completion of [`REQUESTS`], and what submitting took of the submitting thread: means.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Latency {
     pub(super) mean_ns: f64,
     pub(super) submitter_cpu_ns: f64,
+    /// System calls that submitting took.
+    pub(super) system_calls: f64,
     pub(super) repetitions: u64,
 }
 
@@ -33,6 +35,7 @@ pub(super) fn latencies(plan: &Plan, settings: &Settings) -> anyhow::Result<[Lat
     let repetitions = plan.repeat as u64 + 2;
     for repetition in 0..repetitions {
         let to = [plan.to, plan.from][repetition as usize % 2];
+        let kicks = mover.statistics().kicks;
         let cpu = sys::thread_cpu_ns();
         let begin = sys::monotonic_ns();
         for part in 0..REQUESTS {
@@ -52,6 +55,7 @@ pub(super) fn latencies(plan: &Plan, settings: &Settings) -> anyhow::Result<[Lat
         if repetition >= 2 {
             service.submitter_cpu_ns += (sys::thread_cpu_ns() - cpu) as f64;
             service.mean_ns += sum as f64 / REQUESTS as f64;
+            service.system_calls += (mover.statistics().kicks - kicks) as f64;
             service.repetitions += 1;
         } else {
             std::thread::sleep(Duration::from_millis(100));
@@ -69,12 +73,14 @@ pub(super) fn latencies(plan: &Plan, settings: &Settings) -> anyhow::Result<[Lat
             // All of its requests complete when it returns.
             call.mean_ns += (sys::monotonic_ns() - begin) as f64;
             call.submitter_cpu_ns += (sys::thread_cpu_ns() - cpu) as f64;
+            call.system_calls += 1.0;
             call.repetitions += 1;
         }
     }
     Ok([service, call].map(|sum| Latency {
         mean_ns: sum.mean_ns / sum.repetitions as f64,
         submitter_cpu_ns: sum.submitter_cpu_ns / sum.repetitions as f64,
+        system_calls: sum.system_calls / sum.repetitions as f64,
         ..sum
     }))
 }

@@ -101,10 +101,11 @@ impl Report {
         text.push_str(&Table::new(&head, &rows).keys(4).text(terminal));
         if let Some([service, call]) = self.latency {
             text.push_str(&format!(
-                "\n{REQUESTS} requests of 16 pages: mean latency {} and {} of CPU for the \
-                 submitting thread ({} repetitions)\n",
+                "\n{REQUESTS} requests of 16 pages: mean latency {}; {} of CPU and {:.1} system calls of \
+                 the submitting thread ({} repetitions)\n",
                 time(service.mean_ns),
                 time(service.submitter_cpu_ns),
+                service.system_calls,
                 service.repetitions
             ));
             if call.repetitions > 0 {
@@ -149,6 +150,7 @@ impl Report {
                     json!({
                         "mean_ns": latency.mean_ns,
                         "submitter_cpu_ns": latency.submitter_cpu_ns,
+                        "system_calls": latency.system_calls,
                         "repetitions": latency.repetitions,
                     })
                 })
