@@ -5,9 +5,11 @@
 #        quota-guest.sh goal MB SECONDS KEY NUMBER FIGURE
 #        quota-guest.sh shares MB SECONDS
 #        quota-guest.sh jobs TRACES
+#        quota-guest.sh cpus TRACES
 # steps: a store of MB under the daemon, whose quota goes up by a step every so many seconds.
 # goal: the same with a goal, from all of its memory in the fast tier on; a line for each state.
-# jobs: the four jobs of the thesis's figure 73, one after the other, each with E4 and with a goal (see there).
+# jobs: the four jobs of the thesis's figure 73, one after the other, with a quota and with a goal (see there).
+# cpus: the same for CPU time.
 # shares: three stores in control groups of the weights 1, 2 and 5, each larger than its part.
 set -eu
 mode=$1
@@ -87,17 +89,24 @@ shares() {
   tail -n 5 daemon.log >&2
 }
 
-# A store of 128 MiB in slow memory under a load trace at a quarter of its size and 2/5 of its time, 4 s of its first
-# load before it: `JOB QUOTA GOAL`. Prints what came after those 4 s: mean steps of 16 MiB that it might use, requests a
-# second, and their mean latency.
+# A load trace at a share of its time, so many seconds of its first load before it: `FILE TIME BEFORE DATA REQUESTS`,
+# the last two as awk computes them from the data in use ($2) and the requests a second ($3).
+trace() {
+  awk -F , "/^#/ { next } NF == 1 { print \$1 * $2 + $3; next }
+    { printf \"%d,%d,%d\\n\", (\$1 > 0 ? \$1 * $2 + $3 : 0), $4, $5 }" "$1" > trace
+}
+
+# A program under next.toml and the trace: `STEPS BEFORE COMMAND...`. Prints of the time after the first load: mean steps of
+# what it might use (STEPS where that never changes), requests a second, and their mean latency.
 job() {
-  begin; target store 'command = "memstore"' "$2" "${3:-}"; mv next.toml h.toml
+  first=$1
+  before=$(($2 * 10))
+  shift 2
+  mv next.toml h.toml
   : > daemon.log
   hither daemon --config h.toml 2> daemon.log & daemon=$!
   ready
-  awk -F , '/^#/ { next } NF == 1 { print $1 * 2 / 5 + 4; next }
-    { printf "%d,%d,%d\n", $1 > 0 ? $1 * 2 / 5 + 4 : 0, $2 / 4, $3 }' "$1" > trace
-  memstore --mb 128 --threads 1 --first-node 1 --trace trace --live --period 100 > log & store=$!
+  "$@" --trace trace --live --period 100 > log & store=$!
   : > held
   while kill -0 $store 2> /dev/null; do
     # The thesis counts what a job may use; a quota that does not change is not in the log.
@@ -106,22 +115,54 @@ job() {
   done
   kill $daemon
   wait
-  grep '^second:' log | awk '$2 > 40 { n++; r += $4; u += $4 * $6 }
+  grep '^second:' log | awk -v before=$before '$2 > before { n++; r += $4; u += $4 * $6 }
     END { printf "requests %.0f\nlatency_us %.2f\n", r / n * 10, u / r }'
-  awk -v first="$4" '$1 > 40 { n++; steps += NF > 1 ? $2 : first } END { printf "steps %.3f\n", steps / n }' held
+  awk -v first="$first" -v before=$before '$1 > before { n++; steps += NF > 1 ? $2 : first } END { printf "steps %.3f\n", steps / n }' held
   grep 'wrong_values' log
 }
+goal_of() { echo "file = \"/tmp/log\", figure = \"mean_us\", below = $1, steps = 8, every = \"100ms\""; }
 
+# Stores of 128 MiB in slow memory, a quarter of the thesis's, with E4 of eight states, and with a goal: a quarter above the
+# latency with all of it in fast memory.
 jobs() {
   memstore --mb 128 --threads 1 --node 0 --seconds 2 --live > log
   goal=$(grep '^second: 2' log | awk '{ print $6 * 1.25 }')
   echo "goal_us $goal"
   for number in 1 2 3 4; do
+    trace "$1/google-j$number.csv" 2/5 4 '$2 / 4' '$3'
     echo "== J$number base"
-    job "$1/google-j$number.csv" 64M '' 4
+    begin; target store 'command = "memstore"' 64M
+    job 4 4 memstore --mb 128 --threads 1 --first-node 1
     echo "== J$number scaled"
-    job "$1/google-j$number.csv" 128M \
-      "goal = { file = \"/tmp/log\", figure = \"mean_us\", below = $goal, steps = 8, every = \"100ms\" }" 8
+    begin; target store 'command = "memstore"' 128M "goal = { $(goal_of "$goal") }"
+    job 8 4 memstore --mb 128 --threads 1 --first-node 1
+  done
+}
+
+# The same loads as requests for a store that caches hold, in a control group: at 256 MB of the trace as many as load 4/5 of a
+# CPU. With one CPU, the thesis's E5 of eight states, and with a goal of 1 ms.
+cpus() {
+  echo +cpu > /sys/fs/cgroup/cgroup.subtree_control
+  mkdir /sys/fs/cgroup/web
+  most=$(memstore --mb 2 --threads 1 --seconds 2 | awk '/^requests_per_second/ { print $2 }')
+  echo "most_requests $most"
+  for number in 1 2 3 4; do
+    trace "$1/google-j$number.csv" 1/5 2 2 "\$2 / 256 * 0.8 * $most"
+    for how in base scaled; do
+      echo "== J$number $how"
+      begin
+      case $how in
+        base)
+          target web 'cgroup = "web"' unlimited
+          echo 10000 10000 > /sys/fs/cgroup/web/cpu.max
+          job 3 2 sh -c 'echo $$ > /sys/fs/cgroup/web/cgroup.procs; exec memstore --mb 2 --threads 3 "$@"' sh
+          echo max > /sys/fs/cgroup/web/cpu.max ;;
+        scaled)
+          target web 'cgroup = "web"' unlimited "cpu_goal = { cpus = 2.667, $(goal_of 1000) }"
+          job 8 2 sh -c 'echo $$ > /sys/fs/cgroup/web/cgroup.procs; exec memstore --mb 2 --threads 3 "$@"' sh
+          grep -q '^max' /sys/fs/cgroup/web/cpu.max ;;
+      esac
+    done
   done
 }
 

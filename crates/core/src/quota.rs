@@ -5,7 +5,7 @@
 //! need goes to the others (weighted max-min fairness). Where more is fixed than there is, each gets the
 //! same part of what was promised to it.
 //!
-//! Quotas that follow a goal are steps of a fixed size, the thesis's E-states (4.3.3): [`Goal`] goes up
+//! Quotas, and CPU time, that follow a goal are steps of a fixed size, the thesis's E-states (4.3.3): [`Goal`] goes up
 //! where the service is worse than wanted and down where it is better by a margin; [`Thrift`] goes down
 //! as long as that costs nothing, and back up where it did.
 
@@ -154,25 +154,27 @@ pub fn share_out(capacity: u64, scopes: &[(Quota, Use)]) -> Vec<Option<u64>> {
         .collect()
 }
 
-/// A ladder of E-states: quotas in steps of one size.
+/// A ladder of E-states: amounts of something in steps of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Steps {
-    /// Base pages of a step.
-    pub step_pages: u64,
-    /// Steps of the largest quota.
+    /// A step: base pages of fast memory, or thousandths of a CPU.
+    pub step: u64,
+    /// Steps of the smallest amount: none of fast memory; without CPU time nothing runs.
+    pub least: u32,
+    /// Steps of the largest amount.
     pub most: u32,
     /// Steps of the present one.
     pub now: u32,
 }
 
 impl Steps {
-    /// The quota of the present state.
+    /// The amount of the present state.
     #[must_use]
-    pub fn quota(&self) -> Quota {
-        Quota::Pages(self.step_pages * u64::from(self.now))
+    pub fn amount(&self) -> u64 {
+        self.step * u64::from(self.now)
     }
 
-    /// The thesis's name of the state: E0 is the largest quota.
+    /// The thesis's name of the state: E0 is the largest amount.
     #[must_use]
     pub fn state(&self) -> u32 {
         self.most - self.now.min(self.most)
@@ -185,7 +187,7 @@ impl Steps {
     }
 
     fn down(&mut self) -> bool {
-        let is_possible = self.now > 0;
+        let is_possible = self.now > self.least;
         self.now -= u32::from(is_possible);
         is_possible
     }
@@ -234,7 +236,7 @@ const SLACK: f64 = 0.1;
 /// Readings for which a state is left alone after going down proved wrong; doubled each time.
 const REST: u32 = 10;
 
-/// Holds a goal of a service with as little fast memory as that takes (QoS-driven).
+/// Holds a goal of a service with as little fast memory or CPU time as that takes (QoS-driven).
 #[derive(Clone, Debug)]
 pub struct Goal {
     /// The figure that is wanted.
@@ -301,7 +303,7 @@ impl Goal {
     }
 }
 
-/// Gives back fast memory that does not pay (resource-driven).
+/// Gives back what does not pay (resource-driven).
 #[derive(Clone, Debug)]
 pub struct Thrift {
     /// Share of its speed that a service may lose. 0.02: what runs of one program differ by.
@@ -445,7 +447,8 @@ mod tests {
 
     fn steps(now: u32) -> Steps {
         Steps {
-            step_pages: 16_384,
+            step: 16_384,
+            least: 0,
             most: 8,
             now,
         }
@@ -467,6 +470,19 @@ mod tests {
             assert_eq!(goal.steps().state(), 3);
             assert!(in_goal > 360, "{in_goal}");
         }
+    }
+
+    #[test]
+    fn something_is_always_left_where_it_must() {
+        let least = Steps {
+            least: 1,
+            ..steps(3)
+        };
+        let mut goal = Goal::new(20.0, Better::Low, least);
+        for _ in 0..100 {
+            goal.take(1.0);
+        }
+        assert_eq!(goal.steps().now, 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use hither_core::policy::{self, tiers};
 use hither_core::quota::Quota;
 use hither_core::scope::Selector;
 use hither_core::size::{parse_bytes, short_bytes};
+use hither_linux::cpu_limit::LEAST_MILLI_CPUS;
 use hither_linux::proc::users;
 use hither_linux::rivals::Rival;
 use hither_linux::root::Root;
@@ -65,6 +66,15 @@ impl Choice {
     }
 }
 
+/// A goal of a control group's CPU time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CpuGoal {
+    /// The most that the group may have, in thousandths of a CPU.
+    pub milli_cpus: u64,
+    /// The goal.
+    pub spec: goal::Spec,
+}
+
 /// Programs that are looked after alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
@@ -78,6 +88,8 @@ pub struct Target {
     pub fast: Quota,
     /// What its fast memory is to bring about, where it is to have no more than that takes.
     pub goal: Option<goal::Spec>,
+    /// What its CPU time is to bring about, where it is to have no more than that takes.
+    pub cpu_goal: Option<CpuGoal>,
     /// Decide, and move nothing.
     pub dry_run: bool,
     /// When pages may be moved; always where there is none.
@@ -153,6 +165,7 @@ struct TargetSection {
     policy: Option<Spanned<String>>,
     fast: Option<Spanned<String>>,
     goal: Option<Spanned<GoalSection>>,
+    cpu_goal: Option<Spanned<GoalSection>>,
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
@@ -172,6 +185,7 @@ struct GoalSection {
     may_lose: Option<Spanned<f64>>,
     steps: Option<Spanned<u32>>,
     every: Option<Spanned<String>>,
+    cpus: Option<Spanned<f64>>,
 }
 
 /// Faults with the line of a place in the text.
@@ -331,7 +345,8 @@ impl LimitsSection {
 }
 
 impl GoalSection {
-    fn read(
+    /// A goal of fast memory.
+    fn read_fast(
         &self,
         places: &Places<'_>,
         start: usize,
@@ -341,6 +356,47 @@ impl GoalSection {
             let reason = "a goal needs the most that it may cost; write fast as a size, as \"4G\"";
             return Err(places.at(start, reason));
         }
+        if let Some(cpus) = &self.cpus {
+            return Err(places.of(
+                cpus,
+                "fast memory has no CPUs; a goal of CPU time is cpu_goal",
+            ));
+        }
+        self.read(places, start)
+    }
+
+    /// A goal of CPU time.
+    fn read_cpus(
+        &self,
+        places: &Places<'_>,
+        start: usize,
+        choice: &Choice,
+    ) -> Result<CpuGoal, TextFault> {
+        if !matches!(choice, Choice::Cgroup(_)) {
+            let reason = "CPU time is that of a control group; choose the target by cgroup";
+            return Err(places.at(start, reason));
+        }
+        let Some(cpus) = &self.cpus else {
+            let reason = "a goal needs the most that it may cost; add cpus, as cpus = 4";
+            return Err(places.at(start, reason));
+        };
+        let spec = self.read(places, start)?;
+        let least = LEAST_MILLI_CPUS as f64 / 1e3;
+        let per_step = *cpus.get_ref() / f64::from(spec.steps);
+        if !(*cpus.get_ref() <= 65_536.0 && per_step >= least) {
+            let reason = format!(
+                "write CPUs, so many that each of the {} steps has {least} of one",
+                spec.steps
+            );
+            return Err(places.of(cpus, reason));
+        }
+        Ok(CpuGoal {
+            milli_cpus: (cpus.get_ref() * 1e3).round() as u64,
+            spec,
+        })
+    }
+
+    fn read(&self, places: &Places<'_>, start: usize) -> Result<goal::Spec, TextFault> {
         let file = PathBuf::from(self.file.get_ref());
         if !file.is_absolute() || self.file.get_ref().chars().any(char::is_control) {
             let reason = "write the whole path of a file that the service writes";
@@ -430,12 +486,19 @@ impl TargetSection {
         };
         Ok(Target {
             name: name.clone(),
-            choice,
             policy,
             goal: match &self.goal {
                 None => None,
-                Some(goal) => Some(goal.get_ref().read(places, goal.span().start, fast)?),
+                Some(goal) => Some(goal.get_ref().read_fast(places, goal.span().start, fast)?),
             },
+            cpu_goal: match &self.cpu_goal {
+                None => None,
+                Some(goal) => Some(
+                    goal.get_ref()
+                        .read_cpus(places, goal.span().start, &choice)?,
+                ),
+            },
+            choice,
             fast,
             dry_run: self.dry_run,
             windows: self.windows.iter().map(window).collect::<Result<_, _>>()?,
@@ -579,19 +642,29 @@ impl fmt::Display for Config {
                 quoted(&target.fast.to_string()),
                 target.dry_run,
             )?;
-            if let Some(goal) = &target.goal {
+            let written = |goal: &goal::Spec| {
                 let (key, number) = match goal.wanted {
                     Wanted::Below(most) => ("below", most),
                     Wanted::Above(least) => ("above", least),
                     Wanted::MayLose(share) => ("may_lose", share),
                 };
-                writeln!(
-                    f,
-                    "goal = {{ file = {}, figure = {}, {key} = {number:?}, steps = {}, every = \"{}ms\" }}",
+                format!(
+                    "file = {}, figure = {}, {key} = {number:?}, steps = {}, every = \"{}ms\"",
                     quoted(&goal.file.to_string_lossy()),
                     quoted(&goal.figure),
                     goal.steps,
                     goal.every_us / 1000,
+                )
+            };
+            if let Some(goal) = &target.goal {
+                writeln!(f, "goal = {{ {} }}", written(goal))?;
+            }
+            if let Some(goal) = &target.cpu_goal {
+                let cpus = goal.milli_cpus as f64 / 1e3;
+                writeln!(
+                    f,
+                    "cpu_goal = {{ cpus = {cpus:?}, {} }}",
+                    written(&goal.spec)
                 )?;
             }
         }

@@ -1,10 +1,13 @@
-//! Fast memory by a goal: a figure that the service itself tells, held with as little fast memory as that takes.
+//! Fast memory or CPU time by a goal: a figure that the service itself tells, held with as little as that takes.
 //!
 //! The figure is read from a file that the service, or a command beside it, writes: its own log, or a text file
-//! for the Prometheus node exporter. The states between no fast memory and the whole of `fast` are the thesis's
-//! E-states (4.3.3); both controllers are [`hither_core::quota`]'s.
+//! for the Prometheus node exporter. The states between the least and all that there may be are the thesis's
+//! E-states (4.3.3, 4.4.1); both controllers are [`hither_core::quota`]'s.
 
-use hither_core::quota::{Better, Goal, Quota, Steps, Thrift};
+use crate::publish::GoalRow;
+use hither_core::quota::{Better, Goal, Steps, Thrift};
+use hither_core::size::short_bytes;
+use hither_core::snapshot::PAGE_BYTES;
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -15,6 +18,40 @@ const TAIL_BYTES: u64 = 8 << 10;
 /// Steps unless a goal says otherwise.
 pub const STEPS: u32 = 8;
 
+/// What goes in steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Base pages of the fastest tier.
+    FastMemory,
+    /// Thousandths of a CPU.
+    CpuTime,
+}
+
+impl Resource {
+    /// Steps below which it never goes: without CPU time nothing runs, and no figure is told.
+    fn least(self) -> u32 {
+        match self {
+            Self::FastMemory => 0,
+            Self::CpuTime => 1,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::FastMemory => "fast memory",
+            Self::CpuTime => "CPU time",
+        }
+    }
+
+    /// An amount, for a person.
+    fn shown(self, amount: u64) -> String {
+        match self {
+            Self::FastMemory => short_bytes(amount * PAGE_BYTES),
+            Self::CpuTime => format!("{} CPUs", amount as f64 / 1e3),
+        }
+    }
+}
+
 /// What is wanted of the figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted {
@@ -22,7 +59,7 @@ pub enum Wanted {
     Below(f64),
     /// A throughput: at least so much.
     Above(f64),
-    /// A throughput: what no fast memory is given back for may be lost, as a share.
+    /// A throughput: the share of it that giving back may cost.
     MayLose(f64),
 }
 
@@ -35,7 +72,7 @@ pub struct Spec {
     pub figure: String,
     /// What is wanted of it.
     pub wanted: Wanted,
-    /// Steps from no fast memory to all of `fast`.
+    /// Steps from nothing to all that there may be.
     pub steps: u32,
     /// Time between two readings, in us.
     pub every_us: u64,
@@ -51,6 +88,7 @@ enum Controller {
 #[derive(Clone, Debug)]
 pub struct Pursuit {
     spec: Spec,
+    resource: Resource,
     controller: Controller,
     due_us: u64,
     /// Of the file as it was read last: a reading counts once.
@@ -64,8 +102,8 @@ pub struct Pursuit {
 /// What a look brought.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
-    /// The quota from now on, where it changed.
-    pub quota: Option<Quota>,
+    /// The amount from now on, where it changed.
+    pub amount: Option<u64>,
     /// A sentence for a person.
     pub note: Option<String>,
 }
@@ -73,9 +111,10 @@ pub struct Found {
 impl Pursuit {
     /// Begins with all of it.
     #[must_use]
-    pub fn new(spec: Spec, most_pages: u64) -> Self {
+    pub fn new(spec: Spec, resource: Resource, most: u64) -> Self {
         let steps = Steps {
-            step_pages: most_pages / u64::from(spec.steps.max(1)),
+            step: most / u64::from(spec.steps.max(1)),
+            least: resource.least(),
             most: spec.steps,
             now: spec.steps,
         };
@@ -86,6 +125,7 @@ impl Pursuit {
         };
         Self {
             spec,
+            resource,
             controller,
             due_us: 0,
             seen: None,
@@ -109,10 +149,17 @@ impl Pursuit {
         }
     }
 
-    /// The last reading.
+    /// How it stands.
     #[must_use]
-    pub fn reading(&self) -> Option<f64> {
-        self.reading
+    pub fn row(&self) -> GoalRow {
+        let steps = self.steps();
+        GoalRow {
+            wanted: self.spec.to_string(),
+            reading: self.reading,
+            state: steps.state(),
+            steps: [steps.now, steps.most],
+            amount: self.resource.shown(steps.amount()),
+        }
     }
 
     /// Reads the figure where it is time to.
@@ -126,9 +173,9 @@ impl Pursuit {
             Err(why) => {
                 let is_new = self.why.as_ref() != Some(&why);
                 self.why = Some(why.clone());
-                let note = format!("{why}: its fast memory stays as it is");
+                let note = format!("{why}: its {} stays as it is", self.resource.name());
                 return Found {
-                    quota: None,
+                    amount: None,
                     note: is_new.then_some(note),
                 };
             }
@@ -147,13 +194,14 @@ impl Pursuit {
         }
         let steps = self.steps();
         Found {
-            quota: Some(steps.quota()),
+            amount: Some(steps.amount()),
             note: Some(format!(
-                "E{} from now on, {} of {} steps of fast memory ({}): {}, and was {reading}",
+                "E{} from now on, {} of {} steps of {} ({}): {}, and was {reading}",
                 steps.state(),
                 steps.now,
                 steps.most,
-                steps.quota(),
+                self.resource.name(),
+                self.resource.shown(steps.amount()),
                 self.spec,
             )),
         }
@@ -258,7 +306,7 @@ mod tests {
             steps: 4,
             every_us: 1_000_000,
         };
-        let mut pursuit = Pursuit::new(spec, 4096);
+        let mut pursuit = Pursuit::new(spec, Resource::FastMemory, 4096);
         let missing = pursuit.look(0);
         let note = missing.note.unwrap();
         assert!(note.ends_with("its fast memory stays as it is"), "{note}");
@@ -273,10 +321,10 @@ mod tests {
             let found = pursuit.look(turn * 1_000_000);
             // Between two readings nothing is read, and what was read counts once.
             assert_eq!(pursuit.look(turn * 1_000_000 + 500_000), Found::default());
-            quotas.extend(found.quota);
+            quotas.extend(found.amount);
         }
-        assert_eq!(quotas[..2], [Quota::Pages(3072), Quota::Pages(2048)]);
+        assert_eq!(quotas[..2], [3072, 2048]);
         assert_eq!(pursuit.steps().now, 2, "{quotas:?}");
-        assert_eq!(pursuit.reading(), Some(20.0));
+        assert_eq!(pursuit.row().reading, Some(20.0));
     }
 }

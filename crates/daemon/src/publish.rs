@@ -54,6 +54,8 @@ pub struct ScopeRow {
     pub local_access_ratio: Option<f64>,
     /// Fast memory: what it may have, has and uses, where its policy decides on that.
     pub fast: Option<FastRow>,
+    /// CPU time of its target's control group, where that has a goal.
+    pub cpu: Option<GoalRow>,
     /// What the best placement is expected to bring now, where its policy forecasts.
     pub forecast: Option<Forecast>,
     /// Its account since the daemon began.
@@ -84,6 +86,8 @@ pub struct GoalRow {
     pub state: u32,
     /// Steps that it has, and the most.
     pub steps: [u32; 2],
+    /// As much as that is, in words.
+    pub amount: String,
 }
 
 /// Processes of a scope in one control group.

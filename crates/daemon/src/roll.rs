@@ -2,7 +2,7 @@
 //! of a scope, and done to it, concerns one user alone.
 
 use crate::config::{Config, Target};
-use crate::goal::Pursuit;
+use crate::goal::{Pursuit, Resource};
 use crate::window::Instant;
 use hither_core::engine::Engine;
 use hither_core::ids::{ScopeId, SpaceId};
@@ -170,8 +170,8 @@ impl Roll {
                 continue;
             };
             let found = pursuit.look(now_us);
-            if let Some(quota) = found.quota {
-                engine.set_quota(seat.scope, quota);
+            if let Some(pages) = found.amount {
+                engine.set_quota(seat.scope, Quota::Pages(pages));
                 has_changed = true;
             }
             notes.extend(found.note.map(|note| format!("{}: {note}", seat.name)));
@@ -220,7 +220,9 @@ impl Roll {
 /// Who holds the goal of a scope; it begins with all of the quota.
 fn pursuit(target: &Target) -> Option<Pursuit> {
     match (&target.goal, target.fast) {
-        (Some(goal), Quota::Pages(most)) => Some(Pursuit::new(goal.clone(), most)),
+        (Some(goal), Quota::Pages(most)) => {
+            Some(Pursuit::new(goal.clone(), Resource::FastMemory, most))
+        }
         _ => None,
     }
 }

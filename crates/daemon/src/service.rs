@@ -1,5 +1,6 @@
 //! The daemon: makes scopes, hears orders, holds back where it must, and tells how everything stands.
 
+mod cpu;
 mod hold;
 mod tell;
 
@@ -95,6 +96,7 @@ struct Service {
     topology: Topology,
     session: Session<'static, Gate<Box<dyn Execute>>>,
     roll: Roll,
+    cpus: cpu::CpuStates,
     kept: Rc<RefCell<Kept>>,
     /// What an earlier daemon moved of processes that were not met yet.
     earlier: Earlier,
@@ -168,6 +170,7 @@ pub fn run(config: Config, source: Source, sink: Sink) -> Result<End, Error> {
         service.obey_all(beat.now_us);
         service.notice(beat.now_us);
         service.pursue(beat.now_us);
+        service.pursue_cpus(beat.now_us);
         let now_us = supervisor.now_us();
         if now_us >= service.due_us {
             service.turn(now_us);
@@ -270,6 +273,7 @@ impl Service {
             topology,
             session,
             roll: Roll::default(),
+            cpus: cpu::CpuStates::default(),
             kept,
             earlier,
             desk,

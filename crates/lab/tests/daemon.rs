@@ -62,7 +62,35 @@ $H undo db@root >&2
 echo "== $(nodes_of $a) / $(nodes_of $c)"
 $H status >&2; $H explain | tail -n 5 >&2; $H resume db > /dev/null
 kill $daemon; wait $daemon; echo "== ended $?"
-kill -9 $a $b $c; cat daemon.log >&2
+kill -9 $a $b $c
+cat >> h.toml <<'EOF'
+[[target]]
+name = "web"
+cgroup = "web"
+policy = "guard"
+cpu_goal = { cpus = 0.8, file = "/tmp/web.log", figure = "us", below = 1000, steps = 2, every = "100ms" }
+EOF
+mkdir /sys/fs/cgroup/web; echo +cpu > /sys/fs/cgroup/cgroup.subtree_control
+sh -c 'echo $$ > /sys/fs/cgroup/web/cgroup.procs; exec sleep 1000' & w=$!
+(while :; do echo us 10 >> web.log; sleep 0.1; done) & f=$!
+until_limit() {
+  for i in $(seq 100); do
+    [ "$(cat /sys/fs/cgroup/web/cpu.max)" = "$1" ] && return
+    sleep 0.2
+  done
+  echo "limit: waited in vain for $1" >&2; cat /sys/fs/cgroup/web/cpu.max daemon.log >&2; exit 1
+}
+start_daemon
+until_limit '4000 10000'
+$H status > now; grep -q '^web@root: at most 0.4 CPUs; E1' now || { cat now >&2; exit 1; }
+$H pause web > /dev/null; until_limit 'max 100000'
+$H resume web > /dev/null; until_limit '4000 10000'
+kill -9 $daemon; wait $daemon || true
+$H daemon --restore >&2; until_limit 'max 100000'
+start_daemon; until_limit '4000 10000'
+kill $daemon; wait $daemon
+echo "== $(cat /sys/fs/cgroup/web/cpu.max)"
+kill $w $f; cat daemon.log >&2
 [ "$before" = "$(cat /proc/sys/kernel/numa_balancing)" ]
 "#;
 
@@ -160,4 +188,6 @@ fn a_daemon_serves_its_users_and_leaves_nothing() {
     assert!(are_back(undone, first), "{places}, first {first}");
     assert!(are_back(left_alone, left_alone_first), "{places}");
     assert_eq!(next(), "ended 0");
+    // A goal of CPU time came and went, by an order, a kill and an end.
+    assert_eq!(next(), "max 100000");
 }

@@ -7,6 +7,7 @@ pub mod backend;
 pub mod bind;
 pub mod counters;
 pub mod counting;
+pub mod cpu_limit;
 pub mod doctor;
 pub mod error;
 pub mod filecache;

@@ -39,10 +39,11 @@ fast = "512M"
 goal = { file = "/run/web.log", figure = "mean_us", below = 20, steps = 4, every = "500ms" }
 [[target]]
 name = "batch"
-command = "batch"
+cgroup = "batch.slice"
 policy = "tiers"
 fast = "1G"
 goal = { file = "/run/b.prom", figure = "rows_per_second", may_lose = 0.02 }
+cpu_goal = { file = "/run/b.prom", figure = "p99", below = 3.5, cpus = 2.5 }
 "#;
 
 #[test]
@@ -60,6 +61,11 @@ fn what_is_shown_says_the_same() {
     );
     let goal = config.targets[4].goal.as_ref().unwrap();
     assert_eq!((goal.wanted, goal.steps), (Wanted::MayLose(0.02), 8));
+    let goal = config.targets[4].cpu_goal.as_ref().unwrap();
+    assert_eq!(
+        (goal.milli_cpus, goal.spec.wanted),
+        (2500, Wanted::Below(3.5))
+    );
     assert_eq!(config.targets[1].policy, "auto");
     for config in [config, Config::default()] {
         assert_eq!(read(&config.to_string(), &Root::host()).unwrap(), config);
@@ -156,6 +162,30 @@ fn faults_have_a_line_and_a_remedy() {
             &format!("{fast}goal = {{ file = \"/x\", figure = \"y\", may_lose = 2 }}\n"),
             7,
             "a share from 0.001 to 1",
+        ),
+        (
+            &format!("{fast}goal = {{ file = \"/x\", figure = \"y\", below = 1, cpus = 2 }}\n"),
+            7,
+            "is cpu_goal",
+        ),
+        (
+            &format!("{fast}cpu_goal = {{ file = \"/x\", figure = \"y\", below = 1, cpus = 2 }}\n"),
+            7,
+            "choose the target by cgroup",
+        ),
+        (
+            &format!(
+                "{target}cgroup = \"a\"\ncpu_goal = {{ file = \"/x\", figure = \"y\", below = 1 }}\n"
+            ),
+            5,
+            "add cpus",
+        ),
+        (
+            &format!(
+                "{target}cgroup = \"a\"\ncpu_goal = {{ file = \"/x\", figure = \"y\", below = 1, cpus = 0.5 }}\n"
+            ),
+            5,
+            "has 0.1 of one",
         ),
         ("x = [", 2, ""),
     ] {

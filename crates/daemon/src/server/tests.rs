@@ -18,6 +18,7 @@ pub fn published() -> Published {
         processes: Vec::new(),
         local_access_ratio: None,
         fast: None,
+        cpu: None,
         forecast: None,
         summary: Summary::default(),
     };

@@ -2,7 +2,8 @@
 
 use super::Service;
 use super::hold::local_time;
-use crate::publish::{FastRow, GoalRow, NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
+use crate::goal::Pursuit;
+use crate::publish::{FastRow, NodeRow, OwnRow, ProcessRow, Published, ScopeRow};
 use crate::roll::Seat;
 use hither_core::engine::{Engine, Standing, Summary};
 use hither_core::ids::ScopeId;
@@ -16,17 +17,11 @@ fn fast_row(engine: &Engine, seat: &Seat) -> Option<FastRow> {
     let used = engine
         .fast_use(seat.scope)
         .filter(|used| used.all_pages > 0)?;
-    let goal = seat.pursuit.as_ref().map(|pursuit| GoalRow {
-        wanted: pursuit.spec().to_string(),
-        reading: pursuit.reading(),
-        state: pursuit.steps().state(),
-        steps: [pursuit.steps().now, pursuit.steps().most],
-    });
     Some(FastRow {
         quota: engine.quota(seat.scope).unwrap_or_default().to_string(),
         held_bytes: used.held_pages * PAGE_BYTES,
         working_bytes: used.working_pages * PAGE_BYTES,
-        goal,
+        goal: seat.pursuit.as_ref().map(Pursuit::row),
     })
 }
 
@@ -59,6 +54,7 @@ impl Service {
             processes: members.remove(&seat.scope).unwrap_or_default(),
             local_access_ratio: engine.local_ratio(seat.scope),
             fast: fast_row(engine, seat),
+            cpu: self.cpus.row(&seat.target),
             forecast: engine.forecast(seat.scope),
             summary,
         };

@@ -95,18 +95,33 @@ fn fast_memory(scopes: &[&Value]) -> String {
             word(fast, "quota"),
             mib(number(fast, "working_bytes")),
         );
-        let goal = &fast["goal"];
-        if goal.is_object() {
-            let reading = print::or_dash(goal["reading"].as_f64(), |reading| reading.to_string());
-            text += &format!(
-                "; E{}, as {} (now {reading})",
-                goal["state"],
-                word(goal, "wanted")
-            );
+        if fast["goal"].is_object() {
+            text += &format!("; {}", goal_state(&fast["goal"]));
         }
         text.push('\n');
     }
     text
+}
+
+/// CPU time of the scopes whose control groups have a goal.
+fn cpu_time(scopes: &[&Value]) -> String {
+    let with_goal = scopes.iter().filter(|scope| scope["cpu"].is_object());
+    let line = |scope: &&Value| {
+        let goal = &scope["cpu"];
+        let amount = word(goal, "amount");
+        format!(
+            "{}: at most {amount}; {}\n",
+            word(scope, "name"),
+            goal_state(goal)
+        )
+    };
+    with_goal.map(line).collect()
+}
+
+fn goal_state(goal: &Value) -> String {
+    let reading = print::or_dash(goal["reading"].as_f64(), |reading| reading.to_string());
+    let wanted = word(goal, "wanted");
+    format!("E{}, as {wanted} (now {reading})", goal["state"])
 }
 
 /// The whole.
@@ -144,10 +159,10 @@ pub fn status(status: &Value) -> String {
             "forecast",
             "last gain",
         ];
-        let fast = fast_memory(&scopes);
+        let resources = fast_memory(&scopes) + &cpu_time(&scopes);
         let rows: Vec<Vec<String>> = scopes.into_iter().map(row).collect();
         text += &Table::new(&head, &rows).keys(3).text(Terminal::of_output());
-        text += &fast;
+        text += &resources;
     }
     text + &format!(
         "own cost: {:.2} s of CPU time ({:.2} % of the machine), {} of memory at most, {} moved\n",

@@ -15,7 +15,7 @@ const ABOUT: [&str; 3] = [
      whose memory takes the time that the paper's machine file says; nothing here was measured on hardware but what says natively. \
      The programs have the patterns of the papers' and are not the papers' own.",
     "A tolerance is the project's digest's (facts/papers.md), a bound the paper's own words. Where neither names one, the difference is told \
-     and not judged. \"not reproducible from the text\" and \"not built\" are said where that is so; \"an input\" is a figure that goes into ours.",
+     and not judged. \"not reproducible from the text\" and \"refused\" are said where that is so; \"an input\" is a figure that goes into ours.",
     "Made by `hither reproduce --kept --markdown docs/reproduce.md`; `hither reproduce` runs what has no result of the present commit.",
 ];
 

@@ -58,7 +58,7 @@ pub fn note(one: &Assessed) -> Option<String> {
             one.row.table
         )),
         RowOutcome::Failed(why) => Some(why.clone()),
-        RowOutcome::Beyond(why) | RowOutcome::NotBuilt(why) | RowOutcome::Input(why) => {
+        RowOutcome::Beyond(why) | RowOutcome::Refused(why) | RowOutcome::Input(why) => {
             Some((*why).to_owned())
         }
     }
@@ -147,7 +147,6 @@ pub fn mechanism(of: &MemifMechanism) -> [String; 4] {
     let (state, reason) = match of.state {
         MechanismState::Built(what, file, test) => ("built", format!("{what}; {test} in {file}")),
         MechanismState::Refused(why) => ("refused", why.to_owned()),
-        MechanismState::NotBuilt(what) => ("not built", what.to_owned()),
     };
     [
         of.name.to_owned(),

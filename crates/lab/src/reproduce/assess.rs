@@ -34,8 +34,8 @@ pub enum RowOutcome {
     Failed(String),
     /// Not from what the text tells.
     Beyond(&'static str),
-    /// What it needs does not exist.
-    NotBuilt(&'static str),
+    /// Not done on purpose.
+    Refused(&'static str),
     /// It goes into ours.
     Input(&'static str),
 }
@@ -54,7 +54,7 @@ impl RowOutcome {
             Self::NotRun(_) => "not run",
             Self::Failed(_) => "failed",
             Self::Beyond(_) => "not reproducible",
-            Self::NotBuilt(_) => "not built",
+            Self::Refused(_) => "refused",
             Self::Input(_) => "input",
         }
     }
@@ -68,7 +68,7 @@ impl RowOutcome {
         "not run",
         "failed",
         "not reproducible",
-        "not built",
+        "refused",
         "input",
     ];
 
@@ -83,7 +83,7 @@ impl RowOutcome {
             }
             Self::Failed(why) => format!("failed: {why}"),
             Self::Beyond(why) => format!("not reproducible from the text, because {why}"),
-            Self::NotBuilt(what) => format!("not built: {what}"),
+            Self::Refused(why) => format!("refused: {why}"),
             Self::Input(of) => format!("an input: {of}"),
         }
     }
@@ -95,7 +95,7 @@ pub fn assess(rows: Vec<PaperRow>, results: &KeptResults) -> Vec<Assessed> {
     let declared = formula::declared();
     let outcome = |row: &PaperRow| match &row.ours {
         Ours::Beyond(why) => RowOutcome::Beyond(why),
-        Ours::NotBuilt(what) => RowOutcome::NotBuilt(what),
+        Ours::Refused(why) => RowOutcome::Refused(why),
         Ours::Input(of) => RowOutcome::Input(of),
         Ours::Measured(text) => measured(row, text, results, &declared),
     };

@@ -18,8 +18,6 @@ pub enum MechanismState {
     Built(&'static str, &'static str, &'static str),
     /// Another one does its work, or it would do harm; why.
     Refused(&'static str),
-    /// It could be here, and is not; what is missing.
-    NotBuilt(&'static str),
 }
 
 use MechanismState::{Built, Refused};
@@ -300,7 +298,7 @@ mod tests {
                         mechanism.name
                     );
                 }
-                Refused(why) | MechanismState::NotBuilt(why) => {
+                Refused(why) => {
                     assert!(why.len() > 10, "{}", mechanism.name)
                 }
             }

@@ -133,7 +133,7 @@ mod tests {
                     }
                     formula::check(text).unwrap_or_else(|error| panic!("{}: {error}", row.id()));
                 }
-                Ours::Beyond(why) | Ours::NotBuilt(why) | Ours::Input(why) => {
+                Ours::Beyond(why) | Ours::Refused(why) | Ours::Input(why) => {
                     assert!(why.len() > 10, "{}: no reason", row.id());
                 }
             }

@@ -23,11 +23,10 @@ const BURSTS: &str = "our is reads 78 % of its lines on its own node under first
 const TEN_RUNS: &str =
     "of Streamcluster's pattern alone, in one boot; the paper's are of all its programs";
 const OWN_LOOP: &str = "our pca is the pattern with its own loop: instructions a line are not the original's (docs/workloads.md)";
-const PERIOD: &str = "refused: the engine judges each campaign by the time it saved and takes back what harmed, and a mechanism that brought nothing \
+const PERIOD: &str = "the engine judges each campaign by the time it saved and takes back what harmed, and a mechanism that brought nothing \
                       rests for a while, not a longer period for all (docs/ARCHITECTURE.md)";
-const HUGE: &str =
-    "refused: huge pages are judged and moved as one (docs/daemon.md, which memory is moved)";
-const NO_RULE: &str = "refused: a stock kernel replicates no pages behind a program's back, so that the rule would decide nothing; copies are for programs \
+const HUGE: &str = "huge pages are judged and moved as one (docs/daemon.md, which memory is moved)";
+const NO_RULE: &str = "a stock kernel replicates no pages behind a program's back, so that the rule would decide nothing; copies are for programs \
                        that use replicated arrays and for files (docs/replication.md)";
 const NO_REPLICAS: &str = "a stock kernel replicates no pages: the policy interleaves and collocates; copies are for programs that use \
                            replicated arrays (docs/replication.md)";
@@ -246,7 +245,7 @@ fn rule(rows: &mut Rows) {
         ("replicate with so much of memory free, at least", 75.0, "%"),
         ("replicate from so many candidate pages on", 500.0, "pages"),
     ] {
-        rows.near(name, figure, unit).beyond(NO_RULE);
+        rows.near(name, figure, unit).refused(NO_RULE);
     }
     rows.near(
         "a mechanism is a success: local-access ratio up by",
@@ -270,13 +269,13 @@ fn rule(rows: &mut Rows) {
     .percent(0.0)
     .measured("100 * declared/engine.harm_local_ratio");
     rows.near("period, once a mechanism was switched off", 5.0, "s")
-        .beyond(PERIOD);
+        .refused(PERIOD);
     rows.near(
         "split huge pages where that raises the local-access ratio by",
         5.0,
         "points",
     )
-    .beyond(HUGE);
+    .refused(HUGE);
     rows.near("a hot page has so many of the samples", 6.0, "%")
-        .beyond(HUGE);
+        .refused(HUGE);
 }

@@ -19,8 +19,8 @@ pub enum Ours {
     Measured(String),
     /// Not from what the text tells; why.
     Beyond(&'static str),
-    /// What it needs does not exist here; what that is.
-    NotBuilt(&'static str),
+    /// Not done here on purpose; why.
+    Refused(&'static str),
     /// It goes into ours, so that nothing can come out; where.
     Input(&'static str),
 }
@@ -101,8 +101,8 @@ impl PaperRow {
         self
     }
 
-    fn not_built(&mut self, what: &'static str) -> &mut Self {
-        self.ours = Ours::NotBuilt(what);
+    fn refused(&mut self, why: &'static str) -> &mut Self {
+        self.ours = Ours::Refused(why);
         self
     }
 
@@ -158,7 +158,7 @@ impl Rows {
             unit,
             tolerance: Tolerance::Unstated,
             source,
-            ours: Ours::NotBuilt(""),
+            ours: Ours::Beyond(""),
             why: "",
         });
         self.rows.last_mut().expect("it was just put there")
