@@ -10,6 +10,10 @@
 //!    (a page of a huge page that moved with an earlier one answers "busy"), what was never
 //!    tried is tried again while there is progress, what is left is refused.
 //!
+//! The kernel takes the pages of a batch away together, up to 512 of them, and whoever touches one meanwhile waits for
+//! all: 11 to 20 ms on slow CPUs. It ends a batch at an address that is none. So one follows each [`TOGETHER`] pages
+//! of a call: their wait is a quarter, and page lists are still emptied once.
+//!
 //! What must not move ([`crate::fixed`]) is refused as pinned and not tried.
 //!
 //! Huge pages: the kernel moves them whole, whichever of their pages is named.
@@ -27,6 +31,11 @@ use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 /// worker on each of them: 3 to 16 ms on a busy machine of 8 CPUs, whatever the call moves. The
 /// price of so large a call is that a program that ends, or a signal, may wait 0.3 s for it.
 const CHUNK_PAGES: usize = 16_384;
+/// Pages that the kernel takes away together. A quarter of its own 512: at the 22 to 40 us a page of the slowest machine
+/// here 3 to 5 ms, at 2 us 0.3 ms, against which a flush of the TLBs for each is little.
+const TOGETHER: usize = 128;
+/// An address at which no process has anything: the kernel answers `EFAULT`, and ends its batch.
+const NOWHERE: u64 = !0xfff;
 /// Tries of what the kernel did not get to, after the first.
 const RETRIES: usize = 8;
 /// A status that no kernel writes: neither a node nor an error number.
@@ -198,16 +207,19 @@ impl KernelBackend {
         items: &mut [Item],
         settle: &mut impl FnMut(&Item, Verdict),
     ) -> Vec<Item> {
-        self.load(items);
+        self.load(items, TOGETHER);
         let call = match self.shared {
             true => sys::move_shared_pages,
             false => sys::move_pages,
         };
         let result = call(pid, &self.addresses, &self.targets, &mut self.status);
-        items
-            .iter_mut()
-            .zip(&self.status)
-            .for_each(|(item, &status)| item.status = status);
+        for (items, told) in items
+            .chunks_mut(TOGETHER)
+            .zip(self.status.chunks(TOGETHER + 1))
+        {
+            let pairs = items.iter_mut().zip(told);
+            pairs.for_each(|(item, &status)| item.status = status);
+        }
         let whole = result
             .as_ref()
             .err()
@@ -253,7 +265,7 @@ impl KernelBackend {
 
     /// Where the pages are now, into their status.
     fn query(&mut self, pid: i32, items: &mut [Item]) -> Result<(), Refusal> {
-        self.load(items);
+        self.load(items, usize::MAX);
         sys::query_pages(pid, &self.addresses, &mut self.status)
             .map_err(|error| classify(error.raw_os_error().unwrap_or(libc::EBUSY), true))?;
         items
@@ -263,14 +275,20 @@ impl KernelBackend {
         Ok(())
     }
 
-    fn load(&mut self, items: &[Item]) {
+    /// The arrays of a call; [`NOWHERE`] follows each `together` pages that others follow.
+    fn load(&mut self, items: &[Item], together: usize) {
         self.addresses.clear();
-        self.addresses
-            .extend(items.iter().map(|item| item.page << 12));
         self.targets.clear();
-        self.targets.extend(items.iter().map(|item| item.target));
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 && index.is_multiple_of(together) {
+                self.addresses.push(NOWHERE);
+                self.targets.push(item.target);
+            }
+            self.addresses.push(item.page << 12);
+            self.targets.push(item.target);
+        }
         self.status.clear();
-        self.status.resize(items.len(), UNTOLD);
+        self.status.resize(self.addresses.len(), UNTOLD);
     }
 }
 

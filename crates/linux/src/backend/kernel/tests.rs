@@ -60,6 +60,42 @@ fn pages_that_are_there_stay_there() {
 }
 
 #[test]
+fn an_address_that_is_none_ends_each_batch() {
+    let items: Vec<Item> = (0..2 * TOGETHER as u64 + 1)
+        .map(|page| Item {
+            job: 0,
+            page,
+            target: 0,
+            status: UNTOLD,
+        })
+        .collect();
+    let mut backend = KernelBackend::new();
+    backend.load(&items, TOGETHER);
+    assert_eq!(backend.addresses.len(), items.len() + 2);
+    for (chunk, pages) in backend
+        .addresses
+        .chunks(TOGETHER + 1)
+        .zip(items.chunks(TOGETHER))
+    {
+        let is_last = pages.len() < TOGETHER;
+        assert_eq!(chunk.len(), pages.len() + usize::from(!is_last));
+        assert_eq!(chunk.last() == Some(&NOWHERE), !is_last);
+        assert!(
+            chunk
+                .iter()
+                .zip(pages)
+                .all(|(&address, item)| address == item.page << 12)
+        );
+    }
+    // What the kernel says of it, and that it says the rest all the same.
+    let (_memory, first) = touched(2);
+    let addresses = [first << 12, NOWHERE, (first + 1) << 12];
+    let (node, mut status) = (home(first) as i32, [UNTOLD; 3]);
+    sys::move_pages(0, &addresses, &[node; 3], &mut status).unwrap();
+    assert_eq!(status, [node, -libc::EFAULT, home(first + 1) as i32]);
+}
+
+#[test]
 fn an_unmapped_page_is_refused_and_its_neighbours_are_not() {
     let (_memory, first) = touched(2);
     let pages = vec![1, first, first + 1];
