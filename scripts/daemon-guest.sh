@@ -87,7 +87,7 @@ gains() {
 
 # Dependent loads, so that much guest time costs little of the host's. A CPU is on each node; memory of db
 # begins on another node than its CPU's.
-db_root() { taskset 1 ./db --mb 16 --first-node 1 --accesses "$1"; }
+db_root() { taskset 1 ./db --mb 16 --first-node 1 --accesses "$@"; }
 db_alice() { su -s /bin/sh alice -c "exec taskset 2 /tmp/db --mb 16 --first-node 2 --accesses $1"; }
 app_root() { taskset 4 ./app --mb 16 --first-node 3 --accesses "$1"; }
 app_alice() { su -s /bin/sh alice -c "exec taskset 8 /tmp/app --mb 16 --first-node 0 --accesses $1"; }
@@ -149,9 +149,9 @@ kills() {
   cp "$(command -v memlat)" db && cp db app && cp db ref && chmod 755 db app
   settings=$(cat /proc/sys/kernel/numa_balancing)
   configure auto wrong-node
-  taskset 4 ./ref --mb 16 --accesses "$2" > ref.out & ref=$!
-  db_root "$2" > db.out &
-  su -s /bin/sh alice -c "exec taskset 2 /tmp/app --mb 16 --accesses $2" > app.out &
+  taskset 4 ./ref --mb 16 --stretch 16 --accesses "$2" > ref.out & ref=$!
+  db_root "$2" --stretch 16 > db.out &
+  su -s /bin/sh alice -c "exec taskset 2 /tmp/app --mb 16 --stretch 16 --accesses $2" > app.out &
   sleep 1
   for pid in $(pidof db app); do echo "before $pid$(nodes_of "$pid")"; done
   for at in $(seq "$1"); do

@@ -15,9 +15,6 @@ use crate::series::{self, Series};
 use crate::team;
 use std::time::{Duration, Instant};
 
-/// Most loads between two looks at the clock, which says in which second they were.
-const STRETCH: u64 = 1 << 12;
-
 /// The program.
 pub const PROGRAM: Workload = Workload {
     name: "memlat",
@@ -62,6 +59,12 @@ pub const PROGRAM: Workload = Workload {
             help: "run on this CPU only",
         },
         Opt {
+            name: "stretch",
+            value: Some("N"),
+            default: "4096",
+            help: "loads between readings of the clock, rounded up to a multiple of 16: the longest gap is of these",
+        },
+        Opt {
             name: "huge",
             value: None,
             default: "",
@@ -78,6 +81,9 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
         .next_multiple_of(UNROLL);
     let region_count = args.number("regions", 1..=2)?;
     let visit = args.number("visit", 1..=1 << 40)?.next_multiple_of(UNROLL);
+    let stretch = args
+        .number("stretch", 1..=1 << 20)?
+        .next_multiple_of(UNROLL);
     let nodes = args.list("node", &(0..=MAX_NODES as u64 - 1))?;
     if nodes.len() as u64 > region_count {
         return Err(usage(format!(
@@ -108,7 +114,7 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
         rings.push(PointerRing::new(mb << 20, start, index)?);
     }
     let setup = started.elapsed().as_secs_f64();
-    let (seconds, loads, spent_ns, gap) = measure(&mut rings, accesses, visit);
+    let (seconds, loads, spent_ns, gap) = measure(&mut rings, accesses, visit, stretch);
     let checksum = rings
         .iter()
         .fold(0u64, |sum, ring| sum.rotate_left(32) ^ ring.position());
@@ -128,11 +134,12 @@ fn run(args: &Args) -> Result<WorkloadReport, Failure> {
 }
 
 /// Seconds of the walk; by second the loads of the stretches that ended in it and what they took; and the
-/// longest time that a stretch took.
+/// longest time that a stretch took: so many loads at most between two looks at the clock.
 fn measure(
     rings: &mut [PointerRing],
     accesses: u64,
     visit: u64,
+    stretch: u64,
 ) -> (f64, Series, Series, Duration) {
     let visit = if rings.len() == 1 { accesses } else { visit };
     let (mut loads, mut spent_ns) = (Series::default(), Series::default());
@@ -142,7 +149,7 @@ fn measure(
     let start = Instant::now();
     let (mut before, mut gap) = (Duration::ZERO, Duration::ZERO);
     while left > 0 {
-        let count = left.min(left_here).min(STRETCH);
+        let count = left.min(left_here).min(stretch);
         let index = turn % rings.len();
         rings[index].walk(count / UNROLL);
         left -= count;
