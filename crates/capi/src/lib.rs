@@ -20,6 +20,7 @@ mod arrays;
 pub mod calls;
 pub mod constants;
 mod failure;
+mod handles;
 mod instance;
 mod lifetime;
 pub mod monitor;

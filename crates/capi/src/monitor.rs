@@ -3,10 +3,10 @@
 
 use crate::calls::write_text;
 use crate::constants::{
-    HITHER_AT_NODE, HITHER_EBADF, HITHER_EINVAL, HITHER_MONITOR_SAMPLES, HITHER_OK,
-    HITHER_TYPE_FILLS,
+    HITHER_AT_NODE, HITHER_EINVAL, HITHER_MONITOR_SAMPLES, HITHER_OK, HITHER_TYPE_FILLS,
 };
 use crate::failure::{Failure, Outcome, missing, number};
+use crate::handles::{Handles, Kind, locked};
 use crate::structures::or;
 use crate::types::{HitherArea, HitherReached, HitherTotals};
 use crate::{lifetime, placement};
@@ -14,13 +14,16 @@ use hither_core::ids::NodeId;
 use hither_linux::monitor::{Monitor, Sum, Wanted, WatchedArea, What};
 use hither_linux::root::Root;
 use std::ffi::{c_char, c_int};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 type Shared = Arc<Mutex<Monitor>>;
 
-/// Open ones, each with its number; the number that the next gets.
-static OPEN: Mutex<(Vec<(c_int, Shared)>, c_int)> = Mutex::new((Vec::new(), 1));
+static OPEN: Handles<Mutex<Monitor>> = Handles::new(Kind {
+    name: "monitor",
+    made_by: "hither_monitor_open",
+    ended_by: "hither_monitor_close",
+});
 
 /// What a grain is where nobody says.
 const GRAIN: u64 = 4096;
@@ -46,11 +49,7 @@ pub extern "C" fn hither_monitor_open(flags: u32) -> c_int {
             }
         };
         let monitor = Monitor::open(&Root::host(), wanted).map_err(placement::failure)?;
-        let mut open = open();
-        let number = open.1;
-        open.1 += 1;
-        open.0.push((number, Arc::new(Mutex::new(monitor))));
-        Ok(number)
+        OPEN.keep(Mutex::new(monitor))
     })
 }
 
@@ -59,11 +58,7 @@ pub extern "C" fn hither_monitor_open(flags: u32) -> c_int {
 /// Returns 0. Errors: HITHER_EBADF, HITHER_EFORK.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_monitor_close(monitor: c_int) -> c_int {
-    number(|| {
-        let found = find(monitor)?;
-        open().0.retain(|(number, _)| *number != monitor);
-        stop(&found)
-    })
+    number(|| stop(&OPEN.remove(monitor, |_| Ok(()))?))
 }
 
 /// Adds an area; `size` is sizeof(struct hither_area). Only while it does not count.
@@ -80,7 +75,7 @@ pub unsafe extern "C" fn hither_monitor_add_area(
     size: usize,
 ) -> c_int {
     number(|| {
-        let found = find(monitor)?;
+        let found = OPEN.find(monitor)?;
         if area.is_null() {
             return missing("area");
         }
@@ -100,7 +95,7 @@ pub unsafe extern "C" fn hither_monitor_add_area(
             node: (asked.directions & HITHER_AT_NODE != 0).then_some(NodeId(asked.node)),
             threshold: asked.threshold,
         };
-        let added = lock(&found).add_area(area);
+        let added = locked(&found).add_area(area);
         Ok(added.map_err(placement::failure)? as c_int)
     })
 }
@@ -123,7 +118,7 @@ pub unsafe extern "C" fn hither_monitor_add_sum(
     threshold: u64,
 ) -> c_int {
     number(|| {
-        let found = find(monitor)?;
+        let found = OPEN.find(monitor)?;
         if areas.is_null() {
             return missing("areas");
         }
@@ -138,7 +133,7 @@ pub unsafe extern "C" fn hither_monitor_add_sum(
             types: or(types, HITHER_TYPE_FILLS),
             threshold,
         };
-        let added = lock(&found).add_sum(sum);
+        let added = locked(&found).add_sum(sum);
         Ok(added.map_err(placement::failure)? as c_int)
     })
 }
@@ -151,8 +146,8 @@ pub unsafe extern "C" fn hither_monitor_add_sum(
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_monitor_start(monitor: c_int) -> c_int {
     number(|| {
-        let found = find(monitor)?;
-        let started = lock(&found).start();
+        let found = OPEN.find(monitor)?;
+        let started = locked(&found).start();
         started.map(|()| HITHER_OK).map_err(placement::failure)
     })
 }
@@ -162,7 +157,7 @@ pub extern "C" fn hither_monitor_start(monitor: c_int) -> c_int {
 /// Returns 0. Errors: HITHER_EBADF, HITHER_EFORK, and where samples cannot be read HITHER_ENOSYS.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_monitor_stop(monitor: c_int) -> c_int {
-    number(|| stop(&find(monitor)?))
+    number(|| stop(&OPEN.find(monitor)?))
 }
 
 /// Reads an area: `counts[grain * nodes + node]` is set to what CPUs of the node (the kernel's number) asked for of the
@@ -184,12 +179,12 @@ pub unsafe extern "C" fn hither_monitor_read(
     missed_pages: *mut u64,
 ) -> c_int {
     number(|| {
-        let found = find(monitor)?;
+        let found = OPEN.find(monitor)?;
         if counts.is_null() && grains > 0 {
             return missing("counts");
         }
         let area = usize::try_from(area).unwrap_or(usize::MAX);
-        let mut held = lock(&found);
+        let mut held = locked(&found);
         let read = held.read_area(area).map_err(placement::failure)?;
         let ids = held.nodes();
         let all = read.counts.chunks(ids.len().max(1));
@@ -221,12 +216,12 @@ pub unsafe extern "C" fn hither_monitor_read_sum(
     nodes: usize,
 ) -> c_int {
     number(|| {
-        let found = find(monitor)?;
+        let found = OPEN.find(monitor)?;
         if counts.is_null() {
             return missing("counts");
         }
         let sum = usize::try_from(sum).unwrap_or(usize::MAX);
-        let mut held = lock(&found);
+        let mut held = locked(&found);
         let read = held.read_sum(sum).map_err(placement::failure)?;
         // SAFETY: not null, and the caller vouches for `nodes` entries.
         unsafe { spread(&read, held.nodes(), counts, nodes) };
@@ -249,7 +244,7 @@ pub unsafe extern "C" fn hither_monitor_wait(
     reached: *mut HitherReached,
 ) -> c_int {
     number(|| {
-        let found = find(monitor)?;
+        let found = OPEN.find(monitor)?;
         let timeout = match timeout_ms {
             -1 => Duration::MAX,
             0.. => Duration::from_millis(timeout_ms.unsigned_abs().into()),
@@ -274,7 +269,7 @@ fn wait(monitor: c_int, found: &Shared, timeout: Duration) -> Outcome<Option<Hit
     let end = Instant::now().checked_add(timeout);
     loop {
         let (told, is_running, pause) = {
-            let mut held = lock(found);
+            let mut held = locked(found);
             let told = held.poll().map_err(placement::failure)?;
             (told, held.is_running(), held.pause())
         };
@@ -292,7 +287,7 @@ fn wait(monitor: c_int, found: &Shared, timeout: Duration) -> Outcome<Option<Hit
             }));
         }
         if !is_running {
-            find(monitor)?;
+            OPEN.find(monitor)?;
             let text =
                 "the monitor does not count, so that nothing will be reached: start it first";
             return Err(Failure::new(HITHER_EINVAL, text));
@@ -319,12 +314,12 @@ pub unsafe extern "C" fn hither_monitor_totals(
     size: usize,
 ) -> c_int {
     number(|| {
-        let found = find(monitor)?;
+        let found = OPEN.find(monitor)?;
         if totals.is_null() {
             return missing("totals");
         }
         check_size::<HitherTotals>(size, "hither_totals")?;
-        let Some(told) = lock(&found).totals() else {
+        let Some(told) = locked(&found).totals() else {
             return Ok(0);
         };
         let told = HitherTotals {
@@ -353,36 +348,15 @@ pub unsafe extern "C" fn hither_monitor_describe(
     size: usize,
 ) -> c_int {
     number(|| {
-        let found = find(monitor)?;
-        let limits = lock(&found).limits();
+        let found = OPEN.find(monitor)?;
+        let limits = locked(&found).limits();
         // SAFETY: as the caller of this function vouches.
         unsafe { write_text(&limits, text, size) }
     })
 }
 
-fn open() -> MutexGuard<'static, (Vec<(c_int, Shared)>, c_int)> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock(monitor: &Shared) -> MutexGuard<'_, Monitor> {
-    monitor.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn find(monitor: c_int) -> Outcome<Shared> {
-    lifetime::check()?;
-    let open = open();
-    let found = open.0.iter().find(|(number, _)| *number == monitor);
-    found.map(|(_, found)| Arc::clone(found)).ok_or_else(|| {
-        let text = format!(
-            "{monitor} is no monitor of this process: pass what hither_monitor_open() returned, before \
-             hither_monitor_close()"
-        );
-        Failure::new(HITHER_EBADF, text)
-    })
-}
-
 fn stop(found: &Shared) -> Outcome<c_int> {
-    let stopped = lock(found).stop();
+    let stopped = locked(found).stop();
     stopped.map(|()| HITHER_OK).map_err(placement::failure)
 }
 
@@ -411,6 +385,7 @@ unsafe fn spread(counts: &[u64], ids: &[NodeId], into: *mut u64, nodes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::constants::HITHER_EBADF;
     use hither_core::opium::{filter, transaction};
 
     #[test]

@@ -3,15 +3,15 @@
 //! Each region has a line of its own: who visits one takes no lock that visitors of others take.
 
 use crate::constants::{
-    HITHER_EAGAIN, HITHER_EBADF, HITHER_EBUSY, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOMEM,
-    HITHER_OK,
+    HITHER_EAGAIN, HITHER_EBUSY, HITHER_EFAULT, HITHER_EINVAL, HITHER_ENOMEM, HITHER_OK,
 };
 use crate::failure::{Failure, Outcome, number};
+use crate::handles::{FreeLines, Kind};
 use crate::lifetime;
 use crate::placement;
 use hither_regions::{Config, Domain, Error, Region};
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Regions of a process at one time.
 const MOST_REGIONS: usize = 1 << 10;
@@ -19,8 +19,12 @@ const MOST_REGIONS: usize = 1 << 10;
 const GENERATIONS: c_int = 1 << 20;
 
 static LINES: [Line; MOST_REGIONS] = [const { Line(RwLock::new(Place::NEW)) }; MOST_REGIONS];
-/// Lines that were used and are free, and how many were ever used.
-static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+static FREE: FreeLines = FreeLines::new(MOST_REGIONS);
+const REGION: Kind = Kind {
+    name: "region",
+    made_by: "hither_region_create",
+    ended_by: "hither_region_destroy",
+};
 
 /// In cache lines of its own.
 #[repr(align(128))]
@@ -71,7 +75,7 @@ pub unsafe extern "C" fn hither_region_create(set: *const c_char, workers: u32) 
 /// `work` must return: neither longjmp(), pthread_exit(), cancellation nor an exception of C++ may leave it. A child
 /// that is forked in `work` must call exec or _exit() there.
 ///
-/// Returns 0. Errors: HITHER_EFAULT (work is NULL), HITHER_EBADF, HITHER_EFORK; `work` was not called then.
+/// Returns 0. Errors: HITHER_EFAULT (work is NULL), HITHER_EFORK; `work` was not called then.
 ///
 /// # Safety
 /// `work` may be called with `argument` by another thread, and returns. `result` is NULL or a pointer to write to.
@@ -104,7 +108,7 @@ pub unsafe extern "C" fn hither_region_run(
 
 /// Ends a region and its threads.
 ///
-/// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (a thread is in hither_region_run() for it), HITHER_EFORK.
+/// Returns 0. Errors: HITHER_EBUSY (a thread is in hither_region_run() for it), HITHER_EFORK.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_region_destroy(region: c_int) -> c_int {
     number(|| destroy(region).map(|()| HITHER_OK))
@@ -116,25 +120,12 @@ struct Passed(*mut c_void);
 // SAFETY: whoever calls `hither_region_run` vouches for it.
 unsafe impl Send for Passed {}
 
-fn free() -> MutexGuard<'static, (Vec<usize>, usize)> {
-    FREE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Keeps a region until it is destroyed; its number.
 fn keep(region: Region) -> Outcome<c_int> {
-    let mut lines = free();
-    let index = match lines.0.pop() {
-        Some(index) => index,
-        None if lines.1 < MOST_REGIONS => {
-            lines.1 += 1;
-            lines.1 - 1
-        }
-        None => {
-            let text = format!("there are {MOST_REGIONS} regions: destroy some");
-            return Err(Failure::new(HITHER_EAGAIN, text));
-        }
-    };
-    drop(lines);
+    let index = FREE.take().ok_or_else(|| {
+        let text = format!("there are {MOST_REGIONS} regions: destroy some");
+        Failure::new(HITHER_EAGAIN, text)
+    })?;
     let line = &LINES[index].0;
     let mut place = line.write().unwrap_or_else(PoisonError::into_inner);
     // From 1 on: no number is 0.
@@ -143,18 +134,10 @@ fn keep(region: Region) -> Outcome<c_int> {
     Ok(place.generation * MOST_REGIONS as c_int + index as c_int)
 }
 
-fn no_region(number: c_int) -> Failure {
-    let text = format!(
-        "{number} is no region of this process: pass what hither_region_create() returned, before \
-         hither_region_destroy()"
-    );
-    Failure::new(HITHER_EBADF, text)
-}
-
 /// The line of a number, and the generation that the number means.
 fn line(number: c_int) -> Outcome<(usize, c_int)> {
     lifetime::check()?;
-    let whole = usize::try_from(number).map_err(|_| no_region(number))?;
+    let whole = usize::try_from(number).map_err(|_| REGION.missing(number))?;
     Ok((whole % MOST_REGIONS, number / MOST_REGIONS as c_int))
 }
 
@@ -166,7 +149,7 @@ fn find(number: c_int) -> Outcome<Arc<Region>> {
         .region
         .as_ref()
         .filter(|_| place.generation == generation);
-    found.cloned().ok_or_else(|| no_region(number))
+    found.cloned().ok_or_else(|| REGION.missing(number))
 }
 
 fn destroy(number: c_int) -> Outcome<()> {
@@ -174,15 +157,15 @@ fn destroy(number: c_int) -> Outcome<()> {
     let place = LINES[index].0.write();
     let mut place = place.unwrap_or_else(PoisonError::into_inner);
     if place.generation != generation {
-        return Err(no_region(number));
+        return Err(REGION.missing(number));
     }
-    let region = place.region.take().ok_or_else(|| no_region(number))?;
+    let region = place.region.take().ok_or_else(|| REGION.missing(number))?;
     // Nobody can find it meanwhile: who visits it holds it.
     match Arc::try_unwrap(region) {
         Ok(region) => {
             drop(place);
             drop(region);
-            free().0.push(index);
+            FREE.give_back(index);
             Ok(())
         }
         Err(visited) => {

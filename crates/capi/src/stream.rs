@@ -5,12 +5,13 @@
 //! retrieves one of them.
 
 use crate::constants::{
-    HITHER_EAGAIN, HITHER_EBADF, HITHER_EBUSY, HITHER_EINVAL, HITHER_ENOMEM, HITHER_OK,
-    HITHER_STREAM_ALWAYS, HITHER_STREAM_FAST, HITHER_STREAM_FAST_UPDATED, HITHER_STREAM_HUGE,
-    HITHER_STREAM_IN_PLACE, HITHER_STREAM_MEASURE, HITHER_STREAM_NEVER, HITHER_STREAM_PLAIN,
-    HITHER_STREAM_THROUGH, HITHER_STREAM_UNDECIDED, HITHER_STREAM_WHOLE,
+    HITHER_EBUSY, HITHER_EINVAL, HITHER_ENOMEM, HITHER_OK, HITHER_STREAM_ALWAYS,
+    HITHER_STREAM_FAST, HITHER_STREAM_FAST_UPDATED, HITHER_STREAM_HUGE, HITHER_STREAM_IN_PLACE,
+    HITHER_STREAM_MEASURE, HITHER_STREAM_NEVER, HITHER_STREAM_PLAIN, HITHER_STREAM_THROUGH,
+    HITHER_STREAM_UNDECIDED, HITHER_STREAM_WHOLE,
 };
 use crate::failure::{Failure, Outcome, invalid, missing, number};
+use crate::handles::{Handles, Kind};
 use crate::types::{HitherStreamConfig, HitherStreamPart, HitherStreamReport};
 use crate::{lifetime, placement, registry, structures};
 use hither_core::ids::NodeId;
@@ -20,11 +21,10 @@ use hither_mover::stream::{
     Adapt, ArrayKind, Decision, RawPart, RawStream, StreamError, StreamReport, StreamResults,
     StreamSettings, TeamSharing,
 };
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Arrays of either kind: pointers to their parts lie on a thread's stack.
 const MOST_ARRAYS: u32 = 64;
@@ -33,8 +33,11 @@ const MOST_THREADS: u32 = 1024;
 /// Bytes of a block of the largest elements, where the program says nothing.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Open streams by number, and the last number given.
-static STREAMS: Mutex<(BTreeMap<c_int, Arc<Held>>, c_int)> = Mutex::new((BTreeMap::new(), 0));
+static STREAMS: Handles<Held> = Handles::new(Kind {
+    name: "stream",
+    made_by: "hither_stream_create",
+    ended_by: "hither_stream_destroy",
+});
 
 /// A stream of a program. Who runs or destroys it has the lock; `None` once it is destroyed.
 struct Held(Mutex<Option<Open>>);
@@ -150,9 +153,9 @@ pub unsafe extern "C" fn hither_stream_run(
     report: *mut HitherStreamReport,
 ) -> c_int {
     number(|| {
-        let held = find(stream)?;
+        let held = STREAMS.find(stream)?;
         let mut slot = held.lock(stream)?;
-        let open = slot.as_mut().ok_or_else(|| no_stream(stream))?;
+        let open = slot.as_mut().ok_or_else(|| STREAMS.missing(stream))?;
         let Some(compute) = compute else {
             return missing("compute");
         };
@@ -207,11 +210,15 @@ pub unsafe extern "C" fn hither_stream_run(
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_stream_destroy(stream: c_int) -> c_int {
     number(|| {
-        let held = find(stream)?;
-        let open = held.lock(stream)?.take();
-        streams().0.remove(&stream);
+        let mut ended = None;
+        STREAMS.remove(stream, |held| {
+            ended = held.lock(stream)?.take();
+            Ok(())
+        })?;
         // Memory is unmapped without a lock.
-        open.map(|_| HITHER_OK).ok_or_else(|| no_stream(stream))
+        ended
+            .map(|_| HITHER_OK)
+            .ok_or_else(|| STREAMS.missing(stream))
     })
 }
 
@@ -231,35 +238,9 @@ impl Held {
     }
 }
 
-fn streams() -> MutexGuard<'static, (BTreeMap<c_int, Arc<Held>>, c_int)> {
-    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Keeps a stream until it is destroyed; its number.
 fn keep(open: Open) -> Outcome<c_int> {
-    let mut streams = streams();
-    let Some(number) = streams.1.checked_add(1) else {
-        let text = "no number for a stream is left: keep streams for longer";
-        return Err(Failure::new(HITHER_EAGAIN, text));
-    };
-    streams.1 = number;
-    let held = Held(Mutex::new(Some(open)));
-    streams.0.insert(number, Arc::new(held));
-    Ok(number)
-}
-
-fn find(number: c_int) -> Outcome<Arc<Held>> {
-    lifetime::check()?;
-    let found = streams().0.get(&number).cloned();
-    found.ok_or_else(|| no_stream(number))
-}
-
-fn no_stream(number: c_int) -> Failure {
-    let text = format!(
-        "{number} is no stream of this process: pass what hither_stream_create() returned, before \
-         hither_stream_destroy()"
-    );
-    Failure::new(HITHER_EBADF, text)
+    STREAMS.keep(Held(Mutex::new(Some(open))))
 }
 
 fn settings(asked: &HitherStreamConfig) -> Outcome<StreamSettings> {
