@@ -485,7 +485,7 @@ pub const ALL: &[Experiment] = &[
     ),
     of(
         "regions-e-states",
-        30.0,
+        18.0,
         Reads::Lines,
         "four jobs by their load traces, each with half of the fast memory and with a goal; slow memory 5.2 times as slow",
         "{programs}/hither lab run --machine westmere-m2 --cpus 2 --memory 512,1024 --evidence pmu --timeout 2h \

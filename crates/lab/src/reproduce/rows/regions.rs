@@ -8,7 +8,7 @@ const GUEST: &str = "the thesis measures a hypervisor's own work; here no hyperv
 const CPU_LOADS: &str = "the text has the web server's load in no words at all; ours is the shape of the memory's, and 1 ms the goal (scripts/quota-guest.sh, cpus)";
 const TRACES: &str = "figure 69's traces are not in the text; ours have its words, and their means in use are derived from these very figures \
                       (docs/workloads.md), so that the row shows that a quota follows a load, and no more";
-const SCORE: &str = "requests a second with a goal (a quarter above the latency with all data fast) beside those with E4; the text defines no score and names no \
+const SCORE: &str = "requests a second with a goal (a quarter above the latency with all data fast, hither at work) beside those with E4; the text defines no score and names no \
                      goal, and the traces are ours (docs/workloads.md)";
 const STORE: &str = "of a store whose size and requests the text does not tell; ours answers in microseconds, and ratios are compared";
 const STEPS: &str = "figure 72 is of one configuration, which the text does not name; the last step is not complete after its 3 s (docs/tiers.md)";
