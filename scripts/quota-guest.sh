@@ -5,11 +5,9 @@
 #        quota-guest.sh goal MB SECONDS KEY NUMBER FIGURE
 #        quota-guest.sh shares MB SECONDS
 #        quota-guest.sh jobs TRACES
-#        quota-guest.sh cpus TRACES
 # steps: a store of MB under the daemon, whose quota goes up by a step every so many seconds.
 # goal: the same with a goal, from all of its memory in the fast tier on; a line for each state.
 # jobs: the four jobs of the thesis's figure 73, one after the other, with a quota and with a goal (see there).
-# cpus: the same for CPU time.
 # shares: three stores in control groups of the weights 1, 2 and 5, each larger than its part.
 set -eu
 mode=$1
@@ -89,11 +87,10 @@ shares() {
   tail -n 5 daemon.log >&2
 }
 
-# A load trace at a share of its time, so many seconds of its first load before it: `FILE TIME BEFORE DATA REQUESTS`,
-# the last two as awk computes them from the data in use ($2) and the requests a second ($3).
-trace() {
-  awk -F , "/^#/ { next } NF == 1 { print \$1 * $2 + $3; next }
-    { printf \"%d,%d,%d\\n\", (\$1 > 0 ? \$1 * $2 + $3 : 0), $4, $5 }" "$1" > trace
+# A load trace at a sixteenth of its data and a fifth of its time, so many seconds of its first load before it.
+trace() { # FILE BEFORE
+  awk -F , -v before="$2" '/^#/ { next } NF == 1 { print $1 / 5 + before; next }
+    { printf "%d,%d,%d\n", ($1 > 0 ? $1 / 5 + before : 0), $2 / 16, $3 }' "$1" > trace
 }
 
 # A program under next.toml and the trace: `STEPS BEFORE COMMAND...`. Prints of the time after the first load: mean steps of
@@ -132,40 +129,13 @@ jobs() {
   goal=$(echo "$told" | awk '/^latency_us/ { print $2 * 1.25 }')
   echo "goal_us $goal"
   for number in 1 2 3 4; do
-    trace "$1/google-j$number.csv" 1/5 3 '$2 / 16' '$3'
+    trace "$1/google-j$number.csv" 3
     echo "== J$number base"
     begin; target store 'command = "memstore"' 16M
     job 4 3 $program
     echo "== J$number scaled"
     begin; target store 'command = "memstore"' 32M "goal = { $(goal_of "$goal") }"
     job 8 3 $program
-  done
-}
-
-# The same loads as requests for a store that caches hold, in a control group: at 256 MB of the trace as many as load 4/5 of a
-# CPU. With one CPU, the thesis's E5 of eight states, and with a goal of 1 ms.
-cpus() {
-  echo +cpu > /sys/fs/cgroup/cgroup.subtree_control
-  mkdir /sys/fs/cgroup/web
-  most=$(memstore --mb 2 --threads 1 --seconds 2 | awk '/^requests_per_second/ { print $2 }')
-  echo "most_requests $most"
-  for number in 1 2 3 4; do
-    trace "$1/google-j$number.csv" 1/5 2 2 "\$2 / 256 * 0.8 * $most"
-    for how in base scaled; do
-      echo "== J$number $how"
-      begin
-      case $how in
-        base)
-          target web 'cgroup = "web"' unlimited
-          echo 10000 10000 > /sys/fs/cgroup/web/cpu.max
-          job 3 2 sh -c 'echo $$ > /sys/fs/cgroup/web/cgroup.procs; exec memstore --mb 2 --threads 3 "$@"' sh
-          echo max > /sys/fs/cgroup/web/cpu.max ;;
-        scaled)
-          target web 'cgroup = "web"' unlimited "cpu_goal = { cpus = 2.667, $(goal_of 1000) }"
-          job 8 2 sh -c 'echo $$ > /sys/fs/cgroup/web/cgroup.procs; exec memstore --mb 2 --threads 3 "$@"' sh
-          grep -q '^max' /sys/fs/cgroup/web/cpu.max ;;
-      esac
-    done
   done
 }
 

@@ -175,11 +175,10 @@ fn the_daemon_gets_its_units_and_a_configuration_that_is_never_overwritten() {
     assert!(service.lines().any(|line| line == start), "{service}");
     let socket = fs::read_to_string(units.join("hither.socket")).unwrap();
     assert!(socket.contains("FileDescriptorName=control\n"), "{socket}");
-    assert!(
-        prefix
-            .join("share/hither/systemd/metrics-tcp.conf")
-            .is_file()
-    );
+    for name in ["metrics-tcp.conf", "cpu-goals.conf"] {
+        let path = prefix.join("share/hither/systemd").join(name);
+        assert!(path.is_file(), "{name}");
+    }
     for script in ["prolog.sh", "epilog.sh"] {
         let path = prefix.join("share/hither/slurm").join(script);
         let mode = fs::metadata(&path).unwrap().permissions().mode();

@@ -494,16 +494,6 @@ pub const ALL: &[Experiment] = &[
          sh -c 'PATH=/hither:{programs}:$PATH exec {scripts}/quota-guest.sh jobs {traces}'",
     ),
     of(
-        "regions-cpu-states",
-        12.0,
-        Reads::Lines,
-        "four jobs by their load traces as requests, each with one CPU and with a goal of CPU time",
-        "{programs}/hither lab run --machine westmere-m2 --cpus 4 --evidence pmu --timeout 2h \
-         --file {programs}/memstore --file {scripts}/quota-guest.sh --file {traces}/google-j1.csv \
-         --file {traces}/google-j2.csv --file {traces}/google-j3.csv --file {traces}/google-j4.csv -- \
-         sh -c 'PATH=/hither:{programs}:$PATH exec {scripts}/quota-guest.sh cpus {traces}'",
-    ),
-    of(
         "regions-memstore-m1",
         2.4,
         Reads::Steps,
