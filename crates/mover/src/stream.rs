@@ -53,6 +53,16 @@ pub enum StreamResults {
     FastUpdated,
 }
 
+impl StreamResults {
+    /// Of so many arrays of results, those that go through buffers.
+    fn through_buffers(self, arrays: usize) -> usize {
+        match self {
+            Self::InPlace => 0,
+            Self::Fast | Self::FastUpdated => arrays,
+        }
+    }
+}
+
 /// Settings of a stream.
 #[derive(Clone)]
 pub struct StreamSettings {

@@ -190,10 +190,7 @@ impl Memory {
 
     /// What brings the results of a block back, where they go through the buffers.
     pub(super) fn returns(&self, block: usize, buffer: usize) -> impl Iterator<Item = Transfer> {
-        let count = match self.results {
-            StreamResults::InPlace => 0,
-            StreamResults::Fast | StreamResults::FastUpdated => self.outputs.len(),
-        };
+        let count = self.results.through_buffers(self.outputs.len());
         let bytes = self.elements(block) * self.output_bytes;
         (0..count).map(move |array| Transfer {
             from: self.buffers.output(buffer, array),

@@ -192,6 +192,17 @@ impl RawStream {
         })
     }
 
+    /// Requests that a block takes at one time: of a mover with fewer slots it gets none.
+    #[must_use]
+    pub fn block_requests(&self) -> usize {
+        let results = self.settings.results;
+        let returned = results.through_buffers(self.outputs.count);
+        match results {
+            StreamResults::FastUpdated => self.inputs.count + returned,
+            _ => self.inputs.count.max(returned),
+        }
+    }
+
     /// How many buffers it has.
     #[must_use]
     pub fn buffer_count(&self) -> usize {
@@ -331,12 +342,8 @@ fn divide(
     if !inputs.is_sound() || !outputs.is_sound() || inputs.count.max(outputs.count) == 0 {
         return Err(StreamError::Arrays);
     }
-    let through = match settings.results {
-        StreamResults::InPlace => 0,
-        StreamResults::Fast | StreamResults::FastUpdated => outputs.count,
-    };
     let through = ArrayKind {
-        count: through,
+        count: settings.results.through_buffers(outputs.count),
         ..outputs
     };
     Ok(Buffers::new(
