@@ -75,7 +75,7 @@ pub unsafe extern "C" fn hither_region_create(set: *const c_char, workers: u32) 
 /// `work` must return: neither longjmp(), pthread_exit(), cancellation nor an exception of C++ may leave it. A child
 /// that is forked in `work` must call exec or _exit() there.
 ///
-/// Returns 0. Errors: HITHER_EFAULT (work is NULL), HITHER_EFORK; `work` was not called then.
+/// Returns 0. Errors: HITHER_EFAULT (work is NULL), HITHER_EBADF, HITHER_EFORK; `work` was not called then.
 ///
 /// # Safety
 /// `work` may be called with `argument` by another thread, and returns. `result` is NULL or a pointer to write to.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn hither_region_run(
 
 /// Ends a region and its threads.
 ///
-/// Returns 0. Errors: HITHER_EBUSY (a thread is in hither_region_run() for it), HITHER_EFORK.
+/// Returns 0. Errors: HITHER_EBADF, HITHER_EBUSY (a thread is in hither_region_run() for it), HITHER_EFORK.
 #[unsafe(no_mangle)]
 pub extern "C" fn hither_region_destroy(region: c_int) -> c_int {
     number(|| destroy(region).map(|()| HITHER_OK))
