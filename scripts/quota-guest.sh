@@ -122,20 +122,20 @@ goal_of() { echo "file = \"/tmp/log\", figure = \"mean_us\", below = $1, steps =
 # Stores of 128 MiB in slow memory, a quarter of the thesis's (what is less stays in the caches), at a fifth of its time: with
 # E4 of eight states, and with a goal, a quarter above the latency that the daemon brings about with all in fast memory.
 jobs() {
-  program='memstore --mb 128 --value 256 --gets 64 --threads 1 --first-node 1'
-  printf '0,128,0\n6\n' > trace
+  program='memstore --mb 128 --value 256 --gets 64 --threads 1'
+  printf '0,128,0\n3\n' > trace
   begin; target store 'command = "memstore"' 128M
-  told=$(job 8 4 $program)
+  told=$(job 8 1 $program --first-node 0)
   goal=$(echo "$told" | awk '/^latency_us/ { print $2 * 1.25 }')
   echo "goal_us $goal"
   for number in 1 2 3 4; do
     trace "$1/google-j$number.csv" 3
     echo "== J$number base"
     begin; target store 'command = "memstore"' 64M
-    job 4 3 $program
+    job 4 3 $program --first-node 1
     echo "== J$number scaled"
     begin; target store 'command = "memstore"' 128M "goal = { $(goal_of "$goal") }"
-    job 8 3 $program
+    job 8 3 $program --first-node 1
   done
 }
 
