@@ -82,7 +82,11 @@ until_limit() {
 }
 start_daemon
 until_limit '4000 10000'
-$H status > now; grep -q '^web@root: at most 0.4 CPUs; E1' now || { cat now >&2; exit 1; }
+for i in $(seq 50); do
+  $H status > now; grep -q '^web@root: at most 0.4 CPUs; E1' now && break
+  [ $i != 50 ] || { cat now >&2; exit 1; }
+  sleep 0.2
+done
 $H pause web > /dev/null; until_limit 'max 100000'
 $H resume web > /dev/null; until_limit '4000 10000'
 kill -9 $daemon; wait $daemon || true
