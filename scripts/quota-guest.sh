@@ -4,10 +4,10 @@
 # usage: quota-guest.sh steps MB STEP_MB SECONDS
 #        quota-guest.sh goal MB SECONDS KEY NUMBER FIGURE
 #        quota-guest.sh shares MB SECONDS
-#        quota-guest.sh jobs TRACES
+#        quota-guest.sh one_job TRACE
 # steps: a store of MB under the daemon, whose quota goes up by a step every so many seconds.
 # goal: the same with a goal, from all of its memory in the fast tier on; a line for each state.
-# jobs: the four jobs of the thesis's figure 73, one after the other, with a quota and with a goal (see there).
+# one_job: a job of the thesis's figure 73, with a quota and with a goal (see there).
 # shares: three stores in control groups of the weights 1, 2 and 5, each larger than its part.
 set -eu
 mode=$1
@@ -119,24 +119,22 @@ job() {
 }
 goal_of() { echo "file = \"/tmp/log\", figure = \"mean_us\", below = $1, steps = 8, every = \"100ms\""; }
 
-# Stores of 128 MiB in slow memory, a quarter of the thesis's (what is less stays in the caches), at a fifth of its time: with
+# A store of 128 MiB in slow memory, a quarter of the thesis's (what is less stays in the caches), at a fifth of its time: with
 # E4 of eight states, and with a goal, a quarter above the latency that the daemon brings about with all in fast memory.
-jobs() {
+one_job() { # TRACE
   program='memstore --mb 128 --value 256 --gets 64 --threads 1'
   printf '0,128,0\n3\n' > trace
   begin; target store 'command = "memstore"' 128M
   told=$(job 8 1 $program --first-node 0)
   goal=$(echo "$told" | awk '/^latency_us/ { print $2 * 1.25 }')
   echo "goal_us $goal"
-  for number in 1 2 3 4; do
-    trace "$1/google-j$number.csv" 3
-    echo "== J$number base"
-    begin; target store 'command = "memstore"' 64M
-    job 4 3 $program --first-node 1
-    echo "== J$number scaled"
-    begin; target store 'command = "memstore"' 128M "goal = { $(goal_of "$goal") }"
-    job 8 3 $program --first-node 1
-  done
+  trace "$1" 3
+  echo '== base'
+  begin; target store 'command = "memstore"' 64M
+  job 4 3 $program --first-node 1
+  echo '== scaled'
+  begin; target store 'command = "memstore"' 128M "goal = { $(goal_of "$goal") }"
+  job 8 3 $program --first-node 1
 }
 
 $mode "$@"

@@ -144,6 +144,26 @@ macro_rules! throttle {
     };
 }
 
+/// A job by its load trace, with half of the fast memory and with a goal.
+macro_rules! e_states {
+    ($name:literal, $what:literal, $trace:literal) => {
+        of(
+            $name,
+            10.0,
+            Reads::Lines,
+            concat!($what, "with half of the fast memory and with a goal; slow memory 5.2 times as slow"),
+            concat!(
+                "{programs}/hither lab run --machine westmere-m2 --cpus 2 --memory 512,1024 --evidence pmu --timeout 1h \
+                 --file {programs}/memstore --file {scripts}/quota-guest.sh --file {traces}/",
+                $trace,
+                " -- sh -c 'PATH=/hither:{programs}:$PATH exec {scripts}/quota-guest.sh one_job {traces}/",
+                $trace,
+                "'"
+            ),
+        )
+    };
+}
+
 const fn of(
     name: &'static str,
     minutes: f64,
@@ -483,16 +503,22 @@ pub const ALL: &[Experiment] = &[
          --file {programs}/memstore --file {scripts}/quota-guest.sh -- \
          sh -c 'PATH=/hither:{programs}:$PATH exec {scripts}/quota-guest.sh steps 96 24 3'",
     ),
-    of(
-        "regions-e-states",
-        18.0,
-        Reads::Lines,
-        "four jobs by their load traces, each with half of the fast memory and with a goal; slow memory 5.2 times as slow",
-        "{programs}/hither lab run --machine westmere-m2 --cpus 2 --memory 512,1024 --evidence pmu --timeout 2h \
-         --file {programs}/memstore --file {scripts}/quota-guest.sh \
-         --file {traces}/google-j1.csv --file {traces}/google-j2.csv --file {traces}/google-j3.csv --file {traces}/google-j4.csv -- \
-         sh -c 'PATH=/hither:{programs}:$PATH exec {scripts}/quota-guest.sh jobs {traces}'",
+    e_states!(
+        "regions-e-states-1",
+        "job J1, nearly steady, ",
+        "google-j1.csv"
     ),
+    e_states!(
+        "regions-e-states-2",
+        "job J2, another load at every step, ",
+        "google-j2.csv"
+    ),
+    e_states!(
+        "regions-e-states-3",
+        "job J3, one slow rise and fall, ",
+        "google-j3.csv"
+    ),
+    e_states!("regions-e-states-4", "job J4, large, ", "google-j4.csv"),
     of(
         "regions-memstore-m1",
         2.4,

@@ -250,7 +250,7 @@ fn states(rows: &mut Rows) {
     rows.near("memory: a step of 512 MB", 64.0, "MB")
         .input("`steps` of a goal, 8 of what `fast` says (docs/tiers.md, goals)");
     let job =
-        |number: u32, how: &str, figure: &str| format!("regions-e-states/J{number}_{how}.{figure}");
+        |number: u32, how: &str, figure: &str| format!("regions-e-states-{number}/{how}.{figure}");
     let steps = |how: &str| {
         let all: Vec<String> = (1..=4).map(|number| job(number, how, "steps")).collect();
         format!("( {} )", all.join(" + "))
