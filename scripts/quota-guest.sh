@@ -22,6 +22,12 @@ ready() { until hither status > /dev/null 2>&1; do sleep 0.1; done; }
 target() { # NAME CHOICE FAST [GOAL]
   printf '[[target]]\nname = "%s"\n%s\npolicy = "tiers"\nfast = "%s"\n%s\n' "$1" "$2" "$3" "${4:-}" >> next.toml
 }
+# A daemon under next.toml.
+start() {
+  mv next.toml h.toml
+  hither daemon --config h.toml 2> daemon.log & daemon=$!
+  ready
+}
 begin() { printf 'format = "hither.daemon/1"\n' > next.toml; }
 # Means of the last so many whole seconds.
 told() {
@@ -30,9 +36,8 @@ told() {
 }
 
 steps() {
-  begin; target store 'command = "memstore"' 0; mv next.toml h.toml
-  hither daemon --config h.toml 2> daemon.log & daemon=$!
-  ready
+  begin; target store 'command = "memstore"' 0
+  start
   memstore --mb "$1" --threads 1 --seconds 60000 --live > log & store=$!
   until grep -q '^second:' log; do sleep 0.1; done
   quota=0
@@ -51,9 +56,7 @@ steps() {
 goal() {
   begin
   target store 'command = "memstore"' "$1M" "goal = { file = \"/tmp/log\", figure = \"$5\", $3 = $4, steps = 8 }"
-  mv next.toml h.toml
-  hither daemon --config h.toml 2> daemon.log & daemon=$!
-  ready
+  start
   memstore --mb "$1" --threads 1 --seconds 60000 --live > log & store=$!
   for at in $(seq "$2"); do
     sleep 1
@@ -70,9 +73,7 @@ shares() {
     mkdir "/sys/fs/cgroup/w$weight"
     target "w$weight" "cgroup = \"w$weight\"" "shares:$weight"
   done
-  mv next.toml h.toml
-  hither daemon --config h.toml 2> daemon.log & daemon=$!
-  ready
+  start
   stores=
   for weight in 1 2 5; do
     sh -c "echo \$\$ > /sys/fs/cgroup/w$weight/cgroup.procs; exec memstore --mb $1 --threads 1 --seconds 60000 --live" > log.$weight &
@@ -99,10 +100,7 @@ job() {
   first=$1
   before=$(($2 * 10))
   shift 2
-  mv next.toml h.toml
-  : > daemon.log
-  hither daemon --config h.toml 2> daemon.log & daemon=$!
-  ready
+  start
   "$@" --trace trace --live --period 100 > log & store=$!
   : > held
   while kill -0 $store 2> /dev/null; do
@@ -117,7 +115,6 @@ job() {
   awk -v first="$first" -v before=$before '$1 > before { n++; steps += NF > 1 ? $2 : first } END { printf "steps %.3f\n", steps / n }' held
   grep 'wrong_values' log
 }
-goal_of() { echo "file = \"/tmp/log\", figure = \"mean_us\", below = $1, steps = 8, every = \"100ms\""; }
 
 # A store of 128 MiB in slow memory, a quarter of the thesis's (what is less stays in the caches), at a fifth of its time: with
 # E4 of eight states, and with a goal, a quarter above the latency that the daemon brings about with all in fast memory.
@@ -133,7 +130,8 @@ one_job() { # TRACE
   begin; target store 'command = "memstore"' 64M
   job 4 3 $program --first-node 1
   echo '== scaled'
-  begin; target store 'command = "memstore"' 128M "goal = { $(goal_of "$goal") }"
+  begin; target store 'command = "memstore"' 128M \
+    "goal = { file = \"/tmp/log\", figure = \"mean_us\", below = $goal, steps = 8, every = \"100ms\" }"
   job 8 3 $program --first-node 1
 }
 

@@ -9,7 +9,6 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A kind of things with numbers, as its texts name it.
-#[derive(Clone, Copy)]
 pub(crate) struct Kind {
     /// As "region".
     pub name: &'static str,

@@ -99,15 +99,15 @@ pub unsafe extern "C" fn hither_stream_create(
         let mover = registry::keep(mover)?;
         let settings = settings(&asked)?;
         let (inputs, outputs) = kinds(&asked)?;
-        let (fast, memory) = fast_memory(&asked, inputs, outputs, &settings)?;
-        let stream = RawStream::new(fast, inputs, outputs, settings).map_err(failure)?;
-        let needed = stream.block_requests();
+        let needed = settings.results.block_requests(inputs.count, outputs.count);
         if needed > mover.capacity() {
             return invalid(format!(
                 "a block takes {needed} requests, and the mover has {}: open it with a larger capacity",
                 mover.capacity()
             ));
         }
+        let (fast, memory) = fast_memory(&asked, inputs, outputs, &settings)?;
+        let stream = RawStream::new(fast, inputs, outputs, settings).map_err(failure)?;
         keep(Open {
             stream,
             inputs: inputs.count,

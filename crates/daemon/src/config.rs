@@ -484,20 +484,16 @@ impl TargetSection {
                 .parse()
                 .map_err(|why: String| places.of(text, why))
         };
+        let goal = self.goal.as_ref();
+        let goal = goal.map(|goal| goal.get_ref().read_fast(places, goal.span().start, fast));
+        let cpu_goal = self.cpu_goal.as_ref();
+        let cpu_goal =
+            cpu_goal.map(|goal| goal.get_ref().read_cpus(places, goal.span().start, &choice));
         Ok(Target {
             name: name.clone(),
             policy,
-            goal: match &self.goal {
-                None => None,
-                Some(goal) => Some(goal.get_ref().read_fast(places, goal.span().start, fast)?),
-            },
-            cpu_goal: match &self.cpu_goal {
-                None => None,
-                Some(goal) => Some(
-                    goal.get_ref()
-                        .read_cpus(places, goal.span().start, &choice)?,
-                ),
-            },
+            goal: goal.transpose()?,
+            cpu_goal: cpu_goal.transpose()?,
             choice,
             fast,
             dry_run: self.dry_run,

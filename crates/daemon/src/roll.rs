@@ -46,6 +46,12 @@ impl Seat {
         config.dry_run || target.is_some_and(|target| target.dry_run)
     }
 
+    /// Is nothing new to be asked for: paused, of a target that is gone, or outside of its windows?
+    #[must_use]
+    pub fn rests(&self, config: &Config, now: Instant) -> bool {
+        self.is_paused || self.is_retired || self.is_outside(config, now)
+    }
+
     /// Is no window of its target open?
     #[must_use]
     pub fn is_outside(&self, config: &Config, now: Instant) -> bool {

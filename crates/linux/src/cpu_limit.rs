@@ -88,11 +88,6 @@ impl CpuLimits {
         self.note()
     }
 
-    /// Groups with a limit of this process.
-    pub fn groups(&self) -> impl Iterator<Item = &str> {
-        self.held.keys().map(String::as_str)
-    }
-
     fn note(&mut self) -> Result<()> {
         let before = self.held.values().map(|(before, _)| before.clone());
         self.journal.begin(before.collect())
@@ -101,7 +96,7 @@ impl CpuLimits {
 
 impl Drop for CpuLimits {
     fn drop(&mut self) {
-        let groups: Vec<String> = self.groups().map(str::to_owned).collect();
+        let groups: Vec<String> = self.held.keys().cloned().collect();
         for group in groups {
             // What could not be put back stays in the journal: the next start tries again.
             let _ = self.release(&group);

@@ -61,6 +61,16 @@ impl StreamResults {
             Self::Fast | Self::FastUpdated => arrays,
         }
     }
+
+    /// Requests that a block of so many arrays takes at one time: of a mover with fewer slots it gets none.
+    #[must_use]
+    pub fn block_requests(self, inputs: usize, outputs: usize) -> usize {
+        let returned = self.through_buffers(outputs);
+        match self {
+            Self::FastUpdated => inputs + returned,
+            Self::InPlace | Self::Fast => inputs.max(returned),
+        }
+    }
 }
 
 /// Settings of a stream.

@@ -97,13 +97,9 @@ fn limits_of<'a>(
 fn wanted<'a>(config: &'a Config, roll: &Roll) -> BTreeMap<&'a str, (&'a str, &'a CpuGoal)> {
     let now = local_time();
     let is_open = |target: &str| {
-        roll.seats().iter().any(|seat| {
-            seat.target == target
-                && !(seat.is_paused
-                    || seat.is_retired
-                    || seat.is_dry(config)
-                    || seat.is_outside(config, now))
-        })
+        roll.seats()
+            .iter()
+            .any(|seat| seat.target == target && !seat.is_dry(config) && !seat.rests(config, now))
     };
     let mut all = BTreeMap::new();
     for target in config.targets.iter().filter(|target| is_open(&target.name)) {

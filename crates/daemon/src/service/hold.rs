@@ -74,7 +74,7 @@ impl Service {
                 .executor_mut()
                 .set_dry(seat.scope, seat.is_dry(config));
             let engine = agent.engine_mut();
-            match seat.is_paused || seat.is_retired || seat.is_outside(config, now) {
+            match seat.rests(config, now) {
                 true => engine.pause(seat.scope),
                 false if engine.standing(seat.scope) == Some(Standing::Paused) => {
                     engine.resume(seat.scope);

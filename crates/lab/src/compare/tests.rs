@@ -25,6 +25,9 @@ fn every_policy_takes_every_place() {
 
 #[test]
 fn spreads_by_hand() {
+    assert_eq!((deviation(&[]), deviation(&[3.0])), (None, None));
+    // 2 and 4: a deviation of a sample of the root of 2, around 3.
+    assert_eq!(deviation(&[2.0, 4.0]), Some(2f64.sqrt() / 3.0));
     assert_eq!(Spread::of([]), None);
     assert_eq!(Spread::of([f64::NAN]), None);
     assert_eq!(

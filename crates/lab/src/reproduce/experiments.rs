@@ -1,9 +1,9 @@
 //! The experiments: one command each.
 //!
 //! `{programs}` is the folder of `hither` and of the repository's programs, `{scripts}` that of its scripts, `{traces}`
-//! that of its load traces. Words are split at blanks; what stands between single quotes is one word. How long each takes of the host is the time
-//! that it took on two busy CPUs, where it was run there, else an estimate by its guest time: plans go by it,
-//! figures do not.
+//! that of its load traces. Words are split at blanks; what stands between single quotes is one word. How long each
+//! takes of the host is the time that it took on two busy CPUs, where it was run there, else an estimate by its guest
+//! time: plans go by it, figures do not.
 
 use super::read::Reads;
 use super::rows::PaperRow;

@@ -10,7 +10,7 @@ use super::decide::Pilot;
 use super::director::Director;
 use super::memory::{Buffers, Memory};
 use super::team::Team;
-use super::{StreamError, StreamReport, StreamResults, StreamSettings, TeamSharing};
+use super::{StreamError, StreamReport, StreamSettings, TeamSharing};
 use crate::service::Mover;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -190,17 +190,6 @@ impl RawStream {
             needed: usize::MAX,
             given: 0,
         })
-    }
-
-    /// Requests that a block takes at one time: of a mover with fewer slots it gets none.
-    #[must_use]
-    pub fn block_requests(&self) -> usize {
-        let results = self.settings.results;
-        let returned = results.through_buffers(self.outputs.count);
-        match results {
-            StreamResults::FastUpdated => self.inputs.count + returned,
-            _ => self.inputs.count.max(returned),
-        }
     }
 
     /// How many buffers it has.
