@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// `$0` is hither, `$1` and `$2` the workloads. Work of both classes is on CPUs 6 and 7 where it is arranged. The
-/// settings are compared as text; of threads, those that can be moved.
+/// `$0` is hither, `$1` and `$2` the workloads, which never run on CPUs 6 and 7: work of both classes is there where it is
+/// arranged. The settings are compared as text; of threads, those that can be moved.
 const SCRIPT: &str = "
 state() {
   for file in /proc/irq/*/smp_affinity_list /sys/class/net/*/queues/*/rps_cpus \\
@@ -22,8 +22,8 @@ try() { $hither services try --cpus 6-7 --pairs 3 --stretch 100ms --settle 20ms 
 hither=$0
 state > /tmp/before
 $hither services show
-try --class file,any --json /tmp/file.json -- $1 --no-pin --threads 1 --files 16 --file-kb 64 --seconds 2 || echo failed
-try --class network,any --json /tmp/network.json -- $2 --no-pin --threads 1 --value-bytes 1024 \\
+try --class file,any --json /tmp/file.json -- taskset 3f $1 --no-pin --threads 1 --files 16 --file-kb 64 --seconds 2 || echo failed
+try --class network,any --json /tmp/network.json -- taskset 3f $2 --no-pin --threads 1 --value-bytes 1024 \\
   --address 10.77.0.1 --peer /run/netns/peer --peer-cpus 4,5 --seconds 2 || echo failed
 state > /tmp/after; cmp /tmp/before /tmp/after && echo put back
 $hither services hold --cpus 6-7 & holder=$!
