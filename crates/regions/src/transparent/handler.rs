@@ -6,7 +6,7 @@
 //! Every way out of a touch of a region opens the page for this thread at least: the access goes on, whatever else fails.
 
 use super::chain;
-use super::rule::{Form, Global, Mode, Step, Touch, opened, step, too_often};
+use super::rule::{Form, Global, Mode, Step, Touch, next_mean, opened, step, too_often};
 use super::table::{
     self, BOTH, FAULT_NS, FAULTS, IS_LIMITED, MOVE_NS, MOVES, NONE, OPEN, OURS, OWNER,
     PAGE_FAULT_NS, PLACES, Slot, THREADS, UNMOVED,
@@ -199,7 +199,7 @@ unsafe fn touched_protected(address: u64, context: *mut c_void) -> bool {
                 let from = monotonic_ns();
                 open_domains(1 << domain);
                 let took = monotonic_ns().saturating_sub(from) + PAGE_FAULT_NS.load(Relaxed);
-                FAULT_NS.store((7 * FAULT_NS.load(Relaxed) + took) / 8, Relaxed);
+                FAULT_NS.store(next_mean(FAULT_NS.load(Relaxed), took), Relaxed);
                 visit(here, slot, domain, step == Step::Move, 0);
             });
             true
@@ -277,7 +277,7 @@ fn visit(here: &Here, slot: &Slot, domain: u32, moves: bool, open_before: u32) {
     }
     let own = monotonic_ns().saturating_sub(now);
     let mean = MOVE_NS.load(Relaxed);
-    MOVE_NS.store((7 * mean + own) / 8, Relaxed);
+    MOVE_NS.store(next_mean(mean, own), Relaxed);
     if !IS_LIMITED.load(Relaxed) {
         return;
     }

@@ -9,7 +9,7 @@
 //! region.
 
 use super::handler;
-use super::rule::{Form, Mode};
+use super::rule::{Form, Global, Mode};
 use super::table::{self, FAULT_NS, MOVE_NS, NONE, OPEN, OWNER, PLACES, THREADS};
 use crate::unify::{Judge, Order, Tally, Watch};
 use hither_linux::sys::{fault, thread_id, thread_lives};
@@ -135,8 +135,11 @@ impl Course {
                     forget();
                 }
                 let (window, count, took) = self.window(order.is_on);
-                if took >= ns && count >= visits && window.iter().all(|one| one.visits > 0) {
-                    let cost = (FAULT_NS.load(Relaxed) + MOVE_NS.load(Relaxed)) as f64;
+                let cost = (FAULT_NS.load(Relaxed) + MOVE_NS.load(Relaxed)) as f64;
+                if is_given_up() {
+                    self.judge.give_up(&window, cost);
+                    self.begin();
+                } else if took >= ns && count >= visits && window.iter().all(|one| one.visits > 0) {
                     self.judge.measured(&window, |_| cost);
                     self.begin();
                 }
@@ -162,6 +165,19 @@ impl Course {
         let count = window.iter().map(|one| one.visits).sum();
         (window, count, took)
     }
+}
+
+/// Are regions open for good that were entered too often, and so few left that there is nowhere to go?
+fn is_given_up() -> bool {
+    let mut closed = 0_u32;
+    let mut is_too_often = false;
+    for slot in table::used() {
+        match slot.global() {
+            None => closed |= 1 << slot.domain.load(Relaxed),
+            Some(why) => is_too_often |= why == Global::TooOften,
+        }
+    }
+    is_too_often && closed.count_ones() < 2
 }
 
 fn forget() {

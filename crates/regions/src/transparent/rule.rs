@@ -139,6 +139,12 @@ pub(crate) fn opened(pkru: u32, ours: u32, open: u32) -> u32 {
     (pkru | ours) & !open
 }
 
+/// The mean of what touches or moves cost, in ns, after one that took `took`. One counts for twice the mean at most (of 1 us and
+/// more): what takes much longer was interrupted, and tells nothing of the next ones.
+pub(crate) fn next_mean(mean: u64, took: u64) -> u64 {
+    (7 * mean + took.min(2 * mean.max(1_000))) / 8
+}
+
 /// Entries to a region, and how long threads were elsewhere before them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gaps {
@@ -228,6 +234,16 @@ mod tests {
         assert_eq!(too_often(gaps(WINDOW - 1, 1), 1000), None);
         assert_eq!(too_often(gaps(WINDOW, 1499), 1000), Some(true));
         assert_eq!(too_often(gaps(WINDOW, 1500), 1000), Some(false));
+    }
+
+    #[test]
+    fn one_that_was_interrupted_does_not_change_what_a_move_costs() {
+        let mean = next_mean(20_000, 5_000_000);
+        assert_eq!(mean, 22_500);
+        // Moves that cost more from now on are found in a window.
+        let later = (0..WINDOW).fold(20_000, |mean, _| next_mean(mean, 60_000));
+        assert!((50_000..=60_000).contains(&later), "{later}");
+        assert_eq!(next_mean(0, 5_000_000), 250);
     }
 
     #[test]

@@ -80,8 +80,12 @@ enum Step {
     Off(Reason),
     /// A pair's first window.
     InPlace(Score),
-    /// A pair's second one; what the first one had.
-    HandedOver { score: Score, in_place: Vec<Tally> },
+    /// A pair's second one; what the first one had, and how much faster it must be.
+    HandedOver {
+        score: Score,
+        in_place: Vec<Tally>,
+        needed: f64,
+    },
     /// For a while.
     Rests(Reason),
 }
@@ -240,18 +244,25 @@ impl Judge {
                 let visit_ns = rule::mean_ns(window).unwrap_or(0.0);
                 let cost_ns = cost(visit_ns);
                 (self.visit_ns, self.cost_ns) = (Some(visit_ns), Some(cost_ns));
-                match rule::long_enough(visit_ns, cost_ns) {
-                    Ok(()) => {
-                        let in_place = window.to_vec();
-                        self.step = Step::HandedOver { score, in_place };
+                match rule::needed_gain(visit_ns, cost_ns) {
+                    Ok(needed) => {
+                        self.step = Step::HandedOver {
+                            score,
+                            in_place: window.to_vec(),
+                            needed,
+                        };
                     }
                     Err(reason) => self.fail(reason),
                 }
             }
-            Step::HandedOver { score, in_place } => {
+            Step::HandedOver {
+                score,
+                in_place,
+                needed,
+            } => {
                 let gain = rule::gain(&in_place, window).unwrap_or(1.0);
                 let Score { gains, losses } = score;
-                let left = match gain >= rule::MARGIN {
+                let left = match gain >= needed {
                     true => Score {
                         gains: gains - 1,
                         losses,
@@ -272,6 +283,12 @@ impl Judge {
             }
             step => self.step = step,
         }
+    }
+
+    /// Visits as in this window have proved too short for what a hand-over costs, in ns, and are not handed over any more.
+    pub(crate) fn give_up(&mut self, window: &[Tally], cost_ns: f64) {
+        let visit_ns = rule::mean_ns(window).unwrap_or(0.0);
+        self.step = Step::Off(Reason::TooShort { visit_ns, cost_ns });
     }
 
     fn fail(&mut self, reason: Reason) {
@@ -366,6 +383,28 @@ mod tests {
         assert_eq!(settle(&mut in_vain, 10_000, 10_000, 2000.0), 4);
         assert_eq!(in_vain.state().reason.word(), "nothing-gained");
         assert!(!in_vain.state().is_on && !short.state().is_on);
+    }
+
+    #[test]
+    fn what_was_given_up_stays_off() {
+        let mut judge = judge(3);
+        judge.measured(&window(100_000), |_| 2000.0);
+        assert!(judge.order().is_on);
+        judge.give_up(&window(2_500), 2000.0);
+        let state = judge.state();
+        assert!(!state.is_on && state.is_settled, "{state:?}");
+        assert_eq!(state.reason.word(), "too-short");
+        assert_eq!(judge.order().watch, Watch::Nothing);
+    }
+
+    #[test]
+    fn visits_near_a_hand_over_must_gain_more() {
+        // 1.3 hand-overs long, of which a trial may err by 1.31.
+        for (handed_over, is_on) in [(8_000, true), (11_000, false)] {
+            let mut judge = judge(3);
+            settle(&mut judge, 13_000, handed_over, 10_000.0);
+            assert_eq!(judge.state().is_on, is_on, "{judge:?}");
+        }
     }
 
     /// Pairs of windows with visits of these lengths.
