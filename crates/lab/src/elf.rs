@@ -3,6 +3,8 @@
 //! Only the fixed fields are read (System V ABI, "ELF header" and "program header"); libraries
 //! are resolved by the host's own loader, which alone knows its caches and search paths.
 
+/// `e_type` of what nothing can execute: objects and kernel modules.
+const TYPE_RELOCATABLE: u16 = 1;
 /// `e_machine` of x86-64.
 const MACHINE_X86_64: u16 = 62;
 /// Program header that names the loader.
@@ -27,7 +29,7 @@ pub enum ProgramFile {
         /// The rest of the line: with `/usr/bin/env` the real interpreter.
         argument: Option<String>,
     },
-    /// Plain data.
+    /// Plain data, objects of compilers among it, whatever machine they are for.
     Data,
 }
 
@@ -37,7 +39,8 @@ pub fn inspect(bytes: &[u8]) -> ProgramFile {
     if bytes.starts_with(b"#!") {
         return script(bytes);
     }
-    if !bytes.starts_with(b"\x7fELF") {
+    let is_object = bytes.get(16..18) == Some(&TYPE_RELOCATABLE.to_le_bytes());
+    if !bytes.starts_with(b"\x7fELF") || is_object {
         return ProgramFile::Data;
     }
     match loader(bytes) {
@@ -186,6 +189,13 @@ mod tests {
         assert!(
             matches!(inspect(&other), ProgramFile::Unusable(reason) if reason.contains("x86-64"))
         );
+        // An object for the kernel's BPF machine is carried as it is, and one for x86-64 keeps its sections.
+        for machine in [247, 62] {
+            other[16] = 1;
+            other[18] = machine;
+            assert_eq!(inspect(&other), ProgramFile::Data);
+            assert_eq!(without_sections(&other), None);
+        }
         // Wild offsets are an answer, not an overflow.
         let mut wild = bytes[..4096].to_vec();
         wild[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
