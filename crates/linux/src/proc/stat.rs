@@ -3,6 +3,7 @@
 use crate::error::Fault;
 use crate::parse::{Parsed, clip};
 use crate::root::Root;
+use crate::sys;
 
 /// One reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,11 @@ impl Stat {
 
 /// Clock ticks per second: fixed at 100 for user space (`USER_HZ`) on every architecture in use.
 pub const TICKS_PER_SECOND: u64 = 100;
+
+/// Now, in clock ticks since boot, as [`Stat::start_ticks`] are.
+pub(crate) fn ticks_now() -> u64 {
+    sys::boottime_ns() / (1_000_000_000 / TICKS_PER_SECOND)
+}
 
 /// Parses the line. The name stands in brackets and may hold brackets and spaces itself.
 ///

@@ -266,7 +266,7 @@ impl Tree {
         let began_ticks = match scope {
             // Started for being watched, just before.
             Scope::Descendants(_) => 0,
-            _ => sys::boottime_ns() / (1_000_000_000 / TICKS_PER_SECOND),
+            _ => stat::ticks_now(),
         };
         Self {
             root,

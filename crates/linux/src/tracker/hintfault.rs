@@ -38,7 +38,7 @@ use super::by_page::{ByPage, home_of};
 use crate::error::{Error, Result};
 use crate::parse;
 use crate::perf::sampler::{EventSpec, Sampler};
-use crate::proc::tree::Tree;
+use crate::proc::{stat, tree::Tree};
 use crate::restore;
 use crate::root::Root;
 use crate::sys;
@@ -105,6 +105,9 @@ struct Running {
     pages: (u64, u64),
     /// Are faults told, and was it looked before what programs have in memory?
     has_met: bool,
+    /// When it began, in clock ticks since boot, and what had been taken away by then.
+    began_ticks: u64,
+    began_updates: u64,
 }
 
 /// What was seen since the tracker was opened.
@@ -212,6 +215,8 @@ impl HintFaultTracker {
             before: BalancingCounters::read(&self.root).unwrap_or_default(),
             pages: (0, 0),
             has_met: false,
+            began_ticks: stat::ticks_now(),
+            began_updates: self.totals.kernel.updates,
         });
         Ok(())
     }
@@ -374,6 +379,13 @@ impl HintFaultTracker {
         let used = memory.total_kb.saturating_sub(memory.free_kb) / 4;
         running.pages = (pages, used.saturating_sub(pages));
         self.add_kernel_counts();
+        if let Some(running) = &mut self.running {
+            let processes = tree.processes().iter();
+            let ran_before = processes.filter(|p| p.birth().start_ticks < running.began_ticks);
+            let older = ran_before.map(|process| process.resident_pages).sum();
+            let updates = self.totals.kernel.updates - running.began_updates;
+            running.balancing.stretch(updates, older)?;
+        }
         self.set_pace()
     }
 

@@ -6,7 +6,11 @@
 //! `scan_period_max_ms` to go over a whole process once, as the kernel adapts; both are set to
 //! one figure here (and its double), so that a second brings about a set number of faults. Tasks follow a
 //! longer period only after they were gone over once more at the old one; therefore balancing rests, where it
-//! was off before, until the first of the longer periods is over.
+//! was off before, until the first of the longer periods is over. And tasks that were started before follow no period until
+//! they were gone over once: they have a stretch taken each `scan_delay_ms` of their start, a second. So
+//! stretches are larger until that is done.
+//!
+//! Source: `kernel/sched/fair.c`, `init_numa_balancing`, `task_scan_min`, `update_task_scan_period`.
 
 use crate::error::{Error, Fault, Result};
 use crate::parse::{self, Parsed, clip};
@@ -30,6 +34,9 @@ const FIRST_MS: u64 = 100;
 /// A process is gone over in stretches of so much. The kernel's own is 256, which makes one burst
 /// of faults of a whole small process.
 const STRETCH_MB: u64 = 16;
+/// The same for programs that ran before, until they were gone over once: 16,384 pages in a burst, which fit into
+/// the ring of one CPU.
+const FIRST_STRETCH_MB: u64 = 64;
 /// Shortest period.
 const LEAST_MS: u64 = 100;
 /// Longest: the kernel's own maximum.
@@ -43,6 +50,9 @@ pub struct Balancing {
     /// May the pace be set?
     paced: bool,
     period_ms: Option<u64>,
+    /// Of a stretch, in MB, and of a larger one.
+    stretch_mb: u64,
+    first_stretch_mb: u64,
     /// Pages a second that were asked for last.
     rate: u64,
     /// The switch as it is set while it rests, where it was off before.
@@ -159,14 +169,22 @@ impl Balancing {
         for path in [DELAY, PERIOD_MIN, PERIOD_MAX, SIZE] {
             found.extend(Setting::of(root, path).unwrap_or(None));
         }
-        let found_ms = found.iter().find(|setting| setting.path == PERIOD_MIN);
-        let found_ms = found_ms.and_then(|setting| setting.content.parse().ok());
+        let number = |path| {
+            let setting = found
+                .iter()
+                .find(|setting: &&Setting| setting.path == path)?;
+            setting.content.parse().ok()
+        };
+        let (found_ms, found_size_mb) = (number(PERIOD_MIN), number(SIZE));
+        let found_size_mb = found_size_mb.unwrap_or(STRETCH_MB);
         let paced = found.len() == 4;
         let mut balancing = Self {
             root: root.clone(),
             journal: None,
             paced,
             period_ms: None,
+            stretch_mb: STRETCH_MB,
+            first_stretch_mb: FIRST_STRETCH_MB.min(found_size_mb),
             rate: 0,
             off: None,
             rests_until_ns: None,
@@ -240,6 +258,19 @@ impl Balancing {
             return self.turn(false);
         }
         self.go_on(u64::MAX)
+    }
+
+    /// Sets the stretches where `updates` entries were taken away since it began, and programs that ran before have `older`
+    /// pages.
+    pub fn stretch(&mut self, updates: u64, older: u64) -> Result<()> {
+        let wanted_mb = match updates < older {
+            true => self.first_stretch_mb,
+            false => STRETCH_MB,
+        };
+        if !self.paced || std::mem::replace(&mut self.stretch_mb, wanted_mb) == wanted_mb {
+            return Ok(());
+        }
+        write(&self.root, SIZE, &wanted_mb.to_string())
     }
 
     /// Ends its rest where that is over.
@@ -323,6 +354,15 @@ mod tests {
             let mut notes = Vec::new();
             let mut balancing = Balancing::begin(&root, &journals, &mut notes).unwrap();
             assert_eq!(all(&root), [switched, "100", "1000", "60000", "16"]);
+            // Until programs that ran before were gone over once.
+            for (updates, older, stretch) in [
+                (0, 16_384, "64"),
+                (16_383, 16_384, "64"),
+                (16_384, 16_384, "16"),
+            ] {
+                balancing.stretch(updates, older).unwrap();
+                assert_eq!(all(&root)[4], stretch);
+            }
             balancing.pace(16_384, 0, 40_000, 0).unwrap();
             assert_eq!(all(&root), [switched, "100", "409", "818", "16"]);
             // A little more memory changes nothing, much more does.
