@@ -23,7 +23,6 @@ use crate::parse;
 use crate::proc::cgroup;
 use crate::proc::pressure;
 use crate::root::Root;
-use crate::sys;
 use hither_core::set::NodeSet;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;

@@ -182,7 +182,7 @@ fn who_watches_is_not_among_the_watched() {
     let name = stat::read(&Root::host(), own).unwrap().name;
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let of_name = Scope::Named(name);
-    let of_user = Scope::OfUser(sys::effective_uid());
+    let of_user = Scope::OfUser(crate::sys::effective_uid());
     let mut tree = Tree::new(Root::host(), Scope::Any(vec![of_name, of_user]));
     let is_child = |process: &LiveProcess| process.pid == child.id() as i32;
     until(&mut tree, |tree| tree.processes().iter().any(is_child));
