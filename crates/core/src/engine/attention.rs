@@ -179,6 +179,11 @@ impl Attention {
         )
     }
 
+    /// Has it had nothing to do for some steps?
+    pub fn rests(&self) -> bool {
+        self.idle_steps > CHEAP_STEPS
+    }
+
     /// Watches closely again.
     pub fn wake(&mut self) {
         self.idle_steps = 0;

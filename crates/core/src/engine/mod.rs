@@ -28,6 +28,7 @@ mod round;
 mod scope;
 mod steer;
 mod summary;
+mod tidy;
 mod verdict;
 mod view;
 

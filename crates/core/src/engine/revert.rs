@@ -34,7 +34,7 @@ const UNDO_AT_ONCE: usize = 65_536;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Undo {
     queue: Queue,
-    page_count: u64,
+    pub(super) page_count: u64,
     left_count: u64,
     refused: BTreeMap<Refusal, u64>,
     is_done: bool,
@@ -42,7 +42,7 @@ pub(super) struct Undo {
 
 /// Pages that can go back in this step.
 #[derive(Default)]
-struct Due {
+pub(super) struct Due {
     /// By process, node and number of the request.
     groups: BTreeMap<(Pid, NodeId, usize), Vec<PendingPage>>,
     /// Some page waits for rate or room.
@@ -64,7 +64,8 @@ impl Scope {
         self.ask_back(turn, id, &format!("campaign {id} was found harmful"), due)
     }
 
-    fn ask_back(
+    /// Requests for them.
+    pub(super) fn ask_back(
         &mut self,
         turn: &mut Turn<'_>,
         campaign: u64,
@@ -92,10 +93,11 @@ impl Scope {
         page: PendingPage,
         refused: &[(Refusal, u64)],
     ) {
-        let queue = match (&mut self.undo, &mut self.efficacy.stage) {
-            (Some(undo), _) => &mut undo.queue,
-            (None, Stage::Reverting(_, queue)) => queue,
-            (None, _) => return,
+        let queue = match (&mut self.undo, &mut self.efficacy.stage, self.tidy.undo()) {
+            (Some(undo), ..) => &mut undo.queue,
+            (None, Stage::Reverting(_, queue), _) => queue,
+            (None, _, Some(tidy)) => &mut tidy.queue,
+            (None, _, None) => return,
         };
         let key = (pending.pid, page.page);
         if let Some((_, attempts)) = queue.get_mut(&key) {
@@ -160,11 +162,9 @@ impl Scope {
             return Vec::new();
         }
         let mut undo = self.undo.take().unwrap_or_default();
-        undo.settle(turn.config, &mut self.ledger);
-        undo.refill(&self.ledger);
-        let due = due(&mut undo.queue, &self.ledger, turn);
+        let due = undo.next(turn, &mut self.ledger);
         let mut requests = Vec::new();
-        if undo.queue.is_empty() && self.pending.is_empty() {
+        if undo.is_empty() && self.pending.is_empty() {
             undo.is_done = true;
             turn.tell(Event::Undone {
                 page_count: undo.page_count,
@@ -184,6 +184,18 @@ impl Scope {
 }
 
 impl Undo {
+    /// What can go back in this step of all that is displaced.
+    pub(super) fn next(&mut self, turn: &mut Turn<'_>, ledger: &mut Ledger) -> Due {
+        self.settle(turn.config, ledger);
+        self.refill(ledger);
+        due(&mut self.queue, ledger, turn)
+    }
+
+    /// Does nothing wait to go back?
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Takes out what is back, and gives up what was tried often enough.
     fn settle(&mut self, config: &EngineConfig, ledger: &mut Ledger) {
         let mut given_up = Vec::new();

@@ -13,6 +13,7 @@ use super::phase::Phases;
 use super::revert::Undo;
 use super::round::Round;
 use super::summary::{Account, CampaignRow, Summary};
+use super::tidy::Tidy;
 use super::verdict::{Grounds, Reading};
 use super::view::MIN_SAMPLES;
 use super::{Turn, predict};
@@ -71,9 +72,10 @@ pub(super) struct Scope {
     pub efficacy: Efficacy,
     pub phases: Phases,
     pub undo: Option<Undo>,
+    pub(super) tidy: Tidy,
     /// It asks for no new moves: verdicts, reverts and an undo go on.
     pub is_paused: bool,
-    attention: Attention,
+    pub(super) attention: Attention,
     round: Round,
     seen: Seen,
     pub account: Account,
@@ -140,6 +142,7 @@ impl Scope {
             efficacy: Efficacy::new(),
             phases: Phases::default(),
             undo: None,
+            tidy: Tidy::default(),
             is_paused: false,
             attention: Attention::default(),
             round: Round::default(),
@@ -243,15 +246,19 @@ impl Scope {
             turn.is_short |= outlook == PolicyActivity::Working;
             requests.extend(self.admit(turn, proposal));
         }
+        // What goes back beside that neither wakes it nor keeps it awake.
+        let has_moves = !requests.is_empty() || !places.is_empty();
+        let is_waited_for = !self.pending.is_empty() && !self.tidy.is_under_way();
+        requests.extend(self.tidy(turn, outlook));
         self.account.summary.request_count += requests.len() as u64;
         let mut spaces: Vec<SpaceId> = self.lives.values().copied().collect();
         spaces.sort_unstable();
         let situation = Situation {
             now_us: turn.now_us,
             outlook,
-            is_busy: !self.efficacy.is_idle() || !self.pending.is_empty() || !self.is_undone(),
+            is_busy: !self.efficacy.is_idle() || is_waited_for || !self.is_undone(),
             is_measured: self.efficacy.is_measuring(),
-            has_moves: !requests.is_empty() || !places.is_empty(),
+            has_moves,
             may_move: self.may_move(),
             reading,
             spaces: &spaces,

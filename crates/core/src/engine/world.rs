@@ -70,6 +70,8 @@ pub struct World {
     pub allowed: Option<Vec<NodeId>>,
     /// Owners are rotated by this many nodes.
     pub rotation: usize,
+    /// Pages that the kernel moves when they are sampled next, and to which position.
+    pub kernel_moves: BTreeMap<usize, usize>,
     interval_count: usize,
     random: Random,
     now_us: u64,
@@ -101,6 +103,7 @@ impl World {
             full: Vec::new(),
             allowed: None,
             rotation: 0,
+            kernel_moves: BTreeMap::new(),
             interval_count: 0,
             random: Random::new(99),
             now_us: 5_000_000,
@@ -298,11 +301,18 @@ impl World {
                 }
             }
         }
+        let mut was = BTreeMap::new();
+        for &page in counts.keys() {
+            if let Some(to) = self.kernel_moves.remove(&page) {
+                was.insert(page, self.ids[self.homes[page]]);
+                self.homes[page] = to;
+            }
+        }
         let stats = |(page, reads): (usize, NodeCounts)| PageStats {
             pid: self.pid,
             page: FIRST_PAGE + page as u64,
             home: self.ids[self.homes[page]],
-            was: None,
+            was: was.get(&page).copied(),
             reads,
             writes: NodeCounts::new(),
             huge: false,
