@@ -35,12 +35,7 @@ impl Hands {
             let name = backend.name();
             match backend.probe() {
                 Ok(()) => {
-                    let factory = Box::new(move |_| {
-                        // It is called by the mover. While one waits for its CPU, programs wait for the pages that it has
-                        // taken away: 12 ms were seen. Where it may not, it moves all the same.
-                        let _ = sys::take_precedence();
-                        make()
-                    });
+                    let factory = Box::new(move |_| make());
                     return Ok(Self { name, factory });
                 }
                 Err(why) => reasons += &format!("\n  backend {name}: {why}"),

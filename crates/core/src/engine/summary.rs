@@ -79,7 +79,7 @@ pub struct Summary {
     pub request_count: u64,
     /// Base pages moved, reverts included.
     pub moved_pages: u64,
-    /// Base pages put back by the efficacy loop.
+    /// Base pages put back: by the efficacy loop, and of those that the kernel moved where nothing was to be gained.
     pub reverted_pages: u64,
     /// Base pages that the kernel's NUMA balancing moved while hither had it on to watch.
     #[serde(default)]
@@ -191,7 +191,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "policy {}: {} pages moved in {} requests ({:.1} ms), {} of them back by the efficacy loop",
+            "policy {}: {} pages moved in {} requests ({:.1} ms), {} of them back to where they were",
             self.policy,
             self.moved_pages,
             self.request_count,

@@ -204,16 +204,6 @@ pub fn give_way() -> io::Result<()> {
         .map(drop)
 }
 
-/// From now on the calling thread gets a CPU that it wants before others that are not urgent either, and keeps it for longer.
-///
-/// # Errors
-/// `EACCES`: this user may not have that (`CAP_SYS_NICE`, `RLIMIT_NICE`).
-///
-/// Source: `setpriority(2)`; on Linux it is the thread's alone.
-pub fn take_precedence() -> io::Result<()> {
-    Ok(rustix::process::setpriority_process(None, -20)?)
-}
-
 /// Keeps a thread, by its number, on these CPUs. `ESRCH`: it has ended; `EPERM`: it is another
 /// user's.
 pub fn keep_thread_on(thread: i32, cpus: &CpuSet) -> io::Result<()> {
