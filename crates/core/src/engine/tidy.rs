@@ -139,9 +139,9 @@ mod tests {
         let mut world = World::new(Pattern::Striped, PAGES);
         world.place_well();
         let after = world.homes.clone();
-        for page in 0..PAGES / 2 {
-            world.homes[page] = (after[page] + 1) % 4;
-            world.kernel_moves.insert(page, after[page]);
+        for (page, &user) in after.iter().enumerate().take(PAGES / 2) {
+            world.homes[page] = (user + 1) % 4;
+            world.kernel_moves.insert(page, user);
         }
         let mut run = Loop::new(world, policy::by_name("none").unwrap());
         run.run(60);
