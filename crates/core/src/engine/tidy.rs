@@ -2,7 +2,7 @@
 //! hither watches by.
 //!
 //! The kernel moves a page at its first hint faults to whoever touched it first. Of data that all nodes read that is a
-//! lottery, in which all of it may come to one node: `cg`, whose vector is such data, then ran 22 % slower for as long as it ran.
+//! lottery, in which all of it may come to one node: `cg`, whose vector is such data, once took 22 % longer after a look that found nothing to do.
 //! What is used by one node is fetched by its policy, or was moved to where it belongs: where the kernel moved much
 //! of what was seen, nothing is put back.
 
