@@ -2,7 +2,8 @@
 //! hither watches by.
 //!
 //! The kernel moves a page at its first hint faults to whoever touched it first. Of data that all nodes read that is a
-//! lottery, in which all of it may come to one node: `cg`, whose vector is such data, once took 22 % longer after a look that found nothing to do.
+//! lottery, in which all of it may come to one node: `cg`, whose vector is such data, once took 22 % longer after a look that found
+//! nothing to do (that this was why is inferred: other runs, in which as many pages moved, took 2 to 4 % longer).
 //! What is used by one node is fetched by its policy, or was moved to where it belongs: where the kernel moved much
 //! of what was seen, nothing is put back.
 
