@@ -17,11 +17,11 @@ run() {
   target/release/hither lab run --machine machines/clovertown.toml --cpus 4 --timeout 10m \
     --file "$built/trial.bpf.o" -- "$built/trial" "$built/trial.bpf.o" "$@" 2>&1
 }
+executed() { sed -n 's/^lab: \([0-9]*\) instructions.*/\1/p' <<< "$1"; }
 for way in affinity sched_ext; do
   for where in alone keys; do
     few=$(run $way $where "$count")
     many=$(run $way $where $((11 * count)))
-    executed() { sed -n 's/^lab: \([0-9]*\) instructions.*/\1/p' <<< "$1"; }
     line=$(grep 'half below' <<< "$many") || { echo "$many" >&2; exit 1; }
     echo "$line, $((($(executed "$many") - $(executed "$few")) / (10 * count))) instructions"
   done

@@ -250,7 +250,7 @@ fn counters(encoder: &mut DescriptorEncoder, published: &Published) -> Result<()
     )?;
     counter(
         "hither_scope_reverted_pages",
-        "Base pages put back as they did harm",
+        "Base pages put back: as they did harm, by an undo, or as the kernel had moved them in vain",
         reverted,
     )
 }

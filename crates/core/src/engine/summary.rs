@@ -79,7 +79,7 @@ pub struct Summary {
     pub request_count: u64,
     /// Base pages moved, reverts included.
     pub moved_pages: u64,
-    /// Base pages put back: by the efficacy loop, and of those that the kernel moved where nothing was to be gained.
+    /// Base pages put back: as they did harm, by an undo, or as the kernel had moved them where nothing was to be gained.
     pub reverted_pages: u64,
     /// Base pages that the kernel's NUMA balancing moved while hither had it on to watch.
     #[serde(default)]

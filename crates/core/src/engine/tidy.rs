@@ -12,10 +12,11 @@ use super::revert::Undo;
 use super::scope::Scope;
 use crate::plan::MoveRequest;
 use crate::policy::PolicyActivity;
+use crate::policy::carrefour::config::LOCAL;
 
-/// Share of the pages seen that the kernel moved, above which they stay: as many were not local, and Carrefour begins to bring
-/// pages to their users below 80 % of local accesses (Carrefour paper, section 3.2.2).
-const MOST_MOVED: f64 = 0.2;
+/// Share of the pages seen that the kernel moved, above which they stay: as many were not local, so that Carrefour would have
+/// brought pages to their users.
+const MOST_MOVED: f64 = 1.0 - LOCAL;
 /// Each time the next one is twice as far away, up to so many times: the kernel may move the pages again.
 const MOST_DOUBLINGS: u32 = 10;
 

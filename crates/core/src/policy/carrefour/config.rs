@@ -5,6 +5,8 @@
 
 use crate::engine::phase::{MIN_SAMPLES, OTHER_USERS};
 
+/// Share of local accesses below which pages are brought to their users: [`Config::collocate_below_local_ratio`].
+pub const LOCAL: f64 = 0.80;
 /// Imbalance of controllers above which shared memory is spread: [`Config::interleave_above_imbalance`].
 pub const UNEVEN: f64 = 0.35;
 /// Certainty with which memory is called private: [`Config::certainty`].
@@ -95,7 +97,7 @@ impl Default for Config {
             min_busy_cpus: 0.1,
             trial_share: 0.25,
             trial_pages: 2048,
-            collocate_below_local_ratio: 0.80,
+            collocate_below_local_ratio: LOCAL,
             collocate_until_local_ratio: 0.99,
             interleave_above_imbalance: UNEVEN,
             interleave_until_imbalance: 0.10,
