@@ -282,6 +282,14 @@ pub struct Rated {
     pub read_gbs: Option<f64>,
 }
 
+/// Memory that a node can give, in the unit of both figures: what is free, and half of its page cache without
+/// shared memory. The kernel takes that back before it refuses, and itself counts on half of it at least
+/// (`si_mem_available`); on a server that has run for days nearly nothing is free besides.
+#[must_use]
+pub fn available(free: u64, cache: u64) -> u64 {
+    free.saturating_add(cache / 2)
+}
+
 /// State of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeState {
@@ -312,6 +320,14 @@ pub struct NodeState {
     pub write_bytes: Evidence<u64>,
     /// Mean utilisation of its controller in the interval, 0..=1.
     pub utilisation: Evidence<f64>,
+}
+
+impl NodeState {
+    /// Bytes that it can give, [`available`].
+    #[must_use]
+    pub fn available_bytes(&self) -> u64 {
+        available(self.free_bytes, self.cache_bytes)
+    }
 }
 
 impl NodeState {

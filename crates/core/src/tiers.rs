@@ -20,7 +20,7 @@ const MIN_SAMPLES: u64 = 20;
 pub struct Bytes {
     /// All of it.
     pub total: u64,
-    /// Of that free.
+    /// Of that available.
     pub free: u64,
 }
 
@@ -93,7 +93,7 @@ impl Tiers {
         let nodes = || self.nodes(rank).map(|node| &snapshot.nodes[node]);
         Bytes {
             total: nodes().map(|node| node.total_bytes).sum(),
-            free: nodes().map(|node| node.free_bytes).sum(),
+            free: nodes().map(NodeState::available_bytes).sum(),
         }
     }
 

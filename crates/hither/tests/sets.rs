@@ -98,7 +98,7 @@ fn what_cannot_be_had_is_refused_and_marked() {
         ("near:eth9", "there is no device `eth9`"),
         ("mem:1", "none of it is allowed"),
         ("cpus:3", "leave this process CPUs 0-1"),
-        ("fastest:900G", "375G are free"),
+        ("fastest:900G", "375G are available"),
     ] {
         refused(&["topo", "--root", root, "--set", set], words);
     }

@@ -2,6 +2,7 @@
 
 use crate::error::Fault;
 use hither_core::set::{IdSet, Numbered};
+use hither_core::snapshot::available;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -171,6 +172,14 @@ pub struct NodeMemory {
     pub file_kb: u64,
     /// Page cache without shared memory, which is taken back without swap.
     pub cache_kb: u64,
+}
+
+impl NodeMemory {
+    /// What it can give, [`available`].
+    #[must_use]
+    pub fn available_kb(&self) -> u64 {
+        available(self.free_kb, self.cache_kb)
+    }
 }
 
 /// A node's `meminfo`.

@@ -63,6 +63,7 @@ fn node(node: &topology::NodeInfo) -> Node {
         cpus: node.cpus.clone(),
         total_bytes: node.memory.total_kb.saturating_mul(1024),
         free_bytes: node.memory.free_kb.saturating_mul(1024),
+        available_bytes: node.memory.available_kb().saturating_mul(1024),
         tier: node.tier.map(|tier| tier.rank),
         read_bandwidth_mbs: access.and_then(|access| access.read_bandwidth_mbs),
     }

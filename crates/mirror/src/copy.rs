@@ -297,9 +297,9 @@ impl Mirror {
     pub fn room_bytes(&self, plan: &Plan) -> Result<u64, String> {
         let node = self.name.node;
         let memory = Nodes::memory(node);
-        let (free, total) =
+        let (available, total) =
             memory.ok_or_else(|| format!("node {node} does not tell its memory"))?;
-        let room = room_bytes(plan, reap(node), free, total);
+        let room = room_bytes(plan, reap(node), available, total);
         Ok(room.min(nodes::group_room().unwrap_or(u64::MAX)))
     }
 }

@@ -227,7 +227,7 @@ impl Helper {
         let cost = self.open_cost + start.elapsed();
         self.look_us += cost.as_micros() as u64;
         if self.files.iter().any(Watched::is_guarded)
-            && Nodes::memory(node).is_some_and(|(free, total)| is_short(free, total))
+            && Nodes::memory(node).is_some_and(|(available, total)| is_short(available, total))
         {
             let why = format!("node {node} runs out of memory");
             for file in &mut self.files {

@@ -2,6 +2,7 @@
 
 use crate::sys;
 use hither_core::mirror::RESERVE_SHARE;
+use hither_core::snapshot::available;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -110,7 +111,7 @@ impl Nodes {
         }
     }
 
-    /// Free and all bytes of a node's memory.
+    /// Available and all bytes of a node's memory.
     pub fn memory(node: u32) -> Option<(u64, u64)> {
         let path = format!("/sys/devices/system/node/node{node}/meminfo");
         parse_meminfo(&fs::read_to_string(path).ok()?)
@@ -122,23 +123,34 @@ impl Nodes {
 pub fn group_room() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let figure = |name: &str| {
-        let text = fs::read_to_string(format!("/sys/fs/cgroup{path}/{name}")).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
+    let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup{path}/{name}")).ok();
+    let figure = |name: &str| read(name)?.trim().parse::<u64>().ok();
     let most = figure("memory.max")?;
-    let room = most.saturating_sub(figure("memory.current")?);
+    let free = most.saturating_sub(figure("memory.current")?);
+    let room = available(free, group_cache(&read("memory.stat")?));
     Some(room.saturating_sub(most / RESERVE_SHARE))
 }
 
-/// Free and all bytes: `Node 0 MemFree:          123456 kB`.
+/// Bytes of page cache in a group's `memory.stat`: `inactive_file 4096`.
+fn group_cache(text: &str) -> u64 {
+    let figures = text.lines().filter_map(|line| line.split_once(' '));
+    let cache = figures.filter(|(name, _)| matches!(*name, "active_file" | "inactive_file"));
+    cache
+        .filter_map(|(_, value)| value.parse::<u64>().ok())
+        .sum()
+}
+
+/// Available and all bytes: `Node 0 MemFree:          123456 kB`.
 fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
     let figure = |name: &str| {
-        let line = text.lines().find(|line| line.contains(name))?;
+        let line = text
+            .lines()
+            .find(|line| line.split_whitespace().nth(2) == Some(name))?;
         let kib = line.split_whitespace().rev().nth(1)?.parse::<u64>().ok()?;
         Some(kib << 10)
     };
-    Some((figure("MemFree:")?, figure("MemTotal:")?))
+    let cache = figure("Active(file):")? + figure("Inactive(file):")?;
+    Some((available(figure("MemFree:")?, cache), figure("MemTotal:")?))
 }
 
 #[cfg(test)]
@@ -151,8 +163,11 @@ mod tests {
         assert!(parse_list("\n").is_empty());
         let stat = "12 (a) b) S 1 2 3 0 -1 4194560 1 0 0 0 7 5 0 0 20 0 1 0 100 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 3 0 0";
         assert_eq!(parse_stat(stat), Some((3, 12)));
-        let text = "Node 1 MemTotal:       1000 kB\nNode 1 MemFree:         10 kB\n";
-        assert_eq!(parse_meminfo(text), Some((10 << 10, 1000 << 10)));
+        let text = "Node 1 MemTotal:       1000 kB\nNode 1 MemFree:         10 kB\n\
+                    Node 1 Active(file):     40 kB\nNode 1 Inactive(file):  8 kB\n";
+        let stat = "anon 7\nfile 99\ninactive_file 30\nactive_file 12\ninactive_anon 5\n";
+        assert_eq!(group_cache(stat), 42);
+        assert_eq!(parse_meminfo(text), Some((34 << 10, 1000 << 10)));
     }
 
     #[test]

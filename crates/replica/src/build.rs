@@ -111,7 +111,7 @@ fn wishes(shared: &Shared) -> Vec<Wish> {
     wishes
 }
 
-/// What there is: the budget less what copies have, and what nodes have free less what stays free.
+/// What there is: the budget less what copies have, and what nodes have available less what stays so.
 fn means(shared: &Shared, wishes: &[Wish], most_bytes: u64) -> Result<Means, Error> {
     let places = shared.places.list();
     let chunk_bytes = shared.chunk_bytes as u64;
@@ -119,11 +119,13 @@ fn means(shared: &Shared, wishes: &[Wish], most_bytes: u64) -> Result<Means, Err
     if wishes.iter().any(|wish| wish.needs_pages) {
         let here = bind::here()?;
         for (place, one) in places.iter().enumerate() {
-            let (total, free) = here.memory_bytes(&[one.node].into_iter().collect());
-            let reserve = shared.config.reserve_bytes.unwrap_or(total / 32);
+            let Some(node) = here.node(one.node) else {
+                continue;
+            };
+            let reserve = shared.config.reserve_bytes.unwrap_or(node.total_bytes / 32);
             // Places of one node, where a caller emulates several, share what it has.
             let sharers = places.iter().filter(|other| other.node == one.node).count();
-            room_bytes[place] = free.saturating_sub(reserve) / sharers as u64;
+            room_bytes[place] = node.available_bytes.saturating_sub(reserve) / sharers as u64;
         }
     }
     let state = shared.state();

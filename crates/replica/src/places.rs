@@ -89,11 +89,10 @@ impl Places {
     /// The kernel does not tell.
     pub fn figures_here() -> Result<Figures, Error> {
         let topology = Topology::read_layout(&Root::host())?;
-        let here = bind::here()?;
         let cpus = topology.nodes.iter().map(|node| node.cpus.len()).collect();
-        let free = |node: &NodeInfo| here.memory_bytes(&[node.id].into_iter().collect()).1;
+        let available = |node: &NodeInfo| node.memory.available_kb() << 10;
         Ok(Figures {
-            free_bytes: topology.nodes.iter().map(free).collect(),
+            free_bytes: topology.nodes.iter().map(available).collect(),
             ..Figures::of_distances(cpus, &topology.distances)
         })
     }

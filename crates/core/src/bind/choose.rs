@@ -13,7 +13,7 @@ pub struct Candidate {
     /// Of those as many as did nothing while somebody looked, in CPUs.
     pub idle_cpus: f64,
     /// Unused memory in bytes.
-    pub free_bytes: u64,
+    pub available_bytes: u64,
     /// Read bandwidth in MB/s from its own CPUs, where it is known.
     pub bandwidth_mbs: Option<u64>,
     /// Distance of the device that it should be near, 10 on the node itself; `None` without one.
@@ -31,7 +31,7 @@ pub enum Criterion {
     Idle,
     /// It is known to have more bandwidth.
     Bandwidth,
-    /// It has clearly more free memory.
+    /// It has clearly more available memory.
     Free,
     /// Nothing else tells them apart.
     Number,
@@ -55,7 +55,7 @@ impl Criterion {
             Self::Device => "it is nearer",
             Self::Idle => "more of its CPUs are idle",
             Self::Bandwidth => "its memory has more bandwidth",
-            Self::Free => "it has more free memory",
+            Self::Free => "it has more available memory",
             Self::Number => "nothing tells it from the next but the number",
         }
     }
@@ -63,7 +63,9 @@ impl Criterion {
     /// `Less` where `a` is better.
     fn compare(self, a: &Candidate, b: &Candidate, needed_bytes: u64) -> Ordering {
         match self {
-            Self::Memory => (b.free_bytes >= needed_bytes).cmp(&(a.free_bytes >= needed_bytes)),
+            Self::Memory => {
+                (b.available_bytes >= needed_bytes).cmp(&(a.available_bytes >= needed_bytes))
+            }
             Self::Device => a.device_distance.cmp(&b.device_distance),
             Self::Idle => tenths(b).cmp(&tenths(a)),
             Self::Bandwidth => match (a.bandwidth_mbs, b.bandwidth_mbs) {
@@ -83,7 +85,7 @@ fn tenths(candidate: &Candidate) -> u32 {
 
 /// Quarters of a doubling: nodes with about as much free memory count as alike.
 fn quarters(candidate: &Candidate) -> u32 {
-    (4.0 * (candidate.free_bytes.max(1) as f64).log2()).round() as u32
+    (4.0 * (candidate.available_bytes.max(1) as f64).log2()).round() as u32
 }
 
 /// Candidates from the best on, each with what sets it apart from the next (of the last nothing
@@ -117,7 +119,7 @@ mod tests {
             node: NodeId(node),
             cpu_count: 8,
             idle_cpus,
-            free_bytes: free_gib * GIB,
+            available_bytes: free_gib * GIB,
             bandwidth_mbs: None,
             device_distance: None,
         }

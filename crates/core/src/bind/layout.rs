@@ -204,6 +204,7 @@ mod tests {
             cpus: cpus.parse().unwrap(),
             total_bytes: 1 << 30,
             free_bytes: 1 << 30,
+            available_bytes: 1 << 30,
             tier: None,
             read_bandwidth_mbs: None,
         };

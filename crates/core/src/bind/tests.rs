@@ -14,6 +14,7 @@ fn machine() -> Resources {
         cpus: cpus.parse().unwrap(),
         total_bytes,
         free_bytes: total_bytes,
+        available_bytes: total_bytes,
         tier: None,
         read_bandwidth_mbs: None,
     };

@@ -1,4 +1,4 @@
-//! How much may be moved: free memory on the targets, and bytes per second.
+//! How much may be moved: available memory on the targets, and bytes per second.
 
 use super::config::EngineConfig;
 use crate::snapshot::{PAGE_BYTES, Snapshot};
@@ -15,11 +15,11 @@ pub(super) fn room_pages(
     nodes
         .map(|(position, node)| {
             let share = (node.total_bytes as f64 * config.reserve_share) as u64;
-            let free = node
-                .free_bytes
+            let available = node
+                .available_bytes()
                 .saturating_sub(share.max(config.reserve_bytes));
             let pending = pending_pages.get(position).copied().unwrap_or(0);
-            (free / PAGE_BYTES).saturating_sub(pending)
+            (available / PAGE_BYTES).saturating_sub(pending)
         })
         .collect()
 }

@@ -406,3 +406,18 @@ proptest! {
         prop_assert!(!engine.summary()[0].1.to_string().is_empty());
     }
 }
+
+/// A server that has read files for days has nearly nothing free, and much that it can give.
+#[test]
+fn half_of_the_page_cache_is_room() {
+    let mut snapshot = snapshot(0, &[10, 10, 10], &Homes::new(), 1.0);
+    snapshot.nodes[1].cache_bytes = 600 * PAGE_BYTES;
+    snapshot.nodes[2].cache_bytes = 60 * PAGE_BYTES;
+    let config = EngineConfig {
+        reserve_share: 0.02,
+        reserve_bytes: 0,
+        ..EngineConfig::default()
+    };
+    let room = budget::room_pages(&config, &snapshot, &[0, 40]);
+    assert_eq!(room, [0, 250, 20]);
+}

@@ -130,20 +130,20 @@ impl Asked {
     }
 }
 
-/// Most bytes that may be copied now. `used`: copies on the node already; `free` and `total`: of the node.
+/// Most bytes that may be copied now. `used`: copies on the node already; `available` and `total`: of the node.
 #[must_use]
-pub fn room_bytes(plan: &Plan, used: u64, free: u64, total: u64) -> u64 {
-    let free = free.saturating_sub(total / RESERVE_SHARE);
+pub fn room_bytes(plan: &Plan, used: u64, available: u64, total: u64) -> u64 {
+    let room = available.saturating_sub(total / RESERVE_SHARE);
     match plan.budget_bytes {
-        Some(budget) => free.min(budget.saturating_sub(used)),
-        None => free,
+        Some(budget) => room.min(budget.saturating_sub(used)),
+        None => room,
     }
 }
 
 /// Has a node so little memory left that copies on it are to be given up?
 #[must_use]
-pub fn is_short(free: u64, total: u64) -> bool {
-    free < total / RESERVE_SHARE / 2
+pub fn is_short(available: u64, total: u64) -> bool {
+    available < total / RESERVE_SHARE / 2
 }
 
 #[cfg(test)]

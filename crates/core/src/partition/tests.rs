@@ -21,6 +21,7 @@ fn machine(count: u32) -> Resources {
         },
         total_bytes: 1 << 30,
         free_bytes: 1 << 29,
+        available_bytes: 1 << 29,
         tier: None,
         read_bandwidth_mbs: None,
     });

@@ -124,7 +124,7 @@ impl Guard {
         levels
             .zip(context.room_pages)
             .map(|((level, node), &room)| {
-                let beyond = node.free_bytes.saturating_sub(level.needed) / PAGE_BYTES;
+                let beyond = node.available_bytes().saturating_sub(level.needed) / PAGE_BYTES;
                 beyond.min(room)
             })
             .collect()

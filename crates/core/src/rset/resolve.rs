@@ -359,21 +359,21 @@ fn fastest(
     }
     // The sort keeps the order of numbers among equals.
     nodes.sort_by_key(|node| std::cmp::Reverse(node.read_bandwidth_mbs));
-    let mut free_bytes = 0u64;
+    let mut available_bytes = 0u64;
     let mut slowest_mbs = None;
     let mut chosen = NodeSet::new();
     for node in &nodes {
-        if free_bytes >= bytes {
+        if available_bytes >= bytes {
             break;
         }
-        free_bytes = free_bytes.saturating_add(node.free_bytes);
+        available_bytes = available_bytes.saturating_add(node.available_bytes);
         slowest_mbs = node.read_bandwidth_mbs;
         chosen.insert(node.id);
     }
-    if free_bytes < bytes {
+    if available_bytes < bytes {
         return Err(format!(
-            "{} are free in all memory that this process may use ({}), less than was asked for",
-            short_bytes(free_bytes >> 20 << 20),
+            "{} are available in all memory that this process may use ({}), less than was asked for",
+            short_bytes(available_bytes >> 20 << 20),
             of_nodes(&usable)
         ));
     }

@@ -37,6 +37,8 @@ pub struct Node {
     pub total_bytes: u64,
     /// Unused memory in bytes.
     pub free_bytes: u64,
+    /// Memory that it can give ([`available`](crate::snapshot::available)) in bytes.
+    pub available_bytes: u64,
     /// Rank of its tier, 0 is fastest; `None` where the kernel has no tiers.
     pub tier: Option<u32>,
     /// Read bandwidth in MB/s from its nearest CPUs, where it is known.
@@ -177,6 +179,12 @@ impl Resources {
             cpus: cpus.cpus,
             nodes: memory.nodes,
         }
+    }
+
+    /// A node by its number.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.id == id)
     }
 
     /// Position in [`Resources::nodes`].

@@ -15,6 +15,7 @@ fn node(id: u32, cpus: &str, total_gib: u64) -> Node {
         cpus: cpus.parse().unwrap(),
         total_bytes: total_gib * GIB,
         free_bytes: total_gib * GIB / 2,
+        available_bytes: total_gib * GIB / 2,
         tier: None,
         read_bandwidth_mbs: None,
     }

@@ -195,7 +195,7 @@ pub fn perform(
     let mut queue = Queue::new(Limits::with_rate(rate), around.elapsed_us() * 1000);
     if let Aim::Fill(rooms) = aim {
         for room in rooms {
-            queue.set_room(room.node, room.free_pages);
+            queue.set_room(room.node, room.available_pages);
         }
     }
     let mut run = Run {

@@ -50,13 +50,13 @@ pub fn parse(text: &str) -> Result<Wanted, String> {
     })
 }
 
-/// A node that takes pages, and how many pages of it are free.
+/// A node that takes pages, and how many pages it can give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Which.
     pub node: NodeId,
-    /// Free base pages when it was looked at.
-    pub free_pages: u64,
+    /// Available base pages when it was looked at.
+    pub available_pages: u64,
 }
 
 /// What was asked for, on a machine, for a process that may use some of its nodes.
@@ -106,7 +106,7 @@ fn rooms(wanted: &Wanted, topology: &Topology) -> anyhow::Result<Vec<Room>> {
         })
         .map(|node| Room {
             node: node.id,
-            free_pages: node.memory.free_kb / 4,
+            available_pages: node.memory.available_kb() / 4,
         })
         .collect();
     if !found.is_empty() {
@@ -193,7 +193,7 @@ mod tests {
         );
         for room in &nodes {
             let node = &machine.nodes[machine.position(room.node).unwrap()];
-            assert_eq!(room.free_pages, node.memory.free_kb / 4);
+            assert_eq!(room.available_pages, node.memory.available_kb() / 4);
         }
         let refusal = |wanted| rooms(&wanted, &machine).unwrap_err().to_string();
         assert!(refusal(Wanted::Tier(99)).contains("choose one of tier:0"));

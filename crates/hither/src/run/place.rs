@@ -36,7 +36,7 @@ pub struct Options {
           require_equals = true, value_parser = clap::value_parser!(u16).range(1..=1024),
           conflicts_with_all = ["cpunodebind", "physcpubind"])]
     choose: Option<u16>,
-    /// Memory that the chosen nodes must have free together, as in 16G
+    /// Memory that the chosen nodes must have available together, as in 16G
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "choose")]
     needs: Option<u64>,
     /// Choose near a device or a node, as in gpu0, eth0 or node2

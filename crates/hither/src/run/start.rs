@@ -56,7 +56,7 @@ pub fn choose(
                 node: id,
                 cpu_count: cpus.len(),
                 idle_cpus: cpus.iter().filter_map(|cpu| idle.get(&cpu)).sum(),
-                free_bytes: node.free_bytes,
+                available_bytes: node.available_bytes,
                 bandwidth_mbs: node.read_bandwidth_mbs,
                 device_distance: device.map(|device| resources.distances[at][device]),
             })
@@ -71,25 +71,22 @@ pub fn choose(
         ranked.len()
     );
     let chosen = &ranked[..wanted.count];
-    let free: u64 = chosen
+    let available: u64 = chosen
         .iter()
-        .map(|(candidate, _)| candidate.free_bytes)
+        .map(|(candidate, _)| candidate.available_bytes)
         .sum();
-    if free < wanted.needed_bytes {
+    if available < wanted.needed_bytes {
         bail!(
-            "--needs {}: the best {} of {} nodes have {} free; choose more, or free some",
+            "--needs {}: the best {} of {} nodes have {} available; choose more, or free some",
             print::bytes(wanted.needed_bytes),
             wanted.count,
             ranked.len(),
-            print::bytes(free)
+            print::bytes(available)
         );
     }
     let mut set = ResourceSet::new();
     for (candidate, _) in chosen {
-        let node = resources
-            .nodes
-            .iter()
-            .find(|node| node.id == candidate.node);
+        let node = resources.node(candidate.node);
         let cpus: CpuSet = node.map_or(CpuSet::new(), |node| node.cpus.intersection(&from.cpus));
         let nodes = [candidate.node].into_iter().collect();
         set = set.union(&ResourceSet { cpus, nodes });
@@ -102,12 +99,12 @@ fn reasons(ranked: &[(Candidate, Criterion)], count: usize) -> Vec<String> {
     let mut told = Vec::new();
     for (at, (candidate, criterion)) in ranked.iter().enumerate() {
         let mut text = format!(
-            "{} {}: {:.1} of {} CPUs idle, {} free",
+            "{} {}: {:.1} of {} CPUs idle, {} available",
             if at < count { "chosen" } else { "left" },
             candidate.node,
             candidate.idle_cpus,
             candidate.cpu_count,
-            print::bytes(candidate.free_bytes)
+            print::bytes(candidate.available_bytes)
         );
         if let Some(mbs) = candidate.bandwidth_mbs {
             text += &format!(", {:.0} GB/s", mbs as f64 / 1000.0);

@@ -334,7 +334,7 @@ impl Evacuation {
     fn refresh(&mut self, targets: &[NodeId]) -> Option<NodeId> {
         let mut most: Option<(u64, NodeId)> = None;
         for &node in targets {
-            let free = memory(&self.root, node).free_kb / 4;
+            let free = memory(&self.root, node).available_kb() / 4;
             self.queue.set_room(node, free.saturating_sub(MARGIN_PAGES));
             if most.is_none_or(|(known, _)| free > known) {
                 most = Some((free, node));

@@ -164,7 +164,10 @@ impl<'a> Probe<'a> {
         let has_memory = |node: &&crate::topology::NodeInfo| node.memory.total_kb > 0;
         let nodes: Vec<_> = topology.nodes.iter().filter(has_memory).collect();
         let memory: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
-        let free = nodes.iter().map(|node| node.memory.free_kb << 10).collect();
+        let free = nodes
+            .iter()
+            .map(|node| node.memory.available_kb() << 10)
+            .collect();
         let mut places = Vec::new();
         for (position, node) in topology.nodes.iter().enumerate() {
             let usable = node.cpus.iter().filter(|cpu| settings.cpus.contains(*cpu));

@@ -25,7 +25,7 @@ pub fn read_gbs(topology: &Topology, cpus: &CpuSet, policy: &KernelPolicy) -> io
     let wanted = (CACHES * cache_bytes).clamp(LEAST_BYTES, MOST_BYTES);
     let nodes = topology.nodes.iter();
     let free = nodes.filter(|node| policy.nodes.contains(node.id));
-    let free = free.map(|node| node.memory.free_kb << 10).min();
+    let free = free.map(|node| node.memory.available_kb() << 10).min();
     let threads = cpus.len().max(1) as u64;
     let share = (wanted / threads).max(LEAST_SHARE);
     let most = free.unwrap_or(0) / FREE_SHARE / threads;

@@ -163,7 +163,11 @@ fn what_the_machine_has_not_is_marked_and_what_it_has_is_listed() {
             .reason
             .contains("this machine has tier 0-2")
     );
-    assert!(fault("fastest:1T", &hbm).reason.contains("200G are free"));
+    assert!(
+        fault("fastest:1T", &hbm)
+            .reason
+            .contains("200G are available")
+    );
 }
 
 #[test]

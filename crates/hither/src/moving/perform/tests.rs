@@ -90,9 +90,9 @@ impl Surroundings for Shared {
 }
 
 fn rooms(free: &[(u32, u64)]) -> Aim {
-    let room = |&(node, free_pages)| Room {
+    let room = |&(node, available_pages)| Room {
         node: NodeId(node),
-        free_pages,
+        available_pages,
     };
     Aim::Fill(free.iter().map(room).collect())
 }
