@@ -179,9 +179,9 @@ impl Attention {
         )
     }
 
-    /// Has it had nothing to do for some steps?
+    /// Had it nothing to do at the last step?
     pub fn rests(&self) -> bool {
-        self.idle_steps > CHEAP_STEPS
+        self.idle_steps > 0
     }
 
     /// Watches closely again.

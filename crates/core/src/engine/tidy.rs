@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn it_is_not_tidied_before_it_is_known_that_nothing_is_to_be_done() {
-        let (run, before) = homes(PAGES / 10, 4);
+        let (run, before) = homes(PAGES / 10, 1);
         assert!(run.world.homes != before);
     }
 

@@ -8,8 +8,8 @@ use hither_core::bind::KernelPolicy;
 use hither_core::ids::{CpuId, NodeId};
 use std::io;
 
-/// Of a node's free memory at most this share is used.
-const FREE_SHARE: u64 = 2;
+/// Of a node's available memory at most this share is used.
+const MOST_SHARE: u64 = 2;
 
 /// What is worked on.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +59,12 @@ pub fn measure(
 ) -> io::Result<Report> {
     let mut probe = Probe::new(topology, settings, progress)?;
     let place = probe.places[0].clone();
-    let free = probe.free[place.near];
+    let available = probe.available[place.near];
     let bytes = memory.bytes.unwrap_or_else(|| probe.bytes(place.near));
-    let (least, most) = (2 * CHUNK_BYTES as u64, free / FREE_SHARE);
+    let (least, most) = (2 * CHUNK_BYTES as u64, available / MOST_SHARE);
     if !(least..=most).contains(&bytes) {
         let text = format!(
-            "{} KiB cannot be measured: {} KiB at least, and {} MiB at most, half of what {} has free",
+            "{} KiB cannot be measured: {} KiB at least, and {} MiB at most, half of what {} has available",
             bytes >> 10,
             least >> 10,
             most >> 20,

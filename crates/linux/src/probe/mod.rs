@@ -47,8 +47,8 @@ const LEAST_BYTES: u64 = 64 << 20;
 const MOST_BYTES: u64 = 1 << 30;
 /// One thread's part of that is no smaller than this.
 const LEAST_SHARE: u64 = 8 << 20;
-/// Of a node's free memory at most this share is used.
-const FREE_SHARE: u64 = 3;
+/// Of a node's available memory at most this share is used.
+const MOST_SHARE: u64 = 3;
 /// One round of a measurement takes at least and at most so long.
 const SLICE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 /// Floating point takes so small a part of that: units that nothing disturbs show their peak at once,
@@ -105,7 +105,7 @@ struct Probe<'a> {
     places: Vec<Place>,
     memory: Vec<NodeId>,
     /// Free bytes of each node with memory.
-    free: Vec<u64>,
+    available: Vec<u64>,
     cache_bytes: u64,
     levels: Vec<Level>,
     rounds: Rounds,
@@ -121,7 +121,7 @@ struct Probe<'a> {
 /// Measures. `progress` is told how many of how many measurements are done, and which is next.
 ///
 /// # Errors
-/// No CPU or no memory to measure, too little free memory, or what the kernel said.
+/// No CPU or no memory to measure, too little available memory, or what the kernel said.
 pub fn measure(
     topology: &Topology,
     settings: &Settings,
@@ -164,7 +164,7 @@ impl<'a> Probe<'a> {
         let has_memory = |node: &&crate::topology::NodeInfo| node.memory.total_kb > 0;
         let nodes: Vec<_> = topology.nodes.iter().filter(has_memory).collect();
         let memory: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
-        let free = nodes
+        let available = nodes
             .iter()
             .map(|node| node.memory.available_kb() << 10)
             .collect();
@@ -206,7 +206,7 @@ impl<'a> Probe<'a> {
             settings,
             places,
             memory,
-            free,
+            available,
             levels,
             cache_bytes: caches.max().unwrap_or(0) << 10,
             rounds: Rounds {
@@ -248,7 +248,7 @@ impl<'a> Probe<'a> {
     /// Bytes that are measured of a memory node at once.
     fn bytes(&self, memory: usize) -> u64 {
         let wanted = (CACHES * self.cache_bytes).clamp(LEAST_BYTES, MOST_BYTES);
-        wanted.min(self.free[memory] / FREE_SHARE)
+        wanted.min(self.available[memory] / MOST_SHARE)
     }
 
     /// What is read to have nothing else in the caches.
@@ -325,7 +325,7 @@ impl<'a> Probe<'a> {
 
     fn task(&self, memory: usize, threads: usize) -> ProbeTask {
         let share = (self.bytes(memory) / threads as u64).max(LEAST_SHARE);
-        let most = self.free[memory] / FREE_SHARE / threads as u64;
+        let most = self.available[memory] / MOST_SHARE / threads as u64;
         ProbeTask {
             policy: KernelPolicy::bound_to(self.memory[memory]),
             bytes: (share.min(most) as usize).max(team::CHUNK_BYTES),

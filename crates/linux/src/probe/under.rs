@@ -2,7 +2,7 @@
 //! is about to start a program there.
 
 use super::team::{CHUNK_BYTES, ProbeTask, Team};
-use super::{CACHES, FREE_SHARE, LEAST_BYTES, LEAST_SHARE, MOST_BYTES, ProbeSample};
+use super::{CACHES, MOST_SHARE, LEAST_BYTES, LEAST_SHARE, MOST_BYTES, ProbeSample};
 use crate::topology::Topology;
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::CpuId;
@@ -24,11 +24,11 @@ pub fn read_gbs(topology: &Topology, cpus: &CpuSet, policy: &KernelPolicy) -> io
     let cache_bytes = caches.max().unwrap_or(0) << 10;
     let wanted = (CACHES * cache_bytes).clamp(LEAST_BYTES, MOST_BYTES);
     let nodes = topology.nodes.iter();
-    let free = nodes.filter(|node| policy.nodes.contains(node.id));
-    let free = free.map(|node| node.memory.available_kb() << 10).min();
+    let nodes = nodes.filter(|node| policy.nodes.contains(node.id));
+    let available = nodes.map(|node| node.memory.available_kb() << 10).min();
     let threads = cpus.len().max(1) as u64;
     let share = (wanted / threads).max(LEAST_SHARE);
-    let most = free.unwrap_or(0) / FREE_SHARE / threads;
+    let most = available.unwrap_or(0) / MOST_SHARE / threads;
     let task = ProbeTask {
         policy: policy.clone(),
         bytes: (share.min(most) as usize).max(CHUNK_BYTES),
