@@ -177,12 +177,12 @@ reports+=(
   "npb|operations and bytes that hither roofline counts of the kernels of npb, beside those of their formulas, in the laboratory|\
 set -o pipefail; target/release/hither lab run --machine machines/knl7250-npb.toml --cpus 2 --memory 768,112 --timeout 1h \
 --file target/release/npb --file scripts/roofline-guest.sh -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/roofline-guest.sh \
-ft:48:1:4 is:96:1:3 ep:6144:1:3 cg:96:4:24 mg:96:1:5 lu:192:2:12 bt:96:2:10 sp:96:2:10\" 2> /dev/null"
+ft:48:1:4 is:96:1:3 ep:6144:1:3 cg:96:4:24 mg:96:1:5 lu:192:2:12 bt:96:2:10 sp:48:4:20\" 2> /dev/null"
 )
 for seed in 1 2 3 4 5; do
   reports+=("programs-$seed|mean seconds of sixteen programs with the HyDM paper's proportions, drawn by seed $seed, by who gets the fast memory, in the laboratory|\
 set -o pipefail; target/release/hither lab compare --machine machines/knl7250-npb.toml --cpus 4 --memory 768,72 --timeout 12h \
---policies first-touch,fast-first,interleave,kernel-tiering,hydm@device,value@device -- \
+--policies first-touch,fast-first,interleave,kernel-tiering,hydm@device,value@device --file target/release/npb -- \
 target/release/mix --programs 16 --seed $seed --scale-mb 24 2>&1 | grep -E '[|] mean_seconds'")
 done
 
