@@ -203,11 +203,25 @@ impl NodeCounts {
     /// Sum over all nodes.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.inline
-            .iter()
-            .chain(&self.spill)
-            .map(|&count| u64::from(count))
-            .sum()
+        let sum = |counts: &[u32]| counts.iter().map(|&count| u64::from(count)).sum::<u64>();
+        sum(&self.inline) + sum(&self.spill)
+    }
+
+    /// Visits `(position, count)` of nodes that have any, ascending: what [`NodeCounts::iter`] gives, in a
+    /// fraction of its instructions.
+    pub fn each(&self, mut visit: impl FnMut(usize, u32)) {
+        let mut all = |first: usize, counts: &[u32]| {
+            for (position, &count) in (first..).zip(counts) {
+                if count > 0 {
+                    visit(position, count);
+                }
+            }
+        };
+        // Of most pages there are reads alone, or writes.
+        if self.inline != [0; INLINE_NODES] {
+            all(0, &self.inline);
+        }
+        all(INLINE_NODES, &self.spill);
     }
 
     /// `(position, count)` of nodes that have any, ascending.
@@ -257,10 +271,12 @@ impl PageStats {
 
     /// Adds its samples, each counting for so much, to those of each accessing node, by position.
     pub fn add_users(&self, users: &mut [f64], weight: f64) {
-        for (position, count) in self.reads.iter().chain(self.writes.iter()) {
-            if let Some(sum) = users.get_mut(position) {
-                *sum += weight * f64::from(count);
-            }
+        for counts in [&self.reads, &self.writes] {
+            counts.each(|position, count| {
+                if let Some(sum) = users.get_mut(position) {
+                    *sum += weight * f64::from(count);
+                }
+            });
         }
     }
 

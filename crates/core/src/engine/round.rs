@@ -13,7 +13,7 @@
 
 use crate::ids::Pid;
 use crate::metrics;
-use crate::snapshot::{Evidence, HUGE_PAGES, Snapshot, base_pages};
+use crate::snapshot::{Evidence, HUGE_PAGES, PageStats, Snapshot, base_pages};
 use std::collections::HashMap;
 
 /// Samples from which a round tells anything: the standard error of a share is 7 points at most.
@@ -81,26 +81,33 @@ impl Round {
         let began_us = *self.began_us.get_or_insert(snapshot.now_us);
         self.homes.resize(snapshot.nodes.len(), 0.0);
         self.users.resize(snapshot.nodes.len(), 0.0);
-        for page in &snapshot.pages {
-            let total = page.total();
-            let Some(home) = snapshot.node_position(page.served_by()) else {
-                continue;
-            };
-            if total == 0 {
-                continue;
+        let block = |page: &PageStats| (page.pid, page.page / HUGE_PAGES);
+        // Neighbours are told together: one look-up finds the marks of all of them.
+        for pages in snapshot.pages.chunk_by(|a, b| block(a) == block(b)) {
+            let marks = self.marks.entry(block(&pages[0])).or_default();
+            for page in pages {
+                let total = page.total();
+                let Some(home) = snapshot.node_position(page.served_by()) else {
+                    continue;
+                };
+                if total == 0 {
+                    continue;
+                }
+                let index = if page.huge {
+                    0
+                } else {
+                    (page.page % HUGE_PAGES) as usize
+                };
+                if !Marks::set(&mut marks.seen, index) {
+                    self.again += u64::from(Marks::set(&mut marks.again, index));
+                    continue;
+                }
+                self.pages += 1;
+                let size = base_pages(page.huge) as f64;
+                self.homes[home] += size;
+                self.local += size * page.accesses(home) as f64 / total as f64;
+                page.add_users(&mut self.users, size / total as f64);
             }
-            let (block, index) = (page.page / HUGE_PAGES, page.page % HUGE_PAGES);
-            let index = if page.huge { 0 } else { index as usize };
-            let marks = self.marks.entry((page.pid, block)).or_default();
-            if !Marks::set(&mut marks.seen, index) {
-                self.again += u64::from(Marks::set(&mut marks.again, index));
-                continue;
-            }
-            self.pages += 1;
-            let size = base_pages(page.huge) as f64;
-            self.homes[home] += size;
-            self.local += size * page.accesses(home) as f64 / total as f64;
-            page.add_users(&mut self.users, size / total as f64);
         }
         let residents = snapshot.processes.iter();
         let resident: u64 = residents

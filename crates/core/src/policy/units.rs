@@ -60,15 +60,15 @@ pub(super) fn for_each_unit(
 }
 
 fn add_samples(samples: &mut Vec<(usize, u32)>, stats: &PageStats, nodes: usize) {
-    for (position, count) in stats
-        .reads
-        .iter()
-        .chain(stats.writes.iter())
-        .filter(|&(position, _)| position < nodes)
-    {
+    let mut add = |position, count| {
+        if position >= nodes {
+            return;
+        }
         match samples.iter_mut().find(|(node, _)| *node == position) {
             Some((_, sum)) => *sum = sum.saturating_add(count),
             None => samples.push((position, count)),
         }
-    }
+    };
+    stats.reads.each(&mut add);
+    stats.writes.each(&mut add);
 }

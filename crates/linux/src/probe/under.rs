@@ -2,7 +2,7 @@
 //! is about to start a program there.
 
 use super::team::{CHUNK_BYTES, ProbeTask, Team};
-use super::{CACHES, MOST_SHARE, LEAST_BYTES, LEAST_SHARE, MOST_BYTES, ProbeSample};
+use super::{CACHES, LEAST_BYTES, LEAST_SHARE, MOST_BYTES, MOST_SHARE, ProbeSample};
 use crate::topology::Topology;
 use hither_core::bind::KernelPolicy;
 use hither_core::ids::CpuId;

@@ -425,57 +425,44 @@ impl ProcessBelief {
         true
     }
 
-    /// The page's record, made where there is none; `None` where it would exceed `room`. A block
-    /// that turns from small pages to a huge page, or back, is forgotten first.
-    pub fn record(
+    /// Takes in where a page is (huge or not, position of its node), and what was seen of it where that counts:
+    /// the interval, the first one whose observations count, and its samples by node. A page that would exceed
+    /// `room` is left out. A block that turns from small pages to a huge page, or back, is forgotten first.
+    pub fn take(
         &mut self,
         block: u64,
         index: u16,
-        huge: bool,
+        (huge, home): (bool, u16),
+        seen: Option<(u32, u32, &[(usize, u32)])>,
         room: &mut usize,
-    ) -> Option<&mut Record> {
+    ) {
         let block = self.blocks.entry(block).or_insert_with(Block::new);
-        if block
-            .records
-            .first()
-            .is_some_and(|record| record.huge != huge)
-        {
+        let is_other = |record: &Record| record.huge != huge;
+        if block.records.first().is_some_and(is_other) {
             *room += block.records.len();
             *block = Block::new();
         }
         if block.slots[usize::from(index)] == NO_RECORD {
-            *room = room.checked_sub(1)?;
+            let Some(left) = room.checked_sub(1) else {
+                return;
+            };
+            *room = left;
         }
         let record = block.record(index);
-        record.huge = huge;
-        Some(record)
+        (record.huge, record.home, record.seen_on) = (huge, home, home);
+        let Some((now, first, samples)) = seen else {
+            return;
+        };
+        let unseen = record.at < self.phase_start;
+        let (agree, differ) = record.observe(now, first, samples);
+        let position = block.slots[usize::from(index)];
+        block.touch(now, self.phase_start, position, unseen);
+        block.pairs.add(now, agree, differ);
     }
 
     /// Records held.
     pub fn len(&self) -> usize {
         self.blocks.values().map(|block| block.records.len()).sum()
-    }
-
-    /// Adds one interval's samples of one page that has a record.
-    pub fn observe(
-        &mut self,
-        now: u32,
-        first: u32,
-        block: u64,
-        index: u16,
-        samples: &[(usize, u32)],
-    ) {
-        let Some(block) = self.blocks.get_mut(&block) else {
-            return;
-        };
-        let position = block.slots[usize::from(index)];
-        let Some(record) = block.records.get_mut(usize::from(position)) else {
-            return;
-        };
-        let unseen = record.at < self.phase_start;
-        let (agree, differ) = record.observe(now, first, samples);
-        block.touch(now, self.phase_start, position, unseen);
-        block.pairs.add(now, agree, differ);
     }
 
     /// Agreement of two random samples of the process, whatever their pages.

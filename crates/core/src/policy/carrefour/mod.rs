@@ -124,11 +124,11 @@ impl Carrefour {
             self.spaces.contains_key(pid) && self.spaces.get(pid) == known.get(pid)
         });
         let mut users: BTreeMap<Pid, Vec<f64>> = BTreeMap::new();
-        for page in &snapshot.pages {
+        for pages in snapshot.pages.chunk_by(|a, b| a.pid == b.pid) {
             let users = users
-                .entry(page.pid)
+                .entry(pages[0].pid)
                 .or_insert_with(|| vec![0.0; snapshot.nodes.len()]);
-            page.add_users(users, 1.0);
+            pages.iter().for_each(|page| page.add_users(users, 1.0));
         }
         let mut usable: BTreeMap<Pid, bool> = BTreeMap::new();
         for (pid, users) in users {
@@ -150,14 +150,15 @@ impl Carrefour {
                 return;
             };
             let (block, index) = (unit.page / HUGE_PAGES, (unit.page % HUGE_PAGES) as u16);
-            let Some(record) = process.record(block, index, unit.huge, &mut room) else {
-                return;
-            };
-            record.home = unit.home as u16;
-            record.seen_on = record.home;
-            if usable.get(&unit.pid) == Some(&true) && !unit.samples.is_empty() {
-                process.observe(now, firsts[&unit.pid], block, index, unit.samples);
-            }
+            let counts = usable.get(&unit.pid) == Some(&true) && !unit.samples.is_empty();
+            let samples = counts.then(|| (now, firsts[&unit.pid], unit.samples));
+            process.take(
+                block,
+                index,
+                (unit.huge, unit.home as u16),
+                samples,
+                &mut room,
+            );
         });
     }
 
