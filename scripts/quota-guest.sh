@@ -5,9 +5,11 @@
 #        quota-guest.sh goal MB SECONDS KEY NUMBER FIGURE
 #        quota-guest.sh shares MB SECONDS
 #        quota-guest.sh one_job TRACE
+#        quota-guest.sh spare TRACE
 # steps: a store of MB under the daemon, whose quota goes up by a step every so many seconds.
 # goal: the same with a goal, from all of its memory in the fast tier on; a line for each state.
 # one_job: a job of the thesis's figure 73, with a quota and with a goal (see there).
+# spare: the same store with all of its memory in fast memory, and with a quota that may cost 2 % of its requests.
 # shares: three stores in control groups of the weights 1, 2 and 5, each larger than its part.
 set -eu
 mode=$1
@@ -133,6 +135,16 @@ one_job() { # TRACE
   begin; target store 'command = "memstore"' 128M \
     "goal = { file = \"/tmp/log\", figure = \"mean_us\", below = $goal, steps = 8, every = \"100ms\" }"
   job 8 3 $program --first-node 1
+}
+
+spare() { # TRACE
+  program='memstore --mb 128 --value 256 --gets 64 --threads 1'
+  trace "$1" 3
+  for goal in '' 'goal = { file = "/tmp/log", figure = "requests", may_lose = 0.02, steps = 8, every = "100ms" }'; do
+    echo "== ${goal:-all of it}"
+    begin; target store 'command = "memstore"' 128M "$goal"
+    job 8 3 $program --first-node 1
+  done
 }
 
 $mode "$@"

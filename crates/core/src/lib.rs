@@ -16,6 +16,7 @@ pub mod flow;
 pub mod forecast;
 pub mod foreign;
 pub mod forming;
+pub mod goal;
 pub mod ids;
 pub mod learned;
 pub mod machine;

@@ -5,7 +5,7 @@
 //! E-states (4.3.3, 4.4.1); both controllers are [`hither_core::quota`]'s.
 
 use crate::publish::GoalRow;
-use hither_core::quota::{Better, Goal, Steps, Thrift};
+use hither_core::goal::{Better, Goal, Steps, Thrift};
 use hither_core::size::short_bytes;
 use hither_core::snapshot::PAGE_BYTES;
 use std::fmt;

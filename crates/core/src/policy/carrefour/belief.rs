@@ -153,6 +153,17 @@ pub(super) struct Circumstances {
     allowed: (bool, bool),
 }
 
+/// What was seen of a page in an interval.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sighting<'a> {
+    /// The interval.
+    pub now: u32,
+    /// First interval whose observations count.
+    pub first: u32,
+    /// Samples by position of the node.
+    pub samples: &'a [(usize, u32)],
+}
+
 /// Belief about one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcessBelief {
@@ -425,15 +436,15 @@ impl ProcessBelief {
         true
     }
 
-    /// Takes in where a page is (huge or not, position of its node), and what was seen of it where that counts:
-    /// the interval, the first one whose observations count, and its samples by node. A page that would exceed
-    /// `room` is left out. A block that turns from small pages to a huge page, or back, is forgotten first.
+    /// Takes in where a page is (huge or not, position of its node), and what was seen of it where that counts. A
+    /// page that would exceed `room` is left out. A block that turns from small pages to a huge page, or back, is
+    /// forgotten first.
     pub fn take(
         &mut self,
         block: u64,
         index: u16,
         (huge, home): (bool, u16),
-        seen: Option<(u32, u32, &[(usize, u32)])>,
+        seen: Option<Sighting<'_>>,
         room: &mut usize,
     ) {
         let block = self.blocks.entry(block).or_insert_with(Block::new);
@@ -450,7 +461,12 @@ impl ProcessBelief {
         }
         let record = block.record(index);
         (record.huge, record.home, record.seen_on) = (huge, home, home);
-        let Some((now, first, samples)) = seen else {
+        let Some(Sighting {
+            now,
+            first,
+            samples,
+        }) = seen
+        else {
             return;
         };
         let unseen = record.at < self.phase_start;

@@ -34,7 +34,7 @@ use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMov
 use crate::ids::{NodeId, Pid, SpaceId};
 use crate::plan::{Mechanism, Sampling};
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
-use belief::{Circumstances, Class, ProcessBelief, Record};
+use belief::{Circumstances, Class, ProcessBelief, Record, Sighting};
 use gates::{GateKeeper, Gates};
 use spread::Spread;
 use std::collections::BTreeMap;
@@ -151,14 +151,12 @@ impl Carrefour {
             };
             let (block, index) = (unit.page / HUGE_PAGES, (unit.page % HUGE_PAGES) as u16);
             let counts = usable.get(&unit.pid) == Some(&true) && !unit.samples.is_empty();
-            let samples = counts.then(|| (now, firsts[&unit.pid], unit.samples));
-            process.take(
-                block,
-                index,
-                (unit.huge, unit.home as u16),
-                samples,
-                &mut room,
-            );
+            let seen = counts.then(|| Sighting {
+                now,
+                first: firsts[&unit.pid],
+                samples: unit.samples,
+            });
+            process.take(block, index, (unit.huge, unit.home as u16), seen, &mut room);
         });
     }
 
