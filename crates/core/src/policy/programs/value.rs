@@ -28,9 +28,9 @@ const LEAST_LOOKS: u32 = 3;
 const CHOICE_US: u64 = 500_000;
 /// Gain that a change must bring beyond what it costs: equal runs differ by 2 to 4 %.
 const HYSTERESIS: f64 = 0.02;
-/// Time in which a move is to be paid back, in us. 10 s: a program is expected to run as long again as it has,
-/// and this is the least that is worth the trouble.
-const HORIZON_US: f64 = 10_000_000.0;
+/// Time in which moves are to be paid back, in us: programs are expected to run as long again as they have been
+/// watched, this at least (the time to the next choice) and at most.
+const HORIZON_US: [f64; 2] = [CHOICE_US as f64, 10_000_000.0];
 /// Share of the fast tier that is left free.
 const RESERVE: f64 = 0.04;
 /// A program below so many pages is not looked at: 1 MiB.
@@ -39,13 +39,14 @@ const LEAST_PAGES: u64 = 256;
 #[derive(Debug)]
 struct Program {
     space: SpaceId,
+    since_us: u64,
     looks: u32,
     /// Bytes a us.
     bytes: f64,
     stalled: f64,
     pages: u64,
-    /// Share of its memory that is to be in the fast tier.
-    target: f64,
+    /// Share of its memory that is to be in the fast tier; `None` where it was not chosen about, and stays as it is.
+    target: Option<f64>,
 }
 
 /// The policy with what it remembers.
@@ -74,11 +75,12 @@ impl Value {
         let weight = (interval_us / SMOOTHED_US).min(1.0);
         let fresh = |space| Program {
             space,
+            since_us: snapshot.now_us,
             looks: 0,
             bytes: 0.0,
             stalled: 0.0,
             pages: 0,
-            target: 0.0,
+            target: None,
         };
         let programs = &mut self.programs;
         follow(
@@ -172,7 +174,9 @@ impl Value {
         let usable = (fast.free / PAGE_BYTES + held)
             .saturating_sub((RESERVE * fast.total as f64) as u64 / PAGE_BYTES)
             .min(context.fast_pages.unwrap_or(u64::MAX));
-        let now: Vec<f64> = pids.iter().map(|pid| self.programs[pid].target).collect();
+        let present =
+            |(pid, program): (&Pid, &Demand)| self.programs[pid].target.unwrap_or(program.fast);
+        let now: Vec<f64> = pids.iter().zip(&model.programs).map(present).collect();
         let best = model.best(usable, self.objective);
         let (before, after) = (
             model.value(&now, self.objective),
@@ -187,19 +191,26 @@ impl Value {
         let moved = |(index, program): (usize, &Demand)| {
             (best[index] - program.fast).abs() * program.pages as f64
         };
-        let moved: f64 = model.programs.iter().enumerate().map(moved).sum();
-        let move_us = moved * context.page_move_ns() / 1e3;
+        let moved: Vec<f64> = model.programs.iter().enumerate().map(moved).collect();
+        let move_us = moved.iter().sum::<f64>() * context.page_move_ns() / 1e3;
+        let watched_us = |pid| context.now_us.saturating_sub(self.programs[pid].since_us) as f64;
+        let ages = pids.iter().zip(&moved);
+        let ages = ages
+            .map(|(pid, moved)| moved * watched_us(pid))
+            .sum::<f64>();
+        let [least_us, most_us] = HORIZON_US;
+        let horizon_us = (ages / moved.iter().sum::<f64>().max(1.0)).clamp(least_us, most_us);
         let is_over = now
             .iter()
             .zip(&model.programs)
             .map(|(share, program)| share * program.pages as f64);
         let must_change = is_over.sum::<f64>() > usable as f64;
-        if !must_change && gain <= HYSTERESIS + move_us / HORIZON_US / count {
+        if !must_change && gain <= HYSTERESIS + move_us / horizon_us / count {
             return Ok(None);
         }
         for (&pid, &share) in pids.iter().zip(&best) {
             if let Some(program) = self.programs.get_mut(&pid) {
-                program.target = share;
+                program.target = Some(share);
             }
         }
         let chosen = best.iter().filter(|&&share| share > 0.0).count();
@@ -261,7 +272,10 @@ impl Policy for Value {
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
             for (&pid, program) in &self.programs {
                 let held = self.places.held(pid);
-                let wanted = (program.target * program.pages as f64) as u64;
+                let Some(target) = program.target else {
+                    continue;
+                };
+                let wanted = (target * program.pages as f64) as u64;
                 let most = match mechanism {
                     Mechanism::Demote => held.fast.saturating_sub(wanted),
                     _ => wanted.saturating_sub(held.fast),
@@ -270,7 +284,7 @@ impl Policy for Value {
                 if most * 50 > program.pages {
                     moves.part(&self.places, pid, mechanism, most, context);
                 }
-                self.is_listing |= program.target > 0.0 && held.fast + held.slow < program.pages;
+                self.is_listing |= target > 0.0 && held.fast + held.slow < program.pages;
             }
         }
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
@@ -342,5 +356,33 @@ mod tests {
         }
         assert!(moved[..20].iter().sum::<usize>() > 0);
         assert_eq!(moved[20..].iter().sum::<usize>(), 0, "{moved:?}");
+    }
+
+    #[test]
+    fn what_began_in_fast_memory_stays_until_something_is_to_be_gained() {
+        let begun = Made {
+            fast: (0..600).collect(),
+            ..made(600, 50_000_000, 0.05)
+        };
+        let mut world = World::new(2000, [(1, begun.clone()), (2, begun)]);
+        let mut policy = Value::default();
+        let moved: usize = (0..30).map(|_| world.step(&mut policy).moves.len()).sum();
+        assert_eq!(moved, 0);
+    }
+
+    #[test]
+    fn who_has_just_begun_is_moved_where_that_pays_as_soon() {
+        let moved = |pages: u64, steps: usize| {
+            let program = made(pages, 3_000_000_000, 0.7);
+            let mut world = World::new(150_000, [(1, program.clone()), (2, program)]);
+            let mut policy = Value::default();
+            (0..steps).any(|_| !world.step(&mut policy).moves.is_empty())
+        };
+        assert!(moved(600, 10), "little memory, at once");
+        assert!(
+            !moved(60_000, 20),
+            "much of a program of 2 s, which may end in 2 s"
+        );
+        assert!(moved(60_000, 60));
     }
 }
