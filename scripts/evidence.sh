@@ -182,7 +182,7 @@ ft:48:1:4 is:96:1:3 ep:6144:1:3 cg:96:4:24 mg:96:1:5 lu:192:2:12 bt:96:2:10 sp:4
 for seed in 1 2 3 4 5; do
   reports+=("programs-$seed|mean seconds of sixteen programs with the HyDM paper's proportions, drawn by seed $seed, by who gets the fast memory, in the laboratory|\
 set -o pipefail; target/release/hither lab compare --machine machines/knl7250-npb.toml --cpus 4 --memory 768,72 --timeout 12h \
---policies first-touch,fast-first,interleave,kernel-tiering,hydm@device,value@device --file target/release/npb -- \
+--policies fast-first,interleave,kernel-tiering,hydm@device,value@device --file target/release/npb -- \
 target/release/mix --programs 16 --seed $seed --scale-mb 24 2>&1 | grep -E '[|] mean_seconds'")
 done
 

@@ -24,7 +24,9 @@ use hither_agent::host::{Hands, cannot_start};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::Foreign;
 use hither_core::ids::ScopeId;
+use hither_core::learned::Start;
 use hither_core::machine::{Machine, parse};
+use hither_core::policy::programs::value;
 use hither_core::policy::{self, tiers};
 use hither_core::quota::Quota;
 use hither_core::rset::Resources;
@@ -126,7 +128,7 @@ impl Command {
                 let (learning, placement) = learn::begin(&self.command, &self.numactl)?;
                 (placement, Some(learning))
             }
-            (false, false) => (None, None),
+            (false, false) => (self.begin_by_policy()?, None),
         };
         for warning in placement.iter().flat_map(|placement| &placement.warnings) {
             print::err_lines(warning);
@@ -178,6 +180,23 @@ impl Command {
             }
         }
         Ok(ExitCode::from(status))
+    }
+
+    /// What the policy has a program begin with.
+    fn begin_by_policy(&self) -> anyhow::Result<Option<place::Placement>> {
+        if ![value::NAME, value::FAIR_NAME].contains(&self.policy()) {
+            return Ok(None);
+        }
+        let host = read_host()?;
+        let start = value::start(&host.2);
+        if start == Start::Nothing {
+            return Ok(None);
+        }
+        print::err_lines(&format!(
+            "memory goes to both tiers in turns until {} has chosen (--memory float: as the kernel has it)\n",
+            self.policy()
+        ));
+        place::Options::of_start(start)?.placement(&self.numactl, &self.command[0], &host, false)
     }
 
     /// Does anybody say where the program belongs?

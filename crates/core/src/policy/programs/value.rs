@@ -9,11 +9,13 @@
 use super::model::{Demand, Memory, Model, Objective};
 use super::{Moves, Places, follow};
 use crate::ids::{Pid, SpaceId};
+use crate::learned::Start;
 use crate::plan::{Listing, Mechanism};
 use crate::policy::{Context, EvidenceKind, Policy, PolicyActivity, Proposal};
+use crate::rset::Resources;
 use crate::snapshot::{PAGE_BYTES, Snapshot};
 use crate::tiers::Tiers;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Its name, where the sum of all speeds is wanted.
 pub const NAME: &str = "value";
@@ -35,6 +37,30 @@ const HORIZON_US: [f64; 2] = [CHOICE_US as f64, 10_000_000.0];
 const RESERVE: f64 = 0.04;
 /// A program below so many pages is not looked at: 1 MiB.
 const LEAST_PAGES: u64 = 256;
+
+/// What programs begin with whose memory this policy is to choose about, on these resources: where one node has the
+/// CPUs and others have memory of another tier, pages go to all of them in turns. So both memories work from the first
+/// page on, and what has ended before a choice was made has not run from the slow one alone. With CPUs on several nodes
+/// turns would make accesses remote, and the kernel begins with the nearest node as it is.
+#[must_use]
+pub fn start(resources: &Resources) -> Start {
+    let usable = resources.usable().nodes;
+    let nodes = || {
+        resources
+            .nodes
+            .iter()
+            .filter(|node| usable.contains(node.id))
+    };
+    let tiers: BTreeSet<u32> = nodes()
+        .filter(|node| node.has_memory())
+        .filter_map(|node| node.tier)
+        .collect();
+    let with_cpus = nodes().filter(|node| !node.cpus.is_empty()).count();
+    match with_cpus == 1 && tiers.len() > 1 {
+        true => Start::Turns,
+        false => Start::Nothing,
+    }
+}
 
 #[derive(Debug)]
 struct Program {
@@ -304,6 +330,8 @@ impl Policy for Value {
 mod tests {
     use super::super::tests::{Program as Made, World};
     use super::*;
+    use crate::ids::NodeId;
+    use crate::rset::Node;
 
     fn made(pages: u64, bytes: u64, stall_share: f64) -> Made {
         Made {
@@ -384,5 +412,38 @@ mod tests {
             "much of a program of 2 s, which may end in 2 s"
         );
         assert!(moved(60_000, 60));
+    }
+
+    #[test]
+    fn programs_begin_in_turns_where_that_makes_nothing_remote() {
+        let node = |id, cpus: &str, tier| Node {
+            id: NodeId(id),
+            cpus: cpus.parse().unwrap(),
+            total_bytes: 1 << 30,
+            free_bytes: 1 << 30,
+            available_bytes: 1 << 30,
+            tier,
+            read_bandwidth_mbs: None,
+        };
+        let begun = |nodes: Vec<Node>| {
+            let mut machine = Resources {
+                nodes,
+                ..Resources::default()
+            };
+            machine.allowed = machine.machine();
+            start(&machine)
+        };
+        let slow = node(0, "0-3", Some(1));
+        assert_eq!(
+            begun(vec![slow.clone(), node(1, "", Some(0))]),
+            Start::Turns
+        );
+        assert_eq!(begun(vec![slow.clone()]), Start::Nothing);
+        let second = node(1, "4-7", Some(1));
+        assert_eq!(
+            begun(vec![slow.clone(), second, node(2, "", Some(0))]),
+            Start::Nothing
+        );
+        assert_eq!(begun(vec![slow, node(1, "", Some(1))]), Start::Nothing);
     }
 }
