@@ -322,6 +322,15 @@ impl Policy for Value {
             }
         }
         proposal.moves = moves.moves;
+        // Programs that come wake it.
+        let is_young = |program: &Program| program.looks < LEAST_LOOKS;
+        let is_settled = proposal.moves.is_empty()
+            && because.is_none()
+            && !self.is_listing
+            && !self.programs.values().any(is_young);
+        if is_settled {
+            proposal.outlook = PolicyActivity::Done;
+        }
         proposal
     }
 }
@@ -368,6 +377,7 @@ mod tests {
         let mut policy = Value::default();
         let moved: usize = (0..30).map(|_| world.step(&mut policy).moves.len()).sum();
         assert_eq!(moved, 0);
+        assert_eq!(world.step(&mut policy).outlook, PolicyActivity::Done);
         // Figures that scatter by a few per cent do not turn a choice round.
         let mut world = World::new(
             700,
