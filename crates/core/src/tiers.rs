@@ -21,14 +21,14 @@ pub struct Bytes {
     /// All of it.
     pub total: u64,
     /// Of that available.
-    pub free: u64,
+    pub available: u64,
 }
 
 impl Bytes {
     /// In use.
     #[must_use]
     pub fn used(self) -> u64 {
-        self.total.saturating_sub(self.free)
+        self.total.saturating_sub(self.available)
     }
 }
 
@@ -93,7 +93,7 @@ impl Tiers {
         let nodes = || self.nodes(rank).map(|node| &snapshot.nodes[node]);
         Bytes {
             total: nodes().map(|node| node.total_bytes).sum(),
-            free: nodes().map(NodeState::available_bytes).sum(),
+            available: nodes().map(NodeState::available_bytes).sum(),
         }
     }
 

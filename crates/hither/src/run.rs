@@ -26,7 +26,6 @@ use hither_core::foreign::Foreign;
 use hither_core::ids::ScopeId;
 use hither_core::learned::Start;
 use hither_core::machine::{Machine, parse};
-use hither_core::policy::programs::value;
 use hither_core::policy::{self, tiers};
 use hither_core::quota::Quota;
 use hither_core::rset::Resources;
@@ -184,19 +183,26 @@ impl Command {
 
     /// What the policy has a program begin with.
     fn begin_by_policy(&self) -> anyhow::Result<Option<place::Placement>> {
-        if ![value::NAME, value::FAIR_NAME].contains(&self.policy()) {
+        let Some(start) = policy::entry(self.policy())?.start else {
             return Ok(None);
-        }
+        };
         let host = read_host()?;
-        let start = value::start(&host.2);
+        let start = start(&host.2);
         if start == Start::Nothing {
             return Ok(None);
         }
-        print::err_lines(&format!(
-            "memory goes to both tiers in turns until {} has chosen (--memory float: as the kernel has it)\n",
-            self.policy()
-        ));
-        place::Options::of_start(start)?.placement(&self.numactl, &self.command[0], &host, false)
+        let placement = place::Options::of_start(start)
+            .and_then(|options| options.placement(&self.numactl, &self.command[0], &host, false));
+        let told = match &placement {
+            Ok(_) => format!(
+                "memory goes to both tiers in turns until {} has chosen (--memory float: as the kernel has it)",
+                self.policy()
+            ),
+            // What the program would do without it is no error.
+            Err(error) => format!("memory begins as the kernel has it: {error:#}"),
+        };
+        print::err_lines(&format!("{told}\n"));
+        Ok(placement.unwrap_or_default())
     }
 
     /// Does anybody say where the program belongs?

@@ -25,8 +25,10 @@ use crate::declared::Declared;
 use crate::engine::ledger::Ledger;
 use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid};
+use crate::learned::Start;
 use crate::plan::{Listing, Mechanism, Sampling};
 use crate::quota::Use;
+use crate::rset::Resources;
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
 use random::Random;
 use std::borrow::Cow;
@@ -186,6 +188,9 @@ pub struct PolicyEntry {
     pub name: &'static str,
     /// One line for `--help`.
     pub summary: &'static str,
+    /// What a program begins with that hither starts, on these resources, where nobody says otherwise; `None` where that
+    /// is as the kernel has it on every machine.
+    pub start: Option<fn(&Resources) -> Start>,
     /// Builds it with its default configuration.
     pub build: fn() -> Box<dyn Policy>,
 }
@@ -195,56 +200,67 @@ pub const TABLE: &[PolicyEntry] = &[
     PolicyEntry {
         name: "none",
         summary: "watches and moves nothing",
+        start: None,
         build: || Box::new(none::None),
     },
     PolicyEntry {
         name: auto::NAME,
         summary: "carrefour's mechanisms, where the gain that is forecast exceeds its error",
+        start: None,
         build: || Box::new(auto::Auto::new()),
     },
     PolicyEntry {
         name: "carrefour",
         summary: "collocates pages of one node, interleaves shared ones when a controller is overloaded",
+        start: None,
         build: || Box::new(carrefour::Carrefour::new(carrefour::Config::default())),
     },
     PolicyEntry {
         name: tiers::NAME,
         summary: "keeps what is hot in the fast memory tier, where the gain exceeds what moving costs",
+        start: None,
         build: || Box::new(tiers::Hot::default()),
     },
     PolicyEntry {
         name: tiers::paper::NAME,
         summary: "the same by the memory-region thesis's rules, unjudged: in the laboratory, for comparisons",
+        start: None,
         build: || Box::new(tiers::paper::Paper::default()),
     },
     PolicyEntry {
         name: programs::hydm::NAME,
         summary: "moves whole programs into fast memory, the lowest arithmetic intensity first, by the HyDM paper's rules, unjudged",
+        start: None,
         build: || Box::new(programs::hydm::Hydm::default()),
     },
     PolicyEntry {
         name: programs::value::NAME,
         summary: "moves the programs, and parts of programs, into fast memory that gain most for each byte of it",
+        start: Some(programs::value::start),
         build: || Box::new(programs::value::Value::default()),
     },
     PolicyEntry {
         name: programs::value::FAIR_NAME,
         summary: "the same, for the product of the programs' speeds instead of their sum",
+        start: Some(programs::value::start),
         build: || Box::new(programs::value::Value::fair()),
     },
     PolicyEntry {
         name: caches::NAME,
         summary: "places programs so that those that need a last-level cache have one",
+        start: None,
         build: || Box::new(caches::Caches::default()),
     },
     PolicyEntry {
         name: guard::NAME,
         summary: "moves cold pages off a node that runs out of memory while others have some",
+        start: None,
         build: || Box::new(guard::Guard::default()),
     },
     PolicyEntry {
         name: "wrong-node",
         summary: "canary: moves every page away from its users; the efficacy loop must undo it",
+        start: None,
         build: || Box::new(wrong_node::WrongNode),
     },
 ];
@@ -267,17 +283,23 @@ pub struct UnknownPolicy {
 /// # Errors
 /// Where no policy has that name; the error lists those that exist.
 pub fn by_name(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    entry(name).map(|entry| (entry.build)())
+}
+
+/// Its line of the table.
+///
+/// # Errors
+/// As [`by_name`].
+pub fn entry(name: &str) -> Result<&'static PolicyEntry, UnknownPolicy> {
     let found = TABLE.iter().find(|entry| entry.name == name);
-    found
-        .map(|entry| (entry.build)())
-        .ok_or_else(|| UnknownPolicy {
-            name: name.to_owned(),
-            known: TABLE
-                .iter()
-                .map(|entry| entry.name)
-                .collect::<Vec<_>>()
-                .join(", "),
-        })
+    found.ok_or_else(|| UnknownPolicy {
+        name: name.to_owned(),
+        known: TABLE
+            .iter()
+            .map(|entry| entry.name)
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
 }
 
 /// The page that moves when this one does: the first of its huge page, or itself.

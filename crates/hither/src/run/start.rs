@@ -50,7 +50,7 @@ pub fn choose(
     let candidates = ranks::nodes(from, resources)
         .into_iter()
         .filter_map(|(id, cpus)| {
-            let at = resources.nodes.iter().position(|node| node.id == id)?;
+            let at = resources.position(id)?;
             let node = &resources.nodes[at];
             Some(Candidate {
                 node: id,

@@ -197,7 +197,7 @@ impl Value {
         };
         let fast = tiers.bytes(snapshot, 0);
         let held: u64 = pids.iter().map(|&pid| self.places.held(pid).fast).sum();
-        let usable = (fast.free / PAGE_BYTES + held)
+        let usable = (fast.available / PAGE_BYTES + held)
             .saturating_sub((RESERVE * fast.total as f64) as u64 / PAGE_BYTES)
             .min(context.fast_pages.unwrap_or(u64::MAX));
         let present =
