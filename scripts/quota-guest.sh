@@ -120,8 +120,8 @@ job() {
 
 # A store of 128 MiB in slow memory, a quarter of the thesis's (what is less stays in the caches), at a fifth of its time: with
 # E4 of eight states, and with a goal, a quarter above the latency that the daemon brings about with all in fast memory.
+program='memstore --mb 128 --value 256 --gets 64 --threads 1'
 one_job() { # TRACE
-  program='memstore --mb 128 --value 256 --gets 64 --threads 1'
   printf '0,128,0\n3\n' > trace
   begin; target store 'command = "memstore"' 128M
   told=$(job 8 1 $program --first-node 0)
@@ -138,7 +138,6 @@ one_job() { # TRACE
 }
 
 spare() { # TRACE
-  program='memstore --mb 128 --value 256 --gets 64 --threads 1'
   trace "$1" 3
   for goal in '' 'goal = { file = "/tmp/log", figure = "requests", may_lose = 0.02, steps = 8, every = "100ms" }'; do
     echo "== ${goal:-all of it}"

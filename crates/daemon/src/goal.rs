@@ -2,7 +2,7 @@
 //!
 //! The figure is read from a file that the service, or a command beside it, writes: its own log, or a text file
 //! for the Prometheus node exporter. The states between the least and all that there may be are the thesis's
-//! E-states (4.3.3, 4.4.1); both controllers are [`hither_core::quota`]'s.
+//! E-states (4.3.3, 4.4.1); both controllers are [`hither_core::goal`]'s.
 
 use crate::publish::GoalRow;
 use hither_core::goal::{Better, Goal, Steps, Thrift};

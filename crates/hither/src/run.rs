@@ -24,7 +24,6 @@ use hither_agent::host::{Hands, cannot_start};
 use hither_core::engine::{Engine, EngineConfig};
 use hither_core::foreign::Foreign;
 use hither_core::ids::ScopeId;
-use hither_core::learned::Start;
 use hither_core::machine::{Machine, parse};
 use hither_core::policy::{self, tiers};
 use hither_core::quota::Quota;
@@ -188,13 +187,10 @@ impl Command {
         };
         let host = read_host()?;
         let start = start(&host.2);
-        if start == Start::Nothing {
-            return Ok(None);
-        }
-        let placement = place::Options::of_start(start)
-            .and_then(|options| options.placement(&self.numactl, &self.command[0], &host, false));
+        let placement = place::Options::begin(start, &self.numactl, &self.command[0], &host);
         let told = match &placement {
-            Ok(_) => format!(
+            Ok(None) => return Ok(None),
+            Ok(Some(_)) => format!(
                 "memory goes to both tiers in turns until {} has chosen (--memory float: as the kernel has it)",
                 self.policy()
             ),

@@ -12,7 +12,7 @@ pub struct Candidate {
     pub cpu_count: usize,
     /// Of those as many as did nothing while somebody looked, in CPUs.
     pub idle_cpus: f64,
-    /// Unused memory in bytes.
+    /// Memory that it can give in bytes.
     pub available_bytes: u64,
     /// Read bandwidth in MB/s from its own CPUs, where it is known.
     pub bandwidth_mbs: Option<u64>,

@@ -84,6 +84,10 @@ impl Round {
         let block = |page: &PageStats| (page.pid, page.page / HUGE_PAGES);
         // Neighbours are told together: one look-up finds the marks of all of them.
         for pages in snapshot.pages.chunk_by(|a, b| block(a) == block(b)) {
+            // Pages may be listed that nobody touched.
+            if pages.iter().all(|page| page.total() == 0) {
+                continue;
+            }
             let marks = self.marks.entry(block(&pages[0])).or_default();
             for page in pages {
                 let total = page.total();

@@ -73,11 +73,7 @@ pub fn begin(
             why: "nothing can be kept of it".to_owned(),
         },
     };
-    let placement = match begun.start {
-        Start::Nothing => Ok(None),
-        start => Options::of_start(start)
-            .and_then(|options| options.placement(numactl, &words[0], &host, false)),
-    };
+    let placement = Options::begin(begun.start, numactl, &words[0], &host);
     let placement = placement.unwrap_or_else(|error| {
         begun = Advice {
             why: format!("`{}` cannot be had: {error:#}", begun.start),

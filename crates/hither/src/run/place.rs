@@ -104,11 +104,23 @@ impl Placement {
 }
 
 impl Options {
-    /// As what a program begins with, by what was learned of it.
+    /// What a program begins with where nobody places it; `None` where that is nothing.
     ///
     /// # Errors
-    /// The rule cannot be read.
-    pub fn of_start(start: Start) -> anyhow::Result<Self> {
+    /// As [`Options::placement`].
+    pub fn begin(
+        start: Start,
+        numactl: &numactl::Options,
+        program: &OsStr,
+        host: &(Root, Topology, Resources),
+    ) -> anyhow::Result<Option<Placement>> {
+        if start == Start::Nothing {
+            return Ok(None);
+        }
+        Self::of_start(start)?.placement(numactl, program, host, false)
+    }
+
+    fn of_start(start: Start) -> anyhow::Result<Self> {
         let rule = start.rule().map(parse_rule).transpose();
         Ok(Self {
             memory: start.memory(),

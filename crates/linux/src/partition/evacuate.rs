@@ -334,10 +334,11 @@ impl Evacuation {
     fn refresh(&mut self, targets: &[NodeId]) -> Option<NodeId> {
         let mut most: Option<(u64, NodeId)> = None;
         for &node in targets {
-            let free = memory(&self.root, node).available_kb() / 4;
-            self.queue.set_room(node, free.saturating_sub(MARGIN_PAGES));
-            if most.is_none_or(|(known, _)| free > known) {
-                most = Some((free, node));
+            let available = memory(&self.root, node).available_kb() / 4;
+            self.queue
+                .set_room(node, available.saturating_sub(MARGIN_PAGES));
+            if most.is_none_or(|(known, _)| available > known) {
+                most = Some((available, node));
             }
         }
         most.map(|(_, node)| node)

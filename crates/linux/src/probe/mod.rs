@@ -104,7 +104,7 @@ struct Probe<'a> {
     settings: &'a Settings,
     places: Vec<Place>,
     memory: Vec<NodeId>,
-    /// Free bytes of each node with memory.
+    /// Available bytes of each node with memory.
     available: Vec<u64>,
     cache_bytes: u64,
     levels: Vec<Level>,

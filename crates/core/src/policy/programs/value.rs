@@ -218,14 +218,15 @@ impl Value {
             (best[index] - program.fast).abs() * program.pages as f64
         };
         let moved: Vec<f64> = model.programs.iter().enumerate().map(moved).collect();
-        let move_us = moved.iter().sum::<f64>() * context.page_move_ns() / 1e3;
+        let moved_pages: f64 = moved.iter().sum();
+        let move_us = moved_pages * context.page_move_ns() / 1e3;
         let watched_us = |pid| context.now_us.saturating_sub(self.programs[pid].since_us) as f64;
         let ages = pids.iter().zip(&moved);
         let ages = ages
             .map(|(pid, moved)| moved * watched_us(pid))
             .sum::<f64>();
         let [least_us, most_us] = HORIZON_US;
-        let horizon_us = (ages / moved.iter().sum::<f64>().max(1.0)).clamp(least_us, most_us);
+        let horizon_us = (ages / moved_pages.max(1.0)).clamp(least_us, most_us);
         let is_over = now
             .iter()
             .zip(&model.programs)
