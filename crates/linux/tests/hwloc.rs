@@ -91,7 +91,7 @@ fn as_far_as_carried(mut machine: HwlocMachine) -> HwlocMachine {
     let topology = &mut machine.topology;
     for node in &mut topology.nodes {
         let memory = &mut node.memory;
-        (memory.anonymous_kb, memory.file_kb, memory.cache_kb) = (0, 0, 0);
+        (memory.anonymous_kb, memory.file_kb) = (0, 0);
         for pages in &mut node.huge_pages {
             pages.free = pages.total;
         }

@@ -41,6 +41,8 @@ const OWN_BACKEND: &str = "hither";
 const INFO_CPUS: &str = "HitherCPUs";
 /// Unused memory in KiB.
 const INFO_FREE: &str = "HitherFreeKiB";
+/// Page cache in KiB that is taken back without swap; where there is none, no such info.
+const INFO_CACHE: &str = "HitherCacheKiB";
 /// N of the kernel's `memory_tierN`.
 const INFO_TIER: &str = "HitherTier";
 /// Weighted-interleave weight.

@@ -8,7 +8,7 @@
 //! Files of ours say it themselves.
 
 use super::xml::Element;
-use super::{INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT};
+use super::{INFO_CACHE, INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT};
 use crate::parse::{self, NodeMemory, Parsed};
 use crate::topology::{HugePages, NodeInfo, Tier};
 use hither_core::ids::NodeId;
@@ -26,6 +26,7 @@ pub(super) struct Found<'a> {
     pages: Vec<(u64, u64)>,
     own: Option<CpuSet>,
     free_kb: Option<u64>,
+    cache_kb: Option<u64>,
     /// Number of its tier; lower is faster.
     pub tier: Option<u32>,
     weight: Option<u64>,
@@ -57,6 +58,7 @@ impl<'a> Found<'a> {
             pages,
             own: info(element, INFO_CPUS, parse::list)?,
             free_kb: info(element, INFO_FREE, parse::number)?,
+            cache_kb: info(element, INFO_CACHE, parse::number)?,
             tier: info(element, INFO_TIER, parse::number)?.and_then(|tier| tier.try_into().ok()),
             weight: info(element, INFO_WEIGHT, parse::number)?,
         };
@@ -66,6 +68,9 @@ impl<'a> Found<'a> {
         }
         if found.free_kb.is_some_and(|free_kb| free_kb > total_kb) {
             return Err(element.fault("has more free memory than memory"));
+        }
+        if found.cache_kb.is_some_and(|cache_kb| cache_kb > total_kb) {
+            return Err(element.fault("has more page cache than memory"));
         }
         if found.id.0 > u32::from(u16::MAX) {
             return Err(element.fault(format!("{} is above the limit of 65535", found.id)));
@@ -92,6 +97,7 @@ impl<'a> Found<'a> {
             memory: NodeMemory {
                 total_kb: self.total_kb,
                 free_kb: self.free_kb.unwrap_or(self.total_kb),
+                cache_kb: self.cache_kb.unwrap_or(0),
                 ..NodeMemory::default()
             },
             tier: self.tier.and_then(|number| {

@@ -7,7 +7,7 @@
 
 use super::performance::{access_to_write, near};
 use super::{
-    HwlocMachine, INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, OWN_BACKEND, Written, bitmap,
+    HwlocMachine, INFO_CACHE, INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, OWN_BACKEND, Written, bitmap,
 };
 use crate::topology::sysfs_cache::{Cache, CacheKind};
 use crate::topology::{AccessClass, NodeInfo, Topology};
@@ -362,6 +362,9 @@ impl Writer<'_> {
         }
         if bytes > 0 {
             infos.push((INFO_FREE, node.memory.free_kb.to_string()));
+        }
+        if node.memory.cache_kb > 0 {
+            infos.push((INFO_CACHE, node.memory.cache_kb.to_string()));
         }
         let tier = node.tier.map(|tier| (INFO_TIER, tier.number.to_string()));
         let weight = node.weight.map(|weight| (INFO_WEIGHT, weight.to_string()));
