@@ -240,7 +240,7 @@ impl Policy for Hydm {
             let resident = snapshot
                 .process(pid)
                 .and_then(|process| process.resident_pages.get());
-            let known = held.fast + held.slow;
+            let known = held.known();
             match program.stand {
                 Stand::Slow => {}
                 Stand::Fast { .. } => {

@@ -28,6 +28,17 @@ struct Held {
     slow: u64,
 }
 
+impl Held {
+    fn known(self) -> u64 {
+        self.fast + self.slow
+    }
+
+    /// Share of them in the fast tier.
+    fn share(self) -> f64 {
+        self.fast as f64 / self.known().max(1) as f64
+    }
+}
+
 /// Where the pages of all programs are.
 #[derive(Debug, Default)]
 struct Places {
@@ -195,6 +206,10 @@ pub(super) mod tests {
         pub now_us: u64,
         /// Utilisation of the slow node, and of the fast one.
         pub uses: [f64; 2],
+        /// One of so many pages is listed.
+        pub listed: u64,
+        /// CPUs of the slow node.
+        pub cpus: u32,
     }
 
     impl World {
@@ -204,6 +219,8 @@ pub(super) mod tests {
                 fast_pages,
                 now_us: 0,
                 uses: [0.9, 0.1],
+                listed: 1,
+                cpus: 16,
             }
         }
 
@@ -216,7 +233,7 @@ pub(super) mod tests {
         pub fn snapshot(&self) -> Snapshot {
             let node = |at: usize| NodeState {
                 id: NodeId(at as u32),
-                cpu_count: [16, 0][at],
+                cpu_count: [self.cpus, 0][at],
                 free_bytes: [1 << 40, (self.fast_pages - self.used()) << 12][at],
                 cache_bytes: 0,
                 total_bytes: [1 << 40, self.fast_pages << 12][at],
@@ -236,7 +253,8 @@ pub(super) mod tests {
             snapshot.interval_us = 100_000;
             snapshot.distances = vec![vec![10, 31], vec![31, 10]];
             for (&pid, program) in &self.programs {
-                let pages = (0..program.pages).map(|page| PageStats {
+                let listed = (0..program.pages).step_by(self.listed as usize);
+                let pages = listed.map(|page| PageStats {
                     pid: Pid(pid),
                     page,
                     home: NodeId(u32::from(program.fast.contains(&page))),

@@ -26,6 +26,8 @@ pub const FAIR_NAME: &str = "value-fair";
 const SMOOTHED_US: f64 = 1_000_000.0;
 /// Looks before a program's figures count.
 const LEAST_LOOKS: u32 = 3;
+/// Looks after which a program is no longer waited for of whose pages none was found.
+const MOST_UNLISTED_LOOKS: u32 = 30;
 /// Time between two choices, in us.
 const CHOICE_US: u64 = 500_000;
 /// Gain that a change must bring beyond what it costs: equal runs differ by 2 to 4 %.
@@ -35,6 +37,8 @@ const HYSTERESIS: f64 = 0.02;
 const HORIZON_US: [f64; 2] = [CHOICE_US as f64, 10_000_000.0];
 /// Share of the fast tier that is left free.
 const RESERVE: f64 = 0.04;
+/// Share of a program's pages that is not worth a move.
+const FEW: f64 = 0.02;
 /// A program below so many pages is not looked at: 1 MiB.
 const LEAST_PAGES: u64 = 256;
 
@@ -134,22 +138,21 @@ impl Value {
 
     /// The two tiers under their loads, and the programs that count, in order.
     fn model(&self, snapshot: &Snapshot, tiers: &Tiers) -> Option<(Model, Vec<Pid>)> {
-        let counts = |program: &&Program| {
-            program.looks >= LEAST_LOOKS && program.pages >= LEAST_PAGES && program.bytes > 0.0
+        let counts = |(pid, program): &(Pid, &Program)| {
+            program.looks >= LEAST_LOOKS
+                && program.pages >= LEAST_PAGES
+                && program.bytes > 0.0
+                && self.places.held(*pid).known() > 0
         };
         let chosen: Vec<(Pid, &Program)> = (self.programs.iter())
             .map(|(&pid, program)| (pid, program))
-            .filter(|(_, program)| counts(program))
+            .filter(counts)
             .collect();
-        let demand = |(pid, program): &(Pid, &Program)| {
-            let held = self.places.held(*pid);
-            let known = (held.fast + held.slow).max(1);
-            Demand {
-                bytes: program.bytes,
-                stalled: program.stalled,
-                pages: program.pages,
-                fast: held.fast as f64 / known as f64,
-            }
+        let demand = |(pid, program): &(Pid, &Program)| Demand {
+            bytes: program.bytes,
+            stalled: program.stalled,
+            pages: program.pages,
+            fast: self.places.held(*pid).share(),
         };
         let programs: Vec<Demand> = chosen.iter().map(demand).collect();
         let interval_us = snapshot.interval_us.max(1) as f64;
@@ -232,7 +235,10 @@ impl Value {
             .zip(&model.programs)
             .map(|(share, program)| share * program.pages as f64);
         let must_change = is_over.sum::<f64>() > usable as f64;
-        if !must_change && gain <= HYSTERESIS + move_us / horizon_us / count {
+        // Moves take their time from so many programs as run at once.
+        let cpus: u32 = snapshot.nodes.iter().map(|node| node.cpu_count).sum();
+        let at_once = count.min(f64::from(cpus.max(1)));
+        if !must_change && gain <= HYSTERESIS + move_us / horizon_us / at_once {
             return Ok(None);
         }
         for (&pid, &share) in pids.iter().zip(&best) {
@@ -298,20 +304,20 @@ impl Policy for Value {
         self.is_listing = false;
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
             for (&pid, program) in &self.programs {
-                let held = self.places.held(pid);
                 let Some(target) = program.target else {
                     continue;
                 };
-                let wanted = (target * program.pages as f64) as u64;
+                let held = self.places.held(pid);
+                let excess = held.share() - target;
                 let most = match mechanism {
-                    Mechanism::Demote => held.fast.saturating_sub(wanted),
-                    _ => wanted.saturating_sub(held.fast),
+                    Mechanism::Demote => excess,
+                    _ => -excess,
                 };
-                // A few pages more or less are not worth a move.
-                if most * 50 > program.pages {
+                if most > FEW {
+                    let most = (most * program.pages as f64) as u64;
                     moves.part(&self.places, pid, mechanism, most, context);
                 }
-                self.is_listing |= target > 0.0 && held.fast + held.slow < program.pages;
+                self.is_listing |= excess.abs() > FEW && held.known() < program.pages;
             }
         }
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
@@ -324,11 +330,14 @@ impl Policy for Value {
         }
         proposal.moves = moves.moves;
         // Programs that come wake it.
-        let is_young = |program: &Program| program.looks < LEAST_LOOKS;
+        let is_young = |(pid, program): (&Pid, &Program)| {
+            let is_unlisted = self.places.held(*pid).known() == 0;
+            program.looks < LEAST_LOOKS || (is_unlisted && program.looks < MOST_UNLISTED_LOOKS)
+        };
         let is_settled = proposal.moves.is_empty()
             && because.is_none()
             && !self.is_listing
-            && !self.programs.values().any(is_young);
+            && !self.programs.iter().any(is_young);
         if is_settled {
             proposal.outlook = PolicyActivity::Done;
         }
@@ -423,6 +432,39 @@ mod tests {
             "much of a program of 2 s, which may end in 2 s"
         );
         assert!(moved(60_000, 60));
+    }
+
+    #[test]
+    fn the_listed_pages_stand_for_those_that_are_not() {
+        let half = Made {
+            fast: (0..600).filter(|page| page / 4 % 2 == 0).collect(),
+            ..made(600, 50_000_000, 0.05)
+        };
+        let mut world = World::new(2000, [(1, half)]);
+        world.listed = 4;
+        let mut policy = Value::default();
+        world.step(&mut policy);
+        let mut then = |target| {
+            policy.programs.get_mut(&Pid(1)).unwrap().target = Some(target);
+            let moved = world.step(&mut policy).moves.len();
+            (moved, policy.listing())
+        };
+        assert_eq!(then(0.5), (0, Listing::Slow));
+        // A quarter of the 150 more is known.
+        assert_eq!(then(0.75), (75, Listing::Fast));
+    }
+
+    #[test]
+    fn moves_are_charged_to_the_cpus_that_there_are() {
+        let moved = |cpus: u32| {
+            let each = (1..=16).map(|pid| (pid, made(5000, 1_000_000_000, 0.5)));
+            let mut world = World::new(200_000, each);
+            world.cpus = cpus;
+            let mut policy = Value::default();
+            (0..9).any(|_| !world.step(&mut policy).moves.is_empty())
+        };
+        assert!(moved(16));
+        assert!(!moved(1));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 
 use super::performance::{access_to_write, near};
 use super::{
-    HwlocMachine, INFO_CACHE, INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, OWN_BACKEND, Written, bitmap,
+    HwlocMachine, INFO_CACHE, INFO_CPUS, INFO_FREE, INFO_TIER, INFO_WEIGHT, OWN_BACKEND, Written,
+    bitmap,
 };
 use crate::topology::sysfs_cache::{Cache, CacheKind};
 use crate::topology::{AccessClass, NodeInfo, Topology};
