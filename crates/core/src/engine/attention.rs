@@ -1,6 +1,7 @@
 //! How closely to watch: hither's own cost must vanish when nothing is left to do.
 //!
-//! While a policy works or learns: full sampling, short intervals. While a campaign is measured:
+//! While a policy works or learns: full sampling, short intervals; for a policy that decides by counters
+//! alone no more samples than verdicts need. While a campaign is measured:
 //! short intervals, and as many samples as its policy has use for. When it has nothing to do, or
 //! its gates are shut: as little sampling as [`EngineConfig::rest_sampling`] says, at growing
 //! intervals. Asleep, the scope's figures (which cost a few reads) are compared with those at
@@ -137,6 +138,8 @@ impl Attention {
                 _ if lacks_figures => Sampling::Full,
                 PolicyActivity::Shut => situation.rest(config),
                 PolicyActivity::Pressed if !situation.uses_samples => Sampling::Off,
+                // Verdicts alone use them.
+                _ if !situation.uses_samples => Sampling::Cheap,
                 PolicyActivity::Done if !opened => Sampling::Cheap,
                 // What was left to do is decided afresh when the verdict is there.
                 PolicyActivity::Working if !situation.may_move => Sampling::Cheap,
@@ -296,6 +299,19 @@ mod tests {
                 let (sampling, _) = attention.next(&EngineConfig::default(), &situation);
                 assert_eq!(sampling, expected);
             }
+        }
+    }
+
+    #[test]
+    fn a_policy_that_works_by_counters_is_not_sampled_fully() {
+        for (uses_samples, expected) in [(true, Sampling::Full), (false, Sampling::Cheap)] {
+            let situation = Situation {
+                uses_samples,
+                has_moves: true,
+                ..quiet(0, PolicyActivity::Working)
+            };
+            let (sampling, _) = Attention::default().next(&EngineConfig::default(), &situation);
+            assert_eq!(sampling, expected);
         }
     }
 

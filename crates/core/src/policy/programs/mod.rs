@@ -21,6 +21,9 @@ const ALL_PAGES: std::ops::Range<u64> = 0..1 << 45;
 /// Blocks of 2 MiB whose pages' places are remembered: 512 GiB, 400 MiB of metadata at the most.
 const MOST_BLOCKS: usize = 1 << 18;
 
+/// Share of a program's pages that is not worth a move.
+const FEW: f64 = 0.02;
+
 /// Base pages of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
@@ -31,6 +34,11 @@ struct Held {
 impl Held {
     fn known(self) -> u64 {
         self.fast + self.slow
+    }
+
+    /// Are more than a few of so many pages unknown?
+    fn lacks(self, pages: u64) -> bool {
+        (self.known() as f64) < (1.0 - FEW) * pages as f64
     }
 
     /// Share of them in the fast tier.

@@ -7,7 +7,7 @@
 //! judged by the efficacy loop as everywhere.
 
 use super::model::{Demand, Memory, Model, Objective};
-use super::{Moves, Places, follow};
+use super::{FEW, Moves, Places, follow};
 use crate::ids::{Pid, SpaceId};
 use crate::learned::Start;
 use crate::plan::{Listing, Mechanism};
@@ -26,8 +26,8 @@ pub const FAIR_NAME: &str = "value-fair";
 const SMOOTHED_US: f64 = 1_000_000.0;
 /// Looks before a program's figures count.
 const LEAST_LOOKS: u32 = 3;
-/// Looks after which a program is no longer waited for of whose pages none was found.
-const MOST_UNLISTED_LOOKS: u32 = 30;
+/// Looks after which nothing waits any longer for pages of a program that are not found.
+const MOST_LISTING_LOOKS: u32 = 30;
 /// Time between two choices, in us.
 const CHOICE_US: u64 = 500_000;
 /// Gain that a change must bring beyond what it costs: equal runs differ by 2 to 4 %.
@@ -37,8 +37,6 @@ const HYSTERESIS: f64 = 0.02;
 const HORIZON_US: [f64; 2] = [CHOICE_US as f64, 10_000_000.0];
 /// Share of the fast tier that is left free.
 const RESERVE: f64 = 0.04;
-/// Share of a program's pages that is not worth a move.
-const FEW: f64 = 0.02;
 /// A program below so many pages is not looked at: 1 MiB.
 const LEAST_PAGES: u64 = 256;
 
@@ -301,7 +299,11 @@ impl Policy for Value {
             }
         }
         let mut moves = Moves::new(snapshot, &tiers, context);
-        self.is_listing = false;
+        self.is_listing = self.programs.iter().any(|(&pid, program)| {
+            program.pages >= LEAST_PAGES
+                && program.looks < MOST_LISTING_LOOKS
+                && self.places.held(pid).lacks(program.pages)
+        });
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
             for (&pid, program) in &self.programs {
                 let Some(target) = program.target else {
@@ -317,7 +319,7 @@ impl Policy for Value {
                     let most = (most * program.pages as f64) as u64;
                     moves.part(&self.places, pid, mechanism, most, context);
                 }
-                self.is_listing |= excess.abs() > FEW && held.known() < program.pages;
+                self.is_listing |= excess.abs() > FEW && held.lacks(program.pages);
             }
         }
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
@@ -330,14 +332,11 @@ impl Policy for Value {
         }
         proposal.moves = moves.moves;
         // Programs that come wake it.
-        let is_young = |(pid, program): (&Pid, &Program)| {
-            let is_unlisted = self.places.held(*pid).known() == 0;
-            program.looks < LEAST_LOOKS || (is_unlisted && program.looks < MOST_UNLISTED_LOOKS)
-        };
+        let is_young = |program: &Program| program.looks < LEAST_LOOKS;
         let is_settled = proposal.moves.is_empty()
             && because.is_none()
             && !self.is_listing
-            && !self.programs.iter().any(is_young);
+            && !self.programs.values().any(is_young);
         if is_settled {
             proposal.outlook = PolicyActivity::Done;
         }
@@ -443,7 +442,10 @@ mod tests {
         let mut world = World::new(2000, [(1, half)]);
         world.listed = 4;
         let mut policy = Value::default();
-        world.step(&mut policy);
+        for _ in 1..MOST_LISTING_LOOKS {
+            world.step(&mut policy);
+            assert_eq!(policy.listing(), Listing::Fast);
+        }
         let mut then = |target| {
             policy.programs.get_mut(&Pid(1)).unwrap().target = Some(target);
             let moved = world.step(&mut policy).moves.len();
