@@ -26,8 +26,9 @@ pub const FAIR_NAME: &str = "value-fair";
 const SMOOTHED_US: f64 = 1_000_000.0;
 /// Looks before a program's figures count.
 const LEAST_LOOKS: u32 = 3;
-/// Looks after which nothing waits any longer for pages of a program that are not found.
-const MOST_LISTING_LOOKS: u32 = 30;
+/// Looks at which all pages of a program are listed that are not known: not while it fills its memory, and some are
+/// never found.
+const LISTING_LOOKS: std::ops::Range<u32> = LEAST_LOOKS..30;
 /// Time between two choices, in us.
 const CHOICE_US: u64 = 500_000;
 /// Gain that a change must bring beyond what it costs: equal runs differ by 2 to 4 %.
@@ -301,7 +302,7 @@ impl Policy for Value {
         let mut moves = Moves::new(snapshot, &tiers, context);
         self.is_listing = self.programs.iter().any(|(&pid, program)| {
             program.pages >= LEAST_PAGES
-                && program.looks < MOST_LISTING_LOOKS
+                && LISTING_LOOKS.contains(&program.looks)
                 && self.places.held(pid).lacks(program.pages)
         });
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
@@ -442,9 +443,13 @@ mod tests {
         let mut world = World::new(2000, [(1, half)]);
         world.listed = 4;
         let mut policy = Value::default();
-        for _ in 1..MOST_LISTING_LOOKS {
+        for look in 1..LISTING_LOOKS.end {
             world.step(&mut policy);
-            assert_eq!(policy.listing(), Listing::Fast);
+            let expected = match LISTING_LOOKS.contains(&look) {
+                true => Listing::Fast,
+                false => Listing::Slow,
+            };
+            assert_eq!(policy.listing(), expected);
         }
         let mut then = |target| {
             policy.programs.get_mut(&Pid(1)).unwrap().target = Some(target);
