@@ -104,14 +104,17 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// How pages of which no access was sampled are listed, part after part. The denser is the greater.
+/// How it is told of pages of which no access was sampled: listed part after part, or merely counted. The denser is
+/// the greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Listing {
     /// Not at all.
     #[default]
     Off,
-    /// For a small part of a CPU.
+    /// None is listed, and those of each process are counted by node.
+    Counted,
+    /// Listed for a small part of a CPU.
     Slow,
     /// As fast as a node that runs out of memory needs it.
     Fast,

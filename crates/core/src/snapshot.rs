@@ -520,6 +520,10 @@ pub struct ProcessState {
     /// Where its threads run, where that is asked for.
     #[serde(default = "untold")]
     pub threads: Evidence<Threads>,
+    /// Base pages that it has made, by node position, where they are counted: of files those alone that it has
+    /// written.
+    #[serde(default = "untold")]
+    pub placed: Evidence<Vec<u64>>,
 }
 
 impl ProcessState {
@@ -541,6 +545,7 @@ impl ProcessState {
             work: Evidence::unknown(why),
             cache: Evidence::unknown(why),
             threads: Evidence::unknown(why),
+            placed: Evidence::unknown(why),
         }
     }
 

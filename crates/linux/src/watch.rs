@@ -2,6 +2,7 @@
 //!
 //! One snapshot is kept and filled anew each interval, so that the steady state allocates little.
 
+use crate::counters::placed::PlacedPages;
 use crate::counters::threads::ThreadTimes;
 use crate::error::Result;
 use crate::parse::{self, NodeMemory};
@@ -30,6 +31,7 @@ const NO_WORK: &str =
 
 const NO_CACHE: &str = "references to last-level caches are not counted by this tracker";
 const NO_THREADS: &str = "threads are not followed";
+const NOT_PLACED: &str = "pages are not counted by node";
 
 const DEVICE_CLOCK: &str = "opium counters of address spaces";
 
@@ -47,6 +49,8 @@ pub struct Watch {
     /// Lists pages that were not sampled, while they are wanted.
     residents: Option<Residents>,
     threads: ThreadTimes,
+    placed: PlacedPages,
+    listing: Listing,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -112,6 +116,8 @@ impl Watch {
             others: Others::default(),
             residents: None,
             threads: ThreadTimes::default(),
+            placed: PlacedPages::default(),
+            listing: Listing::Off,
         }
     }
 
@@ -221,11 +227,18 @@ impl Watch {
             state.work = Evidence::unknown(NO_WORK);
             state.cache = Evidence::unknown(NO_CACHE);
             state.threads = Evidence::unknown(NO_THREADS);
+            state.placed = Evidence::unknown(NOT_PLACED);
         }
         self.tracker.fill_in_work(&self.tree, snapshot);
         // Who places programs on caches wants to know where they run.
         if self.tracker.counts_references() {
             self.threads.fill_in(&self.root, snapshot);
+        }
+        match self.listing {
+            Listing::Off => {}
+            Listing::Counted => self.placed.look(&self.root, snapshot),
+            // What was counted before stands meanwhile.
+            Listing::Slow | Listing::Fast => self.placed.fill_in(snapshot),
         }
         Ok(&self.snapshot)
     }
@@ -267,8 +280,9 @@ impl Observer for Watch {
     }
 
     fn list_residents(&mut self, listing: Listing) {
+        self.listing = listing;
         match listing {
-            Listing::Off => self.residents = None,
+            Listing::Off | Listing::Counted => self.residents = None,
             Listing::Slow | Listing::Fast => {
                 let root = &self.root;
                 let residents = self

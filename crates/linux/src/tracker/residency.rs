@@ -158,7 +158,7 @@ impl Residents {
     pub fn set_listing(&mut self, listing: Listing) {
         let pace = match listing {
             Listing::Fast => FAST,
-            Listing::Off | Listing::Slow => SLOW,
+            Listing::Off | Listing::Counted | Listing::Slow => SLOW,
         };
         if pace != self.pace {
             self.most = pace.pages;

@@ -10,8 +10,6 @@ use hither_linux::proc::{maps, numa_maps};
 use hither_linux::root::Root;
 use hither_linux::sys;
 
-/// Resident pages up to which every page is counted: 1 GiB, some 10 ms.
-const COUNTED_PAGES: u64 = 1 << 18;
 /// Addresses asked about in a larger process: some 2 ms.
 const ASKED: usize = 4096;
 /// Why it is not told of a larger process what it is bound to.
@@ -32,7 +30,7 @@ pub fn read(
         let pages = Evidence::measured(vec![resident_pages], "the only node");
         return (pages, Evidence::unknown("there is one node"));
     }
-    if resident_pages > COUNTED_PAGES && root.is_host() {
+    if resident_pages > numa_maps::QUICK_PAGES && root.is_host() {
         let found = maps::read(root, pid).ok().and_then(|mappings| {
             let spread = Spread::over(&mappings, ASKED, turn);
             ask(nodes, pid, &spread.addresses)
@@ -74,13 +72,7 @@ pub fn hugetlb_pages(root: &Root, pid: i32) -> u64 {
 
 /// Base pages of mappings by node position; nodes that went offline are left out.
 pub fn by_position(nodes: &[NodeId], mappings: &[numa_maps::NumaMapping]) -> Vec<u64> {
-    let mut pages = vec![0; nodes.len()];
-    for (node, count) in numa_maps::totals(mappings) {
-        if let Some(position) = nodes.iter().position(|&id| id == node) {
-            pages[position] += count;
-        }
-    }
-    pages
+    numa_maps::by_position(nodes, &numa_maps::totals(mappings))
 }
 
 /// Why it is not known, in a sentence.

@@ -32,6 +32,29 @@ struct Held {
 }
 
 impl Held {
+    /// Of pages by node position.
+    fn of(by_node: &[u64], tiers: &Tiers) -> Self {
+        let mut held = Self::default();
+        for (node, pages) in by_node.iter().enumerate() {
+            match tiers.rank(node) {
+                0 => held.fast += pages,
+                _ => held.slow += pages,
+            }
+        }
+        held
+    }
+
+    /// So many go where the mechanism takes them.
+    fn pass(&mut self, mechanism: Mechanism, pages: u64) {
+        let (from, to) = match mechanism {
+            Mechanism::Promote => (&mut self.slow, &mut self.fast),
+            _ => (&mut self.fast, &mut self.slow),
+        };
+        let pages = pages.min(*from);
+        *from -= pages;
+        *to += pages;
+    }
+
     fn known(self) -> u64 {
         self.fast + self.slow
     }
@@ -69,6 +92,15 @@ impl Places {
                     0 => held.fast += pages,
                     _ => held.slow += pages,
                 }
+            }
+        }
+    }
+
+    /// Pages that are asked to move are where they are asked to be, until they are listed again.
+    fn expect(&mut self, moves: &[ProposedMove], snapshot: &Snapshot) {
+        for order in moves {
+            if let Some(to) = snapshot.nodes.iter().position(|node| node.id == order.to) {
+                (self.heat).take(order.pid, order.page, order.huge, to, 0.0, MOST_BLOCKS);
             }
         }
     }
@@ -127,7 +159,7 @@ impl<'a> Moves<'a> {
         self.part(places, pid, mechanism, u64::MAX, context);
     }
 
-    /// The same of so many base pages at most.
+    /// The same of so many base pages at most; how many they are.
     fn part(
         &mut self,
         places: &Places,
@@ -135,11 +167,11 @@ impl<'a> Moves<'a> {
         mechanism: Mechanism,
         most: u64,
         context: &Context<'_>,
-    ) {
+    ) -> u64 {
         let mut left = most;
         let is_up = mechanism == Mechanism::Promote;
         if !context.allows(mechanism) {
-            return;
+            return 0;
         }
         let nodes = &self.snapshot.nodes;
         places.heat.visit_range(pid, &ALL_PAGES, |page| {
@@ -170,6 +202,7 @@ impl<'a> Moves<'a> {
                 mechanism,
             });
         });
+        most - left
     }
 }
 
@@ -218,6 +251,8 @@ pub(super) mod tests {
         pub listed: u64,
         /// CPUs of the slow node.
         pub cpus: u32,
+        /// Where pages are is counted.
+        pub counts: bool,
     }
 
     impl World {
@@ -229,6 +264,7 @@ pub(super) mod tests {
                 uses: [0.9, 0.1],
                 listed: 1,
                 cpus: 16,
+                counts: false,
             }
         }
 
@@ -272,7 +308,12 @@ pub(super) mod tests {
                     huge: false,
                 });
                 snapshot.pages.extend(pages);
+                let fast = program.fast.len() as u64;
                 snapshot.processes.push(ProcessState {
+                    placed: match self.counts {
+                        true => Evidence::measured(vec![program.pages - fast, fast], "test"),
+                        false => Evidence::unknown("test"),
+                    },
                     cpu_us: Evidence::measured(100_000, "test"),
                     resident_pages: Evidence::measured(program.pages, "test"),
                     faults: Evidence::measured(program.faults, "test"),
@@ -306,7 +347,8 @@ pub(super) mod tests {
             proposal
         }
 
-        fn propose(&mut self, policy: &mut dyn Policy) -> Proposal {
+        /// One interval; nothing is done.
+        pub fn propose(&mut self, policy: &mut dyn Policy) -> Proposal {
             self.now_us += 100_000;
             let snapshot = self.snapshot();
             let room = [1 << 28, self.fast_pages - self.used()];

@@ -7,7 +7,7 @@
 //! judged by the efficacy loop as everywhere.
 
 use super::model::{Demand, Memory, Model, Objective};
-use super::{FEW, Moves, Places, follow};
+use super::{FEW, Held, Moves, Places, follow};
 use crate::ids::{Pid, SpaceId};
 use crate::learned::Start;
 use crate::plan::{Listing, Mechanism};
@@ -26,9 +26,11 @@ pub const FAIR_NAME: &str = "value-fair";
 const SMOOTHED_US: f64 = 1_000_000.0;
 /// Looks before a program's figures count.
 const LEAST_LOOKS: u32 = 3;
-/// Looks at which all pages of a program are listed that are not known: not while it fills its memory, and some are
-/// never found.
+/// Looks at which all pages of a program are listed that are neither counted nor known: not while it fills its
+/// memory, and some are never found.
 const LISTING_LOOKS: std::ops::Range<u32> = LEAST_LOOKS..30;
+/// Looks at which pages are listed after a choice.
+const RELIST_LOOKS: u32 = 3;
 /// Time between two choices, in us.
 const CHOICE_US: u64 = 500_000;
 /// Gain that a change must bring beyond what it costs: equal runs differ by 2 to 4 %.
@@ -36,6 +38,8 @@ const HYSTERESIS: f64 = 0.02;
 /// Time in which moves are to be paid back, in us: programs are expected to run as long again as they have been
 /// watched, this at least (the time to the next choice) and at most.
 const HORIZON_US: [f64; 2] = [CHOICE_US as f64, 10_000_000.0];
+/// Time after which a count tells of moves that were asked for, in us.
+const ASKED_US: u64 = 2_000_000;
 /// Share of the fast tier that is left free.
 const RESERVE: f64 = 0.04;
 /// A program below so many pages is not looked at: 1 MiB.
@@ -74,19 +78,38 @@ struct Program {
     bytes: f64,
     stalled: f64,
     pages: u64,
+    /// Where its pages were when they were counted last; `None` where they are not.
+    counted: Option<Held>,
+    /// The same, with the moves that were asked for since.
+    placed: Option<Held>,
+    asked_us: u64,
     /// Share of its memory that is to be in the fast tier; `None` where it was not chosen about, and stays as it is.
     target: Option<f64>,
 }
 
 /// The policy with what it remembers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Value {
     objective: Objective,
     programs: BTreeMap<Pid, Program>,
     places: Places,
     chosen_us: Option<u64>,
-    /// Pages of programs are still to be found.
-    is_listing: bool,
+    listing: Listing,
+    /// Looks for which all pages are listed again.
+    relist_looks: u32,
+}
+
+impl Default for Value {
+    fn default() -> Self {
+        Self {
+            objective: Objective::default(),
+            programs: BTreeMap::new(),
+            places: Places::default(),
+            chosen_us: None,
+            listing: Listing::Counted,
+            relist_looks: 0,
+        }
+    }
 }
 
 impl Value {
@@ -99,7 +122,7 @@ impl Value {
         }
     }
 
-    fn learn(&mut self, snapshot: &Snapshot) {
+    fn learn(&mut self, snapshot: &Snapshot, tiers: &Tiers) {
         let interval_us = snapshot.interval_us.max(1) as f64;
         let weight = (interval_us / SMOOTHED_US).min(1.0);
         let fresh = |space| Program {
@@ -109,8 +132,12 @@ impl Value {
             bytes: 0.0,
             stalled: 0.0,
             pages: 0,
+            counted: None,
+            placed: None,
+            asked_us: 0,
             target: None,
         };
+        let now_us = snapshot.now_us;
         let programs = &mut self.programs;
         follow(
             programs,
@@ -130,9 +157,23 @@ impl Value {
                 };
                 program.bytes += weight * (bytes - program.bytes);
                 program.stalled += weight * (stalled - program.stalled);
-                program.pages = process.resident_pages.get().unwrap_or(0);
+                let counted = process.placed.value();
+                let counted = counted.map(|by_node| Held::of(by_node, tiers));
+                let is_old = now_us.saturating_sub(program.asked_us) >= ASKED_US;
+                if counted != program.counted || is_old {
+                    (program.counted, program.placed) = (counted, counted);
+                }
+                program.pages = match program.placed {
+                    Some(placed) => placed.known(),
+                    None => process.resident_pages.get().unwrap_or(0),
+                };
             },
         );
+    }
+
+    /// Where a program's pages are: by a count, else as far as they were listed.
+    fn held(&self, pid: Pid, program: &Program) -> Held {
+        program.placed.unwrap_or_else(|| self.places.held(pid))
     }
 
     /// The two tiers under their loads, and the programs that count, in order.
@@ -141,17 +182,17 @@ impl Value {
             program.looks >= LEAST_LOOKS
                 && program.pages >= LEAST_PAGES
                 && program.bytes > 0.0
-                && self.places.held(*pid).known() > 0
+                && self.held(*pid, program).known() > 0
         };
         let chosen: Vec<(Pid, &Program)> = (self.programs.iter())
             .map(|(&pid, program)| (pid, program))
             .filter(counts)
             .collect();
-        let demand = |(pid, program): &(Pid, &Program)| Demand {
+        let demand = |&(pid, program): &(Pid, &Program)| Demand {
             bytes: program.bytes,
             stalled: program.stalled,
             pages: program.pages,
-            fast: self.places.held(*pid).share(),
+            fast: self.held(pid, program).share(),
         };
         let programs: Vec<Demand> = chosen.iter().map(demand).collect();
         let interval_us = snapshot.interval_us.max(1) as f64;
@@ -198,7 +239,8 @@ impl Value {
             return Err("value: latency and bandwidth of the tiers are not known (no HMAT)");
         };
         let fast = tiers.bytes(snapshot, 0);
-        let held: u64 = pids.iter().map(|&pid| self.places.held(pid).fast).sum();
+        let held = |pid: &Pid| self.held(*pid, &self.programs[pid]).fast;
+        let held: u64 = pids.iter().map(held).sum();
         let usable = (fast.available / PAGE_BYTES + held)
             .saturating_sub((RESERVE * fast.total as f64) as u64 / PAGE_BYTES)
             .min(context.fast_pages.unwrap_or(u64::MAX));
@@ -254,6 +296,27 @@ impl Value {
     }
 }
 
+impl Value {
+    /// How programs whose pages are not counted are told of: for a part of a CPU, and soon once each has filled its
+    /// memory.
+    fn listing_of_uncounted(&self) -> Listing {
+        let uncounted = self.programs.iter().filter(|(_, program)| {
+            program.placed.is_none()
+                && program.pages >= LEAST_PAGES
+                && program.looks >= LISTING_LOOKS.start
+        });
+        let lacks = |(pid, program): (&Pid, &Program)| {
+            LISTING_LOOKS.contains(&program.looks) && self.places.held(*pid).lacks(program.pages)
+        };
+        let soon = uncounted.map(lacks).max();
+        match soon {
+            None => Listing::Counted,
+            Some(false) => Listing::Slow,
+            Some(true) => Listing::Fast,
+        }
+    }
+}
+
 impl Policy for Value {
     fn name(&self) -> &'static str {
         match self.objective {
@@ -267,10 +330,7 @@ impl Policy for Value {
     }
 
     fn listing(&self) -> Listing {
-        match self.is_listing {
-            true => Listing::Fast,
-            false => Listing::Slow,
-        }
+        self.listing
     }
 
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
@@ -286,7 +346,7 @@ impl Policy for Value {
             return proposal;
         }
         self.places.take(snapshot, context, &tiers);
-        self.learn(snapshot);
+        self.learn(snapshot, &tiers);
         let is_due = |last: u64| context.now_us.saturating_sub(last) >= CHOICE_US;
         let mut because = None;
         if self.chosen_us.is_none_or(is_due) {
@@ -300,27 +360,41 @@ impl Policy for Value {
             }
         }
         let mut moves = Moves::new(snapshot, &tiers, context);
-        self.is_listing = self.programs.iter().any(|(&pid, program)| {
-            program.pages >= LEAST_PAGES
-                && LISTING_LOOKS.contains(&program.looks)
-                && self.places.held(pid).lacks(program.pages)
-        });
+        // Pages that are not where they were listed are found again.
+        self.relist_looks = match because {
+            Some(_) => RELIST_LOOKS,
+            None => self.relist_looks.saturating_sub(1),
+        };
+        self.listing = match self.relist_looks {
+            0 => self.listing_of_uncounted(),
+            _ => Listing::Fast,
+        };
+        let (programs, places) = (&mut self.programs, &self.places);
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
-            for (&pid, program) in &self.programs {
+            for (&pid, program) in programs.iter_mut() {
                 let Some(target) = program.target else {
                     continue;
                 };
-                let held = self.places.held(pid);
-                let excess = held.share() - target;
+                let listed = places.held(pid);
+                let excess = program.placed.unwrap_or(listed).share() - target;
                 let most = match mechanism {
                     Mechanism::Demote => excess,
                     _ => -excess,
                 };
-                if most > FEW {
-                    let most = (most * program.pages as f64) as u64;
-                    moves.part(&self.places, pid, mechanism, most, context);
+                if most <= FEW {
+                    continue;
                 }
-                self.is_listing |= excess.abs() > FEW && held.lacks(program.pages);
+                if listed.lacks(program.pages) {
+                    self.listing = Listing::Fast;
+                }
+                let most = (most * program.pages as f64) as u64;
+                let asked = moves.part(places, pid, mechanism, most, context);
+                if let Some(placed) = &mut program.placed
+                    && asked > 0
+                {
+                    placed.pass(mechanism, asked);
+                    program.asked_us = context.now_us;
+                }
             }
         }
         for mechanism in [Mechanism::Demote, Mechanism::Promote] {
@@ -332,11 +406,12 @@ impl Policy for Value {
             }
         }
         proposal.moves = moves.moves;
+        self.places.expect(&proposal.moves, snapshot);
         // Programs that come wake it.
         let is_young = |program: &Program| program.looks < LEAST_LOOKS;
         let is_settled = proposal.moves.is_empty()
             && because.is_none()
-            && !self.is_listing
+            && self.listing != Listing::Fast
             && !self.programs.values().any(is_young);
         if is_settled {
             proposal.outlook = PolicyActivity::Done;
@@ -447,7 +522,7 @@ mod tests {
             world.step(&mut policy);
             let expected = match LISTING_LOOKS.contains(&look) {
                 true => Listing::Fast,
-                false => Listing::Slow,
+                false => Listing::Counted,
             };
             assert_eq!(policy.listing(), expected);
         }
@@ -459,6 +534,27 @@ mod tests {
         assert_eq!(then(0.5), (0, Listing::Slow));
         // A quarter of the 150 more is known.
         assert_eq!(then(0.75), (75, Listing::Fast));
+    }
+
+    #[test]
+    fn pages_that_are_counted_are_listed_only_to_be_moved() {
+        let half = Made {
+            fast: (0..300).collect(),
+            ..made(600, 50_000_000, 0.05)
+        };
+        let mut world = World::new(2000, [(1, half)]);
+        world.counts = true;
+        let mut policy = Value::default();
+        for _ in 0..40 {
+            assert_eq!(world.step(&mut policy).moves.len(), 0);
+            assert_eq!(policy.listing(), Listing::Counted);
+        }
+        policy.programs.get_mut(&Pid(1)).unwrap().target = Some(0.75);
+        // Moves that are under way are not asked for again; the count tells of none yet.
+        let asked: Vec<usize> = (0..5)
+            .map(|_| world.propose(&mut policy).moves.len())
+            .collect();
+        assert_eq!(asked, [150, 0, 0, 0, 0]);
     }
 
     #[test]

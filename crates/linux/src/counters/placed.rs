@@ -1,0 +1,110 @@
+//! On which nodes the memory of processes is: `/proc/PID/numa_maps`, at a bounded cost.
+//!
+//! A page costs some 40 ns that way, where one that is listed costs a hundred times as much with all that is done
+//! about it. Of files those pages count alone that a process has written: the others are anybody's.
+
+use crate::proc::numa_maps::{self, QUICK_PAGES};
+use crate::root::Root;
+use crate::sys;
+use hither_core::ids::{NodeId, SpaceId};
+use hither_core::snapshot::{Evidence, ProcessState, Snapshot};
+use std::collections::BTreeMap;
+
+/// Share of a CPU that reading may take.
+const SHARE: f64 = 0.005;
+const BASIS: &str = "/proc/PID/numa_maps";
+const NOT_KNOWN: &str = "not counted: too large to be counted often, not to be read, or new";
+
+/// Counts them, and keeps what was counted.
+#[derive(Debug, Default)]
+pub struct PlacedPages {
+    known: BTreeMap<SpaceId, Vec<u64>>,
+    /// When it is read again.
+    due_us: u64,
+}
+
+impl PlacedPages {
+    /// Counts anew once the last reading is paid for, and fills in.
+    pub fn look(&mut self, root: &Root, snapshot: &mut Snapshot) {
+        if snapshot.now_us >= self.due_us {
+            let began_ns = sys::thread_cpu_ns();
+            let nodes: Vec<NodeId> = snapshot.nodes.iter().map(|node| node.id).collect();
+            let of = |process: &ProcessState| {
+                let is_quick = process.resident_pages.get()? <= QUICK_PAGES;
+                let mappings = is_quick
+                    .then(|| numa_maps::read(root, process.pid.0))?
+                    .ok()?;
+                let totals = numa_maps::own_totals(&mappings);
+                Some((process.space, numa_maps::by_position(&nodes, &totals)))
+            };
+            self.known = snapshot.processes.iter().filter_map(of).collect();
+            let used_us = sys::thread_cpu_ns().saturating_sub(began_ns) as f64 / 1e3;
+            self.due_us = snapshot.now_us + (used_us / SHARE) as u64;
+        }
+        self.fill_in(snapshot);
+    }
+
+    /// Fills in what was counted last.
+    pub fn fill_in(&self, snapshot: &mut Snapshot) {
+        for process in &mut snapshot.processes {
+            process.placed = match self.known.get(&process.space) {
+                Some(pages) => Evidence::measured(pages.clone(), BASIS),
+                None => Evidence::unknown(NOT_KNOWN),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Topology;
+    use crate::watch::empty_snapshot;
+    use hither_core::ids::Pid;
+    use std::fs;
+
+    #[test]
+    fn own_pages_are_counted_by_node_and_not_too_often() {
+        let machine = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../fixtures/machines/two-socket"
+        );
+        let topology = Topology::read(&Root::new(machine)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::new(folder.path());
+        let write = |pid: i32, pages: u64| {
+            let below = folder.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&below).unwrap();
+            let text = format!(
+                "1000 default anon=9 N0=4 N1={pages} kernelpagesize_kB=4\n\
+                 2000 default file=/lib/libc.so mapped=9 N0=9 kernelpagesize_kB=4\n"
+            );
+            fs::write(below.join("numa_maps"), text).unwrap();
+        };
+        let mut snapshot = empty_snapshot(&topology);
+        for (pid, resident) in [(7, 18), (8, QUICK_PAGES + 1), (9, 18)] {
+            snapshot.processes.push(ProcessState {
+                resident_pages: Evidence::measured(resident, "test"),
+                ..ProcessState::unknown(Pid(pid), SpaceId(pid as u32), "test")
+            });
+        }
+        write(7, 5);
+        write(8, 5);
+        let mut placed = PlacedPages::default();
+        let told = |snapshot: &Snapshot| -> Vec<Option<Vec<u64>>> {
+            let processes = snapshot.processes.iter();
+            processes
+                .map(|process| process.placed.value().cloned())
+                .collect()
+        };
+        placed.look(&root, &mut snapshot);
+        // Of three, one is large and one is not to be read.
+        assert_eq!(told(&snapshot), [Some(vec![4, 5]), None, None]);
+        write(7, 6);
+        placed.look(&root, &mut snapshot);
+        assert_eq!(told(&snapshot)[0], Some(vec![4, 5]));
+        snapshot.now_us += 3_600_000_000;
+        placed.look(&root, &mut snapshot);
+        assert_eq!(told(&snapshot)[0], Some(vec![4, 6]));
+    }
+}
