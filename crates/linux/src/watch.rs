@@ -49,8 +49,8 @@ pub struct Watch {
     /// Lists pages that were not sampled, while they are wanted.
     residents: Option<Residents>,
     threads: ThreadTimes,
-    placed: PlacedPages,
-    listing: Listing,
+    /// Pages by node, since they were asked for.
+    placed: Option<PlacedPages>,
 }
 
 /// The snapshot of a machine about which nothing but its topology is known.
@@ -116,8 +116,7 @@ impl Watch {
             others: Others::default(),
             residents: None,
             threads: ThreadTimes::default(),
-            placed: PlacedPages::default(),
-            listing: Listing::Off,
+            placed: None,
         }
     }
 
@@ -234,11 +233,8 @@ impl Watch {
         if self.tracker.counts_references() {
             self.threads.fill_in(&self.root, snapshot);
         }
-        match self.listing {
-            Listing::Off => {}
-            Listing::Counted => self.placed.look(&self.root, snapshot),
-            // What was counted before stands meanwhile.
-            Listing::Slow | Listing::Fast => self.placed.fill_in(snapshot),
+        if let Some(placed) = &mut self.placed {
+            placed.fill_in(&self.root, snapshot);
         }
         Ok(&self.snapshot)
     }
@@ -280,9 +276,13 @@ impl Observer for Watch {
     }
 
     fn list_residents(&mut self, listing: Listing) {
-        self.listing = listing;
         match listing {
-            Listing::Off | Listing::Counted => self.residents = None,
+            Listing::Off => (self.placed, self.residents) = (None, None),
+            Listing::Counted => {
+                self.placed.get_or_insert_default();
+                self.residents = None;
+            }
+            // Who lists pages has them counted where that was asked for before.
             Listing::Slow | Listing::Fast => {
                 let root = &self.root;
                 let residents = self

@@ -13,46 +13,50 @@ use std::collections::BTreeMap;
 /// Share of a CPU that reading may take.
 const SHARE: f64 = 0.005;
 const BASIS: &str = "/proc/PID/numa_maps";
-const NOT_KNOWN: &str = "not counted: too large to be counted often, not to be read, or new";
+const NOT_KNOWN: &str = "not counted: it is too large to be counted often, or not to be read";
 
 /// Counts them, and keeps what was counted.
 #[derive(Debug, Default)]
 pub struct PlacedPages {
-    known: BTreeMap<SpaceId, Vec<u64>>,
-    /// When it is read again.
+    /// Of each process; `None` where it is not to be counted.
+    known: BTreeMap<SpaceId, Option<Vec<u64>>>,
+    /// When all are read again.
     due_us: u64,
 }
 
 impl PlacedPages {
-    /// Counts anew once the last reading is paid for, and fills in.
-    pub fn look(&mut self, root: &Root, snapshot: &mut Snapshot) {
+    /// Fills in what was counted last. All are counted anew once that is paid for, and a new process at once.
+    pub fn fill_in(&mut self, root: &Root, snapshot: &mut Snapshot) {
         if snapshot.now_us >= self.due_us {
-            let began_ns = sys::thread_cpu_ns();
-            let nodes: Vec<NodeId> = snapshot.nodes.iter().map(|node| node.id).collect();
-            let of = |process: &ProcessState| {
-                let is_quick = process.resident_pages.get()? <= QUICK_PAGES;
-                let mappings = is_quick
-                    .then(|| numa_maps::read(root, process.pid.0))?
-                    .ok()?;
-                let totals = numa_maps::own_totals(&mappings);
-                Some((process.space, numa_maps::by_position(&nodes, &totals)))
-            };
-            self.known = snapshot.processes.iter().filter_map(of).collect();
-            let used_us = sys::thread_cpu_ns().saturating_sub(began_ns) as f64 / 1e3;
-            self.due_us = snapshot.now_us + (used_us / SHARE) as u64;
+            self.known.clear();
+            self.due_us = snapshot.now_us;
         }
-        self.fill_in(snapshot);
-    }
-
-    /// Fills in what was counted last.
-    pub fn fill_in(&self, snapshot: &mut Snapshot) {
+        let nodes: Vec<NodeId> = snapshot.nodes.iter().map(|node| node.id).collect();
         for process in &mut snapshot.processes {
-            process.placed = match self.known.get(&process.space) {
+            let known = self.known.entry(process.space).or_insert_with(|| {
+                let began_ns = sys::thread_cpu_ns();
+                let pages = count(root, &nodes, process);
+                let used_us = sys::thread_cpu_ns().saturating_sub(began_ns) as f64 / 1e3;
+                self.due_us += (used_us / SHARE) as u64;
+                pages
+            });
+            process.placed = match known {
                 Some(pages) => Evidence::measured(pages.clone(), BASIS),
                 None => Evidence::unknown(NOT_KNOWN),
             };
         }
     }
+}
+
+fn count(root: &Root, nodes: &[NodeId], process: &ProcessState) -> Option<Vec<u64>> {
+    if process.resident_pages.get()? > QUICK_PAGES {
+        return None;
+    }
+    let mappings = numa_maps::read(root, process.pid.0).ok()?;
+    Some(numa_maps::by_position(
+        nodes,
+        &numa_maps::own_totals(&mappings),
+    ))
 }
 
 #[cfg(test)]
@@ -97,14 +101,19 @@ mod tests {
                 .map(|process| process.placed.value().cloned())
                 .collect()
         };
-        placed.look(&root, &mut snapshot);
-        // Of three, one is large and one is not to be read.
+        placed.fill_in(&root, &mut snapshot);
+        // One is large, and one is not to be read.
         assert_eq!(told(&snapshot), [Some(vec![4, 5]), None, None]);
         write(7, 6);
-        placed.look(&root, &mut snapshot);
+        placed.fill_in(&root, &mut snapshot);
         assert_eq!(told(&snapshot)[0], Some(vec![4, 5]));
-        snapshot.now_us += 3_600_000_000;
-        placed.look(&root, &mut snapshot);
+        // Another process has its number now.
+        snapshot.processes[0].space = SpaceId(10);
+        placed.fill_in(&root, &mut snapshot);
         assert_eq!(told(&snapshot)[0], Some(vec![4, 6]));
+        write(7, 7);
+        snapshot.now_us += 3_600_000_000;
+        placed.fill_in(&root, &mut snapshot);
+        assert_eq!(told(&snapshot)[0], Some(vec![4, 7]));
     }
 }
