@@ -84,10 +84,14 @@ impl Scope {
             let rest_us = turn.config.cooldown_us << self.tidy.count.min(MOST_DOUBLINGS);
             self.tidy.from_us = turn.now_us.saturating_add(rest_us);
             self.tidy.count += 1;
+            // The only scope has no name.
+            let of = match &*self.name() {
+                "" => String::new(),
+                name => format!(" for {name}"),
+            };
             turn.note(format!(
-                "nothing is to be gained for {}: of the pages that the kernel moved in the faults that hither watches by, \
+                "nothing is to be gained{of}: of the pages that the kernel moved in the faults that hither watches by, \
                  {} are back",
-                self.name(),
                 undo.page_count
             ));
             return Vec::new();
