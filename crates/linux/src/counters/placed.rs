@@ -12,10 +12,14 @@ use std::collections::BTreeMap;
 
 /// Share of a CPU that reading may take.
 const SHARE: f64 = 0.005;
+/// A new process waits for the next count of all where that is further ahead, in us.
+const MOST_AHEAD_US: u64 = 10_000_000;
 const BASIS: &str = "/proc/PID/numa_maps";
 const NOT_KNOWN: &str = "not counted: it is too large to be counted often, or not to be read";
 
-/// Counts them, and keeps what was counted.
+const NOT_YET: &str = "not counted yet: many processes are new";
+
+/// Counts them, and keeps what was counted of those that live.
 #[derive(Debug, Default)]
 pub struct PlacedPages {
     /// Of each process; `None` where it is not to be counted.
@@ -27,23 +31,34 @@ pub struct PlacedPages {
 impl PlacedPages {
     /// Fills in what was counted last. All are counted anew once that is paid for, and a new process at once.
     pub fn fill_in(&mut self, root: &Root, snapshot: &mut Snapshot) {
-        if snapshot.now_us >= self.due_us {
-            self.known.clear();
+        let mut before = std::mem::take(&mut self.known);
+        let is_due = snapshot.now_us >= self.due_us;
+        if is_due {
+            before.clear();
             self.due_us = snapshot.now_us;
         }
         let nodes: Vec<NodeId> = snapshot.nodes.iter().map(|node| node.id).collect();
         for process in &mut snapshot.processes {
-            let known = self.known.entry(process.space).or_insert_with(|| {
-                let began_ns = sys::thread_cpu_ns();
-                let pages = count(root, &nodes, process);
-                let used_us = sys::thread_cpu_ns().saturating_sub(began_ns) as f64 / 1e3;
-                self.due_us += (used_us / SHARE) as u64;
-                pages
-            });
-            process.placed = match known {
+            let is_late = self.due_us > snapshot.now_us + MOST_AHEAD_US;
+            let known = match before.remove(&process.space) {
+                Some(known) => known,
+                None if is_late && !is_due => {
+                    process.placed = Evidence::unknown(NOT_YET);
+                    continue;
+                }
+                None => {
+                    let began_ns = sys::thread_cpu_ns();
+                    let pages = count(root, &nodes, process);
+                    let used_us = sys::thread_cpu_ns().saturating_sub(began_ns) as f64 / 1e3;
+                    self.due_us += (used_us / SHARE) as u64;
+                    pages
+                }
+            };
+            process.placed = match &known {
                 Some(pages) => Evidence::measured(pages.clone(), BASIS),
                 None => Evidence::unknown(NOT_KNOWN),
             };
+            self.known.insert(process.space, known);
         }
     }
 }
@@ -111,6 +126,14 @@ mod tests {
         snapshot.processes[0].space = SpaceId(10);
         placed.fill_in(&root, &mut snapshot);
         assert_eq!(told(&snapshot)[0], Some(vec![4, 6]));
+        assert_eq!(placed.known.len(), 3);
+        // Where new ones have used up the time, the next waits, and what is known stays.
+        placed.due_us = snapshot.now_us + MOST_AHEAD_US + 1;
+        snapshot.processes[2].space = SpaceId(11);
+        write(9, 1);
+        placed.fill_in(&root, &mut snapshot);
+        assert_eq!(told(&snapshot), [Some(vec![4, 6]), None, None]);
+        assert_eq!(placed.known.len(), 2);
         write(7, 7);
         snapshot.now_us += 3_600_000_000;
         placed.fill_in(&root, &mut snapshot);

@@ -38,8 +38,6 @@ const HYSTERESIS: f64 = 0.02;
 /// Time in which moves are to be paid back, in us: programs are expected to run as long again as they have been
 /// watched, this at least (the time to the next choice) and at most.
 const HORIZON_US: [f64; 2] = [CHOICE_US as f64, 10_000_000.0];
-/// Time after which a count tells of moves that were asked for, in us.
-const ASKED_US: u64 = 2_000_000;
 /// Share of the fast tier that is left free.
 const RESERVE: f64 = 0.04;
 /// A program below so many pages is not looked at: 1 MiB.
@@ -82,7 +80,6 @@ struct Program {
     counted: Option<Held>,
     /// The same, with the moves that were asked for since.
     placed: Option<Held>,
-    asked_us: u64,
     /// Share of its memory that is to be in the fast tier; `None` where it was not chosen about, and stays as it is.
     target: Option<f64>,
 }
@@ -134,10 +131,8 @@ impl Value {
             pages: 0,
             counted: None,
             placed: None,
-            asked_us: 0,
             target: None,
         };
-        let now_us = snapshot.now_us;
         let programs = &mut self.programs;
         follow(
             programs,
@@ -159,8 +154,8 @@ impl Value {
                 program.stalled += weight * (stalled - program.stalled);
                 let counted = process.placed.value();
                 let counted = counted.map(|by_node| Held::of(by_node, tiers));
-                let is_old = now_us.saturating_sub(program.asked_us) >= ASKED_US;
-                if counted != program.counted || is_old {
+                // Another count than before is of after the moves.
+                if counted != program.counted {
                     (program.counted, program.placed) = (counted, counted);
                 }
                 program.pages = match program.placed {
@@ -174,6 +169,25 @@ impl Value {
     /// Where a program's pages are: by a count, else as far as they were listed.
     fn held(&self, pid: Pid, program: &Program) -> Held {
         program.placed.unwrap_or_else(|| self.places.held(pid))
+    }
+
+    /// How programs whose pages are not counted are told of: for a part of a CPU, and soon once each has filled its
+    /// memory.
+    fn listing_of_uncounted(&self) -> Listing {
+        let uncounted = self.programs.iter().filter(|(_, program)| {
+            program.placed.is_none()
+                && program.pages >= LEAST_PAGES
+                && program.looks >= LISTING_LOOKS.start
+        });
+        let lacks = |(pid, program): (&Pid, &Program)| {
+            LISTING_LOOKS.contains(&program.looks) && self.places.held(*pid).lacks(program.pages)
+        };
+        let soon = uncounted.map(lacks).max();
+        match soon {
+            None => Listing::Counted,
+            Some(false) => Listing::Slow,
+            Some(true) => Listing::Fast,
+        }
     }
 
     /// The two tiers under their loads, and the programs that count, in order.
@@ -296,27 +310,6 @@ impl Value {
     }
 }
 
-impl Value {
-    /// How programs whose pages are not counted are told of: for a part of a CPU, and soon once each has filled its
-    /// memory.
-    fn listing_of_uncounted(&self) -> Listing {
-        let uncounted = self.programs.iter().filter(|(_, program)| {
-            program.placed.is_none()
-                && program.pages >= LEAST_PAGES
-                && program.looks >= LISTING_LOOKS.start
-        });
-        let lacks = |(pid, program): (&Pid, &Program)| {
-            LISTING_LOOKS.contains(&program.looks) && self.places.held(*pid).lacks(program.pages)
-        };
-        let soon = uncounted.map(lacks).max();
-        match soon {
-            None => Listing::Counted,
-            Some(false) => Listing::Slow,
-            Some(true) => Listing::Fast,
-        }
-    }
-}
-
 impl Policy for Value {
     fn name(&self) -> &'static str {
         match self.objective {
@@ -389,11 +382,8 @@ impl Policy for Value {
                 }
                 let most = (most * program.pages as f64) as u64;
                 let asked = moves.part(places, pid, mechanism, most, context);
-                if let Some(placed) = &mut program.placed
-                    && asked > 0
-                {
+                if let Some(placed) = &mut program.placed {
                     placed.pass(mechanism, asked);
-                    program.asked_us = context.now_us;
                 }
             }
         }

@@ -127,10 +127,11 @@ fn pages_that_are_counted_are_listed_only_to_be_moved() {
     }
     policy.programs.get_mut(&Pid(1)).unwrap().target = Some(0.75);
     // Moves that are under way are not asked for again; the count tells of none yet.
-    let asked: Vec<usize> = (0..5)
+    let asked: Vec<usize> = (0..50)
         .map(|_| world.propose(&mut policy).moves.len())
         .collect();
-    assert_eq!(asked, [150, 0, 0, 0, 0]);
+    assert_eq!(asked[0], 150);
+    assert_eq!(asked[1..], [0; 49]);
 }
 
 #[test]
