@@ -42,24 +42,23 @@ tables=(
   "stress-ng|stress-ng's memory-bandwidth stressor, eight processes|/usr/bin/stress-ng --stream 8 --stream-ops 120 --stream-l3-size 4M"
 )
 
-# Where auto gains, and where it has to keep still: runs of two to five seconds on two machines, and once on
-# an older kernel.
-for row in opteron8385:24:120:300:450: skylake8160:72:480:900:900: opteron8385:24:120:300::6.12; do
-  IFS=: read -r machine shared partitioned local cg kernel <<< "$row"
-  options="--machine machines/$machine.toml --repeat 1 --policies"
+# Where auto gains, and where it has to keep still, on two machines and once on an older kernel: runs of two to
+# seven seconds on one CPU a node, which take half of the host's time of two.
+for row in opteron8385:4:24:60:300:240: skylake8160:2:48:120:300:300: opteron8385:4:24:60:300:240:6.12; do
+  IFS=: read -r machine cpus shared partitioned local cg kernel <<< "$row"
+  options="--machine machines/$machine.toml --repeat 1 --cpus $cpus"
   name=$machine where=$machine
   if [ -n "$kernel" ]; then
-    options+=" first-touch,auto@pmu,auto@software --kernel $kernel"
-    name+="-$kernel" where+=", Linux $kernel"
-  else
-    options+=" $POLICIES"
+    options+=" --kernel $kernel" name+=-$kernel where+=", Linux $kernel"
   fi
+  options+=" --policies first-touch"
+  gains=$options,kernel,auto@pmu,auto@software still=$options,auto@pmu,auto@software
   tables+=(
-    "$name-shared|all threads read points that one thread wrote, on $where|$programs/cluster shared --rounds $shared|$options"
-    "$name-partitioned|each thread reads its part of points that one thread wrote, on $where|$programs/cluster partitioned --rounds $partitioned|$options"
-    "$name-local|each thread reads what it wrote: nothing to gain, on $where|$programs/cluster local --rounds $local|$options"
+    "$name-shared|all threads read points that one thread wrote, on $where|$programs/cluster shared --rounds $shared|$gains"
+    "$name-partitioned|each thread reads its part of points that one thread wrote, on $where|$programs/cluster partitioned --rounds $partitioned|$gains"
+    "$name-local|each thread reads what it wrote: nothing to gain, on $where|$programs/cluster local --rounds $local|$still"
+    "$name-cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain, on $where|$programs/cg --products $cg|$still"
   )
-  [ -z "$cg" ] || tables+=("$name-cg|sparse matrix-vector products on rows that each thread wrote: nothing to gain, on $where|$programs/cg --products $cg|$options")
 done
 
 # Fast memory for a part of 512 MB of data: what is given to the node holds the guest's kernel besides, some 144 MB.

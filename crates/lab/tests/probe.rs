@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-const CPUS: usize = 4;
+const CPUS: usize = 2;
 
 #[test]
 #[ignore = "boots QEMU; make test runs it"]

@@ -22,9 +22,9 @@ try() { $hither services try --cpus 6-7 --pairs 3 --stretch 100ms --settle 20ms 
 hither=$0
 state > /tmp/before
 $hither services show
-try --class file,any --json /tmp/file.json -- taskset 3f $1 --no-pin --threads 1 --files 16 --file-kb 64 --seconds 2 || echo failed
+try --class file,any --json /tmp/file.json -- taskset 3f $1 --no-pin --threads 1 --files 16 --file-kb 64 --seconds 1 || echo failed
 try --class network,any --json /tmp/network.json -- taskset 3f $2 --no-pin --threads 1 --value-bytes 1024 \\
-  --address 10.77.0.1 --peer /run/netns/peer --peer-cpus 4,5 --seconds 2 || echo failed
+  --address 10.77.0.1 --peer /run/netns/peer --peer-cpus 4,5 --seconds 1 || echo failed
 state > /tmp/after; cmp /tmp/before /tmp/after && echo put back
 $hither services hold --cpus 6-7 & holder=$!
 until state > /tmp/held; ! cmp -s /tmp/before /tmp/held; do sleep 0.1; done
