@@ -52,7 +52,8 @@ for row in opteron8385:4:24:60:300:240: skylake8160:2:48:120:300:300: opteron838
     options+=" --kernel $kernel" name+=-$kernel where+=", Linux $kernel"
   fi
   options+=" --policies first-touch"
-  gains=$options,kernel,auto@pmu,auto@software still=$options,auto@pmu,auto@software
+  gains=$options,interleave,kernel,auto@pmu,auto@software
+  still=$options,interleave,auto@pmu,auto@software
   tables+=(
     "$name-shared|all threads read points that one thread wrote, on $where|$programs/cluster shared --rounds $shared|$gains"
     "$name-partitioned|each thread reads its part of points that one thread wrote, on $where|$programs/cluster partitioned --rounds $partitioned|$gains"

@@ -76,7 +76,7 @@ fn valgrind_finds_nothing() {
     if !installed("valgrind") {
         return;
     }
-    for (name, words) in EXAMPLES {
+    let check = |name: &str, words: &str| {
         let program = compile(&source(name), &format!("{name}-valgrind"), &[]);
         let printed = run(Command::new("valgrind")
             .args(["--quiet", "--error-exitcode=99", "--leak-check=full"])
@@ -86,7 +86,13 @@ fn valgrind_finds_nothing() {
             .arg(suppressions())
             .arg(&program));
         assert!(printed.contains(words), "{name}: {printed}");
-    }
+    };
+    // Each uses one CPU for seconds.
+    std::thread::scope(|scope| {
+        for (name, words) in EXAMPLES {
+            scope.spawn(move || check(name, words));
+        }
+    });
 }
 
 /// With every backend of this machine, `swap` included.

@@ -5,9 +5,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Each kernel with little and with more work, below `hither roofline`: what is counted of the difference is of
-/// the kernel alone. Then a decoy under hydm: it waits for memory, computes next to nothing, and is no faster in
-/// fast memory, which it fills; and a program that has to wait for its place.
+/// Two kernels, each with little and with more work, below `hither roofline`: what is counted of the difference is
+/// of the kernel alone; the evidence `npb` has all eight. Then a decoy under hydm: it waits for memory, computes
+/// next to nothing, and is no faster in fast memory, which it fills; and a program that has to wait for its place.
 const SCRIPT: &str = r#"
 cd /tmp
 PATH=$PATH:@BARE
