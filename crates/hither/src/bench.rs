@@ -8,7 +8,7 @@ mod service;
 
 use crate::output::{self, Files, Progress, can_write, show};
 use crate::terminal::Terminal;
-use crate::units::{parse_bytes, parse_node, parse_seconds, short_bytes};
+use crate::units::{parse_bytes, parse_node, short_bytes};
 use crate::{STATUS_FAILED, print};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -430,6 +430,13 @@ fn parse_power(text: &str) -> Result<usize, String> {
         return Err("a request here has a power of two of bytes, at most 1G".to_owned());
     }
     Ok(bytes)
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write a number of seconds from 0.1 to 86400".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ pub use document::{read, without_roofline};
 
 use crate::output::{self, Files, Progress, show};
 use crate::terminal::Terminal;
-use crate::units::{parse_bytes, parse_seconds};
+use crate::units::parse_bytes;
 use alone::Pages;
 use anyhow::Context;
 use hither_core::foreign::Foreign;
@@ -48,8 +48,9 @@ Examples:
   hither probe --cpus 0 --work copy,copy-streaming --size 512M --pages small")]
 pub struct Command {
     /// Time for all measurements together, without that for getting the memory
-    #[arg(long, value_name = "S", default_value = "20", value_parser = parse_seconds)]
-    seconds: f64,
+    #[arg(long, value_name = "S", default_value_t = 20,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
     /// Rounds of each measurement
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..=100))]
@@ -119,7 +120,7 @@ impl Command {
         };
         let topology = Topology::read(&Root::host()).context("reading the machine")?;
         let settings = Settings {
-            budget: Duration::from_secs_f64(self.seconds),
+            budget: Duration::from_secs(self.seconds),
             rounds: self.rounds,
             cpus,
             caches: sysfs_cache::read(&Root::host(), &topology.online)

@@ -15,18 +15,6 @@ pub fn parse_time_us(text: &str) -> Result<u64, String> {
     parsed.ok_or_else(|| "write a whole number with its unit, as in 100ms or 2s".to_owned())
 }
 
-/// Seconds to measure for: `1`, `0.5`, `2s`.
-///
-/// # Errors
-/// What to write instead, for a refusal by clap.
-pub fn parse_seconds(text: &str) -> Result<f64, String> {
-    match text.trim_end_matches('s').parse::<f64>() {
-        Ok(seconds) if (0.2..=86_400.0).contains(&seconds) => Ok(seconds),
-        Ok(_) => Err("it must be 0.2 to 86400".to_owned()),
-        Err(_) => Err("write a number, as in 1 or 0.5".to_owned()),
-    }
-}
-
 /// Bytes per second, to move at most.
 ///
 /// # Errors

@@ -52,7 +52,7 @@ pub struct Command {
     #[arg(value_name = "PID|FOLDER")]
     what: Option<PathBuf>,
     /// Time that a step looks; counting pages ends sooner, when the device tells that enough was counted
-    #[arg(long, value_name = "S", default_value = "1", value_parser = crate::units::parse_seconds)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     seconds: f64,
     /// Steps at most: 1 areas, 2 pages, 3 lines
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
@@ -238,4 +238,13 @@ pub struct Wanted {
     pub about: String,
     /// What is printed on.
     pub terminal: Terminal,
+}
+
+/// `1`, `0.5`, `2s`.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('s').parse::<f64>() {
+        Ok(seconds) if (0.2..=3600.0).contains(&seconds) => Ok(seconds),
+        Ok(_) => Err("it must be 0.2 to 3600".to_owned()),
+        Err(_) => Err("write a number, as in 1 or 0.5".to_owned()),
+    }
 }
