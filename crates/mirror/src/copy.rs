@@ -283,6 +283,13 @@ impl Mirror {
         found.ok_or_else(|| "its copy cannot be mapped".to_owned())
     }
 
+    /// Whether children have the sources, and what is mapped from them. They have it while copies are mapped: a
+    /// child that a bare `clone` makes in the middle would have holes there.
+    pub fn inherit_sources(&self, is_inherited: bool) -> io::Result<()> {
+        let mut mappings = self.sources.iter().map(|(_, mapping)| mapping);
+        mappings.try_for_each(|mapping| mapping.inherit(is_inherited))
+    }
+
     /// Address of any source mapping, to find it among the kernel's.
     pub fn any_source(&self) -> Option<usize> {
         self.sources.first().map(|(_, mapping)| mapping.address())

@@ -54,20 +54,27 @@ impl Mapping {
             address: address as usize,
             bytes,
         };
-        advise(mapping.address, bytes, libc::MADV_DONTFORK)?;
+        mapping.inherit(false)?;
         Ok(mapping)
     }
 
     /// Leaves it mapped, in children as well. Returns where it begins.
     pub fn keep(self) -> Option<usize> {
-        let (address, bytes) = (self.address, self.bytes);
-        let kept = advise(address, bytes, libc::MADV_DOFORK)
-            .ok()
-            .map(|()| address);
+        let address = self.address;
+        let kept = self.inherit(true).ok().map(|()| address);
         if kept.is_some() {
             std::mem::forget(self);
         }
         kept
+    }
+
+    /// Whether children have it that are forked from now on, and what is mapped from it from now on.
+    pub fn inherit(&self, is_inherited: bool) -> io::Result<()> {
+        let advice = match is_inherited {
+            true => libc::MADV_DOFORK,
+            false => libc::MADV_DONTFORK,
+        };
+        advise(self.address, self.bytes, advice)
     }
 
     /// Where it begins.
@@ -106,8 +113,8 @@ pub unsafe fn move_over(source: usize, destination: usize, bytes: usize) -> io::
     check(result).map(drop)
 }
 
-/// Maps a part of a shared mapping a second time, over another mapping. The kernel refuses before it
-/// unmaps anything where it has not enough mappings left.
+/// Maps a part of a shared mapping a second time, over another mapping, for children if they have the first.
+/// The kernel refuses before it unmaps anything where it has not enough mappings left.
 ///
 /// # Safety
 /// As [`move_over`].
@@ -116,9 +123,7 @@ pub unsafe fn double_over(source: usize, destination: usize, bytes: usize) -> io
     // SAFETY: as the caller says.
     let result =
         unsafe { libc::syscall(libc::SYS_mremap, source, 0usize, bytes, flags, destination) };
-    check(result)?;
-    // The source is kept from children, and what was doubled is like it: a child would have a hole there.
-    advise(destination, bytes, libc::MADV_DOFORK)
+    check(result).map(drop)
 }
 
 /// Copies within this process; what cannot be read is an error and no signal. Returns bytes.

@@ -10,6 +10,7 @@ use hither_core::mirror::chunks::{self, ChunkHeat, Homes};
 use hither_core::mirror::name::Name;
 use hither_core::mirror::report::FileReport;
 use hither_core::mirror::{Plan, Which};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// First wait before a file that was written gets copies again; it doubles each time.
@@ -99,6 +100,34 @@ impl Span {
         let offset = self.range.offset + (address - self.range.start) as u64;
         // What lies before the first whole chunk is of none.
         ((offset / chunk_bytes) as usize).wrapping_sub(self.first)
+    }
+
+    /// Maps chunks of a copy, mapped at `base`, over the range. Returns runs. After an error no copies are left.
+    fn double_over(
+        &mut self,
+        range: &mut Range,
+        base: usize,
+        built: &[usize],
+        chunk_bytes: u64,
+    ) -> io::Result<usize> {
+        // Before the first is mapped: what follows may fail in the middle.
+        range.is_mirrored = true;
+        let runs = chunks::runs(built);
+        for &run in &runs {
+            let (start, end) = self.addresses(run, chunk_bytes);
+            let offset = (self.first + run.0) as u64 * chunk_bytes;
+            // SAFETY: the range is mapped as it was noted, under the lock of whoever changes that, and the
+            // copy holds the same bytes.
+            let done = unsafe { sys::double_over(base + offset as usize, start, end - start) };
+            if let Err(error) = done {
+                // Nothing is left of which nobody knows.
+                self.mapped.fill(false);
+                range.give_back();
+                return Err(error);
+            }
+            self.mapped[run.0..run.1].fill(true);
+        }
+        Ok(runs.len())
     }
 
     fn unmapped_runs(&self) -> Vec<(usize, usize)> {
@@ -575,29 +604,11 @@ impl Watched {
             let Some(range) = table.find(span.range.number) else {
                 return Ok(0);
             };
-            // Before the first is mapped: what follows may fail in the middle.
-            range.is_mirrored = true;
-            let mut count = 0;
-            for run in chunks::runs(built) {
-                let (start, end) = span.addresses(run, chunk_bytes);
-                let offset = (span.first + run.0) as u64 * chunk_bytes;
-                // SAFETY: the range is mapped as it was noted, under the lock of whoever changes that, and
-                // the copy holds the same bytes.
-                let done = unsafe { sys::double_over(base + offset as usize, start, end - start) };
-                match done {
-                    Ok(()) => {
-                        span.mapped[run.0..run.1].fill(true);
-                        count += 1;
-                    }
-                    Err(error) => {
-                        // Nothing is left of which nobody knows.
-                        span.mapped.fill(false);
-                        range.give_back();
-                        return Err(error);
-                    }
-                }
-            }
-            Ok(count)
+            mirror.inherit_sources(true)?;
+            let done = span.double_over(range, base, built, chunk_bytes);
+            // A child would only hold the memory of copies that nobody uses any more.
+            let _ = mirror.inherit_sources(false);
+            done
         });
         match done {
             Ok(0) => Ok(false),
