@@ -261,7 +261,8 @@ impl Lane {
 }
 
 impl Shared {
-    /// The lane with the fewest visits; of equal ones, each in its turn.
+    /// Takes a place on the lane with the fewest visits; of equal ones, each in its turn. By an exchange, as two
+    /// callers that looked at the same time would both go to one lane while another's worker is idle.
     #[inline]
     fn choose(&self) -> usize {
         let loads = &self.callers.loads;
@@ -270,19 +271,29 @@ impl Shared {
         }
         let first = TURN.get();
         TURN.set(first.wrapping_add(1));
-        let lanes = (0..loads.len()).map(|step| first.wrapping_add(step) % loads.len());
-        lanes
-            .min_by_key(|&lane| loads[lane].load(Ordering::Relaxed))
-            .unwrap_or(0)
+        loop {
+            let lanes = (0..loads.len()).map(|step| first.wrapping_add(step) % loads.len());
+            let Some((least, lane)) = lanes
+                .map(|lane| (loads[lane].load(Ordering::Relaxed), lane))
+                .min_by_key(|found| found.0)
+            else {
+                return 0;
+            };
+            let taken = loads[lane].compare_exchange(
+                least,
+                least + 1,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                return lane;
+            }
+        }
     }
 
     #[inline]
     fn hand_over(&self, lane: usize, visit: &Visit) {
         let (inbox, patience) = (&self.lanes[lane].inbox, &self.callers.patience);
-        let is_shared = self.lanes.len() > 1;
-        if is_shared {
-            self.callers.loads[lane].fetch_add(1, Ordering::Relaxed);
-        }
         let before = life::note(Some(self.life));
         worker::with_own(|here| {
             let here = here.filter(|worker| worker.life.goes_on());
@@ -291,7 +302,7 @@ impl Shared {
             unsafe { visit.make(inbox, here.map(|worker| &worker.desk), patience) };
         });
         life::note(before);
-        if is_shared {
+        if self.lanes.len() > 1 {
             self.callers.loads[lane].fetch_sub(1, Ordering::Relaxed);
         }
     }
