@@ -85,7 +85,7 @@ bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 
 target/release/hither bench service"
 torture=target/release/examples/move_torture
 # Boot tests by the names of their files, which follow.
-boots="cargo test --quiet --release --workspace --exclude hither-python --test boot -- --ignored --nocapture --test-threads=1"
+boots="cargo test --quiet --release --workspace --exclude hither-python --exclude xtask --test boot -- --ignored --nocapture --test-threads=1"
 streaming="target/release/examples/streaming --slow 1 --fast 0 --cpus 0 --mb 64 --huge --rounds 11 \
 --block 512 --buffers 16 --workers 5 --copier-cpus 1-5"
 hot="target/release/hither lab run --machine $MACHINE --cpus 4 --timeout 1h \

@@ -1,9 +1,8 @@
 //! The tracker `damon` in the lab's kernel: it finds a known hot area, and leaves DAMON as it was,
 //! also after it was killed.
 
-use crate::common::{bare, built};
-use std::path::Path;
-use std::process::Command;
+use crate::common::bare;
+use crate::common::together::{self, Part};
 
 /// Dumps DAMON's settings, watches, is killed while it watches, and watches again.
 const SCRIPT: &str = "
@@ -21,25 +20,21 @@ $0 dump > /tmp/after
 cmp /tmp/before /tmp/after && echo as before
 ";
 
+pub fn part() -> Part {
+    let program = bare("examples/hot_pages");
+    Part {
+        name: "damon",
+        script: SCRIPT.to_owned(),
+        first: program.clone(),
+        files: vec![program],
+        back: None,
+    }
+}
+
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn a_hot_area_is_found_and_everything_is_put_back() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let program = bare("examples/hot_pages");
-    let output = Command::new(built("hither"))
-        .args(["lab", "run", "--cpus", "4", "--timeout", "5m"])
-        .arg("--machine")
-        .arg(&file)
-        .arg("--file")
-        .arg(&program)
-        .args(["--", "sh", "-c", SCRIPT])
-        .arg(&program)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told = String::from_utf8_lossy(&output.stdout);
-    println!("{told}");
-    assert!(output.status.success(), "{said}{told}");
+    let told = together::told("damon");
     for expected in ["without putting back", "watched: 0", "as before"] {
         assert!(told.contains(expected), "no `{expected}`: {told}");
     }

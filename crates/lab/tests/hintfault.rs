@@ -1,8 +1,7 @@
 //! The tracker `hintfault` on an emulated machine of four nodes, against a known placement.
 
-use crate::common::{bare, built};
-use std::path::Path;
-use std::process::Command;
+use crate::common::bare;
+use crate::common::together::{self, Part};
 
 const SETTINGS: &str = "cat /proc/sys/kernel/numa_balancing \
                         /sys/kernel/debug/sched/numa_balancing/scan_*";
@@ -16,33 +15,28 @@ fn figure(text: &str, word: &str) -> f64 {
     first.unwrap_or_else(|| panic!("no `{word}` in {text}"))
 }
 
-#[test]
-#[ignore = "boots QEMU; make test runs it"]
-fn the_pages_the_cpu_and_the_node_are_those_of_the_program() {
-    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
+pub fn part() -> Part {
     let (watch, program) = (bare("examples/hintfault"), bare("memlat"));
     // All memory on node 1, used by CPU 0 of node 0; killed in the middle, and whole.
     let script = format!(
-        "{SETTINGS}; {0} -- sleep 9 & sleep 1; echo during; {SETTINGS}; kill -9 $!; wait $!; \
-         echo watched; {0} --bind 1 -- {1} --mb 16 --cpu 0 --accesses 5000000; \
+        "{SETTINGS}; $0 -- sleep 9 & sleep 1; echo during; {SETTINGS}; kill -9 $!; wait $!; \
+         echo watched; $0 --bind 1 -- {} --mb 16 --cpu 0 --accesses 5000000; \
          echo after; {SETTINGS}",
-        watch.display(),
         program.display()
     );
-    let output = Command::new(built("hither"))
-        .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])
-        .arg(&machine)
-        .arg("--file")
-        .arg(&watch)
-        .arg("--file")
-        .arg(&program)
-        .args(["--", "sh", "-c", &script])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{told}");
-    println!("{told}");
+    Part {
+        name: "hintfault",
+        script,
+        first: watch.clone(),
+        files: vec![watch, program],
+        back: None,
+    }
+}
+
+#[test]
+#[ignore = "boots QEMU; make test runs it"]
+fn the_pages_the_cpu_and_the_node_are_those_of_the_program() {
+    let told = together::told("hintfault");
     let (before, rest) = told.split_once("during\n").unwrap();
     let (during, rest) = rest.split_once("watched\n").unwrap();
     let (text, after) = rest.split_once("after\n").unwrap();

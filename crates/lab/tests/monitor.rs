@@ -2,9 +2,9 @@
 //! own data, places it by what it reads, and checks pages and counts itself. That it did all that is checked here, by the
 //! device and by samples; and that nobody but root gets the device.
 
-use crate::common::{built, compiled_example};
+use crate::common::compiled_example;
+use crate::common::together::{self, Part};
 use std::path::Path;
-use std::process::Command;
 
 /// Slices of the example, one for each node, and pages of all.
 const NODES: u64 = 4;
@@ -22,32 +22,27 @@ fn number_before(printed: &str, text: &str) -> u64 {
         .unwrap_or_else(|| panic!("`{text}` in {printed}"))
 }
 
+pub fn part(folder: &Path) -> Part {
+    let program = compiled_example("monitor", folder);
+    // A guest's user 1 is no root.
+    let script = "$0 || exit 1; echo ---; $0 samples || exit 1; echo ---; \
+         setpriv --reuid 1 --regid 1 --clear-groups $0 2>&1; echo status $?";
+    Part {
+        name: "monitor",
+        script: script.to_owned(),
+        first: program.clone(),
+        files: vec![program, "setpriv".into()],
+        back: None,
+    }
+}
+
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn a_program_places_its_own_data_by_what_it_reads() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = compiled_example("monitor", folder.path());
-    let monitor = program.display();
-    // A guest's user 1 is no root.
-    let script = format!(
-        "{monitor} || exit 1; echo ---; {monitor} samples || exit 1; echo ---; \
-         setpriv --reuid 1 --regid 1 --clear-groups {monitor} 2>&1; echo status $?"
-    );
-    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let output = Command::new(built("hither"))
-        .args(["lab", "run", "--cpus", "4", "--timeout", "9m", "--machine"])
-        .arg(machine)
-        .args(["--file", "setpriv", "--file"])
-        .arg(&program)
-        .args(["--", "/bin/sh", "-c", &script])
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{printed}{told}");
+    let printed = together::told("monitor");
     let parts: Vec<&str> = printed.split("---\n").collect();
     let [counted, sampled, refused] = parts[..] else {
-        panic!("{printed}{told}");
+        panic!("{printed}");
     };
     assert!(
         counted.starts_with("device: every transaction is counted, from 64 bytes on"),

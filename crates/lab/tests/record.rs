@@ -2,39 +2,34 @@
 //! of memory is known, and what that costs it.
 
 use crate::common::built;
+use crate::common::together::{self, Part};
 use hither_lab::image::AGENT_PATH;
 use serde_json::Value;
-use std::path::Path;
 use std::process::Command;
 
 /// Size of the array.
 const MB: f64 = 32.0;
 
+pub fn part() -> Part {
+    let program = built("cluster");
+    let script =
+        format!("{AGENT_PATH} record -o /tmp/rec -- $0 partitioned --mb {MB} --rounds 168 >&2");
+    Part {
+        name: "record",
+        script,
+        first: program.clone(),
+        files: vec![program],
+        back: Some("/tmp/rec"),
+    }
+}
+
 #[test]
 #[ignore = "boots QEMU; make test runs it"]
 fn a_recording_tells_whose_parts_are_where_and_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/opteron8385.toml");
-    let recording = folder.path().join("rec");
-    let output = Command::new(built("hither"))
-        .args(["lab", "run", "--cpus", "4", "--timeout", "9m"])
-        .arg("--machine")
-        .arg(&machine)
-        .arg("--file")
-        .arg(built("cluster"))
-        .arg(format!("--back=/tmp/rec:{}", recording.display()))
-        .args(["--", "sh", "-c", "exec \"$@\"", "sh", AGENT_PATH])
-        .args(["record", "-o", "/tmp/rec", "--"])
-        .arg(built("cluster"))
-        .args(["partitioned", "--mb", &MB.to_string(), "--rounds", "168"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    println!("{said}");
+    together::told("record");
     let output = Command::new(built("hither"))
         .arg("report")
-        .arg(&recording)
+        .arg(together::back("record"))
         .args(["--json", "-"])
         .output()
         .unwrap();

@@ -1,5 +1,6 @@
 //! What several tests of the laboratory need.
 
+pub mod together;
 pub mod turns;
 
 use std::io::Write;
