@@ -75,9 +75,10 @@ demo: lab
 
 # Boots leave a third of two cores idle, which is enough for the checks, the models, for building the unit tests, and
 # for those of them that look at no clock; the others leave time, as many of them wait, for the Python package, which
-# is made of the same parts. Who wants to know of a slip within a minute runs `make check`.
+# is made of the same parts. Who wants to know of a slip within a minute runs `make check`. Three jobs: of two, boots would
+# wait where the checks take longer than the build, as the models come before them.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 boot meanwhile
+	@$(MAKE) --no-print-directory --jobs=3 boot meanwhile
 	@$(MAKE) --no-print-directory --jobs=2 unit python IDLE='$(BEHIND)' BUT='$(CLOCKLESS)'
 
 BEHIND := chrt --idle 0
