@@ -104,8 +104,9 @@ python: setup
 	@$(STEP) 'Python: wheel, tests, examples' $(IDLE) scripts/python.sh
 
 # Each has a target folder of its own, so that neither rebuilds what the other has built. Models run nothing of
-# core that takes time, and optimising it takes a minute and a half.
-model: MODEL := --config profile.release.package.hither-core.opt-level=0 --config profile.release.debug=false
+# core and linux that takes time, and optimising them takes two minutes.
+model: MODEL := --config profile.release.package.hither-core.opt-level=0 \
+	--config profile.release.package.hither-linux.opt-level=0 --config profile.release.debug=false
 model: setup
 	@$(STEP) 'model: loom' $(IDLE) env RUSTFLAGS='--cfg loom' \
 		cargo test --quiet --release $(MODEL) --package hither-mover --package hither-regions \
