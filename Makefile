@@ -73,30 +73,25 @@ demo: lab
 		--- target/release/cluster partitioned --rounds $(PARTITIONED) \
 		--- target/release/cluster local --rounds $(LOCAL)
 
-# Boots leave a third of two cores idle, which is enough for the checks, the models, for building the unit tests, and
-# for those of them that look at no clock; the others leave time, as many of them wait, for the Python package, which
-# is made of the same parts. Who wants to know of a slip within a minute runs `make check`. Three jobs: of two, boots would
-# wait where the checks take longer than the build, as the models come before them.
+# What boots leave idle of two cores is for the checks, the models, and for building the unit tests; these leave time,
+# as many of them wait, for the Python package, which is made of the same parts. Three jobs: of two, boots would wait
+# where the checks take longer than the build, as the models come before them. Who wants to know of a slip within a
+# minute runs `make check`.
 test: setup
 	@$(MAKE) --no-print-directory --jobs=3 boot meanwhile
-	@$(MAKE) --no-print-directory --jobs=2 unit python IDLE='$(BEHIND)' BUT='$(CLOCKLESS)'
+	@$(MAKE) --no-print-directory --jobs=2 unit python IDLE='$(BEHIND)'
 
 BEHIND := chrt --idle 0
-# By their folders.
-CLOCKLESS := core sim recording symbols files
-RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(CURDIR)/scripts/only.sh'
 meanwhile: IDLE := $(BEHIND)
 meanwhile: check model
 	@$(STEP) 'unit tests: build' $(IDLE) cargo test --quiet --workspace --no-run
-	@$(STEP) 'unit tests without a clock' $(IDLE) env $(RUNNER) HITHER_ONLY='$(CLOCKLESS)' \
-		cargo test --quiet --workspace --lib --bins --tests
 
 check: setup
 	@$(STEP) 'check: formatting, clippy, tidy' $(IDLE) cargo xtask check
 
 # Most wait for programs, for the kernel or for a while: more of them at a time than there are CPUs.
 unit: setup
-	@$(STEP) 'unit tests' env $(RUNNER) HITHER_BUT='$(BUT)' RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} \
+	@$(STEP) 'unit tests' env RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} \
 		cargo test --quiet --workspace
 
 # After the unit tests are built, whose parts the wheel is made of.
