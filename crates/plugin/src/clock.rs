@@ -501,7 +501,12 @@ mod tests {
             let skew = clock.max_skew_ps.load(Relaxed);
             let limit = 10_000_000 + 3_100_000 * (1 + clock.breaks.load(Relaxed));
             assert!((8_000_000..limit).contains(&skew), "{skew} of {limit}");
-            assert!(clock.turns.count() > 100, "{}", clock.turns.count());
+            // All run until the first halts, after 100 us; until then each gives way after 13 us
+            // at the latest, where there is one seat to another of it. From then on others may
+            // run alone, as long as the host lets the halted one's thread wait.
+            let least = if cpus == 1 { 4 * 100 / 13 } else { 1 };
+            let turns = clock.turns.count();
+            assert!(turns >= least, "{turns} turns on {cpus} CPUs");
         }
     }
 
