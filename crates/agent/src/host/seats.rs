@@ -6,18 +6,25 @@
 
 use hither_core::ids::CpuId;
 use hither_core::set::CpuSet;
+use hither_linux::proc::cpu_times::{self, Times};
 use hither_linux::proc::kept;
 use hither_linux::root::Root;
 use hither_linux::sys;
 use hither_linux::watch::Watch;
 use hither_mover::executor::staff::{self, Known, Staff};
+use std::collections::BTreeMap;
 
-/// Least time between two looks at the threads, in us.
+/// Least time between two looks, in us: ten ticks of each CPU.
 const LOOK_US: u64 = 100_000;
 /// A look of so much time comes so many times later while pages move: a quarter of a percent of one CPU.
 const REST: u64 = 400;
 /// The same while none do: a fortieth of a percent.
 const LONG_REST: u64 = 4000;
+/// The same while pages move and the processes are others than those looked at: a slice that is begun on a
+/// CPU where somebody is kept lasts up to 0.3 s.
+const SHORT_REST: u64 = 20;
+/// What giving way adds to the nice value: a tenth of the CPU time of somebody who does not.
+const GIVING_WAY: i32 = 10;
 /// Most movers at once: threads to start, of which as many work as there is room for.
 pub const MOST_MOVERS: usize = 4;
 
@@ -28,59 +35,70 @@ pub(super) struct Seats {
     /// Those of them that no preferred program is kept on; all where there are no others.
     open: CpuSet,
     held: CpuSet,
-    /// When threads are looked at next, and when while nothing moves.
-    look_us: u64,
-    rested_us: u64,
+    /// CPUs of the machine without work, hither's own set aside.
+    idle_cpus: f64,
+    /// When CPUs' times were read, in us, the times, and hither's own in ns.
+    read: (u64, BTreeMap<CpuId, Times>, u64),
+    /// The processes whose threads were looked at, when that was, in us, and how long it took.
+    looked_at: Vec<i32>,
+    looked_us: u64,
+    took_us: u64,
     turn: usize,
     now: Staff,
+    /// The nice value of the thread that decides, where it can come back to that.
+    nice: Option<i32>,
+    /// The same now.
+    nice_now: Option<i32>,
 }
 
 impl Seats {
     /// Of this process, on the CPUs that it may use now.
     pub fn new(root: &Root) -> Self {
         let own = sys::allowed_cpus().unwrap_or_default();
+        let nice = sys::nice_to_return_to();
         Self {
             root: root.clone(),
             open: own.clone(),
             own,
             held: CpuSet::new(),
-            look_us: 0,
-            rested_us: 0,
+            idle_cpus: 0.0,
+            read: (sys::monotonic_ns() / 1000, times(root), sys::own_cpu_ns()),
+            looked_at: Vec::new(),
+            looked_us: 0,
+            took_us: 0,
             turn: 0,
             now: Staff::default(),
+            nice,
+            nice_now: nice,
         }
     }
 
     /// Takes the seat of the calling thread; returns those of movers. `preferred`: names of programs.
     pub fn turn(
         &mut self,
-        now_us: u64,
         is_moving: bool,
         watch: &Watch,
         preferred: &[String],
     ) -> Vec<Vec<CpuId>> {
-        let look_us = match is_moving {
-            true => self.look_us,
-            false => self.rested_us,
+        let begun_us = sys::monotonic_ns() / 1000;
+        let processes = watch.tree().processes().iter();
+        let rest_us = match is_moving {
+            true if !(processes.map(|process| &process.pid)).eq(&self.looked_at) => {
+                self.took_us * SHORT_REST
+            }
+            true => LOOK_US.max(self.took_us * REST),
+            false => LOOK_US.max(self.took_us * LONG_REST),
         };
-        if now_us >= look_us {
-            let begun_ns = sys::monotonic_ns();
-            let pids = watch.tree().processes().iter().map(|process| process.pid);
-            self.held = staff::held(&self.own, kept::threads(&self.root, pids));
-            let processes = watch.snapshot().processes.iter();
-            let preferred = processes.filter(|process| preferred.contains(&process.name));
-            let theirs = kept::threads(&self.root, preferred.map(|process| process.pid.0));
-            self.open = open(&self.own, theirs);
-            let took_us = sys::monotonic_ns().saturating_sub(begun_ns) / 1000;
-            self.look_us = now_us + LOOK_US.max(took_us * REST);
-            self.rested_us = now_us + LOOK_US.max(took_us * LONG_REST);
+        if begun_us.saturating_sub(self.looked_us) >= rest_us {
+            self.look(begun_us, watch, preferred);
+            self.looked_us = begun_us;
+            self.took_us = (sys::monotonic_ns() / 1000).saturating_sub(begun_us);
         }
-        let snapshot = watch.snapshot();
         self.turn = self.turn.wrapping_add(1);
         let next = staff::staff(&Known {
             own: &self.open,
             held: &self.held,
-            idle_cpus: f64::from(snapshot.cpu_count()) - snapshot.busy_cpus(),
+            idle_cpus: self.idle_cpus,
             most: MOST_MOVERS,
             turn: self.turn,
         });
@@ -88,9 +106,50 @@ impl Seats {
             // A CPU that went away meanwhile: it stays where it is.
             let _ = sys::stay_on(&next.decider.iter().copied().collect());
         }
+        let nice = (self.nice).filter(|_| is_moving && next.decider_gives_way);
+        let nice = nice.map(|nice| nice + GIVING_WAY).or(self.nice);
+        if nice != self.nice_now {
+            // Refused: it does not give way.
+            let _ = nice.map(sys::set_nice);
+            self.nice_now = nice;
+        }
         self.now = next;
         self.now.movers.clone()
     }
+
+    fn look(&mut self, now_us: u64, watch: &Watch, preferred: &[String]) {
+        let processes = watch.tree().processes().iter();
+        self.looked_at = processes.map(|process| process.pid).collect();
+        let threads = kept::threads(&self.root, self.looked_at.iter().copied());
+        self.held = staff::held(&self.own, threads);
+        let processes = watch.snapshot().processes.iter();
+        let preferred = processes.filter(|process| preferred.contains(&process.name));
+        let theirs = kept::threads(&self.root, preferred.map(|process| process.pid.0));
+        self.open = open(&self.own, theirs);
+        let passed_us = now_us.saturating_sub(self.read.0);
+        if passed_us >= LOOK_US {
+            let now = (now_us, times(&self.root), sys::own_cpu_ns());
+            let own_us = now.2.saturating_sub(self.read.2) / 1000;
+            self.idle_cpus =
+                idle(&self.own, &self.read.1, &now.1) + own_us as f64 / passed_us as f64;
+            self.read = now;
+        }
+    }
+}
+
+/// Times of the machine's CPUs; none where they cannot be read: then one mover works.
+fn times(root: &Root) -> BTreeMap<CpuId, Times> {
+    root.parse("proc/stat", cpu_times::parse)
+        .unwrap_or_default()
+}
+
+/// How many of these CPUs were idle between two readings, in sum.
+fn idle(own: &CpuSet, before: &BTreeMap<CpuId, Times>, after: &BTreeMap<CpuId, Times>) -> f64 {
+    let shares = own.iter().filter_map(|cpu| {
+        let (before, after) = (before.get(&cpu)?, after.get(&cpu)?);
+        Some(cpu_times::idle_share(*before, *after))
+    });
+    shares.sum()
 }
 
 /// Of these CPUs those that none of the threads may use; all where there are no such.
@@ -107,6 +166,19 @@ fn open(own: &CpuSet, threads: impl IntoIterator<Item = CpuSet>) -> CpuSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_idle_by_the_times_of_the_whole_machine() {
+        let at = |busy: [u64; 3], all: u64| -> BTreeMap<CpuId, Times> {
+            let each = busy.into_iter().enumerate();
+            each.map(|(cpu, busy)| (CpuId(cpu as u32), Times { busy, all }))
+                .collect()
+        };
+        let (before, after) = (at([5, 5, 5], 100), at([5, 15, 10], 110));
+        let own = "0-1,7".parse().unwrap();
+        assert!((idle(&own, &before, &after) - 1.0).abs() < 1e-9);
+        assert_eq!(idle(&own, &BTreeMap::new(), &after), 0.0);
+    }
 
     #[test]
     fn own_threads_stay_off_the_cpus_of_preferred_programs() {

@@ -33,7 +33,7 @@ use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 const CHUNK_PAGES: usize = 16_384;
 /// Pages that the kernel takes away together. A quarter of its own 512: at the 22 to 40 us a page of the slowest machine
 /// here 3 to 5 ms, at 2 us 0.3 ms, against which a flush of the TLBs for each is little.
-const TOGETHER: usize = 128;
+const TOGETHER: usize = 32;
 /// More pages than a call has: no address that is none is among them.
 const ALL: usize = CHUNK_PAGES + 1;
 /// An address at which no process has anything: the kernel answers `EFAULT`, and ends its batch.

@@ -48,8 +48,8 @@ pub use private::PrivateMemory;
 pub use probe::effective_uid;
 pub use process::{
     Ended, PidFd, Usage, adopt_orphans, allowed_cpus, allowed_cpus_of, children_usage, give_way,
-    keep_freed_memory, keep_thread_on, kernel_release, own_cpu_ns, own_usage, reap_any,
-    signal_child, stay_on, thread_cpu_ns, wait_child,
+    keep_freed_memory, keep_thread_on, kernel_release, nice_to_return_to, own_cpu_ns, own_usage,
+    reap_any, set_nice, signal_child, stay_on, thread_cpu_ns, wait_child,
 };
 pub use reach::{Access, copy_by_kernel, is_mapped, page_bytes, populate};
 pub use robust::{RobustGuard, RobustMutex};

@@ -204,6 +204,24 @@ pub fn give_way() -> io::Result<()> {
         .map(drop)
 }
 
+/// The nice value of the calling thread, where the thread may come back to it from a higher one.
+///
+/// Source: `setpriority(2)`, `CAP_SYS_NICE`.
+pub fn nice_to_return_to() -> Option<i32> {
+    let may = rustix::thread::capabilities(None).ok()?.effective;
+    may.contains(rustix::thread::CapabilitySet::SYS_NICE)
+        .then(|| rustix::process::getpriority_process(None).ok())
+        .flatten()
+}
+
+/// Gives the calling thread another nice value.
+///
+/// # Errors
+/// What the kernel said. Source: `setpriority(2)`; threads of Linux have one each.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
 /// Keeps a thread, by its number, on these CPUs. `ESRCH`: it has ended; `EPERM`: it is another
 /// user's.
 pub fn keep_thread_on(thread: i32, cpus: &CpuSet) -> io::Result<()> {

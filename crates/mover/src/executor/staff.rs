@@ -10,7 +10,9 @@
 //!
 //! Rules: own threads stay off held CPUs. There are as many movers as CPUs without work, and one at
 //! least. Where every CPU is held, somebody has to wait: own threads go round from turn to turn, so
-//! that none waits for all of it, and one mover works.
+//! that none waits for all of it, and one mover works. Where no CPU is left without work beside those
+//! of the movers, the thread that decides gives way to them: a mover that loses its CPU to it for two
+//! slices of the kernel's, 8 ms, has taken pages away that somebody may wait for.
 
 use hither_core::ids::CpuId;
 use hither_core::set::CpuSet;
@@ -22,6 +24,8 @@ pub struct Staff {
     pub movers: Vec<Vec<CpuId>>,
     /// CPUs of the thread that decides.
     pub decider: Vec<CpuId>,
+    /// Movers go before it.
+    pub decider_gives_way: bool,
 }
 
 /// What is known for it.
@@ -52,6 +56,7 @@ pub fn staff(known: &Known<'_>) -> Staff {
         return Staff {
             movers: vec![nth(2 * known.turn)],
             decider: nth(2 * known.turn + 1),
+            decider_gives_way: false,
         };
     }
     let idle = known.idle_cpus.max(0.0) as usize;
@@ -59,6 +64,7 @@ pub fn staff(known: &Known<'_>) -> Staff {
     Staff {
         movers: vec![free.clone(); count],
         decider: free,
+        decider_gives_way: known.idle_cpus < count as f64 + 1.0,
     }
 }
 
@@ -127,6 +133,23 @@ mod tests {
         assert_eq!(told("0-7", &[], 2.9, 0).1.len(), 2);
         assert_eq!(told("0-7", &[], 8.0, 0).1.len(), 3);
         assert_eq!(told("0-7", &["0-6"; 7], 8.0, 0).1, ["7"]);
+    }
+
+    #[test]
+    fn who_decides_gives_way_where_movers_have_the_last_cpus_without_work() {
+        let gives_way = |held: &str, idle_cpus| {
+            let known = Known {
+                own: &set("0-3"),
+                held: &set(held),
+                idle_cpus,
+                most: 3,
+                turn: 0,
+            };
+            staff(&known).decider_gives_way
+        };
+        assert!(gives_way("0-2", 1.9), "one mover and no other CPU");
+        assert!(!gives_way("0-1", 4.0), "three movers, and one CPU more");
+        assert!(!gives_way("0-3", 0.0), "they take turns");
     }
 
     #[test]
