@@ -118,7 +118,7 @@ minutes() {
   by_turns first-touch "$1" 1
   hither attach --name db --name app --policy db="$3" --policy app="$4" --for 600s 2> attach.log & attach=$!
   sleep 1
-  by_turns attach "$1" 15
+  by_turns attach "$1" "$2"
   kill -INT $attach
   wait $attach || true
   configure "$3" "$4"
@@ -132,7 +132,8 @@ minutes() {
   sleep 10
   echo "idle: $first to $(own) s of CPU time in 10 s, 4 CPUs"
   [ "$before" = "$(nodes_of $off)" ] && echo 'left alone: as before'
-  db_root "$1" > db.root & sleep 0.01
+  # It must outlast its undo.
+  db_root $(($1 * 4)) > db.root & sleep 0.01
   pid=$(pidof db | tr ' ' '\n' | grep -vx $off)
   before=$(nodes_of "$pid")
   sleep 1.5

@@ -126,7 +126,7 @@ set -o pipefail; $daemon device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release ex
   "daemon-idle|what hither daemon costs on this machine beside programs for which nothing is to be done|\
 PATH=\$PWD/target/release:\$PATH scripts/daemon-idle.sh 60 100 500 1000 5000"
   "daemon-minutes|four programs of two users that start and end for two minutes of guest time, under two policies: seconds of each run by first touch, under hither attach and hither daemon; an undo; then what the daemon costs while nothing runs, in the laboratory|\
-set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh minutes 12000000 120 carrefour auto\" 2> /dev/null"
+set -o pipefail; $few pmu -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh minutes 12000000 120 carrefour auto\" 2> /dev/null"
   "daemon-kills|hither daemon killed 100 times while it moves pages of two programs, then undone by the next one: pages by node, and the checksums and longest gaps of the programs and of one that is left alone, in the laboratory|\
 set -o pipefail; $few device -- sh -c \"PATH=\\\$PATH:\$PWD/target/release exec scripts/daemon-guest.sh kills 100 280000000\" 2> /dev/null"
   "guard|a program that grows on a node that another has filled: alone, under the policies guard and auto, in the laboratory|\

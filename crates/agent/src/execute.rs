@@ -31,6 +31,11 @@ pub trait Execute {
         Vec::new()
     }
 
+    /// Whether pages wait or are on their way.
+    fn is_moving(&self) -> bool {
+        false
+    }
+
     /// What became of requests since the last call.
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome>;
 
@@ -53,6 +58,10 @@ impl<E: Execute + ?Sized> Execute for Box<E> {
 
     fn run_on(&mut self, places: Vec<PlaceRequest>) -> Vec<String> {
         (**self).run_on(places)
+    }
+
+    fn is_moving(&self) -> bool {
+        (**self).is_moving()
     }
 
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
@@ -135,6 +144,10 @@ impl<E: Execute> Execute for Gate<E> {
         self.inner.run_on(places)
     }
 
+    fn is_moving(&self) -> bool {
+        self.inner.is_moving()
+    }
+
     fn collect(&mut self, now_us: u64) -> Vec<MoveOutcome> {
         self.inner.collect(now_us)
     }
@@ -173,6 +186,10 @@ impl Execute for Movers {
 
     fn place(&mut self, movers: Vec<Vec<CpuId>>) {
         self.0.place(movers);
+    }
+
+    fn is_moving(&self) -> bool {
+        self.0.left().0 > 0
     }
 
     fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {

@@ -98,8 +98,6 @@ pub struct Decided {
 pub struct Session<'a, E> {
     agent: Agent<Watch, E>,
     seats: Seats,
-    /// Pages were asked for or moved in the last turn.
-    is_moving: bool,
     estimate: Estimate,
     sink: Sink<'a>,
     interval_us: u64,
@@ -125,7 +123,6 @@ impl<'a, E: Execute> Session<'a, E> {
         let nodes = watch.snapshot().nodes.len();
         Self {
             seats: Seats::new(watch.root()),
-            is_moving: false,
             agent: Agent::new(watch, engine, executor, interval_us),
             estimate: Estimate::new(nodes),
             sink,
@@ -176,15 +173,15 @@ impl<'a, E: Execute> Session<'a, E> {
     /// The same as [`Agent::turn_with`].
     pub fn turn_with(&mut self, now_us: u64, meet: impl FnOnce(&mut Engine, &Snapshot)) -> u64 {
         // What is asked for waits until it is known where movers may work.
-        if !self.is_moving {
+        if !self.agent.executor_mut().is_moving() {
             self.agent.executor_mut().place(Vec::new());
         }
         let turn = self.agent.turn_with(now_us, meet);
         // Afterwards, so that processes that were just found are looked at.
-        self.is_moving = turn.asked_pages + turn.moved_pages > 0;
+        let is_moving = self.agent.executor_mut().is_moving();
         let (watch, engine) = (self.agent.observer(), self.agent.engine());
         let preferred = &engine.config().preferred;
-        let movers = self.seats.turn(self.is_moving, watch, preferred);
+        let movers = self.seats.turn(is_moving, watch, preferred);
         self.agent.executor_mut().place(movers);
         self.account(now_us, &turn);
         turn.next_us

@@ -79,6 +79,10 @@ impl Execute for Placing {
         self.movers.place(movers);
     }
 
+    fn is_moving(&self) -> bool {
+        self.movers.is_moving()
+    }
+
     fn run_on(&mut self, places: Vec<PlaceRequest>) -> Vec<String> {
         let mut notes = Vec::new();
         for place in places {

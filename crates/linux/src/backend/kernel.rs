@@ -12,7 +12,7 @@
 //!
 //! The kernel takes the pages of a batch away together, up to 512 of them, and whoever touches one meanwhile waits for
 //! all: 11 to 20 ms on slow CPUs. It ends a batch at an address that is none. So one follows each [`TOGETHER`] pages
-//! of a call: their wait is a quarter, and page lists are still emptied once.
+//! of a call: their wait is a sixteenth, and page lists are still emptied once.
 //!
 //! What must not move ([`crate::fixed`]) is refused as pinned and not tried.
 //!
@@ -31,8 +31,8 @@ use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 /// worker on each of them: 3 to 16 ms on a busy machine of 8 CPUs, whatever the call moves. The
 /// price of so large a call is that a program that ends, or a signal, may wait 0.3 s for it.
 const CHUNK_PAGES: usize = 16_384;
-/// Pages that the kernel takes away together. A quarter of its own 512: at the 22 to 40 us a page of the slowest machine
-/// here 3 to 5 ms, at 2 us 0.3 ms, against which a flush of the TLBs for each is little.
+/// Pages that the kernel takes away together. A sixteenth of its own 512: at the 22 to 40 us a page of the slowest machine
+/// here some 1 ms, at 2 us 0.06 ms, against which a flush of the TLBs for each is little.
 const TOGETHER: usize = 32;
 /// More pages than a call has: no address that is none is among them.
 const ALL: usize = CHUNK_PAGES + 1;
