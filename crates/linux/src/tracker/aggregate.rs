@@ -236,7 +236,7 @@ impl Aggregator {
         let mut result = Attribution::default();
         if self.generation != tree.generation() {
             self.generation = tree.generation();
-            self.forget_foreign();
+            self.forget(tree);
         }
         self.collect_unknown(tree);
         result.looked_up = self.unknown.len() as u64;
@@ -345,11 +345,16 @@ impl Aggregator {
         } else {
             size
         };
+        let epoch = self.epoch;
+        self.rebuild(size, |slot| !full || slot.epoch == epoch);
+    }
+
+    /// Gives the table so many slots, of which it keeps these.
+    fn rebuild(&mut self, size: usize, is_kept: impl Fn(&Slot) -> bool) {
         let old = std::mem::replace(&mut self.slots, vec![VACANT; size]);
         self.used = 0;
         for slot in old {
-            let current = slot.epoch == self.epoch;
-            if slot.page == EMPTY || (full && !current) {
+            if slot.page == EMPTY || !is_kept(&slot) {
                 continue;
             }
             let mut index = self.hash(slot.page);
@@ -358,7 +363,7 @@ impl Aggregator {
             }
             self.slots[index] = slot;
             self.used += 1;
-            if current {
+            if slot.epoch == self.epoch {
                 self.marks[slot.seen as usize].slot = index as u32;
             }
         }
@@ -392,11 +397,22 @@ impl Aggregator {
         false
     }
 
-    fn forget_foreign(&mut self) {
+    /// There is a process more: pairs of nobody may be its own. Those of processes that ended go once they
+    /// are more than half of all; else, where programs come and go, each pass is over all there ever were.
+    fn forget(&mut self, tree: &Tree) {
+        let epoch = self.epoch;
+        let is_kept =
+            |slot: &Slot| slot.epoch == epoch || tree.by_incarnation(slot.owner).is_some();
+        let mut kept = 0;
         for slot in &mut self.slots {
             if slot.owner == FOREIGN {
                 slot.owner = UNKNOWN;
             }
+            kept += usize::from(is_kept(slot));
+        }
+        if kept * 2 < self.used {
+            let size = (kept * 4).next_power_of_two().max(FIRST_SLOTS);
+            self.rebuild(size, is_kept);
         }
     }
 

@@ -188,6 +188,44 @@ fn the_table_grows_and_keeps_what_it_knows() {
 }
 
 #[test]
+fn what_ended_processes_had_does_not_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = FIRST_SLOTS as u64;
+    let mut aggregator = Aggregator::new(false);
+    let mut pages = Vec::new();
+    fake_proc(folder.path(), &[300, 301]);
+    map_page(folder.path(), 300, 0x9_0000, 7);
+    let mut tree = tree(folder.path());
+    // One stays; of the others each has ended when the next is seen.
+    for pid in 301..309 {
+        if pid > 301 {
+            // As the file of a process reads that has ended.
+            let stat = folder.path().join(format!("proc/{}/stat", pid - 1));
+            fs::write(stat, "").unwrap();
+            fake_proc(folder.path(), &[300, pid]);
+            map_page(folder.path(), 300, 0x9_0000, 7);
+            tree.refresh(u64::from(pid as u32) * 10_000_000).unwrap();
+        }
+        let frames = u64::from(pid as u32) * count;
+        (0..count).for_each(|page| map_page(folder.path(), pid, 0x1000 + page, frames + page));
+        aggregator.begin(&mut pages);
+        aggregator.add(&access(0x9_0000, 7, 0, 0, false, 1), &mut pages);
+        for page in 0..count {
+            let access = access(0x1000 + page, frames + page, 0, 0, false, 1);
+            aggregator.add(&access, &mut pages);
+        }
+        let found = aggregator.finish(&mut tree, &mut pages);
+        assert_eq!((found.attributed, found.foreign), (count + 1, 0), "{pid}");
+        assert!(aggregator.slots.len() <= 8 * FIRST_SLOTS);
+    }
+    // The one that stayed was known all the time.
+    aggregator.begin(&mut pages);
+    aggregator.add(&access(0x9_0000, 7, 0, 0, false, 1), &mut pages);
+    let found = aggregator.finish(&mut tree, &mut pages);
+    assert_eq!((found.attributed, found.looked_up), (1, 0));
+}
+
+#[test]
 fn runs_respect_gap_and_length() {
     let pages = |list: &[u64]| list.iter().map(|&page| (page, 0)).collect::<Vec<_>>();
     let lengths = |list: &[u64], gap, most| {
