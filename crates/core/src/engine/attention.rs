@@ -82,6 +82,8 @@ pub(super) struct Situation<'a> {
     pub by_rounds: bool,
     /// What looking has used of its CPU time is earned again in so long.
     pub rest_us: u64,
+    /// Nothing new may be moved now, as hither's CPU time is used up or the machine is short of something.
+    pub is_held: bool,
 }
 
 impl Situation<'_> {
@@ -146,8 +148,8 @@ impl Attention {
                 _ => Sampling::Full,
             };
             let is_close = self.learned_us <= CLOSE_INTERVALS.saturating_mul(config.interval_us);
-            let only_looks = !must_look && situation.outlook == PolicyActivity::Learning;
-            let interval_us = match only_looks && !is_close {
+            let only_learns = situation.outlook == PolicyActivity::Learning && !is_close;
+            let interval_us = match !must_look && (only_learns || situation.is_held) {
                 true => situation.spaced(config.interval_us, longest_learning_us),
                 false => config.interval_us,
             };
@@ -263,6 +265,7 @@ mod tests {
             uses_samples: true,
             by_rounds: false,
             rest_us: 0,
+            is_held: false,
         }
     }
 
@@ -431,6 +434,17 @@ mod tests {
         // What has just begun is looked at closely.
         assert_eq!(after(400_000, Learning, false, true, 900_000), 100_000);
         assert_eq!(after(400_001, Learning, false, true, 900_000), 400_000);
+        // What may not be moved is looked at less often, so that it soon may again.
+        for (is_busy, expected) in [(false, 400_000), (true, 100_000)] {
+            let situation = Situation {
+                is_busy,
+                is_held: true,
+                rest_us: 900_000,
+                ..quiet(0, Working)
+            };
+            let next = Attention::default().next(&EngineConfig::default(), &situation);
+            assert_eq!(next.1, expected, "busy: {is_busy}");
+        }
     }
 
     #[test]

@@ -267,6 +267,7 @@ impl Scope {
                 true => 0,
                 false => turn.rest_us,
             },
+            is_held: turn.is_held,
             uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
         };
         let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);
