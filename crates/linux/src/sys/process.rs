@@ -334,4 +334,20 @@ mod tests {
         .join()
         .unwrap();
     }
+
+    #[test]
+    fn a_thread_gives_way_alone_and_comes_back_where_it_may() {
+        let own = || rustix::process::getpriority_process(None).unwrap();
+        let others = own();
+        std::thread::spawn(move || {
+            let before = nice_to_return_to();
+            assert!(before.is_none_or(|nice| nice == others));
+            set_nice(others + 3).unwrap();
+            assert_eq!(own(), others + 3);
+            assert!(set_nice(others).is_ok() || before.is_none());
+        })
+        .join()
+        .unwrap();
+        assert_eq!(own(), others);
+    }
 }
