@@ -20,9 +20,11 @@ const LOOK_US: u64 = 100_000;
 const REST: u64 = 400;
 /// The same while none do: a fortieth of a percent.
 const LONG_REST: u64 = 4000;
-/// The same while pages move and the processes are others than those looked at: a slice that is begun on a
-/// CPU where somebody is kept lasts up to 0.3 s.
+/// The same while pages move and the processes are others than those looked at, 5 % of one CPU: a slice that is
+/// begun on a CPU where somebody is kept lasts up to 0.3 s.
 const SHORT_REST: u64 = 20;
+/// CPUs without work are told by no longer time than this, in us.
+const RECENT_US: u64 = 1_000_000;
 /// What giving way adds to the nice value: a tenth of the CPU time of somebody who does not.
 const GIVING_WAY: i32 = 10;
 /// Most movers at once: threads to start, of which as many work as there is room for.
@@ -35,10 +37,12 @@ pub(super) struct Seats {
     /// Those of them that no preferred program is kept on; all where there are no others.
     open: CpuSet,
     held: CpuSet,
-    /// CPUs of the machine without work, hither's own set aside.
+    /// CPUs without work of those that are not held, hither's own work set aside; none where that is not known.
     idle_cpus: f64,
     /// When CPUs' times were read, in us, the times, and hither's own in ns.
     read: (u64, BTreeMap<CpuId, Times>, u64),
+    /// How long that took, in us.
+    read_took_us: u64,
     /// The processes whose threads were looked at, when that was, in us, and how long it took.
     looked_at: Vec<i32>,
     looked_us: u64,
@@ -63,6 +67,7 @@ impl Seats {
             held: CpuSet::new(),
             idle_cpus: 0.0,
             read: (sys::monotonic_ns() / 1000, times(root), sys::own_cpu_ns()),
+            read_took_us: 0,
             looked_at: Vec::new(),
             looked_us: 0,
             took_us: 0,
@@ -90,9 +95,13 @@ impl Seats {
             false => LOOK_US.max(self.took_us * LONG_REST),
         };
         if begun_us.saturating_sub(self.looked_us) >= rest_us {
-            self.look(begun_us, watch, preferred);
+            self.look(watch, preferred);
             self.looked_us = begun_us;
             self.took_us = (sys::monotonic_ns() / 1000).saturating_sub(begun_us);
+        }
+        let read_rest_us = LOOK_US.max(self.read_took_us * REST);
+        if is_moving && begun_us.saturating_sub(self.read.0) >= read_rest_us {
+            self.count_idle();
         }
         self.turn = self.turn.wrapping_add(1);
         let next = staff::staff(&Known {
@@ -108,16 +117,16 @@ impl Seats {
         }
         let nice = (self.nice).filter(|_| is_moving && next.decider_gives_way);
         let nice = nice.map(|nice| nice + GIVING_WAY).or(self.nice);
-        if nice != self.nice_now {
-            // Refused: it does not give way.
-            let _ = nice.map(sys::set_nice);
+        if let Some(value) = nice.filter(|_| nice != self.nice_now)
+            && sys::set_nice(value).is_ok()
+        {
             self.nice_now = nice;
         }
         self.now = next;
         self.now.movers.clone()
     }
 
-    fn look(&mut self, now_us: u64, watch: &Watch, preferred: &[String]) {
+    fn look(&mut self, watch: &Watch, preferred: &[String]) {
         let processes = watch.tree().processes().iter();
         self.looked_at = processes.map(|process| process.pid).collect();
         let threads = kept::threads(&self.root, self.looked_at.iter().copied());
@@ -126,13 +135,27 @@ impl Seats {
         let preferred = processes.filter(|process| preferred.contains(&process.name));
         let theirs = kept::threads(&self.root, preferred.map(|process| process.pid.0));
         self.open = open(&self.own, theirs);
-        let passed_us = now_us.saturating_sub(self.read.0);
-        if passed_us >= LOOK_US {
-            let now = (now_us, times(&self.root), sys::own_cpu_ns());
-            let own_us = now.2.saturating_sub(self.read.2) / 1000;
-            self.idle_cpus =
-                idle(&self.own, &self.read.1, &now.1) + own_us as f64 / passed_us as f64;
-            self.read = now;
+    }
+
+    fn count_idle(&mut self) {
+        let now_us = sys::monotonic_ns() / 1000;
+        let now = (now_us, times(&self.root), sys::own_cpu_ns());
+        self.read_took_us = (sys::monotonic_ns() / 1000).saturating_sub(now_us);
+        let passed_us = now_us.saturating_sub(self.read.0).max(1);
+        let own = now.2.saturating_sub(self.read.2) as f64 / 1000.0 / passed_us as f64;
+        let free = self.open.difference(&self.held);
+        self.idle_cpus = match passed_us <= RECENT_US.max(2 * self.read_took_us * REST) {
+            true => idle(&free, &self.read.1, &now.1) + own,
+            false => 0.0,
+        };
+        self.read = now;
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        if self.nice_now != self.nice {
+            let _ = self.nice.map(sys::set_nice);
         }
     }
 }
@@ -144,8 +167,8 @@ fn times(root: &Root) -> BTreeMap<CpuId, Times> {
 }
 
 /// How many of these CPUs were idle between two readings, in sum.
-fn idle(own: &CpuSet, before: &BTreeMap<CpuId, Times>, after: &BTreeMap<CpuId, Times>) -> f64 {
-    let shares = own.iter().filter_map(|cpu| {
+fn idle(cpus: &CpuSet, before: &BTreeMap<CpuId, Times>, after: &BTreeMap<CpuId, Times>) -> f64 {
+    let shares = cpus.iter().filter_map(|cpu| {
         let (before, after) = (before.get(&cpu)?, after.get(&cpu)?);
         Some(cpu_times::idle_share(*before, *after))
     });

@@ -1,6 +1,7 @@
 //! How closely to watch: hither's own cost must vanish when nothing is left to do.
 //!
-//! While a policy works or learns: full sampling, short intervals; for a policy that decides by counters
+//! While a policy works or learns: full sampling, short intervals, unless looking has used up its CPU time and
+//! the policy has learned for a while or may move nothing now; for a policy that decides by counters
 //! alone no more samples than verdicts need. While a campaign is measured:
 //! short intervals, and as many samples as its policy has use for. When it has nothing to do, or
 //! its gates are shut: as little sampling as [`EngineConfig::rest_sampling`] says, at growing
@@ -37,7 +38,7 @@ const MAX_FRUITLESS: i32 = 5;
 /// a policy.
 const LEARNING_INTERVALS: u64 = 50;
 /// Short intervals at the start of learning in which looking is not spaced: what is found in them gains for
-/// the longest, and costs no more than each waking up.
+/// the longest, and costs no more than each waking up. Where nothing may be moved it gains nothing.
 const CLOSE_INTERVALS: u64 = 5;
 /// Most short intervals between two steps of a policy that learns: its samples must fit into the rings.
 const LEARNING_STRETCH: u64 = 4;

@@ -32,7 +32,7 @@ use hither_mover::{Action, Backend, Job, Outcome, OutcomeBuilder, Unavailable};
 /// price of so large a call is that a program that ends, or a signal, may wait 0.3 s for it.
 const CHUNK_PAGES: usize = 16_384;
 /// Pages that the kernel takes away together. A sixteenth of its own 512: at the 22 to 40 us a page of the slowest machine
-/// here some 1 ms, at 2 us 0.06 ms, against which a flush of the TLBs for each is little.
+/// here some 1 ms, at 2 us 0.06 ms.
 const TOGETHER: usize = 32;
 /// More pages than a call has: no address that is none is among them.
 const ALL: usize = CHUNK_PAGES + 1;

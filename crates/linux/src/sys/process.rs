@@ -204,14 +204,15 @@ pub fn give_way() -> io::Result<()> {
         .map(drop)
 }
 
-/// The nice value of the calling thread, where the thread may come back to it from a higher one.
+/// The nice value of the calling thread, where threads may come back to it from a higher one: tried by a
+/// thread that then ends, as neither capabilities in a user namespace nor limits tell.
 ///
-/// Source: `setpriority(2)`, `CAP_SYS_NICE`.
+/// Source: `setpriority(2)`.
 pub fn nice_to_return_to() -> Option<i32> {
-    let may = rustix::thread::capabilities(None).ok()?.effective;
-    may.contains(rustix::thread::CapabilitySet::SYS_NICE)
-        .then(|| rustix::process::getpriority_process(None).ok())
-        .flatten()
+    let nice = rustix::process::getpriority_process(None).ok()?;
+    let there_and_back = move || set_nice(nice + 1).and_then(|()| set_nice(nice));
+    let tried = std::thread::Builder::new().spawn(there_and_back).ok()?;
+    tried.join().ok()?.ok().map(|()| nice)
 }
 
 /// Gives the calling thread another nice value.

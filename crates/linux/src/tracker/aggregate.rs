@@ -397,8 +397,8 @@ impl Aggregator {
         false
     }
 
-    /// There is a process more: pairs of nobody may be its own. Those of processes that ended go once they
-    /// are more than half of all; else, where programs come and go, each pass is over all there ever were.
+    /// There is a process more: pairs of nobody may be its own. They and those of processes that ended go once
+    /// they are more than half of all; else, where programs come and go, each pass is over all there ever were.
     fn forget(&mut self, tree: &Tree) {
         let epoch = self.epoch;
         let is_kept =

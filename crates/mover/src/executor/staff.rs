@@ -35,7 +35,7 @@ pub struct Known<'a> {
     pub own: &'a CpuSet,
     /// CPUs of them that are held.
     pub held: &'a CpuSet,
-    /// CPUs without work, estimated.
+    /// CPUs without work, estimated, of those that are not held.
     pub idle_cpus: f64,
     /// Most movers.
     pub most: usize,
@@ -56,15 +56,16 @@ pub fn staff(known: &Known<'_>) -> Staff {
         return Staff {
             movers: vec![nth(2 * known.turn)],
             decider: nth(2 * known.turn + 1),
-            decider_gives_way: false,
+            // Of an odd number the next seat may be where a slice still goes on.
+            decider_gives_way: own.len() % 2 == 1,
         };
     }
-    let idle = known.idle_cpus.max(0.0) as usize;
-    let count = idle.min(free.len()).min(known.most).max(1);
+    let idle_cpus = known.idle_cpus.clamp(0.0, free.len() as f64);
+    let count = (idle_cpus as usize).min(known.most).max(1);
     Staff {
         movers: vec![free.clone(); count],
         decider: free,
-        decider_gives_way: known.idle_cpus < count as f64 + 1.0,
+        decider_gives_way: idle_cpus < count as f64 + 1.0,
     }
 }
 
@@ -147,9 +148,21 @@ mod tests {
             };
             staff(&known).decider_gives_way
         };
-        assert!(gives_way("0-2", 1.9), "one mover and no other CPU");
-        assert!(!gives_way("0-1", 4.0), "three movers, and one CPU more");
+        assert!(gives_way("0-2", 3.5), "one mover and no other CPU");
+        assert!(gives_way("0-1", 1.9), "one mover, and another works there");
+        assert!(!gives_way("", 4.0), "three movers, and one CPU more");
         assert!(!gives_way("0-3", 0.0), "they take turns");
+        let one = |held: &str| {
+            let known = Known {
+                own: &set("2"),
+                held: &set(held),
+                idle_cpus: 0.0,
+                most: 3,
+                turn: 0,
+            };
+            staff(&known).decider_gives_way
+        };
+        assert!(one("2") && one(""), "there is one CPU");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::*;
 use crate::Stepped;
 use hither_core::engine::EngineConfig;
-use hither_core::ids::{NodeId, Pid};
-use hither_core::plan::Sampling;
+use hither_core::ids::{CpuId, NodeId, Pid};
+use hither_core::plan::{MoveOutcome, MoveRequest, Sampling};
 use hither_core::policy;
 use hither_core::snapshot::{Evidence, NodeCounts, PageStats, Snapshot};
 use hither_linux::proc::tree::Tree;
@@ -121,6 +121,11 @@ fn with_all_nodes(pid: i32) -> PathBuf {
 }
 
 fn session(pid: i32, seen: &Arc<Mutex<Seen>>) -> Session<'static, Stepped<FakeBackend>> {
+    let executor = Stepped::new(Limits::default(), FakeBackend(Arc::clone(seen)));
+    session_over(executor, pid, seen)
+}
+
+fn session_over<E: Execute>(executor: E, pid: i32, seen: &Arc<Mutex<Seen>>) -> Session<'static, E> {
     let fixture =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines/four-node-hmat");
     let topology = Topology::read(&Root::new(fixture)).unwrap();
@@ -135,8 +140,59 @@ fn session(pid: i32, seen: &Arc<Mutex<Seen>>) -> Session<'static, Stepped<FakeBa
         policy::by_name("wrong-node").unwrap(),
         EngineConfig::default(),
     );
-    let executor = Stepped::new(Limits::default(), FakeBackend(Arc::clone(seen)));
     Session::new(watch, engine, executor, 100_000, Box::new(|_| {}))
+}
+
+/// Never ends what it is asked for, and tells in which order it was told what: `r`est, `w`ork, `s`ubmit.
+struct Busy(Arc<Mutex<String>>, bool);
+
+impl Execute for Busy {
+    fn submit(&mut self, _: u64, requests: Vec<MoveRequest>) -> Vec<MoveOutcome> {
+        if !requests.is_empty() {
+            self.0.lock().unwrap().push('s');
+            self.1 = true;
+        }
+        Vec::new()
+    }
+    fn place(&mut self, movers: Vec<Vec<CpuId>>) {
+        let what = if movers.is_empty() { 'r' } else { 'w' };
+        self.0.lock().unwrap().push(what);
+    }
+    fn is_moving(&self) -> bool {
+        self.1
+    }
+    fn collect(&mut self, _: u64) -> Vec<MoveOutcome> {
+        Vec::new()
+    }
+    fn close(&mut self, _: u64) -> Vec<MoveOutcome> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn movers_rest_until_it_is_known_where_they_may_work() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = child.id() as i32;
+    let told = Arc::new(Mutex::new(String::new()));
+    let busy = Busy(Arc::clone(&told), false);
+    let mut session = session_over(busy, pid, &Arc::default());
+    let before = hither_linux::sys::nice_to_return_to();
+    let mut now_us = 0;
+    while !told.lock().unwrap().contains('s') {
+        now_us += 100_000;
+        assert!(now_us < 3_000_000, "nothing is asked for");
+        session.turn(now_us);
+    }
+    session.turn(now_us + 100_000);
+    // Each turn of a rest, the one that asks, and one while that goes on.
+    let told = told.lock().unwrap().clone();
+    let rests = told.strip_suffix("rsww").expect(&told);
+    assert_eq!(rests, "rw".repeat(rests.len() / 2));
+    drop(session);
+    let after = hither_linux::sys::nice_to_return_to();
+    assert_eq!(after, before, "it gives way no more");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// Takes turns until something moves; returns the time.
