@@ -173,8 +173,9 @@ impl<'a, E: Execute> Session<'a, E> {
     /// The same as [`Agent::turn_with`].
     pub fn turn_with(&mut self, now_us: u64, meet: impl FnOnce(&mut Engine, &Snapshot)) -> u64 {
         // What is asked for after a rest waits until it is known where movers may work.
-        if !self.agent.executor_mut().is_moving() {
-            self.agent.executor_mut().place(Vec::new());
+        let executor = self.agent.executor_mut();
+        if !executor.is_moving() {
+            executor.place(Vec::new());
         }
         let turn = self.agent.turn_with(now_us, meet);
         // Afterwards, so that processes that were just found are looked at.

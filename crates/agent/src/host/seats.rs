@@ -51,15 +51,13 @@ pub(super) struct Seats {
     now: Staff,
     /// The nice value of the thread that decides, where it can come back to that.
     nice: Option<i32>,
-    /// The same now.
-    nice_now: Option<i32>,
+    gives_way: bool,
 }
 
 impl Seats {
     /// Of this process, on the CPUs that it may use now.
     pub fn new(root: &Root) -> Self {
         let own = sys::allowed_cpus().unwrap_or_default();
-        let nice = sys::nice_to_return_to();
         Self {
             root: root.clone(),
             open: own.clone(),
@@ -73,8 +71,8 @@ impl Seats {
             took_us: 0,
             turn: 0,
             now: Staff::default(),
-            nice,
-            nice_now: nice,
+            nice: sys::nice_to_return_to(),
+            gives_way: false,
         }
     }
 
@@ -115,13 +113,7 @@ impl Seats {
             // A CPU that went away meanwhile: it stays where it is.
             let _ = sys::stay_on(&next.decider.iter().copied().collect());
         }
-        let nice = (self.nice).filter(|_| is_moving && next.decider_gives_way);
-        let nice = nice.map(|nice| nice + GIVING_WAY).or(self.nice);
-        if let Some(value) = nice.filter(|_| nice != self.nice_now)
-            && sys::set_nice(value).is_ok()
-        {
-            self.nice_now = nice;
-        }
+        self.give_way(is_moving && next.decider_gives_way);
         self.now = next;
         self.now.movers.clone()
     }
@@ -135,6 +127,15 @@ impl Seats {
         let preferred = processes.filter(|process| preferred.contains(&process.name));
         let theirs = kept::threads(&self.root, preferred.map(|process| process.pid.0));
         self.open = open(&self.own, theirs);
+    }
+
+    fn give_way(&mut self, gives_way: bool) {
+        if let Some(nice) = self.nice
+            && gives_way != self.gives_way
+            && sys::set_nice(nice + if gives_way { GIVING_WAY } else { 0 }).is_ok()
+        {
+            self.gives_way = gives_way;
+        }
     }
 
     fn count_idle(&mut self) {
@@ -154,9 +155,7 @@ impl Seats {
 
 impl Drop for Seats {
     fn drop(&mut self) {
-        if self.nice_now != self.nice {
-            let _ = self.nice.map(sys::set_nice);
-        }
+        self.give_way(false);
     }
 }
 

@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn who_decides_gives_way_where_movers_have_the_last_cpus_without_work() {
-        let gives_way = |held: &str, idle_cpus| {
+        let gives_way = |own: &str, held: &str, idle_cpus| {
             let known = Known {
-                own: &set("0-3"),
+                own: &set(own),
                 held: &set(held),
                 idle_cpus,
                 most: 3,
@@ -148,21 +148,17 @@ mod tests {
             };
             staff(&known).decider_gives_way
         };
-        assert!(gives_way("0-2", 3.5), "one mover and no other CPU");
-        assert!(gives_way("0-1", 1.9), "one mover, and another works there");
-        assert!(!gives_way("", 4.0), "three movers, and one CPU more");
-        assert!(!gives_way("0-3", 0.0), "they take turns");
-        let one = |held: &str| {
-            let known = Known {
-                own: &set("2"),
-                held: &set(held),
-                idle_cpus: 0.0,
-                most: 3,
-                turn: 0,
-            };
-            staff(&known).decider_gives_way
-        };
-        assert!(one("2") && one(""), "there is one CPU");
+        assert!(gives_way("0-3", "0-2", 3.5), "one mover and no other CPU");
+        assert!(
+            gives_way("0-3", "0-1", 1.9),
+            "one mover, and another works there"
+        );
+        assert!(!gives_way("0-3", "", 4.0), "three movers, and one CPU more");
+        assert!(!gives_way("0-3", "0-3", 0.0), "they take turns");
+        assert!(
+            gives_way("2", "2", 0.0) && gives_way("2", "", 0.0),
+            "there is one CPU"
+        );
     }
 
     #[test]
