@@ -189,7 +189,7 @@ impl Scope {
                 before: self.phases.before(),
                 phase: self.phases.phase(),
                 predicted: predict::PredictedChange::default(),
-                predicted_gain_ns: Some(0.0),
+                predicted_gain_ns: None,
                 forecast,
                 moved: Vec::new(),
                 page_count: 0,
@@ -204,12 +204,13 @@ impl Scope {
         campaign.predicted.local_ratio += prediction.change.local_ratio;
         campaign.predicted.imbalance += prediction.change.imbalance;
         campaign.predicted.fast_share += prediction.change.fast_share;
-        let gain: Option<f64> = prediction.gains_ns.value().map(|gains| gains.iter().sum());
-        let most_ns = predict::cpu_time_ns(turn.snapshot);
-        campaign.predicted_gain_ns = campaign
-            .predicted_gain_ns
-            .zip(gain)
-            .map(|(sum, gain)| (sum + gain).clamp(-most_ns, most_ns));
+        // A later step whose gain nobody can say takes nothing from what is known of those before.
+        if let Some(gains) = prediction.gains_ns.value() {
+            let gain: f64 = gains.iter().sum();
+            let most_ns = predict::cpu_time_ns(turn.snapshot);
+            let sum = campaign.predicted_gain_ns.unwrap_or(0.0) + gain;
+            campaign.predicted_gain_ns = Some(sum.clamp(-most_ns, most_ns));
+        }
         campaign.id
     }
 

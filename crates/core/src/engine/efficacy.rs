@@ -63,7 +63,8 @@ pub(super) struct Campaign {
     pub before: Reading,
     pub phase: Phase,
     pub predicted: PredictedChange,
-    /// Stall time that was predicted to be saved per interval, in ns, where known.
+    /// Stall time that was predicted to be saved per interval, in ns, by those steps of which it is
+    /// known; `None` where it is of none.
     pub predicted_gain_ns: Option<f64>,
     /// What its policy expected of the best placement when it began.
     pub forecast: Option<Forecast>,

@@ -49,7 +49,7 @@ pub struct CampaignRow {
     /// Change that was predicted.
     pub predicted: PredictedChange,
     /// Stall time predicted to be saved per interval, in ns, over all CPUs: at most the CPU time that the
-    /// interval has.
+    /// interval has. Of those steps whose gain is known.
     pub predicted_gain_ns: Option<f64>,
     /// The same as it was saved by the change in latency; negative where it was lost.
     pub measured_gain_ns: Option<f64>,
