@@ -15,6 +15,8 @@ use std::path::Path;
 const SCHEMA: &str = "hither.lab.compare/1";
 /// The policy that others are compared with.
 const BASE: &str = "first-touch";
+/// What the names of results on a machine of two tiers begin with.
+const TIERS: &str = "tiers-";
 
 /// Prints one result: its setting and its table.
 pub fn print(path: &Path) -> Result<()> {
@@ -85,9 +87,7 @@ fn show(figure: &Value, factor: f64, digits: usize) -> String {
 /// Speed against first-touch, as `+12.3 %`.
 fn gain(base: Option<f64>, seconds: Option<f64>) -> String {
     match (base, seconds) {
-        (Some(base), Some(seconds)) if seconds > 0.0 => {
-            format!("{:+.1} %", (base / seconds - 1.0) * 100.0)
-        }
+        (Some(base), Some(seconds)) if seconds > 0.0 => points(base / seconds),
         _ => "–".to_owned(),
     }
 }
@@ -132,18 +132,31 @@ fn table(result: &Value) -> Result<String> {
 /// policy is than first-touch.
 pub fn summary(root: &Path) -> Result<String> {
     let mut results = recorded(root)?;
-    results.retain(|(_, result)| {
+    results.retain(|(name, result)| {
         let mut names = result["rows"].as_array().into_iter().flatten();
-        names.any(|row| {
+        let is_of_hither = names.any(|row| {
             row["policy"]
                 .as_str()
                 .is_some_and(|name| name.contains('@'))
-        })
+        });
+        // Those have a table of their own.
+        is_of_hither && !name.starts_with(TIERS)
     });
     if results.is_empty() {
         return Ok("\nNo results are recorded yet: `make evidence` records them.\n\n".to_owned());
     }
     summarise(&results)
+}
+
+/// Speeds of the comparisons on a machine of two tiers, against first-touch, with their geometric means.
+pub fn tiers(root: &Path) -> Result<String> {
+    let mut results = recorded(root)?;
+    // Those of one machine alone say nothing of others.
+    results.retain(|(name, result)| {
+        let rows = result["rows"].as_array().into_iter().flatten();
+        name.starts_with(TIERS) && rows.into_iter().any(|row| row["policy"] == BASE)
+    });
+    means(&results)
 }
 
 /// What was expected of runs before their first move, or when they declined, beside what came.
@@ -230,7 +243,59 @@ fn forecast_table(results: &[(String, Value)]) -> Result<String> {
     Ok(text)
 }
 
-fn summarise(results: &[(String, Value)]) -> Result<String> {
+/// Steady speed of each result and policy over first-touch's; then the geometric mean of each policy over the
+/// results that have it, and the worst of the speeds end to end.
+fn means(results: &[(String, Value)]) -> Result<String> {
+    if results.is_empty() {
+        return Ok("\nNone is recorded yet: `make evidence` records them.\n\n".to_owned());
+    }
+    let policies = others(results)?;
+    let mut text = heading("steady speed", &policies);
+    let speed = |rows: &[Value], policy: &str, figure: &str| {
+        let row = rows.iter().find(|row| row["policy"] == policy)?;
+        Some(base(rows, figure).and_then(median)? / median(&row[figure])?)
+    };
+    let (mut steady, mut worst) = (
+        vec![Vec::new(); policies.len()],
+        vec![f64::MAX; policies.len()],
+    );
+    for (name, result) in results {
+        let rows = rows(result)?;
+        let link = format!("[{name}](evidence/{name}.md)");
+        let first_touch = base(rows, "steady_seconds").and_then(median);
+        let seconds = first_touch.map_or("–".to_owned(), |seconds| format!("{seconds:.2} s"));
+        let _ = write!(text, "| {link} | {seconds} |");
+        for (at, policy) in policies.iter().enumerate() {
+            let told = speed(rows, policy, "steady_seconds");
+            steady[at].extend(told);
+            if let Some(speed) = speed(rows, policy, "seconds") {
+                worst[at] = worst[at].min(speed);
+            }
+            let _ = write!(text, " {} |", told.map_or("–".to_owned(), points));
+        }
+        text.push('\n');
+    }
+    text.push_str("| geometric mean | |");
+    for speeds in &steady {
+        let sum: f64 = speeds.iter().map(|speed| speed.ln()).sum();
+        let mean = (sum / speeds.len() as f64).exp();
+        let _ = write!(text, " {} of {} |", points(mean), speeds.len());
+    }
+    text.push_str("\n| worst end to end | |");
+    for &speed in &worst {
+        let _ = write!(text, " {} |", points(speed));
+    }
+    text.push_str("\n\n");
+    Ok(text)
+}
+
+/// A speed as `+12.3 %`.
+fn points(speed: f64) -> String {
+    format!("{:+.1} %", (speed - 1.0) * 100.0)
+}
+
+/// The policies of these results but the one that they are compared with, each once.
+fn others(results: &[(String, Value)]) -> Result<Vec<&str>> {
     let mut policies: Vec<&str> = Vec::new();
     for (_, result) in results {
         for policy in rows(result)?
@@ -242,11 +307,21 @@ fn summarise(results: &[(String, Value)]) -> Result<String> {
             }
         }
     }
-    let mut text = format!("\n| program | {BASE} |");
+    Ok(policies)
+}
+
+fn heading(first: &str, policies: &[&str]) -> String {
+    let mut text = format!("\n| {first} | {BASE} |");
     policies
         .iter()
         .for_each(|policy| text.push_str(&format!(" {policy} |")));
     let _ = writeln!(text, "\n|---|--:|{}", "--:|".repeat(policies.len()));
+    text
+}
+
+fn summarise(results: &[(String, Value)]) -> Result<String> {
+    let policies = others(results)?;
+    let mut text = heading("program", &policies);
     for (name, result) in results {
         let rows = rows(result)?;
         let first_touch = base(rows, "seconds").and_then(median);
@@ -309,6 +384,31 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("| [cluster](docs/evidence/cluster.md) | 10.00 s | +100.0 % |"));
+    }
+
+    #[test]
+    fn speeds_have_a_geometric_mean_and_a_worst() {
+        let result = |steady: f64, seconds: f64| {
+            json!({"schema": SCHEMA, "rows": [
+                {"policy": "first-touch", "seconds": 12.0, "steady_seconds": 10.0},
+                {"policy": "tiers@pmu", "seconds": seconds, "steady_seconds": steady},
+            ]})
+        };
+        let results = [
+            ("tiers-a", result(5.0, 6.0)),
+            ("tiers-b", result(20.0, 15.0)),
+        ];
+        let results = results.map(|(name, result)| (name.to_owned(), result));
+        let text = means(&results).unwrap();
+        assert!(
+            text.contains("| [tiers-a](evidence/tiers-a.md) | 10.00 s | +100.0 % |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| geometric mean | | +0.0 % of 2 |"),
+            "{text}"
+        );
+        assert!(text.contains("| worst end to end | | -20.0 % |"), "{text}");
     }
 
     #[test]

@@ -82,9 +82,10 @@ fn part(root: &Path, name: &str) -> Result<String> {
         "machines" => machines(root),
         "evidence" => evidence::summary(root),
         "forecasts" => evidence::forecasts(root),
+        "tiers" => evidence::tiers(root),
         "costs" => Ok(costs()),
         other => bail!(
-            "there is no generated part `{other}`: it is workloads, machines, evidence, forecasts, costs"
+            "there is no generated part `{other}`: it is workloads, machines, evidence, forecasts, tiers, costs"
         ),
     }
 }

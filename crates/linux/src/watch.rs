@@ -276,6 +276,8 @@ impl Observer for Watch {
     }
 
     fn list_residents(&mut self, listing: Listing) {
+        // Who lists pages needs no others beside those that were sampled.
+        self.tracker.list_neighbours(listing < Listing::Faster);
         match listing {
             Listing::Off => (self.placed, self.residents) = (None, None),
             Listing::Counted => {
@@ -283,7 +285,7 @@ impl Observer for Watch {
                 self.residents = None;
             }
             // Who lists pages has them counted where that was asked for before.
-            Listing::Slow | Listing::Fast => {
+            Listing::Faster | Listing::Slow | Listing::Fast => {
                 let root = &self.root;
                 let residents = self
                     .residents

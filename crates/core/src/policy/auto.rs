@@ -93,7 +93,7 @@ impl Policy for Auto {
 
     fn listing(&self) -> Listing {
         match self.tiers.is_in_use() {
-            true => Listing::Slow,
+            true => self.tiers.listing(),
             false => self.guard.listing(),
         }
     }

@@ -2,10 +2,11 @@
 //!
 //! It knows no accesses: its pages have no samples, and it says so. Present pages come from
 //! `PAGEMAP_SCAN`; kernels before 6.7 and refusals fall back to `maps` and the page map, with a
-//! note. The node of each page comes from a `move_pages(2)` query. An interval looks at no more
-//! than [`PAGES_PER_INTERVAL`] pages, and goes on where the last one stopped.
+//! note. The node of each page comes from its frame, where that is told, else from a `move_pages(2)` query. An
+//! interval looks at no more than [`PAGES_PER_INTERVAL`] pages, and goes on where the last one stopped.
 
 use super::Tracker;
+use super::by_page::ByPage;
 use crate::error::Result;
 use crate::proc::maps;
 use crate::proc::pagemap::{self, Pagemap};
@@ -15,6 +16,7 @@ use crate::sys::{self, OwnMapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::{Listing, Sampling};
 use hither_core::snapshot::{Evidence, GlobalMetrics, NodeCounts, PageStats, Snapshot};
+use hither_core::tiers::Tiers;
 use std::ops::Range;
 
 /// Pages looked at per interval: some 5 ms of queries.
@@ -40,6 +42,11 @@ const SLOW: Pace = Pace {
     share: 0.005,
     pages: 1 << 12,
 };
+/// The same, where most of what is looked at is left out: it costs a twentieth of one that is told.
+const SIFTED: Pace = Pace {
+    share: 0.005,
+    pages: 1 << 16,
+};
 /// Where a node runs out of memory: 10 %, 5 ms.
 const FAST: Pace = Pace {
     share: 0.1,
@@ -55,11 +62,13 @@ struct Rounds {
     scan_refused: bool,
     notes: Vec<String>,
     found: Vec<(u64, bool)>,
+    by_page: ByPage,
 }
 
 impl Rounds {
     fn new(root: Root) -> Self {
         Self {
+            by_page: ByPage::new(&root),
             root,
             resume: (0, 0),
             scan_refused: false,
@@ -68,8 +77,14 @@ impl Rounds {
         }
     }
 
-    /// Adds the next `most` pages.
-    fn add(&mut self, processes: &[LiveProcess], most: usize, pages: &mut Vec<PageStats>) {
+    /// Looks at the next `most` pages, and adds those on nodes that are wanted.
+    fn add(
+        &mut self,
+        processes: &[LiveProcess],
+        most: usize,
+        wants: impl Fn(NodeId) -> bool,
+        pages: &mut Vec<PageStats>,
+    ) {
         let start = processes.iter().position(|p| p.pid == self.resume.0);
         let first = if start.is_some() { self.resume.1 } else { 0 };
         self.resume = (0, 0);
@@ -77,7 +92,7 @@ impl Rounds {
         for (index, process) in processes.iter().enumerate().skip(start.unwrap_or(0)) {
             let from = if Some(index) == start { first } else { 0 };
             self.present(process, from, left);
-            add_homes(process.pid, &self.found, pages);
+            self.add_homes(process, &wants, pages);
             left -= self.found.len();
             if left == 0 {
                 let next = self.found.last().map_or(0, |&(page, _)| page + 1);
@@ -85,6 +100,35 @@ impl Rounds {
                 break;
             }
         }
+    }
+
+    /// Adds what was found with the node that each page is on; pages that went meanwhile are left out.
+    fn add_homes(
+        &mut self,
+        process: &LiveProcess,
+        wants: &impl Fn(NodeId) -> bool,
+        pages: &mut Vec<PageStats>,
+    ) {
+        let Some(map) = &process.pagemap else { return };
+        let runs = self.found.chunk_by(|a, b| a.0 + 1 == b.0);
+        let ranges: Vec<Range<u64>> = runs.map(|run| run[0].0..run[run.len() - 1].0 + 1).collect();
+        let mut found = self.found.iter();
+        let places = self.by_page.places(process.pid, map, &ranges);
+        pages.extend(places.into_iter().filter_map(|(page, home)| {
+            let &(_, huge) = found
+                .find(|&&(at, _)| at >= page)
+                .filter(|(at, _)| *at == page)?;
+            let (reads, writes) = (NodeCounts::new(), NodeCounts::new());
+            wants(home).then_some(PageStats {
+                pid: Pid(process.pid),
+                page,
+                home,
+                was: None,
+                reads,
+                writes,
+                huge,
+            })
+        }));
     }
 
     /// Present pages of a process from `first` on, ascending, at most `most`, with whether they
@@ -139,6 +183,7 @@ pub struct Residents {
     rounds: Rounds,
     most: usize,
     pace: Pace,
+    is_sifted: bool,
     found: Vec<PageStats>,
 }
 
@@ -150,14 +195,17 @@ impl Residents {
             rounds: Rounds::new(root),
             most: SLOW.pages,
             pace: SLOW,
+            is_sifted: false,
             found: Vec::new(),
         }
     }
 
     /// How many are listed from now on.
     pub fn set_listing(&mut self, listing: Listing) {
+        self.is_sifted = listing == Listing::Faster;
         let pace = match listing {
             Listing::Fast => FAST,
+            Listing::Faster => SIFTED,
             Listing::Off | Listing::Counted | Listing::Slow => SLOW,
         };
         if pace != self.pace {
@@ -176,8 +224,16 @@ impl Residents {
     pub fn add(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
         let began_ns = sys::thread_cpu_ns();
         self.found.clear();
+        let tiers = Tiers::of(&snapshot.nodes);
+        let slowest = tiers.len().saturating_sub(1);
+        let nodes = &snapshot.nodes;
+        let is_faster = |home| {
+            let at = nodes.iter().position(|node| node.id == home);
+            at.is_some_and(|at| tiers.rank(at) < slowest)
+        };
+        let wants = |home| !self.is_sifted || is_faster(home);
         self.rounds
-            .add(tree.processes(), self.most, &mut self.found);
+            .add(tree.processes(), self.most, wants, &mut self.found);
         let key = |page: &PageStats| (page.pid, page.page);
         self.found.sort_unstable_by_key(key);
         let mut is_sampled = vec![false; self.found.len()];
@@ -251,35 +307,6 @@ fn read_present(
     }
 }
 
-/// Adds the pages with the node that each is on; pages that went meanwhile are left out.
-fn add_homes(pid: i32, found: &[(u64, bool)], pages: &mut Vec<PageStats>) {
-    for chunk in found.chunks(4096) {
-        let addresses: Vec<u64> = chunk.iter().map(|&(page, _)| page << 12).collect();
-        let mut status = vec![-1; chunk.len()];
-        if sys::query_pages(pid, &addresses, &mut status).is_err() {
-            return;
-        }
-        pages.extend(
-            chunk
-                .iter()
-                .zip(status)
-                .filter_map(|(&(page, huge), status)| {
-                    let home = NodeId(u32::try_from(status).ok()?);
-                    let (reads, writes) = (NodeCounts::new(), NodeCounts::new());
-                    Some(PageStats {
-                        pid: Pid(pid),
-                        page,
-                        home,
-                        was: None,
-                        reads,
-                        writes,
-                        huge,
-                    })
-                }),
-        );
-    }
-}
-
 impl Tracker for ResidencyTracker {
     fn name(&self) -> &'static str {
         "residency"
@@ -293,8 +320,12 @@ impl Tracker for ResidencyTracker {
         snapshot.sample_period = 0;
         snapshot.samples_lost = 0;
         snapshot.pages.clear();
-        self.rounds
-            .add(tree.processes(), PAGES_PER_INTERVAL, &mut snapshot.pages);
+        self.rounds.add(
+            tree.processes(),
+            PAGES_PER_INTERVAL,
+            |_| true,
+            &mut snapshot.pages,
+        );
         Ok(())
     }
 
