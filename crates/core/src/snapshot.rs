@@ -559,6 +559,19 @@ impl ProcessState {
     }
 }
 
+/// A page that was listed, not sampled: where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PresentPage {
+    /// Whose page.
+    pub pid: Pid,
+    /// Virtual page number: address >> 12.
+    pub page: u64,
+    /// Node whose memory holds it.
+    pub home: NodeId,
+    /// Is it part of a 2 MiB huge page? Such a page moves whole.
+    pub huge: bool,
+}
+
 /// The belief about a machine over one interval. Immutable once built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -577,6 +590,10 @@ pub struct Snapshot {
     pub metrics: GlobalMetrics,
     /// Pages seen in the interval; each (process, page) at most once, in any order.
     pub pages: Vec<PageStats>,
+    /// Pages of which it is told where they are, whether they were seen or not; in any order. Apart from `pages`, as
+    /// they may be many, and only who moves pages needs them.
+    #[serde(default)]
+    pub present: Vec<PresentPage>,
     /// Samples behind `pages`, or why there are none. `Measured` or `Estimated` with 0 means that
     /// the tracker ran and saw nothing.
     pub sample_count: Evidence<u64>,
@@ -612,6 +629,7 @@ impl Snapshot {
             caches: Vec::new(),
             metrics: GlobalMetrics::unknown(why),
             pages: Vec::new(),
+            present: Vec::new(),
             sample_count: Evidence::unknown(why),
             sample_period: 0,
             samples_lost: 0,

@@ -210,7 +210,7 @@ mod tests {
             error.to_string()
         };
         assert!(refused("carefour").contains(
-            "first-touch, interleave, weighted, fast-first, kernel, kernel-tiering, damon, none, auto"
+            "first-touch, interleave, weighted, fast-first, kernel, kernel-tiering, damon, oracle, none, auto"
         ));
         assert_eq!(parse("carrefour@pmu").evidence, Rung::Pmu);
         // Whatever the others may see, it counts, and in a run before.

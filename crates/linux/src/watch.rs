@@ -172,6 +172,7 @@ impl Watch {
         snapshot.interval_us = now_us.saturating_sub(snapshot.now_us);
         snapshot.now_us = now_us;
         self.tree.refresh(now_us)?;
+        snapshot.present.clear();
         self.tracker.observe(&mut self.tree, snapshot)?;
         if let Some(residents) = &mut self.residents {
             residents.add(&self.tree, snapshot);
@@ -276,8 +277,6 @@ impl Observer for Watch {
     }
 
     fn list_residents(&mut self, listing: Listing) {
-        // Who lists pages needs no others beside those that were sampled.
-        self.tracker.list_neighbours(listing < Listing::Faster);
         match listing {
             Listing::Off => (self.placed, self.residents) = (None, None),
             Listing::Counted => {

@@ -8,10 +8,10 @@ use hither_core::ids::Pid;
 use hither_core::metrics;
 use hither_core::plan::Sampling;
 use hither_core::snapshot::{
-    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState, Rated,
-    Snapshot, Work,
+    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, PresentPage,
+    ProcessState, Rated, Snapshot, Work,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Own CPU time of an observation, in us.
 const LOOK_US: f64 = 100.0;
@@ -163,8 +163,8 @@ impl World {
         let mut interval = std::mem::replace(&mut self.interval, Interval::new(nodes));
         let seen: u64 = interval.samples.values().map(NodeCounts::total).sum();
         interval.own_cpu_us += LOOK_US + SAMPLE_US * seen as f64;
-        let mut pages = self.pages(&mut interval);
-        self.list_residents(&mut pages);
+        let pages = self.pages(&mut interval);
+        let present = self.list_residents();
         let period = self.tracker.period(self.sampling);
         for process in self.processes.values_mut() {
             process.is_seen = true;
@@ -188,6 +188,7 @@ impl World {
             },
             samples_lost: interval.lost,
             pages,
+            present,
             processes: self.process_states(&interval),
             own_cpu_us: Evidence::measured(interval.own_cpu_us as u64, "the simulation"),
         })
@@ -213,28 +214,30 @@ impl World {
         }
     }
 
-    /// Adds units that were not sampled, from where the last interval stopped.
-    fn list_residents(&mut self, pages: &mut Vec<PageStats>) {
+    /// Some of the units, from where the last interval stopped.
+    fn list_residents(&mut self) -> Vec<PresentPage> {
+        let mut present = Vec::new();
         if self.lists == 0 {
-            return;
+            return present;
         }
-        let sampled: BTreeSet<(Pid, u64)> =
-            pages.iter().map(|page| (page.pid, page.page)).collect();
         let (mut left, from) = (self.lists, std::mem::replace(&mut self.listed, (Pid(0), 0)));
         for process in self.processes.range(from.0..).map(|(_, process)| process) {
             let first = if process.pid == from.0 { from.1 } else { 0 };
             for unit in first..process.pages.len() {
                 if left == 0 {
                     self.listed = (process.pid, unit);
-                    return;
+                    return present;
                 }
                 left -= 1;
-                let number = process.page_number(unit);
-                if !sampled.contains(&(process.pid, number)) {
-                    pages.push(self.stats(process, unit, NodeCounts::new()));
-                }
+                present.push(PresentPage {
+                    pid: process.pid,
+                    page: process.page_number(unit),
+                    home: self.nodes[process.pages[unit].home].id,
+                    huge: process.kind.huge,
+                });
             }
         }
+        present
     }
 
     fn node_state(&self, at: usize, interval: &Interval) -> NodeState {

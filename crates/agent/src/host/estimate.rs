@@ -240,6 +240,7 @@ mod tests {
             distances: Vec::new(),
             metrics,
             pages: Vec::new(),
+            present: Vec::new(),
             sample_count: Evidence::measured(100, "test"),
             sample_period: 10,
             samples_lost: 0,

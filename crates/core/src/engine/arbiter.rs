@@ -215,6 +215,7 @@ mod tests {
             distances: Vec::new(),
             metrics: GlobalMetrics::unknown("test"),
             pages: Vec::new(),
+            present: Vec::new(),
             sample_count: Evidence::unknown("test"),
             sample_period: 0,
             samples_lost: 0,

@@ -92,6 +92,7 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
             .flat_map(|&pid| (0..PAGES).map(move |page| (pid, page)))
             .map(page)
             .collect(),
+        present: Vec::new(),
         sample_count: Evidence::measured(1, "test"),
         sample_period: 1,
         samples_lost: 0,

@@ -191,6 +191,7 @@ mod tests {
             caches: Vec::new(),
             distances: Vec::new(),
             metrics: GlobalMetrics::unknown("test"),
+            present: Vec::new(),
             sample_count: Evidence::measured(pages.end - pages.start, "test"),
             sample_period: 0,
             samples_lost: 0,

@@ -79,6 +79,11 @@ pub(super) fn restrict<'a>(
 
 fn part(snapshot: &Snapshot, members: &BTreeSet<Pid>, pages: Vec<PageStats>) -> Snapshot {
     let total: u64 = pages.iter().map(PageStats::total).sum();
+    let present = snapshot.present.iter();
+    let present = present
+        .filter(|page| members.contains(&page.pid))
+        .copied()
+        .collect();
     let processes = snapshot.processes.iter();
     let mut part = Snapshot {
         now_us: snapshot.now_us,
@@ -98,6 +103,7 @@ fn part(snapshot: &Snapshot, members: &BTreeSet<Pid>, pages: Vec<PageStats>) -> 
             .collect(),
         own_cpu_us: snapshot.own_cpu_us.clone(),
         pages,
+        present,
     };
     part.metrics = metrics_of(&part, total);
     tell_traffic(&mut part, total);
@@ -242,6 +248,7 @@ mod tests {
                 page(2, 7, 4, &[20, 5]),
                 page(2, 8, 0, &[5, 10]),
             ],
+            present: Vec::new(),
             sample_count: Evidence::measured(70, "test"),
             sample_period: 1000,
             samples_lost: 0,

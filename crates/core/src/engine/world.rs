@@ -12,7 +12,8 @@ use crate::plan::{Listing, MoveOutcome, Plan, Refusal, Sampling};
 use crate::policy::Policy;
 use crate::policy::random::Random;
 use crate::snapshot::{
-    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, ProcessState, Snapshot,
+    Evidence, GlobalMetrics, NodeCounts, NodeState, PAGE_BYTES, PageStats, PresentPage,
+    ProcessState, Snapshot,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -249,6 +250,17 @@ impl World {
             utilisation: Evidence::measured(flow.utilisation[position], "the world"),
         };
         let measured = |value: f64| Evidence::measured(value, "the world");
+        let listed = match self.listing > Listing::Off && period > 0 {
+            true => self.homes.len(),
+            false => 0,
+        };
+        let present = (0..listed).map(|page| PresentPage {
+            pid: self.pid,
+            page: FIRST_PAGE + page as u64,
+            home: self.ids[self.homes[page]],
+            huge: false,
+        });
+        let present = present.collect();
         let sampled = pages.iter().map(PageStats::total).sum();
         Snapshot {
             now_us: self.now_us,
@@ -265,6 +277,7 @@ impl World {
                 controller_imbalance: measured(metrics::imbalance(&traffic).unwrap()),
                 ..GlobalMetrics::unknown("the world has none")
             },
+            present,
             sample_count: match sampling {
                 Sampling::Off => Evidence::unknown("sampling is off"),
                 _ => Evidence::measured(sampled, "the world"),
@@ -293,11 +306,6 @@ impl World {
                 for _ in 0..(fills / f64::from(period)) as u64 {
                     let page = start + step * ((self.random.unit() * pages as f64) as usize);
                     counts.entry(page).or_default().add(user, 1);
-                }
-            }
-            if self.listing > Listing::Off {
-                for page in 0..self.homes.len() {
-                    counts.entry(page).or_default();
                 }
             }
         }

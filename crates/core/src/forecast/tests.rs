@@ -44,6 +44,7 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
             ..GlobalMetrics::unknown("test")
         },
         pages: (0..40).map(page).collect(),
+        present: Vec::new(),
         sample_count: Evidence::measured(1, "test"),
         sample_period: 100,
         samples_lost: 0,

@@ -27,31 +27,49 @@ pub(super) fn for_each_unit(
     mut visit: impl FnMut(Unit<'_>),
 ) {
     let since_us = context.now_us.saturating_sub(snapshot.interval_us);
-    // Keys are copied out: sorting references would fetch every page's statistics many times.
+    // Keys are copied out: sorting references would fetch every page's statistics many times. Pages that are
+    // present follow those that were seen.
+    let seen = snapshot
+        .pages
+        .iter()
+        .map(|page| (page.pid, page.page, page.huge));
+    let present = snapshot
+        .present
+        .iter()
+        .map(|page| (page.pid, page.page, page.huge));
     let mut order: Vec<(Pid, u64, u32)> = (0..)
-        .zip(&snapshot.pages)
-        .map(|(index, stats)| (stats.pid, moving_unit(stats.page, stats.huge), index))
+        .zip(seen.chain(present))
+        .map(|(index, (pid, page, huge))| (pid, moving_unit(page, huge), index))
         .collect();
     order.sort_unstable();
+    let count = snapshot.pages.len();
     let mut samples: Vec<(usize, u32)> = Vec::new();
     for group in order.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
         let (pid, page, first) = group[0];
-        let first = &snapshot.pages[first as usize];
-        let home = context.ledger.home_given(pid, page, first.home, since_us);
+        // Who lists a page does so after it was seen.
+        let last = group[group.len() - 1].2 as usize;
+        let (home, huge) = match last.checked_sub(count) {
+            Some(at) => (snapshot.present[at].home, snapshot.present[at].huge),
+            None => {
+                let first = &snapshot.pages[first as usize];
+                (first.home, first.huge)
+            }
+        };
+        let home = context.ledger.home_given(pid, page, home, since_us);
         let Some(home) = snapshot.node_position(home) else {
             continue;
         };
         samples.clear();
         let mut writes = 0;
-        for &(.., index) in group {
-            let stats = &snapshot.pages[index as usize];
+        let indices = group.iter().map(|&(.., index)| index as usize);
+        for stats in indices.filter_map(|index| snapshot.pages.get(index)) {
             writes += stats.writes.total();
             add_samples(&mut samples, stats, snapshot.nodes.len());
         }
         visit(Unit {
             pid,
             page,
-            huge: first.huge,
+            huge,
             home,
             samples: &samples,
             writes,

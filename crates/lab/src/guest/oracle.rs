@@ -181,7 +181,7 @@ fn place(pid: i32, fills: &Fills, is_over: &AtomicBool) -> Result<()> {
         });
         let roles = roles.meet(snapshot);
         let mut up: Vec<(Pid, u64)> = Vec::new();
-        for page in &snapshot.pages {
+        for page in &snapshot.present {
             let Some((name, nth)) = roles.get(&page.pid) else {
                 continue;
             };
@@ -240,7 +240,7 @@ mod tests {
             pages.sort_unstable();
             pages
         };
-        assert_eq!(pages(0), []);
+        assert!(pages(0).is_empty());
         assert_eq!(pages(2), [1, 2]);
         assert_eq!(pages(9), [1, 2, 3, 4]);
     }
@@ -251,7 +251,7 @@ mod tests {
             name: name.to_owned(),
             ..ProcessState::unknown(Pid(pid), SpaceId(0), "test")
         };
-        let mut snapshot = hither_linux::watch::empty_snapshot(&Topology::default());
+        let mut snapshot = Snapshot::of_nodes(Vec::new(), "test");
         let mut roles = Roles::default();
         snapshot.processes = vec![process(7, "b"), process(9, "a"), process(8, "a")];
         roles.meet(&snapshot);

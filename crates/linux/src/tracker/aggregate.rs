@@ -24,7 +24,7 @@ use crate::proc::pagemap;
 use crate::proc::tree::{FIRST_INCARNATION, Tree};
 use crate::sys::{PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
-use hither_core::snapshot::{HUGE_PAGES, NodeCounts, PageStats};
+use hither_core::snapshot::{HUGE_PAGES, NodeCounts, PageStats, PresentPage};
 
 /// Slots at the start: a power of two.
 const FIRST_SLOTS: usize = 1 << 12;
@@ -232,7 +232,12 @@ impl Aggregator {
 
     /// Ends the interval: finds the owners, drops what belongs to nobody watched, and joins what
     /// was seen of one page in two frames.
-    pub fn finish(&mut self, tree: &mut Tree, pages: &mut Vec<PageStats>) -> Attribution {
+    pub fn finish(
+        &mut self,
+        tree: &mut Tree,
+        pages: &mut Vec<PageStats>,
+        present: &mut Vec<PresentPage>,
+    ) -> Attribution {
         let mut result = Attribution::default();
         if self.generation != tree.generation() {
             self.generation = tree.generation();
@@ -242,7 +247,7 @@ impl Aggregator {
         result.looked_up = self.unknown.len() as u64;
         if !self.unknown.is_empty() {
             self.look_up(tree);
-            result.listed = self.add_listed(pages);
+            result.listed = self.add_listed(tree, present);
         }
         for (stats, mark) in pages.iter_mut().zip(&self.marks) {
             let slot = &self.slots[mark.slot as usize];
@@ -265,37 +270,31 @@ impl Aggregator {
         result
     }
 
-    /// Adds the pages that the look-up listed and that were not sampled in this interval.
-    fn add_listed(&mut self, pages: &mut Vec<PageStats>) -> u64 {
-        let before = pages.len();
+    /// Adds the pages that the look-up listed and that were not known yet.
+    fn add_listed(&mut self, tree: &Tree, present: &mut Vec<PresentPage>) -> u64 {
+        let before = present.len();
         let found = self.listing.take();
-        for page in &found {
-            let index = self.slot(page.page, page.frame);
-            let slot = &mut self.slots[index];
-            if slot.epoch == self.epoch || !matches!(slot.owner, UNKNOWN | FOREIGN) {
+        for own in found.chunk_by(|a, b| a.owner == b.owner) {
+            let Some(process) = tree.by_incarnation(own[0].owner) else {
                 continue;
+            };
+            for page in own {
+                let index = self.slot(page.page, page.frame);
+                let slot = &mut self.slots[index];
+                if !matches!(slot.owner, UNKNOWN | FOREIGN) {
+                    continue;
+                }
+                (slot.owner, slot.detail) = (page.owner, 0);
+                present.push(PresentPage {
+                    pid: Pid(process.pid),
+                    page: page.page,
+                    home: page.home,
+                    huge: false,
+                });
             }
-            (slot.owner, slot.detail) = (page.owner, 0);
-            slot.epoch = self.epoch;
-            slot.seen = pages.len() as u32;
-            pages.push(PageStats {
-                pid: Pid(0),
-                page: page.page,
-                home: page.home,
-                was: None,
-                reads: NodeCounts::new(),
-                writes: NodeCounts::new(),
-                huge: false,
-            });
-            // The page map was read after all samples were taken.
-            self.marks.push(Mark {
-                slot: index as u32,
-                last_ns: u64::MAX,
-            });
-            self.twice = self.twice || self.seen_elsewhere(index);
         }
         self.listing.give_back(found);
-        (pages.len() - before) as u64
+        (present.len() - before) as u64
     }
 
     fn hash(&self, page: u64) -> usize {

@@ -69,10 +69,6 @@ pub trait Tracker: Send {
     /// How densely to sample from now on.
     fn set_sampling(&mut self, sampling: Sampling);
 
-    /// Whether pages beside sampled ones are told from now on, while sampling is full. Trackers that never do
-    /// ignore it.
-    fn list_neighbours(&mut self, _are_listed: bool) {}
-
     /// Fills in what it knows of the interval since its last call: metrics, traffic, pages. The
     /// nodes are there already, with their ids and sizes, and `snapshot.interval_us` too.
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()>;

@@ -68,7 +68,6 @@ pub struct OpiumTracker {
     node_ids: Vec<NodeId>,
     before: Before,
     aggregator: Aggregator,
-    lists_neighbours: bool,
     sampling: Sampling,
     budget: Option<f64>,
     /// What samples may cost in instructions, where somebody says so.
@@ -150,7 +149,6 @@ impl OpiumTracker {
             positions,
             before: Before::default(),
             aggregator: Aggregator::new(huge_possible),
-            lists_neighbours: true,
             sampling: Sampling::Cheap,
             budget: None,
             allowance: None,
@@ -213,11 +211,6 @@ impl OpiumTracker {
         self.before.time_ns = device.time_ns();
         self.aggregator.set_full(false);
         self.set_period(FIRST_PERIOD);
-    }
-
-    fn set_full(&mut self) {
-        let is_full = self.sampling == Sampling::Full && self.lists_neighbours;
-        self.aggregator.set_full(is_full);
     }
 
     fn set_period(&mut self, period: u32) {
@@ -362,7 +355,7 @@ impl OpiumTracker {
             node.latency_ns = answers.mean_ns();
         }
         let cost_ns = sys::monotonic_ns().saturating_sub(start_ns);
-        let found = aggregator.finish(tree, &mut snapshot.pages);
+        let found = aggregator.finish(tree, &mut snapshot.pages, &mut snapshot.present);
         if let Some(kept) = &mut self.kept {
             kept.attribute(aggregator);
         }
@@ -540,12 +533,7 @@ impl Tracker for OpiumTracker {
         };
         self.sampling = sampling;
         self.set_period(self.wanted_period(sampling).unwrap_or(unknown_yet));
-        self.set_full();
-    }
-
-    fn list_neighbours(&mut self, are_listed: bool) {
-        self.lists_neighbours = are_listed;
-        self.set_full();
+        self.aggregator.set_full(sampling == Sampling::Full);
     }
 
     fn observe(&mut self, tree: &mut Tree, snapshot: &mut Snapshot) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The tracker `residency`: where the pages of the watched processes are, on any machine.
 //!
-//! It knows no accesses: its pages have no samples, and it says so. Present pages come from
+//! It knows no accesses, and says so: its pages are listed as present. Present pages come from
 //! `PAGEMAP_SCAN`; kernels before 6.7 and refusals fall back to `maps` and the page map, with a
 //! note. The node of each page comes from its frame, where that is told, else from a `move_pages(2)` query. An
 //! interval looks at no more than [`PAGES_PER_INTERVAL`] pages, and goes on where the last one stopped.
@@ -15,7 +15,7 @@ use crate::root::Root;
 use crate::sys::{self, OwnMapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
 use hither_core::ids::{NodeId, Pid};
 use hither_core::plan::{Listing, Sampling};
-use hither_core::snapshot::{Evidence, GlobalMetrics, NodeCounts, PageStats, Snapshot};
+use hither_core::snapshot::{Evidence, GlobalMetrics, PresentPage, Snapshot};
 use hither_core::tiers::Tiers;
 use std::ops::Range;
 
@@ -83,7 +83,7 @@ impl Rounds {
         processes: &[LiveProcess],
         most: usize,
         wants: impl Fn(NodeId) -> bool,
-        pages: &mut Vec<PageStats>,
+        pages: &mut Vec<PresentPage>,
     ) {
         let start = processes.iter().position(|p| p.pid == self.resume.0);
         let first = if start.is_some() { self.resume.1 } else { 0 };
@@ -107,7 +107,7 @@ impl Rounds {
         &mut self,
         process: &LiveProcess,
         wants: &impl Fn(NodeId) -> bool,
-        pages: &mut Vec<PageStats>,
+        pages: &mut Vec<PresentPage>,
     ) {
         let Some(map) = &process.pagemap else { return };
         let runs = self.found.chunk_by(|a, b| a.0 + 1 == b.0);
@@ -118,14 +118,10 @@ impl Rounds {
             let &(_, huge) = found
                 .find(|&&(at, _)| at >= page)
                 .filter(|(at, _)| *at == page)?;
-            let (reads, writes) = (NodeCounts::new(), NodeCounts::new());
-            wants(home).then_some(PageStats {
+            wants(home).then_some(PresentPage {
                 pid: Pid(process.pid),
                 page,
                 home,
-                was: None,
-                reads,
-                writes,
                 huge,
             })
         }));
@@ -184,7 +180,6 @@ pub struct Residents {
     most: usize,
     pace: Pace,
     is_sifted: bool,
-    found: Vec<PageStats>,
 }
 
 impl Residents {
@@ -196,7 +191,6 @@ impl Residents {
             most: SLOW.pages,
             pace: SLOW,
             is_sifted: false,
-            found: Vec::new(),
         }
     }
 
@@ -220,10 +214,9 @@ impl Residents {
         self.pace == FAST
     }
 
-    /// Adds the next part; pages that were sampled are there already.
+    /// Adds the next part.
     pub fn add(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
         let began_ns = sys::thread_cpu_ns();
-        self.found.clear();
         let tiers = Tiers::of(&snapshot.nodes);
         let slowest = tiers.len().saturating_sub(1);
         let nodes = &snapshot.nodes;
@@ -233,18 +226,7 @@ impl Residents {
         };
         let wants = |home| !self.is_sifted || is_faster(home);
         self.rounds
-            .add(tree.processes(), self.most, wants, &mut self.found);
-        let key = |page: &PageStats| (page.pid, page.page);
-        self.found.sort_unstable_by_key(key);
-        let mut is_sampled = vec![false; self.found.len()];
-        for page in &snapshot.pages {
-            if let Ok(at) = self.found.binary_search_by_key(&key(page), key) {
-                is_sampled[at] = true;
-            }
-        }
-        let found = self.found.drain(..).zip(is_sampled);
-        let others = found.filter_map(|(page, is_sampled)| (!is_sampled).then_some(page));
-        snapshot.pages.extend(others);
+            .add(tree.processes(), self.most, wants, &mut snapshot.present);
         let used_ns = sys::thread_cpu_ns().saturating_sub(began_ns).max(1) as f64;
         let granted_ns = snapshot.interval_us as f64 * 1000.0 * self.pace.share;
         let most = self.most as f64 * (granted_ns / used_ns).clamp(0.5, 2.0);
@@ -324,7 +306,7 @@ impl Tracker for ResidencyTracker {
             tree.processes(),
             PAGES_PER_INTERVAL,
             |_| true,
-            &mut snapshot.pages,
+            &mut snapshot.present,
         );
         Ok(())
     }
@@ -390,7 +372,7 @@ mod tests {
                 .iter()
                 .all(|page| topology.position(page.home).is_some())
         );
-        assert!(snapshot.pages.len() > 20 && !snapshot.sample_count.is_known());
+        assert!(snapshot.present.len() > 20 && !snapshot.sample_count.is_known());
         for process in tree.processes() {
             let _ = sys::PidFd::open(process.pid).and_then(|handle| handle.signal(libc::SIGKILL));
         }

@@ -76,6 +76,7 @@ impl Scene {
                 ..GlobalMetrics::unknown("test")
             },
             pages: pages.iter().map(page).collect(),
+            present: Vec::new(),
             sample_count: Evidence::measured(1, "test"),
             sample_period: 100,
             samples_lost: 0,

@@ -282,6 +282,7 @@ mod tests {
                 distances: vec![vec![10, 30], vec![30, 10]],
                 metrics: GlobalMetrics::unknown("test"),
                 pages: pages.collect(),
+                present: Vec::new(),
                 sample_count: Evidence::measured(1, "test"),
                 sample_period: 1,
                 samples_lost: 0,

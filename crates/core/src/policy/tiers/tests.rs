@@ -92,6 +92,7 @@ impl Town {
             distances: vec![vec![10, 30], vec![30, 10]],
             metrics: GlobalMetrics::unknown("test"),
             pages: pages.collect(),
+            present: Vec::new(),
             sample_count: Evidence::measured(samples as u64, "test"),
             sample_period: PERIOD,
             samples_lost: 0,

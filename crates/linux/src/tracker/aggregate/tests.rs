@@ -70,7 +70,7 @@ fn samples_go_to_the_process_that_maps_the_frame() {
         aggregator.add(&access(0x7f000, 22, 2, 3, false, 3), &mut pages);
         aggregator.add(&access(0x7f000, 33, 2, 3, false, 4), &mut pages);
         aggregator.add(&access(0x9f000, 11, 2, 3, false, 4), &mut pages);
-        let found = aggregator.finish(&mut tree, &mut pages);
+        let found = aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
         assert_eq!((found.attributed, found.foreign), (3, 2));
         pages.sort_by_key(|page| page.pid);
         assert_eq!(
@@ -103,7 +103,7 @@ fn known_pairs_are_not_looked_up_again() {
             );
         }
         aggregator.add(&access(0x5000, 1, 0, 0, false, round), &mut pages);
-        let found = aggregator.finish(&mut tree, &mut pages);
+        let found = aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
         assert_eq!((found.attributed, pages.len()), (100, 100));
         looked_up.push(found.looked_up);
     }
@@ -120,13 +120,13 @@ fn a_page_that_moves_within_the_interval_is_one_page_at_its_new_home() {
     let mut pages = Vec::new();
     aggregator.begin(&mut pages);
     aggregator.add(&access(0x42, 7, 0, 0, false, 1), &mut pages);
-    aggregator.finish(&mut tree, &mut pages);
+    aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
     map_page(folder.path(), 201, 0x42, 8);
     aggregator.begin(&mut pages);
     aggregator.add(&access(0x42, 8, 1, 1, false, 20), &mut pages);
     aggregator.add(&access(0x42, 7, 0, 0, false, 10), &mut pages);
     aggregator.add(&access(0x42, 7, 0, 0, true, 11), &mut pages);
-    let found = aggregator.finish(&mut tree, &mut pages);
+    let found = aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
     assert_eq!((found.attributed, pages.len()), (3, 1));
     assert_eq!((pages[0].home, pages[0].total()), (NodeId(1), 3));
     assert_eq!(
@@ -149,13 +149,23 @@ fn a_process_that_appears_later_gets_its_samples() {
     let sampled = access(0x42, 7, 0, 0, false, 1);
     aggregator.begin(&mut pages);
     aggregator.add(&sampled, &mut pages);
-    assert_eq!(aggregator.finish(&mut tree, &mut pages).foreign, 1);
+    assert_eq!(
+        aggregator
+            .finish(&mut tree, &mut pages, &mut Vec::new())
+            .foreign,
+        1
+    );
     fake_proc(folder.path(), &[201, 202]);
     map_page(folder.path(), 202, 0x42, 7);
     tree.refresh(10_000_000).unwrap();
     aggregator.begin(&mut pages);
     aggregator.add(&sampled, &mut pages);
-    assert_eq!(aggregator.finish(&mut tree, &mut pages).attributed, 1);
+    assert_eq!(
+        aggregator
+            .finish(&mut tree, &mut pages, &mut Vec::new())
+            .attributed,
+        1
+    );
     assert_eq!(pages[0].pid, Pid(202));
 }
 
@@ -180,7 +190,7 @@ fn the_table_grows_and_keeps_what_it_knows() {
                 );
             }
         }
-        let found = aggregator.finish(&mut tree, &mut pages);
+        let found = aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
         assert_eq!((found.attributed, found.looked_up), (2 * count, looked_up));
         assert_eq!(pages.len() as u64, count);
         assert!(pages.iter().all(|page| page.reads.get(0) == 2));
@@ -217,7 +227,7 @@ fn what_ended_processes_had_does_not_stay() {
             let access = access(0x1000 + page, frames + page, 0, 0, false, 1);
             aggregator.add(&access, &mut pages);
         }
-        let found = aggregator.finish(&mut tree, &mut pages);
+        let found = aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
         assert_eq!(
             (found.attributed, found.foreign),
             (count + stays, 0),
@@ -228,7 +238,7 @@ fn what_ended_processes_had_does_not_stay() {
     // The one that stayed was known all the time.
     aggregator.begin(&mut pages);
     aggregator.add(&access(0x9_0000, 7, 0, 0, false, 1), &mut pages);
-    let found = aggregator.finish(&mut tree, &mut pages);
+    let found = aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
     assert_eq!((found.attributed, found.looked_up), (1, 0));
 }
 
@@ -251,10 +261,10 @@ fn frames() -> FrameNodes {
     FrameNodes::new(vec![(1..10_000, NodeId(0)), (10_000..20_000, NodeId(3))])
 }
 
-fn listed(pages: &[PageStats]) -> Vec<(u64, u32)> {
-    let mut listed: Vec<(u64, u32)> = pages
+fn listed(present: &[PresentPage]) -> Vec<(u64, u32)> {
+    assert!(present.iter().all(|page| page.pid == Pid(201)));
+    let mut listed: Vec<(u64, u32)> = present
         .iter()
-        .filter(|page| page.total() == 0)
         .map(|page| (page.page, page.home.0))
         .collect();
     listed.sort_unstable();
@@ -273,29 +283,24 @@ fn neighbours_of_a_sampled_page_are_listed_once_and_with_every_new_page() {
     let mut aggregator = Aggregator::new(false);
     aggregator.set_frames(frames());
     let mut pages = Vec::new();
-    let mut interval = |page: u64, frame: u64, pages: &mut Vec<PageStats>| {
-        aggregator.begin(pages);
-        aggregator.add(&access(page, frame, 1, 0, false, 5), pages);
-        let found = aggregator.finish(&mut tree, pages);
-        assert_eq!(found.attributed, 1);
-        found.listed
+    let mut interval = |page: u64, frame: u64| {
+        let mut present = Vec::new();
+        aggregator.begin(&mut pages);
+        aggregator.add(&access(page, frame, 1, 0, false, 5), &mut pages);
+        let found = aggregator.finish(&mut tree, &mut pages, &mut present);
+        assert_eq!((found.attributed, pages.len()), (1, 1));
+        assert_eq!(found.listed, present.len() as u64);
+        listed(&present)
     };
-    assert_eq!(interval(4100, 4100, &mut pages), 2);
-    assert_eq!(listed(&pages), [(4096, 0), (4607, 0)]);
-    assert!(pages.iter().all(|page| page.pid == Pid(201)));
-    assert_eq!(
-        interval(4100, 4100, &mut pages),
-        0,
-        "known pages are not listed again"
-    );
+    assert_eq!(interval(4100, 4100), [(4096, 0), (4607, 0)]);
+    assert_eq!(interval(4100, 4100), [], "known pages are not listed again");
     // A page that moved brings nobody, a new one brings what came or moved since.
     map_page(folder.path(), 201, 4100, 10_100);
     map_page(folder.path(), 201, 4607, 10_607);
-    assert_eq!(interval(4100, 10_100, &mut pages), 0);
+    assert_eq!(interval(4100, 10_100), []);
     map_page(folder.path(), 201, 4200, 4200);
     map_page(folder.path(), 201, 4201, 4201);
-    assert_eq!(interval(4200, 4200, &mut pages), 2);
-    assert_eq!(listed(&pages), [(4201, 0), (4607, 3)]);
+    assert_eq!(interval(4200, 4200), [(4201, 0), (4607, 3)]);
 }
 
 #[test]
@@ -316,13 +321,18 @@ fn shared_pages_and_pages_of_nobodys_frames_are_not_listed() {
         aggregator.set_full(full);
         aggregator.begin(&mut pages);
         aggregator.add(&access(4096, 7, 1, 0, false, 5), &mut pages);
-        assert_eq!(aggregator.finish(&mut tree, &mut pages).listed, 0);
+        assert_eq!(
+            aggregator
+                .finish(&mut tree, &mut pages, &mut Vec::new())
+                .listed,
+            0
+        );
         assert_eq!(pages.len(), 1);
     }
 }
 
 #[test]
-fn a_page_sampled_before_its_move_is_listed_as_one_page_at_its_new_home() {
+fn a_page_sampled_before_its_move_is_listed_at_its_new_home() {
     let folder = tempfile::tempdir().unwrap();
     fake_proc(folder.path(), &[201]);
     map_page(folder.path(), 201, 4096, 7);
@@ -332,20 +342,22 @@ fn a_page_sampled_before_its_move_is_listed_as_one_page_at_its_new_home() {
     let mut pages = Vec::new();
     aggregator.begin(&mut pages);
     aggregator.add(&access(4096, 7, 1, 0, false, 5), &mut pages);
-    aggregator.finish(&mut tree, &mut pages);
+    aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
     // It moves; its old frame was sampled before, a neighbour of it after.
     map_page(folder.path(), 201, 4096, 10_007);
     map_page(folder.path(), 201, 4097, 8);
     aggregator.begin(&mut pages);
     aggregator.add(&access(4096, 7, 1, 0, false, 15), &mut pages);
     aggregator.add(&access(4097, 8, 1, 0, false, 16), &mut pages);
-    aggregator.finish(&mut tree, &mut pages);
+    let mut present = Vec::new();
+    aggregator.finish(&mut tree, &mut pages, &mut present);
     pages.sort_by_key(|page| page.page);
     let seen: Vec<_> = pages
         .iter()
         .map(|p| (p.page, p.home.0, p.total()))
         .collect();
-    assert_eq!(seen, [(4096, 3, 1), (4097, 0, 1)]);
+    assert_eq!(seen, [(4096, 0, 1), (4097, 0, 1)]);
+    assert_eq!(listed(&present), [(4096, 3)]);
 }
 
 #[test]
@@ -366,10 +378,13 @@ fn listing_survives_growth_of_the_table() {
         let frame = 1 + page % 9_999;
         aggregator.add(&access(0x10_0000 + page, frame, 0, 0, false, 1), &mut pages);
     }
-    let found = aggregator.finish(&mut tree, &mut pages);
+    let mut present = Vec::new();
+    let found = aggregator.finish(&mut tree, &mut pages, &mut present);
     assert_eq!((found.attributed, found.listed), (20, count - 20));
-    assert_eq!(pages.iter().filter(|page| page.total() == 1).count(), 20);
-    pages.sort_by_key(|page| page.page);
-    pages.dedup_by_key(|page| page.page);
-    assert_eq!(pages.len() as u64, count, "each page once");
+    assert!(pages.len() == 20 && pages.iter().all(|page| page.total() == 1));
+    let seen = pages.iter().map(|page| page.page);
+    let mut all: Vec<u64> = seen.chain(present.iter().map(|page| page.page)).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len() as u64, count, "each page once");
 }
