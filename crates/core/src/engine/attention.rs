@@ -28,6 +28,11 @@ const WAKE_LOCAL: f64 = 0.05;
 /// Change of the controller imbalance that wakes: a little above its success, 10 points, since
 /// one interval scatters more than the mean of a campaign.
 const WAKE_IMBALANCE: f64 = 0.15;
+/// Change of the share of accesses that the fastest memory tier serves that wakes, where it is beyond what chance
+/// explains: twice what the efficacy loop calls a success, as an interval at rest has few samples.
+const WAKE_FAST: f64 = 0.10;
+/// Standard errors of a difference that chance does not explain.
+const BEYOND_CHANCE: f64 = 3.0;
 /// Relative change of the memory accesses per us that wakes.
 const WAKE_RATE: f64 = 0.5;
 /// Factor by which a fruitless wake-up raises the thresholds.
@@ -242,7 +247,12 @@ impl Attention {
             _ => false,
         };
         let rate = then.accesses_per_us.unwrap_or(0.0);
+        let errors = then.fast_error.zip(now.fast_error);
+        let chance = errors.map(|(then, now)| BEYOND_CHANCE * then.hypot(now));
+        let is_certain =
+            chance.is_some_and(|chance| differs(then.fast_share, now.fast_share, chance));
         differs(then.local_ratio, now.local_ratio, WAKE_LOCAL)
+            || (is_certain && differs(then.fast_share, now.fast_share, WAKE_FAST))
             || differs(then.imbalance, now.imbalance, WAKE_IMBALANCE)
             || differs(then.accesses_per_us, now.accesses_per_us, WAKE_RATE * rate)
     }
@@ -368,6 +378,31 @@ mod tests {
             step(&mut attention, 3_000_000, PolicyActivity::Done, 0.18),
             (Sampling::Full, 100_000)
         );
+    }
+
+    #[test]
+    fn the_fast_tiers_share_wakes_it_where_it_is_beyond_chance() {
+        let woken = |share: f64, error: f64| {
+            let mut attention = Attention::default();
+            let mut next = |now_us, fast_share| {
+                let situation = Situation {
+                    reading: Reading {
+                        fast_share: Some(fast_share),
+                        fast_error: Some(error),
+                        ..Reading::default()
+                    },
+                    ..quiet(now_us, PolicyActivity::Done)
+                };
+                attention.next(&EngineConfig::default(), &situation).0
+            };
+            for turn in 0..12 {
+                next(turn * 100_000, 0.9);
+            }
+            next(5_000_000, share) == Sampling::Full
+        };
+        assert!(woken(0.2, 0.05), "the hot part has moved");
+        assert!(!woken(0.85, 0.005), "5 points are not worth a look");
+        assert!(!woken(0.7, 0.05), "20 points may be chance");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use super::heat::{HALF_LIFE_US, Heat, Judged, View, first_by};
 use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::ids::Pid;
-use crate::plan::{Listing, Mechanism};
+use crate::plan::{Listing, Mechanism, Sampling};
 use crate::quota::Quota;
 use crate::snapshot::{Snapshot, base_pages};
 use crate::tiers::Tiers;
@@ -50,6 +50,10 @@ pub const NAME: &str = "tiers";
 pub fn keeps(policy: &str, quota: Quota) -> bool {
     quota == Quota::Unlimited || policy == NAME
 }
+
+/// From the start on it learns for so long, whatever it sees, in us: a program loads its data first, and what it
+/// then uses must have had time to show. Twice the time in which heat fades by half.
+const FIRST_US: u64 = 2 * HALF_LIFE_US;
 
 /// Time that an access saves in faster memory where no latency is known, in ns. 100 ns: memory on CXL
 /// answers 100 to 280 ns later than the socket's own (Tigon's summary of measured devices).
@@ -101,6 +105,8 @@ pub struct Hot {
     /// Accesses that a full sample stands for.
     period: f64,
     began_us: Option<u64>,
+    /// For how long samples were full, in us.
+    looked_us: u64,
     has_told: bool,
 }
 
@@ -135,6 +141,10 @@ impl Hot {
     fn learn(&mut self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers) {
         self.began_us
             .get_or_insert(snapshot.now_us.saturating_sub(snapshot.interval_us));
+        self.looked_us = match context.sampling {
+            Sampling::Full => self.looked_us.saturating_add(snapshot.interval_us),
+            Sampling::Cheap | Sampling::Off => 0,
+        };
         self.heat.begin(snapshot, context.now_us);
         let period = f64::from(snapshot.sample_period);
         if self.period == 0.0 {
@@ -168,6 +178,13 @@ impl Hot {
                 self.heat.moved(pid, page, home);
             }
         }
+    }
+
+    /// Is it too early to say that nothing is to be done? Whoever was woken has looked for a moment only.
+    fn is_learning(&self, context: &Context<'_>) -> bool {
+        let began_us = self.began_us.unwrap_or(context.now_us);
+        let is_close = context.sampling == Sampling::Full && self.looked_us < HALF_LIFE_US;
+        is_close || context.now_us.saturating_sub(began_us) < FIRST_US
     }
 
     /// What heat is worth between a tier and the next slower one.
@@ -233,6 +250,7 @@ impl Hot {
         Proposal {
             outlook: match draft.is_short || !draft.moves.is_empty() {
                 true => PolicyActivity::Working,
+                false if self.is_learning(context) => PolicyActivity::Learning,
                 false => PolicyActivity::Done,
             },
             moves: draft.moves,

@@ -4,7 +4,6 @@ use super::*;
 use crate::declared::{Declared, Hint};
 use crate::engine::ledger::Ledger;
 use crate::ids::{NodeId, SpaceId};
-use crate::plan::Sampling;
 use crate::policy::asked;
 use crate::policy::random::Random;
 use crate::snapshot::{
@@ -28,6 +27,7 @@ struct Town {
     quota: Option<u64>,
     latencies: [Option<f64>; 2],
     declared: Declared,
+    sampling: Sampling,
     budget: u64,
     now_us: u64,
     random: Random,
@@ -42,6 +42,7 @@ impl Town {
             quota: None,
             latencies: [None; 2],
             declared: Declared::default(),
+            sampling: Sampling::Full,
             budget: 1 << 20,
             now_us: 1_000_000,
             random: Random::new(5),
@@ -106,7 +107,7 @@ impl Town {
             page_budget: self.budget,
             room_pages: &self.room,
             ledger: &ledger,
-            sampling: Sampling::Full,
+            sampling: self.sampling,
             switched_off: &[],
             proven: &BTreeSet::new(),
             unjudged_pages: 0,
@@ -388,4 +389,25 @@ fn pins_hold_whatever_is_seen_and_cold_pages_leave_first() {
     }
     let fast = town.fast();
     assert!((1900..1950).all(|page| fast.contains(&page)));
+}
+
+#[test]
+fn it_learns_for_a_while_before_it_says_that_nothing_is_to_be_done() {
+    // All of it is in the fast tier.
+    let mut town = Town::new(vec![FAST; 1024], 4096);
+    let at = |town: &mut Town| town.step(500, within(0, 1024)).outlook;
+    let seen: Vec<PolicyActivity> = (0..60).map(|_| at(&mut town)).collect();
+    let learned = seen
+        .iter()
+        .take_while(|&&is| is == PolicyActivity::Learning);
+    // 4 s, with the interval that ends them.
+    assert_eq!(learned.count(), 39);
+    assert!(seen[39..].iter().all(|&is| is == PolicyActivity::Done));
+    // At rest it stays done; woken, it looks for 2 s.
+    town.sampling = Sampling::Cheap;
+    assert_eq!(at(&mut town), PolicyActivity::Done);
+    town.sampling = Sampling::Full;
+    let woken: Vec<PolicyActivity> = (0..30).map(|_| at(&mut town)).collect();
+    assert!(woken[..19].iter().all(|&is| is == PolicyActivity::Learning));
+    assert!(woken[19..].iter().all(|&is| is == PolicyActivity::Done));
 }
