@@ -491,6 +491,14 @@ pub mod ring {
     /// ([`super::control::REFERENCE_PERIOD`]). Its latency is that of whoever did; [`STREAM`] says that a
     /// stream brought it, [`TRANSFER`] is not set.
     pub const REFERENCE: u8 = 16;
+    /// Flag, with [`WRITE`]: it was the load of an instruction that stores to the same place.
+    pub const UPDATE: u8 = 32;
+
+    /// Is a sample with these flags one of a load, whatever its instruction does besides?
+    #[must_use]
+    pub const fn is_load(flags: u8) -> bool {
+        flags & WRITE == 0 || flags & UPDATE != 0
+    }
 }
 
 /// Base counters: u32 `[counter][8 requesting nodes]`. *P*

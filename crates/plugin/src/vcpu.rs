@@ -436,7 +436,7 @@ impl Vcpu {
         {
             for at in places {
                 let flags = device.u8(at + ring::FLAGS);
-                flags.store(flags.load(Relaxed) | ring::WRITE, Relaxed);
+                flags.store(flags.load(Relaxed) | ring::WRITE | ring::UPDATE, Relaxed);
             }
         }
     }
@@ -687,7 +687,9 @@ mod tests {
         };
         let (vaddr, flags) = next(&mut vcpu);
         vcpu.stored(&device, PC, vaddr);
-        assert_eq!(device.u8(flags).load(Relaxed) & ring::WRITE, ring::WRITE);
+        let told = device.u8(flags).load(Relaxed);
+        assert_eq!(told & ring::WRITE, ring::WRITE);
+        assert!(ring::is_load(told), "it is one of a load all the same");
         let (vaddr, flags) = next(&mut vcpu);
         vcpu.stored(&device, PC + 4, vaddr);
         vcpu.stored(&device, PC, vaddr + 8);

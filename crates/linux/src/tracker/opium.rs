@@ -337,7 +337,8 @@ impl OpiumTracker {
                         if !is_transfer {
                             view.add(fills, from, home, write);
                         }
-                        if sample.flags & (ring::WRITE | ring::TRANSFER | ring::STREAM) == 0 {
+                        let is_other = sample.flags & (ring::TRANSFER | ring::STREAM) != 0;
+                        if ring::is_load(sample.flags) && !is_other {
                             answers[home].add(sample.latency_ns);
                         }
                         let page = aggregator.add(&access, pages);
@@ -486,7 +487,7 @@ fn is_untold(pmu: &mut Option<Pmu>, sample: &OpiumSample) -> bool {
     let Some(pmu) = pmu else {
         return false;
     };
-    let is_load = sample.flags & ring::WRITE == 0;
+    let is_load = ring::is_load(sample.flags);
     if is_load && sample.flags & (ring::TRANSFER | ring::STREAM) == 0 {
         pmu.sampled.add(sample.latency_ns);
     }

@@ -2,9 +2,9 @@
 //! `pmu`. docs/lab.md says which event of hardware each figure stands for, and what stays better than on
 //! hardware.
 //!
-//! What a PMU does not tell is left out: accesses by stores are not sampled, the kernel's neither; of a
-//! load that finds its line on its way, as a stream's, the address is known and not what it took; latency
-//! is that of other sampled loads; of what links can carry nothing is known, of what controllers can only
+//! What a PMU does not tell is left out: accesses by stores are not sampled (but the load of an instruction that
+//! stores to the same place is one), the kernel's neither; of a load that finds its line on its way, as a
+//! stream's, the address is known and not what it took; latency is that of other sampled loads; of what links can carry nothing is known, of what controllers can only
 //! the firmware's rating.
 
 use super::super::rating::Ratings;
