@@ -57,7 +57,7 @@ fn main() {
                 };
                 aggregator.add(&access, &mut pages);
             }
-            let found = aggregator.finish(&mut tree, &mut pages);
+            let found = aggregator.finish(&mut tree, &mut pages, &mut Vec::new());
             assert_eq!(found.attributed, SAMPLES, "every sample is the process's");
         }
         start.elapsed().as_nanos() as f64 / (intervals * SAMPLES) as f64

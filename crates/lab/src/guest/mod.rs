@@ -184,13 +184,13 @@ fn run(
             });
         }
     };
-    let beside = match spec.launch {
+    let companion = match spec.launch {
         Launch::Oracle => Some(oracle.begin(&spec.argv, child.child.id())?),
         _ => None,
     };
     let ended = relay.follow(port, child)?;
-    if let Some(beside) = beside {
-        oracle.end(beside)?;
+    if let Some(companion) = companion {
+        oracle.end(companion)?;
     }
     held.put_back(&root)?;
     let report = fs::read_to_string(child::REPORT_PATH).ok();

@@ -47,7 +47,7 @@ pub struct Oracle {
 
 /// A thread beside the program.
 #[derive(Debug)]
-pub struct Beside {
+pub struct Companion {
     thread: JoinHandle<Result<Fills>>,
     is_over: Arc<AtomicBool>,
     argv: Vec<String>,
@@ -55,7 +55,7 @@ pub struct Beside {
 
 impl Oracle {
     /// Begins beside a program that has just started.
-    pub fn begin(&self, argv: &[String], pid: u32) -> Result<Beside> {
+    pub fn begin(&self, argv: &[String], pid: u32) -> Result<Companion> {
         let is_over = Arc::new(AtomicBool::new(false));
         let known = self.known.get(argv).cloned();
         let until = is_over.clone();
@@ -63,7 +63,7 @@ impl Oracle {
             Some(fills) => place(pid as i32, &fills, &until).map(|()| Fills::new()),
             None => count(pid as i32, &until),
         });
-        Ok(Beside {
+        Ok(Companion {
             thread: thread.map_err(doing("starting the oracle"))?,
             is_over,
             argv: argv.to_vec(),
@@ -71,13 +71,13 @@ impl Oracle {
     }
 
     /// The program has ended.
-    pub fn end(&mut self, beside: Beside) -> Result<()> {
-        beside.is_over.store(true, Ordering::Relaxed);
-        beside.thread.thread().unpark();
-        let told = beside.thread.join();
+    pub fn end(&mut self, companion: Companion) -> Result<()> {
+        companion.is_over.store(true, Ordering::Relaxed);
+        companion.thread.thread().unpark();
+        let told = companion.thread.join();
         let fills = told.map_err(|_| "the oracle panicked; its message is on the console")??;
         if !fills.is_empty() {
-            self.known.insert(beside.argv, Arc::new(fills));
+            self.known.insert(companion.argv, Arc::new(fills));
         }
         Ok(())
     }
